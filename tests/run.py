@@ -19,13 +19,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", nargs="*", help="run only tests whose name holds one of these")
     parser.add_argument("--server", default="slimio serve", help="command that serves")
-    parser.add_argument("--stock", default="redis-server", help="the yardstick")
+    parser.add_argument("--stock", default="redis-server", help="the server to compare with")
     parser.add_argument("--clients", default="", help="where clients of other languages are built")
-    # More than there are cores, because many tests wait.
+    # There are more jobs than cores, because many tests wait.
     parser.add_argument("--jobs", type=int, default=2 * (os.cpu_count() or 2))
     parser.add_argument("--folder", default="", help="where servers put their data")
-    parser.add_argument("--seed", type=int, default=1, help="of random runs")
-    parser.add_argument("--rounds", type=int, default=0, help="of random runs; 0: a short run")
+    parser.add_argument("--seed", type=int, default=1, help="seed of random runs")
+    parser.add_argument("--rounds", type=int, default=0, help="rounds of random runs; 0: a short run")
     parser.add_argument(
         "--every-call",
         action="store_true",
@@ -59,8 +59,8 @@ def main():
 
 
 def memory():
-    """A file system in memory that takes direct I/O (Linux 6.6) and has room; else the usual place for
-    temporary files."""
+    """A file system in memory that takes direct I/O (Linux 6.6) and has room. If there is none, the
+    usual place for temporary files."""
     place = "/dev/shm"
     try:
         with tempfile.NamedTemporaryFile(dir=place) as file:

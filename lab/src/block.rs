@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Doing, Result};
 
-/// Unit of the kernel's counters, whatever the device's own is.
+/// Unit of the kernel's counters, whatever the unit of the device itself is.
 const SECTOR_SIZE: u64 = 512;
 
 /// A block device or partition that a file system lies on.
@@ -15,7 +15,7 @@ pub struct BlockDevice {
     directory: PathBuf,
 }
 
-/// Traffic of a device since the machine started, that of other processes included.
+/// Traffic of a device since the machine started, including the traffic of other processes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DeviceCounters {
     /// Bytes read.
@@ -42,7 +42,7 @@ impl DeviceCounters {
 }
 
 impl BlockDevice {
-    /// The device below `path`; `None` when the file system has no single one (tmpfs, btrfs, …).
+    /// The device below `path`; `None` if the file system has no single device (tmpfs, btrfs, …).
     pub fn below(path: &Path) -> Result<Option<Self>> {
         let device = path.metadata().doing(format!("looking at {}", path.display()))?.dev();
         let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
@@ -56,7 +56,7 @@ impl BlockDevice {
         real.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// The counters now; `None` where the kernel keeps none.
+    /// The counters now; `None` if the kernel keeps none.
     pub fn counters(&self) -> Option<DeviceCounters> {
         let text = fs::read_to_string(self.directory.join("stat")).ok()?;
         let fields: Vec<u64> =
@@ -69,7 +69,8 @@ impl BlockDevice {
         })
     }
 
-    /// A setting of the device's queue (`write_cache`, `fua`, …), of the whole disk's for a partition.
+    /// A setting of the device's queue (`write_cache`, `fua`, …). If the device is a partition, the
+    /// queue is that of the whole disk.
     pub fn queue(&self, name: &str) -> Option<String> {
         let real = fs::canonicalize(&self.directory).ok()?;
         [real.join("queue"), real.parent()?.join("queue")]
@@ -79,7 +80,7 @@ impl BlockDevice {
     }
 }
 
-/// Writes everything of the file system below `path` to its device.
+/// Writes all cached data of a file system to its device. `path` is any path on that file system.
 pub fn sync_file_system(path: &Path) -> Result<()> {
     let what = || format!("syncing the file system of {}", path.display());
     let directory = fs::File::open(path).doing(what())?;

@@ -17,24 +17,24 @@ use crate::server::{Policy, ServerConfig, ServerKind};
 /// Name of the file with one JSON line per run.
 pub const RUNS_FILE: &str = "runs.jsonl";
 
-/// A server that takes part.
+/// A server that is compared.
 #[derive(Clone, Debug)]
 pub struct Contender {
     /// Its kind.
     pub kind: ServerKind,
-    /// What it is called: a word that no other has.
+    /// Its name: a word, different for each contender.
     pub name: String,
     /// Its program.
     pub program: PathBuf,
 }
 
 impl Contender {
-    /// The only one of its kind, which is its name.
+    /// The only contender of its kind, named after the kind.
     pub fn only(kind: ServerKind, program: PathBuf) -> Self {
         Self { kind, name: kind.to_string(), program }
     }
 
-    /// As tables call it.
+    /// Its name in tables.
     pub fn title(&self) -> &str {
         match self.kind {
             ServerKind::Stock => &self.name,
@@ -48,7 +48,7 @@ impl Contender {
 pub struct CompareConfig {
     /// Servers in the order of a round.
     pub servers: Vec<Contender>,
-    /// Flags given to all.
+    /// Flags that every server gets.
     pub extra: Vec<String>,
     /// Rows of the report.
     pub scenarios: Vec<&'static Scenario>,
@@ -56,7 +56,7 @@ pub struct CompareConfig {
     pub scale: Scale,
     /// Directory for results.
     pub out: PathBuf,
-    /// Directory for the servers' data; its file system is what is compared on.
+    /// Directory for the servers' data; the comparison runs on its file system.
     pub work: PathBuf,
     /// Source of every random choice.
     pub seed: u64,
@@ -67,12 +67,12 @@ pub struct CompareConfig {
 pub struct Runs {
     /// Runs that went well.
     pub results: Vec<RunResult>,
-    /// Errors of the others.
+    /// Errors of the other runs.
     pub errors: Vec<String>,
 }
 
 impl Runs {
-    /// Median over the rounds; `None` when no round measured it.
+    /// Median of a metric over the rounds; `None` if no round measured the metric.
     pub fn median(&self, metric: &str) -> Option<f64> {
         median(self.values(metric))
     }
@@ -97,7 +97,7 @@ impl Runs {
     }
 }
 
-/// The middle value, or the mean of the two in the middle; `None` without values.
+/// The middle value, or the mean of the two in the middle; `None` if there are no values.
 pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -118,7 +118,7 @@ pub enum Better {
 }
 
 impl Better {
-    /// By the metric's name.
+    /// Decides by the metric's name.
     pub fn of(metric: &str) -> Self {
         let is_rate = metric.contains("_per_s") || metric.contains("share");
         if is_rate || metric == "during_per_without" { Self::More } else { Self::Less }
@@ -135,11 +135,12 @@ impl Better {
 /// Everything that a comparison found.
 #[derive(Debug)]
 pub struct Comparison {
-    /// Where it ran.
+    /// The machine and the file system that it ran on.
     pub environment: Environment,
     /// What it compared.
     pub config: CompareConfig,
-    /// By position of the scenario in `config.scenarios`, and of the server in `config.servers`.
+    /// The runs, by the position of the scenario in `config.scenarios` and of the server in
+    /// `config.servers`.
     pub runs: BTreeMap<(usize, usize), Runs>,
 }
 
@@ -151,7 +152,8 @@ impl Comparison {
         self.of_kind(kind).find_map(|server| self.runs.get(&(index, server)))
     }
 
-    /// The best of the stock servers in a row, with its median: what SlimIO is measured by.
+    /// The stock server that is best in a row, with its median. SlimIO is compared with this
+    /// server.
     pub fn best_stock(
         &self,
         scenario_name: &str,
@@ -167,14 +169,14 @@ impl Comparison {
         medians.reduce(|best, next| if better.is(next.1, best.1) { next } else { best })
     }
 
-    /// Median of SlimIO over that of the best stock server.
+    /// The median of SlimIO, divided by the median of the best stock server.
     pub fn ratio(&self, scenario_name: &str, metric: &str) -> Option<f64> {
         let (_, stock) = self.best_stock(scenario_name, metric, Better::of(metric))?;
         let slimio = self.runs(scenario_name, ServerKind::SlimIO)?.median(metric)?;
         (stock > 0.0).then_some(slimio / stock)
     }
 
-    /// How many stock servers take part.
+    /// The number of stock servers in the comparison.
     pub fn stock_count(&self) -> usize {
         self.of_kind(ServerKind::Stock).count()
     }
@@ -185,7 +187,7 @@ impl Comparison {
         servers.filter(move |(_, server)| server.kind == kind).map(|(index, _)| index)
     }
 
-    /// What went wrong, a line each.
+    /// What went wrong: one line for each error.
     pub fn errors(&self) -> Vec<String> {
         let of_runs = |(&(index, server), runs): (&(usize, usize), &Runs)| {
             let name = self.config.scenarios[index].name;
@@ -196,7 +198,8 @@ impl Comparison {
     }
 }
 
-/// Runs the rounds of every row; each run's line is in the file as soon as the run is over.
+/// Runs the rounds of every row, and writes the line of each run to the file as soon as the run has
+/// ended.
 pub fn compare(config: CompareConfig) -> Result<Comparison> {
     fs::create_dir_all(&config.out).doing(format!("making {}", config.out.display()))?;
     fresh_directory(&config.work)?;
@@ -220,7 +223,8 @@ pub fn compare(config: CompareConfig) -> Result<Comparison> {
     Ok(comparison)
 }
 
-/// The stock server's throughput in a closed loop, by policy. It sets the rate of the open loop.
+/// The stock server's throughput in a closed loop, by policy. This throughput sets the rate of the
+/// open loop.
 #[derive(Debug, Default)]
 struct Capacity {
     per_s: BTreeMap<Policy, f64>,
@@ -281,8 +285,9 @@ impl Comparison {
         ServerConfig { kind, program, directory, policy, extra: self.config.extra.clone() }
     }
 
-    /// Half of the capacity of the stock server, the best of several, for rows with an open loop. It
-    /// comes from the closed-loop row of this run; without that row it is measured here.
+    /// For rows with an open loop, half of the capacity of the best stock server. The capacity
+    /// comes from the closed-loop row of this run; if this row is not run, the capacity is measured
+    /// here.
     fn open_rate(
         &self,
         scenario: &Scenario,
@@ -291,7 +296,8 @@ impl Comparison {
         capacity: &mut Capacity,
     ) -> Result<Option<f64>> {
         if matches!(scenario.work, Work::Snapshot(_)) {
-            // Stock measures its own rate first; without stock, SlimIO does.
+            // A stock server measures its own rate first. If the comparison has no stock server,
+            // SlimIO measures its own rate.
             let best = self.best_stock(scenario.name, "requests_per_s_without", Better::More);
             let best = best.filter(|_| kind == ServerKind::SlimIO);
             return Ok(best.map(|(_, per_s)| per_s / 2.0));

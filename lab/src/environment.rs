@@ -12,13 +12,13 @@ use crate::block::BlockDevice;
 use crate::error::{Doing, Result};
 use crate::proc::CpuTime;
 
-/// How long the machine is watched before a run.
+/// The time for which the machine's other load is watched before a run.
 pub const BUSY_LOOK: Duration = Duration::from_millis(500);
 /// With more busy cores than this, the results are worth little.
 const BUSY_CORES_MAX: f64 = 0.2;
 const UNKNOWN: &str = "unknown";
 
-/// The machine and the place on it where the servers keep their data. All texts are for reading.
+/// The machine, and the file system where the servers keep their data, as texts for people.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
     /// Names and what was found, in the order to show them.
@@ -55,15 +55,15 @@ impl Environment {
         Ok(Self { facts: facts.map(|(name, text)| (name.to_owned(), text)).into() })
     }
 
-    /// Adds how busy the machine is with the work of others. To be called while nothing of ours
-    /// runs. Takes [`BUSY_LOOK`].
+    /// Adds how busy the machine is with other work. Call this while no server or load of this run
+    /// is active. The call takes [`BUSY_LOOK`].
     pub fn add_other_load(&mut self) -> Result<()> {
         let before = CpuTime::of_machine()?;
         thread::sleep(BUSY_LOOK);
         let busy = CpuTime::of_machine()?.since(before).total();
         let cores = busy.as_secs_f64() / BUSY_LOOK.as_secs_f64();
         if cores > BUSY_CORES_MAX {
-            eprintln!("{cores:.1} cores are busy with other work: expect results that scatter");
+            eprintln!("{cores:.1} cores are busy with other work: expect noisy results");
         }
         self.facts.push(("other_work_before".to_owned(), format!("{cores:.2} cores busy")));
         Ok(())
@@ -99,7 +99,8 @@ impl Mount {
     fn of(directory: &Path) -> Result<Self> {
         let directory = fs::canonicalize(directory).doing("looking for the file system")?;
         let text = fs::read_to_string("/proc/self/mountinfo").doing("reading the mounts")?;
-        // The longest mount point above the directory; of equal ones the last mounted lies on top.
+        // The mount point is the longest one above the directory. If several are equal, the one
+        // that was mounted last lies on top.
         let best = text
             .lines()
             .filter_map(|line| line.split_once(" - "))
@@ -126,7 +127,7 @@ impl Mount {
         if !matches!(self.kind.as_str(), "ext4" | "ext3") {
             return format!("as {} does it", self.kind);
         }
-        // A mounted journal has a directory `<device>-<inode>` here.
+        // A mounted journal has a directory `<device>-<inode>` in `/proc/fs/jbd2`.
         let prefix = format!("{device_name}-");
         let journals = fs::read_dir("/proc/fs/jbd2").into_iter().flatten().flatten();
         let here = journals

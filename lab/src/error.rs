@@ -1,4 +1,4 @@
-//! What can go wrong in a run, told apart by what the caller can do about it.
+//! Errors of a run, by what the caller can do about them.
 
 use std::fmt;
 use std::io;
@@ -15,9 +15,10 @@ pub enum BenchError {
         /// What the system said.
         source: io::Error,
     },
-    /// A server did not start, died, or did not stop; the text ends with what it said itself.
+    /// A server did not start, died, or did not stop; the text ends with the server's own last
+    /// words.
     Server(String),
-    /// A reply that its request cannot have: whatever was measured is void.
+    /// The server sent a reply that the request cannot have, so all measurements are void.
     Reply(String),
     /// The command line cannot be followed.
     Usage(String),
@@ -58,7 +59,7 @@ impl std::error::Error for BenchError {
     }
 }
 
-/// Names what was being done when the system refused.
+/// Adds to an I/O error what was being done.
 pub trait Doing<T> {
     /// Turns an I/O error into one that says what was being done.
     fn doing(self, what: impl Into<String>) -> Result<T>;

@@ -15,9 +15,9 @@ pub enum KeyDistribution {
     /// A few keys very often. A hash spreads them over the key range, as in YCSB's scrambled
     /// zipfian.
     Zipfian,
-    /// Zipfian counted back from the key inserted last (YCSB D).
+    /// As zipfian, but ranks count back from the key that was inserted last (YCSB D).
     Latest,
-    /// 0, 1, 2, … and round again.
+    /// 0, 1, 2, … up to the last key, and then from 0 again.
     Sequential,
 }
 
@@ -130,7 +130,8 @@ mod tests {
             let (is, should) = (share(seen[rank as usize]), expected(rank));
             assert!((is / should - 1.0).abs() < 0.05, "rank {rank}: {is} for {should}");
         }
-        // The method is an approximation beyond the first two ranks; sums come close.
+        // Beyond the first two ranks the method is an approximation, but the sums over ranges of
+        // ranks come close to the exact ones.
         for range in [0..10, 10..100, 100..1000] {
             let is = share(seen[range.start as usize..range.end as usize].iter().sum());
             let should: f64 = range.clone().map(expected).sum();

@@ -1,19 +1,24 @@
-//! The ledger: clients that write down what was acknowledged, a server that is killed at random
-//! moments, and the comparison of the two after each restart, on the same data, life after life.
+//! The ledger: clients write down what was acknowledged, and the server is killed at random
+//! moments. After each restart, the server's data is compared with what was written down. The time
+//! from a start to the next death is a life, and each life goes on with the data of the one before.
 //!
-//! What must hold whenever the process dies, under every policy that keeps a log (the stock server
-//! keeps it under `always` and `no`; under `everysec` it acknowledges writes that wait in its own
-//! memory while a flush is under way, and the ledger finds them missing within some dozen lives):
+//! Everything in the list below must hold whenever the process dies, under every policy with a log.
+//! (Stock Redis fulfils the list under `always` and `no`. Under `everysec`, while a flush is under
+//! way, stock Redis acknowledges writes that wait in its own memory. The ledger finds within a few
+//! dozen lives that such writes are missing.)
 //!
 //! - every acknowledged write is there;
-//! - of what was in flight, each connection's writes are there up to some point and not beyond it
-//!   (one connection's commands are executed in order, and a recovered state is a prefix);
-//! - a `MULTI` … `EXEC`, an `MSET`, any command, is there whole or not at all;
-//! - nothing is there that nobody wrote, dates of expiry included;
-//! - no state is older than a value that any client has been shown.
+//! - of each connection's writes in flight, those up to some point are there, and none after that
+//!   point (because one connection's commands are executed in order, and a recovered state is a
+//!   prefix);
+//! - a `MULTI` … `EXEC`, an `MSET` or any other command is there whole or not at all;
+//! - all values and expiry times that are there were written by some client;
+//! - if a client was shown a value before the death, the recovered state is not older than that
+//!   value.
 //!
-//! Each client owns its keys, so its own commands alone say what they must hold. The states to
-//! compare with are the acknowledged one, and those with the first 1, 2, … units in flight applied.
+//! Each client has its own keys, which no other client writes. So the client's own commands alone
+//! say what these keys must hold. The data is compared with the acknowledged state, and with the
+//! states in which the first 1, 2, … units in flight are applied, too.
 
 mod audit;
 mod model;
@@ -35,9 +40,9 @@ use worker::{Account, Stop};
 
 pub use sabotage::Sabotage;
 
-/// Most clients of one ledger.
+/// Limit of the clients of one ledger.
 pub const CLIENTS_MAX: usize = 1000;
-/// Longest that the clients may take to get a life's writes acknowledged.
+/// The longest time that the clients may take to get a life's writes acknowledged.
 const LIFE_MAX: Duration = Duration::from_secs(120);
 /// Longest random wait between the last counted acknowledgement and the end of the life.
 const HESITATION_US_MAX: u64 = 3000;
@@ -56,7 +61,7 @@ pub enum Death {
 pub struct LedgerConfig {
     /// The server; its directory must be fresh.
     pub server: ServerConfig,
-    /// Times that it is started and killed.
+    /// The number of times that the server is started and killed.
     pub lives: u32,
     /// Concurrent clients.
     pub clients: usize,
@@ -66,7 +71,8 @@ pub struct LedgerConfig {
     pub death: Death,
     /// Whether snapshots and rewrites of the log are asked for all the time.
     pub snapshots: bool,
-    /// What is done to the data between death and restart, to see that the ledger notices.
+    /// What is done to the data between death and restart, to see that the ledger notices the
+    /// damage.
     pub sabotage: Sabotage,
     /// Decides keys, commands, values and moments of death, but not the server's timing.
     pub seed: u64,
@@ -81,13 +87,13 @@ pub struct LedgerReport {
     pub acknowledged: u64,
     /// Units in flight at a death that were there afterwards.
     pub in_flight_kept: u64,
-    /// Units in flight at a death that were not.
+    /// Units in flight at a death that were not there afterwards.
     pub in_flight_gone: u64,
     /// Values that clients saw of each other's keys.
     pub observed: u64,
     /// Snapshots and rewrites that were begun.
     pub snapshots: u64,
-    /// Keys there at the end.
+    /// Number of keys at the end.
     pub keys: u64,
 }
 
@@ -127,7 +133,8 @@ fn live(
     let server = Server::start(&config.server)?;
     let address = server.address().clone();
     let mut rng = for_part(config.seed, u64::from(life) + 1_000_000);
-    // Short lives often, so that deaths right after a start are among them.
+    // The length of a life is drawn from a range whose end is also drawn. So short lives are
+    // frequent, and some servers die right after their start.
     let longest = 1 + rng.u64(..config.units_per_life_max.max(1));
     let units = 1 + rng.u64(..longest);
     let hesitation = Duration::from_micros(rng.u64(..HESITATION_US_MAX));
@@ -186,8 +193,8 @@ fn live(
     Ok(())
 }
 
-/// Restart and comparison. With [`Death::Terminate`] the server is stopped in good order after it:
-/// the next life's start then also reads what an orderly stop leaves.
+/// Restarts and compares. With [`Death::Terminate`] the server is then stopped in good order, so
+/// that the next life also starts from what an orderly stop leaves.
 fn check(config: &LedgerConfig, accounts: &mut [Account], report: &mut LedgerReport) -> Result<()> {
     let server = Server::start(&config.server)?;
     let mut client = server.client()?;
@@ -204,7 +211,7 @@ fn check(config: &LedgerConfig, accounts: &mut [Account], report: &mut LedgerRep
     report.observed = accounts.iter().map(Account::peek_count).sum();
     drop(client);
     match config.death {
-        // Killing it here too makes two deaths in a row without a write between them.
+        // Killing the server here, too, makes two deaths in a row without a write between them.
         Death::Kill => server.kill()?,
         Death::Terminate => server.stop()?,
     }

@@ -1,6 +1,6 @@
-//! Load generator, side-by-side runs against stock servers, and the ledger that checks what was
-//! promised. Invariant: it knows the servers only by their sockets, files and `/proc`, so whatever
-//! it says of one it would say of the other.
+//! A load generator, runs that compare SlimIO with stock servers, and the ledger, which checks that
+//! a server keeps its promises. Invariant: the lab knows the servers only by their sockets, files
+//! and `/proc`, so it measures all servers in the same way.
 
 pub mod block;
 pub mod commands;

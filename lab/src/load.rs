@@ -2,11 +2,12 @@
 //!
 //! In the closed loop every connection keeps `pipeline` requests in flight, so the server sets the
 //! pace. In the open loop requests arrive by the clock, whatever the server does: an arrival takes
-//! the connection that has been free longest, or waits for one, and its latency counts from the
-//! moment it was *due*. A server that stalls for a second therefore shows a second in the latency
-//! of everything that was due meanwhile (no coordinated omission).
+//! the connection that has been free longest, or waits until a connection is free. The latency of
+//! an arrival counts from the moment it was *due*. A server that stalls for a second therefore
+//! shows a second in the latency of everything that was due meanwhile (no coordinated omission).
 //!
-//! A phase ends when every reply is in, so that what is measured around it belongs to it.
+//! A phase ends when every reply has arrived, so that a measurement around a phase covers all
+//! requests of the phase.
 
 mod connection;
 mod report;
@@ -35,9 +36,9 @@ use schedule::Schedule;
 pub use report::{LATENCY_NS_MAX, PhaseReport, TICK};
 pub use schedule::Arrival;
 
-/// Most connections of one generator.
+/// Limit of the connections of one generator.
 pub const CLIENTS_MAX: usize = 10_000;
-/// Most requests that one connection keeps in flight.
+/// Limit of the requests that one connection keeps in flight.
 pub const PIPELINE_MAX: usize = 10_000;
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 256;
@@ -45,7 +46,7 @@ const EVENTS_MAX: usize = 256;
 const READ_SIZE: usize = 256 * 1024;
 /// The run fails when the server stays silent for this long while requests wait.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// How long after its end an open-loop phase still works off overdue requests.
+/// After its end, an open-loop phase still sends overdue requests for at most this long.
 const OVERDUE_MAX: Duration = Duration::from_secs(30);
 
 /// What a generator does. Seeds decide keys, values, verbs and arrival times.
@@ -59,7 +60,8 @@ pub struct LoadConfig {
     pub pipeline: usize,
     /// Closed or open loop.
     pub arrival: Arrival,
-    /// Whether a value read must have the length and key mark that this generator writes.
+    /// Whether to check that each value that is read has the length and key mark of the values that
+    /// this generator writes.
     pub check_values: bool,
     /// Source of every random choice.
     pub seed: u64,
@@ -82,8 +84,8 @@ struct End {
 }
 
 impl End {
-    /// In nanoseconds since the phase began; with [`Until::Stopped`], fixed by the first call after
-    /// that.
+    /// When the phase ends, in nanoseconds since it began. With [`Until::Stopped`], the first call
+    /// after the flag was set fixes the end.
     fn at_ns(&mut self, now_ns: u64) -> u64 {
         if self.told.as_ref().is_some_and(|told| told.load(Ordering::Relaxed)) {
             self.told = None;
@@ -104,12 +106,13 @@ pub struct Generator {
     read_buffer: Vec<u8>,
     write_buffer: Vec<u8>,
     completed: Vec<(InFlight, Seen)>,
-    /// Connections with room for a request, the one free longest first (open loop).
+    /// Open loop: connections with room for a request. The one that has been free longest comes
+    /// first.
     free: VecDeque<usize>,
     events: Vec<epoll::Event>,
     in_flight: u64,
     report: PhaseReport,
-    /// Requests this phase may still begin.
+    /// Number of requests that this phase may still begin.
     begin_left: u64,
     started: Instant,
 }
@@ -124,7 +127,7 @@ impl Generator {
                 "clients must be 1 to {CLIENTS_MAX}, pipeline 1 to {PIPELINE_MAX}"
             )));
         }
-        // Without this the kernel may wake an open loop 50 µs late on purpose.
+        // Without this setting, the kernel may wake an open loop 50 µs late on purpose.
         let slack = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         slack.doing("setting the timer slack")?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).doing("making an epoll")?;
@@ -157,7 +160,7 @@ impl Generator {
         self.config.arrival = arrival;
     }
 
-    /// Drives the server until `until`, and on to the last reply.
+    /// Sends requests until `until`, and then waits for the last reply.
     pub fn run(&mut self, until: Until) -> Result<PhaseReport> {
         assert_eq!(self.in_flight, 0, "a phase begins with nothing on its way");
         self.report = PhaseReport::new();
@@ -186,7 +189,8 @@ impl Generator {
         let mut heard = Instant::now();
         while self.in_flight > 0 {
             let ready = self.wait(SILENCE_MAX)?;
-            // A stop and continue of this process ends a wait as well.
+            // A wait also ends when this process is stopped and continued (SIGSTOP, SIGCONT), so
+            // the time is checked, too.
             if ready == 0 && heard.elapsed() > SILENCE_MAX {
                 return Err(self.silent());
             }
@@ -208,7 +212,7 @@ impl Generator {
         Ok(())
     }
 
-    /// Sends `count` new requests on one connection, or as many as the phase still has.
+    /// Sends `count` new requests on one connection, or fewer if the phase has fewer left.
     fn refill(&mut self, index: usize, count: usize) -> Result<()> {
         let now_ns = self.elapsed_ns();
         for _ in 0..count {
@@ -268,7 +272,7 @@ impl Generator {
         }
     }
 
-    /// Hands requests that are due to free connections.
+    /// Sends due requests, each on a free connection, until there are no more of either.
     fn send_due(&mut self, due: &mut VecDeque<u64>, was_free: bool) -> Result<()> {
         while let Some(&due_ns) = due.front()
             && let Some(index) = self.free.pop_front()
@@ -318,7 +322,7 @@ impl Generator {
         result
     }
 
-    /// Reads what connection `index` has and returns how many requests it completed.
+    /// Reads what connection `index` has received, and returns how many requests this completed.
     fn exchange(&mut self, index: usize) -> Result<usize> {
         let connection = &mut self.connections[index];
         connection.send(&self.epoll, index as u64, &[])?;
@@ -404,7 +408,7 @@ impl Generator {
 
     fn silent(&self) -> BenchError {
         BenchError::Server(format!(
-            "{} says nothing for {} s with {} requests waiting",
+            "{} has sent nothing for {} s, with {} requests waiting",
             self.config.address,
             SILENCE_MAX.as_secs(),
             self.in_flight
@@ -425,9 +429,9 @@ mod tests {
     use super::*;
     use crate::values::ValuePool;
 
-    /// The wait asked for: far below what a wait in whole milliseconds can do.
+    /// The length of each wait. It is far shorter than a wait in whole milliseconds can be.
     const SHORT: Duration = Duration::from_micros(100);
-    /// A busy machine makes some waits long, but not all of this many.
+    /// Number of waits. A busy machine makes some of them long, but not all.
     const WAITS_MAX: usize = 2000;
 
     #[test]

@@ -7,7 +7,8 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 use slimio_lab::commands::{compare, ledger, load, map, runtime, tenants, trace, validate, waf};
 use slimio_lab::error::{BenchError, Result};
 
-/// A flag that comes again replaces the first one: `cargo x` gives flags before those of its caller.
+/// A repeated flag replaces the earlier one: `cargo x` puts its own flags before those of its
+/// caller.
 #[derive(Debug, Parser)]
 #[command(name = "slimio-lab", disable_help_subcommand = true, args_override_self = true)]
 enum Cli {
@@ -74,7 +75,7 @@ impl Cli {
     }
 }
 
-/// This command, as it can be given again.
+/// The command line that repeats this run.
 fn command_line() -> String {
     let words: Vec<String> = std::env::args().skip(1).collect();
     format!("slimio-lab {}", words.join(" "))

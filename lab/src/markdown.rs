@@ -9,7 +9,7 @@ use crate::scenario::{Scenario, Work};
 use crate::server::ServerKind;
 use crate::targets::{Verdict, verdicts};
 
-/// Stands for a value that there is none of.
+/// Shown where there is no value.
 const NOTHING: &str = "–";
 
 /// Environment, targets, one line per row, and every number.
@@ -47,45 +47,48 @@ pub fn render(comparison: &Comparison, command: &str) -> String {
 }
 
 const NOTES: &str = "## What the numbers are\n\n\
-- `server_cpu`: user and system time of all threads of the server (its io_uring workers too) and of \
-children it has waited for, in steps of 10 ms. Not in it: what the kernel does in threads of its own \
-and in interrupts (writeback, completions). `machine_cpu` has everything that ran on the machine, \
-the clients and strangers included.\n\
-- `other_cores_busy`: of the machine's CPU time what neither server nor client used: the kernel's own \
-threads and strangers.\n\
+- `server_cpu`: user and system time of all threads of the server (its io_uring workers too) and \
+of children it has waited for, in steps of 10 ms. Not in it: what the kernel does in threads of \
+its own and in interrupts (writeback, completions). `machine_cpu` has everything that ran on the \
+machine, the clients and other programs included.\n\
+- `other_cores_busy`: the machine's CPU time that neither server nor client used: the kernel's own \
+threads and other programs.\n\
 - `client_cpu`: the load generator's own, or that of `redis-benchmark`.\n\
-- Open loop: arrivals are random (Poisson) at half of what stock does in the closed loop of the same \
-run; latency counts from the moment a request was due. `client_lag`: how late the generator itself \
-was. `machine_stall`: how late a thread woke that only slept, in the same stretch and counted in the \
-same way: no server can be better than that.\n\
-- `device_*`: the whole device below the directory, after everything dirty was written out; \
-strangers' writes count too. `process_write_bytes`: what the kernel books on the server.\n\
+- Open loop: arrivals are random (Poisson) at half of what stock does in the closed loop of the \
+same run; latency counts from the moment a request was due. `client_lag`: how late the generator \
+itself was. `machine_stall`: how late a thread that only slept woke up, in the same stretch and \
+counted in the same way: no server can be better than that.\n\
+- `device_*`: the whole device below the directory, after everything dirty was written out; other \
+programs' writes count too. `process_write_bytes`: what the kernel accounts to the server.\n\
 - `log_bytes_per_payload_byte`: growth of the append-only files (stock), `log_area_bytes` of INFO \
-(SlimIO), over keys and values sent. `..._per_record_byte`: over the bytes of the records; the stock \
-log is nothing but its records, so it is 1 there.\n\
+(SlimIO), over keys and values sent. `..._per_record_byte`: over the bytes of the records; the \
+stock log is nothing but its records, so it is 1 there.\n\
 - `pss`: memory of the server, shared pages by their share.\n\
-- System calls are counted in a stretch of its own behind the measured one.\n\
-- `replay`: payload over the time from start to the first PONG, after SIGKILL (SlimIO) or \
-SHUTDOWN (stock), files out of this machine's memory (a virtual machine's host may still hold \
-them); `file_read`: the same files read afterwards by one thread, buffered.\n\
-- `recovery`: as `replay`, with everything in the snapshot that the log goes on from. `device_read`: \
-the same files read afterwards with direct I/O, several reads in flight, by what the device counts.\n\
-- Snapshots: the data set is filled, the log rewritten, and the clients write at full rate, without a \
-snapshot, during `BGSAVE`, without; then, the log rewritten again, at random (Poisson) at half of \
-what stock did at full rate without a snapshot, again without one and during one. The average \
-(`requests_per_s`) is over all of the full rate. `snapshot_s`: from the command to INFO saying that \
-it is complete. `closed_latency_…`: at full rate. `pss`: the server and its children, sampled; the \
-kernel walks through all their memory for that, which keeps a core for milliseconds, so it is done at full \
-rate only, with a snapshot and without. `write_rate_per_snapshot_rate`: written \
-while the snapshot ran, over the data set. `command_thread_away_ms_max`: `latest_fork_usec` (stock), \
-the longest step (SlimIO), by the clock; `..._cpu_ms_max`: in CPU time, which stock does not tell.\n\
-- Slowest command: without a break; what yields to others in between counts anew. In CPU time by \
-`command-cpu-tracking` (SlimIO only), by the clock from `SLOWLOG`, which begins at 0.5 ms. A hash is \
-filled twice, and a snapshot begun, single fields written, and the hash expires or is deleted; \
-`was_during_snapshot`: the snapshots were still running then.\n\
-- `saver_*`: what the child that saves (stock) or the snapshot thread (SlimIO) did: user mode is work \
-in memory; what the kernel does for it in threads of its own is not in it; `saver_waits`: neither \
-running nor waiting for a core, for the device or for data. As far as it was seen alive.\n";
+- System calls are counted in a separate stretch after the measured one.\n\
+- `replay`: payload over the time from start to the first PONG, after SIGKILL (SlimIO) or SHUTDOWN \
+(stock), with the files dropped from this machine's page cache (a virtual machine's host may still \
+hold them); `file_read`: the same files read afterwards by one thread, buffered.\n\
+- `recovery`: as `replay`, with everything in the snapshot that the log goes on from. \
+`device_read`: the same files read afterwards with direct I/O, several reads in flight, by the \
+device's counters.\n\
+- Snapshots: the data set is filled and the log rewritten. Then clients write at full rate: \
+without a snapshot, during `BGSAVE`, and without one again. Then the log is rewritten again, and \
+requests arrive at random (Poisson), at half of stock's full rate without a snapshot: first \
+without a snapshot, then during one. The average (`requests_per_s`) is over all of the full rate. \
+`snapshot_s`: from the command until INFO says that it is complete. `closed_latency_…`: at full \
+rate. `pss`: the server and its children, sampled; for that the kernel walks through all their \
+memory, which takes a core for milliseconds, so it is done at full rate only, with a snapshot and \
+without. `write_rate_per_snapshot_rate`: bytes written while the snapshot ran, over the data set. \
+`command_thread_away_ms_max`: `latest_fork_usec` (stock), the longest step (SlimIO), by the clock; \
+`..._cpu_ms_max`: in CPU time, but for stock, which does not report it, by the clock too.\n\
+- Slowest command: the longest time without a break; a command that yields to others counts anew \
+after that. In CPU time by `command-cpu-tracking` (SlimIO only), by the clock from `SLOWLOG`, \
+which begins at 0.5 ms. A hash is filled twice, and a snapshot begun, single fields written, and \
+the hash expires or is deleted; `was_during_snapshot`: the snapshots were still running then.\n\
+- `saver_*`: what the child that saves (stock) or the snapshot thread (SlimIO) did, as far as it \
+was seen alive. User mode is work in memory. Work that the kernel does for it in its own threads \
+is not included. `saver_waits`: it neither ran nor waited for a core, so it waited for the device \
+or for data.\n";
 
 fn environment(comparison: &Comparison, text: &mut String) {
     text.push_str("| | |\n|---|---|\n");
@@ -106,7 +109,7 @@ fn note(comparison: &Comparison, name: &str) -> String {
     notes.find_map(|result| result.notes.get(name)).map_or(NOTHING.into(), Clone::clone)
 }
 
-/// What stands above the numbers of the stock server.
+/// Title of the column with the stock server's numbers.
 fn stock_title(comparison: &Comparison) -> &'static str {
     if comparison.stock_count() > 1 { "best of stock" } else { "stock" }
 }
@@ -221,7 +224,7 @@ fn ratio(ratio: Option<f64>) -> String {
     ratio.map_or_else(|| NOTHING.into(), |ratio| format!("{ratio:.2}×"))
 }
 
-/// Three or so digits.
+/// The value, with about three digits.
 fn number(value: Option<f64>) -> String {
     match value {
         None => NOTHING.into(),

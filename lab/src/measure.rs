@@ -1,4 +1,4 @@
-//! What a stretch of load cost: counters read before and after it.
+//! What a stretch of load costs, found from counters that are read before and after it.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -12,15 +12,16 @@ use crate::server::{Server, ServerKind};
 use crate::stalls::StallMeter;
 use crate::tree::tree_size;
 
-/// CPU time comes in steps of 10 ms: less than ten of them say nothing.
+/// CPU time is counted in steps of 10 ms, and fewer than ten steps say nothing.
 pub(crate) const CPU_MEASURABLE_MIN: Duration = Duration::from_millis(100);
-/// A log that has not grown for this long is complete; a flush is due after half a second.
+/// A log that has not grown for this long counts as complete, because a flush is due after half a
+/// second.
 const SETTLED_AFTER: Duration = Duration::from_millis(800);
-/// A log that still grows after this long without load is taken as it is.
+/// If a log still grows after this long without load, it is measured as it is then.
 const SETTLING_MAX: Duration = Duration::from_secs(5);
 const SETTLING_LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Results by name; the unit is in the name. What was not measured is not there.
+/// Results by name; the unit is in the name. A result that was not measured is missing.
 pub type Metrics = BTreeMap<&'static str, f64>;
 
 /// Counters at the start of a stretch.
@@ -51,7 +52,8 @@ pub struct Cost {
 }
 
 impl Window {
-    /// Writes out what is dirty, then reads the counters; CPU time last.
+    /// Writes out the dirty pages of the file system, then reads the counters. CPU time is read
+    /// last.
     pub fn open(server: &Server) -> Result<Self> {
         let directory = &server.config().directory;
         sync_file_system(directory)?;
@@ -73,7 +75,7 @@ impl Window {
         })
     }
 
-    /// CPU times so far; to be taken right after the last reply.
+    /// CPU times so far. Call this right after the last reply.
     pub fn cost(&self) -> Result<Cost> {
         let server = CpuTime::of_process(self.pid)?.since(self.server_before);
         let own = CpuTime::of_self()?.since(self.own_before);
@@ -87,7 +89,8 @@ impl Window {
         })
     }
 
-    /// Writes out what is dirty and reads what went to the device and to the log.
+    /// Writes out the dirty pages of the file system, and reads how many bytes went to the device
+    /// and to the log.
     pub fn close(
         self,
         server: &Server,
@@ -150,13 +153,14 @@ impl Window {
 pub struct LogSize {
     /// Bytes of log, framing and padding included.
     pub bytes: Option<u64>,
-    /// Bytes of the records in it.
+    /// Bytes of the records in the log.
     pub record_bytes: Option<u64>,
 }
 
 impl LogSize {
-    /// As [`LogSize::of`], once the server has written everything: stock writes before it replies,
-    /// SlimIO may keep records for a while in memory that outlives it.
+    /// Waits until the server has written everything, and then does the same as [`LogSize::of`].
+    /// Stock Redis writes before it replies, but SlimIO may keep records for a while in memory that
+    /// outlives the process.
     pub fn settled(server: &Server) -> Result<Self> {
         let mut size = Self::of(server)?;
         if server.config().kind == ServerKind::Stock || size.bytes.is_none() {
@@ -175,8 +179,9 @@ impl LogSize {
         Ok(size)
     }
 
-    /// The log of a running server: the append-only files of the stock server, which hold nothing
-    /// but records; SlimIO's own counters. Counters that are missing are `None`.
+    /// The log of a running server. For a stock server, it is the size of the append-only files,
+    /// which hold nothing but records. For SlimIO, it is what the server's own counters say; a
+    /// counter that is missing is `None`.
     pub fn of(server: &Server) -> Result<Self> {
         match server.config().kind {
             ServerKind::Stock => {

@@ -1,6 +1,6 @@
 //! What the clients do: the mixes of operations, YCSB's among them.
 //!
-//! YCSB's records become strings, one per key, and its operations the commands a string server has:
+//! YCSB's records become strings, one per key, and YCSB's operations become commands on strings:
 //!
 //! | mix | operations | keys |
 //! |---|---|---|
@@ -11,9 +11,9 @@
 //! | `ycsb-e` | 95 % MGET of 1 to 100 neighbouring keys (the scan), 5 % SET of a new key | zipfian |
 //! | `ycsb-f` | 50 % GET, 50 % GET and then SET of the same key, timed as one | zipfian |
 //!
-//! A scan in YCSB asks for the records that follow a key in key order. Redis's binding keeps a
-//! sorted set for that; with strings alone the neighbours are known by their numbers, and `MGET`
-//! reads as many values as the scan would.
+//! A scan in YCSB asks for the records that follow a key in key order. YCSB's Redis binding keeps a
+//! sorted set for that. Strings have no key order, so here the neighbours of a key are the keys
+//! with the next numbers. `MGET` reads as many values as the scan would.
 
 use fastrand::Rng;
 
@@ -22,7 +22,7 @@ use crate::keys::{KeyDistribution, KeyPicker};
 
 /// Longest scan, in keys, as in YCSB.
 const SCAN_LEN_MAX: u64 = 100;
-/// Most keys one MSET may carry.
+/// The largest number of keys of an MSET.
 const MSET_LEN_MAX: u64 = 1024;
 
 /// One operation, not yet encoded.
@@ -43,14 +43,14 @@ pub enum Op {
         /// Key number.
         key: u64,
     },
-    /// `MSET` of `len` neighbouring keys, round the end of the key range.
+    /// `MSET` of `len` consecutive keys. After the last key comes the first.
     MSet {
         /// First key's number.
         key: u64,
         /// Number of keys.
         len: u64,
     },
-    /// `MGET` of `len` neighbouring keys, round the end of the key range.
+    /// `MGET` of `len` consecutive keys. After the last key comes the first.
     MGet {
         /// First key's number.
         key: u64,
@@ -79,7 +79,7 @@ pub struct Mix {
 
 impl Mix {
     /// The mix of this name: `set`, `get`, `mset:LEN`, `ratio:SETS:GETS` or `ycsb-a` to `ycsb-f`.
-    /// `distribution` overrides the mix's own.
+    /// `distribution` overrides the mix's own distribution.
     pub fn named(
         name: &str,
         key_count: u64,
@@ -101,7 +101,7 @@ impl Mix {
         })
     }
 
-    /// Number of keys there are now; inserts make it grow.
+    /// The present number of keys. Inserts make it grow.
     pub fn key_count(&self) -> u64 {
         self.keys.count()
     }

@@ -17,7 +17,7 @@ impl Persistence {
     /// A field that is a number; flags are 0 or 1.
     ///
     /// # Errors
-    /// When it is missing, or no number.
+    /// When the field is missing, or is not a number.
     pub(crate) fn number(&self, name: &str) -> Result<u64> {
         let text = self.text(name)?;
         let not_one = || BenchError::Reply(format!("INFO persistence: {name} is {text:?}"));
@@ -27,7 +27,7 @@ impl Persistence {
     /// Checks that the last snapshot of a kind did not fail.
     ///
     /// # Errors
-    /// When it did.
+    /// When it failed.
     pub(crate) fn check(&self, kind: Kind) -> Result<()> {
         let name = match kind {
             Kind::Save => "rdb_last_bgsave_status",

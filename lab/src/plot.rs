@@ -1,5 +1,6 @@
-//! A comparison as pictures: bars per row, latency by percentile, throughput over time. They are
-//! drawn from the file of its runs, so they can be drawn again without running anything.
+//! A comparison as pictures: bars per row, latency by percentile, throughput over time. The
+//! pictures are drawn from the file of the comparison's runs, so they can be drawn again without
+//! running anything.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,14 +36,15 @@ const BARS: &[(&str, &str, &str)] = &[
 
 const WIDTH: i32 = 1100;
 const MARGIN: i32 = 30;
-/// Where bars begin: left of it stand the rows' names.
+/// Where bars begin; the rows' names are left of it.
 const BARS_LEFT: i32 = 400;
-/// Where the longest bar ends: right of it stand the numbers.
+/// Where the longest bar ends; its number is right of it.
 const BARS_RIGHT: i32 = 980;
 const BAR_HEIGHT: i32 = 20;
 const HEAD_HEIGHT: i32 = 90;
 
-/// Draws every picture that the runs in a directory have numbers for into it; returns the names.
+/// Draws every picture for which the runs in `out` have numbers. Writes the pictures to `out`, and
+/// returns their file names.
 pub fn draw(out: &Path) -> Result<Vec<String>> {
     let found = Found::read(&out.join(RUNS_FILE))?;
     let bars = BARS
@@ -80,7 +82,7 @@ impl Found {
         for line in fs::read_to_string(path).doing(doing())?.lines() {
             let run: Value = serde_json::from_str(line).doing(doing())?;
             let name = run["server"].as_str().unwrap_or_default().to_owned();
-            // A row that this laboratory does not know has no title.
+            // Rows that this version does not know are left out, because they have no title.
             let Some(scenario) = run["scenario"].as_str().and_then(scenario::named) else {
                 continue;
             };
@@ -98,8 +100,7 @@ impl Found {
         Ok(found)
     }
 
-    /// The colour of a server: there are not more stock servers than these in a picture that can
-    /// be read.
+    /// The colour of a server. With more than four stock servers, colours repeat.
     fn ink(&self, server: usize) -> Ink {
         let slimio = ServerKind::SlimIO.to_string();
         if self.servers[server] == slimio {
@@ -109,8 +110,8 @@ impl Found {
         [Ink::Grey, Ink::Orange, Ink::Red, Ink::Violet][stock % 4]
     }
 
-    /// One group of bars per row, each scaled to its own longest: rows differ by orders of
-    /// magnitude.
+    /// One group of bars per row. Each group is scaled to its longest bar, because rows differ by
+    /// orders of magnitude.
     fn bars(&self, metric: &str, title: &str) -> Option<String> {
         let mut groups = Vec::new();
         for Row { scenario, runs } in &self.rows {
@@ -119,7 +120,8 @@ impl Found {
             };
             let values = runs.iter().filter_map(|(&server, runs)| Some((server, of(runs)?)));
             let values: Vec<(usize, f64)> = values.collect();
-            // Rows about log bytes are too short for anything else.
+            // Rows that measure log bytes are left out. Their runs are too short for any other
+            // metric, and log bytes have no bars.
             let is_short = matches!(scenario.work, Work::LogBytes { .. });
             if !values.is_empty() && !is_short {
                 groups.push((scenario, values));
@@ -150,7 +152,7 @@ impl Found {
         }))
     }
 
-    /// Latency by percentile of the open-loop rows, both axes logarithmic.
+    /// Latency by percentile, for the open-loop rows. Both axes are logarithmic.
     fn latency(&self) -> Option<Chart> {
         let rows = self.rows.iter().filter(|row| row.scenario.name.starts_with("open-"));
         let curves: Vec<Curve> = rows
@@ -169,8 +171,8 @@ impl Found {
         is_any.then(|| Chart { title, panels: vec![Panel { x, y, curves, ..Panel::default() }] })
     }
 
-    /// Requests per second of all servers over time, with their snapshots: those of the first
-    /// round, as medians over time would hide short events.
+    /// Requests per second of all servers over time, with their snapshots. Only the first round is
+    /// shown, because medians over time would hide short events.
     fn over_time(&self, Row { scenario, runs }: &Row) -> Option<Chart> {
         let curves: Vec<Curve> = runs
             .iter()
@@ -197,19 +199,19 @@ impl Found {
     }
 }
 
-/// Latency in microseconds by percentile, the median of the rounds at each.
+/// For each percentile, the median over the rounds of the latency in microseconds.
 fn by_percentile(runs: &[Value]) -> Vec<(f64, f64)> {
     let curves = runs.iter().map(|run| pairs(&run["latency_us_by_percentile"]));
     let mut at: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
     for (percentile, us) in curves.flatten() {
-        // Numbers above 0 are ordered as their bits are.
+        // The bits can be the key, because numbers above 0 are ordered as their bits are.
         at.entry(percentile.to_bits()).or_default().push(us);
     }
     let medians = at.into_iter().map(|(bits, us)| Some((f64::from_bits(bits), median(us)?)));
     medians.flatten().collect()
 }
 
-/// A list of pairs of numbers; empty where there is none.
+/// Reads a list of pairs of numbers. The result is empty if `list` is not a list.
 fn pairs(list: &Value) -> Vec<(f64, f64)> {
     let pairs = list.as_array().into_iter().flatten();
     pairs.filter_map(|pair| Some((pair[0].as_f64()?, pair[1].as_f64()?))).collect()

@@ -20,26 +20,28 @@ pub struct CpuTime {
 }
 
 impl CpuTime {
-    /// Of all threads of a process, ended ones and io_uring workers included, and of the children it
-    /// has waited for. In steps of 10 ms. Work that the kernel does in its own threads (writeback,
-    /// block completions, other interrupts) is not in it: see [`CpuTime::of_machine`].
+    /// CPU time of all threads of a process (ended ones and io_uring workers included), and of the
+    /// children that the process has waited for. It is counted in steps of 10 ms. Work that the
+    /// kernel does in its own threads (writeback, block completions, other interrupts) is not
+    /// included: see [`CpuTime::of_machine`].
     pub fn of_process(pid: u32) -> Result<Self> {
         let stat = stat_of(pid)?;
         let (own, children) = (Self::of(&stat), Self::of_reaped(&stat));
         Ok(Self { user: own.user + children.user, system: own.system + children.system })
     }
 
-    /// Of this process, without its children.
+    /// CPU time of this process, without its children.
     pub fn of_self() -> Result<Self> {
         Ok(Self::of(&stat_of(std::process::id())?))
     }
 
-    /// Of the children that this process has waited for.
+    /// CPU time of the children that this process has waited for.
     pub fn of_reaped_children() -> Result<Self> {
         Ok(Self::of_reaped(&stat_of(std::process::id())?))
     }
 
-    /// Of everything on the machine: every process, the kernel's own threads and interrupts.
+    /// CPU time of everything on the machine: every process, the kernel's own threads and
+    /// interrupts.
     pub fn of_machine() -> Result<Self> {
         let all =
             KernelStats::current().map_err(io::Error::other).doing("reading /proc/stat")?.total;
@@ -75,17 +77,18 @@ impl CpuTime {
 pub struct RunTime {
     /// On a core.
     pub cpu: CpuTime,
-    /// Ready, while others had the cores; zero where the kernel does not say.
+    /// Ready to run, while others had the cores; zero if the kernel does not say.
     pub core_wait: Duration,
 }
 
 impl RunTime {
-    /// Of a process of one thread.
+    /// What a process of one thread did with its time.
     pub fn of_process(pid: u32) -> Result<Self> {
         Ok(Self::of(&stat_of(pid)?, process(pid)?.schedstat()))
     }
 
-    /// The sum over the threads of a process whose names begin with `name`; `None` without one.
+    /// The sum over the threads of a process whose names begin with `name`; `None` if there is no
+    /// such thread.
     pub fn of_threads(pid: u32, name: &str) -> Result<Option<Self>> {
         let mut sum: Option<Self> = None;
         let threads = process(pid)?
@@ -93,7 +96,7 @@ impl RunTime {
             .map_err(io::Error::other)
             .doing(format!("listing the threads of {pid}"))?;
         for thread in threads.flatten() {
-            // A thread may end between two looks.
+            // A thread may end after it was listed.
             let Ok(stat) = thread.stat() else { continue };
             if stat.comm.starts_with(name) {
                 let thread = Self::of(&stat, thread.schedstat());
@@ -125,17 +128,18 @@ impl RunTime {
     }
 }
 
-/// What the threads of a process that are alive have used since they began.
+/// What the living threads of a process have used since they began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadsUse {
-    /// CPU time, to the nanosecond. What the kernel does in threads of its own is not in it.
+    /// CPU time, to the nanosecond. Work of the kernel's own threads is not included.
     pub cpu: Duration,
     /// How often a thread lost its core, voluntarily or not.
     pub switches: u64,
 }
 
 impl ThreadsUse {
-    /// Of the process's threads and those that io_uring has made for it.
+    /// What the threads of the process have used, including the threads that io_uring has made for
+    /// the process.
     pub fn of_process(pid: u32) -> Result<Self> {
         let mut sum = Self::default();
         let threads = process(pid)?
@@ -143,7 +147,7 @@ impl ThreadsUse {
             .map_err(io::Error::other)
             .doing(format!("listing the threads of {pid}"))?;
         for thread in threads.flatten() {
-            // A thread may end between two looks.
+            // A thread may end after it was listed.
             if let Ok(schedule) = thread.schedstat() {
                 sum.cpu += Duration::from_nanos(schedule.sum_exec_runtime);
             }
@@ -168,7 +172,7 @@ impl ThreadsUse {
 /// Processes that `pid` has started and not yet waited for.
 pub fn children(pid: u32) -> Result<Vec<u32>> {
     let all = all_processes().map_err(io::Error::other).doing("listing processes")?;
-    // A process that is gone by now is nobody's child.
+    // Processes that have ended meanwhile are left out.
     let all = all.filter_map(|process| process.ok()?.stat().ok());
     Ok(all.filter(|stat| stat.ppid == pid as i32).map(|stat| stat.pid as u32).collect())
 }
@@ -195,14 +199,15 @@ fn stat_of(pid: u32) -> Result<Stat> {
     process(pid)?
         .stat()
         .map_err(io::Error::other)
-        .doing(format!("reading the use of the process {pid}"))
+        .doing(format!("reading the CPU time of process {pid}"))
 }
 
 fn ticks(count: u64) -> Duration {
     Duration::from_nanos(count * (1_000_000_000 / ticks_per_second().max(1)))
 }
 
-/// Proportional set size in bytes: memory of the process, shared pages counted by their share.
+/// Proportional set size in bytes: the memory of the process. A page that several processes share
+/// is divided by their number.
 pub fn pss_bytes(pid: u32) -> Result<u64> {
     let sum = process(pid)?
         .smaps_rollup()
@@ -212,7 +217,7 @@ pub fn pss_bytes(pid: u32) -> Result<u64> {
     pss.ok_or_else(|| BenchError::Server("smaps_rollup has no Pss".into()))
 }
 
-/// Bytes that the process caused to be written to storage; `None` where the kernel does not say.
+/// Bytes that the process caused to be written to storage; `None` if the kernel does not say.
 pub fn written_bytes(pid: u32) -> Option<u64> {
     Some(process(pid).ok()?.io().ok()?.write_bytes)
 }
@@ -252,8 +257,8 @@ mod tests {
         assert!(machine.total() >= Duration::from_millis(30), "{machine:?}");
     }
 
-    /// In a process of its own: the use of a thread is gone when it ends, and threads of other
-    /// tests end at any time.
+    /// A separate process is measured, because a thread's use is lost when the thread ends, and
+    /// threads of other tests end at any time.
     #[test]
     fn work_and_sleep_show_in_the_use_of_threads() {
         let script =
@@ -271,7 +276,7 @@ mod tests {
         shell.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
         let use_so_far = || ThreadsUse::of_process(shell.id()).unwrap().since(before);
         let deadline = Instant::now() + Duration::from_secs(20);
-        // Soon it waits for the next order.
+        // A switch comes soon, because the shell waits for the next order.
         while use_so_far().switches == 0 && Instant::now() < deadline {
             std::thread::yield_now();
         }

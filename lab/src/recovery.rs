@@ -20,7 +20,7 @@ use crate::server::{Server, ServerConfig};
 use crate::snapshot::{Kind, take};
 use crate::tree::tree_files;
 
-/// Reads in flight when the device's own speed is measured.
+/// Number of reads in flight while the device's own speed is measured.
 const READER_COUNT: usize = 8;
 /// Length of each such read, in bytes.
 const READ_SIZE: usize = 1 << 20;
@@ -64,7 +64,7 @@ pub fn run(
         let read_mb_per_s = read_bytes as f64 / 1e6 / recovery_s;
         result.metrics.insert("recovery_device_read_mb_per_s", read_mb_per_s);
     }
-    // Measured last, so that it warms no cache of the device for the recovery.
+    // The device's own speed is measured last, because this reading warms the caches of the device.
     evict(&data)?;
     let before = counters();
     if let Some(seconds) = read_directly(&data)?
@@ -83,8 +83,9 @@ fn read_since(before: Option<DeviceCounters>, after: Option<DeviceCounters>) -> 
 }
 
 /// Reads the files below `directory` as fast as the device can: with direct I/O, several reads in
-/// flight. Returns the seconds it took; `None` where there is no direct I/O. Preallocated blocks
-/// that were never written do not reach the device: its own counters tell how much was read.
+/// flight. Returns the seconds that this took; `None` if there is no direct I/O. Reads of
+/// preallocated blocks that were never written do not reach the device, so only the device's
+/// counters say how much was read.
 fn read_directly(directory: &Path) -> Result<Option<f64>> {
     let mut pieces = Vec::new();
     for path in tree_files(directory)? {

@@ -1,4 +1,5 @@
-//! How fast a server reads its log back: from start to the first PONG, files not in memory.
+//! How fast a server reads its log back: from its start to the first PONG, with none of its files
+//! in memory.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -17,7 +18,7 @@ use crate::run::{RunResult, preload};
 use crate::server::{Server, ServerConfig, ServerKind};
 use crate::tree::tree_files;
 
-/// Share of the files' bytes that may still be in memory for a start to count as cold.
+/// A start counts as cold if at most this share of the files' bytes is still in memory.
 const RESIDENT_SHARE_MAX: f64 = 0.01;
 /// Bytes of one read when the files' own speed is measured.
 const READ_SIZE: usize = 1 << 20;
@@ -34,8 +35,8 @@ pub fn run(
     let written = preload(server.address(), key_count, writer, seed)?;
     let log_bytes = LogSize::of(&server)?.bytes;
     match config.kind {
-        // Killed, it loses what it has acknowledged and not written: while its thread flushes, that
-        // may be two seconds' worth.
+        // Stock Redis is not killed, because it would lose writes that it has acknowledged and not
+        // yet written. While its thread flushes, these can be the writes of up to two seconds.
         ServerKind::Stock => server.stop()?,
         ServerKind::SlimIO => server.kill()?,
     }
@@ -47,8 +48,8 @@ pub fn run(
     let server = start_with_keys(config, key_count)?;
     let replay_s = server.ready_after().as_secs_f64();
     server.stop()?;
-    // After the replay, so that nothing below the kernel (a controller, a virtual machine's host)
-    // is warmed for it.
+    // The files' own speed is measured after the replay, because this reading warms caches below
+    // the kernel (of a controller, or of a virtual machine's host).
     evict(&data)?;
     let read_mb_per_s = read_speed(&data)?;
 
@@ -67,7 +68,7 @@ pub fn run(
     Ok(result)
 }
 
-/// Starts a server again, which must have `key_count` keys.
+/// Starts a server again, and checks that it has `key_count` keys.
 pub(crate) fn start_with_keys(config: &ServerConfig, key_count: u64) -> Result<Server> {
     let server = Server::start(config)?;
     let found = server.client()?.expect(&["DBSIZE"])?;
@@ -78,7 +79,8 @@ pub(crate) fn start_with_keys(config: &ServerConfig, key_count: u64) -> Result<S
     Err(BenchError::Broken(text))
 }
 
-/// Takes the files below `directory` out of memory; says how, or that it did not work.
+/// Drops the files below `directory` from the page cache. Returns how this was done, or that it did
+/// not work.
 pub(crate) fn evict(directory: &Path) -> Result<String> {
     sync_file_system(directory)?;
     for path in tree_files(directory)? {
@@ -95,7 +97,7 @@ pub(crate) fn evict(directory: &Path) -> Result<String> {
     Ok(how)
 }
 
-/// Share of the files' bytes that is in memory; `None` when that cannot be told.
+/// Share of the files' bytes that is in memory; `None` if this cannot be told.
 fn resident_share(directory: &Path) -> Result<Option<f64>> {
     let files = tree_files(directory)?;
     let mut fincore = Command::new("fincore");

@@ -1,11 +1,11 @@
-//! Replies, parsed no further than a check needs, from whatever pieces the socket delivers.
+//! Parses replies in whatever pieces the socket delivers them, and no further than a check needs.
 
 use crate::error::{BenchError, Result};
 use crate::request::MARK_SIZE;
 
-/// Longest line (status, error, length) accepted, in bytes.
+/// The longest line (status, error, length) that is accepted, in bytes.
 const LINE_SIZE_MAX: usize = 64 * 1024;
-/// Largest length of a string or array accepted.
+/// The largest length of a string or array that is accepted.
 const LENGTH_MAX: u64 = 1 << 32;
 
 /// What one whole reply was.
@@ -17,7 +17,8 @@ pub enum Seen {
     Error,
     /// `:…`.
     Integer,
-    /// A string of `len` bytes that starts with `mark` (zeros where it is shorter).
+    /// A string of `len` bytes that starts with `mark` (filled up with zeros if the string is
+    /// shorter).
     Bulk {
         /// Length in bytes.
         len: usize,
@@ -35,17 +36,17 @@ pub enum Seen {
     },
 }
 
-/// Reads the replies of one connection. Keeps no bytes but an unfinished line.
+/// Reads the replies of one connection. An unfinished line is kept, but strings are not.
 #[derive(Clone, Debug, Default)]
 pub struct ReplyReader {
     /// A line that is not complete yet.
     line: Vec<u8>,
-    /// Bytes of the present string and its end of line still to come.
+    /// Bytes still to come of the present string and of the end of line after it.
     skip: usize,
     bulk_len: usize,
     mark: [u8; MARK_SIZE],
     mark_len: usize,
-    /// Elements of the array still to come, and what was seen of it.
+    /// Elements still to come of the present array, and what was seen of the array.
     elements_left: u64,
     array: Option<(u64, u64)>,
     error_text: String,
@@ -58,7 +59,7 @@ impl ReplyReader {
     }
 
     /// Takes bytes until one reply is complete or there are no more; returns how many were taken,
-    /// and the reply. Errors when the bytes are not RESP2.
+    /// and the reply. Fails if the bytes are not RESP2.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(usize, Option<Seen>)> {
         let mut at = 0;
         while at < bytes.len() {
@@ -110,7 +111,7 @@ impl ReplyReader {
         taken
     }
 
-    /// Reads one line; a reply or element that is complete with it is returned.
+    /// Reads one line; returns the reply or element that it completes.
     fn line_complete(&mut self, line: &[u8]) -> Result<Option<Seen>> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let (&kind, rest) =
@@ -152,7 +153,8 @@ impl ReplyReader {
         })
     }
 
-    /// Counts `seen` in the array under way; returns a reply that is complete.
+    /// If an array is under way, counts `seen` as one of its elements. Returns the reply if this
+    /// completes it.
     fn element(&mut self, seen: Seen) -> Option<Seen> {
         if matches!(seen, Seen::Array { .. }) {
             return Some(seen);

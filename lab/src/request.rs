@@ -1,4 +1,5 @@
-//! Operations as bytes: templates are copied, key digits and value patched in.
+//! Operations as bytes: templates are copied, and the digits of the key and the value are patched
+//! in.
 
 use fastrand::Rng;
 
@@ -10,8 +11,9 @@ const KEY_DIGIT_COUNT: usize = 12;
 const KEY_PREFIX: &[u8] = b"key:";
 /// Length of a key, in bytes.
 pub const KEY_SIZE: usize = KEY_PREFIX.len() + KEY_DIGIT_COUNT;
-/// Bytes at the start of a value that name its key (little-endian number), so that a reply with
-/// another key's value is noticed. Shorter values carry no mark.
+/// Number of bytes at the start of a value that contain the number of the value's key
+/// (little-endian). So a reply with another key's value is noticed. Values that are shorter than
+/// this have no mark.
 pub const MARK_SIZE: usize = 8;
 
 /// Writes requests; holds the templates and the pool of values.
@@ -27,7 +29,7 @@ pub struct RequestWriter {
 }
 
 impl RequestWriter {
-    /// Requests whose values come from `values`.
+    /// A writer of requests whose values come from `values`.
     pub fn new(values: ValuePool) -> Self {
         let mut bulk_key = format!("${KEY_SIZE}\r\n").into_bytes();
         bulk_key.extend_from_slice(KEY_PREFIX);
@@ -52,7 +54,7 @@ impl RequestWriter {
         self.values.value_size()
     }
 
-    /// Appends the first request of `op` to `out`. `key_count` is where neighbouring keys wrap.
+    /// Appends the first request of `op` to `out`. Neighbouring keys wrap at `key_count`.
     pub fn write(&self, op: Op, key_count: u64, rng: &mut Rng, out: &mut Vec<u8>) {
         match op {
             Op::Set { key } => {

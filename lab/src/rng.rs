@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 
-/// A source of its own for part `index` of a run with this seed.
+/// A separate source for part `index` of a run with this seed.
 pub fn for_part(seed: u64, index: u64) -> Rng {
     Rng::with_seed(mix64(seed ^ mix64(index.wrapping_add(0x9E37_79B9_7F4A_7C15))))
 }
@@ -12,7 +12,7 @@ pub fn exponential(rng: &mut Rng) -> f64 {
     -(1.0 - rng.f64()).ln()
 }
 
-/// A bijection that spreads every bit (the finaliser of splitmix64): neighbours land far apart.
+/// A bijection that spreads every bit (the finaliser of splitmix64), so neighbours land far apart.
 pub fn mix64(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

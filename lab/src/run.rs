@@ -33,7 +33,7 @@ const CURVE: &[f64] =
 pub struct RunResult {
     /// Numbers.
     pub metrics: Metrics,
-    /// How the numbers were measured, where that varies.
+    /// How the numbers were measured, if this varies between runs.
     pub notes: BTreeMap<&'static str, String>,
     /// Latency in microseconds by percentile.
     pub curve: Vec<(f64, f64)>,
@@ -56,7 +56,7 @@ impl RunResult {
 }
 
 /// Runs `scenario`. `open_rate` is the arrival rate of an open loop, per second; rows with a
-/// snapshot can do without one.
+/// snapshot can do without this rate.
 pub fn run(
     scenario: &Scenario,
     server: &ServerConfig,
@@ -123,10 +123,10 @@ fn writer(value_size: usize, seed: u64) -> RequestWriter {
     RequestWriter::new(ValuePool::new(value_size, COMPRESSIBLE, seed))
 }
 
-/// Sets keys `0..key_count` in order, as fast as possible; returns the report of that.
+/// Sets keys `0..key_count` in order, as fast as possible; returns the report of this load.
 ///
-/// Rows are measured on a key range that is full, so that reads hit and memory does not grow while
-/// the clock runs.
+/// Rows are measured on a key range that is full, so that every read finds its key, and memory does
+/// not grow while the clock runs.
 pub fn preload(
     address: &Address,
     key_count: u64,
@@ -146,7 +146,7 @@ pub fn preload(
     without_errors(generator.run(Until::Requests(key_count))?)
 }
 
-/// Error replies make a result void.
+/// Fails if there were error replies, because they make a result void.
 pub fn without_errors(report: PhaseReport) -> Result<PhaseReport> {
     match &report.first_error {
         None => Ok(report),
@@ -156,7 +156,7 @@ pub fn without_errors(report: PhaseReport) -> Result<PhaseReport> {
     }
 }
 
-/// Starts a server; for an aged row, writes and deletes as much as the scale says.
+/// Starts a server. If the row is aged, also writes as much data as the scale says, and deletes it.
 fn start(
     scenario: &Scenario,
     config: &ServerConfig,
@@ -208,7 +208,8 @@ fn curve(report: &PhaseReport) -> Vec<(f64, f64)> {
     CURVE.iter().map(|&percentile| (percentile, report.latency_us(percentile))).collect()
 }
 
-/// Counts in a stretch of its own, so that counting does not slow the measured one.
+/// Counts system calls in a separate stretch of load, so that counting does not slow down the
+/// stretch that is measured.
 fn count_syscalls(
     server: &Server,
     generator: &mut Generator,
@@ -227,7 +228,7 @@ fn count_syscalls(
     Ok(())
 }
 
-/// A counted number of SETs on an empty server, for the bytes of log that they leave.
+/// Runs a counted number of SETs on an empty server, to see how many bytes of log they leave.
 fn counted(
     config: &ServerConfig,
     scale: &Scale,
@@ -319,7 +320,7 @@ fn parse_redis_benchmark(text: &str) -> Result<Metrics> {
     ]))
 }
 
-/// Makes `directory` anew.
+/// Makes `directory`, empty: what was in it is removed.
 pub fn fresh_directory(directory: &Path) -> Result<()> {
     let what = || format!("making {} anew", directory.display());
     if directory.exists() {

@@ -1,4 +1,4 @@
-//! Throughput over time on an emulated SSD, and what its collector writes meanwhile.
+//! Throughput over time on an emulated SSD, and what the SSD's collector writes meanwhile.
 //!
 //! ```text
 //!  clients ──► server ──► emulated drive: mapping, collector, a clock for each die
@@ -30,8 +30,8 @@ pub use chart::chart;
 pub use samples::{Meter, Sample, Sampler, Samples};
 pub use table::{middle_rounds, table};
 
-/// Handles of a drive with data placement: one for each lifetime that SlimIO knows. More would need
-/// more spare units, as each fills one.
+/// Handles of a drive with data placement: one for each lifetime that SlimIO knows. More handles
+/// would need more spare units, because each handle fills a unit.
 const HANDLES: u16 = 4;
 
 /// The server that uses the drive.
@@ -39,13 +39,13 @@ const HANDLES: u16 = 4;
 pub enum Host {
     /// SlimIO on a drive with data placement.
     WithPlacement,
-    /// SlimIO on a conventional one.
+    /// SlimIO on a conventional drive.
     WithoutPlacement,
-    /// Stock Redis on a file system on a conventional one.
+    /// Stock Redis on a file system on a conventional drive.
     Stock {
         /// The file system.
         file_system: FileSystemKind,
-        /// Whether it is mounted so that it tells the drive which blocks were freed.
+        /// Whether the file system is mounted so that it tells the drive which blocks were freed.
         discard: bool,
     },
 }
@@ -66,7 +66,7 @@ impl fmt::Display for Host {
 }
 
 impl Host {
-    /// Whether it is stock Redis.
+    /// Whether the host is stock Redis.
     pub fn is_stock(self) -> bool {
         matches!(self, Self::Stock { .. })
     }
@@ -75,18 +75,20 @@ impl Host {
 /// How the drive differs from the paper's, and how full it gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drive {
-    /// What it is called in the table.
+    /// Its name in the table.
     pub name: &'static str,
-    /// Bytes that it exports, or a little more where no size of reclaim units is given.
+    /// Bytes that the drive exports. If no size of reclaim units is given, the drive may export a
+    /// little less.
     pub size_bytes: u64,
     /// Size of a reclaim unit; `None` for a 180th of the drive, rounded down to whole pages of each
     /// die.
     pub unit_bytes: Option<u64>,
-    /// Share of its NAND that it does not export, in percent.
+    /// Share of the NAND that the drive does not export, in percent.
     pub spare_percent: u32,
-    /// Units that are free when the collector begins in the background, in percent.
+    /// Share of the units that is free when the collector begins in the background, in percent.
     pub background_percent: u32,
-    /// Data, log and snapshots are those of a drive of this share of its size, in percent.
+    /// Data, log and snapshots have the sizes that suit a drive of this share of the drive's size,
+    /// in percent.
     pub fill_percent: u64,
 }
 
@@ -112,12 +114,12 @@ pub struct Outcome {
     pub setup: Setup,
     /// What the clients saw.
     pub driven: Driven,
-    /// Over time, from the first repetition to the last SET.
+    /// Samples over time, from the first repetition to the last SET.
     pub samples: Samples,
 }
 
 impl Outcome {
-    /// Bytes to the media for each that the host wrote, from an empty drive on.
+    /// Media bytes per host byte, counted from an empty drive.
     pub fn waf(&self) -> f64 {
         let last = self.samples.last;
         last.map_or(f64::NAN, |last| last.media_bytes as f64 / last.host_bytes as f64)
@@ -142,12 +144,14 @@ impl Setup {
         Workload { repetitions, ..workload }
     }
 
-    /// Runs it with the server's program at `program`; data lie in `folder`, made anew and left
-    /// behind. On SIGINT and SIGTERM it takes down what it mounted and attached, and ends.
+    /// Carries out the run with the server's program at `program`. Data is in `folder`, which is
+    /// emptied first and not removed. On SIGINT and SIGTERM, the run takes down what it mounted and
+    /// attached, and ends.
     pub fn run(&self, program: &Path, folder: &Path) -> Result<Outcome> {
         heed_interrupts()?;
         fresh_directory(folder)?;
-        // So that the dirty data of others is not written back during the run.
+        // Other programs' dirty data is written back now, so that it is not written back during the
+        // run.
         rustix::fs::sync();
         let (driven, samples) = match self.host {
             Host::WithPlacement | Host::WithoutPlacement => self.on_drive(program, folder)?,
@@ -229,7 +233,7 @@ impl Setup {
     }
 }
 
-/// Where data lie during a run: in memory, so that no real disk shows in the results.
+/// Where data is during a run: in memory, so that no real disk affects the results.
 pub fn folder_in_memory() -> PathBuf {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }

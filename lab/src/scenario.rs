@@ -4,15 +4,15 @@ use crate::server::Policy;
 use crate::slowest::Grows;
 use crate::snapshot::{Kind, SnapshotWork};
 
-/// Payload of the rows that do not say otherwise, in bytes.
+/// Size of a value in the rows that name no other size, in bytes.
 const VALUE_SIZE: usize = 4096;
-/// Value of the rows about log bytes.
+/// Size of a value in the rows about log bytes, in bytes.
 const SMALL_RECORD_VALUE_SIZE: usize = 100;
 
 /// What the clients of a scenario do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Work {
-    /// Our generator, closed loop.
+    /// The lab's own generator, closed loop.
     Closed {
         /// Name of the mix.
         mix: &'static str,
@@ -30,30 +30,30 @@ pub enum Work {
         /// In bytes.
         value_size: usize,
     },
-    /// Our generator, open loop with random arrivals at half of what the stock server does in a
-    /// closed loop in the same run.
+    /// The lab's own generator, open loop with random arrivals. The rate is half of what the stock
+    /// server reaches in a closed loop in the same run.
     HalfOpen {
         /// Connections.
         clients: usize,
         /// In bytes.
         value_size: usize,
     },
-    /// A counted number of SETs, for the bytes of log that they leave.
+    /// A counted number of SETs, to see how many bytes of log they leave.
     LogBytes {
         /// Connections.
         clients: usize,
         /// In bytes.
         value_size: usize,
     },
-    /// A log is written, the server killed, its files dropped from the page cache, and the server
-    /// started again: how fast does it read the log?
+    /// A log is written, the server is ended, its files are dropped from the page cache, and the
+    /// server is started again. The row measures how fast the server reads the log.
     Replay {
         /// In bytes.
         value_size: usize,
     },
     /// Snapshots while the clients go on: see [`crate::snapshot`].
     Snapshot(SnapshotWork),
-    /// As `Replay`, with everything in a snapshot instead of the log.
+    /// As `Replay`, but with everything in a snapshot instead of in the log.
     Recovery {
         /// In bytes.
         value_size: usize,
@@ -75,8 +75,9 @@ pub struct Scenario {
     pub policy: Policy,
     /// What happens.
     pub work: Work,
-    /// Whether the server first writes and deletes as much as the scale says: then its log's files
-    /// have been used, like those of a server that rewrites its log, and do not grow.
+    /// Whether the server first writes and deletes as much as the scale says. If so, the files of
+    /// its log have been used before and do not grow, as on a server that rewrites its log now and
+    /// then.
     pub is_aged: bool,
     /// The metric that the row is about.
     pub headline: &'static str,
@@ -112,7 +113,7 @@ const SETS: SnapshotWork = SnapshotWork {
     compresses: true,
     kind: Kind::Save,
 };
-/// The same, while the server rewrites its log because that has grown.
+/// The same, while the server rewrites its log because the log has grown.
 const SETS_REWRITTEN: SnapshotWork = SnapshotWork { kind: Kind::Growth, ..SETS };
 /// Values that compress by half, and values that do not compress.
 const HALF: f64 = 0.5;
@@ -146,8 +147,8 @@ const fn slowest(name: &'static str, title: &'static str, grows: Grows) -> Scena
     Scenario { name, title, policy: Policy::EverySec, work, is_aged: false, headline }
 }
 
-/// Every row there is, in the order of the table. Those up to the replay are the comparison; the
-/// rest runs when asked for by name.
+/// All rows, in the order of the table. The rows up to the replay are the comparison; the rows
+/// behind it run only if they are asked for by name.
 pub const SCENARIOS: &[Scenario] = &[
     closed("set-everysec", "SET", Policy::EverySec, ("set", 50, 1, VALUE_SIZE)),
     closed("set-always", "SET", Policy::Always, ("set", 50, 1, VALUE_SIZE)),
@@ -254,7 +255,7 @@ pub const SCENARIOS: &[Scenario] = &[
     slowest("slowest-hash", "a hash, while snapshots run", Grows::Hash),
 ];
 
-/// How many of [`SCENARIOS`] run without being named.
+/// How many of [`SCENARIOS`], from the first on, run if none is asked for by name.
 pub const DEFAULT_SCENARIO_COUNT: usize = 17;
 
 const _: () = assert!(matches!(SCENARIOS[DEFAULT_SCENARIO_COUNT - 1].work, Work::Replay { .. }));
@@ -268,7 +269,7 @@ pub struct Scale {
     pub warmup_s: f64,
     /// The measured stretch, in seconds.
     pub measured_s: f64,
-    /// The stretch behind it in which system calls are counted, in seconds.
+    /// The stretch after the measured one, in which system calls are counted, in seconds.
     pub counted_s: f64,
     /// Size of the key range.
     pub key_count: u64,
@@ -287,7 +288,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Seconds per row: to see that everything works. The numbers mean nothing.
+    /// Takes seconds per row, and shows only that everything works. The numbers mean nothing.
     pub const QUICK: Self = Self {
         rounds: 1,
         warmup_s: 0.1,
@@ -301,7 +302,7 @@ impl Scale {
         snapshot_payload_bytes: 16 << 20,
         slowest_count: 50_000,
     };
-    /// Some twenty minutes for all rows.
+    /// Takes some twenty minutes for all rows.
     pub const NORMAL: Self = Self {
         rounds: 3,
         warmup_s: 1.0,

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use crate::load::{PhaseReport, TICK};
 
-/// A phase's last tick is cut short by its end; it counts if at least this share of a tick is left.
+/// A phase's last tick is cut short by the end of the phase. This last tick counts if it has at
+/// least this share of a tick's length.
 const TICK_SHARE_MIN: f64 = 0.5;
 
 /// The time of a run begins with its first phase; all times are in seconds.
@@ -19,7 +20,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// Adds a phase that began `began` after the first.
+    /// Adds a phase that began this long after the first one.
     pub fn add(&mut self, began: Duration, report: &PhaseReport) {
         let (began, elapsed) = (began.as_secs_f64(), report.elapsed.as_secs_f64());
         let width = TICK.as_secs_f64();

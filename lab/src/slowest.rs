@@ -1,8 +1,8 @@
-//! The slowest single command while a data set grows: the work of a command must not grow with the
-//! size of the data set.
+//! The slowest single command while a data set grows. This shows whether the work of a command
+//! grows with the size of the data set, which must not happen.
 //!
-//! SlimIO measures the CPU time of its commands itself (`command-cpu-tracking`), stock does not; by
-//! the clock, both keep the slowest in `SLOWLOG`.
+//! SlimIO itself measures the CPU time of its commands (`command-cpu-tracking`); stock Redis does
+//! not. Both servers keep in `SLOWLOG` the commands that were slowest by the clock.
 
 use std::time::Instant;
 
@@ -21,7 +21,8 @@ use crate::values::ValuePool;
 pub enum Grows {
     /// The keyspace: new keys are inserted.
     Keyspace,
-    /// One hash: it is written, expires and is deleted while snapshots of it are taken.
+    /// One hash, which is written to, and then expires or is deleted, while snapshots of it are
+    /// taken.
     Hash,
 }
 
@@ -31,7 +32,7 @@ const HASH: &str = "hash";
 const FIELDS_PER_COMMAND: u64 = 100;
 /// Commands that are sent before the first reply is read.
 const COMMANDS_IN_FLIGHT: u64 = 16;
-/// `HSET`s of one field while a snapshot runs.
+/// Number of `HSET`s, each of one field, while a snapshot runs.
 const WRITES: u64 = 20_000;
 /// `SLOWLOG` keeps commands that take at least this many microseconds.
 const KEPT_FROM_US: &str = "500";
@@ -64,7 +65,9 @@ pub fn run(grows: Grows, config: &ServerConfig, count: u64, seed: u64) -> Result
     Ok(result)
 }
 
-/// Returns whether the snapshots still ran when the hash was gone.
+/// Does this twice: fills a hash, begins a snapshot, writes to the hash, and removes the hash. The
+/// first time the hash is removed by expiry, the second time by deletion. Returns whether the
+/// snapshots still ran when the hash was gone.
 fn hash(server: &Server, fields: u64) -> Result<bool> {
     let mut was_running = true;
     for expires in [true, false] {
@@ -116,7 +119,7 @@ fn fill(client: &mut Client, fields: u64) -> Result<()> {
 /// Writes to fields all over the hash.
 fn write(client: &mut Client, fields: u64) -> Result<()> {
     for i in 0..WRITES {
-        // A step that is coprime with any number of fields worth measuring.
+        // The step is coprime with any number of fields that is worth measuring.
         let field = name(i.wrapping_mul(2_654_435_761) % fields);
         client.expect(&["HSET", HASH, &field, "written while a snapshot runs"])?;
     }

@@ -5,8 +5,8 @@
 //!                  │ without │ during BGSAVE │ without     │           │ without │ during BGSAVE  │
 //! ```
 //!
-//! The log is rewritten before each part, so that both servers begin it with a log that has been
-//! rewritten once, and the disk holds no more than a part's writes.
+//! The log is rewritten before each part. So both servers begin a part with a log that has been
+//! rewritten, and the disk holds no more than one part's writes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::stalls::StallMeter;
 use crate::values::ValuePool;
 use crate::watch::{Seen, Watch};
 
-/// Distance of the looks at a snapshot that runs.
+/// Interval between polls of a running snapshot.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// A snapshot that takes longer ends the run.
 const SNAPSHOT_MAX: Duration = Duration::from_secs(1800);
@@ -47,7 +47,7 @@ pub struct SnapshotWork {
     pub compressible: f64,
     /// `rdbcompression`.
     pub compresses: bool,
-    /// Which snapshot.
+    /// Which kind of snapshot.
     pub kind: Kind,
 }
 
@@ -58,7 +58,7 @@ pub enum Kind {
     Save,
     /// `BGREWRITEAOF`.
     Rewrite,
-    /// A log that has grown, which the server rewrites by itself.
+    /// The server rewrites a log that has grown, without being asked.
     Growth,
 }
 
@@ -73,7 +73,8 @@ impl Kind {
     }
 }
 
-/// By how much the log grows, in percent, before the server rewrites it; "0": it never does.
+/// Sets by how much the log grows, in percent, before the server rewrites it. With "0", the server
+/// never rewrites the log by itself.
 fn set_growth(client: &mut Client, percent: &str) -> Result<Reply> {
     Ok(client.expect(&["CONFIG", "SET", "auto-aof-rewrite-percentage", percent])?)
 }
@@ -88,7 +89,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Has a snapshot taken and waits until the server says that it is complete; returns how long that
+/// Takes a snapshot and waits until the server says that it is complete; returns how long that
 /// took.
 pub fn take(client: &mut Client, kind: Kind) -> Result<Duration> {
     let count_before = SnapshotState::of(client, kind)?.count;
@@ -98,12 +99,13 @@ pub fn take(client: &mut Client, kind: Kind) -> Result<Duration> {
     loop {
         let state = SnapshotState::of(client, kind)?;
         if is_growth_allowed && (state.is_running || state.count > count_before) {
-            // One, and not the next one behind it.
+            // The server must not begin a second snapshot after this one.
             set_growth(client, "0")?;
             is_growth_allowed = false;
         }
         let took = began.elapsed();
-        // It is counted when it begins: one that is put off is neither running nor counted.
+        // A snapshot is counted when it begins, so a postponed snapshot is neither running nor
+        // counted.
         if !state.is_running && state.count > count_before {
             return Ok(took);
         }
@@ -116,7 +118,7 @@ pub fn take(client: &mut Client, kind: Kind) -> Result<Duration> {
 
 struct SnapshotState {
     is_running: bool,
-    /// How many there were.
+    /// Number of snapshots so far.
     count: u64,
 }
 
@@ -132,9 +134,9 @@ impl SnapshotState {
     }
 }
 
-/// A phase, and what surrounded it.
+/// A phase of load, when it began, and how long the machine stalled during it.
 struct Stretch {
-    /// When it began, from the run's beginning on.
+    /// When the phase began, counted from the beginning of the run.
     began: Duration,
     report: PhaseReport,
     stall_us_p999: f64,
@@ -149,7 +151,7 @@ struct Snapshot {
 struct Run<'a> {
     server: &'a Server,
     generator: Generator,
-    /// Time of the series begins here.
+    /// The moment at which the time of the series begins.
     began: Instant,
 }
 
@@ -161,14 +163,14 @@ impl Run<'_> {
         Ok(Stretch { began, report, stall_us_p999: stalls.p999_us() })
     }
 
-    /// The same, watched as a snapshot is: looking at memory keeps a core for milliseconds, and both are
-    /// compared.
+    /// As `stretch`, but memory is sampled as it is during a snapshot. Sampling takes a core for
+    /// milliseconds, and this stretch is compared with the one during the snapshot.
     fn watched(&mut self, until: Until) -> Result<Stretch> {
         let _watch = Watch::start(self.server)?;
         self.stretch(until)
     }
 
-    /// A snapshot under load, and what was seen of the server meanwhile.
+    /// Takes a snapshot under load. Returns what was seen of the server meanwhile, too.
     fn watched_snapshot(&mut self, kind: Kind) -> Result<(Snapshot, Seen)> {
         let watch = Watch::start(self.server)?;
         let snapshot = self.snapshot(kind);
@@ -176,7 +178,8 @@ impl Run<'_> {
         Ok((snapshot?, seen))
     }
 
-    /// Load from the moment the snapshot is asked for to the moment it is complete.
+    /// Takes a snapshot under load. The load begins when the snapshot is asked for, and ends when
+    /// the snapshot is complete.
     fn snapshot(&mut self, kind: Kind) -> Result<Snapshot> {
         let mut client = self.server.client()?;
         let is_over = Arc::new(AtomicBool::new(false));
@@ -193,8 +196,9 @@ impl Run<'_> {
         Ok(Snapshot { took: took?, load: load? })
     }
 
-    /// Longest stretch that the command thread was away for a snapshot, as far as the server tells:
-    /// by the clock, and in CPU time, which stock does not tell.
+    /// The longest time for which a snapshot kept the command thread from running commands, as the
+    /// server reports it: by the clock, and in CPU time. Stock Redis does not report CPU time, so
+    /// for it both numbers are the time by the clock.
     fn away(&self, metrics: &mut Metrics) -> Result<()> {
         let mut client = self.server.client()?;
         let (section, by_clock, cpu) = match self.server.config().kind {
@@ -214,8 +218,8 @@ impl Run<'_> {
     }
 }
 
-/// Runs both parts. `open_rate`: arrivals per second of the second; without one, half of what the
-/// server did in the first part without a snapshot.
+/// Runs both parts. `open_rate` is the number of arrivals per second in the second part; if it is
+/// `None`, the number is half of what the server did in the first part without a snapshot.
 pub fn run(
     work: &SnapshotWork,
     config: &ServerConfig,
@@ -248,8 +252,9 @@ pub fn run(
     let measured = Until::Elapsed(Duration::from_secs_f64(scale.measured_s));
     run.stretch(warmup)?;
     if work.kind == Kind::Growth {
-        // Not measured: a log that grows longer than it ever was takes new space of its disk, and later
-        // uses that again. The second begins with what was logged during the first.
+        // Two rounds are not measured, because a log that becomes longer than any log before
+        // allocates new disk space, which later logs reuse. One such round is not enough, because
+        // the log of the second round begins with what was logged during the first.
         for _ in 0..2 {
             run.stretch(measured.clone())?;
             run.snapshot(work.kind)?;
@@ -283,7 +288,7 @@ pub fn run(
     Ok(result)
 }
 
-/// Both servers begin with a log that goes on from a snapshot.
+/// Rewrites the log, so that both servers begin with a log that goes on from a snapshot.
 fn rewrite_log(server: &Server) -> Result<()> {
     if server.config().policy != Policy::Off {
         take(&mut server.client()?, Kind::Rewrite)?;
@@ -307,7 +312,7 @@ fn closed_metrics(
     let without_per_s = requests / elapsed_s;
     let during_s = during.elapsed.as_secs_f64();
     let took_s = snapshot.took.as_secs_f64();
-    // Either stretch is of the same load: the mean of the two is as good as it gets.
+    // Both stretches have the same load, so the mean of the two is the best estimate.
     let tails = without.iter().map(|stretch| stretch.report.latency_us(99.9));
     let (without_us, during_us) =
         (tails.sum::<f64>() / without.len() as f64, during.latency_us(99.9));
@@ -323,7 +328,8 @@ fn closed_metrics(
         ("pss_mib_before", mib(seen.pss_bytes_before)),
         ("pss_mib_peak", mib(seen.pss_bytes_peak)),
         ("pss_peak_per_before", seen.pss_bytes_peak as f64 / seen.pss_bytes_before as f64),
-        // As much of the data set was written anew while it was saved: what memory pays for.
+        // What was written during the snapshot, as a share of the data set. Such writes cost
+        // memory.
         ("write_rate_per_snapshot_rate", during.payload_bytes as f64 / data_bytes),
         ("closed_latency_us_p999_without", without_us),
         ("closed_latency_us_p999_during", during_us),

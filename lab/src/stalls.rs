@@ -2,8 +2,8 @@
 //! causes.
 //!
 //! A thread sleeps for a millisecond at a time and notes how late it wakes. Wake-ups that would
-//! have come due during a long stall are counted too, as in an open loop: the percentiles are those
-//! of a server that takes no time at all.
+//! have come due during a long stall are counted, too, as in an open loop. So the percentiles are
+//! those of a server that takes no time at all.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,7 +46,7 @@ impl StallMeter {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Lateness so far that one wake-up in a thousand exceeds, in microseconds.
+    /// The lateness that one wake-up in a thousand has exceeded so far, in microseconds.
     pub fn p999_us(&self) -> f64 {
         let late = self.shared.late.lock().unwrap_or_else(PoisonError::into_inner);
         late.value_at_percentile(99.9) as f64 / 1000.0

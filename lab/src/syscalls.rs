@@ -1,5 +1,6 @@
-//! Counts the system calls of a running server: by the kernel's tracepoint through `perf`, which
-//! costs nearly nothing, else by `strace`, which slows the server down but counts right.
+//! Counts the system calls of a running server with `perf`, which reads the kernel's tracepoint and
+//! costs nearly nothing. If `perf` can't be used, counts them with `strace`, which slows the server
+//! down but counts right.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -30,8 +31,8 @@ enum Tool {
 }
 
 impl SyscallCounter {
-    /// Attaches to all threads of `pid`; `None` when this machine has neither tool or allows
-    /// neither. Its files lie in `directory` meanwhile.
+    /// Attaches to all threads of `pid`; `None` if there is no tool that this machine has and
+    /// allows. The tool's files are in `directory`.
     pub fn attach(pid: u32, directory: &Path) -> Option<Self> {
         Self::with_perf(pid, directory).or_else(|_| Self::with_strace(pid, directory)).ok()
     }

@@ -1,4 +1,4 @@
-//! What SlimIO has to reach against the stock server, and whether a comparison shows it.
+//! What SlimIO has to reach against the stock server, and whether a comparison shows that it does.
 
 use crate::compare::{Better, Comparison};
 use crate::server::ServerKind;
@@ -6,13 +6,13 @@ use crate::server::ServerKind;
 /// How a row is judged.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Judged {
-    /// SlimIO / stock, at least the floor.
+    /// SlimIO / stock must be at least the floor.
     RatioAtLeast,
-    /// SlimIO / stock, at most the floor.
+    /// SlimIO / stock must be at most the floor.
     RatioAtMost,
-    /// SlimIO's own number, at most the floor.
+    /// SlimIO's own number must be at most the floor.
     ValueAtMost,
-    /// SlimIO's own number, at least the floor.
+    /// SlimIO's own number must be at least the floor.
     ValueAtLeast,
 }
 
@@ -21,11 +21,11 @@ enum Judged {
 struct Target {
     title: &'static str,
     scenario: &'static str,
-    /// The stock server's row, where it is another one.
+    /// The stock server's row, if it is not the same as SlimIO's.
     stock_scenario: Option<&'static str>,
     metric: &'static str,
     judged: Judged,
-    /// `None`: reported only.
+    /// `None` if the metric is only reported.
     floor: Option<f64>,
     goal: f64,
 }
@@ -158,8 +158,8 @@ const TARGETS: &[Target] = &[
     ),
 ];
 
-/// Rows with a snapshot that is judged: how the table calls them, their names, and the row in which
-/// stock does not compress. Without compression it is the same to stock what values look like.
+/// Rows with a snapshot that is judged: the name in the table, the scenario, and the row in which
+/// stock does not compress. Without compression, stock's time does not depend on the values.
 const SNAPSHOT_ROWS: &[(&str, &str, &str)] = &[
     ("everysec", "snapshot-everysec", "snapshot-everysec-plain"),
     ("always", "snapshot-always", "snapshot-always-plain"),
@@ -193,9 +193,9 @@ fn snapshot_targets(scenario: &'static str, plain: &'static str) -> [Target; 6] 
 pub struct Verdict {
     /// The row's name.
     pub title: String,
-    /// Median of the stock server, the best of several.
+    /// Median of the stock server, or of the best one if there are several.
     pub stock: Option<f64>,
-    /// Which of several that is.
+    /// Name of that server, if there are several.
     pub best: Option<String>,
     /// Median of SlimIO.
     pub slimio: Option<f64>,
@@ -203,7 +203,7 @@ pub struct Verdict {
     pub ratio: Option<f64>,
     /// What must be reached, in words.
     pub floor: String,
-    /// What shall be reached, in words.
+    /// What is to be reached in the end, in words.
     pub goal: String,
     /// Whether the floor is reached; `None` without a floor or without a measurement.
     pub met: Option<bool>,

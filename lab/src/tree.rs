@@ -1,4 +1,4 @@
-//! The files of a directory, and of all below.
+//! The files of a directory and of all directories below it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

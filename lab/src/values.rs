@@ -1,14 +1,15 @@
-//! Values of a chosen entropy, a different one for every request, at the price of a copy.
+//! Values of a chosen entropy: a different value for every request, at the price of a copy.
 //!
-//! A pool of bytes is made once: units of random bytes followed by filler, the filler's share being
-//! what a compressor can save. A value is the pool from a random byte on, so two requests
-//! practically never send the same bytes, and nothing is generated while the clock runs.
+//! A pool of bytes is made once: units of random bytes followed by filler. The filler's share is
+//! what a compressor can save. A value is a piece of the pool that begins at a random byte. So two
+//! requests practically never send the same bytes, and nothing is generated while the clock runs.
 
 use fastrand::Rng;
 
-/// Random starting points in the pool. Small enough to stay in a core's cache.
+/// Number of starting points in the pool. It is so small that the pool stays in a core's cache.
 const START_COUNT: usize = 1 << 20;
-/// Length of one random-then-filler unit, in bytes; shorter values use units of their own length.
+/// Length of one unit of random bytes and filler, in bytes. If values are shorter, a unit is as
+/// long as a value.
 const UNIT_SIZE: usize = 256;
 const FILLER: u8 = b'x';
 
@@ -20,8 +21,8 @@ pub struct ValuePool {
 }
 
 impl ValuePool {
-    /// Values of `value_size` bytes of which the share `compressible` (0.0 incompressible, 0.5 half,
-    /// 1.0 constant) can be compressed away.
+    /// Values of `value_size` bytes. A compressor can save the share `compressible` of them (0.0
+    /// incompressible, 0.5 half, 1.0 constant).
     ///
     /// # Panics
     /// When `compressible` is not a share.

@@ -1,5 +1,5 @@
-//! What a snapshot costs the machine: memory of the server and its children at its peak, and what
-//! the thread or process that saves does with its time. A thread samples while the load runs.
+//! What a snapshot costs the machine: the peak memory of the server and its children, and how the
+//! thread or process that saves spends its time. A thread samples while the load runs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,18 +12,19 @@ use crate::server::{Server, ServerKind};
 
 /// Shortest time between two samples.
 const SAMPLE_EVERY: Duration = Duration::from_millis(50);
-/// The kernel walks a process's pages to report its memory: at most one part in this many of the
-/// time goes into that.
+/// Sampling may take at most 1 / `SAMPLE_SHARE` of the time, because the kernel walks all pages of
+/// a process to report its memory.
 const SAMPLE_SHARE: u32 = 50;
-/// SlimIO's threads that write snapshots, in turns.
+/// The names of SlimIO's threads that write snapshots begin with this. The threads take turns.
 const SNAPSHOT_THREADS: &str = "snapshot";
 
 /// What was seen between start and end.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
-    /// Memory at the start: of the server and its children, shared pages by their share.
+    /// Memory of the server and its children at the start, with shared pages counted by their
+    /// share.
     pub pss_bytes_before: u64,
-    /// That memory at its peak.
+    /// The same memory at its peak.
     pub pss_bytes_peak: u64,
     /// Times of the child (stock) or the threads (SlimIO) that save, as far as they were seen.
     pub saver: Option<RunTime>,
@@ -40,14 +41,15 @@ pub struct Watch {
 struct Shared {
     pid: u32,
     kind: ServerKind,
-    /// The saver's times at the start, for threads that exist already.
+    /// What the threads that save had already used at the start. It is zero if none of them
+    /// existed.
     saver_before: RunTime,
     is_over: AtomicBool,
     seen: Mutex<Seen>,
 }
 
 impl Watch {
-    /// Takes the first sample, and goes on in a thread.
+    /// Takes the first sample, and starts a thread that takes the others.
     pub fn start(server: &Server) -> Result<Self> {
         let (pid, kind) = (server.pid(), server.config().kind);
         let pss_bytes = pss_with_children(pid)?;
@@ -70,7 +72,7 @@ impl Watch {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Ends it, with a last look at the saver.
+    /// Ends the watch, and looks at the times of the saver once more.
     pub fn finish(mut self) -> Seen {
         self.end();
         self.shared.look_at_saver();
@@ -96,7 +98,7 @@ impl Shared {
     fn keep(&self) {
         while !self.is_over.load(Ordering::Relaxed) {
             let began = Instant::now();
-            // Somebody else reports a server that is gone.
+            // If the server is gone, this is reported elsewhere.
             let pss_bytes = pss_with_children(self.pid).unwrap_or(0);
             let mut seen = self.seen();
             seen.pss_bytes_peak = seen.pss_bytes_peak.max(pss_bytes);
@@ -119,7 +121,7 @@ impl Shared {
 
 fn pss_with_children(pid: u32) -> Result<u64> {
     let children = proc::children(pid)?;
-    // A child may end between two looks.
+    // A child may end after it was listed.
     let of_children: u64 = children.into_iter().filter_map(|pid| proc::pss_bytes(pid).ok()).sum();
     Ok(proc::pss_bytes(pid)? + of_children)
 }

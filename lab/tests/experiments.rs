@@ -1,4 +1,4 @@
-//! Experiments that draw pictures: what they leave, what they refuse, and that their help is whole.
+//! Experiments that draw pictures: what they leave, and what they refuse.
 
 use std::fs;
 use std::path::Path;
@@ -11,14 +11,14 @@ fn lab(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_slimio-lab")).args(args).output().expect("it starts")
 }
 
-/// What it says when it succeeds.
+/// What the lab prints if it succeeds.
 fn said(args: &[&str]) -> String {
     let output = lab(args);
     assert!(output.status.success(), "{args:?}: {output:?}");
     String::from_utf8(output.stdout).expect("it is text")
 }
 
-/// The sentence with which it refuses.
+/// The sentence with which the lab refuses.
 fn refused(args: &[&str]) -> String {
     let output = lab(args);
     assert!(!output.status.success(), "{args:?}: {output:?}");
@@ -76,10 +76,10 @@ fn a_map_is_drawn_of_an_emulated_drive_with_a_volume() {
 #[test]
 fn what_makes_no_sense_is_refused_with_a_sentence() {
     for (args, sentence) in [
-        (&["tenants", "--load", "0"][..], "above 0 and 1 at most"),
+        (&["tenants", "--load", "0"][..], "above 0 and at most 1"),
         (&["tenants", "--machines", "5", "--simulated", "6"], "no more than there are"),
         (&["validate", "--out", "/dev/null/here"], "making /dev/null/here"),
-        (&["map", "--out", "x.svg", "--volume", "/dev/null"], "only of an emulated SSD"),
+        (&["map", "--out", "x.svg", "--volume", "/dev/null"], "only an emulated SSD"),
         (&["map", "--out", "x.svg", "--volume", "emulated:/nowhere/drive"], "/nowhere/drive"),
     ] {
         let text = refused(args);

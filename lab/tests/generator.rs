@@ -1,4 +1,5 @@
-//! The generator against a server that stalls on purpose, and against one that talks nonsense.
+//! The generator against a server that stalls on purpose, and against a server whose replies are
+//! nonsense.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
 
@@ -20,7 +21,7 @@ use slimio_lab::request::RequestWriter;
 use slimio_lab::values::ValuePool;
 
 const STALL: Duration = Duration::from_secs(1);
-/// Longer than a busy machine delays a request outside the [`STALL`].
+/// A request that does not wait for the [`STALL`] takes less than this, even on a busy machine.
 const SLOW: Duration = Duration::from_millis(500);
 const CLIENTS: usize = 4;
 const PER_SECOND: f64 = 2000.0;
@@ -30,12 +31,12 @@ fn writer() -> RequestWriter {
 }
 
 /// A server that answers every SET with `reply` at once, but sleeps for [`STALL`] at request number
-/// `stall_at`, during which nobody is answered.
+/// `stall_at`. While it sleeps, nobody is answered.
 struct Stalling {
     reply: &'static [u8],
     stall_at: u64,
     seen: AtomicU64,
-    /// How long it slept: at least [`STALL`].
+    /// How long the server slept: at least [`STALL`].
     slept: RwLock<Duration>,
 }
 
@@ -89,7 +90,8 @@ fn open_loop_counts_all_that_was_due_during_a_stall() {
     let mut generator = connect(address, Arrival::Fixed { per_s: PER_SECOND });
     let report = generator.run(Until::Elapsed(STALL * 2)).unwrap();
 
-    // Requests that fall due in the stall, at least `SLOW` before its end.
+    // The requests that become due in the stall, at least `SLOW` before its end, must be the slow
+    // ones.
     let slept = *server.slept.read().unwrap();
     let expected = slept.saturating_sub(SLOW).as_secs_f64() * PER_SECOND;
     let slow = slower_than(&report, SLOW) as f64;
@@ -124,7 +126,8 @@ fn a_reply_of_the_wrong_kind_ends_the_run() {
     assert!(matches!(refused, Err(BenchError::Reply(_))), "{refused:?}");
 }
 
-/// Stopped and continued while nobody answers: an interrupted wait is not taken for a timeout.
+/// The generator is stopped and continued while nobody answers, which interrupts its wait. The
+/// generator must not take this for a timeout.
 #[test]
 fn a_generator_that_was_stopped_for_a_while_goes_on() {
     let (address, server) = serve(b"+OK\r\n", 500);

@@ -1,5 +1,5 @@
-//! The ledger against the stock server: it finds nothing where nothing is lost, and finds every loss
-//! made on purpose.
+//! The ledger against the stock server: it finds nothing if nothing is lost, and finds every loss
+//! that the test causes on purpose.
 
 mod common;
 
@@ -53,10 +53,11 @@ fn killed_under_always_nothing_is_lost() {
     all_there(Policy::Always, Death::Kill);
 }
 
-// Not `everysec`: while its thread flushes, the stock server acknowledges writes that only its own
-// memory holds (it postpones `write` for up to two seconds), and a SIGKILL then loses them.
+// `everysec` is not tested with a kill. While a thread of the stock server flushes under this
+// policy, the server acknowledges writes that only its own memory holds (it postpones `write` for
+// up to two seconds). A SIGKILL then loses these writes.
 #[test]
-fn killed_under_no_nothing_is_lost() {
+fn killed_under_policy_no_nothing_is_lost() {
     all_there(Policy::No, Death::Kill);
 }
 
@@ -67,7 +68,8 @@ fn terminated_nothing_is_lost() {
 
 #[test]
 fn a_shortened_log_is_noticed() {
-    // Requests in flight when the server dies may be missing: for many clients, a kilobyte.
+    // Requests in flight when the server dies may be missing. With many clients they can fill a
+    // kilobyte of the log, so a single kilobyte is cut off only if there is one client.
     for (bytes, clients) in [(1 << 10, 1), (64 << 10, 6)] {
         let sabotage = Sabotage::TruncateLog { bytes };
         let Some(result) = ledger_of(clients, Policy::Always, Death::Kill, sabotage) else {

@@ -1,6 +1,6 @@
 //! The recorded device: its trace holds exactly the requests made of it, to the byte.
 //!
-//! Needs root, FUSE and loop devices; where they are missing it says so.
+//! The tests need root, FUSE and loop devices. If one of them is missing, the tests say so.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
@@ -30,7 +30,7 @@ fn header() -> TraceHeader {
     TraceHeader { device_bytes: SIZE, about: vec![("workload".into(), "a test".into())] }
 }
 
-/// Whether devices can be recorded here; says loudly why not.
+/// Whether devices can be recorded here; if not, says loudly why.
 fn is_possible() -> bool {
     let refused = can_record();
     if let Err(why) = &refused {
@@ -74,8 +74,8 @@ impl Aligned {
     }
 }
 
-/// Joins adjacent writes, and adjacent deallocations, into one each: the kernel may split a long
-/// one anywhere.
+/// Joins adjacent writes into one, and adjacent deallocations into one, because the kernel may
+/// split a long request anywhere.
 fn joined(records: &[TraceRecord]) -> Vec<TraceEvent> {
     let mut events: Vec<TraceEvent> = Vec::new();
     for TraceRecord { event, .. } in records {
@@ -104,7 +104,8 @@ fn known_writes_discards_and_flushes_are_recorded_to_the_byte() {
 
     let mut expected = vec![TraceEvent::Mark("begin".into())];
     disk.tape().record(&expected[0]).unwrap();
-    // One block, several, and more than the kernel hands on at once; not in order of address.
+    // The writes are one block, several blocks, and more than the kernel hands on at once. They are
+    // not in the order of their addresses.
     for (start, size) in [(8 << 20, 4096), (4096, 40960), (16 << 20, 5 << 20), (0, 4096)] {
         device.write_all_at(Aligned::new(size as usize, 7).get(), start).unwrap();
         expected.push(write(start, size));
@@ -150,8 +151,8 @@ fn a_recording_that_was_not_finished_is_refused() {
     assert!(matches!(error, TraceError::Cut { .. }), "{error}");
 }
 
-/// The workload is scaled for a drive of an eighth of the file system's size: there is room however
-/// slowly snapshots are written meanwhile.
+/// The workload is scaled for a drive of an eighth of the file system's size, so that there is room
+/// however slowly snapshots are written meanwhile.
 #[test]
 fn what_stock_redis_writes_and_its_file_system_discards_is_recorded() {
     let scratch = Scratch::new();
@@ -196,8 +197,9 @@ fn what_stock_redis_writes_and_its_file_system_discards_is_recorded() {
     }
 }
 
-/// Starts a process that records stock Redis on ext4, and waits until its file system is mounted.
-/// The trace file is made only after an earlier mount is gone.
+/// Starts a process that records stock Redis on ext4, and waits until the file system is mounted.
+/// It also waits for the trace file, which is made only after the mount of an earlier recording is
+/// gone.
 fn start_recording(scratch: &Scratch, redis: &Path, trace: &Path) -> Child {
     let mut recording = Command::new(env!("CARGO_BIN_EXE_slimio-lab"));
     recording.args(["trace", "--size", "360", "--redis"]).arg(redis);
@@ -206,8 +208,8 @@ fn start_recording(scratch: &Scratch, redis: &Path, trace: &Path) -> Child {
     start_and_wait(&mut recording, mounted, || trace.exists())
 }
 
-/// Starts a process that makes a file system, and waits until that is mounted where `mounted` says
-/// for the process id, and `is_begun` holds.
+/// Starts a process that makes a file system. Waits until the file system is mounted and `is_begun`
+/// holds. `mounted` returns the mount point for the process id.
 fn start_and_wait(
     command: &mut Command,
     mounted: impl FnOnce(u32) -> PathBuf,
@@ -233,7 +235,7 @@ fn mounts() -> String {
     fs::read_to_string("/proc/self/mountinfo").unwrap()
 }
 
-/// Whether anything is mounted in the folder, or a loop device is over something there.
+/// Whether anything is mounted in the folder, or a loop device is over a file in it.
 fn is_anything_left(folder: &Path) -> bool {
     let folder = folder.display().to_string();
     let is_over = |entry: fs::DirEntry| {
@@ -266,7 +268,7 @@ fn a_recording_that_was_killed_does_not_block_the_next() {
     assert!(is_anything_left(&scratch.path), "it had no time to take anything down");
 
     let next = start_recording(&scratch, &stock.program, &second);
-    // While it runs, nobody else gets its folder.
+    // While that recording runs, no other recording gets its folder.
     let mut other = Command::new(env!("CARGO_BIN_EXE_slimio-lab"));
     other.args(["trace", "--size", "360", "--redis"]).arg(&stock.program);
     other.arg("--folder").arg(&scratch.path).arg("--out").arg(scratch.path.join("other"));
@@ -282,7 +284,7 @@ fn a_recording_that_was_killed_does_not_block_the_next() {
     }
 }
 
-/// Its data may lie in memory, so leftovers would take up memory.
+/// The experiment's data may be in memory, so leftovers would take up memory.
 #[test]
 fn a_runtime_experiment_that_is_asked_to_end_leaves_nothing() {
     let scratch = Scratch::new();

@@ -25,7 +25,7 @@ use slimio_lab::values::ValuePool;
 use slimio_lab::watch::Watch;
 use slimio_lab::{markdown, targets};
 
-/// Large enough that a snapshot is seen running more than once.
+/// So large that more than one poll sees a snapshot that still runs.
 const PAYLOAD_BYTES: u64 = 64 << 20;
 const VALUE_SIZE: usize = 4096;
 
@@ -83,7 +83,7 @@ fn a_snapshot_that_fails_is_an_error() {
     let server = Server::start(&config).unwrap();
     let mut client = server.client().unwrap();
     client.expect(&["SET", "key", "value"]).unwrap();
-    // Renaming the finished file to the dump fails if that is a directory.
+    // Redis renames its finished file to dump.rdb, which fails if that is a directory.
     std::fs::create_dir(config.data_directory().join("dump.rdb")).unwrap();
     let error = take(&mut client, Kind::Save).unwrap_err().to_string();
     assert!(error.contains("BGSAVE"), "{error}");
@@ -109,7 +109,7 @@ fn a_phase_ends_when_told_in_both_loops() {
         let told = Arc::clone(&is_over);
         let mut client = server.client().unwrap();
         let teller = std::thread::spawn(move || {
-            // Only once the load is seen to run.
+            // The phase is told to end only after the server has executed SETs of the load.
             let before = calls_of_set(&mut client);
             while calls_of_set(&mut client) < before + 200 {
                 std::thread::sleep(Duration::from_millis(1));
@@ -125,7 +125,7 @@ fn a_phase_ends_when_told_in_both_loops() {
     }
 }
 
-/// The number of SETs that the server has run; reading it is no SET.
+/// The number of SETs that the server has run. Reading this number runs no SET.
 fn calls_of_set(client: &mut Client) -> u64 {
     let stats = client.info("commandstats").unwrap();
     let Some(of_set) = stats.get("cmdstat_set") else { return 0 };

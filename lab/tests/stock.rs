@@ -48,7 +48,7 @@ fn drive(server: &Server, mix: &str, requests: u64) -> PhaseReport {
     report
 }
 
-/// Calls of a command that the server counted.
+/// How often a command was called, as the server counts it.
 fn calls(server: &Server, command: &str) -> u64 {
     let stats = server.client().unwrap().info("commandstats").unwrap();
     let line = stats.get(&format!("cmdstat_{command}")).cloned().unwrap_or_default();
@@ -118,7 +118,8 @@ fn servers_die_with_a_benchmark_that_is_killed() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // Only the server itself: before it execs, its process is a copy of the benchmark or setpriv.
+    // Only the server itself counts. Before the exec of the server, the process is a copy of the
+    // benchmark, or setpriv.
     let is_server = |pid: &u32| {
         let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         name.trim() == "redis-server"
@@ -224,11 +225,12 @@ fn measurements_agree_with_what_is_known() {
         Some(counter.finish().unwrap() as f64 / report.requests as f64)
     };
     let pid = server.pid();
-    // One read and one write per request, and a share of waiting, writing and syncing.
+    // A request needs one read, one write, and its share of the calls that wait, that write the
+    // log, and that sync.
     let is_right = |counted: &f64| (2.0..5.0).contains(counted);
     let by_perf = count(SyscallCounter::with_perf(pid, &scratch.path), &mut generator);
-    // A count below the number of requests is retried: on a busy machine strace says that it is
-    // attached before it counts.
+    // A count below the number of requests is retried, because on a busy machine strace says that
+    // it is attached before it begins to count.
     let by_strace = (0..3)
         .map_while(|_| count(SyscallCounter::with_strace(pid, &scratch.path), &mut generator))
         .reduce(|before, now| if before < 1.0 { now } else { before });
@@ -270,7 +272,8 @@ fn a_comparison_leaves_its_results() {
     assert!(median("set-64-p16", "requests_per_s") > 1000.0);
     assert!(median("open-everysec", "latency_us_p999") > 1.0);
     let offered = median("open-everysec", "offered_per_s");
-    // Due requests, sent or not: a machine that is busy by now may serve less than half as many.
+    // All requests that were due are counted, sent or not, because a machine that has become busy
+    // may serve less than half of them.
     let due = median("open-everysec", "requests") + median("open-everysec", "never_sent");
     let due = due / Scale::QUICK.measured_s;
     assert!((due / offered - 1.0).abs() < 0.4, "{due} of {offered} per second");
@@ -281,7 +284,7 @@ fn a_comparison_leaves_its_results() {
     assert_eq!(plots, ["throughput.svg", "cpu.svg", "tail.svg", "replay.svg", "latency.svg"]);
     for name in plots {
         let picture = std::fs::read_to_string(out.join(&name)).unwrap();
-        // That of stock is grey.
+        // Stock's colour is grey.
         assert!(picture.contains("#6E6E6E"), "{name} is empty");
     }
 

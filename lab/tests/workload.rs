@@ -35,7 +35,8 @@ fn clients_are_held_back_by_all_of_the_log() {
     let scratch = Scratch::new();
     let Some(server) = slow_stock(&scratch) else { return };
     let workload = workload();
-    // Between two checks a part of a repetition is logged, and the log's file is written later.
+    // The log may exceed the limit by what is logged between two checks, and by what a check does
+    // not see because the server writes it to the log's file later.
     let data_bytes = workload.key_count * RECORD_BYTES;
     let most = data_bytes + workload.hold_back_bytes + workload.requests / 32 * RECORD_BYTES;
     let (times, largest) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -54,7 +55,8 @@ fn clients_are_held_back_by_all_of_the_log() {
     server.stop().unwrap();
 }
 
-/// A child forked to save would keep files open that a rewrite deleted and the server still has.
+/// The workload must not begin a snapshot while the server still has files open that a rewrite
+/// deleted. The child that is forked to save would keep these files open.
 #[test]
 fn a_snapshot_begins_when_a_rewrite_has_freed_what_it_can() {
     let scratch = Scratch::new();

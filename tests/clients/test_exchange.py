@@ -1,4 +1,4 @@
-"""`slimio export` and `slimio import`, beside stock redis-server and redis-check-rdb."""
+"""`slimio export` and `slimio import`, checked with stock redis-server and redis-check-rdb."""
 
 import os
 import random
@@ -45,7 +45,8 @@ def fill(client, count):
 
 
 def module_id(name, version):
-    """Nine characters of six bits each and a version of ten bits, encoded as a length of eight bytes."""
+    """The id of a module: nine characters of six bits each and a version of ten bits, encoded as a
+    length of eight bytes."""
     letters = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
     number = 0
     for letter in name:
@@ -54,13 +55,14 @@ def module_id(name, version):
 
 
 def with_module_key():
-    """An RDB file of version 10 with a key of a module's type. A checksum of 0 means none."""
+    """An RDB file of version 10 with a key of a module's type. A checksum of 0 means that there is
+    none."""
     value = module_id("ReJSON-RL", 3) + b"\x05\x02{}" + b"\x00"
     return b"REDIS0010" + b"\xfe\x00" + b"\x07\x08document" + value + b"\xff" + bytes(8)
 
 
 def with_module_data():
-    """The same with a module's data beside the keys."""
+    """An RDB file of version 10 with a module's data that belongs to no key."""
     data = module_id("ReJSON-RL", 3) + b"\x02\x02" + b"\x02\x07" + b"\x00"
     return b"REDIS0010" + b"\xf7" + data + b"\xff" + bytes(8)
 
@@ -96,7 +98,7 @@ class Exchange(TestCase):
         return os.path.join(self.folder, name)
 
     def stock_with(self, rdb, **flags):
-        """Stock redis-server on that file."""
+        """Starts stock redis-server on a copy of the file `rdb`."""
         server = Server(stock=True, start=False, appendonly="no", **flags)
         self.addCleanup(server.close)
         os.makedirs(server.volume, exist_ok=True)
@@ -144,7 +146,7 @@ class Exchange(TestCase):
         address = f"127.0.0.1:{server.port}"
         export = [TARGET.command[0], "export", "--volume", server.volume, "--out", self.path("told.rdb"),
                   "--server", address]
-        # `--snapshot` takes none.
+        # With `--snapshot` the server takes no new snapshot.
         for flags, told in ([], f"exporting: the server at {address} takes a snapshot\r\n"), (["--snapshot"], ""):
             ours, terminal = os.openpty()
             done = subprocess.run([*export, *flags], stdout=subprocess.PIPE, stderr=terminal, timeout=60, check=False)
@@ -158,7 +160,7 @@ class Exchange(TestCase):
             self.assertIn(b"wrote 1 keys", done.stdout)
 
     def test_a_password_out_of_a_file(self):
-        """Of any bytes, and whatever ends its line."""
+        """A password may have any bytes, and the line with it may have any ending."""
         server = Server()
         self.addCleanup(server.close)
         password, file = b"caf\xe9 \xff", self.path("password")
@@ -190,7 +192,8 @@ class Exchange(TestCase):
             first = contents(client)
             self.assertEqual(tool(*export, rdb)[0], 0)
             self.check_loads(rdb, first)
-            # Every slot takes its turn, and none is read with its earlier contents.
+            # Each snapshot slot is written in its turn. An export must not read the earlier
+            # contents of a slot.
             for number in range(4):
                 client("SET", "round", number)
                 client("BGREWRITEAOF" if number % 2 else "BGSAVE")

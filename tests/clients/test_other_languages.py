@@ -1,4 +1,5 @@
-"""go-redis and Jedis, unchanged: what programs usually do with them, and a kill of the server."""
+"""go-redis and Jedis, unchanged. They do what programs usually do, and the server is killed
+meanwhile."""
 
 import os
 import subprocess
@@ -31,7 +32,7 @@ class Program(TestCase):
         for line in program.stdout:
             said.append(line)
             if line == "restart\n":
-                # On the same port: the client knows no other.
+                # The server starts on the same port again, because the client knows no other.
                 server.kill()
                 server.spawn()
                 until(server.is_serving, STOP_SECONDS, "serving again")
@@ -51,7 +52,7 @@ class GoRedis(Program):
     def test_a_day(self):
         path = os.path.join(TARGET.clients, "go-redis")
         if not os.path.exists(path):
-            raise unittest.SkipTest("it is not built: `cargo x setup` does that, where Go is installed")
+            raise unittest.SkipTest("it is not built: `cargo x setup` builds it, where Go is installed")
         self.play(path)
 
 

@@ -1,1 +1,2 @@
-"""The same commands to the server under test and to stock redis-server: the replies are the same."""
+"""Sends the same commands to the server under test and to stock redis-server, and compares the
+replies."""

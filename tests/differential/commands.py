@@ -1,11 +1,14 @@
 """Random commands, drawn to reach every branch: right, nearly right, and wrong ones.
 
 A command here is a list of strings or bytes. Two servers never run a command at the same
-millisecond. So nothing is drawn that expires while a run lasts, and no two times so close that
-their order could depend on it (`EXPIRE … GT`).
+millisecond. So no key is given a time that passes while a run lasts. No two times are so close that
+the difference between the servers could change their order (`EXPIRE … GT`).
 """
 
 import time
+
+from differential import payloads, set_commands
+from differential.set_commands import DrawSets
 
 KEYS = ["a", "b", "c", "d", "e", "{tag}1", "key with space", "k\x00\r\n"]
 INTEGERS = [0, 1, -1, 2, 7, 10, 100, 2**31, 2**63 - 1, -(2**63), 2**63, -(2**63) - 1]
@@ -18,7 +21,7 @@ DBS = [0, 0, 0, 1, 2, 15]
 WRONG_DBS = [16, -1, "abc", "", 99999999999999999999]
 
 
-class Draw:
+class Draw(DrawSets):
     """Draws commands from a random source; the same seed gives the same commands."""
 
     def __init__(self, random):
@@ -34,7 +37,7 @@ class Draw:
         return self.spoilt(command)
 
     def spoilt(self, command):
-        """Now and then one argument too few, too many, or replaced."""
+        """Now and then drops, adds or replaces an argument."""
         chance = self.random.random()
         if chance < 0.03 and len(command) > 1:
             command.pop(self.random.randrange(1, len(command)))
@@ -70,7 +73,8 @@ class Draw:
         return self.random.choice([self.random.choice(STRINGS), self.integer(), self.float()])
 
     def content(self):
-        """A value to set a key to. In other arguments a zero byte ends the string for Redis's C code."""
+        """A value to set a key to. It may have a zero byte; in other arguments, Redis's C code
+        takes a zero byte for the end of the string."""
         return self.random.choice([self.value(), self.value(), self.value(), b"\x00\x01\r\n\x00"])
 
     def float(self):
@@ -120,7 +124,7 @@ class Draw:
     def get(self):
         return [self.key()]
 
-    getdel = strlen = type = ttl = pttl = expiretime = pexpiretime = persist = get
+    getdel = strlen = dump = type = ttl = pttl = expiretime = pexpiretime = persist = get
     incr = decr = get
 
     def getset(self):
@@ -172,12 +176,12 @@ class Draw:
         return [self.random.choice(PATTERNS)]
 
     def scan(self):
-        # All at once: the form of a cursor is each server's own matter.
+        # The scan has one step, because cursors differ between the servers.
         options = [["COUNT", 100000]]
         if self.random.random() < 0.5:
             options.append(["MATCH", self.random.choice(PATTERNS)])
         if self.random.random() < 0.3:
-            options.append(["TYPE", self.one_of("string", "hash", "list", "nosuch", "STRING")])
+            options.append(["TYPE", self.one_of("string", "hash", "set", "list", "nosuch", "STRING")])
         if self.random.random() < 0.1:
             options.append(self.one_of(["COUNT", 0], ["COUNT", "abc"], ["nosuch"], ["MATCH"]))
         self.random.shuffle(options)
@@ -219,13 +223,13 @@ class Draw:
         return [self.key(), self.field(), self.float()]
 
     def hrandfield(self):
-        # With a negative count, the reply has that many elements.
+        # With a negative count, the reply has exactly that number of elements.
         count = self.one_of(0, 1, 3, -1, -5, 1000, -1000, "abc", "", -(2**63), 2**63)
         options = self.one_of([], [], ["WITHVALUES"], ["withvalues"], ["nosuch"], ["WITHVALUES", "more"])
         return [self.key(), *self.one_of([], [count, *options], [count, *options])]
 
     def hscan(self):
-        # All at once: the form of a cursor is each server's own matter.
+        # The scan has one step, because cursors differ between the servers.
         options = [["COUNT", 100000]]
         if self.random.random() < 0.5:
             options.append(["MATCH", self.random.choice([*PATTERNS, "field1*"])])
@@ -255,6 +259,18 @@ class Draw:
     def copy(self):
         options = self.one_of([], [], ["REPLACE"], ["DB", self.db()], ["DB", self.db(), "REPLACE"])
         return [self.key(), self.key(), *options]
+
+    def restore(self):
+        options = []
+        for _ in range(self.one_of(0, 0, 1, 1, 2)):
+            option = self.one_of(["REPLACE"], ["REPLACE"], ["ABSTTL"], ["IDLETIME", self.small()], ["FREQ", self.small()], ["no"])
+            options += [self.cased(option[0]), *option[1:]]
+        time = self.date_milliseconds() if any(str(option).lower() == "absttl" for option in options) else self.milliseconds()
+        if time == 2**63 - 1:
+            # In Redis, the sum of this time and the time of day overflows, and the key is gone. In
+            # SlimIO the key stays.
+            time = 0
+        return [self.key(), self.one_of(0, 0, time), payloads.draw(self.random), *options]
 
     def expire(self):
         options = self.one_of([], [], ["NX"], ["XX"], ["GT"], ["LT"], ["NX", "XX"], ["GT", "LT"], ["no"])
@@ -287,7 +303,7 @@ class Draw:
     flushall = flushdb
 
     def hello(self):
-        # 2 and 3 in turn would make every reply map-shaped; 2 again is the plain case.
+        # Switches between RESP2 and RESP3, and tries wrong versions and options.
         return self.one_of(["2"], ["3"], ["4"], ["abc"], ["3", "SETNAME", "me"], ["2", "SETNAME"])
 
     def client(self):
@@ -311,17 +327,29 @@ WEIGHTS = {
     6: "GET EXISTS DEL MULTI EXEC INCRBYFLOAT",
     12: "HSET",
     3: "HGET HMGET HDEL HGETALL HSETNX HINCRBY HINCRBYFLOAT HLEN HSCAN",
-    2: "HMSET HKEYS HVALS HSTRLEN HEXISTS HRANDFIELD",
+    2: "DUMP HMSET HKEYS HVALS HSTRLEN HEXISTS HRANDFIELD",
     4: """GETSET GETDEL GETEX SETNX SETEX PSETEX MGET MSET MSETNX APPEND STRLEN INCR DECR INCRBY DECRBY
         GETRANGE SETRANGE UNLINK TYPE RENAME RENAMENX COPY EXPIRE PEXPIRE EXPIREAT PEXPIREAT TTL PTTL
-        EXPIRETIME PEXPIRETIME PERSIST WATCH SELECT SCAN KEYS""",
+        EXPIRETIME PEXPIRETIME PERSIST WATCH SELECT SCAN KEYS RESTORE""",
     1: "SUBSTR MOVE SWAPDB TOUCH DBSIZE RANDOMKEY DISCARD UNWATCH PING ECHO FLUSHDB FLUSHALL HELLO CLIENT RESET NOSUCHCOMMAND",
 }
 NAMES = [name for weight, names in WEIGHTS.items() for name in names.split() for _ in range(weight)]
+NAMES += set_commands.NAMES
 
-# Sizes at which a large string begins to be received, kept or cut differently.
+# From each of these sizes on, a large string is received, kept or cut in another way.
 LARGE_SIZES = [32 << 10, 256 << 10, 512 << 10]
 LARGE_NAMES = "SET SET GET GETSET GETDEL GETEX APPEND APPEND SETRANGE SETRANGE GETRANGE STRLEN COPY RENAME".split()
+
+
+class DrawOfSets(Draw):
+    """Commands on sets, and some on whole keys, on few keys. So the sets have much in common, and
+    often change their form."""
+
+    def names(self):
+        return set_commands.NAMES * 3 + "DEL COPY RENAME MULTI EXEC EXEC HELLO TYPE EXPIRE SELECT SET".split()
+
+    def key(self):
+        return self.random.choice(KEYS[:5])
 
 
 class DrawLarge(Draw):
@@ -340,7 +368,7 @@ class DrawLarge(Draw):
     def value(self):
         if self.random.random() < 0.3:
             return super().value()
-        # Every place in it looks different, so that a piece in the wrong place shows.
+        # Every place in the value looks different, so that a piece in the wrong place is noticed.
         first = self.random.randrange(10**6)
         size = self.size()
         return "".join(f"{number:8}" for number in range(first, first + size // 8 + 1))[:size]

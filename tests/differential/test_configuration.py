@@ -9,7 +9,7 @@ from harness.server import Server
 from harness.target import TestCase, slimio_only, stock_is_installed
 
 DOCUMENT = os.path.join(os.path.dirname(__file__), "../../docs/configuration.md")
-# Set by the harness itself.
+# Directives that the harness itself sets.
 OF_THE_HARNESS = {"port", "dir", "volume"}
 
 
@@ -43,7 +43,8 @@ class Defaults(TestCase):
                 self.assertTrue(documented[name], f"{name}: {ours[name]!r}, Redis {theirs[name]!r}")
 
     def test_every_directive_can_be_set_or_not_as_in_redis(self):
-        """To the present value, and to all kinds of values. A directive for a start only says so."""
+        """Sets each directive to its present value, and to all kinds of values. If only a start
+        reads a directive, setting it is refused."""
         values = ["", "abc", "-1", "0", "1", "7", "101", "70000", "yes", "local", "1mb", "1x", "50%", "-50%", "1 2",
                   "1 2 3", "normal 1mb 2 3", '"']
         with Server() as ours, Server(stock=True) as theirs:
@@ -73,7 +74,7 @@ class Defaults(TestCase):
             [pair[0], 7, pair[1], 8], [pair[1], 9, pair[0], 10], [pair[0], 7, pair[0].upper(), 8],
             ["replica-priority", 7, "slave-priority", 8], ["slave-priority", 7, "timeout", 1, "slave-priority", 8],
             [pair[0], 7, pair[1], "x"], [pair[0], "x", pair[1], 7],
-            # Several things wrong: which of them is said.
+            # Several errors: both servers must report the same one.
             ["hz", "x", "Databases", 3], ["Databases", 3, "nosuch", 1], ["nosuch", 1, "databases", 3], ["timeout", 5, "dir", "/"],
             ["timeout", 1, "timeout", 2, "nosuch", 3], ["timeout", "x", "timeout", 2], ["databases", 3, "databases", 3],
             ["timeout", 5, "hz", "x"], ["appendonly", "maybe", "timeout", "x"],
@@ -89,13 +90,13 @@ class Defaults(TestCase):
 
 
 FOR_A_START = re.compile(rb"can't set .* config")
-AT_START = "here for a start only"
-CHECKED = "here what is no value of it is refused"
-FREE = "without an effect here, so not looked at"
-ONLY = "one value alone is possible"
+AT_START = "here only read at the start"
+CHECKED = "here an invalid value is refused"
+FREE = "has no effect here, so it is not checked"
+ONLY = "only one value is possible"
 SET_OTHERWISE = {
-    "port": AT_START, "bind": AT_START, "requirepass": "the test would need it from there on",
-    "maxclients": "more than the machine allows are taken", "hz": "here out of range is refused, not brought in",
+    "port": AT_START, "bind": AT_START, "requirepass": "the test would need the password from then on",
+    "maxclients": "more than the machine allows is accepted", "hz": "here a value out of range is refused, not clamped",
     **dict.fromkeys(["auto-aof-rewrite-min-size", "client-output-buffer-limit", "cluster-link-sendbuf-limit",
                      "hash-max-listpack-value", "hash-max-ziplist-value", "hll-sparse-max-bytes", "maxmemory",
                      "stream-node-max-bytes", "zset-max-listpack-value", "zset-max-ziplist-value"], CHECKED),
@@ -122,7 +123,7 @@ CHANGES = [
     ("requirepass", "two \"words\"\\"), ("client-output-buffer-limit", "normal 1048576 1000 9"),
     ("slowlog-max-len", "5"), ("lfu-log-factor", "3"), ("rdbcompression", "no"),
 ]
-# Written by one of the two only, or with a value of this server's own.
+# Directives that only one of the two servers writes, or whose values differ between the servers.
 NOT_COMPARED = {
     "port", "dir", "save", "appendonly", "user", "volume", "latency-tracking-info-percentiles",
 }
@@ -175,7 +176,7 @@ class Rewrite(TestCase):
                 text = self.written()
                 self.assertEqual(client("CONFIG", "REWRITE"), b"OK")
         self.assertEqual(*[dict(zip(words[::2], words[1::2])) | {b"port": b""} for words in shown])
-        # Nothing has changed but the port, of which the tests choose a new one.
+        # Only the port has changed: the tests choose a new one.
         without_port = [re.sub(r"(?m)^port .*\n", "", version) for version in (text, self.written())]
         self.assertEqual(*without_port)
 
@@ -227,7 +228,7 @@ class Rewrite(TestCase):
                 self.assertEqual(other("SET", "k", number), b"OK")
                 self.assertEqual([client.read(), client.read()], [(b"+", b"OK")] * 2)
                 self.assertIn(f"timeout {number}\n", self.written())
-            # In a transaction its reply comes in its place.
+            # In a transaction, the reply of CONFIG REWRITE must be in its place.
             client("MULTI")
             client("CONFIG", "REWRITE")
             client("PING")

@@ -1,4 +1,4 @@
-"""Configuration files that stock redis-server takes: what is in force behind them is the same."""
+"""Configuration files that stock redis-server accepts must lead to the same settings in SlimIO."""
 
 import os
 import unittest
@@ -16,7 +16,7 @@ class Files(TestCase):
     seconds = 3
 
     def shown(self, text, **others):
-        """What both servers have in force behind a file, `others` being the files around it."""
+        """The settings that this file leads to on both servers; `others` are the files beside it."""
         both = []
         for stock in (False, True):
             with Server(stock=stock, start=False) as server:

@@ -1,5 +1,6 @@
-"""`INFO`, every section and every field beside stock redis-server: the same names in the same order, values
-of the same form, and the same values after the same commands wherever time and memory do not matter."""
+"""Compares every section and every field of `INFO` with stock redis-server. The names and their
+order are the same, and the values have the same form. Unless a value depends on time or memory, it
+is the same after the same commands."""
 
 import random
 import re
@@ -19,13 +20,13 @@ SECTIONS_ROUNDS = 300
 
 # Fields of stock that SlimIO lacks.
 ABSENT = {
-    "atomicvar_api": "there is no choice of one",
+    "atomicvar_api": "there is no such choice",
     "gcc_version": "it is not compiled by GCC",
     "expired_stale_perc": "expired keys are found by their time, not by sampling",
     "expired_time_cap_reached_count": "expired keys are found by their time, not by sampling",
-    "expire_cycle_cpu_milliseconds": "the time of expiry is not measured apart",
-    "reply_buffer_shrinks": "a reply's memory goes when it has left",
-    "reply_buffer_expands": "a reply's memory goes when it has left",
+    "expire_cycle_cpu_milliseconds": "the time of expiry is not measured separately",
+    "reply_buffer_shrinks": "a reply's memory is freed when it has been sent",
+    "reply_buffer_expands": "a reply's memory is freed when it has been sent",
 }
 # Fields that stock lacks, besides those of the section Slimio.
 ADDITIONAL = {
@@ -33,11 +34,11 @@ ADDITIONAL = {
     "client_query_buffer_limit_disconnections": "as in Redis 7.2",
     "client_output_buffer_limit_disconnections": "as in Redis 7.2",
 }
-A_PROCESS = "each server is one of its own"
+A_PROCESS = "each server is a separate process"
 A_MOMENT = "it depends on the moment"
 MEMORY = "each server lays its memory out in its own way"
-A_LOG = "the log is another one"
-# Fields whose value is not compared, only its form.
+A_LOG = "the logs differ"
+# Fields of which only the form is compared, not the value. Each has a reason.
 VALUES = {
     **dict.fromkeys(["redis_build_id", "process_id", "run_id", "tcp_port", "executable", "multiplexing_api",
                      "master_replid"], A_PROCESS),
@@ -47,15 +48,15 @@ VALUES = {
                      "current_eviction_exceeded_time", "aof_delayed_fsync"], A_MOMENT),
     **dict.fromkeys(["client_recent_max_input_buffer", "client_recent_max_output_buffer"],
                     "stock looks at a client now and then, and counts what its buffers could hold"),
-    "clients_in_timeout_table": "stock has no command in it that waits with a time here",
+    "clients_in_timeout_table": "in this test stock runs no blocking command with a timeout",
     "latest_fork_usec": "nothing forks",
     "total_forks": "nothing forks",
     "rdb_changes_since_last_save": "here it counts keys, also both of a RENAME, and those that expire or are evicted",
-    "master_repl_offset": "here it is where the log stands",
-    "evicted_keys": "which keys go is a matter of chance and of memory",
+    "master_repl_offset": "here it is the position of the log",
+    "evicted_keys": "which keys are evicted depends on chance and on memory",
     "total_writes_processed": "stock writes once more for what does not fit",
-    "lazyfree_pending_objects": "other things are freed aside",
-    "lazyfreed_objects": "other things are freed aside",
+    "lazyfree_pending_objects": "other things are freed in the background",
+    "lazyfreed_objects": "other things are freed in the background",
     **dict.fromkeys(["aof_current_size", "aof_base_size", "aof_buffer_length", "aof_pending_bio_fsync",
                      "current_cow_peak", "current_cow_size", "rdb_last_cow_size", "aof_last_cow_size"], A_LOG),
 }
@@ -76,7 +77,8 @@ def is_compared(name):
 
 
 def ordered(names):
-    """The names, with those of commands sorted: stock has these in the order of its table."""
+    """The names. Those that contain a command's name are sorted, because stock has them in the
+    order of its table."""
     names = list(names)
     return [name for name in names if not OF_A_COMMAND.match(name)], sorted(
         filter(OF_A_COMMAND.match, names))
@@ -103,7 +105,7 @@ class Info(TestCase):
         return pair
 
     def compare(self, pair, what, but=()):
-        """Compares each field; those in `but` only by form."""
+        """Compares each field; of the fields in `but`, compares only the form."""
         said = [fields(client("INFO", *EVERY_SECTION)) for client in pair]
         ours, theirs = said
         with self.subTest(f"names, {what}"):
@@ -121,7 +123,8 @@ class Info(TestCase):
                     self.assertEqual(*[TIMES.sub("", found[name]) for found in said])
 
     def settle(self, pair, count):
-        """Waits until `count` clients are connected: new ones are counted, and closed ones no longer."""
+        """Waits until `count` clients are connected, so that new clients are counted and closed
+        clients are not."""
         for client in pair:
             until(lambda: fields(client("INFO", "clients"))["connected_clients"] == str(count))
 
@@ -130,13 +133,15 @@ class Info(TestCase):
             client.pipeline(requests)
 
     def look(self, pair, what):
-        # INFO's own replies differ in length, and many requests at once are read in pieces.
+        # The first of these fields differs because INFO's own replies differ in length. The second
+        # one differs because requests that are sent at once are read in different pieces.
         self.compare(pair, what, but=["total_net_output_bytes", "total_reads_processed"])
 
     def test_every_field_behind_all_kinds_of_activity(self):
         pair, others = self.pair(), self.pair()
         self.settle(pair, 2)
-        # Otherwise each would delete expired keys at times of its own.
+        # Active expiry is off, because otherwise each server would delete expired keys at different
+        # times.
         self.both(pair, ["DEBUG", "SET-ACTIVE-EXPIRE", "0"], ["CONFIG", "RESETSTAT"])
         self.look(pair, "at the start")
         self.both(pair, *[["SET", f"k{number}", "v" * number] for number in range(200)], ["HSET", "h", "f", "v"],
@@ -164,7 +169,7 @@ class Info(TestCase):
             client.send(encode("EXEC"))
         for client in pair:
             until(lambda: fields(client("INFO", "clients"))["blocked_clients"] == "1")
-        # How often the loop above asked for INFO differs.
+        # The loop above asked the two servers for INFO a different number of times.
         self.both(pair, ["CONFIG", "RESETSTAT"])
         self.look(pair, "somebody waits")
         self.both(pair, ["CLIENT", "UNPAUSE"])
@@ -197,8 +202,10 @@ class Info(TestCase):
             commands = [draw.command() for _ in range(COMMANDS_PER_ROUND)]
             # Stock counts each key whose type it looks at as a hit.
             commands = [command for command in commands if command[0].lower() != "scan" or "TYPE" not in command]
+            # Which members are popped decides which later commands find something.
+            commands = [command for command in commands if command[0].lower() != "spop"]
             lengths = [[len(str(client.raw(*command))) for command in commands] for client in pair]
-            # RANDOMKEY's key and HELLO's server differ.
+            # The replies may differ in length, because RANDOMKEY's key and HELLO's server differ.
             but = [] if lengths[0] == lengths[1] else ["total_net_output_bytes"]
             lines = "\n".join(map(str, commands))
             self.compare(observers, f"seed {seed}, behind\n{lines}\n", but)

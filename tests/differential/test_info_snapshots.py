@@ -16,7 +16,7 @@ PATIENCE = 20
 KEY_COUNT = 100
 VALUE = "v" * 1000
 
-# Sizes are each server's own matter.
+# Sizes differ between the servers.
 SIZES = {
     "current_cow_peak", "current_cow_size", "rdb_last_cow_size", "aof_last_cow_size", "aof_current_size",
     "aof_base_size", "aof_buffer_length", "aof_pending_bio_fsync", "current_save_keys_processed",
@@ -24,7 +24,7 @@ SIZES = {
     # Stock counts writes that a slow flush held up.
     "aof_delayed_fsync",
 }
-# Seconds, or -1: how many depends on the machine.
+# Seconds, or -1. The number of seconds depends on the machine.
 SECONDS = {
     "rdb_last_bgsave_time_sec", "rdb_current_bgsave_time_sec", "aof_last_rewrite_time_sec",
     "aof_current_rewrite_time_sec",
@@ -33,7 +33,8 @@ DATES = {"rdb_last_save_time"}
 
 
 class Stock:
-    """Stock redis-server, whose child writes so slowly that it still runs when INFO is asked."""
+    """Stock redis-server. Its child writes so slowly that the child still runs when INFO is asked
+    for."""
 
     def __init__(self, test):
         self.server = Server(
@@ -52,7 +53,8 @@ class Stock:
 
 
 class Ours:
-    """SlimIO: requests in the same turn find a snapshot that has just begun."""
+    """SlimIO. Requests that run in the same turn of the event loop as BGSAVE find a snapshot that
+    has just begun."""
 
     def __init__(self, test):
         self.server = SpoiltServer(
@@ -88,7 +90,7 @@ class Snapshots(TestCase):
         self.pair = Ours(self), Stock(self)
 
     def both(self, steps):
-        """Runs the same steps on both; what they yield must be equal."""
+        """Runs the same steps on both servers. What the steps yield must be equal."""
         seen = []
         for side in self.pair:
             with side.server.client() as client:
@@ -166,9 +168,9 @@ class Snapshots(TestCase):
             wait_until_over(client)
             yield "over", self.look(client, info)
             off = ["CONFIG", "SET", "appendonly", "no"]
-            yield "put off, then of no use", self.look(client, ["BGSAVE"], ["BGREWRITEAOF"], info, off, info)
+            yield "put off, then dropped", self.look(client, ["BGSAVE"], ["BGREWRITEAOF"], info, off, info)
             wait_until_over(client)
-            yield "only the save has been", self.look(client, info)
+            yield "only the save was made", self.look(client, info)
             client("CONFIG", "SET", "appendonly", "yes")
             until(lambda: fields(client("INFO"))["aof_rewrites"] == "2", PATIENCE, "one to begin with")
             wait_until_over(client)
@@ -234,7 +236,7 @@ class Snapshots(TestCase):
             self.assertLessEqual(number["used_memory"], number["used_memory_peak"])
             self.assertGreater(number["used_memory_dataset"], KEY_COUNT * len(VALUE))
             if side is self.pair[0]:
-                # Stock asks its allocator twice, so this need not hold there.
+                # This need not hold in stock, which asks its allocator twice.
                 rest = number["used_memory"] - number["used_memory_overhead"]
                 self.assertEqual(number["used_memory_dataset"], rest)
             self.assertLessEqual(number["used_memory_startup"], number["used_memory_overhead"])
@@ -244,6 +246,7 @@ class Snapshots(TestCase):
 
 
 def without(seen, name):
-    """Leaves out a field: here `SAVE` is a snapshot like any other, and has a duration."""
+    """Leaves out a field, because in SlimIO `SAVE` is a snapshot like any other, and has a
+    duration."""
     kind, reply = seen
     return kind, {field: value for field, value in reply.items() if field != name}

@@ -38,7 +38,8 @@ class Inspection(TestCase):
         return pair
 
     def both(self, clients, *request, seen=lambda reply: reply):
-        """Sends the same request to both; `seen` of the replies must be equal."""
+        """Sends the same request to both servers. What `seen` returns for the two replies must be
+        equal."""
         with self.subTest(" ".join(str(word)[:40] for word in request)):
             ours, theirs = (seen(client.raw(*request)) for client in clients)
             self.assertEqual(ours, theirs)
@@ -89,7 +90,7 @@ class Inspection(TestCase):
 
             def shape(reply):
                 kind, items = reply
-                # The choice is random.
+                # HRANDFIELD's choice is random, so only the shape of the reply is compared.
                 return (kind, len(items), items[0][0] if items else None) if kind in b"*%" else reply
 
             for key in ("small", "large", "none"):
@@ -345,7 +346,8 @@ def scanned(client, key, rest):
 
 
 def without_moments(reply):
-    """The entries of the slow log, without number, time and address, and how their numbers differ."""
+    """The entries of the slow log, without number, time and address, and the differences between
+    their numbers."""
     kind, items = reply
     if kind != b"*":
         return reply

@@ -1,5 +1,6 @@
-"""Memory limits while clients hold much memory, beside stock redis-server: who is refused, how many keys
-remain, and that memory of clients is free for keys once they have left."""
+"""Memory limits while clients hold much memory, compared with stock redis-server: which writes are
+refused, and how many keys remain. Once the clients have left, their memory must be free for
+keys."""
 
 import socket
 import time
@@ -11,24 +12,28 @@ from harness.target import TestCase, slimio_only, stock_is_installed
 from harness.wait import until
 
 MIB = 1 << 20
-# Added to what the server has in use before.
+# The limit is the memory that the server uses before, and this much more.
 ROOM = 12 * MIB
 VALUE_SIZE = 1000
 # More keys than there is room for.
 KEYS = 13_000
 BATCH = 500
-# Other memory: connections, tables that double, the allocator's rounding, a reader's buffers.
+# Memory for other things: connections, tables that double, the allocator's rounding, a reader's
+# buffers.
 SLACK = 2 * MIB
-# Ratio of keys here to keys in stock. A key takes 1110 bytes there and some 1080 here; stock's tables double now
-# and then, and there are a reader's buffers.
+# Number of keys in SlimIO divided by the number in stock. A key takes some 1080 bytes in SlimIO,
+# and 1110 bytes in stock. Besides, stock's tables double now and then, and a reader's buffers take
+# memory.
 KEYS_RATIO = (0.85, 1.3)
-# Ratio of the memory of the keys that are missing while clients hold memory, to what these should hold. A watched
-# key takes 100 bytes here, 160 in stock; and stock's buffers are larger than their contents.
+# While clients hold memory, fewer keys remain. This is the missing keys' memory divided by what the
+# clients should hold. A watched key takes 100 bytes in SlimIO and 160 bytes in stock, and stock's
+# buffers are larger than their contents.
 HELD_RATIO = (0.7, 1.9)
-# Ratio of INFO's growth to what clients should hold, and of the growth of RSS to INFO's.
+# The growth that INFO reports, divided by what the clients should hold; and the growth of RSS,
+# divided by the growth that INFO reports.
 USED_RATIO = (0.6, 2.0)
 RSS_RATIO = (0.5, 3.0)
-# Stock does not count queued commands as part of the request, so it has no limit there.
+# Stock does not count queued commands as part of the request, so stock has no limit there.
 OURS_ONLY = object()
 POLICIES = ["allkeys-lru", "allkeys-lfu", "allkeys-random", "volatile-lru", "volatile-ttl", "noeviction"]
 
@@ -77,7 +82,8 @@ class MemoryLimits(TestCase):
         return int(server.info("everything")[name])
 
     def resident(self, server):
-        """Not from INFO: stock updates that only now and then."""
+        """RSS as the kernel reports it, because stock updates the number in INFO only now and
+        then."""
         with open(f"/proc/{server.process.pid}/status") as file:
             return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmRSS:"))
 
@@ -98,7 +104,8 @@ class MemoryLimits(TestCase):
         until(lambda: self.number(server, "connected_clients") == before - len(clients), what="their leaving")
 
     def write(self, server, options):
-        """Sets all keys; returns how many remain, and the errors of the refused ones."""
+        """Sets all keys; returns how many keys remain, and the errors of the writes that were
+        refused."""
         words = set()
         with server.client() as client:
             for start in range(0, KEYS, BATCH):
@@ -121,7 +128,8 @@ class MemoryLimits(TestCase):
                 held = [client for way in HOLDERS for client in self.hold(server, way, 2)]
                 fewer, refused = self.write(server, options)
                 self.leave(server, held)
-                # At once, while the allocator still has what they held.
+                # This is done at once, while the allocator still has the memory that the clients
+                # held.
                 more, refused_then = self.write(server, options)
                 seen.append((fewer, more, refused, refused_then))
                 with server.client() as client:
@@ -155,7 +163,7 @@ class MemoryLimits(TestCase):
                 wanted = before[0] + size * count * USED_RATIO[0]
                 with self.subTest(name):
                     until(lambda: self.used(server) >= wanted, what=f"{name}: in use")
-                    # Received commands may not have run yet.
+                    # Commands that the server has received may not have run yet.
                     until(lambda: self.is_steady(server), what=f"{name}: at rest")
                     used, rss = self.used(server) - before[0], self.resident(server) - before[1]
                     self.assertBetween(used / (size * count), USED_RATIO, "in use")
@@ -191,13 +199,15 @@ class MemoryLimits(TestCase):
                     if ends:
                         until(lambda: self.number(server, "connected_clients") == 1, what="its end")
                     else:
-                        # Until then its commands have run, or the client holds them.
+                        # When all bytes have arrived, the commands have run, or the client's memory
+                        # holds them.
                         until(lambda: self.number(server, "total_net_input_bytes") >= len(data))
                         self.assertEqual(self.number(server, "connected_clients"), 2)
                 server.close()
 
     def test_what_can_be_in_a_transaction_when_there_is_no_room(self):
-        """And whether EXEC runs behind it. `full` and `room` are what another client makes of the limit."""
+        """Also whether EXEC runs after that. At `full` and `room`, another client sets the memory
+        limit."""
         limits = {"full": 1, "room": 0}
         servers = self.serve()
         others = [self.client(server) for server in servers]

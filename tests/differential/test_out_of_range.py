@@ -1,5 +1,5 @@
-"""Numbers at the bounds of their types and beyond, and what is nearly a number, as each argument that is one:
-word for word beside stock redis-server."""
+"""Gives each numeric argument numbers at and beyond the bounds of its type, and texts that are
+nearly numbers. The replies are word for word those of stock redis-server."""
 
 import unittest
 
@@ -48,5 +48,5 @@ class OutOfRange(TestCase):
             client("SET", "number", "7")
             client("HSET", "hash", "f", "7")
             kind, payload = client.raw(*words)
-            # Of the server itself this says something else.
+            # HELLO's reply describes the server itself, so it differs.
             return kind, "" if words[0] == "HELLO" and kind != b"-" else payload

@@ -53,7 +53,7 @@ class Steps:
         queueing("SET", "k", "queued")
         self.assertEqual(admin("CLIENT", "PAUSE", LONG_MS, "WRITE"), b"OK")
         self.postpone(admin, writer, "writer", "SET", "k", "new")
-        # A transaction that writes waits as a whole, one that only reads runs.
+        # A transaction that writes waits as a whole; a transaction that only reads runs.
         self.postpone(admin, queueing, "queueing", "EXEC")
         reader("MULTI")
         reader("GET", "k")
@@ -61,7 +61,7 @@ class Steps:
         # A malformed command gets its error at once.
         self.assertEqual(reader.raw("SET", "k")[0], b"-")
         self.assertEqual(server.info("clients")["blocked_clients"], "2")
-        # A later, shorter pause does not cut it short.
+        # A later pause that is shorter does not end the first pause early.
         self.assertEqual(admin("CLIENT", "PAUSE", 1, "WRITE"), b"OK")
         self.assertEqual(admin("GET", "k"), b"old")
         self.assertEqual(admin("CLIENT", "UNPAUSE"), b"OK")
@@ -110,11 +110,11 @@ class Steps:
             seconds, microseconds = admin("TIME")
             return int(seconds) * 1000 + int(microseconds) // 1000
 
-        # Time for many rounds of active expiry.
+        # The test waits for many rounds of active expiry, none of which may delete the key.
         over = now_ms() + 100
         until(lambda: now_ms() > over, what="the time of the key")
         self.assertEqual(admin("DBSIZE"), 1)
-        # Nor does a command that finds it delete it.
+        # A command that finds the expired key does not delete it either.
         for reads in (["GET", "short"], ["EXISTS", "short"], ["MGET", "short", "other"], ["TYPE", "short"],
                       ["TTL", "short"], ["OBJECT", "ENCODING", "short"], ["KEYS", "*"], ["SCAN", "0"]):
             reply = admin(*reads)
@@ -147,7 +147,7 @@ class Ours(Steps, TestCase):
             (("TIMEOUT",), (b"*", [(b":", 1), (b":", 0)])),
             (("ERROR",), (b"-", b"UNBLOCKED client unblocked via CLIENT UNBLOCK")),
         ]:
-            # It waits for one replica, which does not exist.
+            # WAITAOF waits for one replica, which does not exist.
             self.postpone(admin, waiter, "waiter", "WAITAOF", 0, 1, 0)
             number = self.line_of(admin, "waiter")["id"]
             self.assertEqual(admin("CLIENT", "UNBLOCK", number, *reason), 1)

@@ -1,4 +1,4 @@
-"""Pipelines of right and wrong requests up to the end of the connection, drawn at random: every byte of
+"""Sends random pipelines of right and wrong requests up to the end of the connection. Every byte of
 the replies, the counters, and the contents of the databases are those of stock redis-server."""
 
 import random
@@ -15,7 +15,7 @@ from harness.target import TARGET, TestCase, slimio_only, stock_is_installed
 
 ROUNDS = 500
 REQUESTS_MAX = 25
-# A reply to a smaller request is sent at once.
+# If a request is smaller than this, its reply is sent at once.
 LARGE_SIZE_MIN = 10_000
 PASSWORD = "secret"
 TIMEOUT_SECONDS = 20
@@ -25,7 +25,7 @@ NAMES = """SET SET SET SET GET GET GET GETDEL GETSET GETEX SETNX SETEX APPEND ST
     EXPIRE PERSIST EXPIREAT SELECT WATCH UNWATCH MULTI MULTI EXEC EXEC EXEC DISCARD DBSIZE PING ECHO HSET HMSET HGET
     HSETNX HMGET HDEL HLEN HSTRLEN HEXISTS HINCRBY HINCRBYFLOAT FLUSHDB FLUSHALL CLIENT RESET
     NOSUCHCOMMAND NOSUCHCOMMAND""".split()
-# After one of these the client is told an error and its connection is closed.
+# The server replies to each of these with an error, and closes the connection.
 BROKEN = [
     b"*abc\r\n", b"*-0\r\n", b"* 1\r\n$4\r\nPING\r\n", b"*+1\r\n", b"*01\r\n", b"*2147483648\r\n",
     b"*9223372036854775808\r\n",
@@ -34,7 +34,8 @@ BROKEN = [
     b"*2\r\n$3\r\nGET\r\n$536870913\r\n", b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$99999999999999999999\r\n",
     b'SET k "unbalanced\r\n', b"SET k 'a'b\r\n", b'GET "k\\"\r\n', b"'\n", b'PING "a"b\n',
 ]
-# The same, unless the server finds an end of the line in later requests: so these come last.
+# The same, but only if the server finds no end of line in later requests. So these requests come
+# last.
 ENDLESS = [b"*" + b"1" * 70_000, b"*1\r\n$" + b"1" * 70_000, b"x" * 70_000, b"*1\r\n" + b"x" * 70_000]
 # Empty or odd requests that are no protocol errors.
 ODD = [
@@ -45,9 +46,9 @@ ODD = [
     b"*1\r\n$4\r\nPINGxx", b"*2\r\n$4\r\nECHO\r\n$2\r\n\r\n\r\n",
 ]
 
-WAITS_FOR_EVER = "stock closes a connection when the last reply has left, so never for who wants none"
-ENDS_AT_ZERO = "for stock a line ends at a byte that is zero, so it waits for the end of this one"
-HALF_A_REPLY = "stock announces the replies of a transaction, of which this one leaves some out"
+WAITS_FOR_EVER = "stock closes a connection when the last reply is sent, so never if the client wants none"
+ENDS_AT_ZERO = "for stock a line's text ends at a zero byte, so it waits for the end of this line"
+HALF_A_REPLY = "stock announces the number of a transaction's replies, but leaves one of them out here"
 # What is sent; what differs, and why; our reply, and stock's.
 OTHERWISE = [
     (encode("CLIENT", "REPLY", "OFF") + encode("QUIT"), WAITS_FOR_EVER, (b"", "closed"), (b"", "open")),
@@ -63,7 +64,7 @@ OTHERWISE = [
 
 
 class DrawPipeline(Draw):
-    """Requests as they stand on the wire."""
+    """Requests as bytes on the wire."""
 
     def names(self):
         return NAMES
@@ -132,7 +133,7 @@ class DrawPipeline(Draw):
         return [self.request() for _ in range(self.random.randint(0, REQUESTS_MAX))]
 
     def cuts(self, size):
-        """Where the sent bytes are cut."""
+        """The places at which the sent bytes are cut."""
         count = self.one_of(0, 0, 1, 2, 5, 20)
         return sorted(self.random.randrange(size + 1) for _ in range(count))
 
@@ -167,7 +168,8 @@ class Pipelines(TestCase):
             draw = DrawPipeline(random.Random(seed))
             requests, (last, is_ended_by_server, behind) = draw.requests(), draw.end()
             if behind:
-                # A close with unread bytes is a reset, which drops replies that are not sent yet.
+                # If the server closes the connection while bytes are unread, the connection is
+                # reset. This drops replies that are not sent yet.
                 requests = [request for request in requests if len(request) < LARGE_SIZE_MIN]
             cuts, pause = draw.cuts(len(b"".join([*requests, last, *behind]))), draw.one_of(0, 0, 0, 0.001)
 
@@ -183,7 +185,8 @@ class Pipelines(TestCase):
                 self.fail(f"seed {seed}, cut at {cuts}:\n{lines}\nours, and that of stock:\n{found}")
 
     def difference(self, requests, cuts, pause, is_ended_by_server):
-        """Sends these to both, on empty databases. Returns the difference, or None."""
+        """Sends these requests to both servers, whose databases are empty. Returns the difference,
+        or None."""
         for observer in self.observers:
             observer.pipeline([["FLUSHALL"], ["CONFIG", "RESETSTAT"]])
         if any(b"REPLY" in request for request in requests):
@@ -231,13 +234,14 @@ def exchange(server, requests, cuts, pause, is_ended_by_server, timeout=TIMEOUT_
             if not is_ended_by_server:
                 client.socket.shutdown(socket.SHUT_WR)
         except OSError:
-            # It was closed before everything was sent.
+            # The server closed the connection before everything was sent.
             pass
         try:
             while piece := client.socket.recv(1 << 16):
                 replies += piece
         except ConnectionResetError:
-            # Requests after the last one were never read.
+            # The connection was reset, because the server never read the requests after the last
+            # one.
             pass
         except TimeoutError:
             end = "open"

@@ -1,4 +1,5 @@
-"""Random commands on two connections; every reply and then the whole state must be equal.
+"""Sends the same random commands to SlimIO and to Redis, over two connections to each. Every reply
+must be equal, and at the end the whole state must be equal, too.
 
 A difference is cut down to the few commands that still show it. `--seed` reproduces a run.
 """
@@ -6,7 +7,7 @@ A difference is cut down to the few commands that still show it. `--seed` reprod
 import random
 import unittest
 
-from differential.commands import Draw, DrawLarge
+from differential.commands import Draw, DrawLarge, DrawOfSets
 from differential.replies import near, pairs, same
 from harness.server import Server
 from harness.target import TARGET, TestCase, stock_is_installed
@@ -17,6 +18,7 @@ LARGE_ROUNDS = 6
 LIVES = 12
 LARGE_LIVES = 3
 DB_COUNT = 16
+CHOOSING = ("spop", "srandmember")
 DIFFERENCES_MAX = 8
 
 
@@ -44,19 +46,48 @@ class Pair:
                 client.close()
 
     def run(self, script):
-        """Runs (connection, command) steps. Returns the first difference, or None."""
+        """Runs steps of (connection, list of commands). Returns the first difference, or None."""
         queued = [[], []]
         for number, (who, commands) in enumerate(script):
-            replies = [client.pipeline(commands) for client in self.connections[who]]
-            for command, ours, theirs in zip(commands, *replies):
-                name = str(command[0]).lower()
-                if not same(name, ours, theirs, queued[who]):
+            for part in parts(commands):
+                replies = [client.pipeline(part) for client in self.connections[who]]
+                for command, ours, theirs in zip(part, *replies):
+                    name = str(command[0]).lower()
+                    if not same(name, ours, theirs, queued[who]):
+                        return number, command, ours, theirs
+                    if theirs == (b"+", b"QUEUED"):
+                        queued[who].append(name)
+                    elif name in ("exec", "discard", "reset"):
+                        queued[who] = []
+                if name in CHOOSING and not self.settle(who, command, ours, theirs, queued[who]):
                     return number, command, ours, theirs
-                if theirs == (b"+", b"QUEUED"):
-                    queued[who].append(name)
-                elif name in ("exec", "discard", "reset"):
-                    queued[who] = []
         return self.state_difference(len(script))
+
+    def settle(self, who, command, ours, theirs, queued):
+        """Called behind a command that chooses members at random. Checks the members, and makes the
+        sets equal again. Returns whether the members may be what they are."""
+        key = command[1:2]
+        stock = self.connections[who][1]
+        if theirs == (b"+", b"QUEUED"):
+            # It is not known yet what is chosen, so the whole set goes.
+            if str(command[0]).lower() == "spop" and key:
+                for client in self.connections[who]:
+                    client("DEL", *key)
+                queued.append("del")
+            return True
+        if ours[0] == b"-" or ours[1] in (None, []):
+            return True
+        mine, other = ([reply] if reply[0] == b"$" else reply[1] for reply in (ours, theirs))
+        mine, other = ([word for _, word in words] for words in (mine, other))
+        if str(command[0]).lower() == "srandmember":
+            may_repeat = len(command) > 2 and str(command[2]).startswith("-")
+            members = set(stock("SMEMBERS", *key))
+            return members.issuperset(mine) and (may_repeat or len(set(mine)) == len(mine))
+        if sorted(mine) == sorted(other):
+            return len(set(mine)) == len(mine)
+        # Adds first, so that the key is never gone.
+        stock("SADD", *key, *other)
+        return stock("SREM", *key, *mine) == len(mine)
 
     def state_difference(self, number):
         clients = [server.client() for server in self.servers]
@@ -68,8 +99,22 @@ class Pair:
         return found and (number, *found)
 
 
+def parts(commands):
+    """The commands, cut behind each that chooses members at random."""
+    part = []
+    for command in commands:
+        part.append(command)
+        if str(command[0]).lower() in CHOOSING:
+            yield part
+            part = []
+    if part:
+        yield part
+
+
 def different_state(clients):
-    """A key that differs between the two servers, in the form of the end of what `run` returns; or None."""
+    """The first key that differs between the servers, or None. The result has the form (command,
+    ours, theirs), as in `run`, and the command is `["(state of)", key]`.
+    """
     ours, theirs = map(state_of, clients)
     for place in sorted(set(ours) | set(theirs)):
         mine, other = ours.get(place), theirs.get(place)
@@ -81,7 +126,8 @@ def different_state(clients):
 def state_of(client):
     """Every key of every database, with its value and the date at which it expires.
 
-    Not its remaining time: the two servers are asked at different times, and it may be long between.
+    The remaining time is not used, because the two servers are asked at different times, which may
+    be far apart.
     """
     state = {}
     for db in range(DB_COUNT):
@@ -89,9 +135,11 @@ def state_of(client):
         keys = client("KEYS", "*")
         strings = client.pipeline([["GET", key] for key in keys])
         hashes = client.pipeline([["HGETALL", key] for key in keys])
-        # One of the two is an error.
+        sets = client.pipeline([["SMEMBERS", key] for key in keys])
+        # For each key, all but one of these reply with an error, which is compared, too.
         hashes = [(kind, sorted(pairs((kind, items))) if kind == b"*" else items) for kind, items in hashes]
-        values = list(zip(strings, hashes))
+        sets = [(kind, sorted(items) if kind == b"*" else items) for kind, items in sets]
+        values = list(zip(strings, hashes, sets))
         times = client.pipeline([["PEXPIRETIME", key] for key in keys])
         for key, value, time in zip(keys, values, times):
             state[db, key] = (value, time[1])
@@ -128,7 +176,7 @@ def cut_down(pair, script, shows):
 
 
 class Compared(TestCase):
-    """Shared by the classes below."""
+    """Base class of two of the classes below."""
 
     def run_rounds(self, draw_class, rounds):
         with Server() as ours, Server(stock=True) as theirs:
@@ -139,7 +187,7 @@ class Compared(TestCase):
                 pair.reset()
                 script = draw_script(draw_class(random.Random(seed)))
                 difference = pair.run(script)
-                # One of each kind is enough, and cutting a script down takes long.
+                # One difference of each kind is enough, because cutting a script down takes long.
                 if difference is not None and kind_of(difference) not in found:
                     text = explain(pair, seed, script[: difference[0] + 1], difference)
                     found[kind_of(difference)] = text
@@ -184,6 +232,14 @@ class RandomCommands(Compared):
 
 
 @unittest.skipUnless(stock_is_installed(), "redis-server is not installed")
+class Sets(Compared):
+    seconds = 60
+
+    def test_replies_and_state_are_those_of_redis(self):
+        self.run_rounds(DrawOfSets, TARGET.rounds or ROUNDS)
+
+
+@unittest.skipUnless(stock_is_installed(), "redis-server is not installed")
 class LargeValues(Compared):
     seconds = 30
 
@@ -204,7 +260,7 @@ class KilledInBetween(TestCase):
             for seed in range(TARGET.seed, TARGET.seed + lives):
                 pair.reconnect()
                 script = draw_script(draw_class(random.Random(seed)))
-                # Replies are compared above; here only the state is.
+                # The classes above compare replies; this one compares only the state.
                 pair.run(script)
                 self.assertIsNone(pair.state_difference(0), f"seed {seed}, before the kill")
                 ours.restart()
@@ -213,10 +269,13 @@ class KilledInBetween(TestCase):
 
     def test_each_policy(self):
         for policy in ("always", "everysec", "no"):
-            # A killed Redis may lose its last writes unless it flushes each.
+            # A stock Redis that is killed may lose its last writes unless it flushes each of them.
             policy = "always" if TARGET.is_stock else policy
             with self.subTest(policy):
                 self.run_lives(Draw, LIVES, appendfsync=policy)
+
+    def test_sets(self):
+        self.run_lives(DrawOfSets, LIVES, appendfsync="always")
 
     def test_large_values(self):
         self.run_lives(DrawLarge, LARGE_LIVES, appendfsync="always")

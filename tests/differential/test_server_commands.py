@@ -147,7 +147,7 @@ class SideBySide(TestCase):
             replies = [client.raw(*line.split()) for client in clients]
             with self.subTest(line):
                 if line == "BGSAVE":
-                    # Ours may have to wait until an earlier snapshot's memory is freed.
+                    # SlimIO may have to wait until the memory of an earlier snapshot is freed.
                     self.assertRegex(replies[0][1], b"Background saving (started|scheduled)")
                 else:
                     self.assertEqual(*replies)
@@ -210,7 +210,7 @@ class SideBySide(TestCase):
             self.assertEqual([name for name in ours if name in theirs], theirs)
 
     def test_client_list_says_what_stock_says(self):
-        """For the client that asks, and for others."""
+        """Both the line of the client that asks and the lines of others are compared."""
         exact = ("name", "age", "idle", "flags", "db", "sub", "psub", "ssub", "multi", "qbuf", "argv-mem", "obl", "oll",
                  "events", "cmd", "user", "redir", "resp")
         said = []
@@ -230,6 +230,8 @@ class SideBySide(TestCase):
     def test_client_kill(self):
         for server in (self.ours, self.theirs):
             with server.client() as killer, server.client() as victim, server.client() as self_killer:
+                # The reply shows that the server has accepted the victim's connection.
+                victim("PING")
                 name = "%s:%d" % victim.socket.getsockname()
                 self.assertEqual(killer.raw("CLIENT", "KILL", name), (b"+", b"OK"))
                 self.assertTrue(victim.closed_by_server())
@@ -293,7 +295,7 @@ class SideBySide(TestCase):
             self.assertEqual(*listed, filtered)
 
     def test_keys_are_described_as_in_redis(self):
-        """OBJECT and MEMORY, where the reply is not a matter of memory or time."""
+        """OBJECT and MEMORY, as far as their replies do not depend on memory or time."""
         script = [
             ("MSET", "int", "17", "short", "s", "long", "l" * 45),
             ("HSET", "packed", "field", "value"),
@@ -309,7 +311,7 @@ class SideBySide(TestCase):
             ("OBJECT", "REFCOUNT", "most"),
             ("DECR", "most"),
             ("OBJECT", "REFCOUNT", "most"),
-            # With a memory limit and use counts, each small integer is an object of its own.
+            # With a memory limit and use counts, small integers are not shared objects.
             ("CONFIG", "SET", "maxmemory-policy", "allkeys-lru"),
             ("SET", "least", "0"),
             ("OBJECT", "REFCOUNT", "least"),
@@ -351,7 +353,7 @@ class SideBySide(TestCase):
 
     @slimio_only
     def test_every_command_is_compared(self):
-        """Each is drawn at random, or has a script or a test of its own."""
+        """Each command is drawn at random, or has its own script or test."""
         elsewhere = {"AUTH", "BGREWRITEAOF", "BGSAVE", "COMMAND", "CONFIG", "DEBUG", "INFO",
                      "LASTSAVE", "LATENCY", "MEMORY", "OBJECT", "QUIT", "SAVE", "SHUTDOWN", "SLIMIO", "SLOWLOG",
                      "TIME", "WAITAOF"}
@@ -416,7 +418,7 @@ class SideBySide(TestCase):
         for client in self.pair():
             client("CONFIG", "SET", "latency-monitor-threshold", 100)
             client("DEBUG", "SLEEP", "0.12")
-            # From here on, delays of a busy machine are not kept.
+            # From here on, the server does not record the delays that a busy machine causes.
             client("CONFIG", "SET", "latency-monitor-threshold", 1_000_000)
             latest = {entry[0]: entry[1:] for entry in client("LATENCY", "LATEST")}
             at, last, longest = latest[b"command"]
@@ -444,8 +446,9 @@ class SideBySide(TestCase):
             # The buckets are powers of two, and are cumulative.
             buckets = [value[3] for value in found.values()]
             self.assertTrue(all(bucket[-1] == value[1] for bucket, value in zip(buckets, found.values())))
-            # The command is in the bucket of the time that it took, which is longer on a busy machine. Redis
-            # names a bucket by the largest time that it does not distinguish from the power of two.
+            # The command is in the bucket of the time that it took. On a busy machine, this time is
+            # longer. Redis names a bucket by the largest time that it does not distinguish from the
+            # power of two.
             upper_us, count = found[b"debug"][3]
             powers = [1024 << power for power in range(15, 32)]
             self.assertIn(upper_us, [(power + power // 128 - 1) // 1000 for power in powers])
@@ -482,7 +485,7 @@ class SideBySide(TestCase):
 
 
 def comparable(line, reply):
-    """The reply without order, address or time, where the command has one."""
+    """The reply without order, address or time, if the command's reply has one."""
     if line.startswith("CONFIG GET") and reply[0] == b"*":
         return reply[0], sorted(zip(reply[1][::2], reply[1][1::2]))
     if line.startswith("CONFIG GET") and reply[0] == b"%":
@@ -506,7 +509,7 @@ def names_of(line):
 
 
 def ordered_flags(reply):
-    """Sorts the flags of a key, which are a set."""
+    """Sorts the flags in the description of a key, because they are a set."""
     kind, value = reply
     if isinstance(value, list):
         value = [ordered_flags(item) for item in value]

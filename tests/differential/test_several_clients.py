@@ -1,5 +1,5 @@
-"""Several clients at once, drawn at random: keys that are watched, that expire between commands, and
-databases that change places, on SlimIO and on stock redis-server."""
+"""Several clients at once, with random commands: keys that are watched, keys that expire between commands, and
+databases that are swapped, on SlimIO and on stock redis-server."""
 
 import io
 import random
@@ -59,7 +59,8 @@ class SeveralClients(TestCase):
         try:
             for client in clients[0]:
                 client("FLUSHALL")
-                # Otherwise each would delete expired keys at times of its own.
+                # Active expiry is off, because otherwise each server would delete expired keys at
+                # different times.
                 client("DEBUG", "SET-ACTIVE-EXPIRE", "0")
             history = []
             for _ in range(STEPS):
@@ -141,7 +142,7 @@ class Pair:
         return all([client.has(len(self.open)) for client in self.clients])
 
     def take(self):
-        """The replies that both have sent, as (command, ours, that of stock)."""
+        """The replies that both servers have sent, as (command, ours, that of stock)."""
         count = min(len(self.open), *(len(client.whole) for client in self.clients))
         replies = list(zip(self.open, *(client.take(count) for client in self.clients)))
         self.open = self.open[len(replies):]
@@ -169,7 +170,8 @@ def unit(draw, pair, number, is_paused):
         return commands, commands
     commands = [plain(draw, number, is_paused or not is_free) for _ in range(draw.choice([1, 1, 1, 1, 2, 4]))]
     if len(commands) > 1:
-        # Keys could not expire between commands that run at once.
+        # A key that expires after a millisecond is not set, because it might not expire between
+        # commands that run at once.
         commands = [command for command in commands if command[-1] != "1"] or [["PING"]]
     return commands, commands
 
@@ -186,7 +188,8 @@ def plain(draw, number, is_timeless):
 
 @unittest.skipUnless(stock_is_installed(), "redis-server is not installed")
 class PausedClients(TestCase):
-    """The same, while commands are paused, clients are killed, and some turn replies off."""
+    """The same, while commands are paused, clients are killed, and some clients turn replies
+    off."""
 
     seconds = 20
 
@@ -265,7 +268,7 @@ class PausedClients(TestCase):
             # The reply mostly arrives within microseconds.
             select.select([client.socket], [], [], EXPIRED_AFTER_SECONDS)
         if was_held:
-            # These wait behind the command that is held up.
+            # These commands wait behind the one that is held up.
             return
         self.until(lambda: pair.has_replied() or all(blocked(o) == held + 1 for o in self.observers), pair)
         pair.is_held = not pair.has_replied()
@@ -308,7 +311,7 @@ class PausedClients(TestCase):
             self.pairs[number].send(commands, replied)
             for command in commands:
                 self.note(number, command)
-            # They must arrive in the same order at both.
+            # The commands must arrive in the same order at both servers.
             time.sleep(EXPIRED_AFTER_SECONDS)
         self.go_on()
 

@@ -5,7 +5,8 @@ import unittest
 from harness.server import Server
 from harness.target import TestCase, stock_is_installed
 
-# No number below 10000: stock keeps one count for all keys that hold the same one.
+# No value is a number below 10000, because stock shares one object, and its count, among all keys
+# that hold such a number.
 KEYS = {
     "text": ["SET", "text", "some text"],
     "number": ["SET", "number", "1234567"],
@@ -43,7 +44,7 @@ class Uses(TestCase):
     seconds = 5
 
     def test_each_command_counts_as_often_as_in_stock(self):
-        # With this factor each use counts, and without a decay none is forgotten.
+        # With this factor each use counts, and without a decay no use is forgotten.
         flags = {"maxmemory_policy": "allkeys-lfu", "lfu_log_factor": 0, "lfu_decay_time": 0,
                  "enable_debug_command": "yes"}
         servers = [Server(stock=stock, save="", **flags) for stock in (False, True)]
@@ -54,7 +55,7 @@ class Uses(TestCase):
                 self.assertEqual(*(self.counts(server, command.split()) for server in servers))
 
     def counts(self, server, command):
-        """What the keys count after a command that is sent three times."""
+        """The keys' counts after a command that is sent three times."""
         with server.client() as client:
             client("FLUSHALL")
             for made in KEYS.values():

@@ -1,1 +1,1 @@
-"""What happens when something is wrong: each case ends in a clear sentence and loses nothing."""
+"""What happens when something is wrong: each case ends with a clear message and loses nothing."""

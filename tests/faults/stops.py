@@ -42,7 +42,8 @@ class Requests:
         return b"*%d\r\n%s%s" % (count, join(words), self.pairs if pairs else self.keys)
 
     def rows(self):
-        """Rows of a name, the requests to run before, and the request, or what sends it."""
+        """Rows. Each has a name, the requests to run before, and the request itself or a function
+        that sends it."""
         large, many = self.large, self.of_many
         keys = [many("MSET", pairs=True)]
         fields = [many("HSET", "h", pairs=True)]
@@ -91,6 +92,7 @@ class Requests:
         yield "hrandfield", fields, encode("HRANDFIELD", "h", draw, "WITHVALUES")
         yield "hrandfield", fields, encode("HRANDFIELD", "h", "-" + draw, "WITHVALUES")
         yield "hscan", fields, encode("HSCAN", "h", 0, "COUNT", draw)
+        yield from self.of_sets(draw)
         for name, value in (("copy", text), ("copy", fields), ("rename", fields), ("renamenx", fields)):
             yield name, value, encode(name, "text" if value is text else "h", "other")
         yield "move", fields, encode("MOVE", "h", 1)
@@ -99,6 +101,11 @@ class Requests:
             yield name, fields, encode(name, "h", 1)
         for name in ("expiretime", "pexpiretime", "ttl", "pttl", "persist", "type"):
             yield name, fields, encode(name, "h")
+        for value, key in ((text, "text"), (fields, "h")):
+            yield "dump", value, encode("DUMP", key)
+            yield "restore", value, restore_dump_of(key)
+            yield "debug", value, encode("DEBUG", "DIGEST-VALUE", key)
+        yield "debug", keys, encode("DEBUG", "DIGEST")
         yield "object", fields, encode("OBJECT", "ENCODING", "h")
         yield "memory", fields, encode("MEMORY", "USAGE", "h", "SAMPLES", 0)
         yield "keys", keys, encode("KEYS", "*")
@@ -141,15 +148,43 @@ class Requests:
         yield "keys that expire", [*keys, many("DEL")], expire_many
         yield "50 clients with KEYS", keys, keys_for_many
 
+    def of_sets(self, draw):
+        """The rows of sets: the set `s` has the keys as members, and `t` half of them and others."""
+        many = self.of_many
+        other = join(b"key:%d" % (n * 2) for n in range(self.count))
+        both = [many("SADD", "s"), b"*%d\r\n%s%s" % (self.count + 2, join([b"SADD", b"t"]), other)]
+        yield "sadd", [], many("SADD", "s")
+        yield "sadd", both, many("SADD", "s")
+        # A member is hashed in one step. So one of many megabytes stops others for longer.
+        yield "sadd", [], encode("SADD", "s", self.large[: 1 << 20])
+        for name in ("srem", "smismember"):
+            yield name, both, many(name, "s")
+        yield "sismember", both, encode("SISMEMBER", "s", "key:7")
+        for name in ("scard", "smembers", "spop", "srandmember", "del"):
+            yield name, both, encode(name, "s")
+        yield "smove", both, encode("SMOVE", "s", "t", "key:7")
+        for count in (draw, str(self.count * 2 // 3 + 1), str(self.count // 20 + 1)):
+            yield "spop", both, encode("SPOP", "s", count)
+            yield "srandmember", both, encode("SRANDMEMBER", "s", count)
+        yield "srandmember", both, encode("SRANDMEMBER", "s", "-" + draw)
+        yield "sscan", both, encode("SSCAN", "s", 0, "COUNT", draw)
+        for name in ("sinter", "sunion", "sdiff"):
+            yield name, both, encode(name, "s", "t")
+            yield name, both, many(name, "s")
+            yield name + "store", both, encode(name + "store", "d", "s", "t")
+            yield name + "store", both, many(name + "store", "d", "s")
+        yield "sintercard", both, encode("SINTERCARD", 2, "s", "t")
+        yield "sintercard", both, many("SINTERCARD", str(self.count))
+
     def queued(self):
-        """What is queued and given up again."""
+        """Requests that are queued and then discarded."""
         for name in ("MSET", "EXISTS"):
             queued = self.of_many(name, pairs=name == "MSET")
             yield f"queueing {name}", [], encode("MULTI") + queued + encode("DISCARD")
         yield "queueing PING", [], encode("MULTI") + encode("PING") * self.count + encode("DISCARD")
 
     def watched(self):
-        """Many keys watched, and forgotten."""
+        """Many keys that are watched, and then forgotten."""
         keys = [f"key:{n}" for n in range(self.count)]
         parts = [encode("WATCH", *keys[at : at + 2000]) for at in range(0, self.count, 2000)]
         yield "watch", [], b"".join(parts)
@@ -184,6 +219,18 @@ def talk(server, request):
         sender.join()
 
 
+def restore_dump_of(key):
+    """A function that dumps a key, and then restores the payload as another key."""
+
+    def restore(server, _count):
+        with server.client() as client:
+            payload = client("DUMP", key)
+            client("CONFIG", "RESETSTAT")
+        talk(server, encode("RESTORE", "other", 0, payload))
+
+    return restore
+
+
 def keys_for_many(server, _count):
     """Many clients ask for all keys at the same time."""
     with contextlib.ExitStack() as stack:
@@ -207,7 +254,7 @@ def expire_many(server, count):
 
 
 def longest_stop(requests, before, request):
-    """Milliseconds of CPU time of the longest turn while a request runs, on a server of its own."""
+    """Milliseconds of CPU time of the longest turn while a request runs, on a separate server."""
     flags = {"command_cpu_tracking": "yes", "enable_debug_command": "yes"}
     with Server(client_output_buffer_limit="normal 0 0 0", **flags) as server:
         for each in before:

@@ -1,4 +1,4 @@
-"""Arguments that make no sense: each ends in a sentence, and nothing is taken away."""
+"""Arguments that make no sense: each is refused with a clear message, and no data is lost."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from harness.target import TARGET, TestCase, slimio_only
 
 
 def run(*args):
-    """Exit status and what it said."""
+    """Exit status and output."""
     line = [TARGET.command[0], *args]
     done = subprocess.run(line, capture_output=True, timeout=60, check=False)
     return done.returncode, (done.stdout + done.stderr).decode(errors="replace")

@@ -1,4 +1,4 @@
-"""A volume on a block device: a loop device on memory, whose room can run out beneath it."""
+"""A volume on a block device: a loop device in memory, which can run out of space."""
 
 import random
 
@@ -78,12 +78,12 @@ class BlockDevice(TestCase):
 
 @slimio_only
 class SmallDevice(TestCase):
-    """Log and snapshots compete for the extents of one pool, and none has a share of its own."""
+    """Log and snapshots compete for the extents of one pool, and none has a fixed share."""
 
     seconds = 30
     size = 128 << 20
     value_size = 100_000
-    # What a snapshot would get if log and slots had a quarter each.
+    # What a snapshot would get if the log and each of the three slots had a quarter of the space.
     quarter = (size - (64 << 20)) // 4
 
     def setUp(self):
@@ -105,7 +105,8 @@ class SmallDevice(TestCase):
         return random.Random(number).randbytes(self.value_size)
 
     def snapshot(self, server, client, command, field):
-        """Takes a snapshot, once one that the log asked for is over, and returns INFO at its end."""
+        """Takes a snapshot as soon as the server begins none for the log. Returns INFO at the end
+        of the snapshot."""
         until(lambda: client.raw(command)[0] == b"+", 20, f"{command} being taken")
 
         def ended():
@@ -142,7 +143,8 @@ class SmallDevice(TestCase):
             self.assertEqual(now["rdb_last_bgsave_status"], "err", (now, server.info("slimio")))
             own = server.info("slimio")
             self.assertIn("make room on the volume", own["snapshot_save_error"])
-            # The log still has its room, and so has the snapshot that makes room.
+            # The log still has room, and the snapshot that frees the log's space still has room,
+            # too.
             self.fill(client, count // 2)
             now = self.snapshot(server, client, "BGREWRITEAOF", "aof_rewrite")
             self.assertEqual(now["aof_last_bgrewrite_status"], "ok")

@@ -1,4 +1,4 @@
-"""The wall clock jumps: keys expire by it, as in Redis; nothing else depends on it."""
+"""The wall clock jumps. Keys expire by this clock, as in Redis, but nothing else depends on it."""
 
 import time
 import unittest
@@ -38,7 +38,7 @@ class ClockJumps(TestCase):
     def test_clients_are_not_disconnected(self):
         for shift in (HOUR, -HOUR, 10 * HOUR, 0):
             self.server.spoil(clock_shift=shift)
-            # Time for several rounds of the server's background work.
+            # This leaves time for several rounds of the server's background work.
             for _ in range(5):
                 self.assertEqual(self.client("PING"), b"PONG")
 
@@ -48,7 +48,7 @@ class ClockJumps(TestCase):
         for number, shift in enumerate((0, HOUR, -HOUR, 0)):
             self.server.spoil(clock_shift=shift)
             client("SET", "k", number)
-            # Under everysec, writes become durable without a request for it.
+            # Under everysec, writes become durable although nothing asks for it.
             self.assertEqual(client("WAITAOF", 1, 0, 10_000), [1, 0])
 
     def test_data_survive_a_restart_with_another_clock(self):

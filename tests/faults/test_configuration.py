@@ -1,4 +1,4 @@
-"""Directives that are wrong: each is refused with a sentence that helps."""
+"""Directives that are wrong: each is refused with a helpful message."""
 
 import os
 
@@ -85,7 +85,7 @@ class Directives(TestCase):
             server.spawn()
             server.process.wait(20)
             self.assertRegex(server.said(), r"redis.conf:\d+: daemonize can only be no")
-            # As its own service unit does.
+            # Redis's own service unit also overrides `daemonize` by a flag.
             server.flags |= {"daemonize": "no", "dir": server.folder, "appendonly": "yes"}
             server.start()
             with server.client() as client:

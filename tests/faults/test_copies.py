@@ -1,5 +1,6 @@
-"""Copies of volumes: sparse ones, on full file systems, two at once. `docs/copies.md` says how to copy;
-each copy opens with everything, or is refused with a sentence."""
+"""Copies of volumes: sparse copies, copies on full file systems, and two copies that serve at once.
+Each copy is made as `docs/copies.md` says, and opens with all data or is refused with a clear
+message."""
 
 import os
 import shutil
@@ -15,7 +16,7 @@ from harness.wait import until
 
 SMALL = {"log_segment_size": "1mb"}
 
-# Each makes a hole of every block of zeros, except tar, which only keeps existing holes.
+# Each program makes a hole of every block of zeros, except tar, which only keeps existing holes.
 PROGRAMS = {
     "cp": lambda source, copy: [["cp", "-r", "--sparse=always", source, copy]],
     "rsync": lambda source, copy: [["rsync", "-rS", source + "/", copy]],
@@ -40,7 +41,7 @@ def copy_sparse(test, program, source, copy):
 
 
 def has_holes(volume, name):
-    """Whether the file has less space than its length."""
+    """Whether the file takes less space than its length."""
     found = os.stat(os.path.join(volume, name))
     return found.st_blocks * 512 < found.st_size
 
@@ -66,14 +67,14 @@ def check(test, server, count):
 
 
 def filled(test, policy, **options):
-    """A killed server with snapshots, a log behind them, and records that only the buffers have."""
+    """A killed server with snapshots, a log after them, and records that are only in the buffers."""
     server = Server(appendfsync=policy, **SMALL, **options)
     test.addCleanup(server.close)
     write(server, 0, 2000)
     with server.client() as client:
         client("SAVE")
     write(server, 2000, 3000)
-    # The last of these are in no other file.
+    # The last of these writes are only in the buffers.
     write(server, 5000, 20)
     server.kill()
     return server
@@ -89,7 +90,8 @@ class Sparse:
         copy = origin.folder + "-copy"
         self.addCleanup(shutil.rmtree, copy, ignore_errors=True)
         copy_sparse(self, program, origin.volume, copy)
-        # Not buffers: on tmpfs, reading a page through a mapping allocates it.
+        # The buffers are left out, because on tmpfs, reading a page through a mapping allocates the
+        # page.
         looked_at = {name: os.path.join(copy, name) for name in os.listdir(copy) if name != "buffers"}
         before = {name: os.stat(path).st_blocks for name, path in looked_at.items()}
         status, said = tool("verify", "--volume", copy)
@@ -97,7 +99,7 @@ class Sparse:
         if self.policy == "everysec":
             self.assertIn("from the mapped buffers", said)
         after = {name: os.stat(path).st_blocks for name, path in looked_at.items()}
-        self.assertEqual(after, before, "who only looks takes no space")
+        self.assertEqual(after, before, "only looking takes no space")
         server = Server(volume=copy, appendfsync=self.policy, **SMALL)
         self.addCleanup(server.close)
         check(self, server, 5020)
@@ -146,7 +148,7 @@ class OnFullFileSystem:
         return server
 
     def taken(self):
-        """Blocks of each file; lock and claim are made by who comes first."""
+        """Blocks of each file, without lock and claim, which any command may create."""
         names = sorted(set(os.listdir(self.copy)) - {"lock", "claim"})
         return {name: os.stat(os.path.join(self.copy, name)).st_blocks for name in names}
 
@@ -158,7 +160,8 @@ class OnFullFileSystem:
             with self.assertRaises(StartError) as refused:
                 server.start()
             self.assertRegex(str(refused.exception), "sparse copy left out: no space left; make room")
-        # Room for a part of it: nobody is helped when a start that is refused keeps that.
+        # There is room for only a part of what was left out. A start that is refused must not keep
+        # that room.
         os.truncate(self.fs.ballast, os.stat(self.fs.ballast).st_size - (512 << 10))
         self.fs.write_back()
         before = self.taken()
@@ -168,11 +171,11 @@ class OnFullFileSystem:
             self.assertRegex(str(refused.exception), "sparse copy left out: no space left; make room")
             self.fs.write_back()
             for name, blocks in self.taken().items():
-                # Tables of the file system's own may stay.
+                # The file system's own tables may keep the space that they took.
                 self.assertLessEqual(blocks, before[name] + 8, f"a start that is refused took space for {name}")
         status, said = tool("verify", "--volume", self.copy)
         self.assertEqual(status, 0, said)
-        # An export needs no room there.
+        # An export needs no room on the file system of the copy.
         backup = self.origin.folder + "-backup.rdb"
         status, said = tool("export", "--volume", self.copy, "--out", backup)
         self.assertEqual(status, 0, said)
@@ -184,7 +187,7 @@ class OnFullFileSystem:
         self.assertEqual(server.info()["log_buffers"], "mapped")
 
     def test_no_room_for_buffers(self):
-        """The buffers are read, and the log works in private memory."""
+        """The server reads the buffers of the copy, and uses private memory for the log instead."""
         shutil.copytree(self.origin.volume, self.copy)
         subprocess.run(["fallocate", "--dig-holes", os.path.join(self.copy, "buffers")], check=True)
         self.fs.write_back()
@@ -221,7 +224,7 @@ class Two(TestCase):
         origin = filled(self, "everysec")
         copy = origin.folder + "-copy"
         self.addCleanup(shutil.rmtree, copy, ignore_errors=True)
-        # Lock and claim files are copied, too, but not their holders.
+        # The lock and claim files are copied, too. But no process holds the copied ones.
         origin.start()
         origin.kill()
         shutil.copytree(origin.volume, copy)
@@ -234,7 +237,8 @@ class Two(TestCase):
                 check(self, server, count)
 
     def test_the_second_pass_of_rsync_brings_what_is_in_buffers(self):
-        """A store to a dirty mapped page changes no file's time, and lengths stay the same."""
+        """A store to a dirty mapped page changes neither the file's time nor its length. So rsync
+        finds the change only with `--ignore-times`."""
         if shutil.which("rsync") is None:
             self.skipTest("there is no rsync: install the package rsync")
         origin = filled(self, "everysec")
@@ -298,14 +302,14 @@ class Load(threading.Thread):
 
 
 class Running:
-    """Copies of a server that serves, and rewrites its log all the time."""
+    """Copies of a volume whose server serves, and rewrites its log all the time."""
 
     seconds = 60
     COPIES = 5
 
     def copies(self, kind, copy, is_one_moment=True):
-        """Makes copies with `copy`: each opens with all writes that were acknowledged before it was begun,
-        or is refused. Returns how many were refused."""
+        """Makes copies with `copy`: each opens with all writes that were acknowledged before the copy
+        began, or is refused. Returns how many were refused."""
         policy = self.policy
         with Server(start=False) as server:
             fs = SmallFileSystem(self, kind, server.folder + "-mount")
@@ -316,7 +320,8 @@ class Running:
         with Load(server) as load:
             for number in range(self.COPIES):
                 target = f"{server.folder}-copy-{number}"
-                # Records that only the buffers have when the log is copied may be overwritten before those are copied.
+                # Some records are only in the buffers when the log is copied. They may be
+                # overwritten before the buffers are copied.
                 is_exact = is_one_moment or policy == "always"
                 low = load.acknowledged if is_exact else load.a_second_ago()
                 path = copy(fs, server.volume, target)

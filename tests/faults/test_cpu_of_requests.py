@@ -25,7 +25,8 @@ class CpuOfRequests(TestCase):
         return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
     def cost(self, command, words, is_whole=True):
-        """CPU seconds that the server takes for a request, whether it gets all of it or not."""
+        """CPU seconds that the server takes for a request. The server gets the whole request only
+        if `is_whole`."""
         request = encode(command, *words)
         with self.server.client() as client:
             before = self.cpu_seconds()
@@ -45,11 +46,12 @@ class CpuOfRequests(TestCase):
 
     def test_many_watched_keys(self):
         few, many = (self.cost_of_watching(SMALL[: 2 * count : 2]) for count in (10_000, 40_000))
-        # It would take sixteen times as long if each key were compared with all before it.
+        # It would take sixteen times as long if each key were compared with all keys before it.
         self.assertLess(many, 8 * few + 0.2)
 
     def cost_of_watching(self, keys):
-        """CPU seconds that it takes one client to watch all of them, as many at once as it may."""
+        """CPU seconds that the server takes while one client watches all keys, with as many in a
+        request as it may."""
         with self.server.client() as client:
             before = self.cpu_seconds()
             for at in range(0, len(keys), 2000):
@@ -57,7 +59,8 @@ class CpuOfRequests(TestCase):
             return self.cpu_seconds() - before
 
     def test_patterns(self):
-        """Patterns of stars, of one class and of many characters, on one long key; and simple ones on many keys."""
+        """Tries costly patterns on one long key: patterns of stars, with one long class, and of
+        many characters. Patterns that are too long are refused."""
         stars, class_, wild = "*a" * 30_000, "*[" + "b" * 30_000 + "]*", "*?" + "a" * 4000 + "*"
         with self.server.client() as client:
             client("SET", "a" * 60_000, "v")
@@ -81,5 +84,5 @@ class CpuOfRequests(TestCase):
                 cursor, found = client("SCAN", cursor, "COUNT", 10_000, "MATCH", "*y*")
                 self.assertEqual(found, [])
                 steps += 1
-            # A megabyte each.
+            # A step looks at about a megabyte of keys.
             self.assertGreater(steps, 50)

@@ -1,4 +1,5 @@
-"""Writes in flight of a killed server land after its process has ended. Nothing is read before that."""
+"""A killed server's writes may reach the device after its process has ended. The next server reads
+nothing before that."""
 
 import fcntl
 import os
@@ -10,11 +11,11 @@ from harness.server import Server, refusal
 from harness.target import TARGET, TestCase, slimio_only
 from harness.wait import until
 
-WAITING = "what a process that has ended gave to its device is not over"
+WAITING = "operations of a process that has ended are still in flight"
 
 VALUE = "x" * 3000
 
-# A user who has no process, and may not look at those of others.
+# A user who has no process, and who may not look at the processes of others.
 NOBODY_ELSE = 54_321
 
 TRIES = 5
@@ -35,14 +36,14 @@ class DeadWrites(TestCase):
         self.held, volume = device.held, device.volume
         server = Server(volume=volume, start=False, log_segment_size="1mb", **flags)
         self.addCleanup(server.close)
-        # Done first: a write in a system call keeps the server from ending.
+        # This cleanup runs first, because a write in a system call keeps the server from ending.
         self.addCleanup(self.held.let_go)
         self.values = {}
         for _ in range(TRIES):
             if self.kill_in_flight(server):
                 break
         else:
-            self.fail("each time it was a system call that wrote")
+            self.fail("each time, a system call did the write")
         landed = self.held.counts()[1]
 
         server.preexec = None
@@ -50,7 +51,7 @@ class DeadWrites(TestCase):
         server.take_port()
         server.spawn()
         until(lambda: WAITING in server.said() or server.is_serving(), 20, "a word about waiting")
-        self.assertIn(WAITING, server.said(), "it serves while writes of the dead are in flight")
+        self.assertIn(WAITING, server.said(), "it serves while old writes are in flight")
 
         def said_again():
             self.assertEqual(opened(server, volume) - {"lock", "claim"}, set(), "it reads")
@@ -79,18 +80,19 @@ class DeadWrites(TestCase):
             self.values[key] = value.encode()
 
     def kill_in_flight(self, server):
-        """Kills a server that has writes in flight. Returns whether these have outlived it: writes in
-        a system call keep the process until they are over."""
+        """Kills a server that has writes in flight. Returns whether these writes have outlived the
+        process. Writes in a system call do not, because the process ends only when they have
+        ended."""
         server.preexec = self.held.enter
         server.flags |= {"appendfsync": "everysec"}
         server.start()
         with server.client() as client:
             self.store(client, "before", 20)
             self.assertEqual(client("WAITAOF", 1, 0, 10_000)[0], 1)
-            # Segments are zeroed by system calls.
+            # The device must be quiet first, because segments are zeroed by system calls.
             self.held.wait_until_quiet()
             self.held.hold()
-            # These are acknowledged, so they outlive the process.
+            # These writes are acknowledged, so they must outlive the process.
             self.store(client, "held", 20)
 
         def undurable_ms():
@@ -135,7 +137,8 @@ class DeadWrites(TestCase):
 
 @slimio_only
 class Claims(TestCase):
-    """Without root: the test holds what the kernel would hold for a killed server."""
+    """Needs no root, because the test itself holds the claim that the kernel would hold for a
+    killed server."""
 
     seconds = 20
 

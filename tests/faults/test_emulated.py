@@ -1,4 +1,5 @@
-"""A volume on an emulated SSD with data placement, written over several times: nothing is copied."""
+"""A volume on an emulated SSD with data placement, overwritten several times: its collector copies
+nothing."""
 
 import os
 import random
@@ -11,14 +12,15 @@ from harness.tool import tool
 from harness.wait import until
 
 SIZE = 144 << 20
-# How many times its size is written to the drive, at least.
+# At least this number of times the drive's size is written to the drive.
 ROUNDS = 4
 KEYS = 250
 VALUE_SIZE = 64 << 10
 LIFETIMES = ("superblock", "log", "wal_snapshot", "snapshot")
-# The writer waits above this: on a busy machine snapshots are slower than a client fills the log.
+# If the log is longer than this, the writer waits, because on a busy machine a client fills the log
+# faster than snapshots are written.
 LOG_BYTES_MAX = 64 << 20
-# The interval at which the drive's counters are read, and some more.
+# A little more than the interval at which the server reads the drive's counters.
 COUNTED_SECONDS = 30
 
 
@@ -93,7 +95,8 @@ class Emulated(TestCase):
         return int(own[f"placement_{lifetime}"].rpartition("bytes=")[2])
 
     def counted(self, server):
-        """INFO's fields, once the drive's counters were read after everything was written."""
+        """Waits until the server has read the drive's counters after everything was written.
+        Returns the fields of INFO."""
 
         def fresh():
             own = server.info("slimio")

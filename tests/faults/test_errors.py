@@ -1,4 +1,5 @@
-"""Writes and flushes that fail: the log is latched, and nothing is acknowledged that may be lost."""
+"""Writes and flushes that fail: the log is latched, and no write is acknowledged that may be
+lost."""
 
 import errno
 import unittest
@@ -16,13 +17,14 @@ class FailingDevice(TestCase):
     seconds = 15
 
     def server(self, **flags):
-        # The library sees calls through libc; io_uring's errors are tested on the simulated device.
+        # The preloaded library sees only calls through libc. Errors of io_uring are tested on the
+        # simulated device.
         server = SpoiltServer(io_backend="plain", log_segment_size="1mb", **flags)
         self.addCleanup(server.close)
         return server
 
     def write_until_latched(self, server, acknowledged):
-        """Writes until one is not acknowledged: refused, or its connection closed."""
+        """Writes until a write is refused or its connection is closed."""
 
         def attempt():
             try:
@@ -49,7 +51,7 @@ class FailingDevice(TestCase):
             self.assertEqual(client("PING"), b"PONG")
         self.assertIn("latch", "\n".join(server.info("slimio")).lower())
         self.assertTrue(server.is_alive())
-        # The fault is over, but the log stays latched.
+        # The fault has ended, but the log stays latched.
         server.spoil()
         with server.client() as client:
             self.assertEqual(client.raw("SET", "more", "x")[0], b"-")
@@ -78,7 +80,8 @@ class FailingDevice(TestCase):
                     self.run_fault(policy, write=number, path_end="/wal")
 
     def test_a_flush_of_the_log(self):
-        # A durable write may include its flush: then no flush can fail alone.
+        # Writes fail, too, because a durable write may include its flush, and then no flush can
+        # fail alone.
         for policy in ("always", "everysec"):
             with self.subTest(policy):
                 self.run_fault(policy, write=errno.EIO, flush=errno.EIO, path_end="/wal")

@@ -1,5 +1,6 @@
-"""On each file system: it fills up while a server serves, it is copied by reflink while a server serves,
-and file sizes are limited. No signal, no hang, an error in a sentence, and nothing acknowledged is lost."""
+"""Tests on each file system. While a server serves, the file system becomes full, or is copied by
+reflink; in other tests, file sizes are limited. No signal ends the server, nothing hangs, errors
+are clear messages, and no acknowledged write is lost."""
 
 import errno
 import os
@@ -23,7 +24,8 @@ class Writer:
         self.test, self.count, self.acknowledged = test, 0, {}
 
     def write(self, server, count, after=lambda: None):
-        """Returns whether all writes were acknowledged; `after` is called after every tenth."""
+        """Writes `count` values, and returns whether all were acknowledged. Calls `after` after
+        every tenth write."""
         try:
             with server.client(timeout=TIMEOUT) as client:
                 for number in range(count):
@@ -37,7 +39,8 @@ class Writer:
                     if number % 10 == 9:
                         after()
         except ConnectionError:
-            # It is unknown whether this write counts; the server must be alive, and say why.
+            # It is unknown whether this write took effect. The server must be alive, and must say
+            # that its log is latched.
             self.acknowledged.pop(key, None)
             self.test.assertTrue(server.is_alive(), ended(server))
             self.test.assertEqual(server.info()["log_latched"], "1")
@@ -75,7 +78,8 @@ class OnFileSystem:
         return server
 
     def killed_and_back(self, server):
-        """Kills the server, and starts it again if it can on a full disk; returns whether it could."""
+        """Kills the server, and tries to start it again on the full disk. Returns whether it has
+        started."""
         server.kill()
         try:
             server.start()
@@ -87,21 +91,23 @@ class OnFileSystem:
         return True
 
     def run_full(self, server):
-        """Fills the disk up, and goes on until there is room again."""
+        """Fills the disk up, writes, and kills the server several times. Then makes room, after
+        which writes must succeed."""
         self.fs.fill()
         self.writer.write(server, 200, self.fs.write_back)
         self.assertTrue(server.is_alive(), ended(server))
         self.writer.check(server) if server.info()["log_latched"] == "0" else None
         for _ in range(2):
             if self.killed_and_back(server):
-                # After this, the first write since the start finds written-back pages.
+                # Dirty pages are written back, so that the next store to a mapped page asks the
+                # full file system.
                 self.fs.write_back()
                 self.writer.write(server, 5)
                 self.assertTrue(server.is_alive(), ended(server))
         self.fs.make_room()
         server.restart()
         self.writer.check(server)
-        until(lambda: self.writer.write(server, 1), what="a write behind the room that was made")
+        until(lambda: self.writer.write(server, 1), what="a write after room was made")
         server.restart()
         self.writer.check(server)
 
@@ -155,17 +161,18 @@ class OnXfs(OnReflinks, TestCase):
     kind = "xfs"
 
     def test_the_buffers_alone_are_copied_then_full(self):
-        """The log goes on: records after the fault are acknowledged when they are written."""
+        """The log goes on without its mapped buffers. Later records are acknowledged when they are
+        written."""
         server = self.server()
         self.assertTrue(self.writer.write(server, 100, self.fs.write_back))
         self.fs.copy(os.path.join(self.volume, "buffers"), "copy")
         self.fs.fill()
         self.assertTrue(self.writer.write(server, 100, self.fs.write_back), server.said())
         self.assertEqual(server.info()["log_buffers"], "private")
-        self.assertIn("mapped buffers met a page", server.said())
+        self.assertIn("could not provide a page of the log's mapped buffers", server.said())
         for _ in range(2):
             server.kill()
-            # Fills space that the kernel kept for the server, or freed late.
+            # Fills the space that the kernel had kept for the server, or has freed late.
             self.fs.write_back()
             self.fs.fill()
             server.start()

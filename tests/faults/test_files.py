@@ -1,4 +1,5 @@
-"""The files that a server makes beside its volume, and removes however it is told to end."""
+"""A server removes the files that it has made beside its volume, however the server is told to
+end."""
 
 import os
 

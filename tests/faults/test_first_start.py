@@ -38,7 +38,7 @@ class Killed(TestCase):
         shutil.rmtree(self.volume, ignore_errors=True)
 
     def each_call(self, is_killed_at, check):
-        """Kills at each call in turn, from an empty folder; returns at how many."""
+        """Kills at each call in turn, each time from an empty folder; returns the number of calls."""
         for number in range(1, CALLS_MAX, self.step):
             self.empty()
             with self.subTest(f"call {number}"):
@@ -124,7 +124,8 @@ class FirstStart(Killed):
 @slimio_only
 @unittest.skipIf(compiler() is None, "there is no C compiler for the program that kills")
 class Tools(Killed):
-    """Tools make the same volume by the same calls, and a larger one: so a short run does not kill at each."""
+    """Tools make a volume by the same calls as a server, but make a larger one. So a short run does
+    not kill at each call."""
 
     seconds = 100
 
@@ -170,7 +171,8 @@ class Tools(Killed):
         print("killed at", self.each_call(lambda n: self.killer.tool(n, *command), check), "calls")
 
     def test_a_volume_that_is_replaced(self):
-        """Its whole contents are there, or nothing: also if the command is not repeated."""
+        """After a kill, all of the volume's contents are there or none, even if the command is not
+        repeated."""
         with Server(volume=self.volume, **SMALL) as server:
             self.fill(server)
         original = self.volume + "-original"
@@ -206,7 +208,7 @@ class PowerCut(Killed):
         self.volume = os.path.join(self.mount, "some", "where", "volume")
         os.makedirs(self.mount)
         if os.geteuid() != 0:
-            self.skipTest("a file system of its own needs root")
+            self.skipTest("mounting a file system needs root")
         self.is_mounted = False
         self.addCleanup(self.unmount)
         self.pristine = os.path.join(self.folder, "pristine")
@@ -220,7 +222,8 @@ class PowerCut(Killed):
 
     def mount_copy_of(self, image):
         run("cp", "--sparse=always", image, self.image)
-        # Nothing is written back unasked, so that a copy is of one moment.
+        # With this interval, the kernel writes nothing back by itself. So a copy of the image is of
+        # one moment.
         run("mount", "-o", "loop,commit=300", self.image, self.mount)
         self.is_mounted = True
 

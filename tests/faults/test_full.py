@@ -15,10 +15,10 @@ from harness.server import Server
 from harness.target import TestCase, slimio_only
 from harness.wait import until
 
-# A snapshot of such values is as large as they are.
+# A snapshot of such values is as large as the values themselves.
 VALUE = base64.b64encode(random.Random(0).randbytes(37_500))
 WRITES_MAX = 4000
-# Requests of a pipeline.
+# Number of requests in a pipeline.
 AT_ONCE = 128
 
 
@@ -55,8 +55,9 @@ def check_full(test, server, count):
 @slimio_only
 @unittest.skipIf(compiler() is None, "there is no C compiler for the library that fails writes")
 class LimitReached(TestCase):
-    """The log reaches its own limit, `log-size-max`, and there is no room for the snapshot that would
-    shorten it: the first snapshot always goes to the first slot."""
+    """The log reaches its own limit, `log-size-max`, and there is no room for the snapshot that
+    would shorten the log. Writes to the first slot fail, because the first snapshot always goes
+    there."""
 
     seconds = 10
 
@@ -211,8 +212,8 @@ class FileSystemFull(TestCase):
 
 @slimio_only
 class SmallFileSystem(TestCase):
-    """A small data set on a small file system, overwritten as fast as that goes: the log must neither take
-    what its next snapshot needs, nor keep what it does not use."""
+    """A small data set on a small file system, overwritten as fast as possible: the log must neither take
+    space that its next snapshot needs, nor keep space that it does not use."""
 
     seconds = 15
     size = "240m"
@@ -266,14 +267,15 @@ class SmallFileSystem(TestCase):
             until(is_quiet)
             client("BGREWRITEAOF")
             until(is_quiet)
-            # The log takes about as much as a snapshot: a second one and this leave none for a third.
+            # The log takes about as much space as a snapshot. With a second snapshot, no space is
+            # left for a third.
             overwrite(chance.choices(keys, k=14_080))
             client("BGSAVE")
             until(is_quiet)
             overwrite(chance.choices(keys, k=8_000))
 
     def requests(self, chance, block, *command):
-        """Overwrites any of 24 MB of keys."""
+        """Requests that overwrite random keys, out of keys with 24 MB of values."""
         for _ in range(AT_ONCE):
             yield self.request(chance, block, chance.randrange(6000), *command)
 

@@ -27,7 +27,7 @@ class HungDevice(TestCase):
             **flags,
         )
         self.addCleanup(server.close)
-        # Done first: a write in a system call keeps the server from ending.
+        # This cleanup runs first, because a write in a system call keeps the server from ending.
         self.addCleanup(held.let_go)
         server.preexec = held.enter
         server.start()
@@ -43,7 +43,7 @@ class HungDevice(TestCase):
                 held.hold()
                 for client in writers:
                     client.send(encode("SET", "k", "after"))
-                # As long as there are only writers, the server may wait for the device itself.
+                # As long as there are only writers, the server itself may block on the device.
                 with server.client() as operator:
                     self.assertIn(b"used_memory", operator("INFO"))
                     self.assertTrue(operator("MEMORY", "STATS"))
@@ -61,7 +61,8 @@ class HungDevice(TestCase):
         self.check(HeldDevice(self, "ext4"), log_size_max="64mb")
 
     def check_who_reads_and_writes(self, device, **flags):
-        """Reads and writes in turn, so that the device hangs between quick writes. A plain call could block."""
+        """Reads and writes in turn, so that the device begins to hang between quick writes. The
+        server uses plain system calls, and such a call could block it."""
         held, server = device.held, self.serve(device, io_backend="plain", **flags)
         is_over = threading.Event()
 
@@ -76,7 +77,8 @@ class HungDevice(TestCase):
             try:
                 until(lambda: int(server.info("stats")["total_commands_processed"]) > 200)
                 held.hold()
-                # Not by asking whether it hangs: with one more client the server would not block.
+                # The test does not ask the server whether the device hangs, because with one more
+                # client the server would not block.
                 time.sleep(0.3)
                 with server.client(timeout=5) as operator:
                     self.assertIn(b"used_memory", operator("INFO"))

@@ -1,4 +1,4 @@
-"""io_uring refused by a real seccomp filter: the server says so and is as correct."""
+"""io_uring refused by a real seccomp filter: the server says so and works correctly without it."""
 
 import os
 import sys

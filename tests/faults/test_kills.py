@@ -1,6 +1,7 @@
-"""SIGKILL and SIGTERM under load, fifty times each, under each policy: nothing acknowledged is lost.
+"""SIGKILL and SIGTERM under load, fifty times each, under each policy: no acknowledged write is
+lost.
 
-A kill comes after a drawn number of acknowledged writes, so it meets requests at every stage.
+A kill comes after a random number of acknowledged writes, so it meets requests at every stage.
 """
 
 import random
@@ -21,9 +22,9 @@ ROUNDS_AT_ONCE = 5
 class Writer:
     """One connection that counts up, and records how far it was acknowledged.
 
-    Round n is `INCR count`, then `a` and `b` set to n in one transaction, now and then a value of
-    many blocks. So after any crash: a = b, count is a or one more, and both are between the last
-    acknowledged and the last sent round.
+    Round n is `INCR count`, then a transaction that sets `a` and `b` to n, then a value. In some
+    rounds this value has many blocks. So after any crash, `a` equals `b`, and `count` equals `a` or
+    is one more. All of them are between the last acknowledged and the last sent round.
     """
 
     def __init__(self, name):
@@ -72,7 +73,8 @@ class Writer:
         client.read()
 
     def check(self, test, client, when):
-        """Compares with the data set, and continues from its state."""
+        """Compares what was sent and acknowledged with the data set, and continues from the state
+        of the data set."""
         values = client("MGET", *(f"{self.name}:{what}" for what in ("count", "a", "b", "big")))
         count, first, second = (int(value or 0) for value in values[:3])
         big = int((values[3] or b"0").split(b":")[0])
@@ -150,7 +152,7 @@ class EverySec(Lives):
 
     def test_sigkill(self):
         if TARGET.is_stock:
-            self.skipTest("Redis puts its write off while a flush runs, and may lose what it said")
+            self.skipTest("Redis delays writes while a flush runs, and may lose acknowledged ones")
         self.run_lives(signal.SIGKILL)
 
     def test_sigterm(self):

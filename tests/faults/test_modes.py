@@ -30,7 +30,7 @@ def tool_of_all(*args):
 
 
 def server_of_all(**flags):
-    """Not started yet, with a umask of 0."""
+    """A server that is not started yet, with a umask of 0."""
     server = Server(start=False, **flags)
     server.preexec = lambda: os.umask(0)
     return server
@@ -118,7 +118,7 @@ class Modes(TestCase):
                 os.chmod(path, 0o644)
                 server.start()
                 self.assertEqual(mode(path), 0o600)
-            # An unfinished file of buffers does not keep its mode.
+            # A file of buffers that is found unfinished must not keep its mode.
             server.kill()
             with open(path + ".new", "wb"):
                 os.chmod(path + ".new", 0o644)
@@ -137,7 +137,7 @@ class Modes(TestCase):
             self.assertEqual(mode(path), 0o640)
 
     def test_the_service_file(self):
-        """Its files are the owner's alone, and it has no capability that it can do without."""
+        """Only the owner can read the service's files, and the service has no needless capability."""
         unit = read_unit("slimio.service")
         self.assertEqual(unit["UMask"], "0077")
         self.assertEqual(unit["StateDirectoryMode"], "0700")

@@ -1,4 +1,4 @@
-"""A reply takes no more memory than `client-output-buffer-limit` allows, also while it is made."""
+"""A reply takes no more memory than `client-output-buffer-limit` allows, even while it is being made."""
 
 from harness.resp import encode
 from harness.server import Server
@@ -45,7 +45,7 @@ class OutputLimit(TestCase):
         ):
             name = requests[-1][0]
             with self.subTest(requests=name), self.server.client() as client:
-                # Resets the peak.
+                # This resets VmHWM, the peak of the memory.
                 with open(f"/proc/{self.server.process.pid}/clear_refs", "w") as file:
                     file.write("5")
                 before = self.status("VmHWM")
@@ -55,7 +55,7 @@ class OutputLimit(TestCase):
                 self.assertLess(self.status("VmHWM") - before, SLACK)
                 self.assertEqual(int(self.server.info()["client_output_buffer_limit_disconnections"]), ended + 1)
                 with self.server.client() as observer:
-                    self.assertEqual(observer("GET", "ran"), None, "what is behind it was run")
+                    self.assertEqual(observer("GET", "ran"), None, "the request after it was run")
 
     def test_a_reply_that_was_cut_is_not_sent_though_the_limit_is_lifted(self):
         with self.server.client() as client:
@@ -77,7 +77,7 @@ class OutputLimit(TestCase):
             self.assertEqual(len(client("HRANDFIELD", "small", -5000)), 5000)
             self.assertEqual(len(client("HRANDFIELD", "large", 900, "WITHVALUES")), 1800)
             self.assertEqual(len(client("GET", "string")), 300_000)
-            # The limit is per reply, however many there are.
+            # The limit applies to each reply alone, so twenty replies may exceed it together.
             for _ in range(20):
                 self.assertEqual(len(client("HRANDFIELD", "large", -900)), 900)
 

@@ -10,7 +10,8 @@ from harness.server import Server
 from harness.target import TestCase
 from harness.wait import until
 
-# What is sent, and the error before the connection is closed. A server may answer earlier requests.
+# What is sent, and the error that the server replies with before it closes the connection. The
+# server may reply to earlier requests before that.
 MALFORMED = [
     (b"*abc\r\n", b"invalid multibulk length"),
     (b"*2147483648\r\n", b"invalid multibulk length"),
@@ -175,7 +176,8 @@ class TooMany(TestCase):
     def test_maxclients(self):
         with Server(maxclients=10) as server:
             clients = [server.client()]
-            # The connection that checked that it serves is closed.
+            # The harness has checked by a connection that the server serves. The test waits until
+            # that connection is closed.
             until(
                 lambda: b"connected_clients:1\r\n" in clients[0]("INFO", "clients"),
                 what="the first client to be alone",
@@ -272,7 +274,7 @@ def server_lets_in(server):
 
 
 def address_of_this_machine():
-    """An address of a network card; asking for a route sends nothing."""
+    """An address of a network card. It is found by asking for a route, which sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))

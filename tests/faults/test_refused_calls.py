@@ -1,8 +1,9 @@
-"""A filter refuses one of the system calls that a server makes: each in turn, found by tracing a server.
+"""A filter refuses one of the system calls that a server makes. Each call is refused in turn. The
+calls are found by tracing a server.
 
-The server serves by the next best way and says so, or it ends with a sentence that names the call.
-There is no third outcome: no panic, no signal, no hang. `slimio probe`, under the same filter, says
-beforehand which it will be.
+The server works in the next best way and says so, or it ends with a message that names the call.
+There is no third outcome: no panic, no signal, no hang. `slimio probe`, under the same filter,
+predicts the outcome.
 """
 
 import subprocess
@@ -15,7 +16,7 @@ from harness.server import Server, StartError
 from harness.target import TARGET, TestCase, slimio_only
 from harness.wait import until
 
-LOADER = "without it the loader can't begin the program"
+LOADER = "without it the loader can't start the program"
 RUNTIME = "without it Rust's runtime aborts before `main`"
 EXEMPT = {
     "execve": LOADER,
@@ -35,7 +36,7 @@ EXEMPT = {
     "futex": "without it no thread can wait for another",
 }
 
-# The server replaces these, and reports what it does without them.
+# The server can do without these calls, and reports what it does instead.
 MADE_UP_FOR = ("fallocate", "pwritev2", "madvise", "sched_setattr", "prlimit64")
 
 # IORING_REGISTER_FILES, IORING_REGISTER_PROBE, IORING_REGISTER_ENABLE_RINGS: if any is refused, there is no ring.
@@ -72,19 +73,19 @@ def use(server):
 
 
 class EachCall:
-    """`backend` is an `io-backend`."""
+    """`backend` is a value of the directive `io-backend`."""
 
     backend = None
 
     def setUp(self):
         if TARGET.is_without_io_uring:
-            self.skipTest("the filters here are this test's own")
+            self.skipTest("this test installs its own filters")
         if tracing.strace() is None:
             self.skipTest("strace is not installed")
         flags = {"io_backend": self.backend, "appendfsync": "always"}
         found = tracing.calls_of(use, **flags)
         for expected in ("fdatasync", "accept4" if self.backend == "plain" else "io_uring_enter"):
-            self.assertIn(expected, found, "the trace must not rot")
+            self.assertIn(expected, found, "the trace must have it")
         self.calls = {name: call for name, call in found.items() if name not in EXEMPT}
 
     def check_all(self, errno):
@@ -182,7 +183,7 @@ class Later(TestCase):
 
     def setUp(self):
         if TARGET.is_without_io_uring:
-            self.skipTest("the filters here are this test's own")
+            self.skipTest("this test installs its own filters")
         if late_filter.compiler() is None:
             self.skipTest("no C compiler is installed")
 

@@ -1,4 +1,4 @@
-"""A start that lacks something says what, and what can be done about it, in a true sentence."""
+"""A start that lacks something says truthfully what it lacks, and what can be done about it."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ from harness.tool import tool
 from harness.wait import until
 
 SMALL = {"log_segment_size": "1mb", "log_buffers": 4, "log_buffer_size": "64kb", "maxclients": 10}
-# Enough for a server and its clients: a start must succeed with fewer.
+# This is more than a server and its clients need, so a start must succeed with fewer.
 DESCRIPTORS_MAX = 80
 
 
@@ -37,7 +37,8 @@ class Remedies(TestCase):
             server.take_port()
             server.spawn()
             try:
-                # Without spare descriptors no client can connect: this line is printed just before.
+                # Without spare descriptors no client can connect. So the test also takes this line,
+                # which the server prints just before it serves.
                 ready = lambda: "Ready to accept" in server.said() or server.is_serving()
                 until(ready, START_SECONDS, "serving or refusing")
                 return None
@@ -56,9 +57,9 @@ class Remedies(TestCase):
         self.assertIsNone(self.refusal())
 
     def test_too_many_open_files(self):
-        """With each number of descriptors, also for an existing volume."""
+        """Tries each number of descriptors, on a new volume and on an existing one."""
         if TARGET.is_without_io_uring:
-            self.skipTest("what starts the server without io_uring needs descriptors of its own")
+            self.skipTest("the program that starts the server without io_uring needs descriptors itself")
         for backend in ("auto", "plain"):
             refused = 0
             for count in range(4, DESCRIPTORS_MAX):
@@ -109,7 +110,8 @@ class Remedies(TestCase):
             unmount(self.volume)
 
     def test_no_room_for_a_new_volume(self):
-        """With each size that is too small; when it is larger the same directory serves."""
+        """Tries each size that is too small. Once the file system is large enough, the same
+        directory serves."""
         with self.mounted("-t", "tmpfs", "-o", "size=4k", "slimio-test"):
             refused = 0
             for pages in range(1, 2000):
@@ -145,9 +147,9 @@ class Remedies(TestCase):
         self.check_serves()
 
     def test_what_others_own(self):
-        """Where permissions are the cause, the error says so."""
+        """If permissions are the cause, the error says so."""
         if os.geteuid() != 0:
-            self.skipTest("being somebody else needs root")
+            self.skipTest("running as another user needs root")
         os.makedirs(self.volume)
         os.chmod(self.volume, 0o700)
         nobody = 65534

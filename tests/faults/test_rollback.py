@@ -25,7 +25,7 @@ class Rollback(TestCase):
     seconds = 30
 
     def written(self):
-        """A stopped server whose volume has an on-demand snapshot, a root, and a log behind that."""
+        """A stopped server whose volume has an on-demand snapshot, a root, and a log after the root."""
         server = Server(appendfsync="always", log_segment_size="1mb")
         self.addCleanup(server.close)
         with server.client() as client:
@@ -132,6 +132,6 @@ class Rollback(TestCase):
                     self.assertFalse(os.path.exists(path), "a refused volume stays as it is")
                     continue
                 server.start()
-                self.assertIn("is lost" if kind else "is made again", server.said())
+                self.assertIn("is lost" if kind else "is created again", server.said())
                 self.assertEqual(self.values(server), [b"new", b"1", b"1"])
                 self.assertTrue(os.path.exists(path))

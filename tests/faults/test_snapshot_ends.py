@@ -93,7 +93,8 @@ class Ends(TestCase):
                     server.close()
 
     def test_killed_behind_a_rewrite_that_its_log_took_along(self):
-        """The contents of the log at its end are there, and nothing that came after."""
+        """`appendonly no` ends the log during a rewrite. The contents at the log's end are there
+        after the kill, and nothing that came later."""
         server = self.server(appendfsync="always")
         with server.client() as client:
             fill(client)
@@ -157,7 +158,8 @@ class Ends(TestCase):
                     self.assertEqual((status, what in said), (1, True), said)
                     if kind == "wal":
                         self.assertIn(what, refusal(volume=server.volume))
-                        # Repaired, it has everything: looking at it changed nothing.
+                        # Once the bit is repaired, the snapshot has everything, because looking at
+                        # it changed nothing.
                         flip_bit(path, self.damaged_at(held)[part])
                     server.start()
                     with server.client() as client:
@@ -239,7 +241,8 @@ class Memory(TestCase):
         with server.client() as client, server.client() as other:
             for number in range(count):
                 client("SET", f"k:{number}", draw.randbytes(size))
-            # In the turn in which the snapshot begins, so that nothing has been taken yet: the first 8 MB fit.
+            # These requests run in the turn in which the snapshot begins. The snapshot has taken
+            # nothing yet, so the first 8 MB fit.
             flood = [["SET", f"k:{number}", "w"] for number in reversed(range(count))]
             client.send(b"".join(encode(*request) for request in [["BGSAVE"], *flood]))
             self.assertEqual(client.read()[0], b"+")
@@ -251,5 +254,5 @@ class Memory(TestCase):
             self.assertEqual(info["rdb_last_bgsave_status"], "ok")
             self.assertGreater(int(info["snapshot_writes_waited"]), 0)
             self.assertGreater(int(info["rdb_last_cow_size"]), 4 << 20)
-            # One value more than fits, at most.
+            # At most one value more than fits is taken.
             self.assertLess(int(info["rdb_last_cow_size"]), (8 << 20) + 2 * size)

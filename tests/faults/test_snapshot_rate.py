@@ -1,4 +1,4 @@
-"""The rate of a snapshot: `snapshot-rate` while commands are served, and otherwise as fast as it can."""
+"""The rate of a snapshot: `snapshot-rate` while commands are served, otherwise as fast as possible."""
 
 from harness.resp import ReplyError
 from harness.server import Server
@@ -9,9 +9,10 @@ VALUE = "x" * 2000
 KEYS = 4000
 # Eight megabytes would take more than two minutes at this rate.
 SLOW = 64 << 10
-# Slow enough that eight megabytes take some seconds, and at a sixteenth of it longer than a test.
+# At this rate, eight megabytes take some seconds. At a sixteenth of this rate, they take longer
+# than a test.
 RATE = 2 << 20
-# A server takes a pause of 100 ms for the end of the traffic.
+# The traffic must have no pause of 100 ms, because the server would take such a pause for its end.
 PAUSE_SECONDS = 0.05
 
 
@@ -20,8 +21,8 @@ class SnapshotRate(TestCase):
     seconds = 30
 
     def begin(self, client, server):
-        """Begins a snapshot while keys are set, and waits until it is throttled; returns an `Absence`
-        since then."""
+        """Begins a snapshot while keys are set, and waits until the snapshot is throttled. Returns
+        an `Absence` that begins then."""
         fill(client)
 
         def is_held_back():
@@ -60,8 +61,9 @@ class SnapshotRate(TestCase):
             until(lambda: self.all_replaced_without_a_pause(client, server), self.seconds)
 
     def all_replaced_without_a_pause(self, client, server):
-        """Whether no SET has waited, although the snapshot may hold no more than a quarter of the replaced data,
-        and is throttled: at its rate each 50 SETs would wait for a second and a half."""
+        """Whether no SET has waited, although the snapshot is throttled and may hold no more than a
+        quarter of the replaced data. If SETs had to wait for a snapshot of this rate, every 50 of
+        them would wait for a second and a half."""
         # A new snapshot must not begin with data that the last try has replaced.
         until(lambda: server.info()["rdb_bgsave_in_progress"] == "0")
         absence = self.begin(client, server)
@@ -71,7 +73,7 @@ class SnapshotRate(TestCase):
         return absence.seconds < PAUSE_SECONDS
 
     def begin_unasked(self, client, server):
-        """Has the server take a WAL-snapshot by itself, throttled to a rate below `snapshot-rate`."""
+        """Makes the server take a WAL-snapshot by itself, throttled to a rate below `snapshot-rate`."""
         fill(client)
         client("BGREWRITEAOF")
         until(lambda: server.info()["snapshot_rewrites_complete"] != "0")
@@ -89,7 +91,8 @@ class SnapshotRate(TestCase):
         return is_running and info["snapshot_rate_limit_bytes"] == str(rate)
 
     def test_one_that_nobody_asked_for_takes_its_time_until_somebody_waits(self):
-        # A client that is refused while the snapshot runs waits for its end, too.
+        # A client whose request is refused while the snapshot runs also waits for the snapshot's
+        # end.
         for request in (["BGREWRITEAOF"], ["BGSAVE"], ["BGSAVE", "SCHEDULE"]):
             with self.subTest(" ".join(request)):
                 flags = {"auto_aof_rewrite_percentage": 0, "auto_aof_rewrite_min_size": 0}
@@ -126,7 +129,8 @@ class SnapshotRate(TestCase):
             self.begin(client, server)
             complete = saves_complete(server)
             client("FLUSHALL")
-            # The next snapshot has little to take, and does not wait for the pause of the last to end.
+            # The next snapshot has little to take, and does not wait until the pause of the last
+            # one has ended.
             until(lambda: traffic(client) and saves_complete(server) > complete)
 
 

@@ -201,7 +201,8 @@ class Snapshots(TestCase):
             self.assertEqual(client("KEYS", "*"), [b"new"])
 
     def test_what_a_flush_has_ended_is_no_failure(self):
-        """As in Redis, where a failure would stop writes."""
+        """A snapshot that FLUSHALL ends does not count as failed, as in Redis. A failure would stop
+        writes."""
         server = self.server(appendonly="no", save="3600 1")
         with server.client() as client:
             fill(client, 20_000, size=500)
@@ -252,7 +253,7 @@ class Snapshots(TestCase):
                 server.close()
 
     def test_killed_again_and_again_during_snapshots_without_a_log(self):
-        """The last complete snapshot is there, or a newer one."""
+        """After each kill, the data are those of the last complete snapshot or of a newer one."""
         server = self.server(appendonly="no", save="")
         done = 0
         for life in range(1, 7):
@@ -272,7 +273,7 @@ class Snapshots(TestCase):
                 done = max(done, found)
 
     def test_keys_go_for_lack_of_memory_during_a_snapshot(self):
-        """Memory that is held for the snapshot alone does not count: no keys are evicted for it."""
+        """Memory that is held only for the snapshot does not count: no keys are evicted for it."""
         policies = ["noeviction"]
         policies += [f"{which}-{how}" for which in ("allkeys", "volatile") for how in ("lru", "lfu", "random")]
         for policy in [*policies, "volatile-ttl"]:
@@ -350,7 +351,7 @@ class Snapshots(TestCase):
             self.assertEqual(client("EXISTS", "a", "b"), 2)
 
     def test_killed_during_snapshots(self):
-        """Every acknowledged write is there, whatever was running."""
+        """Every acknowledged write is there, whichever snapshot was running."""
         server = self.server(appendfsync="always")
         with server.client() as client:
             fill(client, 5000, size=500)
@@ -399,7 +400,8 @@ class FailingSnapshots(TestCase):
     seconds = 20
 
     def server(self, **flags):
-        # The library sees calls through libc; io_uring's errors are tested on the simulated device.
+        # The preloaded library sees only calls through libc. Errors of io_uring are tested on the
+        # simulated device.
         server = SpoiltServer(io_backend="plain", log_segment_size="1mb", **flags)
         self.addCleanup(server.close)
         return server
@@ -436,7 +438,7 @@ class FailingSnapshots(TestCase):
         return "abc"[min({0, 1, 2} - numbers)]
 
     def test_a_failed_snapshot_that_nothing_asks_for_stops_nobody(self):
-        """As in Redis: only if `save` is set."""
+        """As in Redis, a failed snapshot stops writes only if `save` is set."""
         server = self.server(save="")
         with server.client() as client:
             client("SET", "a", 1)

@@ -1,4 +1,4 @@
-"""No request of one client holds up the others for long, whatever it is."""
+"""No request of one client holds up other clients for long, whatever the request is."""
 
 from faults.stops import Requests, longest_stop
 from harness.server import Server
@@ -7,7 +7,7 @@ from harness.target import TestCase, slimio_only
 LIMIT_MS = 10
 TRIES = 3
 
-# These run queued commands without a break, or have no large form.
+# These commands run queued commands without a break, or have no large form.
 WITHOUT_ROW = {
     "exec", "multi", "discard", "monitor", "quit", "reset",
 }
@@ -23,7 +23,8 @@ class Stops(TestCase):
     def check_half(self, half):
         for name, before, request in list(self.requests.rows())[half::2]:
             with self.subTest(name):
-                # CPU time also grows when other processes use the cores: the best try counts.
+                # CPU time also grows when other processes use the cores, so only the best try
+                # counts.
                 tries = (longest_stop(self.requests, before, request) for _ in range(TRIES))
                 took = next((took for took in tries if took < LIMIT_MS), None)
                 self.assertIsNotNone(took, f"{name} stops others for more than {LIMIT_MS} ms")

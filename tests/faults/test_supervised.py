@@ -55,7 +55,7 @@ class Supervised(TestCase):
         listener = self.listen(f"\0{name}")
         server = self.server(f"@{name}")
         server.start()
-        # Messages from before the end have arrived by then.
+        # Once the server has ended, all messages that it sent have arrived.
         server.terminate()
         listener.setblocking(False)
         with self.assertRaises(BlockingIOError):

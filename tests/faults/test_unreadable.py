@@ -1,5 +1,5 @@
-"""The log's mapped buffers on a disk that is partly unreadable, or goes away: no signal, an error in a
-sentence, and nothing acknowledged is lost."""
+"""The log's mapped buffers on a disk that is partly unreadable, or goes away: no signal ends the server,
+the error is a clear message, and nothing acknowledged is lost."""
 
 import contextlib
 import os
@@ -12,7 +12,8 @@ from harness.target import TestCase, slimio_only
 from harness.wait import until
 
 MIB, PAGE = 1 << 20, 4096
-# The largest value whose record is not made beside the log: it needs a buffer that was not used before.
+# The largest value whose record is made in the log's buffers. Such a record needs a buffer that was
+# not used before.
 LARGE = "x" * MIB
 
 
@@ -100,7 +101,7 @@ class Unreadable:
         self.ends_in_a_sentence(server)
 
     def ends_in_a_sentence(self, server):
-        """Checks a server whose disk does not work any more."""
+        """Checks a server after its disk has stopped working."""
 
         def noticed():
             try:
@@ -138,7 +139,8 @@ class Directory(Unreadable):
 
     @contextlib.contextmanager
     def nothing_cached(self):
-        """Unmounts and mounts the file system, which drops the kernel's cache of it."""
+        """Unmounts and mounts the file system, which drops the kernel's cache of the file
+        system."""
         yield
         unmount(self.mount)
         run("mount", self.device, self.mount)
@@ -168,7 +170,7 @@ class OnDevice(Unreadable, TestCase):
         self.image.spoil((self.start + start, self.start + end))
 
     def test_the_device_shrinks(self):
-        """As a logical volume may: the mapped range is gone."""
+        """The device becomes smaller, as a logical volume may, and the mapped range is gone."""
         server, size = self.server(), self.start + MIB // 4
         self.fill(server)
         os.truncate(self.image.backing, size)
@@ -179,5 +181,6 @@ class OnDevice(Unreadable, TestCase):
     @contextlib.contextmanager
     def nothing_cached(self):
         yield
-        # The last close of the device would drop the cache, but another process may have it open.
+        # The last close of the device would drop the cache, but another process may have the device
+        # open.
         forget(self.volume, 0, 256 * MIB)

@@ -1,4 +1,4 @@
-"""A volume that was changed: it is opened with everything, or refused with a sentence."""
+"""A volume that was changed: it is opened with all data, or refused with a clear message."""
 
 import itertools
 import os
@@ -57,7 +57,7 @@ class Damage(TestCase):
             self.assertEqual(client("SET", "after", "1"), b"OK")
 
     def refused(self, volume, *words):
-        """Checks that a start fails, with a sentence that contains these words, and changes nothing."""
+        """Checks that a start fails, with a message that contains these words, and changes nothing."""
         before = self.sizes(volume)
         said = refusal(volume=volume, **SMALL_LOG)
         for word in words:
@@ -67,7 +67,8 @@ class Damage(TestCase):
         return said
 
     def sizes(self, volume):
-        """Sizes of all files except the lock: that one names its last holder, by a number of any length."""
+        """Sizes of all files except the lock. The lock contains the process id of its last holder,
+        whose length varies."""
         names = [name for name in os.listdir(volume) if name != "lock"]
         return {name: os.path.getsize(os.path.join(volume, name)) for name in names}
 
@@ -95,7 +96,8 @@ class Damage(TestCase):
                 try:
                     server = Server(volume=volume, **SMALL_LOG)
                 except StartError as error:
-                    # Both copies of the last update are damaged: an older one may not silently replace them.
+                    # Both copies of the last update are damaged, and an older copy must not
+                    # silently replace them.
                     self.assertIn("superblock", str(error))
                     self.assertNotIn("panicked", str(error))
                 else:
@@ -190,7 +192,7 @@ class Damage(TestCase):
                     self.assertIn(b"" if force else b"--force", made.stderr)
 
     def test_missing_or_truncated_buffers(self):
-        # Acknowledged writes may be only there.
+        # Some acknowledged writes may be in no other file.
         for size in (None, 0, 4096, 1 << 20, -4096, -1):
             with self.subTest(size):
                 volume = self.volume()

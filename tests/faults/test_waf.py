@@ -67,7 +67,8 @@ class Waf(TestCase):
                 self.assertEqual(os.listdir(folder), ["trace"])
             with open(trace, encoding="utf-8") as file:
                 self.assertEqual(file.read(), "an older one")
-            # A path that is no regular file is written to and not replaced.
+            # If the path names no regular file, the trace is written to it, and no file replaces
+            # it.
             self.said("generate", "--size", "720M", "--repetitions", 1, "--out", "/dev/null")
             self.assertFalse(os.path.isfile("/dev/null"))
 

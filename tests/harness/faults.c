@@ -1,8 +1,9 @@
 /* Preloaded into a server: moves its wall clock, and makes writes and flushes of chosen files fail.
  *
- * What it does stands in a file that the test maps too (named by SLIMIO_TEST_FAULTS), so that it
- * can change while the server runs. All zeros do nothing. Only calls through the C library are
- * seen, so errors reach plain system calls and not io_uring; the clock is the same for both.
+ * The faults are in the file that SLIMIO_TEST_FAULTS names. The test maps this file, too, so that
+ * it can change the faults while the server runs. All zeros mean no fault. This code sees only
+ * calls through the C library. So a server that uses plain system calls gets the errors, and one
+ * that uses io_uring does not; both get the same clock.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -22,7 +23,7 @@ struct faults {
     volatile int64_t clock_shift_s;
     volatile int32_t write_errno;
     volatile int32_t flush_errno;
-    /* A fault hits files whose path ends so. */
+    /* A fault hits files whose path ends with this. */
     char path_end[112];
 };
 

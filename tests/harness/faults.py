@@ -12,7 +12,7 @@ LAYOUT = "<qii112s"
 
 
 class SpoiltServer(Server):
-    """As `Server`; `spoil` sets the faults, also while it runs."""
+    """As `Server`; `spoil` sets the faults, even while the server runs."""
 
     def __init__(self, **options):
         super().__init__(start=False, **options)
@@ -31,7 +31,8 @@ class SpoiltServer(Server):
             raise
 
     def spoil(self, clock_shift=0, write=0, flush=0, path_end=""):
-        """Sets seconds to add to the wall clock, and errors of writes and flushes to files with this path end."""
+        """Sets the seconds to add to the wall clock, and the errors of writes and flushes. Errors
+        hit files whose path ends with `path_end`."""
         self.memory[: struct.calcsize(LAYOUT)] = struct.pack(
             LAYOUT, clock_shift, write, flush, path_end.encode()
         )

@@ -1,4 +1,4 @@
-"""A small file system on a loop device, that can be filled up and has no reserved blocks."""
+"""A small file system on a loop device. It can be filled up, and has no reserved blocks."""
 
 import errno
 import os
@@ -7,7 +7,7 @@ import subprocess
 
 from .loop_device import run
 
-# XFS takes nothing smaller.
+# XFS can't be made on a smaller device.
 SIZE = 320 << 20
 
 MAKE = {
@@ -19,10 +19,10 @@ PACKAGES = {"ext4": "e2fsprogs", "xfs": "xfsprogs", "btrfs": "btrfs-progs"}
 
 
 def mount_kind(test, kind, mount, image):
-    """Makes a file system in `image`, a file or device, and mounts it; the test is skipped where that can't
-    be done. It is unmounted with the test."""
+    """Makes a file system in `image`, a file or device, and mounts it. If that can't be done, the
+    test is skipped. The file system is unmounted at the end of the test."""
     if os.geteuid() != 0:
-        test.skipTest("a file system of one's own needs root")
+        test.skipTest("mounting a file system needs root")
     if shutil.which(MAKE[kind][0]) is None:
         test.skipTest(f"there is no {MAKE[kind][0]}: install {PACKAGES[kind]}")
     with open("/proc/filesystems", encoding="utf-8") as file:
@@ -52,7 +52,8 @@ class SmallFileSystem:
         self.ballast = os.path.join(mount, "ballast")
 
     def write_back(self):
-        """Writes back dirty pages: from here on a store to a mapped page asks the file system."""
+        """Writes back dirty pages: after this, a store to a mapped page asks the file system for
+        space."""
         run("sync", "--file-system", self.mount)
 
     def fill(self):
@@ -83,11 +84,11 @@ class SmallFileSystem:
         return folder
 
     def copy(self, folder, to):
-        """Copies a folder without copying data: both share each block from here on."""
+        """Copies a folder without copying data: the folder and its copy share each block."""
         target = os.path.join(self.mount, to)
         if self.kind == "btrfs":
-            # Except for a snapshot, btrfs shares no blocks between a file that is overwritten in place and
-            # one that is not.
+            # btrfs shares no blocks between a file that is overwritten in place and one that is
+            # not, unless the copy is a snapshot.
             run("btrfs", "-q", "subvolume", "snapshot", folder, target)
         else:
             run("cp", "-r", "--reflink=always", folder, target)

@@ -1,4 +1,4 @@
-"""A loop device that holds its writes up when it is told to, and a place for a volume on it."""
+"""A loop device that can be told to hold up writes, and a place for a volume on it."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from .held_writes import HeldWrites
 from .loop_device import LoopDevice, run
 from .server import Server
 
-# About the smallest device that a volume can be on.
+# A volume needs a device of about this size at least.
 DEVICE_SIZE = 160 << 20
 # mkfs.xfs needs more.
 XFS_SIZE = 320 << 20
@@ -19,10 +19,10 @@ MKFS_OPTIONS = {
 
 
 class HeldDevice:
-    """`path` is the device, `held` holds up what is written to it, and `volume` is the device itself,
-    or a folder on a file system of this kind on it.
+    """`path` is the device, and `held` holds up what is written to the device. `volume` is the
+    device itself; if `file_system` is given, it is a folder on such a file system on the device.
 
-    Goes away with the test; the test is skipped where none can be made.
+    The device goes away with the test. If no such device can be made, the test is skipped.
     """
 
     def __init__(self, test, file_system=None):

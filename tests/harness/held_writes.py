@@ -1,5 +1,5 @@
-"""Writes to a block device that the kernel holds until they are let go, even if the process that made
-them ends: as on a device that hangs."""
+"""Makes the kernel hold up writes to a block device until they are released, as on a device that
+hangs. The writes stay held up even if the process that made them ends."""
 
 import os
 import subprocess
@@ -16,14 +16,14 @@ QUIET_TIMES = 20
 
 
 class HeldWrites:
-    """A cgroup. Writes to `device` by a process that has entered it wait while they are held.
+    """A cgroup. After `hold`, writes to `device` wait if their process has entered the cgroup.
 
-    Goes away with the test; the test is skipped where none can be made.
+    The cgroup goes away with the test. If no such cgroup can be made, the test is skipped.
     """
 
     def __init__(self, test, device):
         if os.geteuid() != 0:
-            test.skipTest("to hold up writes takes root")
+            test.skipTest("holding up writes needs root")
         number = os.stat(device).st_rdev
         self.number = f"{os.major(number)}:{os.minor(number)}"
         self.group, self.is_v2 = self.make_group(test)
@@ -56,7 +56,8 @@ class HeldWrites:
         return test.skipTest(f"no cgroup that holds up writes: {why}")
 
     def hierarchies(self, test):
-        """The mounted hierarchies, and one that is mounted for the test."""
+        """The mounted hierarchies of cgroups. If none of version 1 controls block I/O, one is
+        mounted for the test."""
         with open("/proc/self/mounts") as file:
             mounts = [line.split() for line in file]
         found = [(m[2], m[1], m[3]) for m in mounts if m[2] in ("cgroup", "cgroup2")]

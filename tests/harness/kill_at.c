@@ -2,11 +2,11 @@
  *
  *     kill_at NUMBER every|changing PROGRAM [ARGUMENT]...
  *
- * `changing` counts only calls that change something outside the process: what lies between two of
- * them is the same to whoever comes next. Of many of the same kind behind each other, on the same
- * descriptor, it counts the first few. The calls of all threads are counted together. What this
- * ends with is what the program ended with, so after a kill it is SIGKILL; the last line of its
- * standard error then says where it was. A program that does not come that far ends by itself.
+ * `changing` counts only calls that change something outside the process, because a kill at any
+ * point between two such calls leaves the same state. Of successive calls of the same kind on the
+ * same descriptor, it counts only the first few. The calls of all threads are counted together.
+ * kill_at ends in the way in which the program ended. After a kill it ends by SIGKILL, and the last
+ * line of standard error names the call. A program that makes fewer calls ends by itself.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -22,7 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* How many of a kind are counted behind each other. */
+/* Of successive calls of a kind, at most this number is counted. */
 #define REPEATED_MAX 6
 
 static void fail(const char *what) {
@@ -70,14 +70,14 @@ static int is_changing(const struct __ptrace_syscall_info *call) {
     case SYS_mmap:
         return (args[3] & MAP_SHARED) != 0 && (args[2] & PROT_WRITE) != 0;
     case SYS_io_uring_enter:
-        /* Those that submit something. */
+        /* Only calls that submit something count. */
         return args[1] > 0;
     default:
         return 0;
     }
 }
 
-/* Whether it is one of too many of its kind. */
+/* Whether the call follows too many calls of its kind. */
 static int is_repeated(const struct __ptrace_syscall_info *call) {
     static uint64_t last_nr, last_arg, times;
     if (call->entry.nr != last_nr || call->entry.args[0] != last_arg) {
@@ -89,7 +89,7 @@ static int is_repeated(const struct __ptrace_syscall_info *call) {
 }
 
 static void trace(pid_t thread, int signal) {
-    /* A thread that is gone by now has nothing more to say. */
+    /* A thread may have ended meanwhile. */
     if (ptrace(PTRACE_SYSCALL, thread, NULL, (void *)(intptr_t)signal) != 0 && errno != ESRCH) {
         fail("going on");
     }
@@ -144,7 +144,7 @@ int main(int count, char **words) {
         if (stopped_by == (SIGTRAP | 0x80)) {
             struct __ptrace_syscall_info call;
             long size = ptrace(PTRACE_GET_SYSCALL_INFO, thread, (void *)sizeof call, &call);
-            /* What comes before the program is of no interest. */
+            /* Calls before the program starts are not counted. */
             if (size > 0 && is_running && call.op == PTRACE_SYSCALL_INFO_ENTRY &&
                 (is_every || (is_changing(&call) && !is_repeated(&call))) && ++seen == number) {
                 fprintf(stderr, "kill_at: killed at call %llu, number %llu of the kernel's\n",

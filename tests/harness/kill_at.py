@@ -42,7 +42,8 @@ class Killer:
         return False
 
     def server(self, number, folder, **options):
-        """Starts a server. Returns whether it was killed before it served; it is gone in any case."""
+        """Starts a server. Returns whether the server was killed before it served. In any case it
+        has ended afterwards."""
         address = os.path.join(folder, "notify")
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
             ready.bind(address)

@@ -1,6 +1,6 @@
 /* Preloaded into a server: puts a seccomp filter on all of its threads when it gets SIGUSR2.
  *
- * SLIMIO_TEST_FILTER names a file with the filter's program (`struct sock_filter` after another).
+ * SLIMIO_TEST_FILTER names a file with the filter's program (an array of `struct sock_filter`).
  */
 #define _GNU_SOURCE
 #include <errno.h>

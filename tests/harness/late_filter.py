@@ -23,7 +23,8 @@ __all__ = ["NUMBERS", "FilteredServer", "compiler"]
 
 
 class FilteredServer(Server):
-    """As `Server`; `calls` (names, separated by commas) are refused from `put_filter_on` on."""
+    """As `Server`. Once `put_filter_on` has returned, the kernel refuses `calls` (names, separated
+    by commas)."""
 
     def __init__(self, calls, errno, **options):
         super().__init__(start=False, **options)
@@ -42,7 +43,8 @@ class FilteredServer(Server):
             raise
 
     def put_filter_on(self):
-        """Returns when the filter is in force, or has ended the server."""
+        """Puts the filter on. Returns when the filter is in force, or when it has ended the
+        server."""
         before = self.filters()
         os.kill(self.process.pid, signal.SIGUSR2)
         until(lambda: not self.is_alive() or self.filters() != before, what="the filter")
@@ -56,7 +58,7 @@ class FilteredServer(Server):
             return None
 
     def take_filter_off(self):
-        """Takes effect at the next start."""
+        """From its next start on, the server has no filter."""
         self.launcher = self.bare_launcher
 
 

@@ -1,4 +1,4 @@
-"""A loop device on a file in memory, whose room can run out beneath it."""
+"""A loop device on a file in memory, which can run out of space."""
 
 import os
 import subprocess
@@ -12,15 +12,15 @@ def run(*command):
 
 
 def attach(test, image):
-    """A loop device over an image; it is detached with the test."""
+    """A loop device over an image; it is detached at the end of the test."""
     path = run("losetup", "--find", "--show", image)
     test.addCleanup(run, "losetup", "--detach", path)
     return path
 
 
 def unmount(folder):
-    """Waits until nobody holds the folder: files in a killed process's rings are closed a little after
-    the process is gone."""
+    """Unmounts the folder as soon as nobody uses it. Files that a killed process had in its rings
+    are closed a little after the process has ended."""
 
     def is_unmounted():
         line = ["umount", folder]
@@ -32,7 +32,7 @@ def unmount(folder):
 class LoopDevice:
     """`path` is the device, `image` its backing file, in the folder `mount`.
 
-    Goes away with the test; the test is skipped where none can be made.
+    The device goes away with the test. If no such device can be made, the test is skipped.
     """
 
     def __init__(self, test, mount, size, memory_size):
@@ -52,7 +52,7 @@ class LoopDevice:
             test.skipTest(f"no loop device can be made here: {getattr(error, 'stderr', error)}")
 
     def take_memory_away(self):
-        """Frees the memory behind the device, and takes it up so that nothing can be stored again.
+        """Frees the memory behind the device, and uses it up, so that nothing can be stored again.
 
         Blocks written from now on get an I/O error. Earlier contents read as zeros.
         """

@@ -24,7 +24,8 @@ BPF_LOAD_WORD_ABSOLUTE = 0x20
 BPF_JUMP_EQUAL = 0x15
 BPF_RETURN = 0x06
 
-# Where `struct seccomp_data` has its first argument; each takes eight bytes, the lower half first.
+# The offset of the first argument in `struct seccomp_data`. Each argument takes eight bytes, of
+# which the lower half comes first.
 ARGUMENTS = 16
 
 
@@ -70,7 +71,8 @@ class Program(ctypes.Structure):
 
 
 def install(calls, refusal):
-    """Puts the filter on this process. Other calls that this takes come before the filter is in force."""
+    """Puts the filter on this process. All other calls that are needed for this are made before the
+    filter is in force."""
     libc = ctypes.CDLL(None, use_errno=True)
     code = filter_program(calls, refusal)
     program = Program(len(code) // 8, code)

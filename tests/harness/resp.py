@@ -1,7 +1,8 @@
 """A client that shows what is on the wire.
 
 A raw reply is a pair: the type byte and the payload, nested for aggregates. So `+OK` and `$2 OK`
-differ, and so do the two kinds of null. `Client()` turns them into plain Python values.
+differ, and so do the two kinds of null. Calling a `Client` turns raw replies into plain Python
+values.
 """
 
 import socket
@@ -106,7 +107,8 @@ class Client:
         raise ValueError(f"not a reply: {line!r}")
 
     def closed_by_server(self):
-        """Whether the server ends the connection (waits for that; unread replies are dropped)."""
+        """Waits for the server to end the connection, and returns whether it did. Unread replies
+        are dropped."""
         try:
             while self.stream.read1(1 << 16):
                 pass

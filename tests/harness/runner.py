@@ -12,7 +12,7 @@ from .target import TARGET
 
 FOLDERS = ["clients", "differential", "faults"]
 TEST_SECONDS_MAX = 240
-# `--every-call` takes long.
+# With `--every-call`, a test takes long.
 TEST_SECONDS_MAX_EVERY_CALL = 3600
 
 
@@ -51,7 +51,7 @@ def matches(name, words):
 
 
 def run_class(work):
-    """Runs in a process of its own. Returns (name, outcome, seconds, detail) of each test."""
+    """Runs in a separate process. Returns (name, outcome, seconds, detail) of each test."""
     (module, case_name, tests), way = work
     way.choose()
     case = getattr(importlib.import_module(module), case_name)

@@ -1,4 +1,4 @@
-"""A server process in a folder of its own, on a port of its own."""
+"""A server process with its own folder and port."""
 
 import fcntl
 import os
@@ -18,13 +18,14 @@ STOP_SECONDS = 30
 PORT_TRIES = 5
 
 
-# Below the ports that Linux gives to outgoing connections.
+# These are below the ports that Linux gives to outgoing connections.
 PORTS = range(20_000, 32_000)
 
 
 def reserve_port():
-    """A port, and the open file that keeps other tests from it: a server whose port is taken ends, but
-    a client that connects meanwhile would take another test's server for it."""
+    """A port, and the open file that keeps other tests from it. Without this file, two servers
+    might get the same port. The second server would end, but a client that connects meanwhile would
+    reach another test's server."""
     folder = os.path.join(tempfile.gettempdir(), f"slimio-test-ports-{os.getuid()}")
     os.makedirs(folder, exist_ok=True)
     for _ in PORTS:
@@ -45,10 +46,12 @@ class StartError(Exception):
 
 
 class Server:
-    """Starts on entry, is killed on exit, its folder removed. `flags` are directives.
+    """A server process, which starts when the object is made, unless `start` is false. On exit, the
+    process is killed and its folder is removed.
 
-    `stock` starts the yardstick. `volume` is a folder, a device or an emulated SSD to use
-    instead of a fresh folder: it is not removed. `launcher` is put in front of the command line.
+    `flags` are directives. `stock` starts stock redis-server. `volume` is a folder, a device or an
+    emulated SSD to use instead of a fresh folder, and is not removed. `launcher` is put in front of
+    the command line.
     """
 
     def __init__(self, stock=False, volume=None, launcher=(), start=True, **flags):
@@ -84,7 +87,7 @@ class Server:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(self, seconds=START_SECONDS):
-        """Starts (again, on the same volume) and waits until it serves."""
+        """Starts the server, or starts it again on the same volume. Waits until it serves."""
         for attempt in range(PORT_TRIES):
             self.take_port()
             self.spawn()
@@ -200,7 +203,7 @@ def refusal(seconds=START_SECONDS, **options):
             raise AssertionError(f"killed by signal {-server.process.returncode}: {server.said()}")
         return server.said()
     except StartError:
-        # It ended between the two questions.
+        # The server ended between the two checks.
         return server.said()
     finally:
         server.close()

@@ -1,5 +1,6 @@
-"""An image file with unreadable bytes: a file system of one file in user space, for a loop device on
-top. The kernel's own modules for such devices are missing from most kernels."""
+"""An image file with unreadable bytes, on which a loop device can be made. The image is served by a
+file system in user space that has only this file. The kernel's own modules for such devices are
+missing from most kernels."""
 
 import ctypes
 import errno
@@ -22,7 +23,8 @@ DIRECT_IO = 1
 
 
 class SpoiltImage:
-    """`path` is the image. Goes away with the test, which is skipped where none can be made."""
+    """`path` is the image. It goes away with the test. If no such image can be made, the test is
+    skipped."""
 
     def __init__(self, test, path, size):
         if os.geteuid() != 0:
@@ -60,7 +62,8 @@ class SpoiltImage:
         self.process.wait()
 
     def spoil(self, *ranges):
-        """Sets the ranges of bytes that can't be read from now on; with none, all can be read."""
+        """Sets the ranges of bytes that can't be read from now on; if there are none, all bytes can
+        be read."""
         with open(self.control + ".new", "w", encoding="utf-8") as file:
             file.writelines(f"{start} {end}\n" for start, end in ranges)
         os.replace(self.control + ".new", self.control)

@@ -1,4 +1,5 @@
-"""Which server the tests run against. Set by `run.py`; the runner sets what a `Way` chooses."""
+"""Which server the tests run against. `run.py` sets the server, and the runner sets the `Way` to
+start it."""
 
 import os
 import shlex
@@ -23,7 +24,8 @@ class Target:
 
     @property
     def is_stock(self):
-        """Whether stock redis-server itself is under test: then SlimIO's own tests are skipped."""
+        """Whether stock redis-server itself is under test: in this case, SlimIO's own tests are
+        skipped."""
         return "slimio" not in os.path.basename(self.command[0])
 
     @property
@@ -45,7 +47,7 @@ class Way(NamedTuple):
     """How the server under test is started, and where."""
 
     mark: str
-    """Stands behind the name of a test."""
+    """Appended to the name of a test."""
     launcher: list[str]
     """Put in front of the server's command line."""
     folder: str

@@ -7,7 +7,7 @@ import tempfile
 
 from .server import Server
 
-# Calls that multiplex several operations: the index of the argument that selects one.
+# Calls that have several operations, with the index of the argument that selects the operation.
 KINDS = {"io_uring_register": 1, "fcntl": 1, "ioctl": 1, "fallocate": 1, "madvise": 2, "prctl": 0}
 
 LINE = re.compile(r"^\d+ +\[ *(\d+)\] (\w+)\((.*)")

@@ -21,7 +21,7 @@ def log_path(volume):
 
 
 def copy_offset(volume, copy):
-    """Byte offset of a copy of the superblock: two at the head, two at the end."""
+    """Byte offset of a copy of the superblock. Two copies are at the head, and two at the end."""
     if copy < 2:
         return copy * COPY_SIZE
     return os.path.getsize(superblock_path(volume)) - (COPY_COUNT - copy) * COPY_SIZE

@@ -1,4 +1,4 @@
-"""Waiting for a condition, with a deadline: the only use of the clock in these tests."""
+"""Waiting for a condition, with a deadline."""
 
 import time
 
@@ -13,13 +13,13 @@ def until(condition, seconds=20, what="the condition"):
         if value:
             return value
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{what} did not come true within {seconds} s")
+            raise TimeoutError(f"waited {seconds} s in vain for {what}")
         time.sleep(POLL_SECONDS)
 
 
 class Absence:
-    """How long the test itself did not run, on a busy machine: the longest time between two calls of
-    `look`."""
+    """How long a busy machine kept the test itself from running: the longest time between two calls
+    of `look`."""
 
     def __init__(self):
         self.seconds = 0

@@ -40,7 +40,7 @@ def main(args):
     refusing.install([(number, None) for number in REFUSED], refusal)
     refusing.install([(CLONE3, None)], errno.ENOSYS)
     if not is_refused():
-        raise SystemExit("the filter is in place and io_uring is not refused")
+        raise SystemExit("the filter is in place, but io_uring is not refused")
     os.execvp(args[0], args)
 
 

@@ -1,5 +1,5 @@
-//! Clients in other languages that the black-box tests run against the server: go-redis is built,
-//! Jedis fetched, each in the version that its own file in `tests/clients/` names.
+//! Clients in languages other than Python, for the black-box tests: go-redis is built, and Jedis is
+//! fetched. Each has the version that its own file in `tests/clients/` names.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,15 +18,15 @@ const PROGRAMS: &[(&str, &str)] =
 const COPY_DEPENDENCIES: &str =
     "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies";
 
-/// How often something is fetched before it counts as out of reach.
+/// The number of times that a fetch is tried before it counts as failed.
 const TRIES: u32 = 3;
 
-/// The folder that they are in.
+/// The folder that the clients are in.
 pub(crate) fn dir() -> PathBuf {
     target_dir().join("clients")
 }
 
-/// Installs what is missing, and makes the programs.
+/// Installs the packages that are missing, and makes the clients.
 pub(crate) fn install() -> Result<(), Failure> {
     let missing = PROGRAMS.iter().filter(|(program, _)| !is_installed(program));
     let packages: Vec<&str> = missing.map(|(_, package)| *package).collect();
@@ -41,7 +41,7 @@ pub(crate) fn install() -> Result<(), Failure> {
 fn build_go_redis() -> Result<(), Failure> {
     let mut go = command("go");
     go.current_dir(root().join("tests/clients/go-redis"));
-    // With the installed compiler, and only the modules that go.sum names.
+    // The build uses the installed compiler, and only the modules that go.sum names.
     go.env("GOTOOLCHAIN", "local")
         .args(["build", "-mod=readonly", "-o"])
         .arg(dir().join("go-redis"));
@@ -51,13 +51,14 @@ fn build_go_redis() -> Result<(), Failure> {
 fn fetch_jedis() -> Result<(), Failure> {
     let wanted = root().join("tests/clients/jedis/pom.xml");
     let jars = dir().join("jedis");
-    // Written when everything that it names has been fetched.
+    // This copy of `pom.xml` is written last, so it exists only if all files that it names have
+    // been fetched.
     let got = jars.join("pom.xml");
     let text = fs::read(&wanted).map_err(|error| format!("{}: {error}", wanted.display()))?;
     if fs::read(&got).is_ok_and(|got| got == text) {
         return Ok(());
     }
-    // An older version must not stay on the class path.
+    // An older version of a library must not stay on the class path.
     if jars.exists() {
         fs::remove_dir_all(&jars).map_err(|error| format!("{}: {error}", jars.display()))?;
     }
@@ -68,7 +69,8 @@ fn fetch_jedis() -> Result<(), Failure> {
     fs::write(&got, text).map_err(|error| format!("{}: {error}", got.display()).into())
 }
 
-/// Runs a command that fetches something, up to `TRIES` times: a network may fail for a moment.
+/// Runs a command that fetches something, up to `TRIES` times, because a network may fail for a
+/// moment.
 fn again_and_again(command: &mut Command) -> Result<(), Failure> {
     let mut outcome = run(command);
     for _ in 1..TRIES {

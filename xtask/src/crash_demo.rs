@@ -8,9 +8,9 @@ use slimio_host::Failure;
 use slimio_host::process::{cargo, run, target_dir};
 use slimio_host::server::{Server, read_value};
 
-/// The kill comes at a random moment before this.
+/// The server is killed at a random moment, after at most this long.
 const LIFE_MS_MAX: u64 = 1500;
-/// Requests that may be unanswered: enough that the kill hits many in flight.
+/// Number of requests in flight, which is large so that the kill interrupts many of them.
 const IN_FLIGHT: u64 = 32;
 const READS_AT_ONCE: u64 = 512;
 
@@ -33,13 +33,13 @@ pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
 
     let second = Server::start(&folder.path, &folder.path.join("volume"), policy)?;
     let found = count_back(&second, sent)?;
-    println!("after the restart the server has key:1 … key:{found}, and none behind it");
+    println!("after the restart the server has key:1 … key:{found}, and none after it");
     if found < acknowledged {
         return Err(format!("{} acknowledged writes are missing", acknowledged - found).into());
     }
     println!(
-        "nothing acknowledged was lost; {} more had reached the log when the process died, \
-         their replies had not left",
+        "nothing acknowledged was lost; {} more writes had reached the log when the process died, \
+         before their replies were sent",
         found - acknowledged
     );
     println!(
@@ -47,7 +47,7 @@ pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
         match policy {
             "always" => "would have lost nothing acknowledged either",
             "everysec" => "could have lost at most the last second",
-            _ => "could have lost what the kernel and the device had not yet kept",
+            _ => "could have lost what was not yet durable",
         }
     );
     Ok(())
@@ -82,7 +82,8 @@ fn write_until_killed(server: &mut Server, life: Duration) -> Result<(u64, u64),
     }
 }
 
-/// How many of `key:1` … `key:sent` are there, which must be the first ones.
+/// Counts the keys of `key:1` … `key:sent` that the server has. It is an error if the server lacks
+/// a key before one that it has.
 fn count_back(server: &Server, sent: u64) -> Result<u64, Failure> {
     let mut stream = BufReader::new(server.connect()?);
     let mut found = 0;
@@ -108,7 +109,7 @@ fn count_back(server: &Server, sent: u64) -> Result<u64, Failure> {
     Ok(found)
 }
 
-/// A folder of this process's own, removed at the end.
+/// A folder for this process alone, removed at the end.
 struct Folder {
     path: PathBuf,
 }
@@ -127,7 +128,7 @@ impl Drop for Folder {
     }
 }
 
-/// Good enough to choose a moment.
+/// A random number, good enough to choose a moment.
 fn random() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     now.as_nanos() as u64 ^ u64::from(std::process::id()).wrapping_mul(0x9e37_79b9_7f4a_7c15)

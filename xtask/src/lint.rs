@@ -1,4 +1,4 @@
-//! `cargo x lint`: formatting, clippy, house rules, and two optional tools where installed.
+//! `cargo x lint`: formatting, clippy, house rules, and two optional tools if they are installed.
 
 use slimio_host::Failure;
 use slimio_host::process::{cargo, command, is_installed, run};
@@ -13,7 +13,7 @@ pub(crate) fn verb(_args: &[String]) -> Result<(), Failure> {
     report.finish()
 }
 
-/// The steps, for a report that holds others too.
+/// Adds the steps of `cargo x lint` to a report, which may hold other steps, too.
 pub(crate) fn steps(report: &mut Report) {
     report.step("fmt", |_| run(&mut cargo(["fmt", "--all", "--check"])));
     report.step("clippy", |_| {

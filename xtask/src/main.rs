@@ -1,6 +1,6 @@
-//! `cargo x`: everything a developer runs by name. Without a verb it lists them.
+//! `cargo x`: everything a developer runs by name. Without a verb, it lists all verbs.
 //!
-//! What CI runs is what these verbs run: nothing there that cannot be had here.
+//! CI runs only these verbs, so a developer can run everything that CI does.
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
 mod clients;
@@ -24,7 +24,7 @@ struct Verb {
     run: fn(&[String]) -> Result<(), Failure>,
 }
 
-/// In the order in which a newcomer meets them.
+/// All verbs, in the order in which a newcomer meets them.
 const VERBS: &[Verb] = &[
     verb("setup", "install what the tests need, or say what is missing", setup::verb),
     verb("test", "everything that must be green, with a summary at the end", suites::test),
@@ -34,7 +34,7 @@ const VERBS: &[Verb] = &[
     verb("blackbox", "tests against the binary; words narrow them down", suites::blackbox),
     verb("differential", "random commands against stock redis-server", suites::differential),
     verb("planted", "put each planted bug in and see that a test catches it", planted::verb),
-    verb("sanitize", "Miri and the sanitizers over what is `unsafe`; minutes", sanitize::verb),
+    verb("sanitize", "Miri and the sanitizers on crates with `unsafe`; minutes", sanitize::verb),
     verb(
         "ledger",
         "kill the server under load; nothing acknowledged may be missing",
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
         eprint!("`{name}` is not a verb of cargo x.\n\n{}", list());
         return ExitCode::FAILURE;
     };
-    // What stands behind `--` is for the program that is run in a machine.
+    // Arguments after `--` are for the program that is run in a machine.
     let mut flags = rest.iter().take_while(|arg| *arg != "--");
     if flags.any(|arg| arg == "--help" || arg == "-h")
         && let Some(help) = help(verb, rest)
@@ -94,7 +94,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// What a verb takes that installs or builds much, or hands its flags on to a program: told before.
+/// Help for verbs that install or build much before they run, and for verbs that pass their flags
+/// on to a program.
 fn help(verb: &Verb, rest: &[String]) -> Option<String> {
     let lab = slimio_machine::help();
     let flags = match (verb.name, rest.first().map(String::as_str)) {

@@ -1,9 +1,9 @@
 //! `cargo x peers`: servers of the same protocol, newer than those of Debian stable, to compare
 //! SlimIO with.
 //!
-//! They are packages of Debian unstable, which may need a newer C library than the machine has. So
-//! each is unpacked below the target folder together with all its libraries, and started through
-//! the dynamic loader that came with them. Nothing is installed.
+//! These servers are packages of Debian unstable, which may need a newer C library than the machine
+//! has. So each is unpacked below the target folder together with all its libraries, and started
+//! through the dynamic loader that came with them. Nothing is installed.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,11 +14,11 @@ use slimio_host::Failure;
 use slimio_host::apt::Apt;
 use slimio_host::process::{command, target_dir};
 
-/// The Redis 7 of Debian stable, which the tests need, too.
+/// The Redis 7 of Debian stable, which the tests need as well.
 const DEBIAN_REDIS: &str = "redis-7";
 
 const SUITE: &str = "unstable";
-/// Name of the script in each peer's folder that starts the server.
+/// Name of the script that starts the server, in the folder of each peer.
 const STARTER: &str = "server";
 
 /// A server to compare with.
@@ -62,9 +62,9 @@ pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
     }
 }
 
-/// Turns the argument of `cargo x bench --stock` into that of the load generator. It is the name of
-/// a peer, which is unpacked first if it is not yet, the name of Debian's own Redis, `all` of
-/// these, or a path.
+/// Turns the argument of `cargo x bench --stock` into the one that the load generator takes. The
+/// argument is the name of a peer (which is unpacked first if necessary), the name of Debian's own
+/// Redis, `all` for every one of these, or a path.
 pub(crate) fn stock(word: &str) -> Result<OsString, Failure> {
     if word == DEBIAN_REDIS {
         return Ok(installed("redis-server")?.into_os_string());
@@ -117,7 +117,8 @@ impl Peer {
             "--no-breaks",
             "--no-replaces",
             "--no-enhances",
-            // As if nothing were installed: the machine's own libraries are older.
+            // Makes apt list the libraries as if nothing were installed, because the machine's own
+            // libraries are older.
             "-o",
             "Dir::State::status=/dev/null",
             self.package,
@@ -133,7 +134,7 @@ impl Peer {
             .and_then(|()| fs::set_permissions(&starter, fs::Permissions::from_mode(0o755)))
             .map_err(|error| format!("{}: {error}", starter.display()))?;
         self.check(&starter)?;
-        // It is moved to its place only after it has started once.
+        // The peer is moved to its place only after it has started once.
         drop(fs::remove_dir_all(place));
         fs::rename(&unpacked, place).map_err(|error| format!("{}: {error}", place.display()).into())
     }

@@ -1,8 +1,8 @@
 //! `cargo x planted`: a test that has never failed proves nothing, so bugs are planted on purpose.
 //!
 //! Each line of `crates/planted/planted-bugs.txt` names a bug and the test that must catch it. One
-//! build of a test target holds all bugs, and a variable of the environment chooses: the run is
-//! green only if each test fails with its bug and passes, in the same program, without.
+//! build of a test target contains all bugs, and an environment variable activates one. The run is
+//! green only if each test fails with its bug, and passes without it in the same program.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,7 +16,8 @@ use slimio_host::programs::{self, FEATURE, Program, VARIABLE};
 /// The list of all bugs, relative to the root.
 pub(crate) const LIST: &str = "crates/planted/planted-bugs.txt";
 
-/// Tells tests how long to wait for what must happen, in seconds: with a bug, mostly in vain.
+/// Tells tests how many seconds to wait for an expected event. With a planted bug, this event
+/// usually never comes.
 const PATIENCE: &str = "SLIMIO_PATIENCE_SECONDS";
 const PATIENCE_SECONDS: &str = "8";
 
@@ -35,7 +36,7 @@ pub(crate) struct Test {
     pub(crate) name: String,
 }
 
-/// `cargo x planted [word]…`: with words, only the bugs whose name contains one.
+/// `cargo x planted [word]…`: with words, only the bugs whose name contains one of the words.
 pub(crate) fn verb(words: &[String]) -> Result<(), Failure> {
     let text = fs::read_to_string(root().join(LIST)).map_err(|error| format!("{LIST}: {error}"))?;
     let mut planted = parse(&text).map_err(|sentence| format!("{LIST}:{sentence}"))?;
@@ -61,7 +62,8 @@ pub(crate) fn verb(words: &[String]) -> Result<(), Failure> {
     }
 }
 
-/// What cargo is to build: all that `cargo x test` has built already, or what a few bugs need.
+/// The arguments that tell cargo what to build. If all bugs are chosen, cargo is to build what
+/// `cargo x test` has built already; otherwise, only what the chosen bugs need.
 fn targets(planted: &[Planted], are_all: bool) -> Vec<String> {
     let mut chosen = vec!["--features".to_owned(), FEATURE.to_owned()];
     if are_all {
@@ -81,8 +83,8 @@ fn targets(planted: &[Planted], are_all: bool) -> Vec<String> {
     chosen
 }
 
-/// Runs more tests at a time than there are cores, because with its bug many a test waits for what
-/// never happens. Returns the bugs that were not caught, each with the reason in a few words.
+/// Runs more tests at a time than there are cores, because many tests with a bug wait for an event
+/// that never comes. Returns the bugs that were not caught, each with the reason in a few words.
 fn check_all(programs: &[Program], of_test: BTreeMap<&Test, Vec<&str>>) -> Vec<String> {
     let missed = Mutex::new(Vec::new());
     side_by_side(of_test, 3, |(test, bugs)| {
@@ -104,7 +106,8 @@ fn check_all(programs: &[Program], of_test: BTreeMap<&Test, Vec<&str>>) -> Vec<S
     missed.into_inner().expect("nobody panics with it")
 }
 
-/// `bug package target test`, one per line, no line twice; `#` starts a comment.
+/// Parses lines of the form `bug package target test`. No line may occur twice, and `#` starts a
+/// comment.
 ///
 /// The error begins with the line's number.
 pub(crate) fn parse(text: &str) -> Result<Vec<Planted>, String> {
@@ -163,7 +166,9 @@ fn run_test(programs: &[Program], test: &Test, bug: Option<&str>) -> Result<Outp
     let program = program.ok_or_else(|| format!("{package} has no test target {target}"))?;
     let mut command = command(&program.path);
     command.current_dir(&program.folder).args(["--exact", name]);
-    // Without a bug, too: otherwise a slow machine would pass for a caught bug.
+    // A test waits for the same time with a bug and without. If it waited longer without a bug, a
+    // test with a bug that fails only because the machine is slow would count as a bug that was
+    // caught.
     command.env(PATIENCE, PATIENCE_SECONDS);
     match bug {
         Some(bug) => command.env(VARIABLE, bug),

@@ -1,9 +1,10 @@
-//! `cargo x sanitize`: the crates with `unsafe` in them under the tools that see what it does.
+//! `cargo x sanitize`: runs the crates with `unsafe` code under tools that detect errors of such
+//! code.
 //!
 //! Miri runs the tests whose system calls it can emulate, and tracks what each pointer may point
-//! to; the address and the thread sanitizer run all tests of these crates on the real kernel, and
-//! see the errors of that run. Memory that a kernel may still write to is leaked on purpose, so
-//! leaks are not looked for.
+//! to. The address sanitizer and the thread sanitizer run all tests of these crates on the real
+//! kernel, and see only the errors that occur in that run. Leaks are not looked for, because memory
+//! that a kernel may still write to is leaked on purpose.
 
 use std::process::Command;
 
@@ -15,8 +16,8 @@ const PACKAGES: &[&str] = &["--package", "slimio-ring", "--package", "slimio-dev
 const TOOLCHAIN: &str = "nightly";
 const COMPONENTS: &[&str] = &["miri", "rust-src"];
 
-/// What Miri runs of each crate's unit tests. The others of `device` make files, map them or ask for
-/// priorities, which Miri can't.
+/// For each crate, the unit tests that Miri runs; if no names are given, Miri runs all of them. The
+/// other tests of `device` make files, map them or ask for priorities, which Miri does not support.
 const UNDER_MIRI: &[(&str, &[&str])] = &[
     ("slimio-ring", &[]),
     (
@@ -68,7 +69,7 @@ fn miri(report: &mut Report, package: &str, filters: &[&str]) -> Result<(), Fail
     let mut test = nightly("miri");
     test.args(["miri", "test", "--package", package, "--lib", "--"])
         .args(filters)
-        // The tests look into /proc and read the clock.
+        // The tests read /proc and the clock, which Miri refuses unless its isolation is off.
         .env("MIRIFLAGS", "-Zmiri-disable-isolation");
     run_seeing(&mut test, |line| report.see(line))
 }
@@ -78,7 +79,8 @@ fn sanitized(report: &mut Report, sanitizer: &str) -> Result<(), Failure> {
     let mut test = nightly(sanitizer);
     test.args(["test", "--lib", "--tests", "--target", &host]).args(PACKAGES);
     if sanitizer == "thread" {
-        // Synchronisation within a standard library that is not built with it would not be seen.
+        // The standard library is built with the sanitizer, too, because otherwise synchronisation
+        // within the library would not be seen.
         test.arg("-Zbuild-std");
     }
     test.env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}"));
@@ -86,7 +88,7 @@ fn sanitized(report: &mut Report, sanitizer: &str) -> Result<(), Failure> {
     run_seeing(&mut test, |line| report.see(line))
 }
 
-/// A cargo of the nightly toolchain, with a folder of its own for what it builds.
+/// A cargo of the nightly toolchain, which builds in a separate folder.
 fn nightly(kind: &str) -> Command {
     let mut cargo = command("rustup");
     cargo.args(["run", TOOLCHAIN, "cargo"]);
@@ -94,7 +96,7 @@ fn nightly(kind: &str) -> Command {
     cargo
 }
 
-/// The name of this machine as a target.
+/// The target triple of this machine.
 fn host() -> Result<String, Failure> {
     let output = command("rustup")
         .args(["run", TOOLCHAIN, "rustc", "--print", "host-tuple"])

@@ -1,8 +1,9 @@
 //! What the tests need beyond Rust: stock Redis to compare with, redis-py, clients in other languages
 //! (see `clients.rs`), and what the lab needs (see `lab/machine/src/tools.rs`).
 //!
-//! On Debian and as root it is installed; elsewhere a sentence says what to install by hand. A
-//! server that a package would start on port 6379 is kept from starting: the tests run their own.
+//! If run on Debian and as root, setup installs what is missing. Otherwise a message says what to
+//! install by hand. A server that a package would start on port 6379 is kept from starting, because
+//! the tests run their own.
 
 use std::path::PathBuf;
 
@@ -55,7 +56,8 @@ pub(crate) fn install() -> Result<PathBuf, Failure> {
 
 /// The Python that can import `redis`, if there is one.
 ///
-/// Debian's package serves Debian's Python, which need not be the first on the path.
+/// Debian's package of redis-py works only with Debian's own Python, and another Python may come
+/// first on the path.
 pub(crate) fn python_with_redis() -> Option<PathBuf> {
     let candidates = ["python3".into(), "/usr/bin/python3".into(), venv_python()];
     candidates.into_iter().find(|python| succeeds(command(python).args(["-c", "import redis"])))
@@ -102,15 +104,15 @@ fn missing_packages() -> Vec<&'static str> {
     packages
 }
 
-/// Installs Debian's packages; `by_hand` says what to do where that is not possible.
+/// Installs Debian's packages; `by_hand` says what to do if that is not possible.
 pub(crate) fn install_packages(packages: &[&str], by_hand: &str) -> Result<(), Failure> {
     if !is_installed("apt-get") || !is_root() {
-        // Without redis-py alone a virtual environment will do.
+        // If only redis-py is missing, a virtual environment will do.
         if packages == ["python3-redis"] {
             return Ok(());
         }
         return Err(format!(
-            "{} missing, and only root with apt-get can be helped: {by_hand}",
+            "{} missing, and installing here needs root and apt-get: {by_hand}",
             packages.join(", ")
         )
         .into());
@@ -122,7 +124,8 @@ pub(crate) fn install_packages(packages: &[&str], by_hand: &str) -> Result<(), F
         apt_install(packages)?;
     }
     if server_is_new && is_installed("systemctl") {
-        // Not at the next boot either. Without systemd running this fails, and nothing would start.
+        // The server must not start at the next boot either. If systemd does not run, this command
+        // fails, but then nothing would start the server.
         succeeds(command("systemctl").args(["disable", "redis-server"]));
     }
     Ok(())
@@ -135,7 +138,7 @@ fn apt_install(packages: &[&str]) -> Result<(), Failure> {
         .args(packages))
 }
 
-/// redis-py in an environment of its own under the target folder.
+/// Installs redis-py in a virtual environment below the target folder.
 fn make_venv() -> Result<PathBuf, Failure> {
     let dir = venv_dir();
     let made = succeeds(command("python3").args(["-m", "venv"]).arg(&dir))

@@ -1,18 +1,18 @@
-//! `cargo x sim`: random lives of the storage and of the whole server on simulated disks, for as long
-//! as one likes.
+//! `cargo x sim`: runs the storage and the whole server with random requests and crashes on simulated
+//! disks, for a chosen number of minutes.
 
 use std::process::Child;
 
 use slimio_host::Failure;
 use slimio_host::process::{cargo, run};
 
-/// Tells a test how long it is to go on with new cases, in seconds.
+/// Tells a test for how many seconds to try new cases.
 const VARIABLE: &str = "SLIMIO_SIM_SECONDS";
 
-/// Minutes of a run that names none.
+/// Minutes of a run, unless the argument says otherwise.
 const MINUTES: u64 = 10;
 
-/// Package, test target and test: each has a process of its own.
+/// Package, test target and test. Each test runs in a separate process.
 const LIVES: &[[&str; 3]] = &[
     ["slimio-storage", "suite", "model::what_comes_back_is_what_was_promised"],
     ["slimio-server", "serve", "crashes::what_comes_back_was_in_memory_and_was_promised"],
@@ -24,7 +24,7 @@ pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
         [] => MINUTES,
         [minutes] => minutes
             .parse()
-            .map_err(|_| format!("`{minutes}` is no number of minutes: `cargo x sim 60`"))?,
+            .map_err(|_| format!("`{minutes}` is not a number of minutes: `cargo x sim 60`"))?,
         _ => return Err("want one number of minutes: `cargo x sim 60`".into()),
     };
     for [package, target, _] in LIVES {

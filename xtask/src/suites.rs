@@ -13,7 +13,7 @@ use slimio_host::report::Report;
 
 use crate::{clients, lint, peers, planted, setup};
 
-/// What makes and mounts file systems on a recorded device, and the Debian package each comes in.
+/// Programs that make and mount file systems on a recorded device, and the Debian package of each.
 const FILE_SYSTEM_TOOLS: &[(&str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
@@ -21,16 +21,18 @@ const FILE_SYSTEM_TOOLS: &[(&str, &str)] = &[
     ("losetup", "mount"),
     ("blkdiscard", "util-linux"),
 ];
-/// For each document that is made from the code, a package and the test in it that compares them.
+/// A test for each document that is made from the code, behind the name of its package. The test
+/// compares the document with the code.
 const DOCUMENT_TESTS: &[(&str, &str)] = &[
     ("slimio-storage", "format_md_says_what_the_code_does"),
     ("slimio-server", "configuration_md_says_what_the_table_does"),
 ];
-/// How many lives each policy and each way to die gets, and how many acknowledged units a life has
-/// at most: few, so that this takes seconds. `cargo x ledger` with flags can do more.
+/// The ledger's number of lives for each policy and way to die, and its largest number of
+/// acknowledged units in one life. Both numbers are small, so that the ledger takes only seconds.
+/// `cargo x ledger` takes flags for larger numbers.
 const LEDGER_LIVES: &str = "50";
 const LEDGER_UNITS: &str = "500";
-/// Flags of a server whose log is rewritten again and again by itself, too.
+/// Flags with which the server often rewrites its log even if no client asks for it.
 const OFTEN_REWRITTEN: &str = "--auto-aof-rewrite-min-size 64kb --log-segment-size 1mb";
 
 /// `cargo x test`.
@@ -61,11 +63,13 @@ fn test_steps(report: &mut Report) {
         }
     });
     report.step("cargo test", |report| {
-        // With the planted bugs built in, so that they need no build of their own; none is chosen. Its
-        // own output shows what a passing test skipped.
+        // The planted bugs are built in but inactive, so that they need no separate build. The
+        // output of passing tests is shown, because this output says which parts of the tests were
+        // skipped.
         let args = ["test", "--workspace", "--no-fail-fast", "--features", FEATURE];
         let mut tests = cargo(args);
-        // More at a time than there are cores, because many tests mostly wait.
+        // More tests run at a time than there are cores, because many tests wait for most of their
+        // time.
         tests.env("RUST_TEST_THREADS", (2 * cores()).to_string()).args(["--", "--show-output"]);
         run_seeing(&mut tests, |line| report.see(line))
     });
@@ -78,15 +82,16 @@ fn test_steps(report: &mut Report) {
     if !report.step("build the server", |_| build_server()) {
         return;
     }
-    // They run together, because they mostly wait: the ledger for its disk, the lab for its
-    // machines.
+    // The lab and the ledger run at the same time, because both mostly wait. The ledger waits for
+    // its disk, and the lab waits for its machines.
     report.together(vec![
         ("lab", Box::new(|report| suite.map_or(Ok(()), |suite| suite.run(report)))),
         ("ledger", Box::new(|_| run_ledger())),
     ]);
     let Some(python) = python else { return };
     report.step("write amplification", |report| {
-        // Not where `cargo x waf` keeps its recordings.
+        // The folder is not the one of `cargo x waf`, because this run must not replace the
+        // recordings there.
         run_seeing(waf_command("debug", "waf-quick").arg("--quick"), |line| report.see(line))
     });
     report.step("runtime", |report| {
@@ -113,7 +118,7 @@ pub(crate) fn differential(args: &[String]) -> Result<(), Failure> {
     blackbox(&all)
 }
 
-/// `cargo x ledger [flag]…`: with flags, one run of `slimio-lab ledger` with these.
+/// `cargo x ledger [flag]…`: if flags are given, one run of `slimio-lab ledger` with them.
 pub(crate) fn ledger(args: &[String]) -> Result<(), Failure> {
     build_server()?;
     if args.is_empty() {
@@ -132,7 +137,7 @@ pub(crate) fn bench(args: &[String]) -> Result<(), Failure> {
     run(bench_command("release", "compare").args(slimio).args(args))
 }
 
-/// The same flags with programs in place of the names of peers.
+/// The same flags, with programs instead of the names of peers.
 fn with_peer(args: &[String]) -> Result<Vec<OsString>, Failure> {
     let (mut found, mut args) = (Vec::new(), args.iter());
     while let Some(arg) = args.next() {
@@ -155,8 +160,8 @@ pub(crate) fn trace(args: &[String]) -> Result<(), Failure> {
     run(bench_command("release", "trace").args(args))
 }
 
-/// `cargo x waf [flag]…`: the flags are those of `slimio-lab waf`; `cargo x waf validate`, `tenants` and
-/// `map` are verbs of it that need neither servers nor root.
+/// `cargo x waf [flag]…`: the flags are those of `slimio-lab waf`; `cargo x waf validate`,
+/// `tenants` and `map` run verbs of `slimio-lab` that need neither servers nor root.
 pub(crate) fn waf(args: &[String]) -> Result<(), Failure> {
     if let Some((verb, rest)) = args.split_first()
         && matches!(verb.as_str(), "map" | "tenants" | "validate")
@@ -174,7 +179,8 @@ pub(crate) fn runtime(args: &[String]) -> Result<(), Failure> {
     run(runtime_command("release", "runtime").args(args))
 }
 
-/// The command, with its table and pictures in `folder` below the target folder.
+/// The command `slimio-lab runtime`, with its table and pictures in `folder` below the target
+/// folder.
 fn runtime_command(profile: &str, folder: &str) -> Command {
     let mut command = bench_command(profile, "runtime");
     command.args(["--slimio".into(), program(profile)]);
@@ -182,7 +188,7 @@ fn runtime_command(profile: &str, folder: &str) -> Command {
     command
 }
 
-/// The command, with its recordings in `folder` below the target folder.
+/// The command `slimio-lab waf`, with its recordings in `folder` below the target folder.
 fn waf_command(profile: &str, folder: &str) -> Command {
     let mut command = bench_command(profile, "waf");
     command.args(["--slimio".into(), program(profile)]);
@@ -204,8 +210,8 @@ fn prepare_recorder() -> Result<(), Failure> {
     build_binaries(&["--release"])
 }
 
-/// Each policy, each death; with and without snapshots in the middle. Several at a time: each waits for
-/// its disk, and for servers that start, most of the time.
+/// Runs the ledger for each policy and each way to die, with and without snapshots. Several runs go
+/// on at the same time, because each run mostly waits for its disk and for servers to start.
 fn run_ledger() -> Result<(), Failure> {
     let mut all = Vec::new();
     for policy in ["always", "everysec", "no"] {
@@ -223,7 +229,8 @@ fn run_ledger() -> Result<(), Failure> {
     run_all(all)
 }
 
-/// `cargo x docs`: a test that compares a document with the code writes it when told so.
+/// `cargo x docs`: runs the tests that compare documents with the code. Because UPDATE_EXPECT is
+/// set, each of them writes its document instead.
 pub(crate) fn docs(_args: &[String]) -> Result<(), Failure> {
     for (package, test) in DOCUMENT_TESTS {
         run(cargo(["test", "--quiet", "--package", package, "--tests", test])

@@ -12,7 +12,7 @@ use std::fs;
 use slimio_host::Failure;
 use slimio_host::process::{command, root};
 
-/// A tracked (or not yet tracked, but not ignored) text file.
+/// A text file that git tracks, or that is new and not ignored.
 #[derive(Debug)]
 struct File {
     /// Relative to the root, with `/`.
@@ -47,7 +47,7 @@ pub(crate) fn verb(_args: &[String]) -> Result<(), Failure> {
 
 fn read_files() -> Result<Vec<File>, Failure> {
     let output = command("git")
-        // Accepts any owner of the checkout: nothing of it is run.
+        // git accepts any owner of the checkout, because this command runs nothing from it.
         .args(["-c", "safe.directory=*"])
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .output()
@@ -57,7 +57,8 @@ fn read_files() -> Result<Vec<File>, Failure> {
     }
     let mut files = Vec::new();
     for path in String::from_utf8_lossy(&output.stdout).split_terminator('\0') {
-        // A file may be deleted and still be tracked; a picture is no text.
+        // Two kinds of files are left out: tracked files that are deleted, and files that are not
+        // text, such as pictures.
         if let Ok(text) = fs::read_to_string(root().join(path)) {
             files.push(File { path: path.to_owned(), text });
         }

@@ -8,7 +8,7 @@ pub(crate) fn describe() -> Allocator {
     Allocator { name: name(), bytes, report }
 }
 
-/// As INFO names it.
+/// The allocator's name as INFO shows it.
 fn name() -> &'static str {
     // "5.3.1-0-g81034ce1…"
     match version::read().ok().and_then(|text: &str| text.split('-').next()) {
@@ -18,7 +18,7 @@ fn name() -> &'static str {
 }
 
 fn bytes() -> Option<AllocatorBytes> {
-    // The counters are those of the last epoch.
+    // jemalloc updates its counters only when its epoch advances.
     epoch::advance().ok()?;
     Some(AllocatorBytes {
         allocated: stats::allocated::read().ok()? as u64,
@@ -31,6 +31,6 @@ fn report() -> String {
     let mut text = Vec::new();
     match stats_print::stats_print(&mut text, stats_print::Options::default()) {
         Ok(()) => String::from_utf8_lossy(&text).into_owned(),
-        Err(error) => format!("the allocator says nothing: {error}"),
+        Err(error) => format!("the allocator's statistics cannot be read: {error}"),
     }
 }

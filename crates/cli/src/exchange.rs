@@ -26,10 +26,10 @@ const SAY_EVERY: Duration = Duration::from_secs(1);
 /// `slimio export`
 #[derive(Debug, Args)]
 pub(crate) struct Export {
-    /// Directory or block device that holds the volume
+    /// Directory, NVMe namespace, block device or emulated SSD that holds the volume
     #[arg(long, default_value = "./slimio-data/")]
     volume: String,
-    /// File to write; one that is there is replaced when the new one is complete
+    /// File to write; an existing one is replaced when the new one is complete
     #[arg(long)]
     out: PathBuf,
     /// Version of the RDB format: 10 is that of Redis 7.0
@@ -96,7 +96,8 @@ impl Export {
         Ok(())
     }
 
-    /// Refuses to write among the volume's own files, of which it could replace one.
+    /// Refuses to write into the volume's directory, because the new file could replace one of the
+    /// volume's files.
     fn check_out(&self, volume: &Path) -> Result<(), String> {
         let folder = self.out.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new(".")).canonicalize();
@@ -109,7 +110,8 @@ impl Export {
         }
     }
 
-    /// While a server has the volume open: it pins a snapshot for us, and we read that.
+    /// Exports a volume that a server has open: the server pins a snapshot, and the export reads
+    /// that snapshot.
     fn run_beside(&self, path: &Path, options: ExportOptions) -> Result<Exporter, String> {
         let mut server = Connection::open(&self.server)?;
         if let Some(file) = &self.password_file {
@@ -117,7 +119,8 @@ impl Export {
                 .map_err(|e| format!("cannot read the password from {}: {e}", file.display()))?;
             server.call(&[b"AUTH", without_line_end(&text)])?;
         }
-        // First of all: the server might replace its on-demand snapshot though nobody can read one.
+        // The volume is opened before the server is asked for a snapshot. In the other order, the
+        // server would replace its on-demand snapshot in vain if the volume could not be read here.
         let mut media = slimio_volume::open_beside(path)
             .map_err(|error| volume::explain(&error, &self.volume))?;
         let mut superblock = || {
@@ -130,7 +133,8 @@ impl Export {
             server.call(&[b"SLIMIO", b"PIN", b"LAST"])?
         } else {
             if std::io::stderr().is_terminal() {
-                // It may take as long as reading it does, and has no progress that we see.
+                // The server may need as long to take the snapshot as this program needs to read
+                // it. Meanwhile no progress can be shown.
                 eprintln!("exporting: the server at {} takes a snapshot", self.server);
             }
             server.call(&[b"SLIMIO", b"PIN"])?
@@ -146,15 +150,16 @@ impl Export {
         let mut exporter = Exporter::create(&self.out, options)?;
         let source = SlotSource { device: &mut *device, volume_id: superblock.volume_id, summary };
         export_slot(source, &mut exporter, &mut Progress::new("exporting").heard())?;
-        // The snapshot stays pinned as long as the connection holds.
+        // The server keeps the snapshot pinned as long as the connection is open. So if the server
+        // answers this request, nobody replaced the snapshot while it was read.
         server.call(&[b"PING"]).map_err(|why| {
-            format!("the server took the snapshot back while it was read ({why}); try again")
+            format!("the server released the snapshot while it was read ({why}); try again")
         })?;
         Ok(exporter)
     }
 }
 
-/// What is in a file of one line, whose end may be that of another system.
+/// The text of a file that has one line, without the line ending (`\n` or `\r\n`).
 fn without_line_end(mut text: &[u8]) -> &[u8] {
     while let Some((b'\n' | b'\r', before)) = text.split_last() {
         text = before;
@@ -162,7 +167,8 @@ fn without_line_end(mut text: &[u8]) -> &[u8] {
     text
 }
 
-/// Whether this is the snapshot that the server named: area, number, epoch.
+/// Whether this is the snapshot that the server named. A name has the area, the number and the
+/// epoch of a snapshot.
 fn is_named(summary: &SlotSummary, name: &str) -> bool {
     let area = SlotName::ALL.into_iter().find(|slot| *slot == summary.slot).map(Area::Snapshot);
     let area = area.map_or("", Area::name);
@@ -172,7 +178,8 @@ fn is_named(summary: &SlotSummary, name: &str) -> bool {
 /// `slimio import`
 #[derive(Debug, Args)]
 pub(crate) struct Import {
-    /// Directory or block device to make a volume in; what is there must be empty
+    /// Directory, NVMe namespace, block device or emulated SSD to make a volume in; a volume there
+    /// must be empty
     #[arg(long, default_value = "./slimio-data/")]
     volume: String,
     /// RDB file to read
@@ -200,7 +207,7 @@ impl Import {
         let is_new_folder = !path.exists();
         let result = self.write(&config, &mut keyspace);
         if result.is_err() && is_new_folder && path.is_dir() {
-            // Nothing but what was just made is in it.
+            // The folder holds only what this import has just made.
             let _ = std::fs::remove_dir_all(path);
         }
         result?;
@@ -259,7 +266,7 @@ struct Connection {
     address: String,
 }
 
-/// What a server is reached through.
+/// A stream to a server.
 trait Stream: Read + Write {}
 impl<T: Read + Write> Stream for T {}
 
@@ -272,14 +279,14 @@ impl Connection {
         };
         let stream = stream.map_err(|e| {
             format!(
-                "a server has the volume open, and {address} cannot be reached: {e}; say with \
-                 --server where it listens, or stop it"
+                "a server has the volume open, and {address} cannot be reached: {e}; give its \
+                 address with --server, or stop it"
             )
         })?;
         Ok(Self { stream: BufReader::new(stream), address: address.to_owned() })
     }
 
-    /// Sends a request and returns its reply, a status or a string.
+    /// Sends a request and returns its reply, which must be a status or a string.
     fn call(&mut self, args: &[&[u8]]) -> Result<String, String> {
         let mut request = format!("*{}\r\n", args.len()).into_bytes();
         for arg in args {

@@ -1,4 +1,5 @@
-//! The one binary: `slimio serve` and the tools for a volume. Picks the concrete device.
+//! The one binary: `slimio serve` and the tools for a volume. This program picks the concrete
+//! device.
 
 mod allocator;
 mod exchange;
@@ -18,8 +19,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use slimio_device::{Purpose, explain_refused_calls};
 
-/// jemalloc returns free memory to the system from threads of its own. mimalloc, which is as fast,
-/// returns it in the middle of a `free` (docs/memory.md has the times), and none of it when idle.
+/// jemalloc returns free memory to the system from threads of its own. mimalloc is as fast, but
+/// returns memory during a call of `free` (docs/memory.md says how long that takes), and returns
+/// none while the program is idle.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -33,7 +35,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve: [CONF] [--directive value]..., as redis-server takes them. Without anything: port
+    /// Run the server: [CONF] [--directive value]..., as for redis-server. Without arguments: port
     /// 6379 on this machine, data in ./slimio-data/
     #[command(disable_help_flag = true)]
     Serve {
@@ -47,16 +49,15 @@ enum Command {
     Inspect(tools::Inspect),
     /// Read a whole volume and check it
     Verify(tools::Verify),
-    /// Write the data set of a volume to an RDB file, also while a server has it
+    /// Write the data set of a volume to an RDB file, also while a server has it open
     Export(exchange::Export),
-    /// Make a volume that holds what is in an RDB file
+    /// Make a volume from an RDB file
     Import(exchange::Import),
     /// Go back to the point in time that BGSAVE kept; what was written since is lost
     Rollback(rollback::Rollback),
     /// Show which I/O paths this machine allows, and which one a device would get
     Probe(probe::Probe),
-    /// Write amplification: what an SSD writes to its media for what a host wrote, by replaying traces
-    /// and by formula
+    /// Compute an SSD's write amplification, by replaying traces or by formula
     Waf(waf::Waf),
 }
 
@@ -86,7 +87,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(text) => {
             say(&text);
-            // Name the calls that were refused: the error may come from a filter of system calls.
+            // Name the system calls that were refused, because a filter of system calls may have
+            // caused the error.
             if let Some(refused) = explain_refused_calls(&[Purpose::Serving])
                 && !text.contains(&refused)
             {
@@ -97,13 +99,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says why the program ends. If that fails, on a full disk for example, there is no need to panic.
+/// Says why the program ends. If the text can't be written, for example because a disk is full, the
+/// error is ignored, because it is no reason to panic.
 fn say(text: &str) {
     let _: io::Result<()> = writeln!(io::stderr(), "slimio: {text}");
 }
 
-/// Parses the command line of a tool. Its warnings, for example that it waits for a volume, go to
-/// standard error.
+/// Parses the command line of a tool. The tool's warnings, for example that it waits for a volume,
+/// go to standard error.
 fn tool() -> Command {
     let command = Cli::parse().command;
     // This can't fail, because no file is opened.
@@ -117,8 +120,8 @@ fn asks_for_version(args: &[OsString]) -> bool {
     matches!(&args[behind.min(args.len())..], [arg] if arg == "-v" || arg == "-V" || arg == "--version")
 }
 
-/// The arguments of `serve`, which have redis-server's form rather than clap's. `serve` is also
-/// what runs when no command is named.
+/// The arguments of `serve`, which have redis-server's form rather than clap's. If no command is
+/// given, `serve` runs.
 fn serve_args(args: &[OsString]) -> Option<&[OsString]> {
     let Some(first) = args.get(1) else { return Some(&[]) };
     match first.as_bytes() {
@@ -131,9 +134,9 @@ fn serve_args(args: &[OsString]) -> Option<&[OsString]> {
     }
 }
 
-/// Whether the first argument is a configuration file, as redis-server takes one: a path, also one
-/// that does not exist, or a file that is there. The name of a command is never taken for a file,
-/// whatever files are there.
+/// Whether the first argument names a configuration file, as redis-server's first argument does. It
+/// does so if it looks like a path, even if no such file exists, or if a file has this name. If the
+/// argument is the name of a command, it does not count as a file, even if such a file exists.
 fn is_configuration(arg: &OsStr) -> bool {
     let is_command = || Cli::command().get_subcommands().any(|command| arg == command.get_name());
     let is_path = arg.as_bytes().contains(&b'/') || arg.as_bytes().ends_with(b".conf");

@@ -21,7 +21,7 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    /// Shows it.
+    /// Shows what the machine or the device allows.
     ///
     /// # Errors
     /// When the device can't be used at all.
@@ -41,15 +41,15 @@ fn machine() {
         Err(refused) => say(&format!("io_uring: no: {refused}")),
     }
     match slimio_ring::probe_wide() {
-        Ok(_) => say("commands of the NVMe driver through it: yes"),
-        Err(refused) => say(&format!("commands of the NVMe driver through it: no: {refused}")),
+        Ok(_) => say("NVMe passthrough through io_uring: yes"),
+        Err(refused) => say(&format!("NVMe passthrough through io_uring: no: {refused}")),
     }
     match explain_refused_calls(&[Purpose::Serving, Purpose::Epoll]) {
         None => say("plain system calls and epoll: yes"),
         Some(refused) => say(&format!("plain system calls and epoll: no: {refused}")),
     }
     for call in refused_calls(|purpose| matches!(purpose, Purpose::Better { .. })) {
-        say(&format!("not as good as it could be: {call}"));
+        say(&format!("could be better: {call}"));
     }
     say(&format!("block size: {LBA_SIZE}"));
 }
@@ -58,10 +58,10 @@ fn machine() {
 fn without(features: Features) -> String {
     let Features { deferred, cooperative, multishot_accept, multishot_receive } = features;
     let lacks: Vec<&str> = [
-        (deferred, "completions only when they are waited for (6.1)"),
+        (deferred, "completions only while the server waits for them (6.1)"),
         (cooperative, "completions that interrupt nobody (5.19)"),
         (multishot_accept, "one accept for many connections (5.19)"),
-        (multishot_receive, "one receive for much data (6.0)"),
+        (multishot_receive, "one receive for many arrivals of data (6.0)"),
     ]
     .into_iter()
     .filter_map(|(has, what)| (!has).then_some(what))
@@ -69,13 +69,13 @@ fn without(features: Features) -> String {
     if lacks.is_empty() {
         return "with all features that the server uses".into();
     }
-    format!("but this kernel lacks: {}; that costs some system calls more", lacks.join("; "))
+    format!("but this kernel lacks: {}; that costs some more system calls", lacks.join("; "))
 }
 
 fn device(path: &Path) -> Result<(), String> {
     let refused = |error: &OpenError| explain(error, &path.display().to_string());
     let mut device = open_whole(path, PathOptions::default()).map_err(|error| refused(&error))?;
-    // What is in force is known for certain once a path was opened.
+    // How the device is reached is certain only after a path to it was opened.
     drop(device.open_path().map_err(|error| refused(&error))?);
     for (name, value) in device.facts() {
         say(&format!("{name}: {value}"));
@@ -100,7 +100,7 @@ fn device(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// What the device would be used as if that were refused.
+/// How the device would be used if its present I/O path were refused.
 fn below(path: &Path, device: &dyn WholeDevice) -> String {
     if device.describe().starts_with("NVMe passthrough") {
         let block = block_device_of(path).unwrap_or_else(|_| path.to_path_buf());

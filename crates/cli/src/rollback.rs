@@ -36,7 +36,7 @@ impl Rollback {
         let has_newer = !matches!(&found.log, Ok(report) if report.records == 0);
         if is_root && !has_newer {
             say(&format!(
-                "nothing to do: {} is the root, and nothing is behind it",
+                "nothing to do: {} is the root, and the log behind it is empty",
                 name(&back_to)
             ));
             return Ok(());
@@ -54,7 +54,7 @@ impl Rollback {
         let mut heard = Progress::new("reading").heard();
         let report = roll_back(&mut storage, accept_device, &mut heard)?;
         say(&report.to_string());
-        say("the on-demand snapshot is the root; start the server as always");
+        say("the on-demand snapshot is now the root; start the server as usual");
         Ok(())
     }
 }
@@ -68,7 +68,7 @@ fn name(summary: &SlotSummary) -> String {
     format!("the {kind} in {area}, {entry_count} entries, {age_s} s old, LSN {lsn}")
 }
 
-/// What a rollback loses, a line each.
+/// What a rollback loses: one line for each thing.
 fn lost(found: &Inspection, back_to: &SlotSummary) -> Vec<String> {
     let held = found.slots.iter().map(|(held, _)| held);
     let mut lines: Vec<String> =

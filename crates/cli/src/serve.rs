@@ -35,14 +35,16 @@ pub(crate) fn run(args: &[impl AsRef<OsStr>]) -> Result<(), String> {
         })?;
     }
     if let Ok(here) = std::env::current_dir() {
-        // Shown and written as a path that is the same from everywhere.
+        // The path is made absolute for `CONFIG GET` and `CONFIG REWRITE`.
         config.set("dir", here.into_os_string().into_vec()).map_err(|e| e.to_string())?;
     }
-    // Only now: as in Redis, the file is in that directory.
+    // Logging begins after the change of directory because, as in Redis, a relative `logfile` is in
+    // `dir`.
     slimio_server::logging::init(config.choice("loglevel"), config.path("logfile"))
         .map_err(|e| e.to_string())?;
     let (stop, signal) = UnixStream::pair().map_err(|e| explain_system("watch signals", &e))?;
-    // Opening may wait for a volume, and nobody looks at the socket meanwhile.
+    // Opening may wait for a volume. Meanwhile nobody reads the signals from the socket. So until
+    // the volume is open, a signal ends the process at once.
     let is_opening = Arc::new(AtomicBool::new(true));
     for number in [SIGTERM, SIGINT] {
         register_conditional_shutdown(number, 0, is_opening.clone())
@@ -67,7 +69,7 @@ pub(crate) fn run(args: &[impl AsRef<OsStr>]) -> Result<(), String> {
         }
     });
     if has_pidfile {
-        // It may be gone already.
+        // The file may be gone already.
         let _ = std::fs::remove_file(&pidfile);
     }
     result
@@ -108,7 +110,8 @@ fn open_volume(config: &Config) -> Result<Storage, String> {
     Ok(storage)
 }
 
-/// Raises the limit of open files for this many clients, besides our own files.
+/// Raises the limit of open files, so that it suffices for this many clients and the server's own
+/// files.
 fn raise_file_limit(clients: u64) {
     use rustix::process::{Resource, Rlimit, setrlimit};
     const OWN_FILES: u64 = 64;
@@ -127,7 +130,7 @@ fn raise_file_limit(clients: u64) {
     }
 }
 
-/// Tells systemd that commands are served, if it listens.
+/// Tells systemd that commands are served, if systemd has named a socket for this message.
 fn notify_systemd() {
     let Ok(path) = std::env::var("NOTIFY_SOCKET") else { return };
     let sent = UnixDatagram::unbound().and_then(|socket| {

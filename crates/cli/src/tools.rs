@@ -31,7 +31,7 @@ impl VolumeArg {
         volume::open(&self.volume, PathOptions::default(), create, u64::MAX)
     }
 
-    /// The volume, which must be there.
+    /// Opens the volume, which must exist.
     pub(crate) fn open_existing(&self) -> Result<Storage, String> {
         let storage = self.open(false)?;
         if storage.exists {
@@ -81,8 +81,9 @@ pub(crate) struct Verify {
     volume: VolumeArg,
 }
 
-/// Prints a line of the answer. Ends the program when nobody reads any more, as behind `| head`,
-/// and with an error when the line can't be written: the caller may leave nothing half done.
+/// Prints a line of the tool's output. If nobody reads the output any more, as with `| head`, the
+/// program ends. If the line can't be written for another reason, the program ends with an error.
+/// So call this function only when no work is half done.
 pub(crate) fn say(line: &str) {
     let Err(error) = writeln!(io::stdout(), "{line}") else { return };
     if error.kind() == io::ErrorKind::BrokenPipe {
@@ -92,7 +93,8 @@ pub(crate) fn say(line: &str) {
     exit(1);
 }
 
-/// Prints a line about something still to be done, which is done even if nobody reads the line.
+/// Prints a line about work that is still to be done. Errors are ignored, because the work must be
+/// done even if nobody reads the line.
 pub(crate) fn announce(line: &str) {
     let _: io::Result<()> = writeln!(io::stdout(), "{line}");
 }
@@ -132,7 +134,8 @@ impl Verify {
     }
 }
 
-/// Opens an existing emulated SSD, with a view into it; `None` when `spec` does not name one.
+/// Opens the volume on an existing emulated SSD, together with a [`DriveWatch`] of the drive.
+/// Returns `None` if `spec` does not name an emulated SSD.
 fn open_watched(spec: &str) -> Result<Option<(Storage, DriveWatch)>, String> {
     let Some(options) = spec.strip_prefix(PREFIX) else { return Ok(None) };
     let options = DriveOptions::parse(options, Clock::Virtual)
@@ -140,12 +143,12 @@ fn open_watched(spec: &str) -> Result<Option<(Storage, DriveWatch)>, String> {
     let (storage, watch) = slimio_volume::open_watched(Path::new(spec), options)
         .map_err(|error| volume::explain(&error, spec))?;
     if !storage.exists {
-        return Err(format!("there is no SlimIO volume in {spec}; serve one from it first"));
+        return Err(format!("there is no SlimIO volume in {spec}; start a server on it first"));
     }
     Ok(Some((storage, watch)))
 }
 
-/// What a volume that was last written on another device means for a start.
+/// The line about a volume that was last written on another device.
 const IS_A_COPY: &str = "a copy: a server starts on it only with --volume-identity accept";
 
 fn describe(copy: &SuperblockCopy) -> String {
@@ -158,7 +161,7 @@ fn describe(copy: &SuperblockCopy) -> String {
     }
 }
 
-/// The superblock in force as names and numbers.
+/// The fields of the superblock that counts, each as a name and a number.
 fn fields(superblock: &Superblock) -> Vec<(&'static str, u64)> {
     let Superblock { geometry, start, cut, .. } = superblock;
     vec![
@@ -214,7 +217,7 @@ fn as_text(name: &str, found: &Inspection) -> String {
     lines.join("\n")
 }
 
-/// The extents of the areas, on a device.
+/// The extents of the areas, if the volume is on a device.
 fn extents(found: &Inspection) -> Option<&ExtentMap> {
     found.superblock.as_ref()?.extents.as_ref()
 }

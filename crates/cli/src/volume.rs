@@ -6,7 +6,7 @@ use slimio_device::{OpenError, PathOptions};
 use slimio_server::open_remedy;
 use slimio_storage::Storage;
 
-/// Opens the volume that `spec` names, making a directory that is missing if `create`. The log's
+/// Opens the volume that `spec` names. If `create` is set, a missing directory is made. The log's
 /// area does not grow beyond `wal_size_max` bytes.
 ///
 /// # Errors
@@ -21,7 +21,7 @@ pub(crate) fn open(
         .map_err(|error| explain(&error, spec))
 }
 
-/// As [`open`], for a device. Every operation on it is recorded in the file `trace`.
+/// As [`open`], for a device. Every operation on the device is recorded in the file `trace`.
 ///
 /// # Errors
 /// A sentence with a remedy.

@@ -1,4 +1,4 @@
-//! `slimio waf`: write amplification of recorded traces, by formula, and of made-up streams.
+//! `slimio waf`: write amplification of recorded or generated traces, and by formula.
 
 mod compare;
 mod generate;
@@ -42,7 +42,7 @@ impl Waf {
             Some(Experiment::Generate(generate)) => generate.run(),
             None if self.model => self.drive.run(self.spare),
             None if self.traces.is_empty() => Err("name a trace to replay (cargo x trace \
-                 records one), --model, or an experiment of slimio waf --help"
+                 records one), or use --model or a command of slimio waf --help"
                 .into()),
             None => self.traces.run(self.spare),
         }

@@ -1,4 +1,5 @@
-//! Measures durable overwrites of a file, by size, operations in flight and engine.
+//! Measures durable overwrites of a file, for several sizes, numbers of operations in flight, and
+//! engines.
 //!
 //! `cargo run --release --package slimio-device --example durable_writes -- DIRECTORY`
 
@@ -12,7 +13,7 @@ use slimio_device::{
     PlacementId, Token,
 };
 
-/// Blocks of the file that is overwritten.
+/// Number of blocks of the file that is overwritten.
 const FILE_LBAS: u64 = 16_384;
 
 /// How long each measurement takes.
@@ -45,7 +46,8 @@ fn measure(place: &Path, engine: EngineChoice) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Writes every block once, so that all later writes are overwrites to the file system.
+/// Writes every block once, so that all later writes overwrite blocks that the file system has
+/// allocated.
 fn fill(device: &mut dyn Device) {
     let mut buffer = Some(Buffer::zeroed(256));
     let mut completions = Vec::new();
@@ -61,8 +63,8 @@ fn write(lba: u64, buffer: Buffer) -> Op {
     Op::Write { lba: Lba(lba), buffer, placement: PlacementId::default(), durable: true }
 }
 
-/// Durable writes per second. A write that is kicked before it is waited for is never made by a
-/// plain call of the waiting thread.
+/// Measures durable writes per second. If `is_kicked` is set, each write is handed to the engine
+/// before this thread waits, so this thread never makes the write itself by a plain system call.
 fn rate(device: &mut dyn Device, lbas: usize, depth: usize, is_kicked: bool) -> f64 {
     let mut idle: Vec<Buffer> = (0..depth).map(|_| Buffer::zeroed(lbas)).collect();
     let mut completions = Vec::new();

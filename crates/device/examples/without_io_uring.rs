@@ -1,4 +1,4 @@
-//! Runs a command under a seccomp filter that forbids io_uring, as Docker's default one does.
+//! Runs a command under a seccomp filter that forbids io_uring, as Docker's default filter does.
 //!
 //! `cargo run --package slimio-device --example without_io_uring -- COMMAND [ARGUMENT]…`
 
@@ -21,7 +21,8 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Makes every system call of io_uring fail with `EPERM`, in this thread and what it starts.
+/// Makes every system call of io_uring fail with `EPERM`, in this thread and in the threads and
+/// processes that it starts.
 ///
 /// # Panics
 /// When the kernel takes no filter.
@@ -30,7 +31,8 @@ pub(crate) fn forbid_io_uring() {
     fail(&calls, libc::EPERM);
 }
 
-/// Makes system calls fail with an error number, in this thread and what it starts.
+/// Makes system calls fail with an error number, in this thread and in the threads and processes
+/// that it starts.
 ///
 /// # Panics
 /// When the kernel takes no filter.

@@ -1,11 +1,13 @@
-//! Writes blocks one after the other, each durable before the next, and prints how long one takes:
-//! as a program does that appends to a log and flushes it, and as this crate's back ends do.
+//! Writes blocks one after the other, each durable before the next, and prints how long one write
+//! takes. It either appends to a file and flushes it, as many programs write a log, or it
+//! overwrites blocks through one of this crate's back ends.
 //!
 //! `cargo run --release --package slimio-device --example write_time -- WAY PATH [COUNT [MARKER]]`
 //!
-//! `WAY` is `append`, `preallocated` (`PATH` is an empty directory for both), `block` or
-//! `passthrough` (`PATH` is a device, whose contents are lost). `MARKER` is the kernel's
-//! `trace_marker`: it gets a line before the first write and one after the last.
+//! `WAY` is `append`, `preallocated`, `block` or `passthrough`. For the first two, `PATH` is an
+//! empty directory; for the last two, `PATH` is a device, whose contents are lost. `MARKER` is the
+//! file `trace_marker` of the kernel: a line is written to it before the first write and after the
+//! last.
 
 #![expect(clippy::print_stdout, reason = "it prints what it has measured")]
 
@@ -20,7 +22,7 @@ use slimio_device::{
     PlacementId, Token, WholeDevice as _,
 };
 
-/// Blocks that are written over and over, as segments of a log are.
+/// Number of blocks that are overwritten again and again, as the segments of a log are.
 const LBA_COUNT: u64 = 1024;
 const FILE_NAME: &str = "log";
 
@@ -43,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "passthrough" => {
             overwrite(&mut *NvmeDevice::open(path, options)?.open_path()?, count, marker)
         }
-        _ => Err(format!("there is no way {way}").into()),
+        _ => Err(format!("unknown way: {way}").into()),
     }
 }
 
@@ -59,7 +61,7 @@ fn append(directory: &Path, count: u64, marker: Option<&Path>) -> Result<(), Box
     })
 }
 
-/// Writes over blocks that were written before, past the page cache.
+/// Overwrites blocks, bypassing the page cache. The blocks are written once before the measurement.
 fn overwrite(
     device: &mut dyn Device,
     count: u64,
@@ -77,7 +79,7 @@ fn overwrite(
     })
 }
 
-/// One durable write, waited for.
+/// Makes one durable write and waits for it.
 fn run(
     device: &mut dyn Device,
     lba: Lba,

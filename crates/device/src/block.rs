@@ -21,33 +21,36 @@ use crate::{
     WriteCache, calls, holders, identity, sys,
 };
 
-/// A block device that the kernel gives to no other program as long as this lives: it is neither
-/// mounted, nor in a volume group, nor held by another one of these.
+/// A block device that the kernel gives to no other program as long as this value lives. The device
+/// is neither mounted, nor in a volume group, nor held by another `BlockDevice`.
 pub struct BlockDevice {
     path: PathBuf,
-    /// Opened exclusively. All paths go through it: no other opening can have operations in flight
-    /// when it is closed.
+    /// The device, opened exclusively. All paths use this open file, so that the device stays
+    /// claimed until the last of their operations has ended.
     claim: Claim,
     size: u64,
     write_cache: WriteCache,
     engine: Engine,
-    /// Its write streams, as placements; none where operations can't name them.
+    /// The device's write streams, as placements. The list is empty if operations can't name a
+    /// stream.
     streams: Vec<PlacementId>,
     options: PathOptions,
     bulk: Bulk,
     mapped: Arc<MappedRange>,
-    /// Why it is not reached by NVMe passthrough, and whether that was tried.
+    /// Why the device is not reached by NVMe passthrough, and whether passthrough was tried.
     no_passthrough: (String, bool),
 }
 
 impl BlockDevice {
-    /// Takes a block device. Nothing on it is changed. While the kernel still has operations of a
-    /// process that has ended, waits for them, minutes if it must, and says so in the log.
+    /// Opens a block device exclusively. Nothing on it is changed. If operations of a process that
+    /// has ended are still in flight on it, waits for them, for minutes if necessary, and logs the
+    /// wait.
     ///
     /// # Errors
-    /// [`OpenError::InUse`] when something has it, [`OpenError::StillInFlight`] when those operations do
-    /// not end, [`OpenError::Unsuitable`] when it is no block
-    /// device or its sectors are larger than our blocks.
+    /// [`OpenError::InUse`] when a process has the device open; [`OpenError::StillInFlight`] when
+    /// the operations in flight do not end. [`OpenError::Unsuitable`] when the kernel uses the
+    /// device (for example, because it is mounted), when it is no block device, or when its sectors
+    /// are larger than [`LBA_SIZE`].
     pub fn open(path: &Path, options: PathOptions) -> Result<Self, OpenError> {
         let failed = |doing| move |error: io::Error| OpenError::io(doing, path, &error);
         let metadata = path.metadata().map_err(failed("looking at"))?;
@@ -67,7 +70,8 @@ impl BlockDevice {
         let size = sys::block_device_size(holder).map_err(failed("measuring"))?;
         let write_cache = write_cache_of_block_device(holder).map_err(failed("looking at"))?;
         let engine = Engine::choose(options.engine);
-        // Only operations of io_uring can name them, and buffered writes lose them.
+        // Only operations of io_uring can say which write stream they use. A buffered write loses
+        // this information.
         let has_streams = options.direct && matches!(engine, Engine::Uring);
         let count =
             if has_streams { write_streams(holder).map_err(failed("looking at"))? } else { 0 };
@@ -96,7 +100,7 @@ impl BlockDevice {
         })
     }
 
-    /// Says why it is not reached by NVMe passthrough, and whether that was tried.
+    /// Notes why the device is not reached by NVMe passthrough, and whether passthrough was tried.
     pub(crate) fn without_passthrough(self, why: String, was_tried: bool) -> Self {
         Self { no_passthrough: (why, was_tried), ..self }
     }
@@ -212,8 +216,9 @@ pub(crate) const PERMISSION_REMEDY: &str = "install the udev rule dist/60-slimio
 /// How often to look for the holder of a device that is not free.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Opens a block device exclusively, with these additional flags. While it is busy and no holder
-/// can be found, waits: the kernel keeps it for operations in flight of a process that has ended.
+/// Opens a block device exclusively, with these additional flags. If the device is busy and no
+/// holder can be found, waits, because operations of a process that has ended may still be in
+/// flight and keep the device busy.
 pub(crate) fn claim(path: &Path, flags: i32) -> Result<Claim, OpenError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(libc::O_EXCL | flags);
@@ -229,11 +234,13 @@ pub(crate) fn claim(path: &Path, flags: i32) -> Result<Claim, OpenError> {
         }
         Err(error) => Err(refused(path, &error)),
     })?;
-    // Processes that may look at our descriptors do not need this.
+    // `show` takes a second lock on the device. Only processes that may not look at our descriptors
+    // need that lock, so a failure to take it does no harm.
     Ok(Claim::of(file, holders::show(path).ok()))
 }
 
-/// Fails with the holder of a device, if that can be found out.
+/// Fails if it finds out that somebody holds the device. The error names the holder, if it is
+/// known.
 fn refuse_if_held(path: &Path) -> Result<(), OpenError> {
     let found = holders::in_kernel(path);
     if !found.is_empty() {
@@ -245,7 +252,7 @@ fn refuse_if_held(path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// What an error of opening a device means.
+/// The [`OpenError`] for the kernel's error when a device was to be opened.
 pub(crate) fn refused(path: &Path, error: &io::Error) -> OpenError {
     match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => {

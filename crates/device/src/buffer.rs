@@ -1,4 +1,4 @@
-//! Memory for transfers: aligned for direct I/O, whole blocks long.
+//! Memory for transfers. It is aligned for direct I/O, and its length is a whole number of blocks.
 
 #![expect(unsafe_code, reason = "memory for the kernel to read and write is raw")]
 
@@ -13,12 +13,13 @@ use crate::mapped::Mapping;
 use crate::pool::Pool;
 use crate::{LBA_SIZE, sys};
 
-/// DMA-aligned memory whose length is whole LBAs, at least one.
+/// DMA-aligned memory whose length is a whole number of LBAs, at least one LBA.
 ///
-/// It is private memory, its own or from the pool that [`Device::buffer`](crate::Device::buffer)
-/// takes from, or a piece of a [`MappedFile`](crate::MappedFile). Its length may be set anywhere
-/// from one block to its capacity, so that part of a large buffer can be transferred; the bytes
-/// behind the length stay as they are.
+/// The memory is either private or a piece of a [`MappedFile`](crate::MappedFile). Private memory
+/// is allocated for the buffer alone, or comes from the pool that
+/// [`Device::buffer`](crate::Device::buffer) uses. The length may be set anywhere from one block to
+/// the capacity, so that part of a large buffer can be transferred; the bytes after the length stay
+/// as they are.
 pub struct Buffer {
     memory: NonNull<u8>,
     len_lbas: usize,
@@ -26,24 +27,25 @@ pub struct Buffer {
     owner: Owner,
 }
 
-/// Private memory of at least this many blocks (1 MiB) comes from the kernel, and goes back there
-/// at once: an allocator would keep it for the next buffer.
+/// Private memory of at least this many blocks (1 MiB) comes directly from the kernel, and goes
+/// back to the kernel as soon as the buffer is dropped. An allocator would keep such memory for the
+/// next buffer.
 const OWN_PAGES_LBAS_MIN: usize = 256;
 
-/// Who gives the memory back.
+/// Who gives the memory back, and to whom.
 enum Owner {
-    /// This buffer: from the allocator, with [`layout`].
+    /// The buffer gives the memory back to the allocator, with [`layout`].
     Heap,
-    /// This buffer: from the kernel.
+    /// The buffer gives the memory back to the kernel.
     Pages,
-    /// The mapping, when its last buffer is gone.
+    /// The mapping gives the memory back to the kernel when the mapping's last buffer is gone.
     Mapped { mapping: Arc<Mapping>, index: usize },
-    /// The pool, which reuses this buffer's place.
+    /// The buffer gives the memory back to the pool, which reuses it.
     Pooled { pool: Arc<Pool>, index: usize },
 }
 
-// SAFETY: a buffer is the only one to point at its bytes: the allocator gave them to it alone, and a
-// mapping is cut into ranges that do not overlap, once.
+// SAFETY: nothing else points at a buffer's bytes, because the allocator or the pool gave them to
+// this buffer alone, and because a mapping is cut only once, into ranges that do not overlap.
 unsafe impl Send for Buffer {}
 // SAFETY: as above; a shared reference only reads.
 unsafe impl Sync for Buffer {}
@@ -64,7 +66,7 @@ impl Buffer {
         let (memory, owner) = if lbas >= OWN_PAGES_LBAS_MIN {
             (sys::map_private(layout.size()).ok(), Owner::Pages)
         } else {
-            // SAFETY: the layout's size is not zero, `lbas` is not.
+            // SAFETY: the layout's size is not zero, because `lbas` is not zero.
             (NonNull::new(unsafe { alloc_zeroed(layout) }), Owner::Heap)
         };
         let Some(memory) = memory else { handle_alloc_error(layout) };
@@ -74,7 +76,8 @@ impl Buffer {
     /// A piece of a mapping.
     ///
     /// # Safety
-    /// `memory` points at `lbas` blocks inside `mapping`, block-aligned, that no other buffer has.
+    /// `memory` is block-aligned and points at `lbas` blocks inside `mapping` that no other buffer
+    /// has.
     pub(crate) unsafe fn mapped(
         memory: NonNull<u8>,
         lbas: usize,
@@ -89,8 +92,8 @@ impl Buffer {
     /// A piece of a pool.
     ///
     /// # Safety
-    /// `memory` points at `lbas` blocks inside `pool`, block-aligned, that no other buffer has until
-    /// `index` was given back.
+    /// `memory` is block-aligned and points at `lbas` blocks inside `pool`. No other buffer has
+    /// these blocks until `index` is given back.
     pub(crate) unsafe fn pooled(
         memory: NonNull<u8>,
         lbas: usize,
@@ -106,12 +109,12 @@ impl Buffer {
         self.len_lbas
     }
 
-    /// Most blocks that [`set_len_lbas`](Self::set_len_lbas) takes.
+    /// The largest length, in blocks, that [`set_len_lbas`](Self::set_len_lbas) takes.
     pub fn capacity_lbas(&self) -> usize {
         self.capacity_lbas
     }
 
-    /// Sets the length, from one block to the capacity. No byte changes.
+    /// Sets the length, which may be anything from one block to the capacity. No byte changes.
     ///
     /// # Panics
     /// When `lbas` is zero or above the capacity.
@@ -133,8 +136,9 @@ impl Buffer {
         }
     }
 
-    /// Whether bytes written here outlive the process. Once the mapping had a [fault](Self::faults)
-    /// they do not; those written before do.
+    /// Whether bytes written here outlive the process. After a [fault](Self::faults) anywhere in
+    /// the mapping, this is `false`, although bytes written before the fault still outlive the
+    /// process.
     pub fn outlives_process(&self) -> bool {
         match &self.owner {
             Owner::Heap | Owner::Pages | Owner::Pooled { .. } => false,
@@ -142,8 +146,8 @@ impl Buffer {
         }
     }
 
-    /// Faults of the whole mapping that this is a piece of, up to the last store; none in private
-    /// memory.
+    /// All faults so far in the mapping that this buffer is a piece of, including those of the last
+    /// store. Private memory has none.
     pub fn faults(&self) -> Faults {
         match &self.owner {
             Owner::Heap | Owner::Pages | Owner::Pooled { .. } => Faults::default(),
@@ -151,16 +155,16 @@ impl Buffer {
         }
     }
 
-    /// Drops the pages of a piece of a mapped file from the process until they are used again. The
-    /// kernel keeps their contents, and the process takes less memory. Private memory stays as it
-    /// is.
+    /// If this buffer is a piece of a mapped file without faults, takes its pages out of the
+    /// process until they are used again. The kernel keeps the contents of the pages, and the
+    /// process takes less memory. Private memory stays as it is.
     pub fn let_go(&mut self) {
         if let Owner::Mapped { mapping, .. } = &self.owner
             && mapping.faults() == Faults::default()
         {
-            // SAFETY: `memory` points at that many blocks of a shared mapping, none of whose pages was
-            // replaced, and blocks are pages or whole numbers of them; the kernel refuses it where
-            // pages are larger.
+            // SAFETY: `memory` points at that many blocks of a shared mapping, and none of the
+            // mapping's pages was replaced. If pages are no larger than a block, a block is a whole
+            // number of pages. If pages are larger, the kernel refuses the call.
             unsafe { sys::let_go(self.memory, self.capacity_lbas * LBA_SIZE) };
         }
     }
@@ -188,7 +192,7 @@ impl Drop for Buffer {
         match &self.owner {
             // SAFETY: allocated in `zeroed` with this layout; nothing else frees it.
             Owner::Heap => unsafe { dealloc(self.memory.as_ptr(), layout(self.capacity_lbas)) },
-            // SAFETY: mapped in `zeroed` with this size; nothing else points there.
+            // SAFETY: mapped in `zeroed` with this size; nothing else points to it.
             Owner::Pages => unsafe { sys::unmap(self.memory, layout(self.capacity_lbas).size()) },
             Owner::Mapped { .. } => {}
             Owner::Pooled { pool, index } => pool.give_back(*index),
@@ -210,7 +214,8 @@ impl fmt::Debug for Buffer {
 mod tests {
     use super::*;
 
-    /// One comparison of slices is quick even under Miri, which checks each step of a loop.
+    /// Compares whole slices, because that is quick even under Miri, which checks each step of a
+    /// loop.
     fn is_full_of(bytes: &[u8], byte: u8) -> bool {
         *bytes == vec![byte; bytes.len()]
     }

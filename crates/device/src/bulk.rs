@@ -1,5 +1,5 @@
-//! Extras of a device's bulk paths, which carry much data that nothing urgent waits for: polling,
-//! registered memory, and why they have no more.
+//! The extras of a device's bulk paths: polling and registered memory. A bulk path carries much
+//! data, and nothing urgent waits for that data. If a path lacks extras, the reason is noted here.
 
 use std::fmt;
 use std::io;
@@ -16,7 +16,7 @@ use crate::{Buffer, PathOptions, Polling};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extras {
     pub(crate) polling: Polling,
-    /// Memory that its ring registers.
+    /// Memory that the path's ring registers.
     pub(crate) pool: Option<Arc<Pool>>,
 }
 
@@ -25,10 +25,10 @@ pub(crate) fn path_setup(in_flight_max: u32, polling: Polling) -> Setup {
     Setup {
         submissions: in_flight_max,
         completions: 2 * in_flight_max,
-        // A path may be handed from thread to thread, and others check whether its ring is
-        // readable: with this feature only the thread that has submitted could wait, and nobody
-        // could check. Without it, that thread still handles completions, and the kernel interrupts
-        // it for them.
+        // A path may be handed from thread to thread, and other threads check whether its ring is
+        // readable. With the feature `deferred`, only the thread that submits operations could wait
+        // for them, and no other thread could check. Without the feature, the kernel interrupts the
+        // submitting thread to handle completions.
         avoid: Features { deferred: true, ..Features::NONE },
         polling: polling.for_ring(),
     }
@@ -37,14 +37,14 @@ pub(crate) fn path_setup(in_flight_max: u32, polling: Polling) -> Setup {
 /// Why a path could not be opened with its [`Extras`].
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// There is no such ring.
+    /// There is no ring with these extras.
     Ring(Refused),
     /// The ring can't register the memory.
     Memory(Errno),
 }
 
 impl From<Errno> for Refusal {
-    /// The ring can't hold the claim.
+    /// The refusal if the ring can't hold the volume's claim.
     fn from(errno: Errno) -> Self {
         Self::Ring(Refused { cause: Cause::Descriptors, errno: Some(errno) })
     }
@@ -63,7 +63,7 @@ impl fmt::Display for Refusal {
 }
 
 impl Refusal {
-    /// The file can't be opened once more.
+    /// The refusal if the file can't be opened once more for the path.
     pub(crate) fn of_file(error: &io::Error) -> Self {
         Self::Ring(Refused { cause: Cause::Descriptors, errno: Some(Errno::of(error)) })
     }
@@ -79,7 +79,7 @@ impl From<Refusal> for Refused {
 }
 
 impl Extras {
-    /// Gives up the refused extra, and returns a note; `None` when there is nothing to give up.
+    /// Gives up the refused extra, and returns a note; `None` if there is nothing to give up.
     fn give_up(&mut self, refusal: &Refusal) -> Option<String> {
         match refusal {
             Refusal::Memory(_) => {
@@ -95,38 +95,40 @@ impl Extras {
     }
 }
 
-/// The [`Extras`] of a device's bulk paths, and how many have them.
+/// The [`Extras`] of a device's bulk paths, and how many of the paths have them.
 #[derive(Debug, Default)]
 pub(crate) struct Bulk {
     extras: Extras,
-    /// In sentences without a full stop.
+    /// Why extras are missing, in sentences without a full stop.
     why_not: Vec<String>,
-    /// Paths that were opened, those of them that poll, and those with registered memory.
+    /// How many paths were opened. The next two fields say how many of these paths poll, and how
+    /// many have registered memory.
     opened: u32,
     polled: u32,
     registered: u32,
 }
 
 impl Bulk {
-    /// From what was asked for and the `queue` directory of the device in `/sys`, where there is one.
+    /// The extras for a device. `queue` is the device's directory `queue` in `/sys`, if it has one.
     pub(crate) fn of_device(options: &PathOptions, queue: Option<&Path>) -> Self {
         let mut bulk = Self::probed(options);
         if !queue.is_some_and(has_poll_queues) {
             bulk.poll_for_no_completions(
-                "the driver has no queues for that (of NVMe: the kernel parameter nvme.poll_queues)",
+                "the driver has no queues for that (for NVMe, the kernel parameter \
+                 nvme.poll_queues sets how many)",
             );
         }
         bulk
     }
 
-    /// Files cannot be asked for completions.
+    /// The extras for files. The completions of file operations can't be polled for.
     pub(crate) fn of_files(options: &PathOptions) -> Self {
         let mut bulk = Self::probed(options);
-        bulk.poll_for_no_completions("the volume is files");
+        bulk.poll_for_no_completions("the volume is a directory of files");
         bulk
     }
 
-    /// The extras that rings can have here.
+    /// The extras that were asked for and that rings can have on this machine.
     fn probed(options: &PathOptions) -> Self {
         let mut bulk =
             Self { extras: Extras { polling: options.polling, pool: None }, ..Self::default() };
@@ -136,7 +138,8 @@ impl Bulk {
             bulk.poll_for_nothing(refused);
         }
         let setup = Setup { submissions: 4, completions: 8, ..Setup::default() };
-        // Buffered transfers are copied: no page is pinned. A missing ring is reported elsewhere.
+        // If I/O is buffered, registering would save nothing, because the kernel copies the data
+        // and pins no page. If no ring can be made, that is reported elsewhere.
         if options.direct
             && options.registered
             && let Ok(mut ring) = Ring::<(), Buffer>::new(setup)
@@ -171,13 +174,14 @@ impl Bulk {
         self.note(format!("buffers are not registered: {why}"));
     }
 
-    /// Leaves them no extras, and notes why if some were asked for.
+    /// Takes all extras away. If polling was asked for, notes the reason.
     pub(crate) fn refuse(&mut self, why: impl fmt::Display) {
         self.without_pool();
         self.poll_for_nothing(why);
     }
 
-    /// No memory is registered, because it would not be pinned either.
+    /// Makes later paths register no memory. Makes no note, because registering would save nothing
+    /// here.
     pub(crate) fn without_pool(&mut self) {
         self.extras.pool = None;
     }
@@ -188,7 +192,8 @@ impl Bulk {
         }
     }
 
-    /// Takes back extras with which `try_one` fails: a ring may be made and then fail operations.
+    /// Takes back extras with which `try_one` fails. Trying is necessary because a ring that could
+    /// be made with an extra may still fail its operations.
     pub(crate) fn try_out<E: fmt::Display>(
         &mut self,
         mut try_one: impl FnMut(Extras) -> Result<(), E>,
@@ -211,8 +216,8 @@ impl Bulk {
         }
     }
 
-    /// Opens a path by `open`, with as many extras as possible. An extra that one path can't have
-    /// is noted, and tried again with the next.
+    /// Calls `open` to open a path with as many extras as possible. If this path can't have an
+    /// extra, that is noted, and the extra is tried again for the next path.
     ///
     /// # Errors
     /// When no path can be opened at all.
@@ -242,7 +247,7 @@ impl Bulk {
         self.opened += 1;
     }
 
-    /// As the end of the description of a way of I/O.
+    /// The extras in words, to be put at the end of a description of how I/O is done.
     pub(crate) fn describe(&self) -> String {
         let of = |count| match self.opened {
             opened if count == opened => String::new(),
@@ -263,7 +268,7 @@ impl Bulk {
         }
     }
 
-    /// Why they have no more, in sentences without a full stop.
+    /// Why extras are missing, in sentences without a full stop.
     pub(crate) fn why_not(&self) -> &[String] {
         &self.why_not
     }
@@ -315,7 +320,8 @@ mod tests {
     fn memory_is_registered_where_that_saves_something() {
         let registers = |options| Bulk::of_files(&options).extras.pool.is_some();
         let options = PathOptions::default();
-        // Where there are no rings, or too little memory may be locked, it is not.
+        // Memory can't be registered if there are no rings, or if this process may lock too little
+        // memory.
         if registers(options) {
             assert!(!registers(PathOptions { direct: false, ..options }));
             assert!(!registers(PathOptions { registered: false, ..options }));
@@ -324,7 +330,8 @@ mod tests {
         }
     }
 
-    /// Kernels before 6.1 give rings that poll for completions and fail every command on them.
+    /// An extra may be granted and then fail in use: kernels before 6.1 make rings that poll for
+    /// completions, but fail every command on such a ring. Such an extra must not stay in use.
     #[test]
     fn what_fails_when_it_is_tried_is_taken_back_and_said() {
         let mut works = bulk(BOTH);

@@ -1,7 +1,8 @@
-//! Which of the system calls that SlimIO makes are refused to it, by name.
+//! Finds the names of the system calls that SlimIO makes but that a filter (seccomp) refuses.
 //!
-//! A filter (seccomp) answers a call before the kernel looks at its arguments. So each call is made
-//! with arguments that have no effect: an allowed call fails because of them, or does nothing.
+//! A filter refuses a call before the kernel looks at the call's arguments. So each call is tried
+//! with arguments that have no effect: if the call is allowed, it fails because of these arguments
+//! or does nothing.
 
 #![expect(unsafe_code, reason = "system calls are foreign functions")]
 
@@ -11,14 +12,14 @@ use std::io;
 /// What a call is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Volumes, threads, and what sockets need with io_uring as well as without: there is no
-    /// replacement.
+    /// Volumes, threads and sockets need the call whether or not there is io_uring, and nothing can
+    /// replace it.
     Serving,
-    /// Sockets without io_uring: there is no replacement.
+    /// Sockets need the call if there is no io_uring, and nothing can replace it.
     Epoll,
-    /// Something that can be done in another way, or left out.
+    /// The call is for something that can be done in another way, or left out.
     Better {
-        /// The consequence of doing without, as the end of a sentence.
+        /// The consequence of doing without the call, as the end of a sentence.
         without: &'static str,
     },
 }
@@ -26,15 +27,16 @@ pub enum Purpose {
 /// A system call that is refused to this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedCall {
-    /// Its name in a filter's profile.
+    /// The call's name in a filter's profile.
     pub name: &'static str,
-    /// What it is for.
+    /// What the call is for.
     pub purpose: Purpose,
     /// `EPERM` or `ENOSYS`.
     pub errno: i32,
 }
 
-/// "fallocate is refused (Operation not permitted (os error 1))", and what that means.
+/// "fallocate is refused: Operation not permitted (os error 1)", followed by the consequence, if
+/// there is one.
 impl fmt::Display for RefusedCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let error = io::Error::from_raw_os_error(self.errno);
@@ -46,24 +48,25 @@ impl fmt::Display for RefusedCall {
     }
 }
 
-/// A call, and arguments that do nothing.
+/// A call's name, purpose and number, and arguments with which the call does nothing.
 struct Call(&'static str, Purpose, libc::c_long, [libc::c_long; 6]);
 
-/// No descriptor.
+/// A number that is never a descriptor.
 const NONE: libc::c_long = -1;
 
-/// Arguments of a call that takes a descriptor first, and fails because it is not open.
+/// Arguments for a call whose first argument is a descriptor. The call then fails because the
+/// descriptor is not open.
 const NO_FILE: [libc::c_long; 6] = [NONE, 0, 0, 0, 0, 0];
 
-/// Arguments of a call that fails because its pointers are null.
+/// Arguments for a call that takes pointers. The call then fails because they are null.
 const NULLS: [libc::c_long; 6] = [0, 0, 0, 0, 0, 0];
 
 const fn better(without: &'static str) -> Purpose {
     Purpose::Better { without }
 }
 
-/// Found by tracing a server. `tests/faults/test_refused_calls.py` traces it again, and refuses one
-/// call after the other.
+/// The calls that were found by tracing a server. `tests/faults/test_refused_calls.py` traces a
+/// server again, and refuses each call in turn.
 const CALLS: &[Call] = &[
     Call("flock", Purpose::Serving, libc::SYS_flock, NO_FILE),
     Call("ftruncate", Purpose::Serving, libc::SYS_ftruncate, NO_FILE),
@@ -103,7 +106,7 @@ const CALLS: &[Call] = &[
     Call("ioctl", Purpose::Epoll, libc::SYS_ioctl, [NONE, libc::FIONBIO as _, 0, 0, 0, 0]),
     Call(
         "pwritev2",
-        better("a flush of everything follows each write that is to be durable"),
+        better("a flush of everything follows each durable write"),
         libc::SYS_pwritev2,
         NO_FILE,
     ),
@@ -139,15 +142,15 @@ impl Call {
     fn refusal(&self) -> Option<RefusedCall> {
         let Self(name, purpose, number, arguments) = *self;
         let [first, second, third, fourth, fifth, sixth] = arguments;
-        // SAFETY: no argument is a descriptor that is open, a pointer that is not null, or a length
-        // that is not zero.
+        // SAFETY: if an argument is a descriptor, it is not open; if it is a pointer, it is null;
+        // if it is a length, it is zero.
         if unsafe { libc::syscall(number, first, second, third, fourth, fifth, sixth) } != -1 {
             return None;
         }
         let errno = io::Error::last_os_error().raw_os_error()?;
         let is_refused = match errno {
             libc::EPERM => true,
-            // The C library then falls back to an older call to make threads.
+            // If `clone3` fails with `ENOSYS`, the C library makes threads with an older call.
             libc::ENOSYS => name != "clone3",
             _ => false,
         };
@@ -155,20 +158,20 @@ impl Call {
     }
 }
 
-/// The calls for these purposes that are refused to the calling thread. Makes a few dozen system
+/// Finds which calls for these purposes are refused to the calling thread. Makes a few dozen system
 /// calls, which change nothing.
 pub fn refused_calls(is_wanted: impl Fn(Purpose) -> bool) -> Vec<RefusedCall> {
     CALLS.iter().filter(|call| is_wanted(call.1)).filter_map(Call::refusal).collect()
 }
 
-/// Why files and devices are not reached in a better way, as far as a filter is to blame.
+/// Notes for the user: what is worse for files and devices because a filter refuses a call.
 pub(crate) fn notes() -> impl Iterator<Item = String> {
     let is_better = |purpose| matches!(purpose, Purpose::Better { .. });
     refused_calls(is_better).into_iter().map(|call| call.to_string())
 }
 
-/// The refused calls that these purposes need, as a sentence without a full stop that says what to
-/// do; `None` when all is allowed.
+/// A sentence without a full stop that names the refused calls for these purposes and says what to
+/// do about them. `None` if all calls are allowed.
 pub fn explain_refused_calls(purposes: &[Purpose]) -> Option<String> {
     let refused = refused_calls(|purpose| purposes.contains(&purpose));
     let last = refused.last()?;

@@ -1,21 +1,23 @@
-//! Tells a successor when its predecessor is over: not only the process, but also the operations
-//! that it had in flight.
+//! Lets a process wait until the previous owner of a volume is gone. The owner is gone only when
+//! its process and all operations that the process had in flight have ended.
 //!
-//! A write that the kernel has given to a device outlives a killed process, for as long as the
-//! device takes, and overwrites whatever a successor has put there meanwhile. No call of another
-//! process waits for it (`fsync` does not). But the kernel keeps an open file description as long
-//! as an operation uses it, or is in flight on a ring that has it registered. So the owner of a
-//! volume has a *claim*, a description that only one process can have:
+//! If a process is killed, a write that the kernel has already given to a device stays in flight
+//! until the device has carried it out. Such a write overwrites whatever a new owner has written to
+//! the same place meanwhile. No system call of another process waits for such a write, not even
+//! `fsync`. But the kernel keeps an open file description as long as an operation uses the
+//! description, or is in flight on a ring that has the description registered. So the owner of a
+//! volume has a *claim*, an open file description that only one process can have:
 //!
 //! | | the claim | who keeps it |
 //! |---|---|---|
 //! | directory | its file `claim`, locked | each ring of a path has it registered |
-//! | block device | the device, opened exclusively | each path goes through it |
+//! | block device | the device, opened exclusively | each path uses it for its operations |
 //! | NVMe namespace | its block device, opened exclusively | each ring of a path has it registered |
 //!
-//! Nothing of a volume is read before its claim is taken. A claim that a living process has is
-//! refused by other means (a directory's lock, the known holders of a device); one that only
-//! operations in flight still hold is waited for.
+//! Nothing of a volume is read before its claim is taken. If a living process has the claim, the
+//! volume is refused, and that process is found by other means: by a directory's lock, or by a
+//! search for the holders of a device. If only operations in flight still hold the claim, the new
+//! owner waits for them.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -31,32 +33,38 @@ use slimio_ring::{Errno, Memory, Ring, Width};
 
 use crate::{OpenError, holders};
 
-/// The file whose lock the kernel keeps until nothing of a directory's last process is in flight.
+/// The file whose lock is the claim of a directory. The kernel keeps the lock until no operation of
+/// the last process that used the directory is in flight.
 pub const CLAIM_FILE_NAME: &str = "claim";
 
-/// A description that nobody else has. It is released when everything that shares it is gone:
-/// nothing unlocks it, because an operation in flight may still hold it.
+/// An open file description that nobody else has. The claim is released when the last user of the
+/// description is gone. No code unlocks the file earlier, because an operation in flight may still
+/// depend on the claim.
 #[derive(Clone, Debug)]
 pub(crate) struct Claim(Arc<Claimed>);
 
 #[derive(Debug)]
 struct Claimed {
     file: File,
-    /// Shows that a living process has it, if nothing else shows that.
+    /// A lock that shows that a living process has the claim. Processes that may not look at our
+    /// descriptors need it.
     _shown: Option<File>,
 }
 
 impl Claim {
-    /// A file that was opened or locked exclusively, and one that shows a living process's claim.
+    /// A claim by `file`, which was opened or locked exclusively. `shown` shows other processes
+    /// that a living process has the claim.
     pub(crate) fn of(file: File, shown: Option<File>) -> Self {
         Self(Arc::new(Claimed { file, _shown: shown }))
     }
 
-    /// Takes the claim of a directory whose lock is held, and waits for it if necessary.
+    /// Takes the claim of a directory whose lock this process holds. Waits for the claim if
+    /// necessary.
     ///
     /// # Errors
-    /// [`OpenError::StillInFlight`] when it does not become free; [`OpenError::InUse`] when a
-    /// living process has it, whose lock was deleted; when the kernel can't lock.
+    /// [`OpenError::StillInFlight`] when the claim does not become free; [`OpenError::InUse`] when
+    /// a living process has the claim although the directory's lock file was deleted; another error
+    /// when the kernel can't lock.
     pub(crate) fn of_directory(directory: &Path) -> Result<Self, OpenError> {
         let path = directory.join(CLAIM_FILE_NAME);
         let failed = |error: io::Error| OpenError::io("claiming", &path, &error);
@@ -68,7 +76,8 @@ impl Claim {
         let (began, mut is_looked_up) = (Instant::now(), false);
         patience.wait_for(&path, || match file.try_lock() {
             Ok(()) => Ok(Some(())),
-            // Not at once: a process that is being killed has it a moment longer than the lock.
+            // The holder is not looked up at once, because a process that is being killed keeps the
+            // claim a moment longer than the directory's lock.
             Err(TryLockError::WouldBlock)
                 if began.elapsed() >= patience.first_word && !is_looked_up =>
             {
@@ -91,7 +100,7 @@ impl Claim {
         &self.0.file
     }
 
-    /// Lets a ring keep it until its last operation is over.
+    /// Lets a ring keep the claim until the ring's last operation has ended.
     ///
     /// # Errors
     /// The kernel's error.
@@ -103,7 +112,7 @@ impl Claim {
     }
 }
 
-/// Opens a file that only serves to be locked, or makes it.
+/// Opens a file that is used only for its lock. Makes the file if it is missing.
 pub(crate) fn open_to_lock(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
@@ -114,21 +123,21 @@ impl AsFd for Claim {
     }
 }
 
-/// How long to wait for a claim, and when to log that.
+/// How long to wait for a claim, and how often to log the wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
-    /// Between two tries.
+    /// The time between two tries.
     pause: Duration,
     first_word: Duration,
-    /// Between two log lines.
+    /// The time between two log lines.
     next_word: Duration,
     limit: Duration,
 }
 
 impl Patience {
-    /// With nothing in flight, a claim is free after some 30 ms. Otherwise it is free when the
-    /// device is done, or the kernel has given up: drivers mostly do that after 30 s, several
-    /// times.
+    /// If no operation is in flight, the claim of a process that has ended is free after about 30
+    /// ms. If operations are in flight, the claim is free when the device has finished them or the
+    /// driver has given them up. Most drivers time out after 30 s, and try several times.
     pub(crate) const DEFAULT: Self = Self {
         pause: Duration::from_millis(3),
         first_word: Duration::from_secs(1),
@@ -136,10 +145,11 @@ impl Patience {
         limit: Duration::from_secs(300),
     };
 
-    /// Retries until `attempt` succeeds, and logs when that takes long. `path` is what is claimed.
+    /// Repeats `attempt` until it returns a value, and logs if this takes long. `path` is what is
+    /// claimed.
     ///
     /// # Errors
-    /// [`OpenError::StillInFlight`] at the limit; any error of `attempt`.
+    /// [`OpenError::StillInFlight`] when `limit` has passed; any error of `attempt`.
     pub(crate) fn wait_for<T>(
         self,
         path: &Path,
@@ -163,8 +173,8 @@ impl Patience {
             if waited >= word_at {
                 word_at += self.next_word;
                 log::warn!(
-                    "waiting for {}: what a process that has ended gave to its device is not over, \
-                     and may yet change what is there ({} s so far, {} s at most)",
+                    "waiting for {}: operations of a process that has ended are still in flight on \
+                     its device, and may yet change what is there ({} s so far, {} s at most)",
                     path.display(),
                     waited.as_secs(),
                     self.limit.as_secs()
@@ -226,7 +236,8 @@ mod tests {
         drop(claim);
         assert!(matches!(other.try_lock(), Err(TryLockError::WouldBlock)));
         drop(shared);
-        // A program that another test is just starting has it for a moment.
+        // The claim may have to be waited for, because a child process that another test is just
+        // starting shares the descriptor for a moment.
         Claim::of_directory(place.path()).expect("it is released");
     }
 }

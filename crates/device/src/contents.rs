@@ -7,17 +7,19 @@ use std::os::unix::fs::FileExt;
 
 use crate::{Buffer, LBA_SIZE};
 
-/// Bytes looked at, at the start and at the end: the superblocks of all known formats are there.
+/// How many bytes are examined at the end of a device. Twice this number is examined at the start.
+/// All known formats have their superblocks in these two parts.
 const LOOK_SIZE: usize = 128 * 1024;
 
 /// What seems to be on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contents {
-    /// Only zeros where anything would begin or end.
+    /// The start and the end of the device, where every known format has something, hold only
+    /// zeros.
     Nothing,
-    /// Something with a known signature, in words: "a GPT partition table".
+    /// There is something with a known signature. It is named in words: "a GPT partition table".
     Known(&'static str),
-    /// Bytes that are not known, and not all zero.
+    /// No signature is known, but some bytes are not zero.
     Unknown,
 }
 
@@ -25,7 +27,7 @@ impl Contents {
     /// Looks at a file or device of `size` bytes.
     ///
     /// # Errors
-    /// When it can't be read.
+    /// When the file or device can't be read.
     pub fn of_file(file: &File, size: u64) -> io::Result<Self> {
         examine_by(size, |bytes, offset| file.read_exact_at(bytes, offset))
     }
@@ -48,7 +50,8 @@ struct Signature {
     what: &'static str,
 }
 
-/// In the order in which they are tried: formats that contain others come last.
+/// The signatures in the order in which they are tried. Formats that contain other formats come
+/// last.
 const SIGNATURES: &[Signature] = &[
     Signature { offset: 0x438, bytes: &[0x53, 0xef], what: "an ext2, ext3 or ext4 file system" },
     Signature { offset: 0, bytes: b"XFSB", what: "an XFS file system" },
@@ -77,18 +80,19 @@ const BCACHE_MAGIC: [u8; 16] = [
     0xc6, 0x85, 0x73, 0xf6, 0x4e, 0x1a, 0x45, 0xca, 0x82, 0x65, 0xf5, 0x7f, 0x48, 0xba, 0x6d, 0x81,
 ];
 
-/// Magic of a ZFS uberblock, which is somewhere in a ring of them.
+/// Magic number of a ZFS uberblock. A ZFS label has a ring of places for uberblocks, and any of
+/// these places may hold one.
 const ZFS_MAGIC: [u8; 8] = 0x00ba_b10c_u64.to_le_bytes();
 
-/// Looks at storage of `size` bytes; `read` fills a slice from an offset.
+/// Examines storage of `size` bytes. `read` fills a slice with the bytes that start at an offset.
 pub(crate) fn examine_by<E>(
     size: u64,
     mut read: impl FnMut(&mut [u8], u64) -> Result<(), E>,
 ) -> Result<Contents, E> {
     let look = (LOOK_SIZE as u64).min(size) as usize;
-    // Labels of ZFS reach to 256 KiB: their uberblocks begin at 128 KiB.
+    // 256 KiB are read, because a ZFS label ends there. Its uberblocks begin at 128 KiB.
     let head_size = (2 * LOOK_SIZE as u64).min(size) as usize;
-    // Aligned as direct I/O requires.
+    // A `Buffer` is used because direct I/O requires aligned memory.
     let mut buffer = Buffer::zeroed(2 * LOOK_SIZE / LBA_SIZE);
     read(&mut buffer[..head_size], 0)?;
     let head = buffer[..head_size].to_vec();
@@ -159,7 +163,7 @@ mod tests {
         assert_eq!(identify(&head, &tail), Contents::Known("a part of a RAID array"));
         head[LOOK_SIZE + 3072..][..8].copy_from_slice(&ZFS_MAGIC);
         assert_eq!(identify(&head, &tail), Contents::Known("a ZFS pool"));
-        // Devices may be shorter than the signatures reach.
+        // A device may end before the place of a signature.
         assert_eq!(identify(&[], &[]), Contents::Nothing);
         assert_eq!(identify(&[1], &[1]), Contents::Unknown);
     }

@@ -1,4 +1,4 @@
-//! A directory of files, each of which is a linear space of blocks of its own.
+//! A directory of files, each of which is its own linear space of blocks.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -22,37 +22,38 @@ use crate::{
     holders, sys,
 };
 
-/// The file whose lock says that the directory is in use. The holder's process id is in it.
+/// The file whose lock says that the directory is in use. The file contains the holder's process
+/// id.
 pub const LOCK_FILE_NAME: &str = "lock";
 
-/// A directory that no other process uses as long as this lives, and the way its files are reached.
+/// A directory that no other process uses as long as this value lives. This value also knows how
+/// the directory's files are reached.
 pub struct Directory {
     path: PathBuf,
-    /// For flushing names, and for finding the file system.
+    /// The open directory, to flush names and to find the file system.
     handle: File,
-    /// Mappings hold it, too.
+    /// The mappings of files hold this lock, too.
     lock: Arc<Lock>,
     claim: Claim,
     file_system: FileSystem,
     engine: Engine,
     options: PathOptions,
     bulk: Bulk,
-    /// Why files are not opened for direct I/O, once that is known.
+    /// Why files are not opened for direct I/O; `None` as long as no reason is known.
     not_direct: Option<String>,
-    /// Files that share blocks with others.
+    /// Names of files that share blocks with other files.
     reflinked: BTreeSet<String>,
-    /// Lengths of the files that paths were opened to.
+    /// Lengths, in blocks, of the files to which paths were opened.
     lba_counts: HashMap<String, Arc<AtomicU64>>,
 }
 
 impl Directory {
-    /// Takes a directory that exists. While the kernel still has operations of a process that has
-    /// ended, waits for them, minutes if it must, and says so in the log: nothing is read before
-    /// that.
+    /// Takes an existing directory. If operations of a process that has ended are still in flight,
+    /// waits for them, for minutes if necessary, before it reads anything, and logs the wait.
     ///
     /// # Errors
-    /// [`OpenError::Missing`] when it does not, [`OpenError::InUse`] when another process has it,
-    /// [`OpenError::StillInFlight`] when those operations do not end.
+    /// [`OpenError::Missing`] when there is no directory, [`OpenError::InUse`] when another process
+    /// has the directory, [`OpenError::StillInFlight`] when the operations in flight do not end.
     pub fn open(path: &Path, options: PathOptions) -> Result<Self, OpenError> {
         let failed = |doing| move |error: io::Error| OpenError::io(doing, path, &error);
         let path = path.canonicalize().map_err(failed("opening"))?;
@@ -84,28 +85,31 @@ impl Directory {
         })
     }
 
-    /// Takes a directory, making it first (and those above it) where it is missing. Its name is
-    /// durable when this returns.
+    /// Takes a directory. If the directory is missing, makes it first, together with any missing
+    /// directories above it. The names of new directories are durable when this returns.
     ///
     /// # Errors
-    /// As [`open`](Self::open), or when it can't be made.
+    /// As [`open`](Self::open), or when the directory can't be made.
     pub fn open_or_create(path: &Path, options: PathOptions) -> Result<Self, OpenError> {
         make_directory(path).map_err(|error| OpenError::io("making", path, &error))?;
         Self::open(path, options)
     }
 
-    /// Makes its name durable, and those of the directories above it on the same file system: the
-    /// process that made them may have died before it could.
+    /// Flushes the names of this directory and of the directories above it on the same file system,
+    /// so that they are durable. This is necessary because the process that made these directories
+    /// may have died before it could flush their names.
     ///
     /// # Errors
-    /// When a readable one can't be flushed.
+    /// When a directory above this one can be read, but not flushed.
     pub fn flush_own_name(&self) -> Result<(), OpenError> {
         let device = |handle: &File| handle.metadata().map(|metadata| metadata.dev());
         let failed = |path| move |error: io::Error| OpenError::io("flushing", path, &error);
         let own = device(&self.handle).map_err(failed(&self.path))?;
         for above in self.path.ancestors().skip(1) {
             let handle = match File::open(above) {
-                // The process that made its entries could read it.
+                // This process can't have made the directories below `above`, because whoever makes
+                // an entry in a directory can read that directory. So this process need not flush
+                // their names.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => break,
                 opened => opened.map_err(failed(above))?,
             };
@@ -117,25 +121,25 @@ impl Directory {
         Ok(())
     }
 
-    /// Where it is, from the root.
+    /// The directory's absolute path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where one of its files is.
+    /// The path of one of the directory's files.
     pub fn file_path(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Whether it has a file of this name.
+    /// Whether the directory has a file of this name.
     pub fn has_file(&self, name: &str) -> bool {
         self.file_path(name).exists()
     }
 
-    /// Names of everything in it but its lock and its claim, in order.
+    /// Names of everything in the directory except its lock and its claim, sorted.
     ///
     /// # Errors
-    /// When it can't be read.
+    /// When the directory can't be read.
     pub fn names(&self) -> Result<Vec<String>, OpenError> {
         let read = || -> io::Result<Vec<String>> {
             let mut names = Vec::new();
@@ -149,12 +153,12 @@ impl Directory {
         read().map_err(|error| OpenError::io("reading", &self.path, &error))
     }
 
-    /// Makes a file of `lba_count` blocks, with its space reserved. File and name are durable when
-    /// this returns; the contents of the blocks are undefined.
+    /// Makes a file of `lba_count` blocks, and reserves its space. The file and its name are
+    /// durable when this returns; the contents of the blocks are undefined.
     ///
     /// # Errors
-    /// [`OpenError::NoSpace`] when there is no room: then there is no file. When there is one of
-    /// this name already.
+    /// [`OpenError::NoSpace`] when there is no room; then no file is left. Another error when a
+    /// file of this name exists already.
     pub fn create_file(&mut self, name: &str, lba_count: u64) -> Result<(), OpenError> {
         let path = self.file_path(name);
         let failed = |doing| move |error: io::Error| (doing, error);
@@ -168,7 +172,8 @@ impl Directory {
                 .map_err(failed("making"))?;
             let fill = || -> io::Result<()> {
                 if self.file_system.kind == "btrfs" {
-                    // Where this is refused, the file is as slow as the notes say.
+                    // If the attribute is refused, writes to the file are slow. The notes tell the
+                    // user about this.
                     drop(sys::set_no_copy_on_write(&file));
                 }
                 if lba_count > 0 {
@@ -178,7 +183,7 @@ impl Directory {
                 if is_planted("made-unflushed") { Ok(()) } else { self.handle.sync_all() }
             };
             fill().map_err(|error| {
-                // The caller gets the error above.
+                // If the removal fails, too, the caller still gets the first error.
                 drop(fs::remove_file(&path));
                 ("filling", error)
             })
@@ -186,20 +191,20 @@ impl Directory {
         make().map_err(|(doing, error)| OpenError::io(doing, &path, &error))
     }
 
-    /// Makes the contents of a file durable, whoever wrote them.
+    /// Makes the contents of a file durable, no matter who wrote them.
     ///
     /// # Errors
-    /// When it is missing or can't be flushed.
+    /// When the file is missing or can't be flushed.
     pub fn flush_file(&mut self, name: &str) -> Result<(), OpenError> {
         let path = self.file_path(name);
         let flushed = File::open(&path).and_then(|file| file.sync_all());
         flushed.map_err(|error| OpenError::io("flushing", &path, &error))
     }
 
-    /// Removes a file that no path is open to. Durable when this returns.
+    /// Removes a file that no path is open to. The removal is durable when this returns.
     ///
     /// # Errors
-    /// When it can't be removed.
+    /// When the file can't be removed.
     pub fn remove_file(&mut self, name: &str) -> Result<(), OpenError> {
         let path = self.file_path(name);
         let failed = |error: io::Error| OpenError::io("removing", &path, &error);
@@ -211,10 +216,10 @@ impl Directory {
         self.handle.sync_all().map_err(failed)
     }
 
-    /// Opens one more path to a file. Its length is rounded down to whole blocks.
+    /// Opens one more path to a file. The file's length is rounded down to whole blocks.
     ///
     /// # Errors
-    /// When it is missing or can't be opened.
+    /// When the file is missing or can't be opened.
     pub fn open_path(&mut self, name: &str) -> Result<Box<dyn Device + Send>, OpenError> {
         let target = self.target(name)?;
         self.engine.open(target, None)
@@ -224,7 +229,7 @@ impl Directory {
     /// depends on: see [`WholeDevice::open_bulk_path`](crate::WholeDevice::open_bulk_path).
     ///
     /// # Errors
-    /// As there.
+    /// As [`open_path`](Self::open_path).
     pub fn open_bulk_path(&mut self, name: &str) -> Result<Box<dyn Device + Send>, OpenError> {
         let target = self.target(name)?;
         if self.not_direct.is_some() {
@@ -244,7 +249,7 @@ impl Directory {
         if faults::is_mapped(&file).map_err(|error| OpenError::io("looking at", &path, &error))? {
             return Err(is_mapped(&path));
         }
-        // Where the file system can't tell, there is no such sharing.
+        // If a file system can't tell, its files share no blocks.
         if sys::has_shared_extents(&file).unwrap_or(false) {
             self.reflinked.insert(name.to_owned());
         }
@@ -268,7 +273,7 @@ impl Directory {
         })
     }
 
-    /// Opens a file for direct I/O, or through the cache where the file system has no direct I/O.
+    /// Opens a file for direct I/O, or through the cache if the file system has no direct I/O.
     fn open_file(&mut self, path: &Path) -> Result<File, OpenError> {
         let open = |flags| {
             let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
@@ -293,25 +298,27 @@ impl Directory {
         open(0).map_err(|error| OpenError::io("opening", path, &error))
     }
 
-    /// Makes a file of `size` zero bytes, replacing an old one, and maps it. With `size` zero,
-    /// nothing is mapped: the file only says that it is empty. File, length and name are durable
-    /// when this returns. Until then an old file is there, untouched.
+    /// Makes a file of `size` bytes, all zero, and maps it. The file replaces an old file of this
+    /// name. The file, its length and its name are durable when this returns. Until then, an old
+    /// file stays untouched.
+    ///
+    /// If `size` is zero, nothing is mapped: the file only records that there are no bytes.
     ///
     /// # Errors
-    /// [`OpenError::NoSpace`] when there is no room; an old file is then as it was.
+    /// [`OpenError::NoSpace`] when there is no room; then an old file stays as it was.
     ///
     /// # Panics
     /// When `size` is not a whole number of blocks.
     pub fn create_mapped(&mut self, name: &str, size: usize) -> Result<MappedFile, OpenError> {
-        // It is new, so that no path is open to it, and none will be while it is mapped.
+        // The file is new, so no path is open to it, and none will be opened while it is mapped.
         mapped_range::create_mapped(&self.file_path(name), size, &self.lock)
     }
 
     /// Maps a file that [`create_mapped`](Self::create_mapped) made, with its contents.
     ///
     /// # Errors
-    /// [`OpenError::Incomplete`] when it is missing, or not as long as it was made, and
-    /// [`OpenError::Unsuitable`] when a path is open to it.
+    /// [`OpenError::Incomplete`] when the file is missing, or when its length is not the length
+    /// that it was made with; [`OpenError::Unsuitable`] when a path is open to the file.
     pub fn open_mapped(&mut self, name: &str) -> Result<MappedFile, OpenError> {
         let path = self.file_path(name);
         if self.lba_counts.get(name).is_some_and(|shared| Arc::strong_count(shared) > 1) {
@@ -320,17 +327,18 @@ impl Directory {
         mapped_range::open_mapped(&path, &self.lock)
     }
 
-    /// Why no mapped file here may be stored to, as the end of a sentence; `None` where they may:
-    /// on a file system that never overwrites in place, each store may need space.
+    /// Why no mapped file in this directory may be stored to, as the end of a sentence; `None` if
+    /// such files may be stored to. On a file system that never overwrites in place, each store may
+    /// need new space.
     pub fn why_never_mapped(&self) -> Option<String> {
         let kind = &self.file_system.kind;
-        let why = || format!("a store to a mapped file of {kind} may need space, and finds none");
+        let why = || format!("a store to a mapped file on {kind} may need space when none is left");
         self.file_system.copies_on_write().then(why)
     }
 
-    /// Why the mapped file of this name may not be stored to, although one that is made anew may. A
-    /// store needs space where blocks belong to another file, too, and where there are holes: the
-    /// volume was copied by `cp --reflink`, or by `cp --sparse=always`.
+    /// Why the mapped file of this name may not be stored to. If new mapped files may be stored to,
+    /// the reason is that the volume was copied by `cp --reflink` or `cp --sparse=always`: a store
+    /// to a hole, or to a block that the file shares with another file, needs new space.
     pub fn why_not_mapped(&self, name: &str) -> Option<String> {
         let never = self.why_never_mapped();
         never.or_else(|| {
@@ -345,13 +353,14 @@ impl Directory {
         })
     }
 
-    /// The file system that it is on.
+    /// The file system that the directory is on.
     pub fn file_system(&self) -> &FileSystem {
         &self.file_system
     }
 
-    /// Whether completed writes to its files are stable. Never [`WriteCache::Stable`]: the file
-    /// system may hold back metadata that the write needs to be found.
+    /// Whether completed writes to the directory's files are stable. This is never
+    /// [`WriteCache::Stable`], because the file system may hold back metadata that is needed to
+    /// find the written blocks.
     pub fn write_cache(&self) -> WriteCache {
         match self.file_system.write_cache {
             _ if self.not_direct.is_some() => WriteCache::Volatile,
@@ -360,13 +369,15 @@ impl Directory {
         }
     }
 
-    /// Whether this is the best of the ways to its files that were asked for: neither the file
-    /// system nor the kernel has forced a worse one. Complete once a path was opened.
+    /// Whether the directory's files are reached in the best way that was asked for. If they are
+    /// not, the file system or the kernel has forced a worse way. This is final once a path was
+    /// opened.
     pub fn is_best(&self) -> bool {
         self.engine.is_best() && self.not_direct.is_none()
     }
 
-    /// The way of I/O in force, in a line for banner and INFO. Complete once a path was opened.
+    /// How I/O is done, in one line for the startup banner and the command INFO. The line is final
+    /// once a path was opened.
     pub fn describe(&self) -> String {
         let how = if self.not_direct.is_none() { "direct" } else { "buffered" };
         let FileSystem { kind, source, has_journal, write_cache, .. } = &self.file_system;
@@ -383,8 +394,8 @@ impl Directory {
         )
     }
 
-    /// Why it is not a better way, and what else the user should know, in sentences without a full
-    /// stop. Complete once a path was opened.
+    /// Why I/O is not done in a better way, and what else the user should know, in sentences
+    /// without a full stop. The notes are complete once a path was opened.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = vec![
             "no NVMe passthrough: the volume is a directory of files, not an NVMe generic device"
@@ -398,14 +409,14 @@ impl Directory {
         notes.extend(self.reflinked.iter().map(|name| {
             format!(
                 "{name} shares blocks with another file (a reflink copy): the first write to each \
-                 is slow, and may find no space"
+                 shared block is slow, and may find no space"
             )
         }));
         notes
     }
 }
 
-/// Makes a directory and those above it, each with a durable name.
+/// Makes a directory and the missing directories above it, and makes their names durable.
 fn make_directory(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -427,7 +438,8 @@ fn lock(directory: &Path) -> Result<Lock, OpenError> {
     match Lock::take(file).map_err(failed)? {
         Ok(lock) => Ok(lock),
         Err(mut file) => {
-            // Naming the holder is optional: the file may not name it, the kernel may not show it.
+            // The error names the holder only if possible, because the kernel does not always show
+            // the holder, and the lock file does not always contain the holder's process id.
             let named = |file: &mut File| {
                 let mut holder = String::new();
                 drop(file.read_to_string(&mut holder));
@@ -439,8 +451,9 @@ fn lock(directory: &Path) -> Result<Lock, OpenError> {
     }
 }
 
-/// Writes our process id to a lock. Only once the claim is taken: the kernel may still be writing
-/// this file for a process that has ended, and changing it would wait for that silently.
+/// Writes our process id to the lock file. This is done only after the claim was taken. Before
+/// that, the kernel may still be writing this file for a process that has ended, and our change
+/// would wait for that write without a message.
 fn sign(lock: &mut Lock) -> io::Result<()> {
     let file = lock.file();
     let mut write_own = || {
@@ -449,7 +462,8 @@ fn sign(lock: &mut Lock) -> io::Result<()> {
         writeln!(file, "{}", std::process::id())
     };
     match write_own() {
-        // On a full file system, or at a quota or limit, the lock holds without a process id.
+        // If the file system is full, or a quota or limit is reached, the lock is valid without a
+        // process id.
         Err(error)
             if matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG)) =>
         {
@@ -469,10 +483,10 @@ mod tests {
         let mut directory =
             Directory::open(place.path(), PathOptions::default()).expect("it opens");
         directory.create_file("kept", 0).expect("it can be made");
-        // It can't be flushed: an error shows that a flush was tried.
+        // `/dev/null` can't be flushed, so an error shows that a flush was tried.
         directory.handle = File::open("/dev/null").expect("every machine has it");
         assert!(directory.create_file("other", 0).is_err());
-        assert!(!place.path().join("other").exists(), "what may not last is none");
+        assert!(!place.path().join("other").exists(), "a file that may not last is removed");
         assert!(directory.remove_file("kept").is_err());
     }
 }

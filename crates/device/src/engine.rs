@@ -8,16 +8,16 @@ use crate::target::Target;
 use crate::uring::UringPath;
 use crate::{Device, OpenError, Polling};
 
-/// Operations in flight on a path unless said otherwise.
+/// Limit of operations in flight on a path, unless the options say otherwise.
 pub const IN_FLIGHT_DEFAULT: u32 = 64;
 
-/// Most operations in flight on a path.
+/// Largest value of [`PathOptions::in_flight_max`].
 pub const IN_FLIGHT_MAX: u32 = 4096;
 
 /// Which way to the kernel the user wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineChoice {
-    /// io_uring, or plain system calls where it is refused.
+    /// io_uring, or plain system calls if io_uring is refused.
     Best,
     /// Plain system calls.
     Plain,
@@ -28,16 +28,16 @@ pub enum EngineChoice {
 pub struct PathOptions {
     /// Which way operations go to the kernel.
     pub engine: EngineChoice,
-    /// Most operations in flight on one path, up to [`IN_FLIGHT_MAX`].
+    /// Limit of operations in flight on one path; it may be at most [`IN_FLIGHT_MAX`].
     pub in_flight_max: u32,
-    /// Bypass the kernel's cache, where the file system allows it.
+    /// Whether paths bypass the kernel's cache. They do so only if the file system allows it.
     pub direct: bool,
-    /// Reach an NVMe namespace by the driver's own commands rather than as a block device.
+    /// Whether an NVMe namespace is reached by passthrough, rather than as a block device.
     pub passthrough: bool,
     /// What [bulk paths](crate::WholeDevice::open_bulk_path) poll for.
     pub polling: Polling,
-    /// Whether bulk paths register their [buffers](Device::buffer) with the kernel, where it lets them
-    /// and that saves something.
+    /// Whether bulk paths register their [buffers](Device::buffer) with the kernel. They do so only
+    /// if the kernel allows it and registering saves work.
     pub registered: bool,
 }
 
@@ -54,7 +54,7 @@ impl Default for PathOptions {
     }
 }
 
-/// The way that is used, and why not a better one.
+/// Which way operations go to the kernel, and why a better way is not used.
 #[derive(Clone, Debug)]
 pub(crate) enum Engine {
     Uring,
@@ -70,8 +70,8 @@ impl Engine {
         }
     }
 
-    /// Opens a path to a target, as a bulk path if `bulk` is given. If no further ring is
-    /// available, it becomes a plain path, and so do all that are opened later.
+    /// Opens a path to a target, as a bulk path if `bulk` is given. If the kernel gives no ring for
+    /// the path, it uses plain system calls, and so do all paths that are opened later.
     pub(crate) fn open(
         &mut self,
         target: Target,
@@ -119,7 +119,7 @@ impl Engine {
         !matches!(self, Self::Plain { why: Some(_) })
     }
 
-    /// As the end of "direct I/O on files …".
+    /// The engine in words, as the end of "direct I/O on files …".
     pub(crate) fn describe(&self) -> &'static str {
         match self {
             Self::Uring => "through io_uring",

@@ -11,7 +11,7 @@ use crate::nvme;
 /// Why an operation failed, grouped by what the caller can do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceError {
-    /// There is no room: free some and try again.
+    /// There is no room: free some space and try again.
     NoSpace,
     /// The operation moved fewer bytes than asked for.
     Short {
@@ -29,20 +29,21 @@ pub enum DeviceError {
         /// What the device said.
         status: NvmeStatus,
     },
-    /// The NVMe driver gave up a command, and nobody knows how far it got.
+    /// The NVMe driver aborted a command. It is not known how much of the command the device has
+    /// carried out.
     Aborted {
         /// The command's opcode.
         opcode: u8,
     },
-    /// The device is not there any more.
+    /// The device no longer exists.
     Gone,
-    /// The kernel no longer takes operations: for example, a filter was put on the running process.
-    /// Nothing of this operation was done.
+    /// The kernel no longer takes operations, for example because a filter (seccomp) was put on the
+    /// running process. Nothing of this operation was done.
     Untaken {
         /// Positive error number.
         errno: i32,
     },
-    /// The device or the kernel failed the operation; `errno` as the kernel gave it.
+    /// The device or the kernel failed the operation. `errno` is what the kernel returned.
     Io {
         /// Positive error number.
         errno: i32,
@@ -67,7 +68,7 @@ impl fmt::Display for DeviceError {
             ),
             Self::Aborted { opcode } => write!(
                 f,
-                "the driver gave {} up: the device was reset, did not answer, or is gone",
+                "the driver aborted {}: the device was reset, did not answer, or is gone",
                 nvme::command_name(*opcode)
             ),
             Self::Gone => f.write_str("the device is gone"),
@@ -86,42 +87,42 @@ impl fmt::Display for DeviceError {
 
 impl std::error::Error for DeviceError {}
 
-/// Why a device, or a file of it, could not be opened, grouped by what the caller can do about it.
+/// Why a device or file could not be opened, grouped by what the caller can do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenError {
-    /// Another process has it: stop that one, or take another volume.
+    /// Another process has the device or file open: stop that process, or take another volume.
     InUse {
         /// What was to be opened.
         path: PathBuf,
-        /// Process id of the holder, where it is known.
+        /// Process id of the holder, if it is known.
         holder: Option<u32>,
     },
-    /// No living process has it, and yet it is not free: operations of a process that has ended are
-    /// still in flight. Nothing was read. Try again when the device has answered.
+    /// No living process has the device or file open, but operations of a process that has ended
+    /// are still in flight. Nothing was read. Try again when the device has answered.
     StillInFlight {
         /// What was claimed.
         path: PathBuf,
-        /// How long this process waited for it, in seconds.
+        /// How long this process waited for those operations, in seconds.
         waited_seconds: u64,
     },
-    /// It does not exist.
+    /// The device or file does not exist.
     Missing {
         /// What was to be opened.
         path: PathBuf,
     },
-    /// There is no room for it.
+    /// There is no room for the file.
     NoSpace {
         /// What was to be made or grown.
         path: PathBuf,
     },
-    /// It exists, but can't be used for this.
+    /// The device or file exists, but can't be used for this purpose.
     Unsuitable {
         /// What was to be opened.
         path: PathBuf,
         /// Why not, as the end of a sentence.
         why: String,
     },
-    /// Part of it is gone, and with it the data that only that part held.
+    /// A part of the device or file is gone, and so is the data that only this part held.
     Incomplete {
         /// What was to be opened.
         path: PathBuf,
@@ -156,7 +157,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// What a kernel error means for the caller that wanted to open something.
+    /// The [`OpenError`] for an error that the kernel returned when something was to be opened.
     pub(crate) fn io(doing: &'static str, path: &Path, error: &io::Error) -> Self {
         let path = path.to_path_buf();
         match error.raw_os_error() {
@@ -182,9 +183,9 @@ impl fmt::Display for OpenError {
             }
             Self::StillInFlight { path, waited_seconds } => write!(
                 f,
-                "{} is not free after {waited_seconds} s: what a process that has ended gave to its \
-                 device is not over, or a process has it that can't be seen from here (in \
-                 another container)",
+                "{} is not free after {waited_seconds} s: operations of a process that has ended \
+                 are still in flight on its device, or a process has it that can't be seen from \
+                 here (in another container)",
                 path.display()
             ),
             Self::Missing { path } => write!(f, "{} does not exist", path.display()),

@@ -1,12 +1,13 @@
-//! Pages of a mapped file that the kernel can't give: the file system has no space for a store, the
-//! sector below can't be read, the file was truncated, the device is gone. The kernel then sends
-//! the signal SIGBUS, which would end the process in the middle of a store.
+//! Handles faults. A fault happens if a page of a mapped file is used but the kernel can't provide
+//! the page. The reason may be that the file system has no space for a store, that the sector can't
+//! be read, that the file was truncated, or that the device is gone. The kernel then sends the
+//! signal SIGBUS, which would end the process in the middle of a store.
 //!
-//! Within a mapping of ours it does not. The page is replaced by private memory with the file's
-//! contents, as far as they can be read, and the store goes on. Bytes stored before are still in
-//! the file; bytes stored from then on die with the process, and the mapping reports it: whoever
-//! stores checks its [`Faults`] afterwards. Any other SIGBUS goes to the handler that had it
-//! before.
+//! If the page is in a mapping of ours, a signal handler keeps the process alive. The handler
+//! replaces the page by private memory with the file's contents, as far as these can be read, and
+//! the store is repeated. Bytes stored before the fault are still in the file; bytes stored in that
+//! page after the fault die with the process. So code that stores to a mapping checks its
+//! [`Faults`] afterwards. Any other SIGBUS goes to the previous handler.
 
 #![expect(unsafe_code, reason = "a signal handler, and memory that is replaced under it")]
 
@@ -26,9 +27,9 @@ use slimio_planted::is_planted;
 /// Faulty pages of a mapping since it was mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Pages that are private memory now: bytes stored there die with the process.
+    /// Number of pages that are private memory now: bytes stored in them die with the process.
     pub replaced: usize,
-    /// Those of them that hold zeroes, because their contents could not be read.
+    /// How many of the replaced pages hold zeroes, because their contents could not be read.
     pub lost: usize,
 }
 
@@ -41,7 +42,8 @@ struct Place {
     entry: &'static Entry,
 }
 
-/// A file or block device, whatever its name is: whether it is a device, device number, inode.
+/// Identifies a file or block device, no matter what its name is. The fields are whether it is a
+/// block device, the device number, and the inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileId(bool, u64, u64);
 
@@ -56,11 +58,11 @@ impl FileId {
     }
 }
 
-/// A mapping as the handler sees it. Entries are never freed, because the handler may look at one
-/// at any moment. They are reused.
+/// A mapping as the handler sees it. Entries are never freed, because the handler may look at any
+/// of them at any moment. Unused entries are reused.
 #[derive(Debug, Default)]
 struct Entry {
-    /// Odd while the rest changes.
+    /// Odd while the rest of the entry changes.
     version: AtomicUsize,
     start: AtomicUsize,
     /// Zero when the entry is unused.
@@ -69,7 +71,7 @@ struct Entry {
     offset: AtomicU64,
     replaced: AtomicUsize,
     lost: AtomicUsize,
-    /// Set before it is in the list.
+    /// Set before the entry is in the list.
     next: AtomicPtr<Entry>,
 }
 
@@ -80,26 +82,27 @@ static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(null_mut());
 static PLACES: Mutex<(Vec<Place>, Vec<&'static Entry>)> = Mutex::new((Vec::new(), Vec::new()));
 
 fn places() -> MutexGuard<'static, (Vec<Place>, Vec<&'static Entry>)> {
-    // Nothing panics while it is held.
+    // The lock is never poisoned, because nothing panics while it is held.
     PLACES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether some of a file or block device is mapped by this process.
+/// Whether this process has mapped any part of a file or block device.
 pub(crate) fn is_mapped(file: &File) -> io::Result<bool> {
     let id = FileId::of(file)?;
     Ok(places().0.iter().any(|place| place.file == id))
 }
 
-/// A mapping that is watched, as long as this lives.
+/// A mapping that is watched: as long as this value lives, its faults are handled and counted.
 #[derive(Debug)]
 pub(crate) struct Watch(&'static Entry);
 
 impl Watch {
-    /// Watches the mapping of `size` bytes of `file` from `offset` on that begins at `memory`. `None`
-    /// when some of these bytes are mapped already.
+    /// Watches the mapping that begins at `memory` and shows `size` bytes of `file` from `offset`
+    /// on. Returns `None` if some of these bytes are mapped already.
     ///
     /// # Safety
-    /// They are one shared mapping, which lasts as long as the watch, as does the descriptor.
+    /// The bytes are one shared mapping. The mapping and the file's descriptor last as long as the
+    /// watch.
     pub(crate) unsafe fn begin(
         memory: NonNull<u8>,
         size: usize,
@@ -118,7 +121,8 @@ impl Watch {
         let entry = places.1.pop().unwrap_or_else(|| {
             let entry: &'static Entry = Box::leak(Box::default());
             entry.next.store(ENTRIES.load(Ordering::Relaxed), Ordering::Relaxed);
-            // Entries are only added, and only under the lock.
+            // This can't lose an entry, because the list changes only under the lock, and only
+            // here.
             ENTRIES.store(std::ptr::from_ref(entry).cast_mut(), Ordering::Release);
             entry
         });
@@ -134,9 +138,10 @@ impl Watch {
         Ok(Some(Self(entry)))
     }
 
-    /// The faults of its pages, up to the last store.
+    /// The faults of the mapping's pages, including those of the last store.
     pub(crate) fn faults(&self) -> Faults {
-        // A store and its fault are the same thread's: only the compiler could change their order.
+        // A store and the handling of its fault are on the same thread, so only the compiler could
+        // move the loads below before the store.
         compiler_fence(Ordering::SeqCst);
         if is_planted("fault-still-kept") {
             return Faults::default();
@@ -158,7 +163,7 @@ impl Drop for Watch {
 }
 
 impl Entry {
-    /// Changes it, under the lock.
+    /// Changes the entry. The caller holds the lock.
     fn change(&self, change: impl FnOnce()) {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version + 1, Ordering::Relaxed);
@@ -167,21 +172,23 @@ impl Entry {
         self.version.store(version + 2, Ordering::Release);
     }
 
-    /// Where the page at `page` comes from, if it is one of this mapping: descriptor and offset.
+    /// The descriptor and the offset that the page at `page` comes from, if the page is one of this
+    /// mapping.
     fn source(&self, page: usize) -> Option<(c_int, u64)> {
         let version = self.version.load(Ordering::Acquire);
         let (start, size) = (self.start.load(Ordering::Relaxed), self.size.load(Ordering::Relaxed));
         let descriptor = self.descriptor.load(Ordering::Relaxed);
         let offset = self.offset.load(Ordering::Relaxed);
         fence(Ordering::Acquire);
-        // An entry that is being changed can't be the one that this store is in.
+        // An entry that is being changed is skipped, because the store went to a living mapping,
+        // and the entry of a living mapping does not change.
         let is_whole = version.is_multiple_of(2) && version == self.version.load(Ordering::Relaxed);
         let at = page.checked_sub(start).filter(|&at| is_whole && at < size)?;
         Some((descriptor, offset + at as u64))
     }
 }
 
-/// The handler that had the signal before.
+/// The previous handler of the signal.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Installs the handler, once.
@@ -191,9 +198,10 @@ fn install() -> io::Result<()> {
     if *is_installed {
         return Ok(());
     }
-    // SAFETY: the structures are integers and a function's address, for which zero is a value; the
-    // kernel stores the present one in the first, and is given a handler that does only what a handler
-    // may: it takes no lock and no memory from an allocator.
+    // SAFETY: the structures are integers and a function's address, for which zero is a valid
+    // value. The kernel stores the present settings in the first structure. It is given a handler
+    // that does only what a signal handler may do: it takes neither a lock nor memory from an
+    // allocator.
     unsafe {
         let mut before: libc::sigaction = std::mem::zeroed();
         check(libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before))?;
@@ -213,8 +221,8 @@ fn check(returned: c_int) -> io::Result<()> {
 }
 
 extern "C" fn on_signal(number: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel passes what SA_SIGINFO says, with an address for these two codes; the error
-    // number is the interrupted code's, which gets it back.
+    // SAFETY: the kernel passes the arguments that SA_SIGINFO promises, and an address for these
+    // two codes. `errno` belongs to the interrupted code, so it is restored.
     unsafe {
         let is_fault = matches!((*info).si_code, libc::BUS_ADRERR | libc::BUS_MCEERR_AR);
         let errno = *libc::__errno_location();
@@ -226,13 +234,14 @@ extern "C" fn on_signal(number: c_int, info: *mut siginfo_t, context: *mut c_voi
     pass_on(number, info, context);
 }
 
-/// Puts private memory in the place of the page at `address`, if it is one of a mapping of ours.
+/// Replaces the page at `address` by private memory, if the page is in a mapping of ours. Returns
+/// whether it was replaced.
 fn replace(address: usize) -> bool {
-    // SAFETY: it only looks something up.
+    // SAFETY: `sysconf` only looks something up.
     let page_size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
     let page = address & !(page_size - 1);
     let mut next = ENTRIES.load(Ordering::Acquire);
-    // SAFETY: entries live for ever.
+    // SAFETY: entries are never freed.
     while let Some(entry) = unsafe { next.as_ref() } {
         if let Some((descriptor, offset)) = entry.source(page) {
             // SAFETY: the page is one of a shared mapping of ours, which lives as long as somebody
@@ -251,11 +260,12 @@ fn replace(address: usize) -> bool {
     false
 }
 
-/// Replaces a page, in one step, by private memory with the file's contents. Returns whether these
-/// could be read; `None` when the kernel has no memory.
+/// Replaces a page, in one step, by private memory with the file's contents. Returns whether the
+/// contents could be read; `None` if the kernel has no memory.
 ///
 /// # Safety
-/// The page is one of a mapping of that file, from that offset on.
+/// The page is in a shared mapping of the file that `descriptor` is open to, and shows the file's
+/// bytes from `offset` on.
 unsafe fn replace_page(
     page: usize,
     page_size: usize,
@@ -284,7 +294,8 @@ unsafe fn replace_page(
             read => done += read as usize,
         }
     }
-    // SAFETY: what is replaced is a page of the caller's; `new` becomes it.
+    // SAFETY: the caller promises that the replaced page is in a mapping of ours. `new` is moved to
+    // its address.
     let moved = unsafe {
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         libc::mremap(new, page_size, page_size, flags, page as *mut c_void)
@@ -292,13 +303,13 @@ unsafe fn replace_page(
     (moved != libc::MAP_FAILED).then_some(done == page_size)
 }
 
-/// Passes the signal to the handler that had it before.
+/// Passes the signal to the previous handler.
 fn pass_on(number: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let before = BEFORE.get();
     let handler = before.map_or(libc::SIG_DFL, |before| before.sa_sigaction);
     if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
-        // SAFETY: the structure is integers. The signal is blocked until this handler returns; then
-        // it ends the process.
+        // SAFETY: the structure consists of integers. The signal is blocked until this handler
+        // returns. Then the signal ends the process.
         unsafe {
             let mut default: libc::sigaction = std::mem::zeroed();
             default.sa_sigaction = libc::SIG_DFL;
@@ -308,7 +319,7 @@ fn pass_on(number: c_int, info: *mut siginfo_t, context: *mut c_void) {
         return;
     }
     let has_info = before.is_some_and(|before| before.sa_flags & libc::SA_SIGINFO != 0);
-    // SAFETY: it was the handler of this signal, and its flags say which arguments it takes.
+    // SAFETY: this was the handler of this signal, and its flags say which arguments it takes.
     unsafe {
         if has_info {
             let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =
@@ -321,16 +332,15 @@ fn pass_on(number: c_int, info: *mut siginfo_t, context: *mut c_void) {
     }
 }
 
-/// From here on, a write beyond the largest size that a file may have for this process
-/// (`RLIMIT_FSIZE`) fails with an error, like any other write, instead of a signal that ends the
-/// process.
+/// After this call, a write beyond this process's limit for file sizes (`RLIMIT_FSIZE`) fails with
+/// an error. Otherwise, the kernel would send a signal that ends the process.
 pub fn ignore_file_size_signal() {
     // SAFETY: the disposition "ignored" has no handler that could do anything.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// From here on, the end of the terminal that the process was started from does not end the
-/// process, as with redis-server.
+/// After this call, closing the terminal that the process was started from does not end the
+/// process. redis-server does the same.
 pub fn ignore_hang_up_signal() {
     // SAFETY: the disposition "ignored" has no handler that could do anything.
     unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
@@ -349,7 +359,8 @@ mod tests {
     const PAGES: usize = 8;
     const SIZE: usize = PAGES * LBA_SIZE;
 
-    /// A directory with a mapped file of eight pages, each filled with its number from one on.
+    /// A directory with a mapped file of eight pages. The first page is filled with ones, the
+    /// second with twos, and the others likewise.
     fn filled(directory: &Path) -> (Directory, MappedFile, Vec<Buffer>) {
         let mut directory =
             Directory::open(directory, PathOptions::default()).expect("it is the test's own");
@@ -386,10 +397,11 @@ mod tests {
         buffers[0][2 * LBA_SIZE] = 3;
         assert_eq!(buffers[0].faults(), Faults { replaced: 1, lost: 1 }, "once a page");
         assert_eq!(buffers[0][..LBA_SIZE].iter().max(), Some(&9), "others are as they were");
-        // A page that is only read is no signal either.
+        // Reading a page that is gone must not end the process either.
         assert_eq!(buffers[1].iter().max(), Some(&0));
         assert_eq!(buffers[1].faults(), Faults { replaced: 5, lost: 5 });
-        // A replaced page is in no file: letting go would lose it.
+        // Letting a replaced page go would lose its bytes, because they are in no file. So `let_go`
+        // must not do it.
         buffers[0].let_go();
         assert_eq!(buffers[0][2 * LBA_SIZE], 3);
     }
@@ -398,7 +410,8 @@ mod tests {
     fn what_the_file_still_holds_is_there_behind_a_fault() {
         let place = tempfile::tempdir().expect("a directory for the test");
         let (_directory, _mapped, mut buffers) = filled(place.path());
-        // The page can be read but not stored to, as when a store finds no space.
+        // The file's contents can be read here, as they can when a store fails because there is no
+        // space.
         let page = buffers[0].as_mut_ptr().wrapping_add(LBA_SIZE) as usize;
         assert!(replace(page + 5), "it is a page of a mapping");
         assert_eq!(buffers[0].faults(), Faults { replaced: 1, lost: 0 });
@@ -456,7 +469,7 @@ mod tests {
         file.set_len(LBA_SIZE as u64).expect("it can be made longer");
         let memory = crate::sys::map_shared(&file, 0, LBA_SIZE).expect("it can be mapped");
         file.set_len(0).expect("it can be cut");
-        // SAFETY: it is mapped; that the store fails is what is tested.
+        // SAFETY: the page is mapped. The test is about the failure of this store.
         unsafe { memory.as_ptr().write_volatile(1) };
         unreachable!("the store has ended the process");
     }
@@ -470,8 +483,8 @@ mod tests {
         }
         let place = tempfile::tempdir().expect("a directory for the test");
         let (_directory, _mapped, _buffers) = filled(place.path());
-        // SAFETY: no pointer is passed. The handler that was there before takes a signal without a
-        // fault for one that comes again, so it is sent twice.
+        // SAFETY: no pointer is passed. The previous handler expects that a signal without a fault
+        // comes again, and ends the process only then. So the signal is sent twice.
         unsafe { (libc::raise(libc::SIGBUS), libc::raise(libc::SIGBUS)) };
         unreachable!("the signal has ended the process");
     }

@@ -1,8 +1,9 @@
 //! Who has a block device or a lock, as far as this process can see.
 //!
-//! The kernel says only that somebody has it. Mounts, devices built on it and descriptors of living
-//! processes are looked up. If there are none, the holder is an operation in flight of a process
-//! that has ended, or a process in another container.
+//! The kernel says only that somebody has the device or lock. So this module looks for mounts, for
+//! devices that are built on the device, and for descriptors of living processes. If it finds
+//! nothing, the holder is a process in another container, or an operation that is still in flight
+//! although its process has ended.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use crate::sys;
 
-/// A device and those that overlap it: its partitions, or the disk that it is a partition of.
+/// A device and the devices that overlap it: its partitions, or the disk that it is a partition of.
 struct Family {
     /// Names as in `/sys`.
     names: Vec<String>,
@@ -53,7 +54,7 @@ fn name(name: &OsStr) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// `259:3`
+/// Parses a device number such as `259:3`.
 fn parse_number(text: &str) -> Option<u64> {
     let (major, minor) = text.split_once(':')?;
     Some(libc::makedev(major.parse().ok()?, minor.parse().ok()?))
@@ -67,7 +68,7 @@ pub(crate) fn in_kernel(path: &Path) -> Vec<String> {
     let own = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     found.extend(mounts(&own, &family));
     if found.is_empty() {
-        // It may be mounted in another container.
+        // The device may be mounted in another container.
         for process in processes() {
             let theirs = fs::read_to_string(process.join("mountinfo")).unwrap_or_default();
             found.extend(mounts(&theirs, &family));
@@ -92,6 +93,7 @@ pub(crate) fn in_kernel(path: &Path) -> Vec<String> {
 /// The mounts of a family in a `mountinfo`, in words.
 fn mounts(mountinfo: &str, family: &Family) -> Vec<String> {
     let about = |line: &str| {
+        // A line is, for example:
         // `36 35 98:0 /root /mount/point rw,noatime master:1 - ext4 /dev/sda rw,errors=continue`
         let (mount, file_system) = line.split_once(" - ")?;
         let mut mount = mount.split(' ');
@@ -99,7 +101,7 @@ fn mounts(mountinfo: &str, family: &Family) -> Vec<String> {
         let place = mount.nth(1)?;
         let source = file_system.split(' ').nth(1)?;
         let name = source.strip_prefix("/dev/");
-        // Some file systems have device numbers of their own; then the source names the device.
+        // If a file system has a device number of its own, the source still names the device.
         let is_named = name.is_some_and(|name| family.names.iter().any(|one| one == name));
         let is_numbered = number.is_some_and(|number| family.numbers.contains(&number));
         (is_named || is_numbered).then(|| format!("{source} is mounted at {place}"))
@@ -107,8 +109,8 @@ fn mounts(mountinfo: &str, family: &Family) -> Vec<String> {
     mountinfo.lines().filter_map(about).collect()
 }
 
-/// A living process that has a block device open for writing, as an exclusive holder has. One that
-/// only reads does not count.
+/// A living process that has a block device open for writing. Every exclusive holder has it open
+/// for writing. A process that only reads does not count.
 pub(crate) fn process(path: &Path) -> Option<u32> {
     let family = Family::of(path);
     processes().find(|process| writes(process, &family)).and_then(|process| {
@@ -117,9 +119,9 @@ pub(crate) fn process(path: &Path) -> Option<u32> {
     })
 }
 
-/// Locks a device for reading, until the result is closed or the process ends. That shows that a
-/// living process has it, even to processes that may not look at this one's descriptors. It keeps
-/// nobody out, and udev ignores locks of this kind.
+/// Locks a device for reading, until the result is closed or the process ends. The lock shows that
+/// a living process has the device, even to processes that may not look at the descriptors of this
+/// process. The lock keeps nobody out, and udev ignores locks of this kind.
 ///
 /// # Errors
 /// When the kernel can't lock.
@@ -129,8 +131,8 @@ pub(crate) fn show(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether a process [shows](show) that it has a device. A process in another container may do so
-/// on another node, which is not seen here.
+/// Whether a process [shows](show) that it has a device. A process in another container may have
+/// locked another node (file in `/dev`) of the same device; that lock is not seen here.
 pub(crate) fn is_shown(path: &Path) -> bool {
     open_for_look(path).and_then(|file| sys::is_locked_for_reading(&file)).unwrap_or(false)
 }
@@ -139,7 +141,8 @@ fn open_for_look(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
-/// The process that holds the lock of a file that could not be locked.
+/// The process that holds the lock of `file`. This is called if this process could not take the
+/// lock.
 pub(crate) fn of_lock(file: &File) -> Option<u32> {
     let metadata = file.metadata().ok()?;
     let (major, minor) = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
@@ -147,8 +150,8 @@ pub(crate) fn of_lock(file: &File) -> Option<u32> {
     holder_in(&fs::read_to_string("/proc/locks").ok()?, &place)
 }
 
-/// As [`of_lock`], if that process lives and has the file open. A file that only the kernel still
-/// keeps, for an operation in flight, has no descriptor.
+/// As [`of_lock`], but only if that process lives and has the file open. If only the kernel still
+/// keeps the file, for an operation in flight, no process has a descriptor of it.
 pub(crate) fn living_of_lock(file: &File) -> Option<u32> {
     let (holder, own) = (of_lock(file)?, file.metadata().ok()?);
     let open = fs::read_dir(format!("/proc/{holder}/fd")).ok()?.flatten();
@@ -156,17 +159,19 @@ pub(crate) fn living_of_lock(file: &File) -> Option<u32> {
         let found = fs::metadata(entry.path());
         found.is_ok_and(|found| (found.dev(), found.ino()) == (own.dev(), own.ino()))
     };
-    // If this process is the holder, `file` itself is among them.
+    // If this process is the holder, `file` itself is among the counted descriptors.
     let own_count = usize::from(holder == std::process::id());
     (open.filter_map(|entry| is_it(entry).then_some(())).count() > own_count).then_some(holder)
 }
 
-/// `1: FLOCK  ADVISORY  WRITE 708 fe:00:131 0 EOF`
+/// Finds the holder of the lock on `place` in `/proc/locks`. A line there is, for example,
+/// `1: FLOCK  ADVISORY  WRITE 708 fe:00:131 0 EOF`.
 fn holder_in(locks: &str, place: &str) -> Option<u32> {
     locks.lines().find_map(|line| {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         let [_, "FLOCK", _, _, holder, locked, ..] = words[..] else { return None };
-        // A process in another container has no number here.
+        // If the holder is in another container, it has no process id here, and the kernel shows
+        // zero or less.
         (locked == place).then(|| holder.parse().ok().filter(|holder| *holder > 0))?
     })
 }

@@ -1,11 +1,12 @@
-//! The identity of a device, whatever its name is today.
+//! The identity of a device, which stays the same when the device gets another name.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-/// Identifiers that the kernel may have for a block device, best first: the file below the device's
-/// directory in `/sys`, and the identifier's name here.
+/// Identifiers that the kernel may have for a block device, best first. Each entry is the path of a
+/// file below the device's directory in `/sys`, and the name that this crate gives to the
+/// identifier.
 const NAMES: [(&str, &str); 5] = [
     ("dm/uuid", "device-mapper uuid"),
     ("device/wwid", "wwid"),
@@ -14,21 +15,22 @@ const NAMES: [(&str, &str); 5] = [
     ("device/serial", "serial"),
 ];
 
-/// Identity of an NVMe namespace, the same by either of its nodes; `None` where the controller has
-/// no serial number.
+/// Identity of an NVMe namespace. It is the same for both of the namespace's device nodes. `None`
+/// if the controller has no serial number.
 pub(crate) fn of_namespace(serial: &str, nsid: u32) -> Option<String> {
     let serial = printable(serial);
     (!serial.is_empty()).then(|| format!("nvme serial {serial} namespace {nsid}"))
 }
 
-/// Identity of a block device or partition, as the kernel knows it; `None` where it knows none.
+/// Identity of a block device or partition, as the kernel knows it; `None` if the kernel knows no
+/// identity.
 pub(crate) fn of_block_device(path: &Path) -> Option<String> {
     let number = path.metadata().ok()?.rdev();
     let number = format!("{}:{}", libc::major(number), libc::minor(number));
     of_node(&Path::new("/sys/dev/block").join(number).canonicalize().ok()?)
 }
 
-/// The same, from a block device's directory in `/sys`.
+/// As [`of_block_device`], from a block device's directory in `/sys`.
 fn of_node(node: &Path) -> Option<String> {
     if let Some(partition) = read(&node.join("partition")) {
         return Some(format!("{} partition {partition}", of_node(node.parent()?)?));
@@ -43,9 +45,9 @@ fn of_node(node: &Path) -> Option<String> {
     })
 }
 
-/// The part of a mapping's uuid that stays the same when it is opened under another name. Those of
-/// cryptsetup end with the name, which comes after the 32 digits of the volume's own uuid, if it
-/// has one. `None` if no part stays the same.
+/// The part of a device-mapper uuid that stays the same when the mapping is opened under another
+/// name. A uuid that cryptsetup made ends with that name. Before the name are the 32 digits of the
+/// encrypted volume's own uuid, if the volume has one. `None` if no part stays the same.
 fn of_mapping(uuid: &str) -> Option<&str> {
     if !uuid.starts_with("CRYPT-") {
         return Some(uuid);
@@ -61,13 +63,13 @@ fn of_mapping(uuid: &str) -> Option<&str> {
     None
 }
 
-/// The contents of a file, if there are any.
+/// The contents of a file, if it can be read and is not empty.
 fn read(path: &Path) -> Option<String> {
     let text = printable(&fs::read_to_string(path).ok()?);
     (!text.is_empty()).then_some(text)
 }
 
-/// Strips padding: devices pad their names with blanks, and some with unprintable bytes.
+/// Strips padding, because devices pad their names with blanks, or even with unprintable bytes.
 fn printable(text: &str) -> String {
     let words = text.split(|c: char| !c.is_ascii_graphic()).filter(|word| !word.is_empty());
     words.collect::<Vec<_>>().join(" ")
@@ -105,7 +107,8 @@ mod tests {
         assert_eq!(of_node(&nameless.path().join("loop0p1")), None);
     }
 
-    /// `cryptsetup open /dev/sda2 NAME`, and the next time another name.
+    /// The user may give another NAME to `cryptsetup open /dev/sda2 NAME` each time. The identity
+    /// must not depend on this name.
     #[test]
     fn an_encrypted_volume_is_the_same_under_any_name() {
         let opened = |uuid: &str| of_node(node(&[("dm/uuid", uuid)]).path());

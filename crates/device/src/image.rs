@@ -1,4 +1,4 @@
-//! A file that stands for a device: the bytes of an emulated one.
+//! A file that holds the bytes of an emulated device.
 
 #![expect(unsafe_code, reason = "a caller that maps a range promises that nobody else writes it")]
 
@@ -17,9 +17,9 @@ use crate::sys::Lock;
 use crate::target::DEALLOCATE;
 use crate::{Contents, DeviceError, LBA_SIZE, Lba, LbaRange, MappedFile, Op, OpenError, sys};
 
-/// A file of blocks that nobody else has as long as this, or a piece of its mapping, lives. All
-/// writes go through this one opening, by system calls and a mapping: a killed process, and its
-/// lock, stay until those are over.
+/// A file of blocks. It is locked against other openings as long as this value or a piece of the
+/// file's mapping lives. All writes are system calls on this open file or stores to its mapping, so
+/// a killed process keeps the lock until its last write has ended.
 pub struct ImageFile {
     lock: Arc<Lock>,
     path: PathBuf,
@@ -33,10 +33,11 @@ impl fmt::Debug for ImageFile {
 }
 
 impl ImageFile {
-    /// Opens or makes the file of this name. Nothing is flushed: its contents outlive the process.
+    /// Opens or makes the file of this name. Nothing is flushed: the file's contents outlive the
+    /// process, but not a power loss.
     ///
     /// # Errors
-    /// [`OpenError::InUse`] when another opening has it.
+    /// [`OpenError::InUse`] when another `ImageFile`, in any process, has the file open.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let opened = OpenOptions::new()
             .read(true)
@@ -49,10 +50,10 @@ impl ImageFile {
         Self::take(file, path)
     }
 
-    /// Makes a file without a name, which is gone with the process.
+    /// Makes a file without a name. When the process ends, the file is gone.
     ///
     /// # Errors
-    /// When the folder takes no file.
+    /// When no file can be made in the folder.
     pub fn temporary(folder: &Path) -> Result<Self, OpenError> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -78,7 +79,7 @@ impl ImageFile {
         self.lock.file_ref()
     }
 
-    /// Its length in bytes.
+    /// The file's length in bytes.
     ///
     /// # Errors
     /// When the kernel does not say.
@@ -87,19 +88,19 @@ impl ImageFile {
         Ok(metadata.map_err(|error| OpenError::io("looking at", &self.path, &error))?.len())
     }
 
-    /// Makes an empty file `size` bytes long, as one hole.
+    /// Sets the length of an empty file to `size` bytes, all of which are a hole.
     ///
     /// # Errors
-    /// When it can't be that long.
+    /// When the file can't be that long.
     ///
     /// # Panics
-    /// When it is not empty.
+    /// When the file is not empty.
     pub fn set_size(&self, size: u64) -> Result<(), OpenError> {
         assert_eq!(self.size()?, 0, "only an empty one has nothing to lose");
         self.file().set_len(size).map_err(|error| OpenError::io("making", &self.path, &error))
     }
 
-    /// What seems to be in it.
+    /// What seems to be in the file.
     ///
     /// # Errors
     /// When it can't be read.
@@ -108,8 +109,8 @@ impl ImageFile {
             .map_err(|error| OpenError::io("reading", &self.path, &error))
     }
 
-    /// The first blocks from `at` on that are no hole, as far as the file system tells; `None` when
-    /// there are none.
+    /// The first range of blocks, at `at` or after it, that is not a hole, as far as the file
+    /// system tells. `None` if there is no such range.
     ///
     /// # Errors
     /// When the kernel does not say.
@@ -134,32 +135,36 @@ impl ImageFile {
     /// Writes whole blocks.
     ///
     /// # Errors
-    /// The kernel's error; [`DeviceError::OutOfRange`] where it is mapped.
+    /// The kernel's error; [`DeviceError::OutOfRange`] if one of the blocks is mapped.
     pub fn write(&self, lba: Lba, bytes: &[u8]) -> Result<(), DeviceError> {
         self.mapped.check_range(lba.0, lba.0 + bytes.len().div_ceil(LBA_SIZE) as u64)?;
         self.file().write_all_at(bytes, lba.0 * LBA_SIZE as u64).map_err(|error| of_io(&error))
     }
 
-    /// Gives back the space of blocks, where the file system can and nothing is mapped.
+    /// Gives back the space of blocks, if the file system can do so and none of these blocks is
+    /// mapped.
     pub fn deallocate(&self, range: LbaRange) {
         let (start, end) = (range.start.0 * LBA_SIZE as u64, range.end.0 * LBA_SIZE as u64);
         if start < end && self.mapped.check(&Op::Deallocate { range }).is_ok() {
-            // Where it can't, the blocks just stay: nobody relies on their contents.
+            // If the file system can't give back space, the blocks stay allocated. Nobody relies on
+            // their contents.
             let _ = sys::allocate(self.file(), DEALLOCATE, start, end - start);
         }
     }
 
-    /// Maps a range, in bytes, with its contents, after reserving its space.
+    /// Reserves the space of a range, and maps the range with its contents. `offset` and `size` are
+    /// in bytes.
     ///
     /// # Errors
-    /// When there is no room for it; [`OpenError::Unsuitable`] while another range is mapped.
+    /// When there is no room for the range; [`OpenError::Unsuitable`] while another range is
+    /// mapped.
     ///
     /// # Panics
     /// When `offset` or `size` is not a whole number of blocks, or `size` is zero.
     pub fn map(&self, offset: u64, size: usize) -> Result<MappedFile, OpenError> {
         let taken = self.mapped.take(offset, size).ok_or_else(|| is_mapped(&self.path))?;
-        // SAFETY: the lock keeps other openings away, and the taken range keeps writes through this
-        // one away; both last as long as the mapping.
+        // SAFETY: the lock prevents other openings of the file, and the taken range prevents writes
+        // through this opening. The lock and the taken range last as long as the mapping.
         let mapped = unsafe { MappedFile::file_range(self.file(), &self.path, offset, size) }?;
         Ok(mapped.holding(Box::new((self.lock.clone(), taken))))
     }

@@ -1,14 +1,14 @@
-//! A path in front of another. A layer implements only what it changes; everything else is passed
-//! on.
+//! A path that is put in front of another path. A layer implements only what it changes; everything
+//! else is passed on to the path behind it, which is called the path below.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::{Buffer, Completion, Device, DeviceError, FilledHoles, Geometry, LbaRange, Op, Token};
 
-/// What [`Layered`] changes about the path below. Each method changes nothing by default.
+/// What [`Layered`] changes about the path below. By default, no method changes anything.
 pub trait Layer {
-    /// What the path can do, given what the one below can.
+    /// What the path can do, given what the path below can do.
     fn geometry(&self, below: Geometry) -> Geometry {
         below
     }
@@ -18,53 +18,54 @@ pub trait Layer {
         op
     }
 
-    /// Sees the completions just reaped, from index `from` on. It may hold some back and return
-    /// them later, as long as [`kept`](Self::kept) counts them.
+    /// Is called with the completions that were just reaped; they begin at index `from`. The layer
+    /// may hold completions back and return them later, but [`kept`](Self::kept) must count those
+    /// that the layer holds back.
     fn reaped(&mut self, completions: &mut Vec<Completion>, from: usize) {
         let _ = (completions, from);
     }
 
-    /// How many completions it holds back.
+    /// How many completions the layer holds back.
     fn kept(&self) -> usize {
         0
     }
 
-    /// [`Device::grow`].
+    /// See [`Device::grow`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Device::grow`].
     fn grow(&mut self, below: &mut dyn Device, lba_count: u64) -> Result<(), DeviceError> {
         below.grow(lba_count)
     }
 
-    /// [`Device::shrink`].
+    /// See [`Device::shrink`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Device::shrink`].
     fn shrink(&mut self, below: &mut dyn Device, lba_count: u64) -> Result<(), DeviceError> {
         below.shrink(lba_count)
     }
 
-    /// [`Device::reserve`].
+    /// See [`Device::reserve`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Device::reserve`].
     fn reserve(&mut self, below: &mut dyn Device, range: LbaRange) -> Result<(), DeviceError> {
         below.reserve(range)
     }
 
-    /// [`Device::release`].
+    /// See [`Device::release`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Device::release`].
     fn release(&mut self, below: &mut dyn Device, range: LbaRange) -> Result<(), DeviceError> {
         below.release(range)
     }
 
-    /// [`Device::fill_holes`].
+    /// See [`Device::fill_holes`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Device::fill_holes`].
     fn fill_holes(
         &mut self,
         below: &mut dyn Device,
@@ -73,7 +74,7 @@ pub trait Layer {
         below.fill_holes(range)
     }
 
-    /// [`Device::empty_holes`].
+    /// See [`Device::empty_holes`].
     fn empty_holes(&mut self, below: &mut dyn Device, filled: &FilledHoles) {
         below.empty_holes(filled);
     }
@@ -102,7 +103,8 @@ impl<L: Layer> Device for Layered<L> {
     }
 
     fn submit(&mut self, token: Token, op: Op) -> Result<(), Op> {
-        // Checked first, so that the operation is handed back as it was handed in.
+        // The limit is checked before the operation is translated, so that a refused operation is
+        // handed back unchanged.
         if self.in_flight() >= self.geometry().in_flight_max as usize {
             return Err(op);
         }

@@ -1,12 +1,14 @@
 //! The boundary to block storage.
 //!
-//! A [`Device`] is one path to one linear space of logical blocks: it takes operations that own
-//! their buffers, and returns them as completions, in any order. A volume opens one path per role;
-//! two paths share nothing above the kernel. This crate knows nothing of logs or snapshots.
+//! A [`Device`] is one path to one linear space of logical blocks. Each operation that a path takes
+//! owns its buffer and comes back as a completion; completions come in any order. A volume opens
+//! one path per role; two paths share nothing above the kernel. This crate knows nothing of logs or
+//! snapshots.
 //!
-//! A [`Directory`] of files or a [`WholeDevice`] (a [`BlockDevice`], an [`NvmeDevice`]) is owned by
-//! one process alone and opens paths: NVMe commands or direct I/O through io_uring, or the next
-//! best way available. Each reports which way that is, and why.
+//! A [`Directory`] of files or a [`WholeDevice`] (a [`BlockDevice`] or an [`NvmeDevice`]) is owned
+//! by one process alone. It opens paths. A path uses NVMe commands or direct I/O, both through
+//! io_uring; if neither is possible, it uses the next best way. Each directory or device reports
+//! which way its paths use, and why.
 //!
 //! ```
 //! use slimio_device::{Buffer, Directory, Lba, Op, PathOptions, PlacementId, Token};
@@ -82,9 +84,9 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// Size in bytes of one logical block, as everything above this crate counts them.
+/// Size in bytes of one logical block. Everything above this crate counts in such blocks.
 ///
-/// A device with smaller physical blocks is addressed in groups of them.
+/// If a device has smaller physical blocks, each logical block is a group of them.
 pub const LBA_SIZE: usize = 4096;
 
 /// Address of a logical block, relative to the start of the device or area.
@@ -96,29 +98,33 @@ pub struct Lba(pub u64);
 pub struct LbaRange {
     /// First block of the range.
     pub start: Lba,
-    /// First block behind the range.
+    /// First block after the range.
     pub end: Lba,
 }
 
-/// Where the device should put a write: data that dies together carries the same id.
-/// Zero is the device's default placement.
+/// Where the device should put the data of a write. Data that will be deleted or overwritten
+/// together gets the same id. Zero is the device's default placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct PlacementId(pub u16);
 
-/// The caller's name for an operation in flight; comes back in its [`Completion`].
+/// The caller's name for an operation in flight. It comes back in the operation's [`Completion`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
 /// How a write reaches stable media on this device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteCache {
-    /// A completed write is stable: there is no volatile cache, or it is protected.
+    /// A completed write is stable, because there is no volatile cache or because the cache is
+    /// protected.
     Stable,
-    /// A completed write may be lost until a flush; a durable write costs no extra flush (FUA).
+    /// A completed write may be lost until a flush. A durable write needs no extra flush, because
+    /// the device supports FUA (force unit access).
     VolatileWithFua,
-    /// A completed write may be lost until a flush; a durable write is a write and a flush.
+    /// A completed write may be lost until a flush. A durable write is carried out as a write and a
+    /// flush.
     Volatile,
-    /// Nothing is known: treated as `Volatile`.
+    /// It is not known how a write reaches stable media. The device is treated as if it were
+    /// `Volatile`.
     Unknown,
 }
 
@@ -140,13 +146,13 @@ pub struct Geometry {
     pub lba_count: u64,
     /// Longest transfer of one operation, in blocks.
     pub transfer_lbas_max: u32,
-    /// Most operations that may be in flight at once on this path.
+    /// How many operations may be in flight at once on this path.
     pub in_flight_max: u32,
     /// Whether completed writes are stable.
     pub write_cache: WriteCache,
 }
 
-/// One operation. It owns its buffer until its completion is reaped.
+/// One operation. It owns its buffer until the completion is reaped.
 #[derive(Debug)]
 pub enum Op {
     /// Fill the whole buffer from `lba` on.
@@ -162,18 +168,19 @@ pub enum Op {
         lba: Lba,
         /// Written in its whole length.
         buffer: Buffer,
-        /// Where the device should put it.
+        /// Where the device should put the data.
         placement: PlacementId,
-        /// Complete only when this write (and only this one) is on stable media.
+        /// Whether the operation completes only once this write is on stable media. The completion
+        /// says nothing about other writes.
         durable: bool,
     },
-    /// Make stable every write, of any path of this volume, whose completion was reaped before this
-    /// was submitted.
+    /// Make stable every write, on any path of this volume, whose completion was reaped before this
+    /// flush was submitted.
     Flush,
-    /// Tell the device that these blocks hold nothing. What a read of them returns afterwards is
-    /// undefined.
+    /// Tell the device that the data in these blocks is no longer needed. A later read of the
+    /// blocks returns undefined bytes.
     Deallocate {
-        /// Blocks that are free.
+        /// Blocks whose data is no longer needed.
         range: LbaRange,
     },
 }
@@ -183,30 +190,33 @@ pub enum Op {
 pub struct Completion {
     /// The caller's name for the operation.
     pub token: Token,
-    /// The buffer of a read or write comes back whatever happened.
+    /// The buffer of a read or write, returned on success and on failure.
     pub buffer: Option<Buffer>,
     /// A transfer shorter than asked for is an error.
     pub result: Result<(), DeviceError>,
 }
 
 /// The ranges that [`Device::fill_holes`] has given space to, in bytes from the start of the file.
-/// They hold zeros.
+/// The ranges hold zeros.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FilledHoles(pub(crate) Vec<Range<u64>>);
 
 /// One path to one linear space of blocks.
 ///
 /// Nothing is ordered: completions come in any order, and two overlapping writes in flight are a
-/// bug of the caller. A write that is not durable may be lost, torn or reordered by a power cut
-/// until a [`Op::Flush`] submitted after its completion was reaped has completed.
+/// bug of the caller. If a write is not durable, a power cut may lose, tear or reorder it. It is
+/// safe from this once its completion was reaped, an [`Op::Flush`] was submitted afterwards, and
+/// this flush has completed.
 pub trait Device {
     /// What this path can do.
     fn geometry(&self) -> Geometry;
 
-    /// A buffer of `lbas` blocks for transfers of this path, with arbitrary contents. If the path
-    /// has pooled buffers to spare, it is one of those, which cost the kernel less to transfer: a
-    /// [bulk path](WholeDevice::open_bulk_path) shares [`POOLED_COUNT`] of up to [`POOLED_LBAS`]
-    /// blocks with the others of its device. Dropping the buffer gives it back.
+    /// A buffer of `lbas` blocks for transfers of this path, with arbitrary contents.
+    ///
+    /// If the path has a free pooled buffer, this returns one, because the kernel transfers pooled
+    /// buffers at lower cost. The [bulk paths](WholeDevice::open_bulk_path) of a device share
+    /// [`POOLED_COUNT`] pooled buffers of up to [`POOLED_LBAS`] blocks each. Dropping a pooled
+    /// buffer gives it back.
     ///
     /// # Panics
     /// When `lbas` is zero.
@@ -214,58 +224,64 @@ pub trait Device {
         Buffer::zeroed(lbas)
     }
 
-    /// Queues an operation. Never blocks. Hands the operation back when `in_flight_max` is reached.
+    /// Queues an operation. Never blocks. Hands the operation back if `in_flight_max` operations
+    /// are in flight.
     ///
-    /// The operation may stay in the queue until [`kick`](Self::kick) or [`wait`](Self::wait).
+    /// The operation may stay in the queue until [`kick`](Self::kick) or [`wait`](Self::wait) is
+    /// called.
     ///
     /// # Errors
     /// The operation itself, when too many are in flight.
     fn submit(&mut self, token: Token, op: Op) -> Result<(), Op>;
 
-    /// Hands everything queued to the device. Never blocks; at most one system call.
+    /// Hands all queued operations to the device. Never blocks, and makes at most one system call.
     fn kick(&mut self);
 
     /// Moves every finished operation into `completions`. Never blocks.
     fn poll(&mut self, completions: &mut Vec<Completion>);
 
-    /// Kicks, then sleeps until at least one operation has finished or `timeout` has passed, and
-    /// moves what has finished into `completions`. With nothing in flight it returns at once.
+    /// Kicks, then sleeps until at least one operation has finished or `timeout` has passed. Then
+    /// moves every finished operation into `completions`. If nothing is in flight, this returns at
+    /// once.
     ///
-    /// With a `timeout` it returns when that has passed, even if the device hangs. Without one, an
-    /// operation that was not kicked, or that the path's worker thread has not begun, may run on
-    /// the calling thread: as a system call that returns only when the device has answered. A
-    /// caller with nothing else to do saves the hand-off to another thread.
+    /// With a `timeout`, this returns once the timeout has passed, even if the device hangs.
+    /// Without a timeout, the calling thread may run an operation itself if the operation was not
+    /// kicked, or if the path's worker thread has not begun the operation. The operation is then a
+    /// system call that returns only when the device has answered. This saves the hand-off to
+    /// another thread.
     fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>);
 
-    /// Whether a [`wait`](Self::wait) without a timeout would run an operation on the calling thread,
-    /// so that it costs less than one with a timeout.
+    /// Whether a [`wait`](Self::wait) without a timeout would run an operation on the calling
+    /// thread. If so, such a `wait` costs less than a `wait` with a timeout.
     fn would_run_here(&self) -> bool {
         false
     }
 
-    /// Whether a kicked operation is still here because the kernel had no memory for it. The next
-    /// [`poll`](Self::poll) hands it over; nothing signals when it is time for that.
+    /// Whether a kicked operation still waits in the path because the kernel had no memory for it.
+    /// The next [`poll`](Self::poll) hands such an operation to the kernel. The caller must call
+    /// `poll` again after a while, because nothing signals when the kernel has memory.
     fn has_unsubmitted(&mut self) -> bool {
         false
     }
 
-    /// Operations submitted whose completion was not reaped yet.
+    /// Number of operations that were submitted but whose completion was not reaped yet.
     fn in_flight(&self) -> usize;
 
-    /// A descriptor that is readable while [`poll`](Self::poll) has something to return; `None`
-    /// where completions exist only after `poll` or `wait` (a simulated device).
+    /// A descriptor that is readable while [`poll`](Self::poll) has something to return. `None` if
+    /// operations complete only inside `poll` or `wait`, as on a simulated device.
     fn readiness(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Makes at least `lba_count` blocks addressable, with their space reserved. Blocks the caller:
-    /// not for the command thread. New blocks have undefined contents; the growth itself is stable
-    /// when this returns.
+    /// Makes at least `lba_count` blocks addressable, and reserves their space. The caller is
+    /// blocked meanwhile, so the thread that runs the users' commands must not call this. New
+    /// blocks have undefined contents; the growth itself is stable when this returns.
     ///
     /// # Errors
-    /// [`DeviceError::NoSpace`] when there is no room for them; then nothing has changed.
+    /// [`DeviceError::NoSpace`] if there is no room for the new blocks; then nothing has changed.
     fn grow(&mut self, lba_count: u64) -> Result<(), DeviceError>;
 
-    /// Gives back the blocks from `lba_count` on: a file gets shorter. Blocks the caller. Where
-    /// space can't be given back, nothing happens. Nothing may be in flight there.
+    /// Gives back the blocks from `lba_count` on (a file gets shorter). The caller is blocked
+    /// meanwhile. If the space can't be given back, nothing happens. No operation on these blocks
+    /// may be in flight.
     ///
     /// # Errors
     /// When the kernel refuses; then nothing has changed.
@@ -274,19 +290,20 @@ pub trait Device {
         Ok(())
     }
 
-    /// As [`grow`](Self::grow), for a space that may have holes: makes the blocks of `range`
-    /// addressable, where they are not.
+    /// As [`grow`](Self::grow), for a space that may have holes. Makes all blocks of `range`
+    /// addressable.
     ///
     /// # Errors
-    /// As there.
+    /// As [`grow`](Self::grow).
     fn reserve(&mut self, range: LbaRange) -> Result<(), DeviceError> {
         if self.geometry().lba_count >= range.end.0 { Ok(()) } else { self.grow(range.end.0) }
     }
 
-    /// Gives back the space of blocks in `range`, which may reach beyond the end. Those that can be
-    /// given back become a hole until they are [reserved](Self::reserve) again; others may take
-    /// their space. Blocks the caller. Where a space has no holes, nothing happens. Nothing may be
-    /// in flight there.
+    /// Gives back the space of the blocks in `range`. The range may reach beyond the last
+    /// addressable block. If the space can be given back, the blocks are a hole until they are
+    /// [reserved](Self::reserve) again, and other files may take the space. If the space of this
+    /// path can't have holes, nothing happens. The caller is blocked meanwhile. No operation on
+    /// these blocks may be in flight.
     ///
     /// # Errors
     /// As [`shrink`](Self::shrink).
@@ -295,31 +312,33 @@ pub trait Device {
         Ok(())
     }
 
-    /// Allocates space for the blocks of `range` that have none: in a file, those that a sparse
-    /// copy left out, or that were deallocated. Their contents do not change; a hole stays zeros.
-    /// Stable when this returns. Blocks the caller. Nothing may be in flight there.
+    /// Allocates space for the blocks of `range` that have no space. In a file, these are blocks
+    /// that a sparse copy left out, and blocks that were deallocated. The contents of the blocks do
+    /// not change: a block that was a hole still reads as zeros. The allocation is stable when this
+    /// returns. The caller is blocked meanwhile. No operation on these blocks may be in flight.
     ///
-    /// Where there are no holes, or where each write takes new space anyway, nothing happens.
+    /// If there are no holes, or if each write takes new space anyway, nothing happens.
     ///
-    /// Returns what it gave space to, so that a caller that fails for another reason can [give it
-    /// back](Self::empty_holes).
+    /// Returns the ranges that were given space. If the caller later fails for another reason, it
+    /// can [give this space back](Self::empty_holes).
     ///
     /// # Errors
-    /// [`DeviceError::NoSpace`] when there is no room for all of them; then they all lose what they
-    /// got, where space can be given back.
+    /// [`DeviceError::NoSpace`] when there is no room for all the blocks; then the space that this
+    /// call allocated is given back, if possible.
     fn fill_holes(&mut self, range: LbaRange) -> Result<FilledHoles, DeviceError> {
         let _ = range;
         Ok(FilledHoles::default())
     }
 
-    /// Bytes that files of this kind could still get from their file system; `None` where that is unknown, or
-    /// where space does not come from a file system.
+    /// Number of bytes that are free in the file system of this path's file. `None` if the number
+    /// is unknown, or if space does not come from a file system.
     fn free_space(&self) -> Option<u64> {
         None
     }
 
-    /// Turns what was [filled](Self::fill_holes) into holes again, where that is possible. Blocks
-    /// the caller. It must not have been written to since. Nothing may be in flight there.
+    /// Turns the ranges that were [filled](Self::fill_holes) into holes again, if possible. The
+    /// caller is blocked meanwhile. The ranges must not have been written to since they were
+    /// filled, and no operation on them may be in flight.
     fn empty_holes(&mut self, filled: &FilledHoles) {
         let _ = filled;
     }

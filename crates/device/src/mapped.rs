@@ -1,4 +1,4 @@
-//! Files mapped into memory, cut into buffers.
+//! Files that are mapped into memory and cut into buffers.
 //!
 //! Bytes stored in a mapped buffer belong to the kernel at once: they outlive the process, however
 //! it ends, but not a power loss. The same memory may be the source of a direct write to another
@@ -20,17 +20,18 @@ use crate::faults::{Faults, Watch};
 use crate::mapped_range::is_mapped;
 use crate::{Buffer, LBA_SIZE, OpenError, sys};
 
-/// Blocks written at once when space is zeroed: 1 MiB.
+/// Number of blocks in each write when space is zeroed: 1 MiB.
 const ZEROES_LBAS: usize = 256;
 
-/// Blocks read at once to check whether a file can be read: 128 KiB, which stay in a core's cache.
+/// Number of blocks in each read when a check reads the whole file: 128 KiB, which fit into a
+/// core's cache.
 const READ_LBAS: usize = 32;
 
-/// Suffix of the name of a file that is being made.
+/// Suffix that the name of a file has while the file is being made.
 const NEW_SUFFIX: &str = ".new";
 
-/// The last block of a file starts with this and the number of bytes before it, little-endian: so a
-/// truncated file is noticed.
+/// The last block of a file starts with these bytes. After them comes, in little-endian order, the
+/// size of the file without this block. A truncated file is recognised because it lacks this block.
 const END_MAGIC: [u8; 8] = *b"SlimIOme";
 
 /// Memory that a file is mapped to.
@@ -39,17 +40,16 @@ pub(crate) struct Mapping {
     file: File,
     /// Where in the file the mapping starts, in bytes.
     offset: u64,
-    /// Length in bytes: whole blocks.
+    /// Length in bytes, which is a whole number of blocks.
     size: usize,
     memory: NonNull<u8>,
     outlives_process: bool,
-    /// `None` where nothing is mapped. Ends before the mapping does.
+    /// `None` if nothing is mapped. The watch is dropped before the mapping ends.
     watch: Option<Watch>,
-    /// Keeps others from the bytes.
     held: Option<Held>,
 }
 
-/// A lock or claim that keeps others from the mapped bytes, until it is dropped.
+/// A lock or claim that keeps others from the mapped bytes until the lock or claim is dropped.
 pub(crate) type Held = Box<dyn Any + Send + Sync>;
 
 // SAFETY: the pointer is never dereferenced here; the buffers that share the memory own disjoint
@@ -70,25 +70,27 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // Nobody uses the mapping any more; a later one at its address is not to be taken for it.
+        // The watch ends before the mapping does, because a later mapping at the same address must
+        // not be taken for this one.
         self.watch = None;
         if self.size > 0 {
-            // SAFETY: mapped in `MappedFile::map` with this size; every buffer that points into it
-            // holds this mapping by `Arc`, so none is left.
+            // SAFETY: the memory was mapped in `MappedFile::map` with this size. Every buffer that
+            // points into it holds this mapping by `Arc`, so no such buffer is left.
             unsafe { sys::unmap(self.memory, self.size) };
         }
     }
 }
 
-/// A file mapped shared: bytes written to its buffers outlive the process, but not a power loss.
+/// A file in a shared mapping: bytes written to its buffers outlive the process, but not a power
+/// loss.
 ///
-/// Its space is allocated and written before it is mapped: where blocks are overwritten in place, a
-/// store then never finds the file system full. The mapping survives any other fault: see
-/// [`Buffer::faults`].
+/// The file's space is allocated and written before the file is mapped. On a file system that
+/// overwrites blocks in place, a store can then never run out of space. The mapping survives any
+/// other fault: see [`Buffer::faults`].
 ///
-/// Made by a [`Directory`](crate::Directory), a [`WholeDevice`](crate::WholeDevice) or an
-/// [`ImageFile`](crate::ImageFile), which keep everybody else from the bytes as long as a piece of the
-/// mapping lives.
+/// A [`Directory`](crate::Directory), a [`WholeDevice`](crate::WholeDevice) or an
+/// [`ImageFile`](crate::ImageFile) makes this value, and keeps everybody else from the bytes as
+/// long as a piece of the mapping lives.
 #[derive(Debug)]
 pub struct MappedFile {
     mapping: Arc<Mapping>,
@@ -96,19 +98,19 @@ pub struct MappedFile {
 }
 
 impl MappedFile {
-    /// Makes the file with `size` zero bytes, replacing an old one, and maps it. Bytes stored in it
-    /// later need not survive a power loss, but file, length and name do: they are durable when
-    /// this returns. Until then an old file is there, untouched.
+    /// Makes a file of `size` bytes, all zero, and maps it. The file replaces an old file at
+    /// `path`. A power loss may lose bytes that are stored in the file later, but the file, its
+    /// length and its name are durable when this returns. Until then, an old file stays untouched.
     ///
-    /// With `size` zero, nothing is mapped: the file only says that it is empty.
+    /// If `size` is zero, nothing is mapped: the file only records that there are no bytes.
     ///
     /// # Safety
-    /// As long as this or one of its buffers lives, nothing else changes the file's bytes: slices
-    /// point at them. The caller holds what keeps others away (a lock, a claim), and passes it to
-    /// [`holding`](Self::holding).
+    /// As long as the returned value or one of its buffers lives, nothing else may change the
+    /// file's bytes, because slices point at them. So the caller must hold a lock or claim that
+    /// keeps others away, and must pass this lock or claim to [`holding`](Self::holding).
     ///
     /// # Errors
-    /// [`OpenError::NoSpace`] when there is no room; an old file is then as it was.
+    /// [`OpenError::NoSpace`] when there is no room; then an old file stays as it was.
     ///
     /// # Panics
     /// When `size` is not a whole number of blocks.
@@ -118,15 +120,15 @@ impl MappedFile {
         new.push(NEW_SUFFIX);
         let new = Path::new(&new);
         let failed = |doing| move |error: io::Error| OpenError::io(doing, new, &error);
-        // A file left by a process that died while making one has its own mode. If it can't be
-        // removed, it can't be opened either.
+        // A process that died in this function may have left a file with another mode. If that file
+        // can't be removed, a later step fails as well.
         drop(std::fs::remove_file(new));
         let made = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(true)
-            // It holds user data.
+            // Only the owner may read the file, because the file holds user data.
             .mode(if is_planted("buffers-readable") { 0o644 } else { 0o600 })
             .open(new)
             .map_err(failed("making"))
@@ -147,21 +149,22 @@ impl MappedFile {
                 Ok(mapped)
             });
         if made.is_err() {
-            // The caller gets the error above.
+            // If the removal fails, too, the caller still gets the first error.
             drop(std::fs::remove_file(new));
         }
         made
     }
 
-    /// Maps a file that [`create`](Self::create) made, with its contents. A copy that lacks space
-    /// can be read like any other, but must not be stored to:
-    /// [`Directory::why_not_mapped`](crate::Directory::why_not_mapped) tells.
+    /// Maps a file that [`create`](Self::create) made, with its contents. A sparse copy can be read
+    /// like any other file, but must not be stored to:
+    /// [`Directory::why_not_mapped`](crate::Directory::why_not_mapped) recognises such a copy.
     ///
     /// # Safety
     /// As [`create`](Self::create).
     ///
     /// # Errors
-    /// [`OpenError::Incomplete`] when it is missing, or not as long as it was made.
+    /// [`OpenError::Incomplete`] when the file is missing, or when its length is not the length
+    /// that it was made with.
     pub(crate) unsafe fn open(path: &Path) -> Result<Self, OpenError> {
         let incomplete =
             |why: &str| OpenError::Incomplete { path: path.to_path_buf(), why: why.into() };
@@ -187,14 +190,15 @@ impl MappedFile {
         unsafe { Self::map(file, 0, size, true, path) }
     }
 
-    /// Maps `size` zero bytes of memory that has no file: it dies with the process. For tests, and
-    /// where nothing that outlives the process can be mapped.
+    /// Maps `size` bytes of memory, all zero, that belong to no file on disk. The memory dies with
+    /// the process. This is for tests, and for volumes on which nothing that outlives the process
+    /// can be mapped.
     ///
     /// # Errors
     /// When the kernel has no memory.
     ///
     /// # Panics
-    /// When `size` is not a whole number of blocks, or zero.
+    /// When `size` is zero or not a whole number of blocks.
     pub fn anonymous(size: usize) -> Result<Self, OpenError> {
         assert_whole_blocks(size);
         let path = Path::new("memfd");
@@ -212,7 +216,8 @@ impl MappedFile {
     /// As [`create`](Self::create).
     ///
     /// # Errors
-    /// [`OpenError::Unsuitable`] when it is not a block device or is shorter than the range.
+    /// [`OpenError::Unsuitable`] when `path` is not a block device, or when the device ends before
+    /// the end of the range.
     ///
     /// # Panics
     /// When `offset` or `size` is not a whole number of blocks, or `size` is zero.
@@ -245,14 +250,14 @@ impl MappedFile {
         unsafe { Self::map(file, offset, size, true, path) }
     }
 
-    /// Maps a range of a file that stands for a device, with its contents, after reserving its
-    /// space. Errors name `path`.
+    /// Reserves space for a range of a file that stands for a device, and maps the range with its
+    /// contents. Errors name `path`.
     ///
     /// # Safety
     /// As [`create`](Self::create).
     ///
     /// # Errors
-    /// When there is no room for it.
+    /// When there is no room for the range.
     ///
     /// # Panics
     /// As [`device_range`](Self::device_range).
@@ -289,7 +294,8 @@ impl MappedFile {
         let (watch, held) = (None, None);
         let mut mapping = Mapping { file, offset, size, memory, outlives_process, watch, held };
         if size > 0 {
-            // SAFETY: it was mapped just now, and lasts as long as `mapping`, as does the file.
+            // SAFETY: the memory was mapped just now. The memory and the file last as long as
+            // `mapping`.
             let watch = unsafe { Watch::begin(memory, size, &mapping.file, offset) };
             let Some(watch) = watch.map_err(failed)? else {
                 return Err(is_mapped(path));
@@ -299,10 +305,10 @@ impl MappedFile {
         Ok(Self { mapping: Arc::new(mapping), is_cut: false })
     }
 
-    /// Holds on to `held`, which keeps others away, until the last buffer is gone.
+    /// Keeps `held`, which is a lock or claim against others, until the last buffer is gone.
     ///
     /// # Panics
-    /// When it was cut.
+    /// When the mapping was already cut into buffers.
     pub(crate) fn holding(mut self, held: Held) -> Self {
         let mapping = Arc::get_mut(&mut self.mapping).expect("it is held before it is cut");
         mapping.held = Some(held);
@@ -314,10 +320,12 @@ impl MappedFile {
         self.mapping.size
     }
 
-    /// Cuts the whole file into buffers of `size` bytes, in order. They keep the mapping alive.
+    /// Cuts the whole file into buffers of `size` bytes, in order. The buffers keep the mapping
+    /// alive.
     ///
     /// # Panics
-    /// When it was cut before, or when `size` is not whole blocks or does not divide the file.
+    /// When the file was cut before, or when `size` is not a whole number of blocks or does not
+    /// divide the file's length.
     pub fn buffers(&mut self, size: usize) -> Vec<Buffer> {
         assert_whole_blocks(size);
         assert!(!self.is_cut, "a mapped file is cut once");
@@ -328,15 +336,17 @@ impl MappedFile {
             .map(|index| {
                 // SAFETY: `index * size` is below the mapping's size.
                 let memory = unsafe { self.mapping.memory.add(index * size) };
-                // SAFETY: `memory` has `size` bytes left in the mapping, starts with a block, and
-                // no buffer has it yet: this loop visits each piece once and runs once.
+                // SAFETY: `memory` is at the start of a block and has `size` bytes left in the
+                // mapping. No buffer has it yet, because this loop visits each piece once and runs
+                // once.
                 unsafe { Buffer::mapped(memory, size / LBA_SIZE, self.mapping.clone(), index) }
             })
             .collect()
     }
 
-    /// Reads all of it through its descriptor: a part that can't be read is an error in words here,
-    /// but would be a [fault](Buffer::faults) later.
+    /// Reads the whole mapped range through the file's descriptor. If a part can't be read, that is
+    /// an ordinary error here. Without this check, the part would cause a [fault](Buffer::faults)
+    /// later.
     ///
     /// # Errors
     /// The kernel's error for a part that can't be read.
@@ -352,24 +362,24 @@ impl MappedFile {
         Ok(())
     }
 
-    /// Makes all of it zero, without reading what is there.
+    /// Makes the whole mapped range zero, without reading the old contents.
     ///
     /// # Errors
-    /// When the kernel can't write it.
+    /// When the kernel can't write the range.
     ///
     /// # Panics
-    /// When it was cut.
+    /// When the mapping was already cut into buffers.
     pub fn clear(&mut self, path: &Path) -> Result<(), OpenError> {
         assert!(!self.is_cut, "nobody has a piece of it");
         write_zeroes(&self.mapping.file, self.mapping.offset, self.mapping.size as u64)
             .map_err(|error| OpenError::io("clearing", path, &error))
     }
 
-    /// The file's contents now, read through its descriptor. This works while its buffers are in
-    /// use, too.
+    /// The present contents of the mapped range, read through the file's descriptor. This works
+    /// even while the buffers are in use.
     ///
     /// # Errors
-    /// When the kernel can't read it.
+    /// When the kernel can't read the range.
     pub fn read_all(&self) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; self.mapping.size];
         self.mapping.file.read_exact_at(&mut bytes, self.mapping.offset)?;
@@ -389,8 +399,9 @@ fn assert_whole_blocks(size: usize) {
     assert!(size > 0 && size.is_multiple_of(LBA_SIZE), "{size} bytes are not whole blocks");
 }
 
-/// Writes zeroes, so that the space is allocated, as written blocks rather than unwritten ones.
-/// Whole blocks, from aligned memory: the file may be open for direct I/O.
+/// Writes zeroes, so that the space is allocated and its blocks count as written, not as reserved.
+/// Each write is a whole number of blocks from aligned memory, because the file may be open for
+/// direct I/O.
 pub(crate) fn write_zeroes(file: &File, offset: u64, size: u64) -> io::Result<()> {
     let zeroes = Buffer::zeroed(ZEROES_LBAS);
     let mut done = 0;

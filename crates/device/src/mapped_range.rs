@@ -1,5 +1,5 @@
 //! The part of a device that is mapped into memory. Paths to the same device must change nothing in
-//! it, because a slice of the mapping must not change behind its holder.
+//! that part, because a slice of the mapping must not change while somebody holds it.
 
 #![expect(unsafe_code, reason = "a caller that maps a range promises that nobody else writes it")]
 
@@ -13,8 +13,8 @@ use slimio_planted::is_planted;
 use crate::sys::Lock;
 use crate::{DeviceError, LBA_SIZE, MappedFile, Op, OpenError};
 
-/// Makes and maps a file in a directory that `lock` keeps other processes from. No path to it is
-/// open, and none may be opened while it is mapped.
+/// Makes and maps a file in a directory; `lock` keeps other processes out of the directory. No path
+/// to the file is open, and none may be opened while the file is mapped.
 ///
 /// # Errors
 /// As [`MappedFile::create`].
@@ -29,8 +29,8 @@ pub(crate) fn create_mapped(
     Ok(mapped.holding(Box::new(lock.clone())))
 }
 
-/// Maps a file that [`create_mapped`] made. No path to it is open, and none may be opened while it
-/// is mapped.
+/// Maps a file that [`create_mapped`] made. No path to the file is open, and none may be opened
+/// while the file is mapped.
 ///
 /// # Errors
 /// As [`MappedFile::open`].
@@ -54,18 +54,19 @@ pub(crate) fn map_device(
 ) -> Result<MappedFile, OpenError> {
     let taken = range.take(offset, size).ok_or_else(|| is_mapped(path))?;
     let holder = holder.try_clone().map_err(|error| OpenError::io("opening", path, &error))?;
-    // SAFETY: the holder keeps other processes away, and the taken range our own paths; both last
-    // as long as the mapping.
+    // SAFETY: the holder keeps other processes away, and the taken range keeps our own paths away.
+    // The holder and the taken range last as long as the mapping.
     let mapped = unsafe { MappedFile::device_range(path, offset, size) }?;
     Ok(mapped.holding(Box::new((holder, taken))))
 }
 
-/// The error when a range is to be mapped while another one is.
+/// The error for mapping a range while another one is mapped.
 pub(crate) fn is_mapped(path: &Path) -> OpenError {
     OpenError::unsuitable(path, "some of it is mapped already".into())
 }
 
-/// The one range of blocks of a device that is mapped now; none at first.
+/// The range of a device's blocks that is mapped now, if there is one. At most one range is mapped
+/// at a time.
 #[derive(Debug, Default)]
 pub(crate) struct MappedRange {
     is_taken: AtomicBool,
@@ -75,14 +76,16 @@ pub(crate) struct MappedRange {
 }
 
 impl MappedRange {
-    /// Takes a range, in bytes, until the result is dropped. `None` while another range is taken.
+    /// Takes a range until the result is dropped. `offset` and `size` are in bytes. `None` while
+    /// another range is taken.
     pub(crate) fn take(self: &Arc<Self>, offset: u64, size: usize) -> Option<TakenRange> {
         let lba_size = LBA_SIZE as u64;
         let (start, end) = (offset / lba_size, (offset + size as u64).div_ceil(lba_size));
         if self.is_taken.swap(true, Ordering::AcqRel) {
             return None;
         }
-        // In this order, a change outside the range is never refused.
+        // The start is stored first. If the end came first, `check_range` could refuse a change
+        // outside the range.
         self.start.store(start, Ordering::Release);
         self.end.store(end, Ordering::Release);
         Some(TakenRange(self.clone()))

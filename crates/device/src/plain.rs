@@ -1,5 +1,5 @@
 //! A path through plain system calls: operations run on a worker thread, or on the calling thread
-//! when it waits without a timeout.
+//! when that thread waits without a timeout.
 //!
 //! ```text
 //!  submit ──► queued ──kick──► waiting ──► worker, or the thread in wait ──► finished ──poll──►
@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The event descriptor is raised whenever something is put into `finished`, and lowered when
-//! `finished` is emptied, both under the lock: it is readable exactly while something has finished.
+//! `finished` is emptied. Both happen under the lock, so the descriptor is readable exactly while
+//! `finished` has something.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -22,10 +23,10 @@ use crate::{
     Completion, Device, DeviceError, FilledHoles, Geometry, LbaRange, Op, OpenError, Token,
 };
 
-/// A file or block device through plain system calls.
+/// A path to a file or block device that uses plain system calls.
 pub(crate) struct PlainPath {
     target: Target,
-    /// Submitted but not kicked.
+    /// Operations that were submitted but not kicked.
     queued: VecDeque<(Token, Op)>,
     in_flight: usize,
     shared: Arc<Shared>,
@@ -50,7 +51,7 @@ struct State {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // The lock is never held where something can panic.
+        // The lock is never poisoned, because nothing that can panic runs while it is held.
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
@@ -81,7 +82,7 @@ impl PlainPath {
         Ok(Self { target, queued: VecDeque::new(), in_flight: 0, shared, worker: Some(worker) })
     }
 
-    /// Moves what has finished out of the shared state.
+    /// Moves the finished operations from the shared state to `completions`.
     fn take_finished(&mut self, state: &mut State, completions: &mut Vec<Completion>) {
         if !state.finished.is_empty() {
             self.in_flight -= state.finished.len();
@@ -220,7 +221,7 @@ impl Drop for PlainPath {
         drop(state);
         self.shared.work.notify_one();
         if let Some(worker) = self.worker.take() {
-            // It can only have ended early by a panic, which has been reported where it happened.
+            // The worker fails only by a panic, and a panic was reported when it happened.
             drop(worker.join());
         }
     }

@@ -1,23 +1,23 @@
-//! What a path may poll for instead of a system call or an interrupt.
+//! What a path may poll for. Polling replaces system calls or interrupts.
 
 use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// What a path polls for; nothing by default. Polling takes processor time, but saves some if
-/// operations are short.
+/// What a path polls for; nothing by default. Polling takes processor time, but it also saves
+/// processor time if operations are short.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Polling {
-    /// A kernel thread takes kicked operations, so that a kick costs no system call; it sleeps
-    /// after being idle for this long (in whole milliseconds, at least one).
+    /// If set, a kernel thread takes kicked operations, so that a kick costs no system call. The
+    /// thread sleeps after it was idle for this long (in whole milliseconds, at least one).
     pub submissions_idle: Option<Duration>,
-    /// Who waits for a completion asks the device for it again and again, so that no interrupt is
-    /// needed: [`Device::readiness`](crate::Device::readiness) is `None`. Only for a device whose
-    /// driver has queues for it. Such a ring takes only reads, writes and NVMe commands: flushes
-    /// and deallocations of a block device are then plain calls, which
-    /// [`Device::kick`](crate::Device::kick) and [`Device::wait`](crate::Device::wait) run to their
-    /// end while writes are in flight.
+    /// Whether a thread that waits for a completion polls the device, so that no interrupt is
+    /// needed. [`Device::readiness`](crate::Device::readiness) is then `None`. This is possible
+    /// only for a device whose driver has queues for polling. A ring that polls takes only reads,
+    /// writes and NVMe commands, so flushes and deallocations of a block device are plain calls:
+    /// [`Device::kick`](crate::Device::kick) and [`Device::wait`](crate::Device::wait) block until
+    /// these calls return. Writes may be in flight meanwhile.
     pub completions: bool,
 }
 
@@ -26,7 +26,7 @@ impl Polling {
         self != Self::default()
     }
 
-    /// In the form that a ring takes.
+    /// These settings in the form that a ring takes.
     pub(crate) fn for_ring(self) -> slimio_ring::Polling {
         let idle_ms = |idle: Duration| u32::try_from(idle.as_millis()).unwrap_or(u32::MAX).max(1);
         slimio_ring::Polling {

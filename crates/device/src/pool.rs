@@ -1,5 +1,5 @@
-//! Reused buffers for large transfers, in one piece of memory. Rings register it, so that the
-//! kernel need not pin a buffer's pages for each transfer.
+//! Reused buffers for large transfers, in one piece of memory. Rings register this memory, so that
+//! the kernel need not pin a buffer's pages for each transfer.
 
 #![expect(unsafe_code, reason = "memory for the kernel to read and write is raw")]
 
@@ -11,7 +11,7 @@ use slimio_ring::{Errno, Memory, Ring, Width};
 
 use crate::{Buffer, LBA_SIZE, sys};
 
-/// Blocks of a pooled buffer.
+/// Number of blocks of a pooled buffer.
 pub const POOLED_LBAS: usize = 128;
 
 /// Number of pooled buffers.
@@ -42,18 +42,19 @@ impl Pool {
     }
 
     fn free(&self) -> MutexGuard<'_, Vec<usize>> {
-        // Nothing panics while it is held.
+        // The lock is never poisoned, because nothing panics while it is held.
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A buffer of `lbas` blocks with any contents; `None` when that is too long, or none is free.
+    /// A buffer of `lbas` blocks with any contents; `None` if pooled buffers are shorter than that,
+    /// or if no pooled buffer is free.
     pub(crate) fn take(self: &Arc<Self>, lbas: usize) -> Option<Buffer> {
         if lbas > POOLED_LBAS {
             return None;
         }
         let index = self.free().pop()?;
-        // SAFETY: it is within the memory, and no other buffer has the index until this one gives
-        // it back.
+        // SAFETY: the piece is within the memory, and no other buffer has the index until this one
+        // gives it back.
         let mut buffer = unsafe {
             let memory = self.memory.add(index * BUFFER_SIZE);
             Buffer::pooled(memory, POOLED_LBAS, self.clone(), index)
@@ -75,7 +76,7 @@ impl Pool {
         self: &Arc<Self>,
         ring: &mut Ring<T, M, W>,
     ) -> Result<(), Errno> {
-        // SAFETY: it stays mapped as it is until the pool is dropped.
+        // SAFETY: the memory stays mapped as it is until the pool is dropped.
         unsafe { ring.register(self.memory, SIZE, self.clone()) }
     }
 }
@@ -88,7 +89,8 @@ pub(crate) fn pooled_or_own(pool: Option<&Arc<Pool>>, lbas: usize) -> Buffer {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this size; no buffer is left, each has a share in the pool.
+        // SAFETY: mapped in `new` with this size. No buffer is left, because each buffer keeps the
+        // pool alive.
         unsafe { sys::unmap(self.memory, SIZE) };
     }
 }
@@ -117,7 +119,7 @@ mod tests {
         drop(buffers.remove(2));
         let again = pool.take(3).expect("one was given back");
         assert_eq!(again.as_ptr(), address);
-        // Whoever has one keeps the memory.
+        // A buffer must keep the memory alive after the pool's owner has dropped the pool.
         drop(pool);
         assert!(*again == vec![2; again.len()]);
     }

@@ -4,41 +4,46 @@ use std::time::Duration;
 
 use crate::sys;
 
-/// Longest time that a thread in the background keeps a core when another wants it, in nanoseconds:
-/// the least that Linux accepts.
+/// Longest time, in nanoseconds, that a thread in the background keeps a core when another thread
+/// wants the core. This is the least time that Linux accepts.
 ///
-/// A thread that wakes does not preempt one that is within its slice (Linux from 6.6 on), however
-/// nice that is, and a slice is 3 ms. A durable write is a chain of wake-ups: with one computing
-/// thread beside it on two cores, `always` reached 0.5 to 0.6 of its rate in three runs of four,
-/// with this slice 0.9 to 1.0.
+/// From Linux 6.6 on, a thread that wakes does not preempt a running thread whose time slice has
+/// not ended, no matter how nice the running thread is. By default, a slice is 3 ms. A durable
+/// write is a chain of wake-ups, so it loses much time in this way. In three runs of four on two
+/// cores, with one other thread computing, `appendfsync always` reached only 0.5 to 0.6 of its
+/// usual rate. When the computing thread had the short slice, the server reached 0.9 to 1.0 of that
+/// rate.
 const SLICE_NS: u64 = 100_000;
 
-/// The highest niceness, as nice(2) has it.
+/// The highest niceness, on the scale of nice(2).
 const NICENESS_MAX: i32 = 19;
 
-/// Makes the calling thread give way to others: `niceness` as nice(2) has it, and cores are given
-/// up within 0.1 ms (Linux from 6.12 on; before, only the niceness counts).
+/// Makes the calling thread give way to others. The thread gets this `niceness`, on the scale of
+/// nice(2). From Linux 6.12 on, the thread also gives up its core within 0.1 ms if another thread
+/// wants the core. On older kernels, only the niceness has an effect.
 ///
-/// Where the kernel refuses, the thread stays as it is: less considerate, but as correct.
+/// If the kernel refuses, the thread stays as it is. It then disturbs other threads more, but does
+/// its work just as correctly.
 pub fn give_way(niceness: i32) {
-    // See above: nothing depends on it.
+    // A refusal does not matter: see above.
     let _ = sys::set_schedule(libc::SCHED_OTHER, niceness, SLICE_NS);
 }
 
-/// Lets the calling thread run only while nobody else wants its core (`SCHED_IDLE`, sched(7)): it
-/// may starve. Without CAP_SYS_NICE, a thread cannot take that back.
+/// Lets the calling thread run only while nobody else wants its core (`SCHED_IDLE`, sched(7)), so
+/// the thread may starve. Without CAP_SYS_NICE, a thread cannot undo this.
 ///
-/// Where the kernel refuses, the thread stays as it is.
+/// If the kernel refuses, the thread stays as it is.
 pub fn give_way_entirely() {
-    // As above. The slice stays in force in the new class.
+    // A refusal does not matter here either. The slice stays in force in the new class.
     give_way(NICENESS_MAX);
     let _ = sys::set_schedule(libc::SCHED_IDLE, NICENESS_MAX, SLICE_NS);
 }
 
-/// For how long the calling thread has waited for a core while it could have run, since it began;
-/// `None` where the kernel keeps no such statistics.
+/// How long the calling thread has been runnable without a core, in total since it started; `None`
+/// if the kernel keeps no such statistics.
 pub fn waited_for_core() -> Option<Duration> {
-    // Documentation/scheduler/sched-stats: time on a core, time that it waited for one, turns.
+    // The numbers in this file are the time on a core, the time waiting for a core, and the number
+    // of time slices (Documentation/scheduler/sched-stats).
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     let waited_ns = text.split_whitespace().nth(1)?.parse().ok()?;
     Some(Duration::from_nanos(waited_ns))
@@ -48,7 +53,7 @@ pub fn waited_for_core() -> Option<Duration> {
 mod tests {
     use super::*;
 
-    /// A field of the calling thread's stat, counted from behind its name (proc(5)).
+    /// A field of the calling thread's `stat`, numbered as in proc(5).
     fn stat_field(number: usize) -> i32 {
         let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
         let (_, fields) = stat.rsplit_once(')').unwrap();
@@ -77,7 +82,8 @@ mod tests {
             eprintln!("SKIPPED: the kernel does not tell");
             return;
         };
-        // Other threads that compete for a core: sooner or later it waits for one of them.
+        // Other threads compete for every core, so that sooner or later this thread has to wait for
+        // one.
         let is_over = std::sync::atomic::AtomicBool::new(false);
         let is_relaxed = std::sync::atomic::Ordering::Relaxed;
         std::thread::scope(|scope| {
@@ -104,7 +110,7 @@ mod tests {
         });
         let (nicer, slice_ns) = thread.join().unwrap();
         assert_eq!((niceness(), nicer), (before, wanted));
-        // Kernels before 6.12 report 0, and keep their own slice.
+        // Kernels before 6.12 report a slice of 0 ns, and ignore the slice that was asked for.
         let slice_ns = slice_ns.unwrap();
         assert!(slice_ns == 0 || slice_ns == SLICE_NS, "{slice_ns} ns");
     }

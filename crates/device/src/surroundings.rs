@@ -1,7 +1,7 @@
 //! What lies below a file or block device: file system, mount, write cache.
 //!
-//! Everything here is read from `/proc` and `/sys` and may be missing: then it is unknown, and the
-//! careful choice is made.
+//! All of this is read from `/proc` and `/sys`. If something is missing there, it counts as
+//! unknown, and the careful choice is made.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,13 +13,14 @@ use crate::{WriteCache, sys};
 /// The file system that a directory is on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileSystem {
-    /// Its type as the kernel names it: `ext4`. "unknown" when that can't be found out.
+    /// The type of the file system as the kernel names it, for example `ext4`. "unknown" if the
+    /// type can't be found out.
     pub kind: String,
     /// What is mounted: usually a device.
     pub source: String,
-    /// Mount options, those of the mount and those of the file system, separated by commas.
+    /// The options of the mount and those of the file system, separated by commas.
     pub options: String,
-    /// Whether changes of metadata are journaled, where that is known.
+    /// Whether changes of metadata are journaled, if that is known.
     pub has_journal: Option<bool>,
     /// Whether completed writes are stable on the device below.
     pub write_cache: WriteCache,
@@ -42,7 +43,7 @@ impl FileSystem {
                 write_cache: WriteCache::Unknown,
             });
         };
-        // Some file systems have device numbers of their own; then the source names the device.
+        // If a file system has a device number of its own, the source still names the device.
         let queue = queue_of(device).or_else(|| queue_of(fs::metadata(&mount.source).ok()?.rdev()));
         let has_journal = match mount.kind.as_str() {
             "ext4" => journal_of_ext4(device),
@@ -64,13 +65,13 @@ impl FileSystem {
         self.options.split(',').any(|one| one == option)
     }
 
-    /// Whether the file system needs new space for each store to a mapped file, whatever the
-    /// attributes of the file.
+    /// Whether the file system needs new space for each store to a mapped file, no matter which
+    /// attributes the file has.
     pub(crate) fn copies_on_write(&self) -> bool {
         matches!(self.kind.as_str(), "btrfs" | "bcachefs" | "zfs" | "nilfs2")
     }
 
-    /// Sentences about what is worse here than it could be, for the user.
+    /// Notes for the user: what is worse here than it could be, in sentences without a full stop.
     pub(crate) fn notes(&self) -> Vec<String> {
         let kind = &self.kind;
         let mut notes = Vec::new();
@@ -85,7 +86,7 @@ impl FileSystem {
                  or XFS would be faster"
             )),
             "tmpfs" | "ramfs" => notes
-                .push(format!("{kind} is memory: nothing here outlives the machine's next start")),
+                .push(format!("{kind} is memory: nothing here survives a restart of the machine")),
             "overlay" => notes.push(
                 "this is a container's own layer (overlay): a mounted volume would be faster and \
                  outlive the container"
@@ -111,8 +112,8 @@ impl FileSystem {
         }
         if self.has_option("nobarrier") || self.has_option("barrier=0") {
             notes.push(format!(
-                "{kind} is mounted without barriers: a power cut can take what was acknowledged as \
-                 durable"
+                "{kind} is mounted without barriers: a power cut can lose writes that were \
+                 acknowledged as durable"
             ));
         }
         notes
@@ -129,7 +130,8 @@ struct Mount {
 }
 
 impl Mount {
-    /// `36 35 98:0 /root /mount/point rw,noatime master:1 - ext4 /dev/sda rw,errors=continue`
+    /// Parses a line, for example
+    /// `36 35 98:0 /root /mount/point rw,noatime master:1 - ext4 /dev/sda rw,errors=continue`.
     fn parse(line: &str) -> Option<Self> {
         let (mount, super_block) = line.split_once(" - ")?;
         let mut mount = mount.split(' ');
@@ -142,7 +144,7 @@ impl Mount {
     }
 }
 
-/// The `queue` directory of a block device in `/sys`; of its whole disk, if it is a partition.
+/// The `queue` directory of a block device in `/sys`; for a partition, that of its whole disk.
 fn queue_of(device: u64) -> Option<PathBuf> {
     let (major, minor) = (libc::major(device), libc::minor(device));
     let node = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
@@ -154,12 +156,12 @@ fn queue_of(device: u64) -> Option<PathBuf> {
     whole.is_dir().then_some(whole)
 }
 
-/// The same for an open block device.
+/// As [`queue_of`], for an open block device.
 pub(crate) fn queue_of_file(file: &File) -> Option<PathBuf> {
     queue_of(file.metadata().ok()?.rdev())
 }
 
-/// Whether completed writes are stable, from a device's `queue` directory.
+/// Whether completed writes are stable, as a device's `queue` directory says.
 fn write_cache(queue: &Path) -> WriteCache {
     let read = |name| fs::read_to_string(queue.join(name)).unwrap_or_default();
     decide_write_cache(read("write_cache").trim(), read("fua").trim())
@@ -193,8 +195,8 @@ fn parse_write_streams(text: Option<&str>) -> u8 {
     u8::try_from(count).unwrap_or(u8::MAX)
 }
 
-/// Whether the ext4 on a device has a journal: if so, `/sys` names the kernel thread that writes
-/// it.
+/// Whether the ext4 file system on a device has a journal. If it has one, `/sys` names the kernel
+/// thread that writes the journal.
 fn journal_of_ext4(device: u64) -> Option<bool> {
     let (major, minor) = (libc::major(device), libc::minor(device));
     let node = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;

@@ -1,5 +1,5 @@
-//! The system calls of this crate that the standard library does not have, each as a safe function
-//! where it can be.
+//! The system calls of this crate that the standard library does not offer. Each of the functions
+//! is safe to call, if that is possible.
 
 #![expect(unsafe_code, reason = "system calls are foreign functions")]
 
@@ -23,8 +23,8 @@ const FS_IOC_SETFLAGS: libc::Ioctl = 0x4008_6602;
 /// `FS_IOC_FIEMAP`: where a file's bytes are.
 const FS_IOC_FIEMAP: libc::Ioctl = 0xc020_660b_u32 as libc::Ioctl;
 
-/// Extents asked for in one call, and the largest number of calls. Extents beyond that are not
-/// looked at.
+/// How many extents one call asks for. The next constant limits the number of calls. Further
+/// extents of a file are not looked at.
 const EXTENTS_COUNT: usize = 128;
 const EXTENTS_CALLS_MAX: usize = 64;
 
@@ -35,16 +35,17 @@ const EXTENT_SHARED: u32 = 0x2000;
 /// `FS_NOCOW_FL`: the attribute `C` of `chattr`.
 const FS_NOCOW_FL: libc::c_long = 0x0080_0000;
 
-/// Turns the result of a call that returns -1 and sets `errno` into a result.
+/// Turns the return value of a system call into a `Result`. If such a call fails, it returns -1 and
+/// sets `errno`.
 fn check(returned: libc::c_int) -> io::Result<libc::c_int> {
     if returned == -1 { Err(io::Error::last_os_error()) } else { Ok(returned) }
 }
 
-/// Memory with a file descriptor and no name.
+/// A file in memory, which has a descriptor but no name.
 pub(crate) fn memfd(name: &CStr) -> io::Result<File> {
     // SAFETY: `name` is a C string that lives during the call.
     let fd = check(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) })?;
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new, and nobody else owns it.
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
@@ -79,7 +80,7 @@ pub(crate) fn map_shared(file: &File, offset: u64, size: usize) -> io::Result<No
     Ok(memory)
 }
 
-/// Maps `size` zero bytes of private memory.
+/// Maps `size` bytes of private memory, all zero.
 pub(crate) fn map_private(size: usize) -> io::Result<NonNull<u8>> {
     // SAFETY: the kernel chooses the address, so no existing mapping is touched.
     let memory = unsafe {
@@ -102,25 +103,25 @@ fn mapped(memory: *mut libc::c_void) -> io::Result<NonNull<u8>> {
     NonNull::new(memory.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
 }
 
-/// Drops pages of a [shared mapping](map_shared) from the process: the kernel keeps their contents,
-/// and they come back when they are used.
+/// Takes pages of a [shared mapping](map_shared) out of the process. The kernel keeps the contents,
+/// and maps a page again when it is used.
 ///
 /// # Safety
-/// `size` bytes from `memory` on are whole pages of one `map_shared`: those of other mappings would
-/// be lost.
+/// The `size` bytes from `memory` on are whole pages of one mapping that `map_shared` made. A
+/// mapping of another kind would lose its contents.
 pub(crate) unsafe fn let_go(memory: NonNull<u8>, size: usize) {
-    // SAFETY: the caller's promise. A refusal leaves them where they are.
+    // SAFETY: the caller's promise. If the kernel refuses, the pages stay.
     let _ = unsafe { libc::madvise(memory.as_ptr().cast(), size, libc::MADV_DONTNEED) };
 }
 
-/// Ends a mapping of [`map_shared`] or [`map_private`].
+/// Ends a mapping that [`map_shared`] or [`map_private`] made.
 ///
 /// # Safety
 /// `memory` and `size` are those of one mapping, and nothing points into it any more.
 pub(crate) unsafe fn unmap(memory: NonNull<u8>, size: usize) {
     // SAFETY: the caller's promise.
     let result = check(unsafe { libc::munmap(memory.as_ptr().cast(), size) });
-    // Where a filter refuses it, the memory stays mapped.
+    // If a filter (seccomp) refuses the call, the memory stays mapped.
     let is_refused = result
         .as_ref()
         .is_err_and(|error| matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)));
@@ -129,7 +130,7 @@ pub(crate) unsafe fn unmap(memory: NonNull<u8>, size: usize) {
 
 /// The number of the mount that a file was opened through; `None` on kernels before 5.8.
 pub(crate) fn mount_id(file: &File) -> Option<u64> {
-    // SAFETY: a `statx` is integers, for which zero is a value.
+    // SAFETY: a `statx` consists of integers, for which zero is a valid value.
     let mut found: libc::statx = unsafe { std::mem::zeroed() };
     // SAFETY: the path is an empty C string, and `found` is a `statx` to write to.
     check(unsafe {
@@ -153,8 +154,8 @@ pub(crate) fn logical_block_size(file: &File) -> io::Result<u64> {
     Ok(size.unsigned_abs().into())
 }
 
-/// The exclusive lock of a file, which keeps out everybody who opens the file again, in any
-/// process.
+/// The exclusive lock (`flock`) of a file. While it is held, nobody can take it through another
+/// opening of the file, in any process.
 #[derive(Debug)]
 pub(crate) struct Lock(File);
 
@@ -182,14 +183,15 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // A program that is just being started has our descriptors for a moment: closing ours would
-        // not be enough.
+        // A child process that is just being started shares our descriptors for a moment, so that
+        // closing ours would not release the lock.
         // SAFETY: no pointer is passed.
         unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_UN) };
     }
 }
 
-/// An `fcntl` lock on a whole file for reading, or the query for what conflicts with a write lock.
+/// An argument of `fcntl` that is about a whole file. With `kind` `F_RDLCK`, `fcntl` can lock the
+/// file for reading. With `F_WRLCK`, `fcntl` can say which lock conflicts with a lock for writing.
 fn lock_whole(kind: libc::c_int) -> libc::flock {
     libc::flock {
         l_type: kind as libc::c_short,
@@ -200,15 +202,15 @@ fn lock_whole(kind: libc::c_int) -> libc::flock {
     }
 }
 
-/// Locks a file for reading, as long as it is open. It keeps out only others that want to lock it
-/// for writing, and is seen by [`is_locked_for_reading`].
+/// Locks a file for reading, as long as the file is open. The lock conflicts only with locks for
+/// writing, and [`is_locked_for_reading`] sees it.
 pub(crate) fn lock_for_reading(file: &File) -> io::Result<()> {
     let lock = lock_whole(libc::F_RDLCK);
     // SAFETY: the kernel reads a `flock`.
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) }).map(drop)
 }
 
-/// Whether another opening of a file has [locked it](lock_for_reading).
+/// Whether another opening of a file has [locked the file](lock_for_reading).
 pub(crate) fn is_locked_for_reading(file: &File) -> io::Result<bool> {
     let mut lock = lock_whole(libc::F_WRLCK);
     // SAFETY: the kernel reads and stores a `flock`.
@@ -216,7 +218,7 @@ pub(crate) fn is_locked_for_reading(file: &File) -> io::Result<bool> {
     Ok(libc::c_int::from(lock.l_type) != libc::F_UNLCK)
 }
 
-/// `fallocate`, again when a signal interrupts it.
+/// `fallocate`, repeated when a signal interrupts it.
 pub(crate) fn allocate(file: &File, mode: i32, offset: u64, size: u64) -> io::Result<()> {
     loop {
         // SAFETY: no pointer is passed.
@@ -230,20 +232,22 @@ pub(crate) fn allocate(file: &File, mode: i32, offset: u64, size: u64) -> io::Re
     }
 }
 
-/// Bytes that are free for us on a file's file system; `None` where it does not count them.
+/// Number of bytes that this process may still use on a file's file system; `None` if the file
+/// system does not count them.
 pub(crate) fn free_space(file: &File) -> io::Result<Option<u64>> {
-    // SAFETY: a `statvfs` is integers, for which zero is a value.
+    // SAFETY: a `statvfs` consists of integers, for which zero is a valid value.
     let mut found: libc::statvfs = unsafe { std::mem::zeroed() };
     // SAFETY: `found` is a `statvfs` to write to.
     check(unsafe { libc::fstatvfs(file.as_raw_fd(), &raw mut found) })?;
     Ok((found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize)))
 }
 
-/// Start and end of the first bytes of a file from `at` on that are not a hole, as far as the file
-/// system tells. `None` when there are none.
+/// Start and end of the first range of a file, at `at` or after it, that is not a hole, as far as
+/// the file system tells. `None` if there is no such range.
 pub(crate) fn next_data(file: &File, at: u64) -> io::Result<Option<(u64, u64)>> {
     let seek = |at: u64, whence| {
-        // SAFETY: no pointer is passed. The file position does not matter to anybody.
+        // SAFETY: no pointer is passed. The call changes the file position, but nobody uses that
+        // position.
         let found = unsafe { libc::lseek(file.as_raw_fd(), at as libc::off_t, whence) };
         if found < 0 { Err(io::Error::last_os_error()) } else { Ok(found as u64) }
     };
@@ -256,22 +260,24 @@ pub(crate) fn next_data(file: &File, at: u64) -> io::Result<Option<(u64, u64)>> 
     }
 }
 
-/// Whether part of a file has no space of its own: a hole, or compressed data. Space that is
-/// reserved but unwritten counts as a hole.
+/// Whether a part of a file lacks space of its own, because the part is a hole or because its data
+/// is compressed. Space that is reserved but unwritten counts as a hole.
 pub(crate) fn has_holes(file: &File) -> io::Result<bool> {
     let metadata = file.metadata()?;
     if metadata.blocks() * 512 < metadata.len() {
         return Ok(true);
     }
-    // `blocks` also counts blocks of the file system's own, and some behind the end.
+    // `blocks` also counts the file system's own blocks, and some blocks after the end of the file,
+    // so this count can hide a hole.
     let first = next_data(file, 0)?;
     Ok(first.is_none_or(|(start, end)| start > 0 || end < metadata.len()))
 }
 
-/// Sets an attribute of a new, empty file on btrfs: overwrite in place, no checksums.
+/// Sets an attribute of a new, empty file on btrfs. With this attribute, writes overwrite blocks in
+/// place, and the file system keeps no checksums of them.
 pub(crate) fn set_no_copy_on_write(file: &File) -> io::Result<()> {
     let mut flags: libc::c_long = 0;
-    // SAFETY: both read or store one long where the pointer says.
+    // SAFETY: each of the two calls reads or stores one long where the pointer says.
     unsafe {
         check(libc::ioctl(file.as_raw_fd(), FS_IOC_GETFLAGS, &raw mut flags))?;
         flags |= FS_NOCOW_FL;
@@ -280,7 +286,7 @@ pub(crate) fn set_no_copy_on_write(file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// The kernel's `struct fiemap`, with room for its answer.
+/// The kernel's `struct fiemap`, with room for the kernel's answer.
 #[repr(C)]
 struct ExtentMap {
     start: u64,
@@ -306,15 +312,16 @@ struct Extent {
 
 const _: () = assert!(std::mem::offset_of!(ExtentMap, extents) == 32 && size_of::<Extent>() == 56);
 
-/// Whether some of a file's blocks belong to another file too, so that overwriting copies them.
+/// Whether some of a file's blocks also belong to another file. The file system copies such blocks
+/// when they are overwritten.
 pub(crate) fn has_shared_extents(file: &File) -> io::Result<bool> {
     let mut start = 0;
     for _ in 0..EXTENTS_CALLS_MAX {
-        // SAFETY: both structures are integers, for which zero is a value.
+        // SAFETY: both structures consist of integers, for which zero is a valid value.
         let mut map: ExtentMap = unsafe { std::mem::zeroed() };
         (map.start, map.length) = (start, u64::MAX - start);
         map.extent_count = EXTENTS_COUNT as u32;
-        // SAFETY: the kernel writes at most `extent_count` extents behind the header.
+        // SAFETY: the kernel writes at most `extent_count` extents after the header.
         check(unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP, &raw mut map) })?;
         let found = &map.extents[..map.mapped_extents as usize];
         if found.iter().any(|extent| extent.flags & EXTENT_SHARED != 0) {
@@ -328,8 +335,8 @@ pub(crate) fn has_shared_extents(file: &File) -> io::Result<bool> {
     Ok(false)
 }
 
-/// One read or write at a place in a file. Returns as a completion's `res` does: a count, or a
-/// negative error number.
+/// Makes one read or write at an offset of a file. The return value is like `res` of an io_uring
+/// completion: the number of bytes moved, or a negative error number.
 pub(crate) fn transfer(file: &File, buffer: &mut [u8], offset: u64, kind: Transfer) -> i32 {
     let vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let (fd, offset) = (file.as_raw_fd(), offset as libc::off_t);
@@ -362,8 +369,8 @@ pub(crate) enum Transfer {
     DurableWrite,
 }
 
-/// Whether a file opened with `O_DIRECT` can be read that way: some file systems take the flag and
-/// then refuse. `EINVAL` when not.
+/// Whether a file opened with `O_DIRECT` can be read with direct I/O. Some file systems accept the
+/// flag but then refuse to read; the error is then `EINVAL`.
 pub(crate) fn try_direct_read(file: &File) -> io::Result<()> {
     let mut buffer = Buffer::zeroed(1);
     match transfer(file, &mut buffer, 0, Transfer::Read) {
@@ -372,7 +379,8 @@ pub(crate) fn try_direct_read(file: &File) -> io::Result<()> {
     }
 }
 
-/// Waits until a descriptor is readable, at most `timeout`. Returns whether it is.
+/// Waits until a descriptor is readable, but no longer than `timeout`. Returns whether the
+/// descriptor is readable.
 pub fn is_readable(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
     let deadline = Instant::now() + timeout;
     let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
@@ -409,7 +417,7 @@ pub(crate) fn set_schedule(policy: libc::c_int, niceness: i32, slice_ns: u64) ->
 /// The slice that the calling thread has asked for, in nanoseconds.
 #[cfg(test)]
 pub(crate) fn slice_ns() -> io::Result<u64> {
-    // SAFETY: the structure is numbers, for which zeros are a value.
+    // SAFETY: the structure consists of numbers, for which zero is a valid value.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     let size = size_of::<libc::sched_attr>();
     // SAFETY: 0 is the calling thread; the kernel stores at most `size` bytes.

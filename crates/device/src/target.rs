@@ -1,4 +1,5 @@
-//! The file or block device behind a path, whichever way its operations are run.
+//! The file or block device that a path leads to. It is the same for all ways of running
+//! operations.
 
 use std::fs::File;
 use std::io;
@@ -26,34 +27,37 @@ pub(crate) const TRANSFER_LBAS_MAX: u32 = 2048;
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) file: File,
-    /// The claim that the ring of each path to it holds; `None` where `file` is the claim itself.
+    /// The claim that the ring of each path to the target holds; `None` if `file` is the claim
+    /// itself.
     pub(crate) claim: Option<Claim>,
     pub(crate) path: PathBuf,
     pub(crate) kind: TargetKind,
-    /// Blocks that can be addressed: shared by all paths to the same file.
+    /// Number of blocks that can be addressed. All paths to the same file share this number.
     pub(crate) lba_count: Arc<AtomicU64>,
-    /// Its mapped range: no operation changes anything there.
+    /// The range of the target that is mapped into memory. No operation may change anything in this
+    /// range.
     pub(crate) mapped: Arc<MappedRange>,
     pub(crate) write_cache: WriteCache,
     pub(crate) in_flight_max: u32,
-    /// Streams that writes may name, from one on; none without io_uring.
+    /// Number of write streams that a write may name. Streams are counted from one. Without
+    /// io_uring, the number is zero.
     pub(crate) write_streams: u8,
-    /// Whether blocks with space are overwritten in place. If not, it makes no difference whether a
-    /// block has space.
+    /// Whether a write to a block that has space overwrites this space. If not, each write takes
+    /// new space, so it makes no difference whether the block had space before.
     pub(crate) overwrites_in_place: bool,
-    /// Whether the kernel can make one write durable. Where it can't, a flush follows the write.
+    /// Whether the kernel can make one write durable. If it can't, a flush follows the write.
     pub(crate) has_durable_writes: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TargetKind {
-    /// It can grow.
+    /// A file, which can grow.
     File,
     BlockDevice,
 }
 
 impl Target {
-    /// A second handle to the same thing, sharing the open file.
+    /// A second handle to the same target. Both handles share the open file.
     pub(crate) fn duplicate(&self) -> io::Result<Self> {
         Ok(Self {
             file: self.file.try_clone()?,
@@ -74,12 +78,13 @@ impl Target {
         }
     }
 
-    /// The write stream of a placement: its number if the device has that stream, else 0.
+    /// The number of the write stream for a placement; 0 if the device does not have that stream.
     pub(crate) fn stream(&self, placement: PlacementId) -> u8 {
         u8::try_from(placement.0).ok().filter(|stream| *stream <= self.write_streams).unwrap_or(0)
     }
 
-    /// Refuses an operation that is out of range, too long, or would change mapped blocks.
+    /// Refuses an operation if it is out of range, if it is too long, or if it would change mapped
+    /// blocks.
     pub(crate) fn check(&self, op: &Op) -> Result<(), DeviceError> {
         check_range(op, self.lba_count.load(Ordering::Relaxed))?;
         self.mapped.check(op)
@@ -151,10 +156,12 @@ impl Target {
         let old_size = old * LBA_SIZE as u64;
         let grown = reserve(&self.file, old_size, size).and_then(|()| self.file.sync_all());
         if let Err(error) = grown {
-            // A part may have been added. The caller gets the error above.
+            // A part of the space may have been added, so this part is given back. If that fails,
+            // the caller still gets the first error.
             drop(self.file.set_len(old_size));
             return Err(match error.raw_os_error() {
-                // Longer than the file system supports, or than this process may make a file.
+                // The file would be longer than the file system supports, or longer than this
+                // process may make a file.
                 Some(libc::EFBIG) => DeviceError::NoSpace,
                 _ => of_io(&error),
             });
@@ -193,8 +200,8 @@ impl Target {
         let filled = self.reserve_holes(&holes).and_then(|()| self.zero_holes(&holes));
         let holes = FilledHoles(holes);
         if let Err(error) = filled {
-            // A caller that needs all of it can't use a part, and others need the space of a full
-            // disk.
+            // The caller needs all the space, so a part of it is useless to the caller. If the disk
+            // is full, others need that part.
             self.empty_holes(&holes);
             return Err(of_io(&error));
         }
@@ -204,7 +211,7 @@ impl Target {
     /// See [`Device::empty_holes`](crate::Device::empty_holes).
     pub(crate) fn empty_holes(&self, FilledHoles(holes): &FilledHoles) {
         for hole in holes.iter().filter(|_| !is_planted("filled-holes-kept")) {
-            // They hold zeros, with or without space, so nothing is lost if this fails.
+            // The ranges hold zeros, with or without space, so nothing is lost if this fails.
             drop(sys::allocate(&self.file, DEALLOCATE, hole.start, hole.end - hole.start));
         }
     }
@@ -225,13 +232,13 @@ impl Target {
         Ok(holes)
     }
 
-    /// Reserves the space of all holes before the first is written to: that is quick, and tells
-    /// whether there is enough.
+    /// Reserves the space of all holes before the first hole is written to, because reserving is
+    /// quick and tells whether there is enough space.
     fn reserve_holes(&self, holes: &[Range<u64>]) -> io::Result<()> {
         for hole in holes {
             let size = hole.end - hole.start;
             match sys::allocate(&self.file, libc::FALLOC_FL_KEEP_SIZE, hole.start, size) {
-                // Writing will take the space, too.
+                // If space can't be reserved, writing zeros allocates it later.
                 Err(error) if error.raw_os_error().is_some_and(is_unavailable) => return Ok(()),
                 reserved => reserved?,
             }
@@ -239,8 +246,9 @@ impl Target {
         Ok(())
     }
 
-    /// Writes zeros into holes, piece by piece, each stable before the next: see `zero` in storage's
-    /// keeper.
+    /// Writes zeros into holes, piece by piece, and makes each piece stable before the next.
+    /// Otherwise, the zeros would delay the durable writes of the log; `zero` in `keeper.rs` of the
+    /// storage crate explains why.
     fn zero_holes(&self, holes: &[Range<u64>]) -> io::Result<()> {
         for hole in holes {
             let mut at = hole.start;
@@ -255,10 +263,11 @@ impl Target {
     }
 }
 
-/// Most bytes of a hole that are filled before they are flushed.
+/// How many bytes of a hole may be filled before a flush.
 const FILL_SIZE_MAX: u64 = 1 << 20;
 
-/// Refuses an operation beyond `lba_count` blocks, or longer than one transfer may be.
+/// Refuses an operation that reaches beyond `lba_count` blocks, or that is longer than a transfer
+/// may be.
 pub(crate) fn check_range(op: &Op, lba_count: u64) -> Result<(), DeviceError> {
     let (start, lbas) = match op {
         Op::Read { lba, buffer } | Op::Write { lba, buffer, .. } => {
@@ -277,11 +286,11 @@ pub(crate) fn check_range(op: &Op, lba_count: u64) -> Result<(), DeviceError> {
     if end > lba_count { Err(DeviceError::OutOfRange) } else { Ok(()) }
 }
 
-/// Most bytes added at once where the file system neither reserves space nor tells how much is
-/// free: it may be in memory, and would take all of it.
+/// How many bytes may be added at once if the file system neither reserves space nor tells how much
+/// is free. Such a file system may be in memory, and could use up all memory without this limit.
 const UNRESERVED_SIZE_MAX: u64 = 1 << 30;
 
-/// Makes a file longer, with its space reserved.
+/// Makes a file longer, and reserves the new space.
 pub(crate) fn reserve(file: &File, old_size: u64, size: u64) -> io::Result<()> {
     match sys::allocate(file, 0, old_size, size - old_size) {
         Err(error) if error.raw_os_error().is_some_and(is_unavailable) => {
@@ -298,7 +307,8 @@ pub(crate) fn reserve(file: &File, old_size: u64, size: u64) -> io::Result<()> {
 /// The mode in which `fallocate` gives blocks back.
 pub(crate) const DEALLOCATE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
-/// Giving blocks back is a hint: where it is not supported, they just stay.
+/// Counts "not supported" as a success, because giving blocks back is only a hint: without it, the
+/// blocks just stay allocated.
 pub(crate) fn forgive_unsupported(result: Result<(), DeviceError>) -> Result<(), DeviceError> {
     if is_unsupported(&result) { Ok(()) } else { result }
 }
@@ -308,8 +318,9 @@ pub(crate) fn is_unsupported(result: &Result<(), DeviceError>) -> bool {
     matches!(result, Err(DeviceError::Io { errno }) if is_unavailable(*errno))
 }
 
-/// Whether an error means that there is no such operation here: the file system or the kernel does
-/// not have it, or a filter refuses it. If `EPERM` has another cause, the fallback fails, too.
+/// Whether an error means that there is no such operation here, because the file system lacks it,
+/// the kernel lacks it, or a filter refuses it. If `EPERM` has another cause, the fallback fails,
+/// too.
 fn is_unavailable(errno: i32) -> bool {
     matches!(errno, libc::EOPNOTSUPP | libc::ENOSYS | libc::EPERM)
 }
@@ -353,7 +364,8 @@ impl From<TransferError> for DeviceError {
 mod tests {
     use super::*;
 
-    /// Takes every write, and can't be flushed: an error shows that a flush was tried.
+    /// A file that takes every write but can't be flushed, so that an error shows that a flush was
+    /// tried.
     const SINK: &str = "/dev/null";
 
     #[test]

@@ -1,8 +1,9 @@
-//! A path through io_uring: a ring of its own, and nothing else.
+//! A path through io_uring, with a ring of its own and no worker thread.
 //!
-//! Submitted operations stay here until they are kicked. When a caller waits for one operation,
-//! with nothing else in flight, it runs as a plain call: the kernel finishes a ring's durable write
-//! to a file on another thread, which costs a time slice when all cores are busy.
+//! Submitted operations stay here until they are kicked. If a caller waits for one operation, and
+//! nothing else is in flight, that operation runs as a plain system call. If it went through the
+//! ring and was a durable write to a file, the kernel would finish it on another thread, which
+//! costs a time slice when all cores are busy.
 
 #![expect(unsafe_code, reason = "a promise about memory is an unsafe trait")]
 
@@ -24,7 +25,7 @@ use crate::{
     Polling, Token, WriteCache,
 };
 
-/// A file or block device through io_uring.
+/// A path to a file or block device that uses io_uring.
 pub(crate) struct UringPath {
     target: Target,
     polling: Polling,
@@ -32,12 +33,13 @@ pub(crate) struct UringPath {
     pool: Option<Arc<Pool>>,
     ring: Ring<Pending, Buffer>,
     fd: Fd,
-    /// Submitted but not kicked.
+    /// Operations that were submitted but not kicked.
     queued: VecDeque<(Token, Op)>,
     in_flight: usize,
-    /// Completions that wait for an operation of the ring to end.
+    /// Completions, each with the operation of the ring that carries it. A completion is reported
+    /// when its operation ends.
     held: Vec<(OpId, Completion)>,
-    /// Completions just reaped from the ring. Kept for its memory.
+    /// Completions just reaped from the ring. The vector is kept so that its memory is reused.
     reaped: Vec<slimio_ring::Completion<Pending, Buffer>>,
 }
 
@@ -62,7 +64,8 @@ enum Step {
     Held,
 }
 
-// SAFETY: a buffer's bytes are its own, initialised, and stay where they are when it moves.
+// SAFETY: a buffer's bytes are its own and are initialised, and they stay where they are when the
+// buffer moves.
 unsafe impl Memory for Buffer {
     fn address(&mut self) -> *mut u8 {
         self.as_mut_ptr()
@@ -87,7 +90,7 @@ fn new_ring(target: &Target, extras: &Extras) -> Result<Ring<Pending, Buffer>, R
 
 impl UringPath {
     /// # Errors
-    /// The target itself, and why there is no ring.
+    /// The target, which is handed back, and the reason why there is no ring.
     pub(crate) fn new(target: Target, extras: &Extras) -> Result<Self, (Target, Refusal)> {
         let made = new_ring(&target, extras).and_then(|ring| {
             let file = target.file.try_clone().map_err(|error| Refusal::of_file(&error));
@@ -125,7 +128,8 @@ impl UringPath {
             self.hold(Completion { token, buffer: None, result: Ok(()) });
             return;
         }
-        // A ring that polls for completions takes nothing but reads and writes.
+        // A ring that polls for completions takes only reads and writes, so other operations run
+        // here.
         if self.polling.completions && matches!(op, Op::Flush | Op::Deallocate { .. }) {
             let (buffer, result) = self.target.run(op);
             self.hold(Completion { token, buffer, result });
@@ -159,8 +163,8 @@ impl UringPath {
     }
 
     /// Completes an operation that is not handed to the kernel. An empty operation of the ring
-    /// carries it, so that the completion comes with a `poll`, and makes the ring's descriptor
-    /// readable like any other.
+    /// carries the completion. So, like any other completion, it makes the ring's descriptor
+    /// readable and is returned by `poll`.
     fn hold(&mut self, completion: Completion) {
         let pending = Pending { token: completion.token, step: Step::Held };
         let op = self.ring.nothing(self.fd, pending);
@@ -245,7 +249,8 @@ impl Device for UringPath {
             }
         }
         self.reaped = reaped;
-        // Hands over next steps, and what the kernel had no memory for.
+        // Hands over the next steps of operations, and operations that the kernel had no memory for
+        // before.
         if self.has_unsubmitted() && !is_planted("untaken-rests") {
             self.enter(0, None);
         }
@@ -316,19 +321,21 @@ impl Device for UringPath {
     }
 }
 
-/// How long a path pauses between looks at its completions, once the kernel takes no more
-/// operations.
+/// How long a waiting path pauses before it looks for completions again, once the kernel takes no
+/// more operations.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
 
-/// Hands everything to the kernel and waits, as a ring of a path does.
+/// Hands everything that a ring has queued to the kernel, and waits. All kinds of paths with a ring
+/// use this function.
 pub(crate) fn enter<T: Copy, M: Memory, W: Width>(
     ring: &mut Ring<T, M, W>,
     min: usize,
     timeout: Option<Duration>,
 ) {
-    // Operations that the kernel has no memory for now stay queued for the next call. Those that it
-    // will not take come back as completions. Others may still be in the kernel, but the call above
-    // no longer waits for them.
+    // If the kernel has no memory for an operation at the moment, the operation stays queued for
+    // the next call. If the kernel refuses to take operations at all, they come back as
+    // completions. In that case, the call below no longer waits for operations that are in the
+    // kernel, so this thread sleeps a moment.
     if ring.submit_and_wait(min, timeout).is_err()
         && ring.refused().is_some()
         && min > 0
@@ -338,7 +345,7 @@ pub(crate) fn enter<T: Copy, M: Memory, W: Width>(
     }
 }
 
-/// Distinguishes an operation that the kernel did not take from one that failed.
+/// Distinguishes an operation that the kernel did not take from an operation that failed.
 pub(crate) fn untaken<T: Copy, M: Memory, W: Width>(
     ring: &Ring<T, M, W>,
     result: Result<(), DeviceError>,
@@ -357,14 +364,15 @@ fn costs_less_as_plain_call(target: &Target, op: &Op) -> bool {
     if target.write_streams > 0 {
         return false;
     }
-    // The kernel makes a durable write to a block device with FUA. After a plain call it also
-    // flushes, which is a second command for the device and a second sleep.
+    // Through the ring, the kernel makes a durable write to a block device with FUA alone. For a
+    // plain call, the kernel also flushes, which is a second command for the device and a second
+    // sleep.
     let flushes_needlessly =
         target.kind == TargetKind::BlockDevice && target.write_cache != WriteCache::Stable;
     !(flushes_needlessly && matches!(op, Op::Write { durable: true, .. }))
 }
 
-/// Whether there is nothing to do: the kernel rejects an empty range.
+/// Whether an operation has nothing to do. The kernel would reject its empty range.
 fn is_empty(op: &Op) -> bool {
     matches!(op, Op::Deallocate { range } if range.start == range.end)
 }
@@ -378,7 +386,8 @@ mod tests {
     use crate::claim::Claim;
     use crate::{CLAIM_FILE_NAME, PlacementId};
 
-    /// A path to a file of eight blocks, where the kernel can't make a single write durable.
+    /// A path to a file of eight blocks. The path's target says that the kernel can't make a single
+    /// write durable.
     fn path() -> Option<UringPath> {
         let file = tempfile::tempfile().expect("a file for the test");
         file.set_len(8 * LBA_SIZE as u64).expect("it can be made longer");
@@ -417,7 +426,7 @@ mod tests {
         let Some(mut path) = path() else { return };
         let (mut completions, deadline) = (Vec::new(), Instant::now() + Duration::from_secs(5));
         write(&mut path, 1, 7);
-        // As if it had been kicked when the kernel had no memory for it.
+        // This is as if the operation had been kicked when the kernel had no memory for it.
         let (token, op) = path.queued.pop_front().expect("it was submitted");
         path.begin(token, op);
         while completions.is_empty() {
@@ -440,7 +449,8 @@ mod tests {
             target.claim = Some(Claim::of_directory(place.path()).expect("nobody has it"));
             let path = UringPath::new(target, &Extras { polling, pool: None });
             let mut path = path.map_err(|(_, refusal)| refusal).expect("there was one");
-            // As if the process had ended, and an operation had not.
+            // Without its claim, the path is like one of a process that has ended while an
+            // operation was still in flight.
             path.target.claim = None;
             assert!(is_held(), "with {polling}");
             drop(path);
@@ -456,7 +466,7 @@ mod tests {
         path.target.write_streams = 2;
         let streams = [0, 1, 2, 3, 256].map(|id| path.target.stream(PlacementId(id)));
         assert_eq!(streams, [0, 1, 2, 0, 0]);
-        // A file ignores them.
+        // The write below names a stream, but a file ignores streams.
         write(&mut path, 1, 7);
         let mut completions = Vec::new();
         while completions.is_empty() {
@@ -465,8 +475,8 @@ mod tests {
         assert_eq!(completions[0].result, Ok(()));
     }
 
-    /// Whether a lone operation goes through the ring, which keeps the right file: a plain call
-    /// would fail on the file that is put in its place.
+    /// Whether a lone operation goes through the ring. Here, `/dev/null` replaces the path's file.
+    /// The ring still has the original file, but a plain call would use `/dev/null` and fail.
     fn goes_through_the_ring(path: &mut UringPath, op: Op) -> bool {
         path.target.file = std::fs::File::open("/dev/null").expect("Linux has it");
         path.submit(Token(0), op).expect("nothing is in flight");

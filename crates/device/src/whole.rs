@@ -1,4 +1,4 @@
-//! A device that one process has to itself, whichever way it is reached.
+//! A device that one process has to itself. There are several ways to reach such a device.
 
 use std::path::Path;
 
@@ -7,75 +7,81 @@ use crate::{
     PathOptions, PlacementId, nvme,
 };
 
-/// One linear space of blocks that is this process's alone as long as the value lives, and that
-/// opens paths to itself: a block device, or an NVMe namespace.
+/// A block device or an NVMe namespace: one linear space of blocks, which no other process uses as
+/// long as the value lives. The value opens paths to the device.
 pub trait WholeDevice: Send {
-    /// Its number of blocks; a partial block at the end does not count.
+    /// The device's number of blocks; a partial block at the end does not count.
     fn lba_count(&self) -> u64;
 
-    /// What seems to be on it, to decide whether it may be overwritten.
+    /// What seems to be on the device. This helps to decide whether it may be overwritten.
     ///
     /// # Errors
-    /// When it can't be read.
+    /// When the device can't be read.
     fn contents(&self) -> Result<Contents, OpenError>;
 
-    /// Opens one more path to it.
+    /// Opens one more path to the device.
     ///
     /// # Errors
-    /// When it can't be opened.
+    /// When the path can't be opened.
     fn open_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError>;
 
     /// As [`open_path`](Self::open_path), for a path that carries much data and that nothing urgent
-    /// depends on: it polls for what [`PathOptions::polling`] says, and has
-    /// [buffers](Device::buffer) that are registered with the kernel, as far as both are possible
-    /// here.
+    /// depends on. The path polls for what [`PathOptions::polling`] says, and its
+    /// [buffers](Device::buffer) are registered with the kernel, as far as polling and registering
+    /// are possible here.
     ///
     /// # Errors
-    /// As there.
+    /// As [`open_path`](Self::open_path).
     fn open_bulk_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError> {
         self.open_path()
     }
 
-    /// Maps a range of it, in bytes: see [`MappedFile::device_range`].
+    /// Maps a range of the device, as [`MappedFile::device_range`] does. `offset` and `size` are in
+    /// bytes.
     ///
     /// # Errors
-    /// As there.
+    /// As [`MappedFile::device_range`].
     fn map(&mut self, offset: u64, size: usize) -> Result<MappedFile, OpenError>;
 
-    /// The placements that writes to it may name, best known first; none where it has only one.
-    /// They are the device's own and may change when it restarts.
+    /// The placements that writes to the device may name, in the device's order; empty if the
+    /// device has only its default placement. The device assigns the placements, and may change
+    /// them when it restarts.
     fn placements(&self) -> &[PlacementId] {
         &[]
     }
 
-    /// Its reports on data placement, to be asked for on another thread; `None` where it has none.
+    /// The device's reports on data placement, or `None` if the device makes no such reports.
+    /// Asking for a report blocks the calling thread.
     fn fdp(&self) -> Option<Box<dyn FdpAccount>> {
         None
     }
 
-    /// Its identity, whatever its name is today: serial number and namespace. `None` if unknown.
+    /// The device's identity, which stays the same when its name changes: for example, serial
+    /// number and namespace. `None` if the identity is unknown.
     fn identity(&self) -> Option<String> {
         None
     }
 
-    /// Whether this is the best of the ways to this device that were asked for: neither the kernel
-    /// nor missing permissions have forced a worse one.
+    /// Whether this device is reached in the best way that was asked for. If it is not, the kernel
+    /// or missing permissions have forced a worse way.
     fn is_best(&self) -> bool;
 
-    /// Facts about itself, for people: a name and a value each.
+    /// Facts about the device, for people: pairs of a name and a value.
     fn facts(&self) -> Vec<(&'static str, String)>;
 
-    /// The way of I/O in force, in a line for banner and INFO. Complete once a path was opened.
+    /// How I/O is done, in one line for the startup banner and the command INFO. The line is final
+    /// once a path was opened.
     fn describe(&self) -> String;
 
-    /// Why it is not a better way, in sentences without a full stop. Complete once a path was
-    /// opened.
+    /// Why I/O is not done in a better way, in sentences without a full stop. The notes are
+    /// complete once a path was opened.
     fn notes(&self) -> Vec<String>;
 }
 
-/// Takes the device at a path in the best possible way: an NVMe namespace by passthrough, whichever
-/// of its two nodes is named; everything else, and where passthrough is refused, as a block device.
-/// The result says which it became, and why.
+/// Takes the device at a path in the best possible way. An NVMe namespace is taken by passthrough;
+/// it does not matter which of its two device nodes `path` is. If passthrough is refused, or the
+/// device is not an NVMe namespace, it is taken as a block device. The result says which of the two
+/// ways was taken, and why.
 ///
 /// # Errors
 /// As [`NvmeDevice::open`] and [`BlockDevice::open`].
@@ -97,7 +103,8 @@ pub fn open_whole(path: &Path, options: PathOptions) -> Result<Box<dyn WholeDevi
         Ok(device) => Ok(Box::new(device)),
         Err(error @ (OpenError::InUse { .. } | OpenError::StillInFlight { .. })) => Err(error),
         Err(refused) => {
-            // An error of the block device concerns both ways.
+            // If the block device can't be opened either, that error is returned, because it
+            // explains why both ways fail.
             let device = BlockDevice::open(&nodes.block, options)?;
             Ok(Box::new(device.without_passthrough(refused.to_string(), true)))
         }

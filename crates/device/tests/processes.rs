@@ -1,4 +1,4 @@
-//! Tests that need a second process: this program starts itself again, in another role.
+//! Tests that need a second process. To get one, this program starts itself again, in another role.
 
 #![expect(clippy::print_stdout, reason = "the processes talk through it")]
 #![expect(unsafe_code, reason = "changing user and limits takes system calls")]
@@ -52,7 +52,7 @@ fn start(role: &str, path: &Path) -> Child {
         .expect("it can be started")
 }
 
-/// Holds a directory's lock until its standard input ends, or it is killed.
+/// Holds a directory's lock until the standard input of this process ends or the process is killed.
 fn hold(path: &Path) {
     let _directory = Directory::open(path, PathOptions::default()).expect("nobody has it");
     println!("held");
@@ -73,7 +73,7 @@ fn a_second_process_is_refused_with_the_first_ones_id() {
     assert_eq!(*named, Some(holder.id()));
     assert!(refused.to_string().ends_with(&format!("is in use by process {}", holder.id())));
 
-    // A lock dies with its holder, whatever kills it.
+    // When the holder dies, even if it is killed, its lock must be free.
     holder.kill().expect("it runs");
     holder.wait().expect("it ends");
     let directory = Directory::open(place.path(), options).expect("nobody has it any more");
@@ -85,7 +85,7 @@ fn a_second_process_is_refused_with_the_first_ones_id() {
     Directory::open(place.path(), options).expect("we have let go of it");
 }
 
-/// Checks files against the contract of devices.
+/// Checks that files keep the contract of devices.
 fn check_files(path: &Path) -> Directory {
     let mut directory = Directory::open(path, PathOptions::default()).expect("nobody has it");
     let mut count = 0;
@@ -98,7 +98,7 @@ fn check_files(path: &Path) -> Directory {
     directory
 }
 
-/// Checks that everything still works where io_uring is forbidden.
+/// Checks that everything still works if io_uring is forbidden.
 fn confined(path: &Path) {
     without_io_uring::forbid_io_uring();
     let refused = slimio_ring::probe().expect_err("it is forbidden");
@@ -118,7 +118,8 @@ fn confined(path: &Path) {
     println!("as correct");
 }
 
-/// Checks that everything still works with neither io_uring nor durable writes in one call.
+/// Checks that everything still works if io_uring is forbidden, and if the kernel can't make a
+/// write durable in one call.
 fn bare(path: &Path) {
     without_io_uring::forbid_io_uring();
     without_io_uring::fail(&[libc::SYS_pwritev2], libc::EOPNOTSUPP);
@@ -126,7 +127,7 @@ fn bare(path: &Path) {
     println!("as correct");
 }
 
-/// Checks a path when io_uring is refused while it is in use.
+/// Checks that a path reports an error if io_uring is forbidden while the path is in use.
 fn barred(path: &Path) {
     const COUNT: u64 = 8;
     let mut directory = Directory::open(path, PathOptions::default()).expect("nobody has it");
@@ -180,7 +181,7 @@ fn a_path_that_is_refused_later_says_so() {
     run_to_the_end("barred");
 }
 
-/// A user that has no other process.
+/// The id of a user that has no other process.
 const NOBODY_ELSE: u32 = 54_321;
 
 /// Counts the threads of this process, including the kernel's threads for its rings.
@@ -188,9 +189,10 @@ fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").expect("Linux has it").count()
 }
 
-/// Checks the notes where the kernel has a thread for one path and none for the next.
+/// Checks the notes of a process if the kernel gives it a polling thread for its first path, but no
+/// such thread for the second path.
 fn crowded(path: &Path) {
-    // SAFETY: it is handed a number.
+    // SAFETY: the call takes a number only.
     assert_eq!(unsafe { libc::setuid(NOBODY_ELSE) }, 0, "it was root");
     let polling = Polling { submissions_idle: Some(Duration::from_millis(2)), completions: false };
     let options = PathOptions { polling, ..PathOptions::default() };
@@ -200,7 +202,8 @@ fn crowded(path: &Path) {
         println!("as correct");
         return;
     }
-    // The thread of the ring that probed for this ends later.
+    // Opening the directory has made a ring to probe for polling. The kernel's thread for that ring
+    // ends later than the ring, so the test waits for it.
     let deadline = Instant::now() + Duration::from_secs(60);
     while threads() > 1 {
         assert!(Instant::now() < deadline, "{} threads", threads());
@@ -221,7 +224,7 @@ fn crowded(path: &Path) {
 }
 
 fn a_path_that_could_not_be_polled_is_told_of() {
-    // SAFETY: it takes nothing.
+    // SAFETY: the call takes nothing.
     if unsafe { libc::geteuid() } != 0 || slimio_ring::probe().is_err() {
         eprintln!("SKIPPED: only root can become another user, and it takes io_uring");
         return;
@@ -237,7 +240,7 @@ fn run_to_the_end(role: &str) {
     run_role(role, place.path());
 }
 
-/// Runs this program in a role, and checks that it succeeds.
+/// Runs this program in a role, and checks that the program succeeds.
 fn run_role(role: &str, path: &Path) {
     let output = start(role, path).wait_with_output().expect("it ends");
     assert!(output.status.success(), "{role}: {:?}", output.status);

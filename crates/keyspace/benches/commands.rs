@@ -1,6 +1,7 @@
-//! The cost of a command from its bytes to the bytes of its reply: CPU nanoseconds, allocations.
+//! Prints what a command costs, in CPU nanoseconds and allocations: from parsing the request to
+//! writing the reply.
 //!
-//! `cargo bench -p slimio-keyspace [KEYS]`: random keys out of KEYS.
+//! `cargo bench -p slimio-keyspace [KEYS]` runs commands on random keys out of KEYS.
 
 #![expect(clippy::print_stdout, reason = "what it measures is printed")]
 
@@ -13,7 +14,7 @@ use slimio_resp::{Limits, OwnedRequest, Parser, ReplyBuf, Step};
 
 const ROUND_LEN: usize = 200_000;
 
-/// A server without sockets and disks.
+/// A server without sockets or disks.
 struct Machine {
     keyspace: Keyspace,
     parser: Parser,
@@ -49,7 +50,8 @@ impl Machine {
     }
 }
 
-/// Replays the same commands from a log; prints nanoseconds and allocations per command.
+/// Replays commands as from a log: one command per index, with the key of that index. Prints
+/// nanoseconds and allocations per command.
 fn measure_replay(machine: &mut Machine, name: &str, indices: &[usize], args: &[&[u8]]) {
     let mut payload = Payload::default();
     let mut effects = Effects::new();
@@ -75,7 +77,7 @@ fn report(name: &str, elapsed_ns: usize, count: usize, allocations: u64) {
     println!("{name:32} {ns:6} ns {allocations:6.2} allocations");
 }
 
-/// CPU time of this thread: other processes may run beside it.
+/// CPU time that this thread has used. Other processes do not affect it.
 fn cpu_ns() -> usize {
     let status = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
     status.split(' ').next().and_then(|ns| ns.parse().ok()).expect("a number")
@@ -91,7 +93,7 @@ fn encode(args: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// The key of an index: 16 bytes.
+/// The key of an index. Every key has 16 bytes.
 fn key(index: usize) -> [u8; 16] {
     let mut key = *b"key:000000000000";
     let mut rest = index;
@@ -102,8 +104,8 @@ fn key(index: usize) -> [u8; 16] {
     key
 }
 
-/// Runs one command per index, with its key; prints nanoseconds and allocations per command. The
-/// request's bytes are in the cache, as those that have just been received are.
+/// Runs one command per index, with the key of that index. Prints nanoseconds and allocations per
+/// command. The request's bytes are in the cache, as if they had just been received.
 fn measure(machine: &mut Machine, name: &str, indices: &[usize], args: &[&[u8]]) {
     let mut request = encode(args);
     let at = request.windows(16).position(|bytes| bytes == key(0)).expect("the key");
@@ -120,7 +122,7 @@ fn measure(machine: &mut Machine, name: &str, indices: &[usize], args: &[&[u8]])
 }
 
 fn main() {
-    // Cargo adds flags of its own.
+    // Arguments that are not numbers are skipped, because Cargo adds flags of its own.
     let keys = std::env::args().skip(1).find_map(|arg| arg.parse().ok()).unwrap_or(100_000);
     let mut state = 1u64;
     let random: Vec<usize> = (0..ROUND_LEN)

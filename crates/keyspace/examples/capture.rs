@@ -1,8 +1,10 @@
-//! Prints what a capture costs the thread that runs commands: CPU time to begin, for each entry,
-//! for the longest step, and for a `SET` before, during and after.
+//! Prints the CPU time that a capture takes on the thread that runs commands: the time to begin the
+//! capture, the time per entry, and the time of the longest step. Also prints the CPU time of a
+//! `SET` before, during and after the capture.
 //!
-//! `cargo run --release -p slimio-keyspace --example capture [COUNT SIZE]`: COUNT keys of 16 bytes
-//! with values of SIZE bytes; by default 250,000 of 4096 and 10 million of 16.
+//! `cargo run --release -p slimio-keyspace --example capture [COUNT SIZE]` captures COUNT keys of
+//! 16 bytes with values of SIZE bytes. By default, one run has 250,000 values of 4096 bytes, and
+//! another run has 10 million values of 16 bytes.
 
 #![expect(clippy::print_stdout, reason = "what it measures is printed")]
 
@@ -19,10 +21,11 @@ use slimio_resp::{OwnedRequest, ReplyBuf};
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Budget of a step: about what a turn of an event loop can spare.
+/// Budget of a step. An iteration of an event loop can spare about this much work.
 const BUDGET: CaptureBudget = CaptureBudget { size: 256 * 1024, entries: 500 };
 
-/// Commands between two steps, if there are any.
+/// Count of commands between two steps, in the second capture. The first capture runs without
+/// commands.
 const COMMANDS_PER_STEP: usize = 100;
 
 fn main() {
@@ -63,7 +66,7 @@ impl Machine {
         assert!(matches!(outcome, Outcome::Reply));
     }
 
-    /// CPU time of `commands` SETs of random keys.
+    /// Runs `commands` SETs of random keys. Returns their CPU time.
     fn set_random(&mut self, commands: usize, keys: usize) -> Duration {
         let start = cpu_time();
         for _ in 0..commands {
@@ -132,7 +135,7 @@ fn measure(keys: usize, size: usize) {
     println!("  SET after: {} ns", each(machine.set_random(rounds, keys)));
 }
 
-/// CPU time of this thread: other processes may run beside it.
+/// CPU time that this thread has used. Other processes do not affect it.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -1,10 +1,11 @@
-//! Prints what it costs to encode a snapshot, to decode it and to load it: CPU time per key and
-//! megabytes per second.
+//! Prints the cost of encoding, decoding and loading a snapshot: CPU time per key and megabytes per
+//! second.
 //!
-//! `cargo run --release -p slimio-keyspace --example chunks [COUNT SIZE]`: COUNT keys of 16 bytes
-//! with values of SIZE bytes, of which the second half compresses; by default several sizes, and
-//! one hash of 5 million fields. Joining is for values that come in parts. It and decoding are not
-//! done by the command thread, which only loads.
+//! `cargo run --release -p slimio-keyspace --example chunks [COUNT SIZE]` measures COUNT keys of 16
+//! bytes with values of SIZE bytes. The second half of each value is compressible. By default there
+//! are runs with several sizes, and a run with one hash of 5 million fields. Only values that come
+//! in parts have to be joined. In the server, other threads decode and join, and the command thread
+//! only loads.
 
 #![expect(clippy::print_stdout, reason = "what it measures is printed")]
 
@@ -55,7 +56,7 @@ fn measure(keys: usize, size: usize) {
         let (chunks, time) = encode(&captured, &keyspace, compresses);
         drop(captured);
         let bytes: usize = chunks.iter().map(Vec::len).sum();
-        println!(" {}: {bytes} bytes", if compresses { "compressed" } else { "as it is" });
+        println!(" {}: {bytes} bytes", if compresses { "compressed" } else { "uncompressed" });
         report("encode", time, keys, size);
         assert_eq!(load(&chunks, keys, size).dbsize(DbIndex(0)), keys);
     }
@@ -67,14 +68,15 @@ fn report(what: &str, time: Duration, keys: usize, size: usize) {
     println!("  {what:7} {:5} ns a key, {megabytes} MB/s", ns / keys);
 }
 
-/// Runs a command once for each key or field, and appends that and a value to `words`.
+/// Runs a command once for each key or field. The command's arguments are `words`, then the key or
+/// field, then a value.
 fn fill(keyspace: &mut Keyspace, words: &[&[u8]], keys: usize, size: usize) {
     let (mut reply, mut effects) = (ReplyBuf::default(), Effects::new());
     let command = command_table().lookup(words[0]).expect("a command");
     let mut state = 1u64;
     let mut value = vec![b'v'; size];
     for index in 0..keys {
-        // Noise in the first half, compressible bytes in the second.
+        // The first half of a value is noise; the second half is compressible.
         for byte in &mut value[..size / 2] {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             *byte = (state >> 56) as u8;
@@ -150,7 +152,7 @@ fn load(chunks: &[Vec<u8>], keys: usize, size: usize) -> Keyspace {
     keyspace
 }
 
-/// CPU time of this thread: other processes may run beside it.
+/// CPU time that this thread has used. Other processes do not affect it.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -1,9 +1,9 @@
-//! Prints the hit rate under a memory limit, beside that of stock `redis-server` with the same
+//! Prints the hit rate under a memory limit, next to that of stock `redis-server` with the same
 //! limit.
 //!
-//! `cargo run --release -p slimio-keyspace --example eviction [READS]`: keys are read with a
-//! frequency that falls as 1 / rank, and set on a miss. The stock server goes first; the keyspace's
-//! clock then advances by the time that it took.
+//! `cargo run --release -p slimio-keyspace --example eviction [READS]` reads keys at random. The
+//! frequency of a key is proportional to 1 / rank. A key that is missing is set. The stock server
+//! runs first. The keyspace's simulated clock then advances by the time that the stock server took.
 
 #![expect(clippy::print_stdout, reason = "what it measures is printed")]
 
@@ -21,7 +21,7 @@ use stock::Stock;
 const READS: usize = 400_000;
 const KEYS: usize = 200_000;
 const VALUE_SIZE: usize = 100;
-/// Bytes that the data may take, of about 40 MB that they would take without a limit.
+/// Bytes that the data may take. Without a limit, the data would take about 40 MB.
 const LIMIT: usize = 2 << 20;
 
 fn main() {
@@ -43,19 +43,21 @@ fn main() {
     }
 }
 
-/// The keys that are read, in order; the same for all runs.
+/// The keys to read, in order. All runs read the same keys.
 fn wanted(reads: usize) -> impl Iterator<Item = String> {
     let mut state = 7u64;
     (0..reads).map(move |_| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let uniform = (state >> 11) as f64 / (1u64 << 53) as f64;
-        // Devroye's inversion of the law 1 / rank.
+        // Turns the uniform number into a rank whose probability is about 1 / rank (inversion, by
+        // Devroye).
         let rank = ((KEYS as f64 + 1.0).powf(uniform) - 1.0) as usize;
         format!("key:{rank}")
     })
 }
 
-/// Hits in percent of the second half of the reads, keys at the end, and the time taken.
+/// Runs the reads on a stock server. Returns the hit rate of the second half of the reads in
+/// percent, the count of keys at the end, and the time taken.
 fn redis(reads: usize, policy: &str, samples: usize) -> Option<(f64, usize, Duration)> {
     let mut stock = Stock::start()?;
     let limit = (stock.info("used_memory") + LIMIT).to_string();

@@ -1,8 +1,9 @@
-//! Prints the memory that a key takes, here and in stock `redis-server`.
+//! Prints the memory that a key takes, in this keyspace and in stock `redis-server`.
 //!
-//! `cargo run --release -p slimio-keyspace --example memory [COUNT]`: COUNT keys of 16 bytes, with
-//! values of several sizes, and hashes; one after the other, each in a process of its own. Counted
-//! bytes are those that `maxmemory` limits; the allocator and the kernel should report the same.
+//! `cargo run --release -p slimio-keyspace --example memory [COUNT]` inserts COUNT keys of 16 bytes
+//! with values of several sizes, and then inserts hashes. Each kind of data is inserted in a
+//! process of its own; the processes run one after the other. Counted bytes are those that
+//! `maxmemory` limits. The allocator and the kernel should report the same number of bytes.
 
 #![expect(clippy::print_stdout, reason = "what it measures is printed")]
 
@@ -22,20 +23,21 @@ const VALUE_SIZES: [usize; 6] = [16, 64, 512, 1024, 4096, 5000];
 
 const KEY_COUNT: usize = 1_000_000;
 
-/// Limit of the bytes of all values of one size.
+/// Limit of the total size in bytes of all values of one run.
 const TOTAL_SIZE_MAX: usize = 1 << 30;
 
-/// Hashes: keys, fields of each, bytes of a field and of a value.
+/// For each run with hashes: the count of keys, the count of fields of each hash, and the bytes of
+/// a field and of a value.
 const HASHES: [[usize; 4]; 4] =
     [[200_000, 10, 10, 10], [20_000, 100, 10, 10], [20_000, 100, 16, 64], [1, 1_000_000, 16, 64]];
 
-/// Fields that one command sets.
+/// Count of fields that one command sets.
 const FIELDS_PER_COMMAND: usize = 100;
 
 const HEAD: &str =
     "counted B | allocated B | resident B | redis used_memory B | redis resident B |";
 
-/// The data to put in: keys with a string each, or with a hash each.
+/// The data to insert: keys with a string each, or with a hash each.
 #[derive(Clone, Copy)]
 struct Shape {
     keys: usize,
@@ -59,7 +61,8 @@ impl Shape {
         Self { keys, fields, field_size, value_size, expiring: number() == 1 }
     }
 
-    /// The divisor of the bytes: the number of fields, or of keys with strings.
+    /// The number by which bytes are divided: the count of all fields if the keys have hashes, and
+    /// the count of all keys if they have strings.
     fn count(self) -> usize {
         self.keys * self.fields.max(1)
     }
@@ -72,10 +75,10 @@ impl Shape {
         self.keys * self.commands_per_key()
     }
 
-    /// One of the commands that put the data in.
+    /// One of the commands that insert the data.
     fn command(self, index: usize) -> Vec<Vec<u8>> {
         let (key, part) = (index / self.commands_per_key(), index % self.commands_per_key());
-        // Not a small number, which Redis keeps in another form.
+        // Values are letters, because Redis would store a number in another form.
         let value = |n: usize| (0..self.value_size).map(|i| b'a' + ((i + n) % 26) as u8).collect();
         let name = format!("key:{key:012}").into_bytes();
         if self.fields > 0 {
@@ -122,7 +125,8 @@ fn main() {
     }
 }
 
-/// Bytes per key or field, here and in stock, as the columns of a row.
+/// Measures the bytes per key or field, in this keyspace and in a stock server. Returns them as the
+/// columns of a row.
 fn measure(shape: Shape) -> String {
     let program = std::env::current_exe().expect("this program");
     let output =
@@ -174,8 +178,8 @@ fn resident_size() -> usize {
     digits.parse::<usize>().expect("a number") * 1024
 }
 
-/// Bytes per key or field in a stock server, by its own account and by the kernel's; `None` if it
-/// is not installed.
+/// Bytes per key or field in a stock server, as counted by the server and by the kernel; `None` if
+/// no stock server is installed.
 fn redis(shape: Shape) -> Option<[usize; 2]> {
     const BATCH_LEN: usize = 100;
     let mut stock = Stock::start()?;

@@ -2,12 +2,13 @@
 //!
 //! `cargo run --release -p slimio-keyspace --example slowest [KEYS [VALUE_SIZE [EXPIRING_PERCENT]]]`:
 //! the ten slowest `SET`s of KEYS new keys in random order of their hashes, and then the ten
-//! slowest `DEL`s of these.
+//! slowest `DEL`s of these keys.
 //!
 //! `… --example slowest hash [FIELDS [VALUE_SIZE]]`: the ten slowest commands that make one hash of
 //! FIELDS fields, write to it while a capture holds all of it, read it, and let it expire.
 //!
-//! This includes the kernel's time to hand out memory, but no other process's time.
+//! The time of a command includes the kernel's time to hand out memory, but not the time of other
+//! processes.
 
 #![expect(clippy::print_stdout, reason = "what it measures is printed")]
 
@@ -28,16 +29,16 @@ const KEY_COUNT: usize = 10_000_000;
 const VALUE_SIZE: usize = 64;
 const SHOWN: usize = 10;
 
-/// Commands on an existing hash.
+/// Limit of the commands in one series on an existing hash.
 const COMMANDS: usize = 1_000_000;
 
 /// A command that was slow.
 #[derive(Clone, Copy, Debug)]
 struct Slow {
     ns: u64,
-    /// The number of commands before it.
+    /// Count of steps before this one.
     index: usize,
-    /// Bytes in use after it, and the increase since before it.
+    /// Bytes in use after the command, and by how many bytes the command has increased this number.
     used: usize,
     growth: isize,
 }
@@ -77,7 +78,7 @@ fn keys(keyspace: &mut Keyspace, count: usize, size: usize, percent: usize) {
     show("DEL", &measure(keyspace, 1, 0..count, del));
 }
 
-/// One large hash: made, written to while it is captured, read, expired.
+/// Measures one large hash while it is made, written to during a capture, read, and expired.
 fn hash(keyspace: &mut Keyspace, count: usize, size: usize) {
     let values = ["x", "y"].map(|letter| letter.repeat(size));
     let field = |index: usize| format!("field:{:010}", index % count);
@@ -93,7 +94,8 @@ fn hash(keyspace: &mut Keyspace, count: usize, size: usize) {
         keyspace.capture_step(budget, &mut captured);
     }
     println!("\nwhile a capture holds all of it");
-    // Fields far from each other: each copies its own path down the tree.
+    // Successive fields are far from each other, so that each write copies a different path of the
+    // tree.
     let far = |index: usize| index.wrapping_mul(7_368_787);
     let set = |index: usize| OwnedRequest::from_args(["HSET", "h", &field(far(index)), &values[0]]);
     show("HSET of old fields", &measure(keyspace, 1, 0..count.min(COMMANDS), set));
@@ -148,7 +150,7 @@ fn measure(
             outcome = Some(match outcome {
                 None => (command.run)(&mut context),
                 Some(Outcome::Yield(yielded)) => yielded.resume(&mut context),
-                Some(other) => panic!("{other:?} was not to come"),
+                Some(other) => panic!("unexpected outcome: {other:?}"),
             });
             std::hint::black_box(gather.parts(&effects, DbIndex(0), args).size());
             let ns = cpu_ns() - began_ns;

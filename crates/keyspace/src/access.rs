@@ -1,13 +1,13 @@
-//! When and how often a key was used, in the 24 bits that its slot has for it.
+//! When and how often a key was used. The key's slot has 24 bits for this information.
 //!
 //! ```text
 //! LRU   23                                  0     LFU   23             8 7         0
 //!       |  seconds, of the last access      |           | minutes, of   | logarithm |
-//!       |  (they wrap in 194 days)          |           | the last one  | of uses   |
+//!       |  (wrap after 194 days)            |           | last access   | of uses   |
 //! ```
 //!
-//! Both formats are those of Redis. They approximate a list of all keys in the order of their last
-//! use.
+//! Both formats are those of Redis. They are approximations, because a list of all keys in the
+//! order of their use would take more memory.
 
 /// Bits of an [`Access`].
 const BITS: u32 = 24;
@@ -16,18 +16,20 @@ const MASK: u32 = (1 << BITS) - 1;
 /// The count of a new key, so that it is not the first to be evicted (`LFU_INIT_VAL`).
 const COUNT_NEW: u8 = 5;
 
-/// The last access of an entry, as its slot keeps it.
+/// The last access of an entry, as stored in its slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Access(u32);
 
 /// How accesses are counted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
-    /// Whether the frequency of use counts (LFU) instead of the time of the last use (LRU).
+    /// If true, keys are ranked by the frequency of use (LFU), otherwise by the time of the last
+    /// use (LRU).
     pub(crate) counts: bool,
-    /// The larger, the more uses it takes to raise the count by one (`lfu-log-factor`).
+    /// The larger this factor is, the more uses it takes to raise the count by one
+    /// (`lfu-log-factor`).
     pub(crate) log_factor: u32,
-    /// Minutes after which the count drops by one; 0: never (`lfu-decay-time`).
+    /// Minutes after which the count drops by one, or 0 if it never drops (`lfu-decay-time`).
     pub(crate) decay_minutes: u32,
 }
 
@@ -50,12 +52,14 @@ impl Access {
         Self(seconds(now_ms).wrapping_sub(idle_s.min(u64::from(MASK)) as u32) & MASK)
     }
 
-    /// An access now, with this logarithm of the count of uses (LFU).
+    /// The access of an entry that is used now. `count` is the logarithm of the count of its uses
+    /// (LFU).
     pub(crate) fn counted(now_ms: i64, count: u8) -> Self {
         Self(u32::from(minutes(now_ms)) << 8 | u32::from(count))
     }
 
-    /// The access of an entry that is used now. `random` decides whether the count goes up.
+    /// The access of an entry that is used now. Under LFU, `random` decides whether the count goes
+    /// up.
     #[must_use]
     pub(crate) fn touched(self, now_ms: i64, rules: Rules, random: u64) -> Self {
         if !rules.counts {
@@ -74,7 +78,7 @@ impl Access {
         seconds(now_ms).wrapping_sub(self.0) & MASK
     }
 
-    /// The logarithm of the count of uses, less what has decayed (LFU; `OBJECT FREQ`).
+    /// The logarithm of the count of uses, after the decay since the last use (LFU; `OBJECT FREQ`).
     pub(crate) fn count(self, now_ms: i64, rules: Rules) -> u8 {
         let passed = minutes(now_ms).wrapping_sub((self.0 >> 8) as u16);
         let decayed = u32::from(passed).checked_div(rules.decay_minutes).unwrap_or(0);
@@ -82,7 +86,7 @@ impl Access {
     }
 }
 
-/// The clock of `INFO`'s `lru_clock`.
+/// The time in seconds, cut to 24 bits, as `INFO` shows it in `lru_clock`.
 fn seconds(now_ms: i64) -> u32 {
     now_ms.div_euclid(1000) as u32 & MASK
 }
@@ -110,7 +114,8 @@ mod tests {
         }
     }
 
-    /// The table in the comments of `redis.conf`: the count after these uses, by log factor.
+    /// Compares our counts with the table in the comments of `redis.conf`. For each log factor,
+    /// that table has the counts after 100, 1000 and more uses.
     #[test]
     fn uses_are_counted_by_their_logarithm() {
         let uses = [100, 1_000, 100_000, 1_000_000];
@@ -146,7 +151,7 @@ mod tests {
         assert_eq!(access.count(300 * MINUTE_MS, LFU), 0);
         assert_eq!(access.count(3 * MINUTE_MS, Rules { decay_minutes: 2, ..LFU }), COUNT_NEW - 1);
         assert_eq!(access.count(900 * MINUTE_MS, Rules { decay_minutes: 0, ..LFU }), COUNT_NEW);
-        // The minutes wrap, too.
+        // The minutes have 16 bits, and wrap around after that, too.
         let late = Access::new(65_535 * MINUTE_MS, LFU);
         assert_eq!(late.count(65_537 * MINUTE_MS, LFU), COUNT_NEW - 2);
         assert_eq!(Access::from_bits(late.bits()), late);

@@ -1,16 +1,33 @@
 //! The description of a command: one row of a table.
 
-use crate::context::{Context, Outcome};
+use slimio_resp::Args;
 
-/// Runs a data command. Its arguments have the count that its row demands.
+use crate::context::{Context, Outcome};
+use crate::keyspace::{DbIndex, Keyspace};
+
+/// What a request costs because of the values of its keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Weight {
+    /// Roughly how many elements of collections the request handles.
+    pub elements: usize,
+    /// Upper bound, in bytes, of what the effects have beyond what
+    /// [`log_size_max`](Command::log_size_max) says.
+    pub log_size: u64,
+}
+
+/// Weighs a request before it runs, in constant time for each key. Expired keys count.
+pub type WeighFn = fn(&Keyspace, DbIndex, Args<'_>) -> Weight;
+
+/// Runs a data command. The count of its arguments has been checked against the command's row.
 pub type DataFn = fn(&mut Context<'_>) -> Outcome;
 
-/// One row of the command table. `F` is the function type: the server's own commands have another.
+/// One row of the command table. `F` is the type of the function that runs the command. It is a
+/// parameter because the server's own commands have functions of another type.
 #[derive(Clone, Copy, Debug)]
 pub struct Command<F = DataFn> {
     /// Its name, in lower case.
     pub name: &'static str,
-    /// Count of arguments, the name included; negative: the minimum.
+    /// Count of arguments, the name included. If negative, it is the minimum count.
     pub arity: i32,
     /// What the command does and where it is allowed.
     pub flags: Flags,
@@ -22,9 +39,12 @@ pub struct Command<F = DataFn> {
     pub tips: &'static [&'static str],
     /// Which arguments are keys and what happens to them, in the words of `COMMAND INFO`.
     pub key_specs: &'static [KeySpec],
+    /// Weighs a request. `None` for a command whose cost does not depend on the values of its keys,
+    /// or that only reads them, because it can read clones in steps.
+    pub weigh: Option<WeighFn>,
     /// Functional group, as `COMMAND DOCS` names it.
     pub group: &'static str,
-    /// Version of Redis that had it first.
+    /// Version of Redis that introduced it.
     pub since: &'static str,
     /// Time complexity, for people to read.
     pub complexity: &'static str,
@@ -41,6 +61,24 @@ impl<F> Command<F> {
         if self.arity < 0 { len >= wanted } else { len == wanted }
     }
 
+    /// Indices of the keys of a request.
+    pub fn key_indices(&self, args: Args<'_>) -> impl Iterator<Item = usize> + use<F> {
+        self.key_indices_from(0, args)
+    }
+
+    /// Indices of the keys of a request, from argument `from` on.
+    pub fn key_indices_from(
+        &self,
+        from: usize,
+        args: Args<'_>,
+    ) -> impl Iterator<Item = usize> + use<F> {
+        let range = match self.key_specs {
+            [spec] if spec.is_counted => spec.counted(args).unwrap_or(KeyRange::NONE),
+            _ => self.keys,
+        };
+        range.indices_from(from, args.len())
+    }
+
     /// The same row with another function.
     pub const fn with_run<G: Copy>(&self, run: G) -> Command<G> {
         Command {
@@ -51,6 +89,7 @@ impl<F> Command<F> {
             also: self.also,
             tips: self.tips,
             key_specs: self.key_specs,
+            weigh: self.weigh,
             group: self.group,
             since: self.since,
             complexity: self.complexity,
@@ -65,8 +104,12 @@ const CATEGORIES: &[&str] = &[
     "@keyspace",
     "@read",
     "@write",
+    "@set",
+    "@sortedset",
+    "@list",
     "@hash",
     "@string",
+    "@stream",
     "@admin",
     "@fast",
     "@slow",
@@ -85,8 +128,8 @@ impl<F> Command<F> {
             "@keyspace" => is_of_data && self.group == "generic",
             "@read" => has(Flags::READONLY),
             "@write" => has(Flags::WRITE),
-            "@hash" => self.group == "hash",
-            "@string" => self.group == "string",
+            "@sortedset" => self.group == "sorted-set",
+            "@set" | "@list" | "@hash" | "@string" | "@stream" => self.group == &category[1..],
             "@admin" | "@dangerous" => has(Flags::ADMIN),
             "@fast" => has(Flags::FAST),
             "@slow" => !has(Flags::FAST),
@@ -117,6 +160,7 @@ pub(crate) const fn row(
         also: &[],
         tips: &[],
         key_specs: &[],
+        weigh: None,
         group: "",
         since: "",
         complexity: "",
@@ -126,14 +170,18 @@ pub(crate) const fn row(
 }
 
 impl Command {
-    /// The row with these keys. Where there are several, one follows the other.
+    /// The row with these key specs. If there are several specs, the keys of each spec follow
+    /// directly on the keys of the spec before.
     pub(crate) const fn keys(self, key_specs: &'static [KeySpec]) -> Self {
+        if key_specs[0].is_counted {
+            return Self { key_specs, ..self };
+        }
         let last = key_specs[key_specs.len() - 1].range().last;
         let keys = KeyRange { last, ..key_specs[0].range() };
         Self { keys, key_specs, ..self }
     }
 
-    /// The row with what `COMMAND DOCS` tells.
+    /// The row with its documentation for `COMMAND DOCS`.
     pub(crate) const fn docs(
         self,
         group: &'static str,
@@ -144,7 +192,12 @@ impl Command {
         Self { group, since, complexity, summary, ..self }
     }
 
-    /// The row in these ACL categories, too.
+    /// The row of a command whose requests are weighed before they run.
+    pub(crate) const fn weighed(self, weigh: WeighFn) -> Self {
+        Self { weigh: Some(weigh), ..self }
+    }
+
+    /// The row with these additional ACL categories.
     pub(crate) const fn also(self, also: &'static [&'static str]) -> Self {
         Self { also, ..self }
     }
@@ -155,13 +208,13 @@ impl Command {
     }
 }
 
-/// Which arguments are keys: every `step`-th from `first` to `last`; a negative `last` counts from
-/// the end of the arguments. All zero: none.
+/// Which arguments are keys: every `step`-th from `first` to `last`. A negative `last` counts from
+/// the end of the arguments. If all three are zero, no argument is a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyRange {
     /// Index of the first key.
     pub first: i32,
-    /// Index of the last key, or how far from the end it is.
+    /// Index of the last key. If negative, it counts from the end.
     pub last: i32,
     /// Distance from one key to the next.
     pub step: i32,
@@ -193,21 +246,31 @@ impl KeyRange {
 pub struct KeySpec {
     /// Notes for people; empty if there are none.
     pub notes: &'static str,
-    /// `RO`, `RW`, `OW`, `RM` and what else happens to the key, separated by spaces.
+    /// What happens to the key, as words separated by spaces: `RO`, `RW`, `OW` or `RM`, and others.
     pub flags: &'static str,
-    /// Index of the first key.
+    /// Index of the first key. If the keys are counted, it is the index of their count, and the keys
+    /// follow it.
     pub begin: i32,
-    /// Last key, counted from the first; negative: from the end of the arguments.
+    /// Whether an argument counts the keys.
+    pub is_counted: bool,
+    /// Last key, counted from the first. If negative, it counts from the end of the arguments.
     pub last: i32,
     /// Distance from one key to the next.
     pub step: i32,
-    /// With a negative `last`, the fraction of the arguments that are keys; 0 and 1: all.
+    /// If `last` is negative, the arguments from `begin` on are cut into `limit` equal parts, and
+    /// only the arguments of the first part are keys. If `limit` is 0 or 1, all these arguments are
+    /// keys.
     pub limit: i32,
 }
 
-/// One key, at `index`. `flags` says what happens to it.
+/// One key, at `index`. `flags` says what happens to the key.
 pub const fn key(index: i32, flags: &'static str) -> KeySpec {
-    KeySpec { notes: "", flags, begin: index, last: 0, step: 1, limit: 0 }
+    KeySpec { notes: "", flags, begin: index, is_counted: false, last: 0, step: 1, limit: 0 }
+}
+
+/// As many keys as argument `index` says, which follow it.
+pub(crate) const fn keys_counted_at(index: i32, flags: &'static str) -> KeySpec {
+    KeySpec { is_counted: true, ..key(index, flags) }
 }
 
 /// All arguments from `index` on are keys.
@@ -221,7 +284,7 @@ pub(crate) const fn every_second_from(index: i32, flags: &'static str) -> KeySpe
 }
 
 impl KeySpec {
-    /// The same with notes for people.
+    /// The same spec with notes for people.
     pub(crate) const fn noting(self, notes: &'static str) -> Self {
         Self { notes, ..self }
     }
@@ -231,8 +294,24 @@ impl KeySpec {
         self.flags.split_whitespace()
     }
 
-    /// Which arguments these keys are. No command here has a `limit`.
-    pub const fn range(&self) -> KeyRange {
+    /// Which arguments of a request these keys are; `None` if the count of keys is no integer of at
+    /// least 1, or larger than the count of the arguments that follow it.
+    pub fn range_in(&self, args: Args<'_>) -> Option<KeyRange> {
+        if self.is_counted { self.counted(args) } else { Some(self.range()) }
+    }
+
+    fn counted(&self, args: Args<'_>) -> Option<KeyRange> {
+        let begin = self.begin as usize;
+        let count = (begin < args.len()).then(|| args.get(begin).to_i64()).flatten()?;
+        let count = i32::try_from(count).ok()?;
+        let is_valid = count >= 1 && begin + (count as usize) < args.len();
+        let range = KeyRange { first: self.begin + 1, last: self.begin + count, step: 1 };
+        is_valid.then_some(range)
+    }
+
+    /// Which arguments these keys are, unless an argument counts them. No command here has a
+    /// `limit`.
+    const fn range(&self) -> KeyRange {
         let last = if self.last < 0 { self.last } else { self.begin + self.last };
         KeyRange { first: self.begin, last, step: self.step }
     }
@@ -242,7 +321,7 @@ impl KeySpec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags(u32);
 
-/// Declares the flags with their names in `COMMAND INFO`, in its order. A flag with an empty name
+/// Declares the flags with their names, in the order of `COMMAND INFO`. A flag with an empty name
 /// is not shown.
 macro_rules! flags {
     ($($(#[$doc:meta])* $name:ident = $bit:literal, $text:literal;)*) => {
@@ -252,7 +331,7 @@ macro_rules! flags {
             const NAMES: &[(Flags, &str)] = &[$((Flags::$name, $text)),*];
         }
 
-        /// The flags by their bare names, as rows have them.
+        /// The flags as bare names, for use in the rows of the command table.
         pub mod flag {
             use super::Flags;
 
@@ -266,7 +345,7 @@ flags! {
     WRITE = 0, "write";
     /// Only reads the data set.
     READONLY = 1, "readonly";
-    /// May need more memory: refused when there is none.
+    /// May need more memory, and so is refused if the memory limit is reached.
     DENYOOM = 2, "denyoom";
     /// Belongs to a module.
     MODULE = 3, "module";
@@ -296,7 +375,7 @@ flags! {
     MAY_REPLICATE = 15, "may_replicate";
     /// Its keys may be left out.
     NO_MANDATORY_KEYS = 16, "no_mandatory_keys";
-    /// Not allowed while new data is loaded beside the old.
+    /// Not allowed while new data is loaded and the old data is still served.
     NO_ASYNC_LOADING = 17, "no_async_loading";
     /// Not allowed in a transaction.
     NO_MULTI = 18, "no_multi";
@@ -306,14 +385,17 @@ flags! {
     MOVABLEKEYS = 20, "movablekeys";
     /// The reply depends on which keys a whole database holds.
     WHOLE_DB = 21, "";
-    /// Frees room: allowed when the log has little room left.
+    /// Frees memory, and so is allowed even when the log has little room left.
     FREES = 22, "";
-    /// Its effect may be longer than its request, by a number of extended precision.
+    /// Its effect may be longer than its request, because it has an extended-precision number.
     LONG_EFFECT = 23, "";
-    /// Looks its keys up in two databases, or may do so.
+    /// May look up its keys in two databases.
     TWO_DBS = 24, "";
-    /// Processes many arguments in steps, for a client.
+    /// If a client sends the command with many arguments, processes the arguments in steps.
     IN_STEPS = 25, "";
+    /// Processes a large argument in steps, because this may take much longer than the argument's
+    /// size suggests.
+    EXPANDS = 26, "";
 }
 
 impl Flags {
@@ -340,11 +422,11 @@ impl Flags {
     }
 }
 
-/// Finds commands by name. Made once, from rows sorted by name.
+/// Finds commands by name. The table is made once, from rows that are sorted by name.
 #[derive(Clone, Debug)]
 pub struct CommandTable<F: 'static = DataFn> {
     rows: Vec<Command<F>>,
-    /// Open addressing; `EMPTY` or the index of a row.
+    /// A hash table with open addressing. Each place is `EMPTY` or the index of a row.
     places: Vec<u16>,
 }
 
@@ -353,7 +435,8 @@ const EMPTY: u16 = u16::MAX;
 impl<F> CommandTable<F> {
     /// A table of rows.
     ///
-    /// Panics if they are not sorted by name, or a name comes twice or is not in lower case.
+    /// Panics if the rows are not sorted by name, if a name occurs twice, or if a name is not in
+    /// lower case.
     pub fn new(rows: Vec<Command<F>>) -> Self {
         assert!(rows.is_sorted_by(|a, b| a.name < b.name), "rows are sorted by name");
         assert!(rows.len() < EMPTY as usize);
@@ -369,7 +452,7 @@ impl<F> CommandTable<F> {
         Self { rows, places }
     }
 
-    /// The command of that name, letter case aside.
+    /// The command of that name. Letter case does not matter.
     pub fn lookup(&self, name: &[u8]) -> Option<&Command<F>> {
         let mut place = hash(name) & (self.places.len() - 1);
         loop {
@@ -387,7 +470,8 @@ impl<F> CommandTable<F> {
     }
 }
 
-/// Ignores letter case. Names are few and known, so this need not withstand an attack.
+/// The hash of a command's name. Ignores letter case. The names in the table are few and fixed, so
+/// clients cannot provoke collisions.
 fn hash(name: &[u8]) -> usize {
     let mut hash = name.len() as u64;
     for &byte in name.iter().take(24) {

@@ -1,14 +1,15 @@
-//! What a command is given and what it gives back.
+//! The input and the outcome of a command.
+
+use std::fmt;
 
 use slimio_resp::{Args, ReplyBuf};
 
-use crate::commands::{
-    ArgsWalk, FieldsWalk, KeysWalk, Patch, Populate, RandomFields, resume_randomkey,
-};
+use crate::commands::{ArgsWalk, KeysWalk, Patch, Populate, resume_randomkey};
 use crate::effects::Effects;
 use crate::keyspace::{DbIndex, Keyspace};
 
-/// Everything a data command may look at and change. It never sees a socket, a clock or a disk.
+/// Everything a data command may look at and change. A command never sees a socket, a clock or a
+/// disk.
 #[derive(Debug)]
 pub struct Context<'a> {
     /// The data set.
@@ -33,17 +34,18 @@ pub enum Mode {
     /// For a client.
     #[default]
     Client,
-    /// For a client that cannot wait, in a transaction or a script: nothing yields.
+    /// For a client, without yielding, because the command is in a transaction or a script.
     Atomic,
-    /// For a client that only reads, with no changes between its steps. An expired key counts as
-    /// absent, but is not deleted. Only commands that do not write may run.
+    /// For a client, while nothing changes the data set between the command's steps. An expired key
+    /// counts as absent, but is not deleted. Only commands that do not write may run.
     Frozen,
-    /// From the log. Nothing expires; the log says what did. Nothing yields.
+    /// The command comes from the log. No key expires, because the log says which keys expired. No
+    /// command yields.
     Replay,
 }
 
 impl Mode {
-    /// Whether a long command may go on later.
+    /// Whether a long command may stop and resume later.
     pub(crate) fn yields(self) -> bool {
         matches!(self, Mode::Client | Mode::Frozen)
     }
@@ -56,15 +58,16 @@ pub enum Outcome {
     Reply,
     /// The client waits until one of these keys changes or the deadline passes.
     Block {
-        /// Keys waited for, in the client's database.
+        /// The keys that the client waits for, in its database.
         keys: Vec<Vec<u8>>,
-        /// Milliseconds since 1970; `None`: there is no deadline.
+        /// Milliseconds since 1970; `None` if there is no deadline.
         deadline_ms: Option<i64>,
     },
-    /// A long command: nothing is replied yet. Resume it after others have had their turn, until it
-    /// replies; the client's further requests wait.
+    /// A long command, which has not replied yet. Resume the command again and again until it
+    /// replies. Serve other clients in between. The further requests of this client wait for the
+    /// reply.
     Yield(Yielded),
-    /// The values of these keys must be brought into memory, then the command is run again.
+    /// The values of these keys must be brought into memory. Then the command must be run again.
     NeedCold {
         /// Keys in the client's database.
         keys: Vec<Vec<u8>>,
@@ -76,18 +79,22 @@ pub enum Outcome {
 pub enum Yielded {
     /// `KEYS`.
     Keys(Box<KeysWalk>),
-    /// `RANDOMKEY`, which has found many expired keys.
+    /// `RANDOMKEY`, which has found only expired keys so far.
     RandomKey,
-    /// `HGETALL`, `HKEYS` or `HVALS` of a large hash.
-    Fields(Box<FieldsWalk>),
-    /// `HRANDFIELD` of many fields.
-    RandomFields(Box<RandomFields>),
     /// `DEBUG POPULATE`.
     Populate(Box<Populate>),
     /// A command over many arguments, some of which were processed.
     Args(Box<ArgsWalk>),
     /// `APPEND` or `SETRANGE` of a large argument, a part of which was written.
     Patch(Box<Patch>),
+    /// Another command. All its steps together make one change of the data set, or no change.
+    Steps(Box<dyn Steps>),
+}
+
+/// What a command that resumes later has done so far.
+pub trait Steps: fmt::Debug + Send {
+    /// Runs another bounded step. The context is made as for running the command.
+    fn resume(self: Box<Self>, context: &mut Context<'_>) -> Outcome;
 }
 
 impl Yielded {
@@ -97,26 +104,25 @@ impl Yielded {
         match self {
             Yielded::Keys(walk) => walk.resume(context),
             Yielded::RandomKey => resume_randomkey(context),
-            Yielded::Fields(walk) => walk.resume(context),
-            Yielded::RandomFields(walk) => walk.resume(context),
             Yielded::Populate(populate) => populate.resume(context),
             Yielded::Args(walk) => walk.resume(context),
             Yielded::Patch(patch) => patch.resume(context),
+            Yielded::Steps(steps) => steps.resume(context),
         }
     }
 
-    /// Most bytes of a record's payload that the next step makes. `None` if it changes nothing but
-    /// expired keys, which have a [limit](Effects::limit), or if all steps are one change of the
-    /// data set, whose size was known before the first.
+    /// Upper bound of the payload bytes that the next step logs. `None` in two cases: if the step
+    /// only deletes expired keys, because these deletions have their own [limit](Effects::limit);
+    /// and if all steps together make one change, because the size of that change was known before
+    /// the first step.
     pub fn log_size_max(&self) -> Option<u64> {
         match self {
             Yielded::Populate(populate) => Some(populate.step_size()),
             Yielded::Keys(_)
             | Yielded::RandomKey
-            | Yielded::Fields(_)
-            | Yielded::RandomFields(_)
             | Yielded::Args(_)
-            | Yielded::Patch(_) => None,
+            | Yielded::Patch(_)
+            | Yielded::Steps(_) => None,
         }
     }
 }

@@ -1,15 +1,17 @@
-//! One database: its keys.
+//! One database with its keys.
 //!
-//! Every change of an entry goes through here, and first lets the capture take the entry as it was.
+//! Every change of an entry goes through this module. Before the change, it lets the capture take
+//! the entry as it was.
 
 use slimio_planted::is_planted;
 use slimio_resp::Arg;
 
 use crate::access::Access;
 use crate::capture::Overwrite;
+use crate::collection::{EditForm, LargeString};
 use crate::displaced::Displaced;
-use crate::hash::{HashForm, LargeString};
 use crate::keyspace::DbIndex;
+use crate::kinds::Packing;
 use crate::table::{BucketSlot, Epoch, Spot, Table, Written, worth_deferring};
 use crate::value::{Value, ValueRef};
 
@@ -17,11 +19,12 @@ use crate::value::{Value, ValueRef};
 #[derive(Debug, Default)]
 pub(crate) struct Db {
     table: Table,
-    /// Its number now, or at the point in time of the capture that is running.
+    /// The number of the database. During a capture, this is the number that the database had at
+    /// the capture's point in time.
     number: DbIndex,
     /// The bucket where active expiry continues.
     pub(crate) expiry_walk: usize,
-    /// Mean time to live of the keys that expire, as last seen, in milliseconds.
+    /// Moving average, in milliseconds, of the time to live of the keys that have an expiry.
     pub(crate) ttl_mean_ms: i64,
 }
 
@@ -55,7 +58,8 @@ impl Db {
         &self.table
     }
 
-    /// For the capture only: no entry may be changed through it.
+    /// The table. Only the capture uses this function, and it must not change the contents of an
+    /// entry.
     pub(crate) fn table_mut(&mut self) -> &mut Table {
         &mut self.table
     }
@@ -80,12 +84,12 @@ impl Db {
         self.table.get(spot).access()
     }
 
-    /// Notes the last use of a key, which does not count as a change.
+    /// Notes the last use of a key. This does not count as a change of the key.
     pub(crate) fn set_access(&mut self, spot: Spot, access: Access) {
         self.table.set_access(spot, access);
     }
 
-    /// Adds a key that does not exist yet, in the current epoch.
+    /// Adds a key, with the current epoch. The key must not exist yet.
     pub(crate) fn insert(
         &mut self,
         hash: u64,
@@ -101,7 +105,7 @@ impl Db {
         self.table.insert(slot)
     }
 
-    /// Adds a key that does not exist yet, with an existing value, in the current epoch.
+    /// Adds a key with an existing value and with the current epoch. The key must not exist yet.
     pub(crate) fn insert_value(
         &mut self,
         hash: u64,
@@ -118,27 +122,29 @@ impl Db {
         self.table.insert(slot)
     }
 
-    /// Adds a key that does not exist yet, with a hash without fields, in the current epoch.
-    pub(crate) fn insert_hash(
+    /// Adds a key with a collection without elements, and with the current epoch. The key must not
+    /// exist yet.
+    pub(crate) fn insert_empty(
         &mut self,
         hash: u64,
         key: &[u8],
+        packing: Packing,
         access: Access,
         epoch: Epoch,
     ) -> Spot {
-        let mut slot = BucketSlot::of_empty_hash(hash as u32, key);
+        let mut slot = BucketSlot::of_empty(hash as u32, key, packing);
         slot.set_access(access);
         slot.set_epoch(epoch);
         self.table.insert(slot)
     }
 
-    /// Makes room for `keys` keys, if there are none yet.
+    /// If the database is still empty, makes room for `keys` keys.
     pub(crate) fn reserve(&mut self, keys: usize) {
         self.table.reserve(keys);
     }
 
-    /// Adds `count` entries in the current epoch. Returns an entry whose key exists already, and
-    /// stops there.
+    /// Adds `count` entries with the current epoch. If the key of an entry exists already, stops
+    /// and returns that entry.
     pub(crate) fn load(
         &mut self,
         slots: &mut std::vec::IntoIter<BucketSlot>,
@@ -158,6 +164,11 @@ impl Db {
         Ok(())
     }
 
+    /// Prefetches the entries with these hashes.
+    pub(crate) fn bring_in(&self, hashes: &[u64]) {
+        std::hint::black_box(self.table.bring_in_entries(hashes));
+    }
+
     pub(crate) fn replace(
         &mut self,
         spot: Spot,
@@ -172,7 +183,7 @@ impl Db {
         displaced.garbage.add_value(old);
     }
 
-    /// Notes how the string at a key was written. Snapshots do not contain this.
+    /// Notes how the string at a key was written. Snapshots do not contain this information.
     pub(crate) fn set_written(&mut self, spot: Spot, written: Written) {
         self.table.change(spot, |slot| slot.set_written(written));
     }
@@ -188,7 +199,8 @@ impl Db {
         self.table.change(spot, |slot| slot.set_expiry(expiry));
     }
 
-    /// Lets a fuzzy capture take an entry that is about to be copied to another key.
+    /// Must be called before an entry is copied to another key, because a fuzzy capture then takes
+    /// the entry.
     pub(crate) fn before_copy(&mut self, spot: Spot, displaced: &mut Displaced) {
         displaced.capture.before_copy(self.number, &mut self.table, spot);
     }
@@ -203,20 +215,21 @@ impl Db {
         self.table.change(spot, |slot| slot.update(change));
     }
 
-    /// Changes a hash.
+    /// Changes a collection. Old strings that take noticeable time to free go into the list that
+    /// `change` gets.
     ///
-    /// Panics if the value is no hash.
-    pub(crate) fn update_hash<R>(
+    /// Panics if the value is a string.
+    pub(crate) fn update_collection<R>(
         &mut self,
         spot: Spot,
         displaced: &mut Displaced,
-        change: impl FnOnce(&mut HashForm<'_>, &mut Vec<LargeString>) -> R,
+        change: impl FnOnce(&mut EditForm<'_>, &mut Vec<LargeString>) -> R,
     ) -> R {
-        if !is_planted("hash-not-captured") {
+        if !is_planted("collection-not-captured") {
             displaced.capture.before_change(self.number, &mut self.table, spot);
         }
         let old = &mut displaced.garbage.elements;
-        self.table.change(spot, |slot| slot.update_hash(|form| change(form, old)))
+        self.table.change(spot, |slot| slot.update_collection(|form| change(form, old)))
     }
 
     /// Removes a key and returns its value.

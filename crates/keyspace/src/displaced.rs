@@ -1,5 +1,5 @@
-//! Where an entry's old state goes when a command changes it: to the capture that has not taken it
-//! yet, or to the garbage.
+//! Where the old state of an entry goes when a command changes the entry. If the capture has not
+//! taken the entry yet, the old state goes to the capture. Otherwise it goes to the garbage.
 
 use crate::capture::Capture;
 use crate::garbage::Garbage;

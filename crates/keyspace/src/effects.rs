@@ -1,18 +1,18 @@
-//! What commands did: for the log, and for those who depend on the keys touched.
+//! Notes what commands have changed, for the log and for clients that depend on the changed keys.
 //!
-//! The log keeps effects, not requests: with absolute times, and with deletions of expired keys.
-//! Most commands are their own effect. Then nothing is copied here, and the effect refers to the
-//! request's arguments.
+//! The log stores effects, not requests. Effects contain absolute times, and include the deletions
+//! of expired keys. Most effects are the same as the request. Such an effect refers to the
+//! request's arguments, so that nothing is copied here.
 //!
-//! A payload of the log is a sequence of commands, each
+//! The payload of a log record is a sequence of commands. Each command is encoded as follows:
 //!
 //! ```text
 //! | varint: count of arguments | varint: size | bytes | varint: size | bytes | ...
 //! ```
 //!
-//! where a varint is little-endian, seven bits to a byte, the high bit set on all but the last. A
-//! `SELECT` in it switches the database of the commands behind it. A payload begins in the database
-//! that its record names.
+//! A varint is little-endian, with seven bits in each byte and the high bit set in all bytes but
+//! the last. A `SELECT` in a payload switches the database of the commands that follow. The
+//! commands before the first `SELECT` are for the database that the record names.
 
 use std::ops::Range;
 
@@ -23,8 +23,8 @@ use crate::log_size::deletion_size_max;
 use crate::payload::{SELECT, Stretch};
 use crate::reads::{Read, Reads};
 
-/// The effects of one or more commands. Reused and [cleared](Effects::clear), so that it allocates
-/// nothing.
+/// The effects of one or more commands. One `Effects` is [cleared](Effects::clear) and reused for
+/// all commands, so that commands allocate nothing for their effects.
 #[derive(Clone, Debug)]
 pub struct Effects {
     commands: Vec<Effect>,
@@ -35,12 +35,23 @@ pub struct Effects {
     /// Bytes that deletions by expiry or eviction may still take in the log.
     room: u64,
     lacked_room: bool,
+    /// Bytes that effects may take beyond what [`Command::log_size_max`](crate::Command) says.
+    value_room: u64,
 }
 
 impl Default for Effects {
     fn default() -> Self {
         let (commands, args, bytes, touched, reads) = Default::default();
-        Self { commands, args, bytes, touched, reads, room: u64::MAX, lacked_room: false }
+        Self {
+            commands,
+            args,
+            bytes,
+            touched,
+            reads,
+            room: u64::MAX,
+            lacked_room: false,
+            value_room: u64::MAX,
+        }
     }
 }
 
@@ -48,13 +59,13 @@ impl Default for Effects {
 #[derive(Clone, Debug)]
 struct Effect {
     db: DbIndex,
-    /// `None`: the request as it is.
+    /// `None` stands for the request as it is.
     args: Option<Range<usize>>,
 }
 
 impl Effect {
-    /// Writes what stands before the arguments: a `SELECT` if `db` is another database, and the
-    /// count of arguments, which is returned.
+    /// Writes what precedes the arguments: a `SELECT` if the effect's database is not `db`, then
+    /// the count of arguments. Returns this count.
     fn begin<'a>(
         &self,
         db: &mut DbIndex,
@@ -86,14 +97,14 @@ enum EffectArg {
 #[derive(Clone, Copy, Debug)]
 struct TouchedItem {
     db: DbIndex,
-    /// `None`: the whole database.
+    /// `None` stands for the whole database.
     key: Option<(u64, EffectArg)>,
 }
 
 /// Something that a command changed.
 #[derive(Clone, Copy, Debug)]
 pub enum Touched<'a> {
-    /// A key was written, deleted, expired, or given another time to expire.
+    /// A key was written or deleted, its expiry was changed, or it expired.
     Key {
         /// Its database.
         db: DbIndex,
@@ -123,9 +134,9 @@ impl Effects {
         Self::default()
     }
 
-    /// Clears everything, the limit included, and keeps the memory.
+    /// Clears everything, the limit included. Keeps the allocated memory for reuse.
     pub fn clear(&mut self) {
-        (self.room, self.lacked_room) = (u64::MAX, false);
+        (self.room, self.lacked_room, self.value_room) = (u64::MAX, false, u64::MAX);
         self.commands.clear();
         self.args.clear();
         self.bytes.clear();
@@ -133,14 +144,14 @@ impl Effects {
         self.reads.begin(false);
     }
 
-    /// Notes from now on what commands look at; makes room for `count` keys.
+    /// From now on, notes what commands read. Makes room for `count` keys.
     pub fn note_reads(&mut self, count: usize) {
         self.reads.begin(true);
         self.reads.reserve(count);
     }
 
-    /// What commands have looked at, in order; `None` if [nobody wanted](Self::note_reads) to know. A
-    /// key may come more than once.
+    /// The keys and databases that commands have read, in order; `None` unless they are
+    /// [noted](Self::note_reads). A key may occur more than once.
     pub fn reads(&self) -> Option<&[Read]> {
         self.reads.items()
     }
@@ -149,15 +160,16 @@ impl Effects {
         self.reads.note(read);
     }
 
-    /// Limits deletions that no client asked for to `room` bytes of a record's payload: those of
-    /// expired keys, found by a command or by active expiry, and of evicted keys. If there is no
-    /// room for a deletion it is not done: the key stays, and an expired one counts as absent. Only
-    /// for commands that do not write, since a write could not handle such a key.
+    /// Limits the deletions that no client has asked for to `room` bytes of a record's payload.
+    /// These are the deletions of evicted keys, and of expired keys that a command or active expiry
+    /// finds. If there is no room for the deletion of a key, the key stays. If such a key has
+    /// expired, it still counts as absent. The limit is only for commands that do not write,
+    /// because a write could not handle an expired key that stays.
     pub fn limit(&mut self, room: u64) {
         self.room = room;
     }
 
-    /// Bytes left of the [limit](Self::limit).
+    /// Bytes that are left of the [limit](Self::limit).
     pub fn room(&self) -> u64 {
         self.room
     }
@@ -167,7 +179,25 @@ impl Effects {
         self.lacked_room
     }
 
-    /// Takes the room for such a deletion; `false` if there is none.
+    /// Limits how many bytes effects may take for what they have from values.
+    pub fn limit_values(&mut self, room: u64) {
+        self.value_room = room;
+    }
+
+    /// The bytes that effects may still take for what they have from values.
+    pub fn value_room(&self) -> u64 {
+        self.value_room
+    }
+
+    /// Takes room for what an effect has from values. Returns `false` if there is not enough.
+    pub(crate) fn take_value_room(&mut self, size: u64) -> bool {
+        let left = self.value_room.checked_sub(size);
+        self.value_room = left.unwrap_or(self.value_room);
+        left.is_some()
+    }
+
+    /// Takes the room for the deletion of an expired or evicted key. Returns `false` if there is
+    /// not enough.
     pub(crate) fn take_room(&mut self, key: &[u8]) -> bool {
         match self.room.checked_sub(deletion_size_max(key.len())) {
             Some(left) => self.room = left,
@@ -176,13 +206,13 @@ impl Effects {
         !self.lacked_room
     }
 
-    /// Whether nothing is to be logged.
+    /// Whether there is nothing to log.
     pub fn is_empty(&self) -> bool {
         self.commands.is_empty()
     }
 
-    /// The changes, in order; a key may come more than once. `args` are those of the command that
-    /// ran.
+    /// The keys and databases that were changed, in order. A key may occur more than once. `args`
+    /// are the arguments of the command that ran.
     pub fn touched<'a>(&'a self, args: Args<'a>) -> impl Iterator<Item = Touched<'a>> {
         self.touched_from(0, args)
     }
@@ -208,7 +238,7 @@ impl Effects {
         self.touched.reserve(changes);
     }
 
-    /// Count of changes; a key that was changed twice counts twice.
+    /// Count of changes. A key that was changed twice counts twice.
     pub fn touched_count(&self) -> usize {
         self.touched.len()
     }
@@ -232,7 +262,7 @@ impl Effects {
         self.commands.push(Effect { db, args: Some(start..self.args.len()) });
     }
 
-    /// Notes that a key, argument `index` of the request, was changed.
+    /// Notes that the key that is argument `index` of the request was changed.
     pub fn touch_arg(&mut self, db: DbIndex, hash: u64, index: usize) {
         self.touched.push(TouchedItem { db, key: Some((hash, EffectArg::Request(index))) });
     }
@@ -248,8 +278,8 @@ impl Effects {
         self.touched.push(TouchedItem { db, key: None });
     }
 
-    /// Passes the payload of these effects to `write`, stretch by stretch. `db` is the database
-    /// where the payload begins, `args` are those of the command that ran.
+    /// Passes the payload of these effects to `write`, piece by piece. `db` is the database in
+    /// which the payload begins. `args` are the arguments of the command that ran.
     pub(crate) fn encode<'a>(
         &'a self,
         mut db: DbIndex,
@@ -269,12 +299,12 @@ impl Effects {
         }
     }
 
-    /// The database of the last effect to be logged.
+    /// The database of the last effect.
     pub fn last_db(&self) -> Option<DbIndex> {
         self.commands.last().map(|effect| effect.db)
     }
 
-    /// The `index`-th argument of an effect; `None` behind its last.
+    /// The `index`-th argument of an effect; `None` if the effect has no more arguments.
     fn arg<'a>(&'a self, effect: &Effect, index: usize, args: Args<'a>) -> Option<Arg<'a>> {
         match &effect.args {
             None => (index < args.len()).then(|| args.get(index)),
@@ -304,7 +334,8 @@ impl Effects {
 pub struct PayloadWalk {
     db: DbIndex,
     command: usize,
-    /// The next argument of that command; `given` counts its bytes that were written.
+    /// The next argument of that command. `given` counts the bytes of this argument that were
+    /// written.
     arg: usize,
     given: usize,
 }
@@ -315,8 +346,9 @@ impl PayloadWalk {
         Self { db, command: 0, arg: 0, given: 0 }
     }
 
-    /// Passes the next bytes of the payload to `write`; `true` if they were the last. `args` are
-    /// those of the command that ran. A call passes no more than a few hundred KiB.
+    /// Passes the next bytes of the payload to `write`. Returns whether these bytes were the last.
+    /// `args` are the arguments of the command that ran. A call passes no more than a few hundred
+    /// KiB.
     pub fn step(
         &mut self,
         effects: &Effects,
@@ -350,7 +382,7 @@ impl PayloadWalk {
                 }
             }
             (self.arg, self.given) = (self.arg + 1, 0);
-            // What an argument costs beside its bytes.
+            // The fixed cost of an argument.
             left = left.saturating_sub(PAYLOAD_ARG_COST);
             if left == 0 {
                 return false;
@@ -361,10 +393,11 @@ impl PayloadWalk {
     }
 }
 
-/// About how many bytes [`PayloadWalk::step`] writes. A piece of a large argument can exceed it.
+/// About how many bytes [`PayloadWalk::step`] writes. A piece of a large argument can make a step
+/// exceed this size.
 const PAYLOAD_STEP_SIZE: usize = 128 << 10;
 
-/// Bytes that take as long to write as the beginning of an argument does.
+/// The fixed cost of an argument, as the bytes that could be written in the same time.
 const PAYLOAD_ARG_COST: usize = 64;
 
 #[cfg(test)]
@@ -374,7 +407,8 @@ mod tests {
     use super::*;
     use crate::payload::Payload;
 
-    /// Whatever the effects are, in steps of bounded size.
+    /// For effects of every kind, a payload that is made in steps equals the payload that is made
+    /// at once, and no step passes too many bytes.
     #[test]
     fn a_payload_made_in_steps_is_the_same() {
         let mut request = OwnedRequest::from_args((0..5000).map(|number| format!("word {number}")));

@@ -1,9 +1,10 @@
 //! Evicts keys when memory is short, and chooses them as Redis does.
 //!
-//! A few keys are drawn at random, the worst of them join a pool of the worst found so far, and the
-//! worst of the pool is evicted. A draw takes a bucket with all its keys, so that all keys are
-//! equally likely and a draw reads one place in memory. Policies that evict only keys that expire
-//! draw from the buckets that hold such keys.
+//! A few keys are drawn at random. The worst of them, which are those to be evicted first, join a
+//! pool of the worst keys that were found so far. Then the worst key of the pool is evicted. A draw
+//! takes all keys of one bucket. So all keys are equally likely, and a draw reads only one place in
+//! memory. A policy that evicts only keys with an expiry draws from the buckets that hold such
+//! keys.
 
 use slimio_planted::is_planted;
 
@@ -12,37 +13,37 @@ use crate::effects::{Effects, Part};
 use crate::keyspace::{DbIndex, EntryView, Keyspace};
 use crate::table::{BucketSlot, Spot};
 
-/// Candidates kept between one eviction and the next (`EVPOOL_SIZE`).
+/// Limit of the candidates that are kept from one eviction to the next (`EVPOOL_SIZE`).
 const POOL_LEN_MAX: usize = 16;
 
-/// Most keys drawn for one eviction, whatever is configured.
+/// Limit of the keys that are drawn for one eviction, whatever is configured.
 const SAMPLES_MAX: usize = 1000;
 
-/// Most keys of one bucket that are looked at: more than a bucket has.
+/// Limit of the keys of one bucket that a draw looks at. In practice, no bucket has that many keys.
 const BUCKET_SAMPLES_MAX: usize = 64;
 
-/// Most buckets drawn in one database for one eviction.
+/// Limit of the buckets that are drawn in one database for one eviction.
 const DRAWS_MAX: usize = 1000;
 
 /// Which keys are evicted when memory is short (`maxmemory-policy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EvictionPolicy {
-    /// None: commands that need memory are refused.
+    /// No keys. Commands that need memory are refused instead.
     #[default]
     NoEviction,
-    /// Those not used for the longest time.
+    /// The keys whose last use was longest ago.
     AllKeysLru,
-    /// Those used least often.
+    /// The keys that are used least often.
     AllKeysLfu,
     /// Any.
     AllKeysRandom,
-    /// Of those that expire, the ones not used for the longest time.
+    /// Those keys with an expiry whose last use was longest ago.
     VolatileLru,
-    /// Of those that expire, the ones used least often.
+    /// Those keys with an expiry that are used least often.
     VolatileLfu,
-    /// Any of those that expire.
+    /// Any keys with an expiry.
     VolatileRandom,
-    /// Those that expire first.
+    /// The keys that will expire first.
     VolatileTtl,
 }
 
@@ -74,7 +75,7 @@ impl EvictionPolicy {
         matches!(self, Self::AllKeysLru | Self::VolatileLru)
     }
 
-    /// Whether only keys that expire may be evicted.
+    /// Whether only keys with an expiry may be evicted.
     fn is_volatile(self) -> bool {
         use EvictionPolicy as P;
         matches!(self, P::VolatileLru | P::VolatileLfu | P::VolatileRandom | P::VolatileTtl)
@@ -84,7 +85,7 @@ impl EvictionPolicy {
         matches!(self, Self::AllKeysRandom | Self::VolatileRandom)
     }
 
-    /// The rank of an entry: the highest is evicted first.
+    /// The rank of an entry. The entry with the highest rank is evicted first.
     fn rank(self, slot: &BucketSlot, now_ms: i64, rules: Rules) -> u64 {
         match self {
             Self::AllKeysLfu | Self::VolatileLfu => {
@@ -115,11 +116,13 @@ pub struct EvictionConfig {
     pub policy: EvictionPolicy,
     /// Whether memory is limited (`maxmemory`).
     pub is_limited: bool,
-    /// Keys drawn for each eviction (`maxmemory-samples`).
+    /// Count of keys that are drawn for each eviction (`maxmemory-samples`).
     pub samples: usize,
-    /// The larger, the more uses it takes to raise a count by one under LFU (`lfu-log-factor`).
+    /// The larger this factor is, the more uses it takes to raise a count by one under LFU
+    /// (`lfu-log-factor`).
     pub lfu_log_factor: u32,
-    /// Minutes after which a count drops by one under LFU; 0: never (`lfu-decay-time`).
+    /// Minutes after which a count drops by one under LFU, or 0 if it never drops
+    /// (`lfu-decay-time`).
     pub lfu_decay_minutes: u32,
 }
 
@@ -131,7 +134,8 @@ impl Default for EvictionConfig {
 }
 
 impl EvictionConfig {
-    /// Whether Redis shares small integers: it does unless it tracks the use of each key.
+    /// Whether Redis would use its shared objects for small integers. Redis uses them unless it
+    /// tracks the use of each key.
     pub(crate) fn shares_integers(&self) -> bool {
         !self.is_limited || !(self.policy.is_lru() || self.policy.is_lfu())
     }
@@ -145,16 +149,16 @@ impl EvictionConfig {
     }
 }
 
-/// The worst entries found so far, the worst last.
+/// The worst entries that were found so far. The very worst is the last.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     candidates: Vec<Candidate>,
-    /// For the random policies: the database whose turn it is.
+    /// The database from which the random policies draw next.
     next_db: usize,
 }
 
-/// An entry that may be evicted. Only its hash identifies it: another with the same hash would do
-/// as well.
+/// An entry that may be evicted. Its hash alone identifies the entry, because another entry with
+/// the same hash may be evicted as well.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     rank: u64,
@@ -181,19 +185,19 @@ impl Pool {
         assert!(self.candidates.len() <= POOL_LEN_MAX, "the pool is bounded");
     }
 
-    /// Panics with a sentence if an invariant of the pool does not hold.
+    /// Panics with a message if an invariant of the pool does not hold.
     pub(crate) fn check(&self) {
         assert!(self.candidates.is_sorted_by_key(|one| one.rank), "the worst comes last");
         for (index, one) in self.candidates.iter().enumerate() {
             let same = |other: &Candidate| (other.db, other.hash) == (one.db, one.hash);
-            assert!(!self.candidates[..index].iter().any(same), "a candidate is there once");
+            assert!(!self.candidates[..index].iter().any(same), "a candidate occurs once");
         }
     }
 }
 
 impl Keyspace {
-    /// Changes how keys are chosen for eviction. Entries keep the access in their slots, even if
-    /// the new policy reads it differently.
+    /// Changes how keys are chosen for eviction. The access bits in the entries' slots stay as they
+    /// are, even if the new policy reads these bits differently.
     pub fn set_eviction(&mut self, config: EvictionConfig) {
         if config.policy != self.eviction.policy {
             self.pool.candidates.clear();
@@ -219,8 +223,8 @@ impl Keyspace {
         }
     }
 
-    /// Notes the usage of a key that exists. Ignores a kind that the current policy does not look
-    /// at.
+    /// Notes the usage of a key that exists. Ignores a kind of usage that does not match the
+    /// current policy.
     pub fn set_usage(&mut self, db: DbIndex, key: &[u8], usage: Usage, now_ms: i64) {
         let access = match (usage, self.eviction.policy.is_lfu()) {
             (Usage::IdleSeconds(idle_s), false) => Access::idle(now_ms, idle_s),
@@ -234,10 +238,10 @@ impl Keyspace {
         }
     }
 
-    /// Evicts the key that ranks highest by the current policy among a few draws. The deletion is
-    /// added to `effects` and refers to no request. Returns how many bytes of
-    /// [`used_bytes`](Self::used_bytes) were freed, or `None` if no key may be evicted, or there is
-    /// [no room](Effects::lacked_room) to log it.
+    /// Evicts the key that ranks highest by the current policy among the drawn keys. Adds the
+    /// deletion to `effects`; it refers to no request. Returns how many bytes of
+    /// [`used_bytes`](Self::used_bytes) were freed. Returns `None` if no key may be evicted, or if
+    /// there is [no room](Effects::lacked_room) to log the deletion.
     ///
     /// The work is bounded by the configured samples and by the count of databases.
     pub fn evict(&mut self, now_ms: i64, effects: &mut Effects) -> Option<usize> {
@@ -263,7 +267,7 @@ impl Keyspace {
         Some(before.saturating_sub(self.db(db).used_bytes()))
     }
 
-    /// A random key, from each database in turn.
+    /// Draws a random key. Successive calls take the databases in turn.
     fn draw_victim(&mut self, is_volatile: bool) -> Option<(DbIndex, Spot)> {
         let count = self.db_count();
         let len = |db: DbIndex, this: &Self| {
@@ -284,11 +288,13 @@ impl Keyspace {
         }
     }
 
-    /// The worst of the pool, after a few more keys have been drawn.
+    /// Draws a few more keys, and takes the worst key from the pool.
     fn rank_victim(&mut self, now_ms: i64) -> Option<(DbIndex, Spot)> {
         let EvictionConfig { policy, .. } = self.eviction;
         let rules = self.eviction.rules();
-        // All keys in the pool may be deleted or in use again, but not those just drawn.
+        // All keys in the pool may have been deleted or used since they were drawn. If so, the
+        // first round empties the pool, and in the second round the pool has only keys that were
+        // drawn just now.
         for _ in 0..2 {
             for db in 0..self.db_count() {
                 self.sample(DbIndex(db as u16), now_ms);

@@ -1,4 +1,4 @@
-//! Deletes expired keys: those that a command finds, and those that active expiry looks for.
+//! Deletes expired keys: the keys that a command finds, and the keys that active expiry looks for.
 
 use slimio_planted::is_planted;
 use slimio_resp::Args;
@@ -10,21 +10,22 @@ use crate::table::Spot;
 /// The result of a step of active expiry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExpireStep {
-    /// Keys looked at.
+    /// Count of keys that the step has looked at.
     pub examined: usize,
-    /// Those of them that have an expiry.
+    /// How many of the examined keys have an expiry.
     pub expiring: usize,
-    /// Those of them that were deleted.
+    /// How many of the examined keys were deleted.
     pub expired: usize,
-    /// Whether the walk has come to the end of the database; the next step begins again.
+    /// Whether the walk has reached the end of the database. If so, the next step begins at the
+    /// start of the database.
     pub wrapped: bool,
 }
 
 impl Keyspace {
-    /// Looks for expired keys of a database, from where the last step ended, until `budget` keys
-    /// have been looked at, and deletes them. Only buckets that hold keys with an expiry are
-    /// visited. The deletions are added to `effects` and refer to no request. Stops when there is
-    /// [no more room](Effects::limit) for them.
+    /// Deletes expired keys of a database. Begins where the last step ended, and stops after it has
+    /// looked at `budget` keys. Visits only buckets that hold keys with an expiry. Adds the
+    /// deletions to `effects`; they refer to no request. Stops earlier if there is [no more
+    /// room](Effects::limit) for a deletion.
     pub fn expire_step(
         &mut self,
         db: DbIndex,
@@ -67,7 +68,7 @@ impl Keyspace {
         step
     }
 
-    /// Deletes an expired key; says whether there was room for that in the log.
+    /// Deletes an expired key. Returns whether the log had room for the deletion.
     pub(crate) fn expire(
         &mut self,
         db: DbIndex,
@@ -92,7 +93,7 @@ impl Keyspace {
         true
     }
 
-    /// Updates the mean time to live, in which the times just seen weigh 2 %.
+    /// Updates the moving average of the time to live. The mean of this step weighs 2 %.
     fn note_ttl(&mut self, db: DbIndex, sum_ms: i64, count: usize) {
         let db = self.db_mut(db);
         if db.expiring() == 0 {
@@ -105,7 +106,7 @@ impl Keyspace {
     }
 }
 
-/// No arguments, for effects that refer to no request.
+/// An empty list of arguments, for effects that refer to no request.
 pub fn no_args() -> Args<'static> {
     use slimio_resp::Request;
     use std::sync::OnceLock;

@@ -1,29 +1,27 @@
-//! Memory that commands have released and that takes too long to free on the spot.
+//! Memory that commands no longer use, but that takes too long to free at once.
 
 use crate::capture::Captured;
+use crate::collection::LargeString;
 use crate::context::Yielded;
-use crate::hash::{HashTree, LargeString};
 use crate::table::{Buckets, Table};
 use crate::value::Value;
 
-/// Large values, and whole databases, that nobody can reach any more. Dropping it frees them, which
-/// can take long and is better done by another thread.
+/// Large values and whole databases that are no longer reachable. Dropping the garbage frees them.
+/// This can take long, so another thread should do it.
 #[derive(Debug, Default)]
 pub struct Garbage {
     values: Vec<Value>,
     tables: Vec<Table>,
     buckets: Vec<Buckets>,
     captured: Vec<Captured>,
-    /// Large strings removed from hashes.
+    /// Large strings that were removed from collections.
     pub(crate) elements: Vec<LargeString>,
-    /// Hashes that somebody has finished reading, perhaps as the last to hold them.
-    trees: Vec<HashTree>,
     /// Commands that nobody waits for any more.
     yielded: Vec<Yielded>,
 }
 
 impl From<Yielded> for Garbage {
-    /// A command that is given up, with what it has found so far.
+    /// Takes a command that is abandoned, with the results that it has so far.
     fn from(yielded: Yielded) -> Self {
         Self { yielded: vec![yielded], ..Self::default() }
     }
@@ -37,21 +35,16 @@ impl Garbage {
             && self.buckets.is_empty()
             && self.captured.is_empty()
             && self.elements.is_empty()
-            && self.trees.is_empty()
             && self.yielded.is_empty()
     }
 
     /// Count of values and databases to free.
     pub fn len(&self) -> usize {
-        self.values.len() + self.tables.len() + self.elements.len() + self.trees.len()
+        self.values.len() + self.tables.len() + self.elements.len()
     }
 
     pub(crate) fn add_value(&mut self, value: Option<Value>) {
         self.values.extend(value);
-    }
-
-    pub(crate) fn add_tree(&mut self, tree: HashTree) {
-        self.trees.push(tree);
     }
 
     pub(crate) fn add_table(&mut self, table: Table) {

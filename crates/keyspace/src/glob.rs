@@ -7,32 +7,38 @@ use memchr::{memchr, memmem};
 
 use crate::stretch::{Element, ShiftAnd, Stretch};
 
-/// Longest pattern, in bytes.
+/// Size in bytes of the longest pattern.
 const SIZE_MAX: usize = 1 << 20;
-/// Most characters of all stretches between stars that have a `?` or a class in them.
+/// A stretch is a part of the pattern between two stars. This is the limit of the total count of
+/// characters of all stretches that contain a `?` or a class.
 const WILD_MAX: usize = 4096;
 
-/// A pattern by Redis's rules: `*` any characters, `?` one, `[a-z]` and `[^a-z]` one of a class,
-/// `\` escapes the next character.
+/// A pattern by Redis's rules: `*` matches any characters, `?` matches one character, `[a-z]`
+/// matches one character of a class, `[^a-z]` matches one character that is not in a class, and `\`
+/// escapes the next character.
 ///
-/// Matching takes at most the length of the text, or, if there is a `?` or a class between two
-/// stars, its [`cost`](Self::cost): never the product of both lengths.
+/// Matching takes time in proportion to the length of the text. If there is a `?` or a class
+/// between two stars, matching takes time in proportion to the pattern's [`cost`](Self::cost)
+/// instead. Matching never takes time in proportion to the product of the lengths of pattern and
+/// text.
 #[derive(Debug)]
 pub struct Glob {
-    /// The start of the text: all of it, if there is no star.
+    /// What the text must start with. If the pattern has no star, this is the whole text.
     head: Stretch,
-    /// The stretches between stars, searched for one behind the other.
+    /// The stretches between stars. They are searched for one after the other.
     middle: Vec<Search>,
-    /// The bytes of the literal stretches among those.
+    /// The bytes of the literal stretches in `middle`.
     literals: Vec<u8>,
-    /// The end of the text behind the last star, if there is one.
+    /// What the text must end with: the part of the pattern after its last star. `None` if the
+    /// pattern has no star.
     tail: Option<Stretch>,
-    /// Most words that a search for a stretch looks at for each byte of a text.
+    /// For each byte of a text, the search for a stretch updates some words of bits. This is the
+    /// largest count of these words, over all stretches.
     words_max: usize,
     is_empty: bool,
 }
 
-/// A pattern is refused because it is too long. No reasonable one is.
+/// The pattern is refused because it is too long. No reasonable pattern is that long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PatternTooLong;
 
@@ -40,8 +46,8 @@ impl fmt::Display for PatternTooLong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the pattern is too long: at most {SIZE_MAX} bytes, and {WILD_MAX} characters between \
-             stars where one of them is ? or a class"
+            "the pattern is too long: at most {SIZE_MAX} bytes, and {WILD_MAX} characters in parts \
+             between stars that contain ? or a class"
         )
     }
 }
@@ -58,7 +64,7 @@ impl Glob {
     /// Reads a pattern.
     ///
     /// # Errors
-    /// When it is so long that matching a key could keep others waiting.
+    /// If the pattern is so long that matching a key could keep other clients waiting.
     pub fn new(pattern: &[u8]) -> Result<Self, PatternTooLong> {
         if pattern.len() > SIZE_MAX {
             return Err(PatternTooLong);
@@ -99,8 +105,8 @@ impl Glob {
         Ok(Self { head, middle, literals, tail, words_max, is_empty: pattern.is_empty() })
     }
 
-    /// Whether `text` matches the pattern. Not even stars match an empty text: a lone `*` means all
-    /// keys, and is not asked here.
+    /// Whether `text` matches the pattern. An empty text matches only the empty pattern, not even
+    /// `*`. A lone `*` means all keys; callers handle this pattern themselves.
     pub fn matches(&self, text: &[u8]) -> bool {
         if text.is_empty() {
             return self.is_empty;
@@ -115,7 +121,7 @@ impl Glob {
         if !tail.is_start_of(&text[end..]) {
             return false;
         }
-        // The earliest match of each stretch leaves the most text to those behind it.
+        // The earliest match of each stretch leaves the most text for the stretches after it.
         let mut between = &text[self.head.len()..end];
         for search in &self.middle {
             let Some(end) = self.end_of_first(search, between) else { return false };
@@ -138,8 +144,8 @@ impl Glob {
         }
     }
 
-    /// About how many bytes could be looked at in the time that a match with a text of `size` bytes
-    /// takes.
+    /// The cost of matching a text of `size` bytes. This is about how many bytes could be scanned
+    /// in the same time.
     pub fn cost(&self, size: usize) -> usize {
         size * (1 + self.words_max)
     }
@@ -201,7 +207,7 @@ mod tests {
         }
     }
 
-    /// Matches by trying everything.
+    /// Matches by trying all possibilities. The tests compare [`Glob`] with this function.
     fn plainly(pattern: &[u8], text: &[u8]) -> bool {
         match pattern.first() {
             None => text.is_empty(),

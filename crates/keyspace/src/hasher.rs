@@ -1,4 +1,5 @@
-//! The keyed hash that spreads keys over buckets, and the fields of a large hash over its leaves.
+//! The keyed hash function. It spreads keys over buckets, and also the fields of a large hash over
+//! the leaves of its tree.
 
 use std::fmt;
 use std::hash::Hasher;
@@ -6,10 +7,10 @@ use std::hash::Hasher;
 use siphasher::sip::SipHasher13;
 use slimio_resp::Arg;
 
-/// The hash of one keyspace. A copy of it computes the same on any thread.
+/// The hash function of one keyspace. A copy of it computes the same hashes on any thread.
 ///
-/// Takes 8 ns for a key of 16 bytes. The fastest hashes take 2 ns, but promise nothing against keys
-/// that were chosen to collide.
+/// Hashing a key of 16 bytes takes 8 ns. The fastest hash functions take 2 ns, but do not protect
+/// against keys that were chosen to collide.
 #[derive(Clone, Copy)]
 pub struct KeyHasher(SipHasher13);
 
@@ -35,7 +36,7 @@ impl KeyHasher {
 
 impl fmt::Debug for KeyHasher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The seed belongs in no message.
+        // The seed must not be in any message.
         f.write_str("KeyHasher")
     }
 }

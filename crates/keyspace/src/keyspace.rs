@@ -9,6 +9,7 @@ use slimio_planted::is_planted;
 use slimio_resp::{ReplyBuf, Request};
 
 use crate::access::Access;
+use crate::collection::{EditForm, LargeString};
 use crate::command::CommandTable;
 use crate::commands;
 use crate::context::{Context, Mode};
@@ -17,13 +18,13 @@ use crate::displaced::Displaced;
 use crate::effects::Effects;
 use crate::evict::{EvictionConfig, Pool};
 use crate::garbage::Garbage;
-use crate::hash::{HashEdit, HashLimits};
 use crate::hasher::KeyHasher;
+use crate::kinds::PackedLimits;
 use crate::payload::{Commands, PayloadError};
 use crate::table::{Spot, Table};
 use crate::value::ValueRef;
 
-/// Most databases there can be.
+/// Limit of the databases of a keyspace.
 pub const DB_COUNT_MAX: usize = 1 << 15;
 
 /// A database by its number.
@@ -35,10 +36,10 @@ pub struct DbIndex(pub u16);
 pub struct Config {
     /// Count of databases, at least one and at most [`DB_COUNT_MAX`].
     pub db_count: usize,
-    /// Longest string in bytes (`proto-max-bulk-len`).
+    /// Size in bytes of the longest string (`proto-max-bulk-len`).
     pub string_size_max: usize,
-    /// The limits up to which hashes are packed.
-    pub hash_limits: HashLimits,
+    /// The limits up to which collections are packed.
+    pub packed_limits: PackedLimits,
 }
 
 impl Default for Config {
@@ -46,7 +47,7 @@ impl Default for Config {
         Self {
             db_count: 16,
             string_size_max: 512 * 1024 * 1024,
-            hash_limits: HashLimits::default(),
+            packed_limits: PackedLimits::default(),
         }
     }
 }
@@ -54,19 +55,20 @@ impl Default for Config {
 /// Counters of `INFO stats`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Reads of keys that were there.
+    /// Reads of keys that existed.
     pub keyspace_hits: u64,
-    /// Reads of keys that were not.
+    /// Reads of keys that did not exist.
     pub keyspace_misses: u64,
-    /// Keys deleted because they had expired.
+    /// Keys that were deleted because they had expired.
     pub expired_keys: u64,
-    /// Keys deleted because memory was short.
+    /// Keys that were deleted because memory was short.
     pub evicted_keys: u64,
 }
 
 /// The data set.
 pub struct Keyspace {
-    /// Changed only through [`db_mut`](Self::db_mut) and the like, which keep account of memory.
+    /// Change these only through [`db_mut`](Self::db_mut) and the like, which keep `used` up to
+    /// date.
     dbs: Vec<Db>,
     used: Used,
     pub(crate) config: Config,
@@ -74,12 +76,12 @@ pub struct Keyspace {
     pub(crate) displaced: Displaced,
     pub(crate) eviction: EvictionConfig,
     pub(crate) pool: Pool,
-    /// Whether commands leave the last use of keys as it is.
+    /// Whether commands leave the last use of keys unchanged.
     pub(crate) is_untouched: bool,
     /// The time that replay notes as the last use of keys, in milliseconds since 1970.
     pub(crate) replay_ms: i64,
     pub(crate) hasher: KeyHasher,
-    /// State of the generator behind `RANDOMKEY`.
+    /// State of the generator of random numbers.
     random: u64,
     scratch: Scratch,
 }
@@ -87,15 +89,15 @@ pub struct Keyspace {
 /// Memory of all databases, kept so that no command has to add it up.
 #[derive(Clone, Copy, Default)]
 struct Used {
-    /// The sum, as of when the `open` database was opened.
+    /// The sum over all databases at the time when the `open` database was opened.
     settled: usize,
-    /// The database changed last.
+    /// The database that was changed last.
     open: DbIndex,
-    /// The memory of that database at the time.
+    /// The memory of the `open` database when it was opened.
     before: usize,
 }
 
-/// Memory that replay reuses for each command, so that it allocates nothing.
+/// Memory that replay reuses for each command, so that replay allocates nothing.
 #[derive(Default)]
 struct Scratch {
     request: Request,
@@ -110,9 +112,9 @@ pub struct EntryView<'a> {
     pub key: &'a [u8],
     /// The value.
     pub value: ValueRef<'a>,
-    /// Milliseconds since 1970 after which it has expired.
+    /// The time after which the entry has expired, in milliseconds since 1970.
     pub expires_at_ms: Option<i64>,
-    /// Its last use: see [`Keyspace::usage`].
+    /// The entry's last use: see [`Keyspace::usage`].
     pub(crate) access: Access,
 }
 
@@ -121,11 +123,12 @@ pub struct EntryView<'a> {
 pub enum ApplyError {
     /// The payload is not a sequence of commands.
     Malformed,
-    /// A command is unknown, or not one that is ever logged.
+    /// A command is unknown, or is never logged.
     UnknownCommand(String),
-    /// A command failed, with this reply; it did not when it was logged.
+    /// A command failed with this reply, although it had succeeded when it was logged.
     Failed(String),
-    /// A database that does not exist: there are fewer than when it was logged.
+    /// The record names a database that does not exist, because there were more databases when it
+    /// was logged.
     NoSuchDb(u64),
 }
 
@@ -135,7 +138,7 @@ impl fmt::Display for ApplyError {
             Self::Malformed => f.write_str("the record is not a sequence of commands"),
             Self::UnknownCommand(name) => write!(f, "unknown command '{name}' in the record"),
             Self::Failed(reply) => write!(f, "a command of the record failed: {reply}"),
-            Self::NoSuchDb(db) => write!(f, "the record is for database {db}, which is not there"),
+            Self::NoSuchDb(db) => write!(f, "the record names database {db}, which is missing"),
         }
     }
 }
@@ -155,8 +158,8 @@ pub fn command_table() -> &'static CommandTable {
 }
 
 impl Keyspace {
-    /// An empty keyspace. `seed` must be a secret drawn at random: it keys the hash that spreads
-    /// the keys, and clients that knew it could choose keys that collide.
+    /// An empty keyspace. `seed` must be a random secret. It keys the hash that spreads the keys
+    /// over buckets, so clients that knew the seed could choose keys that collide.
     ///
     /// Panics if the count of databases is out of range.
     pub fn new(config: Config, seed: u128) -> Self {
@@ -185,7 +188,7 @@ impl Keyspace {
         }
     }
 
-    /// An empty keyspace with the same configuration, counters, and hashes of keys.
+    /// An empty keyspace with the same configuration, counters and hash function.
     #[must_use]
     pub fn emptied(&self) -> Self {
         let mut empty = Self::new(self.config, 0);
@@ -194,7 +197,7 @@ impl Keyspace {
         empty
     }
 
-    /// The keyed hash of a key: the same as long as this keyspace lives.
+    /// The keyed hash of a key. It stays the same as long as this keyspace lives.
     pub fn hash(&self, key: &[u8]) -> u64 {
         self.hasher.hash(key)
     }
@@ -204,15 +207,15 @@ impl Keyspace {
         &self.config
     }
 
-    /// Changes the longest string that commands make (`proto-max-bulk-len`), in bytes.
+    /// Changes the size, in bytes, of the longest string that commands make (`proto-max-bulk-len`).
     pub fn set_string_size_max(&mut self, size: usize) {
         self.config.string_size_max = size;
     }
 
-    /// Changes the limits up to which hashes are packed. Existing ones change when they are written
-    /// to.
-    pub fn set_hash_limits(&mut self, limits: HashLimits) {
-        self.config.hash_limits = limits;
+    /// Changes the limits up to which collections are packed. An existing collection keeps its form
+    /// until it is written to.
+    pub fn set_packed_limits(&mut self, limits: PackedLimits) {
+        self.config.packed_limits = limits;
     }
 
     /// The hash function of this keyspace, for values that are built on another thread.
@@ -235,9 +238,9 @@ impl Keyspace {
         self.db(db).table().table_bytes()
     }
 
-    /// Bytes that all keys, their values and the tables take in memory, by the size classes of the
-    /// allocator. Memory that values share is counted for each of them; deleted values are no longer
-    /// counted.
+    /// Bytes that all keys, their values and the tables take in memory, rounded up to the size
+    /// classes of the allocator. Memory that several values share is counted for each of these
+    /// values. Deleted values are not counted, even if they are not freed yet.
     pub fn used_bytes(&self) -> usize {
         let Used { settled, open, before } = self.used;
         let used = settled - before + self.db(open).used_bytes();
@@ -246,24 +249,25 @@ impl Keyspace {
     }
 
     /// Sets the time, in milliseconds since 1970, that [`apply`](Self::apply) notes as the last use
-    /// of keys: a record does not contain it.
+    /// of keys, because a record does not contain this time.
     pub fn set_replay_time(&mut self, now_ms: i64) {
         self.replay_ms = now_ms;
     }
 
-    /// The time last set by [`set_replay_time`](Self::set_replay_time), in milliseconds since 1970.
+    /// The time that [`set_replay_time`](Self::set_replay_time) has set last, in milliseconds since
+    /// 1970.
     pub fn replay_time(&self) -> i64 {
         self.replay_ms
     }
 
     /// Sets whether the commands that run from now on, except `TOUCH`, leave the last use of keys
-    /// as it is (`CLIENT NO-TOUCH`).
+    /// unchanged (`CLIENT NO-TOUCH`).
     pub fn set_untouched(&mut self, is_untouched: bool) {
         self.is_untouched = is_untouched;
     }
 
-    /// Mean time to live of the keys of a database that expire, in milliseconds, as far as active
-    /// expiry has seen (`avg_ttl`).
+    /// Mean time to live of a database's keys that expire, in milliseconds, as estimated by active
+    /// expiry (`avg_ttl`).
     pub fn ttl_mean_ms(&self, db: DbIndex) -> i64 {
         self.db(db).ttl_mean_ms
     }
@@ -278,7 +282,7 @@ impl Keyspace {
         self.stats = Stats::default();
     }
 
-    /// The memory to be freed, best by another thread; `None` if there is none.
+    /// The memory to be freed; `None` if there is nothing to free. Another thread should free it.
     pub fn take_garbage(&mut self) -> Option<Garbage> {
         let garbage = &mut self.displaced.garbage;
         (!garbage.is_empty()).then(|| std::mem::take(garbage))
@@ -299,7 +303,13 @@ impl Keyspace {
         Some(db.value(spot))
     }
 
-    /// Every entry of a database, expired ones included, in no order.
+    /// Prefetches the entries of the keys with these hashes, because reading all of them together
+    /// takes less time than reading one after the other.
+    pub fn bring_in(&self, db: DbIndex, hashes: &[u64]) {
+        self.db(db).bring_in(hashes);
+    }
+
+    /// Every entry of a database, expired ones included, in no particular order.
     pub fn entries(&self, db: DbIndex) -> impl Iterator<Item = EntryView<'_>> {
         let table = self.db(db).table();
         (0..table.bucket_count()).flat_map(move |bucket| {
@@ -312,10 +322,10 @@ impl Keyspace {
         })
     }
 
-    /// Applies the payload of a log record. Nothing expires meanwhile. Returns the count of
-    /// changes, as [`Effects::touched_count`] does.
+    /// Applies the payload of a log record. No key expires meanwhile. Returns the count of changes,
+    /// as [`Effects::touched_count`] does.
     ///
-    /// On an error the commands before the one that failed have been applied.
+    /// If a command fails, the commands before it have been applied.
     pub fn apply(&mut self, mut db: DbIndex, payload: &[u8]) -> Result<usize, ApplyError> {
         self.check_db(u64::from(db.0))?;
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -397,7 +407,7 @@ impl Keyspace {
     pub(crate) fn swap_dbs(&mut self, a: DbIndex, b: DbIndex) {
         self.dbs.swap(usize::from(a.0), usize::from(b.0));
         self.number_swapped(a, b);
-        // The sum is unchanged, but the number `open` stands for another database now.
+        // The sum is unchanged, but `open` may now be the number of another database.
         let Used { settled, before, open } = self.used;
         let now = self.db(open).used_bytes();
         let was = if open == a {
@@ -411,7 +421,7 @@ impl Keyspace {
         self.used = Used { settled: used, open, before: now };
     }
 
-    /// Settles the memory of the database changed last before another one is changed.
+    /// Makes a database the `open` one. First settles the memory of the database that was open.
     fn open(&mut self, db: DbIndex) {
         let Used { settled, open, before } = self.used;
         if open != db {
@@ -420,7 +430,7 @@ impl Keyspace {
         }
     }
 
-    /// The table of a database to draw from, and the pool of the worst keys.
+    /// The table of a database, to draw keys from, and the pool of eviction candidates.
     pub(crate) fn table_and_pool(&mut self, db: DbIndex) -> (&Table, &mut Pool) {
         (self.dbs[usize::from(db.0)].table(), &mut self.pool)
     }
@@ -429,23 +439,21 @@ impl Keyspace {
         self.dbs.len()
     }
 
-    /// Changes a hash.
+    /// Changes a collection. Old strings that take noticeable time to free go into the list of the
+    /// garbage.
     ///
-    /// Panics if the value is no hash.
-    pub(crate) fn edit_hash<R>(
+    /// Panics if the value is a string.
+    pub(crate) fn edit_collection<R>(
         &mut self,
         db: DbIndex,
         spot: Spot,
-        edit: impl FnOnce(&mut HashEdit<'_, '_>) -> R,
+        edit: impl FnOnce(&mut EditForm<'_>, &mut Vec<LargeString>) -> R,
     ) -> R {
-        let (hasher, limits) = (self.hasher, self.config.hash_limits);
         let (db, displaced) = self.db_and_displaced(db);
-        db.update_hash(spot, displaced, |form, old| {
-            edit(&mut HashEdit { form, hasher, limits, old })
-        })
+        db.update_collection(spot, displaced, edit)
     }
 
-    /// A random number; the same sequence for the same seed.
+    /// The next random number. The same seed gives the same sequence.
     pub(crate) fn random(&mut self) -> u64 {
         // SplitMix64.
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -465,7 +473,7 @@ impl Keyspace {
 
 impl fmt::Debug for Keyspace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Neither the seed nor the data belong in a message.
+        // Neither the seed nor the data may be in a message.
         f.debug_struct("Keyspace").field("dbs", &self.dbs.len()).finish_non_exhaustive()
     }
 }

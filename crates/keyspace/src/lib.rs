@@ -1,12 +1,13 @@
-//! The data set: typed values, expiry, and every data command. No I/O, no clock, no random source:
-//! time is an argument and so is the seed. Same input, same state.
+//! The data set: typed values, expiry, and every data command. This crate has no I/O, no clock and
+//! no random source, because the time and the seed are arguments. So the same input gives the same
+//! state.
 //!
-//! A command is a row of [`command_table`] and a function of a [`Context`]. It replies, and notes
-//! in [`Effects`] what it did, with absolute times. [`Keyspace::apply`] replays what the log keeps
-//! of that.
+//! A command is a row of [`command_table`] and a function of a [`Context`]. The function writes the
+//! reply, and notes in [`Effects`] what the command did, with absolute times. The log stores these
+//! effects, and [`Keyspace::apply`] replays them.
 //!
-//! No step is proportional to the data set or to one huge value. Values that are too large to be
-//! freed on the spot are handed out as [`Garbage`].
+//! No step takes time in proportion to the size of the data set or of one huge value. A value that
+//! takes too long to free at once is handed out as [`Garbage`].
 //!
 //! ```
 //! use slimio_keyspace::*;
@@ -29,7 +30,7 @@
 //! assert!(matches!(outcome, Outcome::Reply));
 //! assert_eq!(reply.segments(0..reply.len()).next(), Some(&b"+OK\r\n"[..]));
 //!
-//! // For the log: `SET key value PXAT 11000`. Another keyspace comes to the same state by it.
+//! // For the log: `SET key value PXAT 11000`. Replaying it gives another keyspace the same state.
 //! let mut payload = Payload::default();
 //! payload.begin(DbIndex(0));
 //! payload.add(&effects, request.args());
@@ -42,12 +43,14 @@
 mod access;
 mod capture;
 mod chunk;
+mod collection;
 mod command;
 mod commands;
 mod context;
 mod db;
 mod displaced;
 mod effects;
+mod encode;
 mod evict;
 mod expire;
 mod garbage;
@@ -55,11 +58,13 @@ mod glob;
 mod hash;
 mod hasher;
 mod keyspace;
+mod kinds;
 mod log_size;
 mod long_double;
 mod memory;
 mod payload;
 mod reads;
+mod set;
 mod stretch;
 mod table;
 mod tail;
@@ -70,26 +75,30 @@ pub use chunk::{
     CHUNK_SIZE, Chunk, ChunkEncoder, ChunkError, ChunkOptions, DecodeContext, Decoded, Loader,
     WHOLE_SIZE_MAX, decode_chunk,
 };
-pub use command::{Command, CommandTable, DataFn, Flags, KeyRange, KeySpec, flag, key, keys_from};
-pub use commands::{
-    ARGS_AT_ONCE_MAX, ArgsWalk, FieldsWalk, KeysWalk, Patch, Populate, RandomFields,
-    debug_populate, inspect, populate_log_size_max,
+pub use collection::{CollectionRef, Element, PACKED_LEN_MAX, PACKED_SIZE_MAX};
+pub use command::{
+    Command, CommandTable, DataFn, Flags, KeyRange, KeySpec, WeighFn, Weight, flag, key, keys_from,
 };
-pub use context::{Context, Mode, Outcome, Yielded};
+pub use commands::{
+    ARGS_AT_ONCE_MAX, ArgsWalk, ELEMENTS_AT_ONCE_MAX, KeysWalk, Patch, Populate, debug_digest,
+    debug_digest_value, debug_populate, inspect, populate_log_size_max,
+};
+pub use context::{Context, Mode, Outcome, Steps, Yielded};
 pub use effects::{Effects, Part, PayloadWalk, Touched};
+pub use encode::{ValueSink, encode_value, rdb_type};
 pub use evict::{EvictionConfig, EvictionPolicy, Usage};
 pub use expire::{ExpireStep, no_args};
 pub use garbage::Garbage;
 pub use glob::{Glob, PatternTooLong};
-pub use hash::{
-    Element, HashBuilder, HashLimits, HashRef, HashTree, PACKED_FIELDS_MAX, PACKED_SIZE_MAX,
-};
+pub use hash::{HashLimits, HashRef};
 pub use hasher::KeyHasher;
 pub use keyspace::{
     ApplyError, Config, DB_COUNT_MAX, DbIndex, EntryView, Keyspace, Stats, command_table,
 };
+pub use kinds::{PackedLimits, ValueType};
 pub use log_size::EFFECT_SIZE_BESIDE;
 pub use payload::{Gather, Parts, Payload, PayloadError};
 pub use reads::Read;
+pub use set::SetLimits;
 pub use tail::LogTail;
-pub use value::{StringRef, ValueRef, ValueType};
+pub use value::{StringRef, ValueRef};

@@ -1,4 +1,4 @@
-//! How much of the log a command may need, known before it runs.
+//! Computes how much space in the log a command may need, before the command runs.
 
 use std::ops::Range;
 
@@ -6,28 +6,30 @@ use slimio_resp::Args;
 
 use crate::command::{Command, Flags, KeyRange};
 
-/// Most bytes that an effect may have beyond its request: a `SELECT` before it, a date in place of
-/// a number of seconds, the word that says so, and the count of its arguments.
+/// Upper bound of the bytes by which an effect is longer than its request. These are the bytes of a
+/// `SELECT` before the effect, an absolute time in place of a number of seconds, the option for
+/// such a time, and the count of the effect's arguments.
 pub const EFFECT_SIZE_BESIDE: u64 = 48;
 
-/// Size of a `SELECT`, the name of the command, and the count of arguments.
+/// Bytes of a logged deletion besides its key: a `SELECT`, the name of the command, and the count
+/// of arguments.
 const DELETION_SIZE: u64 = 19;
 
-/// Arguments up to which each is looked up by its index.
+/// If a request has at most this many arguments, each argument is looked up by its index.
 const FEW_ARGS_MAX: usize = 16;
 
-/// Longest number of extended precision in decimal digits.
+/// Size of the longest extended-precision number, in decimal digits.
 const LONG_DOUBLE_SIZE_MAX: u64 = 5 << 10;
 
 impl<F> Command<F> {
-    /// Most bytes of a record's payload for this command with these arguments, including the
-    /// deletion of expired keys. For commands that write; a bound for others is set with
-    /// [`Effects::limit`](crate::Effects::limit).
+    /// Upper bound, in bytes, of a record's payload for this command with these arguments,
+    /// including the deletion of expired keys. This bound is for commands that write. For other
+    /// commands, [`Effects::limit`](crate::Effects::limit) sets the bound.
     pub fn log_size_max(&self, args: Args<'_>) -> u64 {
         if args.len() <= FEW_ARGS_MAX {
             return EFFECT_SIZE_BESIDE + self.log_size_of(args, 0..args.len());
         }
-        let mut keys = self.keys.indices(args.len()).peekable();
+        let mut keys = self.key_indices(args).peekable();
         let (mut request, mut over) = (0, 0);
         for (index, arg) in args.iter().enumerate() {
             let size = arg.size();
@@ -39,19 +41,19 @@ impl<F> Command<F> {
         EFFECT_SIZE_BESIDE + self.with_computed(request, over)
     }
 
-    /// The share of some of the arguments in [`log_size_max`](Self::log_size_max), which is that of
-    /// all arguments plus a constant.
+    /// How much the arguments in `range` contribute to [`log_size_max`](Self::log_size_max). That
+    /// bound is the contribution of all arguments plus a constant.
     #[inline]
     pub fn log_size_of(&self, args: Args<'_>, range: Range<usize>) -> u64 {
         let request: u64 = range.clone().map(|index| arg_size(args.get(index).size())).sum();
         let over: u64 = match self.keys {
             KeyRange { first: 0, .. } => 0,
-            // A fast path: most commands have one key, and this is done for every write.
+            // A fast path, because most commands have one key, and every write computes this.
             KeyRange { first: 1, last: 1, .. } if range.contains(&1) => {
                 deletion_size_max(args.get(1).size())
             }
-            keys => {
-                let keys = keys.indices_from(range.start, args.len());
+            _ => {
+                let keys = self.key_indices_from(range.start, args);
                 let keys = keys.take_while(|index| *index < range.end);
                 keys.map(|index| deletion_size_max(args.get(index).size())).sum()
             }
@@ -59,7 +61,8 @@ impl<F> Command<F> {
         self.with_computed(request, over)
     }
 
-    /// Together with what is computed: `over` is what the deletion of expired keys takes.
+    /// The sum of the sizes of the request, of the deletions of its keys if they have expired
+    /// (`over` in each database), and of a number that the command may compute.
     #[inline]
     fn with_computed(&self, request: u64, over: u64) -> u64 {
         let finds = if self.flags.has(Flags::TWO_DBS) { 2 } else { 1 };
@@ -68,12 +71,13 @@ impl<F> Command<F> {
     }
 }
 
-/// Bytes that the deletion of one key takes in a payload, at most.
+/// Upper bound of the bytes that the deletion of one key takes in a payload.
 pub(crate) fn deletion_size_max(key_size: usize) -> u64 {
     DELETION_SIZE + arg_size(key_size)
 }
 
-/// Bytes that an argument of a logged command takes at most, its size included.
+/// Upper bound of the bytes that an argument of a logged command takes, with the varint of its
+/// size.
 fn arg_size(size: usize) -> u64 {
     size as u64 + if size < 1 << 7 { 1 } else { 10 }
 }

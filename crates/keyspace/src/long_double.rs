@@ -1,37 +1,37 @@
-//! Decimal numbers, computed as in the widest format of a PC's processor.
+//! Decimal numbers, computed in the extended precision of x86 (`long double`, 80 bits).
 //!
-//! `INCRBYFLOAT` adds numbers of 64 bits precision and prints 17 digits behind the point. With the
-//! 53 bits of an `f64` the same sums would print differently (`10.5 + 0.1` as
-//! 10.59999999999999964), so the format is computed here: reading, adding and printing each round
-//! once, to the nearest, ties to even. Where Redis runs on a processor without that format, it
-//! prints other digits.
+//! `INCRBYFLOAT` adds numbers of 64 bits precision and prints 17 digits after the decimal point.
+//! With the 53 bits of an `f64`, the same sums would print differently (`10.5 + 0.1` as
+//! 10.59999999999999964). So this module computes in the 80-bit format. Reading, adding and
+//! printing round once each, to the nearest number, with ties to even. On a processor without this
+//! format, Redis itself prints other digits.
 //!
-//! Texts are read exactly, with the integers of `num-bigint`. The crate `rustc_apfloat` has the whole
-//! format and agrees with the processor too, but clients could hold it up: 5 KiB of digits for the
-//! middle between two numbers take it 11 ms to read, and 1e4931 takes it 3 ms to print. Here, both
-//! take less than 0.1 ms.
+//! Texts are read exactly, with the integers of `num-bigint`. The crate `rustc_apfloat` has the
+//! whole format and agrees with the processor too, but is so slow that clients could keep the
+//! server busy. That crate takes 11 ms to read 5 KiB of digits for the midpoint between two
+//! numbers, and 3 ms to print 1e4931. This module takes less than 0.1 ms for each.
 
 use std::cmp::Ordering;
 
 use num_bigint::BigUint;
 
-/// Longest text, in bytes, that is read as a number.
+/// Size in bytes of the longest text that is read as a number.
 const TEXT_SIZE_MAX: usize = 5 * 1024 - 1;
 
 /// Greatest binary exponent of the leading bit.
 const EXPONENT_MAX: i32 = 16_383;
 
-/// Least binary exponent of the last bit. Numbers near it have fewer than 64 bits.
+/// Least binary exponent of the last bit. Numbers near this limit have fewer than 64 bits.
 const EXPONENT_MIN: i32 = -16_445;
 
-/// Greatest decimal exponent that is computed with, for an integer of at most `TEXT_SIZE_MAX` digits:
-/// farther out, only zero is in range.
+/// Greatest decimal exponent that is used in a computation. With a larger exponent, every integer
+/// of up to `TEXT_SIZE_MAX` digits is out of range, except zero.
 const DECIMAL_EXPONENT_MAX: i32 = 12_000;
 
-/// Digits printed behind the point, at most.
+/// Limit of the digits that are printed after the decimal point.
 const FRACTION_DIGITS: usize = 17;
 
-/// Extra bits that a sum is computed with before it is rounded.
+/// Count of extra bits with which a sum is computed before it is rounded.
 const GUARD: u32 = 62;
 
 /// A finite number or an infinity.
@@ -59,9 +59,10 @@ impl From<i64> for LongDouble {
 impl LongDouble {
     pub(crate) const ZERO: LongDouble = Finite { negative: false, mantissa: 0, exponent: 0 };
 
-    /// Reads a number as Redis does, by the rules of C's `strtold`: decimal or hexadecimal, with an
-    /// exponent, or an infinity. `None` for anything else, for NaN, and for numbers that are too
-    /// large, or too small but not zero.
+    /// Reads a number as Redis does, by the rules of C's `strtold`. The text is a decimal or
+    /// hexadecimal number, with or without an exponent, or an infinity. Returns `None` for any
+    /// other text, for NaN, for numbers that are too large, and for numbers that are too small but
+    /// not zero.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         if text.is_empty() || text.len() > TEXT_SIZE_MAX {
             return None;
@@ -81,7 +82,7 @@ impl LongDouble {
         matches!(self, Finite { .. })
     }
 
-    /// The sum; `None` if it is not a number or infinite.
+    /// The sum; `None` if the sum or one of the numbers is infinite.
     pub(crate) fn add(self, other: Self) -> Option<Self> {
         let (Finite { .. }, Finite { .. }) = (self, other) else { return None };
         let (large, small) =
@@ -94,10 +95,10 @@ impl LongDouble {
             return None;
         };
         if b == 0 {
-            // Zeros of different sign make a positive one.
+            // Zeros of different sign add up to a positive zero.
             return Some(if a == 0 && negative != small_negative { Self::ZERO } else { large });
         }
-        // Bits lost behind the guard bits set the last guard bit.
+        // If any set bit is shifted out below the guard bits, the last guard bit is set instead.
         let distance = exponent.abs_diff(small_exponent);
         let a = u128::from(a) << GUARD;
         let b = u128::from(b) << GUARD;
@@ -111,7 +112,7 @@ impl LongDouble {
         Self::rounded(negative, sum, exponent - GUARD as i32).in_range()
     }
 
-    /// Prints up to 17 digits behind the point, without zeros at the end.
+    /// Prints up to 17 digits after the decimal point, without trailing zeros.
     ///
     /// Panics for an infinity.
     pub(crate) fn format(self) -> String {
@@ -143,7 +144,8 @@ impl LongDouble {
         key(self).cmp(&key(other))
     }
 
-    /// The number nearest to `bits * 2^exponent`, however large. `bits` has at most 127 bits.
+    /// The number nearest to `bits * 2^exponent`, however large that product is. `bits` has at most
+    /// 127 bits.
     fn rounded(negative: bool, bits: u128, exponent: i32) -> Self {
         let size = 128 - bits.leading_zeros() as i32;
         let (bits, exponent) = match (size - 64).max(EXPONENT_MIN - exponent) {
@@ -153,7 +155,7 @@ impl LongDouble {
         if bits == 0 {
             return Finite { negative, mantissa: 0, exponent: 0 };
         }
-        // 64 bits, or a power of two: nothing is lost.
+        // Nothing is lost, because `bits` has at most 64 bits or is a power of two.
         let up = bits.leading_zeros();
         let mantissa = (bits << up >> 64) as u64;
         Finite { negative, mantissa, exponent: exponent + 64 - up as i32 }
@@ -167,7 +169,8 @@ impl LongDouble {
     }
 }
 
-/// `bits / 2^shift`, to the nearest, ties to even; for a `shift` from 1 and at most 127 bits.
+/// `bits / 2^shift`, rounded to the nearest number, with ties to even. `shift` is at least 1, and
+/// `bits` has at most 127 bits.
 fn shift_right_rounding(bits: u128, shift: u32) -> u128 {
     if shift >= 128 {
         return 0;
@@ -177,7 +180,7 @@ fn shift_right_rounding(bits: u128, shift: u32) -> u128 {
     (bits + half - 1 + odd) >> shift
 }
 
-/// Splits off a sign. Says whether it is a minus, and returns the rest.
+/// Splits off a sign. Returns whether the sign is a minus, and the rest of the text.
 pub(crate) fn split_sign(text: &[u8]) -> (bool, &[u8]) {
     match text.split_first() {
         Some((sign @ (b'-' | b'+'), rest)) => (*sign == b'-', rest),
@@ -191,7 +194,8 @@ struct Scaled {
     exponent: i32,
 }
 
-/// Reads digits with a point and an exponent; `None` if there is anything else.
+/// Reads digits, which may have a point and an exponent. Returns `None` if the text has anything
+/// else.
 fn parse_digits(text: &[u8], base: u32, exponent_mark: u8) -> Option<Scaled> {
     let per_digit = if base == 16 { 4 } else { 1 };
     let mut digits = Vec::with_capacity(text.len());
@@ -215,7 +219,7 @@ fn parse_digits(text: &[u8], base: u32, exponent_mark: u8) -> Option<Scaled> {
     Some(Scaled { integer: BigUint::from_radix_be(&digits, base)?, exponent })
 }
 
-/// Reads a signed integer, capped far out of any range.
+/// Reads a signed integer. If it is far outside the range of exponents, it is capped.
 fn parse_exponent(text: &[u8]) -> Option<i32> {
     let (negative, digits) = split_sign(text);
     if digits.is_empty() {
@@ -230,11 +234,11 @@ fn parse_exponent(text: &[u8]) -> Option<i32> {
 }
 
 impl Scaled {
-    /// From a power of ten to one of two. A quotient with a remainder is cut to 67 bits or more, the
-    /// last of them set for what is lost.
+    /// Converts the scale from a power of ten to a power of two. If this takes a division, the
+    /// quotient is truncated to 67 bits or more. The last bit is set if there is a remainder.
     fn with_power_of_two(self) -> Self {
         let exponent = self.exponent.clamp(-DECIMAL_EXPONENT_MAX, DECIMAL_EXPONENT_MAX);
-        // The twos of the ten stay in the exponent.
+        // 10^n is 5^n * 2^n, and 2^n stays in the exponent.
         let power = BigUint::from(5u32).pow(exponent.unsigned_abs());
         if exponent >= 0 {
             return Self { integer: self.integer * power, exponent };
@@ -246,7 +250,8 @@ impl Scaled {
         Self { integer: quotient << 1 | BigUint::from(more), exponent: exponent - shift as i32 - 1 }
     }
 
-    /// The nearest number. `None` if this is too large, or too small but not zero.
+    /// The `LongDouble` nearest to this number. `None` if this number is too large, or if it is too
+    /// small but not zero.
     fn round(&self, negative: bool) -> Option<LongDouble> {
         let skipped = self.integer.bits().saturating_sub(126);
         let more = self.integer.trailing_zeros().is_some_and(|zeros| zeros < skipped);
@@ -319,7 +324,9 @@ mod tests {
         }
     }
 
-    /// The least number is 2^-16445. Half of it is a tie with zero.
+    /// The least number is 2^-16445. A text between half of this number and the number itself must
+    /// be read as the least number, not refused as too small. Only exactly half of it is a tie with
+    /// zero.
     #[test]
     fn more_than_half_the_least_number_is_not_too_small() {
         for text in ["0x1.8p-16446", "0x1.000001p-16446", "-2e-4951"] {

@@ -1,11 +1,12 @@
 //! Sizes in memory, as the allocator rounds them.
 //!
-//! All sums of bytes that eviction and `MEMORY` work with are made of these. They are logical: a
-//! value that two keys share is counted for both, and a deleted value is no longer counted, even
-//! while somebody still reads it.
+//! Eviction and `MEMORY` work with sums of these sizes. The sums are logical: a value that two keys
+//! share is counted for both, and a deleted value is no longer counted, even if a command is still
+//! reading that value.
 
-/// Bytes that an allocation takes, by the size classes that mimalloc and jemalloc have in common:
-/// eight bytes, then steps of 16 up to 128, then four classes to each power of two.
+/// Bytes that an allocation takes, by the size classes that mimalloc and jemalloc have in common.
+/// The classes are eight bytes, then steps of 16 up to 128, then four classes for each power of
+/// two.
 pub(crate) fn allocated(size: usize) -> usize {
     match size {
         0 => 0,
@@ -15,7 +16,8 @@ pub(crate) fn allocated(size: usize) -> usize {
     }
 }
 
-/// Bytes of an `Arc<Vec<u8>>` of this capacity: two counters and the vector, and its bytes.
+/// Bytes of an `Arc<Vec<u8>>` of this capacity. One allocation holds two counters and the vector's
+/// head; another allocation holds the vector's bytes.
 pub(crate) fn allocated_piece(capacity: usize) -> usize {
     const HEAD_SIZE: usize = 2 * size_of::<usize>() + size_of::<Vec<u8>>();
     allocated(HEAD_SIZE) + allocated(capacity)

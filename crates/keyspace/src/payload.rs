@@ -1,32 +1,33 @@
-//! Encodes effects as the payload of a log record, and decodes it again.
+//! Encodes effects as the payload of a log record, and decodes payloads again.
 
 use slimio_resp::{Args, Request, format_i64};
 
 use crate::effects::Effects;
 use crate::keyspace::DbIndex;
 
-/// Most arguments that a logged command may have.
+/// Limit of the arguments of a logged command.
 const ARGS_MAX: u64 = i32::MAX as u64;
 
-/// Switches the database of the commands behind it.
+/// The name of the command that switches the database of the commands after it.
 pub(crate) const SELECT: &[u8] = b"SELECT";
 
-/// Size in bytes from which an argument is a part of its own instead of being copied.
+/// An argument of at least this size in bytes becomes a separate part. A smaller argument is
+/// copied.
 const PART_SIZE_MIN: usize = 2048;
 
-/// Most parts that are listed without an allocation.
+/// Limit of the parts that are listed without an allocation.
 const INLINE_PARTS_MAX: usize = 8;
 
-/// The payload of one record of the log, in one piece: the effects of several commands.
+/// The payload of one record of the log, in one piece, with the effects of several commands.
 #[derive(Clone, Debug, Default)]
 pub struct Payload {
     bytes: Vec<u8>,
-    /// The database of the next effect, unless a `SELECT` stands before it.
+    /// The database of the next effect, unless a `SELECT` comes before it.
     db: DbIndex,
 }
 
 impl Payload {
-    /// Clears this and begins the payload of a record that names `db`.
+    /// Clears this payload, and begins the payload of a record that names `db`.
     pub fn begin(&mut self, db: DbIndex) {
         self.bytes.clear();
         self.db = db;
@@ -38,14 +39,14 @@ impl Payload {
         self.db = effects.last_db().unwrap_or(self.db);
     }
 
-    /// The bytes so far; empty if there is nothing to log.
+    /// The bytes of the payload so far; empty if there is nothing to log.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-/// Makes the payload of one command's effects without copying large arguments. Reused, so that it
-/// allocates nothing for small ones.
+/// Makes the payload of one command's effects without copying large arguments. One `Gather` is
+/// reused for all commands, so that small arguments need no allocation.
 #[derive(Clone, Debug, Default)]
 pub struct Gather {
     small: Vec<u8>,
@@ -56,7 +57,7 @@ impl Gather {
     /// `db`.
     pub fn parts<'a>(&'a mut self, effects: &'a Effects, db: DbIndex, args: Args<'a>) -> Parts<'a> {
         self.small.clear();
-        // Large arguments, and where among the small ones they belong.
+        // Large arguments, each with the offset in `small` where it belongs.
         let mut large = Vec::new();
         effects.encode(db, args, |stretch| match stretch {
             Stretch::Bytes(bytes) if bytes.len() >= PART_SIZE_MIN => {
@@ -76,7 +77,7 @@ impl Gather {
     }
 }
 
-/// A payload as the parts that it is made of, in order. No parts: there is nothing to log.
+/// A payload as a list of parts, in order. If the list is empty, there is nothing to log.
 #[derive(Clone, Debug)]
 pub struct Parts<'a> {
     inline: [&'a [u8]; INLINE_PARTS_MAX],
@@ -131,7 +132,7 @@ impl Stretch<'_> {
     }
 }
 
-/// The bytes are no payload: something else wrote the log.
+/// The bytes are not a payload, so something else wrote the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PayloadError;
 
@@ -147,7 +148,7 @@ impl<'a> Commands<'a> {
         Self { payload, position: 0 }
     }
 
-    /// Reads the next command into `request`, as ranges of the payload; `false` at the end.
+    /// Reads the next command into `request`, as ranges of the payload. Returns `false` at the end.
     pub(crate) fn next(&mut self, request: &mut Request) -> Result<bool, PayloadError> {
         request.clear();
         if self.position == self.payload.len() {

@@ -1,33 +1,35 @@
-//! What the reply of a command depends on, noted where it is looked up.
+//! The keys and databases that a command's reply depends on, noted at each lookup.
 //!
-//! A command need not say which keys it reads: whatever finds a key for it notes that, also where there
-//! is no such key, since its absence is told, too. Who holds replies back until what they tell is
-//! durable takes the newest of what was noted.
+//! A command does not have to declare which keys it reads, because the lookup functions note these
+//! keys. They also note a key that does not exist, because the reply can reveal its absence. If a
+//! server sends a reply only once everything that the reply shows is durable, it waits for the
+//! newest change to anything that is noted here.
 
 use crate::keyspace::DbIndex;
 
-/// Something that a command looked at.
+/// Something that a command has looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Read {
-    /// A key, there or not, by its [hash](crate::Keyspace::hash).
+    /// A key, whether it exists or not, by its [hash](crate::Keyspace::hash).
     Key(DbIndex, u64),
-    /// Which keys a database has.
+    /// The set of keys that a database has.
     Db(DbIndex),
 }
 
-/// Memory that is kept from one command to the next, in items.
+/// Count of items whose memory is kept from one command to the next.
 const KEPT_MAX: usize = 1024;
 
-/// What one or more commands looked at. Reused and cleared, so that it allocates nothing.
+/// What one or more commands have looked at. One `Reads` is cleared and reused for all commands, so
+/// that noting a read allocates nothing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reads {
-    /// Whether anybody asks.
+    /// Whether reads are noted.
     is_wanted: bool,
     items: Vec<Read>,
 }
 
 impl Reads {
-    /// Forgets everything. `is_wanted`: notes what comes.
+    /// Forgets everything. `is_wanted` says whether to note the reads that follow.
     pub(crate) fn begin(&mut self, is_wanted: bool) {
         self.is_wanted = is_wanted;
         self.items.clear();
@@ -35,7 +37,8 @@ impl Reads {
     }
 
     pub(crate) fn note(&mut self, read: Read) {
-        // A command that goes through a key's elements finds the key again in each step.
+        // If a read only repeats the last one, it is not noted again: a command that walks over a
+        // key's elements looks up the same key in each step.
         if self.is_wanted && self.items.last() != Some(&read) {
             self.items.push(read);
         }
@@ -45,7 +48,7 @@ impl Reads {
         self.items.reserve(count);
     }
 
-    /// `None` if nothing was noted because nobody asked.
+    /// The reads that were noted; `None` if no reads are wanted.
     pub(crate) fn items(&self) -> Option<&[Read]> {
         self.is_wanted.then_some(&self.items)
     }

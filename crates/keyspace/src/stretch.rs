@@ -1,6 +1,6 @@
-//! What stands between two stars of a pattern: a row of elements, each for one character.
+//! The part of a pattern between two stars: a sequence of elements, each for one character.
 
-/// The bytes that one character may be.
+/// The set of bytes that match one character of the pattern.
 #[derive(Clone, Debug)]
 pub(crate) enum Element {
     Byte(u8),
@@ -9,23 +9,23 @@ pub(crate) enum Element {
 }
 
 impl Element {
-    /// Reads the first element of a pattern, which is no star. Returns it and the rest of the
-    /// pattern.
+    /// Reads the first element of a pattern, which must not be a star. Returns the element and the
+    /// rest of the pattern.
     ///
     /// # Panics
-    /// When the pattern is empty.
+    /// Panics if the pattern is empty.
     pub(crate) fn parse(pattern: &[u8]) -> (Self, &[u8]) {
         match pattern {
             [b'?', rest @ ..] => (Self::Any, rest),
             [b'[', rest @ ..] => Self::parse_class(rest),
             [b'\\', escaped, rest @ ..] => (Self::Byte(*escaped), rest),
             [literal, rest @ ..] => (Self::Byte(*literal), rest),
-            [] => panic!("there is no element"),
+            [] => panic!("the pattern is empty"),
         }
     }
 
-    /// As [`parse`](Self::parse), behind the bracket of a class. One that is not closed reaches to
-    /// the end of the pattern.
+    /// Like [`parse`](Self::parse), but `rest` begins after the opening bracket of a class. If the
+    /// class is not closed, it extends to the end of the pattern.
     fn parse_class(mut rest: &[u8]) -> (Self, &[u8]) {
         let is_negated = rest.first() == Some(&b'^');
         if is_negated {
@@ -45,7 +45,8 @@ impl Element {
                     break;
                 }
                 [start, b'-', end, behind @ ..] => {
-                    // C's characters are signed where Redis runs.
+                    // The ends of the range are compared as signed bytes, because Redis compares
+                    // `char`, which is signed on most of its platforms.
                     let (start, end) = (*start as i8, *end as i8);
                     (start.min(end)..=start.max(end)).for_each(|byte| add(byte as u8));
                     rest = behind;
@@ -84,7 +85,7 @@ impl Stretch {
         self.0.len()
     }
 
-    /// Whether it matches only its own [bytes](Self::bytes).
+    /// Whether the stretch matches only its own [bytes](Self::bytes).
     pub(crate) fn is_literal(&self) -> bool {
         self.0.iter().all(|element| matches!(element, Element::Byte(_)))
     }
@@ -96,17 +97,19 @@ impl Stretch {
         })
     }
 
-    /// Whether a text, which must be at least as long, begins with it.
+    /// Whether a text, which must be at least as long as the stretch, begins with the stretch.
     pub(crate) fn is_start_of(&self, text: &[u8]) -> bool {
         self.0.iter().zip(text).all(|(element, byte)| element.has(*byte))
     }
 }
 
-/// Finds a stretch in a text, with a bit for each character of the stretch: R. Baeza-Yates and G.
-/// Gonnet, *A New Approach to Text Searching*, Communications of the ACM 35(10), 1992.
+/// Finds a stretch in a text, with a bit for each character of the stretch. The algorithm is from
+/// R. Baeza-Yates and G. Gonnet, *A New Approach to Text Searching*, Communications of the ACM
+/// 35(10), 1992.
 #[derive(Debug)]
 pub(crate) struct ShiftAnd {
-    /// For each byte, a mask of the characters that it matches, in `words` words.
+    /// For each byte, the characters of the stretch that match the byte, as a mask in `words`
+    /// words.
     masks: Vec<u64>,
     words: usize,
     /// The bit of the last character, in the last word.
@@ -126,14 +129,15 @@ impl ShiftAnd {
         Self { masks, words, last: 1 << ((stretch.len() - 1) % 64) }
     }
 
-    /// Words that are looked at for each byte of a text.
+    /// Count of words that are updated for each byte of a text.
     pub(crate) fn words(&self) -> usize {
         self.words
     }
 
     /// Where the first match in `text` ends.
     pub(crate) fn end_of_first(&self, text: &[u8]) -> Option<usize> {
-        // Bit `i`: the first `i + 1` characters match the text that ends here.
+        // Bit `i` says whether the first `i + 1` characters of the stretch match the last `i + 1`
+        // bytes up to this byte of the text.
         let mut state = vec![0_u64; self.words];
         for (at, &byte) in text.iter().enumerate() {
             let row = &self.masks[usize::from(byte) * self.words..][..self.words];

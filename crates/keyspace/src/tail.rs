@@ -1,11 +1,11 @@
-//! Finds which keys the log behind a snapshot touches, without reading the snapshot. Entries that
-//! it leaves alone can be passed on as they are, and never have to be in memory all at once.
+//! Finds which keys the log after a snapshot touches, without reading the snapshot. Entries that
+//! the log does not touch can be passed on unchanged, one after the other, so they need not all be
+//! in memory at the same time.
 
 use std::collections::HashSet;
 
 use slimio_resp::Request;
 
-use crate::command::Flags;
 use crate::keyspace::{ApplyError, DbIndex, Keyspace, command_table};
 use crate::payload::{Commands, SELECT};
 use crate::table::Written;
@@ -13,14 +13,16 @@ use crate::value::ValueRef;
 
 /// The keys that records of a log touch.
 ///
-/// A key is identified by its name alone, whichever database it is in: `MOVE`, `COPY` and `SWAPDB`
-/// carry it from one to another. So a key is left alone in all of them or in none.
+/// A key is identified by its name alone, not by its database, because `MOVE`, `COPY` and `SWAPDB`
+/// bring keys from one database to another. So a name counts as touched in all databases or in
+/// none.
 #[derive(Debug)]
 pub struct LogTail {
     names: HashSet<Box<[u8]>>,
-    /// For each database: which of the original ones is there now; `None` if that was flushed.
+    /// For each database number, the number that its contents had before the log; `None` if these
+    /// contents were flushed.
     from: Vec<Option<DbIndex>>,
-    /// A command says neither which keys nor which databases it is about.
+    /// Whether the log has a command whose arguments do not say which keys or databases it changes.
     is_opaque: bool,
     request: Request,
 }
@@ -35,7 +37,7 @@ impl LogTail {
     /// Notes the keys that a record touches. Records must come in order.
     ///
     /// # Errors
-    /// As [`Keyspace::apply`].
+    /// The same as those of [`Keyspace::apply`].
     pub fn note(&mut self, mut db: DbIndex, payload: &[u8]) -> Result<(), ApplyError> {
         self.check_db(i64::from(db.0))?;
         let mut request = std::mem::take(&mut self.request);
@@ -60,15 +62,14 @@ impl LogTail {
                     self.from.swap(usize::from(a.0), usize::from(b.0));
                 }
                 _ => {
-                    let indices = command.keys.indices(args.len());
                     let mut count = 0;
-                    for key in indices.map(|index| args.bytes(index)) {
+                    for key in command.key_indices(args).map(|index| args.bytes(index)) {
                         count += 1;
                         if !self.names.contains(&*key) {
                             self.names.insert(key.into());
                         }
                     }
-                    self.is_opaque |= count == 0 || command.flags.has(Flags::MOVABLEKEYS);
+                    self.is_opaque |= count == 0;
                 }
             }
         }
@@ -86,8 +87,8 @@ impl LogTail {
         self.names.contains(key)
     }
 
-    /// The database in which those untouched keys are at the end that were in `db` at the
-    /// beginning; `None` if they were flushed.
+    /// The database that holds the untouched keys of `db` after the log; `None` if these keys were
+    /// flushed.
     pub fn place_of(&self, db: DbIndex) -> Option<DbIndex> {
         let place = self.from.iter().position(|from| *from == Some(db))?;
         Some(DbIndex(place as u16))
@@ -102,8 +103,8 @@ impl LogTail {
 }
 
 impl Keyspace {
-    /// Adds the wanted keys of a database of another keyspace, which must have the same seed. Large
-    /// values are shared. Existing keys stay as they are.
+    /// Adds the wanted keys of a database of another keyspace. Both keyspaces must have the same
+    /// seed. Large values are shared. Existing keys stay as they are.
     pub fn add_from(&mut self, other: &Keyspace, db: DbIndex, wanted: impl Fn(&[u8]) -> bool) {
         for entry in other.entries(db).filter(|entry| wanted(entry.key)) {
             let hash = self.hash(entry.key);

@@ -1,66 +1,49 @@
-//! Values, as they move between keys and as commands look at them.
+//! Owned values, which can move between keys, and borrowed views of values, for commands.
 
 use std::sync::Arc;
 
 use slimio_resp::{Arg, BLOB_PIECE_SIZE, Blob, Piece, reserve_in_piece};
 
-use crate::hash::{HashRef, HashTree};
+use crate::collection::{CollectionRef, Form};
+use crate::hash::HashRef;
+use crate::kinds::{AnyTree, Packing, ValueType};
 use crate::memory::{allocated, allocated_piece};
 use crate::table::Written;
 
-/// Longest string in bytes that Redis keeps beside its head, and calls `embstr`.
+/// Size in bytes of the longest string that Redis stores next to its object header, as `embstr`.
 const EMBSTR_SIZE_MAX: usize = 44;
 
-/// An owned value, apart from its key. A clone takes little time whatever it is: large parts are
-/// shared.
+/// An owned value without its key. Cloning a value always takes little time, because large parts
+/// are shared.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     /// A string of up to `BLOB_PIECE_SIZE` bytes.
     Piece(Piece),
     /// A longer string.
     Blob(Box<Blob>),
-    /// The listpack of a small hash.
-    PackedHash(Piece),
-    /// A large hash.
-    Hash(Box<HashTree>),
+    /// The bytes of a small collection.
+    Packed(Packing, Piece),
+    /// A large collection.
+    Tree(Box<AnyTree>),
 }
 
-/// The type of a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ValueType {
-    /// A string.
-    String,
-    /// A hash.
-    Hash,
-}
-
-impl ValueType {
-    /// The name that `TYPE` replies with.
-    pub fn name(self) -> &'static str {
-        match self {
-            ValueType::String => "string",
-            ValueType::Hash => "hash",
-        }
-    }
-}
-
-/// A value, looked at where it lives.
+/// A borrowed view of a value.
 #[derive(Clone, Copy, Debug)]
 pub enum ValueRef<'a> {
     /// A string.
     String(StringRef<'a>),
-    /// A hash.
-    Hash(HashRef<'a>),
+    /// A collection.
+    Collection(CollectionRef<'a>),
 }
 
-/// A string, looked at where it lives.
+/// A borrowed view of a string.
 #[derive(Clone, Copy, Debug)]
 pub enum StringRef<'a> {
     /// In the key's entry.
     Inline(&'a [u8]),
-    /// In memory of its own; can be shared.
+    /// In its own allocation, which can be shared.
     Piece(&'a Piece),
-    /// In pieces; can be shared.
+    /// In pieces, which can be shared.
     Blob(&'a Blob),
 }
 
@@ -85,30 +68,35 @@ impl<'a> ValueRef<'a> {
     pub fn value_type(self) -> ValueType {
         match self {
             ValueRef::String(_) => ValueType::String,
-            ValueRef::Hash(_) => ValueType::Hash,
+            ValueRef::Collection(collection) => collection.value_type(),
         }
     }
 
-    /// The string, if the value is one.
+    /// The string, if the value is a string.
     pub fn as_string(self) -> Option<StringRef<'a>> {
         match self {
             ValueRef::String(string) => Some(string),
-            ValueRef::Hash(_) => None,
+            ValueRef::Collection(_) => None,
         }
     }
 
-    /// The hash, if the value is one.
-    pub fn as_hash(self) -> Option<HashRef<'a>> {
+    /// The collection, if the value is a collection.
+    pub fn as_collection(self) -> Option<CollectionRef<'a>> {
         match self {
-            ValueRef::Hash(hash) => Some(hash),
+            ValueRef::Collection(collection) => Some(collection),
             ValueRef::String(_) => None,
         }
+    }
+
+    /// The hash, if the value is a hash.
+    pub fn as_hash(self) -> Option<HashRef<'a>> {
+        self.as_collection().filter(|it| it.value_type() == ValueType::Hash).map(HashRef::new)
     }
 
     /// The encoding that `OBJECT ENCODING` replies with.
     pub(crate) fn encoding_name(self, written: Written) -> &'static str {
         match (self, written) {
-            (ValueRef::Hash(hash), _) => hash.encoding_name(),
+            (ValueRef::Collection(collection), _) => collection.encoding_name(),
             (ValueRef::String(_), Written::InParts) => "raw",
             (ValueRef::String(string), _) if string.size() > EMBSTR_SIZE_MAX => "raw",
             (_, Written::Whole | Written::Copied) if self.as_integer().is_some() => "int",
@@ -121,12 +109,12 @@ impl<'a> ValueRef<'a> {
         self.as_string()?.as_arg().to_i64()
     }
 
-    /// Bytes of a string; of a hash, about those of its fields and values. Takes constant time.
+    /// Size in bytes of a string, or about the size of all strings of a collection. Takes constant
+    /// time.
     pub(crate) fn size(self) -> usize {
         match self {
             ValueRef::String(string) => string.size(),
-            ValueRef::Hash(HashRef::Tree(tree)) => tree.memory(),
-            ValueRef::Hash(packed) => packed.listpack().map_or(0, <[u8]>::len),
+            ValueRef::Collection(collection) => collection.size(),
         }
     }
 
@@ -134,8 +122,7 @@ impl<'a> ValueRef<'a> {
     pub(crate) fn is_large(self) -> bool {
         match self {
             ValueRef::String(string) => matches!(string, StringRef::Blob(_)),
-            ValueRef::Hash(HashRef::Tree(tree)) => tree.is_large(),
-            ValueRef::Hash(_) => false,
+            ValueRef::Collection(collection) => collection.is_large(),
         }
     }
 
@@ -145,15 +132,13 @@ impl<'a> ValueRef<'a> {
             ValueRef::String(StringRef::Inline(bytes)) => Value::Piece(Arc::new(bytes.to_vec())),
             ValueRef::String(StringRef::Piece(piece)) => Value::Piece(Piece::clone(piece)),
             ValueRef::String(StringRef::Blob(blob)) => Value::Blob(Box::new(blob.clone())),
-            ValueRef::Hash(HashRef::Inline(bytes)) => Value::PackedHash(Arc::new(bytes.to_vec())),
-            ValueRef::Hash(HashRef::Packed(piece)) => Value::PackedHash(Piece::clone(piece)),
-            ValueRef::Hash(HashRef::Tree(tree)) => Value::Hash(Box::new(tree.clone())),
+            ValueRef::Collection(collection) => collection.to_value(),
         }
     }
 }
 
 impl Value {
-    /// An owned string, copied from an argument unless that is large: then it is shared.
+    /// An owned string from an argument. Bytes are copied; the pieces of a blob are shared.
     pub(crate) fn from_arg(arg: Arg<'_>) -> Self {
         match arg {
             Arg::Bytes(bytes) if bytes.len() <= BLOB_PIECE_SIZE => {
@@ -171,13 +156,13 @@ impl Value {
         Value::Piece(blob.into_pieces().pop().unwrap_or_default())
     }
 
-    /// Bytes that the value takes in memory, found without a walk. Memory shared with others is
-    /// counted as if it were not.
+    /// Bytes that the value takes in memory, found without a walk over its elements. Counts shared
+    /// memory in full.
     pub(crate) fn memory(&self) -> usize {
         match self {
-            Value::Piece(piece) | Value::PackedHash(piece) => allocated_piece(piece.capacity()),
+            Value::Piece(piece) | Value::Packed(_, piece) => allocated_piece(piece.capacity()),
             Value::Blob(blob) => blob_memory(blob),
-            Value::Hash(tree) => allocated(size_of::<HashTree>()) + tree.memory(),
+            Value::Tree(tree) => allocated(size_of::<AnyTree>()) + tree.memory(),
         }
     }
 
@@ -185,15 +170,17 @@ impl Value {
         match self {
             Value::Piece(piece) => ValueRef::String(StringRef::Piece(piece)),
             Value::Blob(blob) => ValueRef::String(StringRef::Blob(blob)),
-            Value::PackedHash(piece) => ValueRef::Hash(HashRef::Packed(piece)),
-            Value::Hash(tree) => ValueRef::Hash(HashRef::Tree(tree)),
+            Value::Packed(packing, piece) => {
+                ValueRef::Collection(CollectionRef(Form::Packed(*packing, piece)))
+            }
+            Value::Tree(tree) => ValueRef::Collection(CollectionRef(Form::Tree(tree))),
         }
     }
 
-    /// Overwrites the string from `offset` on. Grows it with zeros up to `offset`, and with what
-    /// reaches beyond its end. Touches only the pieces written to.
+    /// Overwrites the string from `offset` on, and extends it if `arg` reaches beyond its end. A
+    /// gap before `offset` is filled with zeros. Touches only the pieces that it writes to.
     ///
-    /// Panics if the value is no string.
+    /// Panics if the value is not a string.
     pub(crate) fn write_at(&mut self, mut offset: usize, arg: Arg<'_>) {
         let end = offset + arg.size();
         if let Value::Piece(piece) = self
@@ -214,7 +201,7 @@ impl Value {
                     bytes[offset..end].copy_from_slice(chunk);
                 }
                 Value::Blob(blob) => blob.write_at(offset, chunk),
-                Value::PackedHash(_) | Value::Hash(_) => panic!("a hash is no string"),
+                Value::Packed(..) | Value::Tree(_) => panic!("a collection is not a string"),
             }
             offset += chunk.len();
         }

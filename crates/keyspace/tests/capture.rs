@@ -1,4 +1,5 @@
-//! Captures: while commands go on, they hand out the data set as it was when they began.
+//! A capture hands out the data set as it was when the capture began, although commands change the
+//! data set meanwhile.
 
 mod common;
 #[path = "common/contents.rs"]
@@ -16,10 +17,10 @@ use slimio_keyspace::{
 use slimio_resp::{BLOB_PIECE_SIZE, OwnedRequest, ReplyBuf};
 use slimio_testing::random::{Generator, seed};
 
-/// Rounds of one capture each.
+/// Count of rounds. Each round has one capture.
 const ROUNDS: usize = 10_000;
 
-/// Databases that the random commands use.
+/// Count of databases that the random commands use.
 const DBS: u16 = 3;
 
 /// The captured entries, sorted.
@@ -37,7 +38,7 @@ fn step(keyspace: &mut Keyspace, entries: usize, out: &mut Vec<Captured>) {
     assert!(batches.iter().all(|batch| !batch.is_empty()));
 }
 
-/// Steps until everything has been taken.
+/// Runs steps of the capture until everything has been taken.
 fn finish(keyspace: &mut Keyspace, out: &mut Vec<Captured>) {
     while keyspace.capture_state() == CaptureState::Running {
         step(keyspace, 1000, out);
@@ -48,7 +49,7 @@ fn finish(keyspace: &mut Keyspace, out: &mut Vec<Captured>) {
     assert_eq!(keyspace.capture_state(), CaptureState::Idle);
 }
 
-/// A few random commands, and sometimes a step of active expiry.
+/// Runs some random commands, and sometimes a step of active expiry or an eviction.
 fn commands(driver: &mut Driver, generator: &mut Generator, count: usize) {
     for _ in 0..count {
         driver.now_ms += generator.rng.usize(..20) as i64;
@@ -68,8 +69,9 @@ fn commands(driver: &mut Driver, generator: &mut Generator, count: usize) {
     }
 }
 
-/// Random commands of all kinds before, during and after captures; captures given up; databases
-/// flushed and swapped.
+/// Runs random commands of all kinds before, during and after captures. Some captures are given up,
+/// and databases are flushed and swapped. Each complete capture must equal the data set at its
+/// beginning.
 #[test]
 fn what_is_captured_is_what_was_there() {
     let seed = seed();
@@ -115,7 +117,7 @@ fn what_is_captured_is_what_was_there() {
             commands(&mut driver, &mut generator, 1);
             let mut out = Vec::new();
             step(&mut driver.keyspace, 3, &mut out);
-            assert!(out.is_empty(), "given up, and still handing out");
+            assert!(out.is_empty(), "a capture that was given up hands out nothing");
         }
         assert_eq!(driver.keyspace.capture_state(), CaptureState::Idle);
     }
@@ -124,7 +126,8 @@ fn what_is_captured_is_what_was_there() {
     assert!(flushed > ROUNDS / 200 && given_up > ROUNDS / 200);
 }
 
-/// Buckets are split and merged by the thousand while the walk goes over them.
+/// Thousands of buckets are split and merged while the walk goes over them. No entry may be missed
+/// or taken twice.
 #[test]
 fn a_capture_survives_splits_and_merges() {
     let seed = seed();
@@ -160,7 +163,7 @@ fn a_capture_survives_splits_and_merges() {
         }
         assert!(captured(&out) == expected, "{before} to {after} in {steps} steps");
         driver.keyspace.end_capture();
-        // The next one finds every entry again.
+        // The next capture finds every entry again.
         driver.keyspace.begin_capture(CaptureKind::PointInTime);
         let (expected, mut out) = (contents(&driver.keyspace), Vec::new());
         finish(&mut driver.keyspace, &mut out);
@@ -168,7 +171,8 @@ fn a_capture_survives_splits_and_merges() {
     }
 }
 
-/// A value of one piece, one of several, and every way to change them.
+/// A value of one piece and a value of several pieces are changed in every way. The capture must
+/// hand out the values from before the changes.
 #[test]
 fn large_values_are_captured_before_they_are_changed() {
     let long = vec![b'l'; 3 * BLOB_PIECE_SIZE + 5];
@@ -215,7 +219,8 @@ fn large_values_are_captured_before_they_are_changed() {
     }
 }
 
-/// A hash of many fields, one of few, and every way to change them.
+/// A hash of many fields and a hash of few fields are changed in every way. The capture must hand
+/// out the hashes from before the changes.
 #[test]
 fn hashes_are_captured_before_they_are_changed() {
     let changes: [&[&str]; 10] = [
@@ -282,7 +287,8 @@ fn allocated(
     })
 }
 
-/// Beginning a capture allocates nothing, and after one a command allocates no more than before.
+/// Beginning a capture allocates nothing, and after a capture, a command allocates no more than
+/// before the capture.
 #[test]
 fn without_a_capture_a_value_is_replaced_in_place() {
     let mut driver = Driver::new(1);
@@ -303,7 +309,8 @@ fn without_a_capture_a_value_is_replaced_in_place() {
     let info =
         allocation_counter::measure(|| driver.keyspace.begin_capture(CaptureKind::PointInTime));
     assert_eq!(info.count_total, 0, "to begin");
-    // The old value is moved out once; the new one is then the keyspace's alone.
+    // The first write moves the old value to the capture. The new value is not shared with the
+    // capture, so later writes are in place again.
     assert!(allocated(&mut driver.keyspace, &large).count_total <= 4);
     assert!(allocated(&mut driver.keyspace, &small).count_total <= 1);
     nothing(&mut driver.keyspace);
@@ -313,7 +320,7 @@ fn without_a_capture_a_value_is_replaced_in_place() {
     nothing(&mut driver.keyspace);
 }
 
-/// The counted size of pre-images that wait to be handed out is what the allocator says.
+/// The counted size of pre-images that wait to be handed out agrees with what the allocator counts.
 #[test]
 fn the_memory_of_pre_images_is_counted() {
     for size in [40, 4096] {
@@ -347,8 +354,8 @@ fn the_memory_of_pre_images_is_counted() {
     }
 }
 
-/// One database is flushed, others are not: its entries are still taken step by step, and its
-/// memory goes with them.
+/// If one database of several is flushed, its entries are still taken step by step. The memory of
+/// the database is freed along with its entries.
 #[test]
 fn a_flushed_database_is_captured_in_steps() {
     let mut driver = Driver::new(1);
@@ -382,11 +389,11 @@ fn a_flushed_database_is_captured_in_steps() {
     assert!(captured(&out) == expected);
     assert!(
         driver.keyspace.take_garbage().is_some(),
-        "the second, of which nothing was to be taken"
+        "the second flush, of which nothing is captured"
     );
 }
 
-/// As in Redis, flushing everything ends a capture. The next one can begin at once.
+/// As in Redis, flushing everything ends a capture. The next capture can begin at once.
 #[test]
 fn flushing_everything_ends_a_capture() {
     for (command, all) in [("FLUSHALL", true), ("FLUSHDB", true), ("FLUSHDB", false)] {
@@ -413,7 +420,7 @@ fn flushing_everything_ends_a_capture() {
         finish(&mut driver.keyspace, &mut out);
         assert_eq!(captured(&out), expected);
     }
-    // A complete capture is not yet a snapshot: flushing ends it, too.
+    // Flushing ends a complete capture, too, because that capture is not yet a snapshot.
     let mut driver = Driver::new(1);
     driver.run(&["SET", "a", "1"]);
     driver.keyspace.begin_capture(CaptureKind::PointInTime);
@@ -422,7 +429,7 @@ fn flushing_everything_ends_a_capture() {
     driver.run(&["FLUSHALL"]);
     assert_eq!(driver.keyspace.capture_state(), CaptureState::Flushed);
     driver.keyspace.end_capture();
-    // For a capture that is settling, flushing leaves nothing to do.
+    // If a capture was given up and has to settle, flushing leaves nothing to settle.
     for index in 0..100 {
         driver.run(&["SET", &format!("key:{index}"), "1"]);
     }
@@ -433,7 +440,8 @@ fn flushing_everything_ends_a_capture() {
     assert_eq!(driver.keyspace.capture_state(), CaptureState::Idle);
 }
 
-/// Entries keep the number that their database had at the point in time.
+/// If databases are swapped during a capture, each entry is handed out with the number that its
+/// database had at the point in time.
 #[test]
 fn databases_that_change_places_are_captured_as_they_were() {
     let mut driver = Driver::new(1);

@@ -1,4 +1,5 @@
-//! Chunks: a data set that is captured, encoded, decoded on other threads and loaded is the same.
+//! A data set stays the same if it is captured, encoded as chunks, decoded on other threads and
+//! loaded.
 
 mod common;
 #[path = "common/contents.rs"]
@@ -47,9 +48,10 @@ fn snapshot(keyspace: &mut Keyspace, compresses: bool) -> Vec<Vec<u8>> {
     chunks
 }
 
-/// A keyspace loaded from chunks that are decoded on two threads.
+/// Loads a keyspace from chunks. The chunks are decoded on two threads.
 fn load(chunks: &[Vec<u8>], eviction: EvictionConfig) -> Result<Keyspace, ChunkError> {
-    // Not the seed of the keyspace that was captured.
+    // The seed differs from the seed of the captured keyspace, because chunks must not depend on
+    // it.
     let mut keyspace = Keyspace::new(Config::default(), 0xfeed);
     keyspace.set_eviction(eviction);
     let context = keyspace.decode_context(NOW_MS);
@@ -68,7 +70,7 @@ fn load(chunks: &[Vec<u8>], eviction: EvictionConfig) -> Result<Keyspace, ChunkE
         keyspace.load(loader.join(decoded?, &context)?)?;
     }
     loader.finish()?;
-    assert!(keyspace.used_bytes() > 0, "what it takes is kept account of");
+    assert!(keyspace.used_bytes() > 0, "loading counts the memory");
     Ok(keyspace)
 }
 
@@ -97,7 +99,8 @@ fn what_is_loaded_is_what_was_captured() {
     }
 }
 
-/// Strings and hashes of many megabytes, in chunks of bounded size; a key of half a megabyte.
+/// Strings and hashes of many megabytes and a key of half a megabyte are written in chunks of
+/// bounded size.
 #[test]
 fn large_values_come_in_parts() {
     let mut rng = Rng::with_seed(9);
@@ -127,7 +130,7 @@ fn large_values_come_in_parts() {
         assert!(chunks.len() > 30, "{} chunks", chunks.len());
         let loaded = load(&chunks, EvictionConfig::default()).expect("what was written");
         assert!(contents(&loaded) == contents(&driver.keyspace));
-        // A missing chunk is noticed where it parts a value.
+        // A missing chunk is noticed if it holds a part of a value.
         let noticed = (0..chunks.len()).filter(|missing| {
             let mut chunks = chunks.clone();
             chunks.remove(*missing);
@@ -137,7 +140,7 @@ fn large_values_come_in_parts() {
     }
 }
 
-/// The LFU frequency or LRU idle time of keys is kept.
+/// A snapshot keeps the LFU frequency or the LRU idle time of keys.
 #[test]
 fn the_last_use_of_keys_is_kept() {
     let cases: [(_, DataFn); 2] = [
@@ -193,7 +196,7 @@ fn a_chunk_that_is_none_is_refused() {
         keyspace.load(loader.join(decode_chunk(chunk, &context)?, &context)?)?;
         loader.finish()
     };
-    load(b"").expect("nothing is no harm");
+    load(b"").expect("an empty chunk is valid");
     load(b"\xfe\x01\x00\x01k\x01v").expect("a key with a value");
     assert!(matches!(load(b"\xfe\x01\x00\x01k\x05v"), Err(ChunkError::Malformed(_))));
     assert!(matches!(load(b"\xfe\x01\x01\x01k\x01\x01v"), Err(ChunkError::Unknown(1))));
@@ -227,7 +230,8 @@ fn a_chunk_that_is_none_is_refused() {
     }
 }
 
-/// Damaged chunks cause no panic, and neither does reading the data loaded from them.
+/// Decoding damaged chunks does not panic, and reading the data that was loaded from such chunks
+/// does not panic either.
 #[test]
 fn chunks_with_damage_are_survived() {
     let seed = seed();
@@ -255,4 +259,35 @@ fn chunks_with_damage_are_survived() {
         }
     }
     assert!(refused > 100 && taken > 100, "{refused} refused, {taken} taken");
+}
+
+/// Hashes in parts can still be read in the form that volumes of format 5 and before have.
+#[test]
+fn large_hashes_of_older_volumes_are_read() {
+    let text = |text: &str| [&[text.len() as u8][..], text.as_bytes()].concat();
+    let mut chunk = b"\xfe\x00".to_vec();
+    chunk.extend([b"\xe2", &text("f")[..], &text("v")].concat());
+    chunk.extend([b"\xe0", &text("field")[..], b"\xe1\xe0", &text("value"), b"\xe3"].concat());
+    chunk.extend([b"\xe2", &text("g")[..], &text("w")].concat());
+    chunk.extend([b"\xe9", &text("key")[..], b"\x03"].concat());
+    let keyspace = load(&[chunk], EvictionConfig::default()).expect("it is read");
+    let hash = keyspace.get(DbIndex(0), b"key", NOW_MS).expect("it is there");
+    let words = contents::words(hash);
+    assert_eq!(words, ["hash", "f", "v", "field", "value", "g", "w"].map(str::as_bytes));
+}
+
+/// If a user goes back to an older version of the program, the error names the type that this older
+/// version lacks.
+#[test]
+fn a_type_of_a_later_version_is_refused_by_its_name() {
+    for (chunk, name) in [
+        (&b"\xfe\x00\xea\x01\x01m"[..], "a list (type 1)"),
+        (b"\xfe\x00\xeb\x01", "a list (type 1)"),
+        (b"\xfe\x00\xec\x01k\x03\x01", "a sorted set (type 3)"),
+        (b"\xfe\x00\xea\x07\x01m", "a value (type 7)"),
+    ] {
+        let refused = load(&[chunk.to_vec()], EvictionConfig::default()).expect_err("it is not");
+        let why = refused.to_string();
+        assert!(why.contains(name) && why.contains("this version cannot read"), "{why}");
+    }
 }

@@ -1,4 +1,4 @@
-//! Eviction: which keys, how many, and what is logged.
+//! Tests which keys are evicted, how many are evicted, and what is logged.
 
 mod common;
 #[path = "common/contents.rs"]
@@ -15,7 +15,8 @@ use slimio_testing::random::{Generator, seed};
 
 const NOW_MS: i64 = 1_700_000_000_000;
 
-/// A keyspace that evicts before every command, and one that replays the log of the first.
+/// A keyspace that evicts before every command, and another keyspace that replays the log of the
+/// first.
 struct Pair {
     live: Driver,
     replayed: Keyspace,
@@ -152,14 +153,15 @@ fn without_keys_that_may_go_there_is_nothing_to_evict() {
     }
 }
 
-/// One key in ten thousand has an expiry: each of these must be found, and equally often.
+/// One key in ten thousand has an expiry. Draws must find every key with an expiry, and each
+/// equally often.
 #[test]
 fn few_keys_that_expire_are_found_among_many() {
     const COUNT: usize = 100_000;
     let mut first = HashMap::new();
     for round in 0..300u64 {
         let mut pair = Pair::new(EvictionPolicy::VolatileRandom, 0, round);
-        // Another seed puts the same keys elsewhere.
+        // Each seed puts the same keys into other buckets.
         let count = if round == 0 { COUNT } else { 1_000 };
         for index in 0..count {
             pair.live.run(&["SET".to_owned(), index.to_string(), "x".to_owned()]);
@@ -185,7 +187,8 @@ fn few_keys_that_expire_are_found_among_many() {
     assert!(first.values().all(|count| (10..60).contains(count)), "{first:?}");
 }
 
-/// Candidates sampled for earlier evictions are remembered, and may have been used since.
+/// The pool remembers keys that were drawn for earlier evictions. If such a key was used since
+/// then, it must not be evicted.
 #[test]
 fn what_was_used_since_it_was_drawn_stays() {
     const COUNT: usize = 100;
@@ -264,7 +267,8 @@ fn hit_rate(policy: EvictionPolicy, now_step_ms: i64) -> f64 {
     f64::from(hits as u32) / f64::from(reads)
 }
 
-/// A number below `count`, smaller ones more often, by the law 1 / rank (Devroye's inversion).
+/// A random number below `count`. The frequency of a number is proportional to 1 / rank (inversion,
+/// by Devroye).
 fn zipf(rng: &mut Rng, count: usize) -> usize {
     let uniform = rng.u64(..) as f64 / u64::MAX as f64;
     ((count as f64 + 1.0).powf(uniform) - 1.0) as usize

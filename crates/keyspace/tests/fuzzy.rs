@@ -1,4 +1,4 @@
-//! Fuzzy captures: with the log from their beginning to their end, they give the data set.
+//! A fuzzy capture and the log since its beginning together give the data set.
 
 mod common;
 #[path = "common/contents.rs"]
@@ -15,13 +15,13 @@ use slimio_keyspace::{
 };
 use slimio_testing::random::{Generator, seed};
 
-/// Rounds of one capture each.
+/// Count of rounds. Each round has one capture.
 const ROUNDS: usize = 6_000;
 
-/// Databases that the random commands use.
+/// Count of databases that the random commands use.
 const DBS: usize = 3;
 
-/// Records of the log: the database that each begins in, and its payload.
+/// Records of the log. Each has the database that it begins in, and its payload.
 type Log = Vec<(DbIndex, Vec<u8>)>;
 
 /// A server without a disk.
@@ -47,7 +47,7 @@ impl Server {
         self.log.push((db, self.driver.payload.bytes().to_vec()));
     }
 
-    /// A few random commands, transactions, steps of active expiry, evictions.
+    /// Runs a few random commands, transactions, steps of active expiry, and evictions.
     fn commands(&mut self, count: usize) {
         for _ in 0..count {
             self.driver.now_ms += self.generator.rng.usize(..20) as i64;
@@ -122,11 +122,12 @@ fn load(chunks: &[Vec<u8>], now_ms: i64) -> Keyspace {
 
 fn replay(keyspace: &mut Keyspace, log: &Log) {
     for (db, payload) in log {
-        keyspace.apply(*db, payload).expect("what was logged can be done again");
+        keyspace.apply(*db, payload).expect("a logged command can be replayed");
     }
 }
 
-/// Random commands of all kinds before, during and after captures.
+/// Runs random commands of all kinds before, during and after captures. The captured entries, with
+/// the log of the capture replayed on top of them, must equal the data set.
 #[test]
 fn with_the_log_it_is_the_data_set() {
     let seed = seed();
@@ -162,7 +163,7 @@ fn with_the_log_it_is_the_data_set() {
         let alone = contents(&again);
         assert!(
             alone.iter().all(|entry| before.contains(entry)),
-            "round {round}: nothing is newer"
+            "round {round}: no entry is newer than the beginning"
         );
         replay(&mut again, &server.log);
         let (ours, theirs) = (contents(&server.driver.keyspace), contents(&again));
@@ -175,7 +176,8 @@ fn with_the_log_it_is_the_data_set() {
     assert!(complete > ROUNDS / 2 && left_out > entries / 50);
 }
 
-/// Whether a capture that takes entries after `behind`, and a replay of that, give the data set.
+/// Begins a fuzzy capture after `before`, and takes the entries only after `behind`. Returns
+/// whether the entries give the data set once `behind` is replayed on top of them.
 fn is_done_again(before: &[&[&str]], behind: &[&[&str]]) -> bool {
     let mut server = Server::new(7);
     for command in before {
@@ -225,9 +227,22 @@ fn what_depends_on_the_old_value_has_it() {
     ] {
         assert!(is_done_again(before, &commands), "{commands:?}");
     }
+    let before: &[&[&str]] = &[&["SADD", "k", "1", "2", "3"], &["SADD", "l", "2", "3", "4"]];
+    for commands in [
+        [&["SINTERSTORE", "other", "k", "l"][..], &["DEL", "k", "l"]],
+        [&["SUNIONSTORE", "k", "k", "l"], &["SET", "l", "new"]],
+        [&["SDIFFSTORE", "other", "k", "l"], &["RENAME", "other", "l"]],
+        [&["SMOVE", "k", "l", "1"], &["DEL", "k"]],
+        [&["SPOP", "k"], &["SPOP", "l", "2"]],
+        [&["SPOP", "k", "3"], &["SADD", "k", "7"]],
+        [&["SREM", "k", "1", "2", "3"], &["SADD", "k", "1"]],
+    ] {
+        assert!(is_done_again(before, &commands), "{commands:?}");
+    }
 }
 
-/// The purpose of a fuzzy capture: writers hold no memory for it, and free as much as without it.
+/// The purpose of a fuzzy capture is that writes keep no old values for the capture, and free as
+/// much memory as without a capture.
 #[test]
 fn what_is_overwritten_is_not_held() {
     let mut server = Server::new(7);

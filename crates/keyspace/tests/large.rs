@@ -1,8 +1,14 @@
-//! Large values and large databases: no step is proportional to them.
+//! No step takes time in proportion to the size of a large value or a large database.
 
 mod common;
+#[path = "large/dumps.rs"]
+mod dumps;
 #[path = "large/hashes.rs"]
 mod hashes;
+#[path = "large/sets.rs"]
+mod sets;
+#[path = "large/steps.rs"]
+mod steps;
 
 use common::Driver;
 use slimio_keyspace::{Context, DbIndex, Effects, Mode, Outcome, command_table};
@@ -11,7 +17,7 @@ use slimio_testing::random::{Generator, seed};
 
 const MB: usize = 1024 * 1024;
 
-/// Bytes that running a command allocates.
+/// Runs a command. Returns its reply, and the bytes that the command has allocated.
 fn allocated(driver: &mut Driver, args: &[&[u8]]) -> (Vec<u8>, usize) {
     let request = OwnedRequest::from_args(args);
     let mut reply = Vec::new();
@@ -42,7 +48,7 @@ fn parts_of_a_string_of_512_mb_touch_only_their_pieces() {
     assert_eq!(reply, b":1\r\n");
     assert!(cost < limit, "{cost} bytes to copy");
     let (_, cost) = allocated(&mut driver, &[b"SETRANGE", b"copy", b"0", b"other"]);
-    assert!(cost < limit, "{cost} bytes to part from the copy");
+    assert!(cost < limit, "{cost} bytes to write to the copy");
     assert_eq!(driver.run(&["GETRANGE", "k", "0", "4"]), b"$5\r\n\0\0\0\0\0\r\n");
     let (_, cost) = allocated(&mut driver, &[b"RENAME", b"k", b"renamed"]);
     assert!(cost < limit, "{cost} bytes to rename");
@@ -100,7 +106,8 @@ fn what_is_large_is_handed_out_to_be_freed() {
         fill(&mut driver);
         let request = OwnedRequest::from_args(command);
         let info = allocation_counter::measure(|| drop(driver.run_request(&request)));
-        // The command itself freed less than the value takes.
+        // The command itself has freed much less than the value takes, because it leaves the value
+        // to the garbage.
         assert!(info.bytes_current > -100_000, "{command:?} freed {}", info.bytes_current);
         let garbage = driver.keyspace.take_garbage().expect("something to free");
         assert!(!garbage.is_empty());
@@ -109,7 +116,8 @@ fn what_is_large_is_handed_out_to_be_freed() {
     }
 }
 
-/// Runs `KEYS` in steps, with other commands in between.
+/// Runs `KEYS` in steps, with other commands in between. A key that exists during all steps must be
+/// found exactly once.
 #[test]
 fn keys_in_steps_finds_what_stays_exactly_once() {
     let mut driver = Driver::new(7);
@@ -133,14 +141,14 @@ fn keys_in_steps_finds_what_stays_exactly_once() {
         outcome = Some(match outcome.take() {
             None => (command_table().lookup(b"keys").expect("it is one").run)(&mut context),
             Some(Outcome::Yield(yielded)) => yielded.resume(&mut context),
-            Some(other) => panic!("{other:?} was the end"),
+            Some(other) => panic!("unexpected outcome: {other:?}"),
         });
         assert!(effects.is_empty());
         if let Some(Outcome::Reply) = outcome {
             break;
         }
         assert!(reply.is_empty(), "nothing is replied before the end");
-        // Buckets split in the first steps, and merge in the others.
+        // In the first steps, buckets are split; in the other steps, buckets are merged.
         for index in 0..20_000 {
             let command = if steps < 3 { "SET" } else { "DEL" };
             let key = format!("goes:{}", (steps % 3) * 20_000 + index);
@@ -206,7 +214,7 @@ fn active_expiry_keeps_to_its_budget_and_finds_everything() {
     assert!((90_000..=100_000).contains(&mean_ms), "{mean_ms}");
 }
 
-/// While nothing can be logged, reads reply as ever, and delete no expired keys.
+/// While nothing can be logged, reads reply as usual, and delete no expired keys.
 #[test]
 fn frozen_reads_change_nothing() {
     let seed = seed();

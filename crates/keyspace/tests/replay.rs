@@ -29,7 +29,7 @@ fn replaying_the_log_gives_the_same_data() {
     let mut generator = Generator::new(seed, 3_000);
     let mut live = Driver::new(seed);
     live.now_ms = 1_700_000_000_000;
-    // Another seed: nothing may depend on the order of the keys.
+    // The replayed keyspace has another seed, because nothing may depend on the order of the keys.
     let mut replayed = Keyspace::new(Config::default(), u128::from(seed) << 64 | 1);
     let (mut logged, mut expired) = (0, 0);
     for step in 0..COMMANDS {
@@ -51,7 +51,7 @@ fn replaying_the_log_gives_the_same_data() {
             live.run(&generator.command());
         }
         logged += usize::from(!live.payload.bytes().is_empty());
-        replayed.apply(record_db, live.payload.bytes()).expect("what was logged can be done again");
+        replayed.apply(record_db, live.payload.bytes()).expect("a logged command can be replayed");
         if generator.rng.usize(..100) == 0 {
             expired += expire(&mut live, &mut replayed);
         }
@@ -69,11 +69,11 @@ fn replaying_the_log_gives_the_same_data() {
         }
     }
     assert!(logged > COMMANDS / 4, "too little was logged: {logged}");
-    assert!(expired > 0, "nothing expired on its own");
-    assert!(live.keyspace.stats().expired_keys > expired as u64, "nothing expired when met");
+    assert!(expired > 0, "active expiry deleted nothing");
+    assert!(live.keyspace.stats().expired_keys > expired as u64, "no command found an expired key");
 }
 
-/// A step of active expiry, and its log record.
+/// Runs a step of active expiry, and replays its log record. Returns the count of expired keys.
 fn expire(live: &mut Driver, replayed: &mut Keyspace) -> usize {
     let mut effects = Effects::new();
     let step = live.keyspace.expire_step(live.db, live.now_ms, 1000, &mut effects);
@@ -151,7 +151,7 @@ fn a_payload_that_is_none_is_refused() {
     assert!(keyspace.contains(DbIndex(0), b"k", 0));
 }
 
-/// Replaying commands that are never logged may fail with an error, but nothing worse.
+/// Replaying commands that are never logged may fail with an error, but must not panic.
 #[test]
 fn any_commands_in_a_log_are_survived() {
     let seed = seed();
@@ -181,11 +181,12 @@ fn any_commands_in_a_log_are_survived() {
     );
 }
 
-/// Commands as they are logged: absolute times, deletes, no options that only ask for a reply.
+/// Commands are logged with absolute times, with deletions in place of past expiries, and without
+/// options that affect only the reply.
 #[test]
 fn effects_are_what_redis_would_propagate() {
     let now = 1_000_000;
-    let cases: [(&[&str], &[&str]); 36] = [
+    let cases: [(&[&str], &[&str]); 53] = [
         (&["SET", "k", "v"], &["SET k v"]),
         (&["SET", "k", "v", "EX", "10"], &["SET k v PXAT 1010000"]),
         (&["set", "k", "v", "px", "10", "nx"], &[]),
@@ -222,6 +223,23 @@ fn effects_are_what_redis_would_propagate() {
         (&["HDEL", "h", "g", "i"], &["HDEL h g i"]),
         (&["HDEL", "h", "g"], &[]),
         (&["HSET", "a", "f", "1"], &[]),
+        (&["SADD", "s", "1"], &["SADD s 1"]),
+        (&["SADD", "s", "1"], &[]),
+        (&["SPOP", "s"], &["SREM s 1"]),
+        (&["SPOP", "s"], &[]),
+        (&["SADD", "s", "1", "2"], &["SADD s 1 2"]),
+        (&["SPOP", "s", "0"], &[]),
+        (&["SPOP", "s", "2"], &["DEL s"]),
+        (&["SADD", "s", "1", "a"], &["SADD s 1 a"]),
+        (&["SREM", "s", "b"], &[]),
+        (&["SREM", "s", "b", "1"], &["SREM s b 1"]),
+        (&["SMOVE", "s", "t", "b"], &[]),
+        (&["SMOVE", "s", "t", "a"], &["SMOVE s t a"]),
+        (&["SMOVE", "t", "t", "a"], &[]),
+        (&["SUNIONSTORE", "u", "t", "none"], &["SUNIONSTORE u t none"]),
+        (&["SINTERSTORE", "u", "t", "none"], &["DEL u"]),
+        (&["SDIFFSTORE", "u", "none", "t"], &[]),
+        (&["SINTERSTORE", "u", "a", "t"], &[]),
     ];
     let mut driver = Driver::new(1);
     driver.now_ms = now;
@@ -229,7 +247,8 @@ fn effects_are_what_redis_would_propagate() {
         driver.run(command);
         assert_eq!(words(driver.payload.bytes()), expected, "{command:?}");
     }
-    // Expired in a database other than the client's: the delete is logged there, the rest here.
+    // The key has expired in a database other than the client's. The deletion is logged in that
+    // database; the other effects are logged in the client's database.
     driver.run(&["SET", "x", "1"]);
     driver.db = DbIndex(1);
     driver.run(&["SET", "x", "old", "PX", "5"]);

@@ -1,9 +1,9 @@
 //! Bugs put in on purpose, to see that a test catches them.
 //!
 //! `planted-bugs.txt` beside this crate's manifest names them all. A build with the feature `bugs`
-//! holds every one; the environment variable `SLIMIO_PLANTED` chooses at most one for the process.
-//! So one build serves all of them, and the test that must catch a bug is seen to pass without it
-//! in the same program. In any other build nothing of this is left.
+//! contains every one; the environment variable `SLIMIO_PLANTED` chooses at most one for the
+//! process. So one build is enough for all bugs, and the same program also shows that a test passes
+//! while its bug is not active. Any other build contains none of them.
 
 use std::env::VarError;
 use std::io::Write;
@@ -14,8 +14,9 @@ const LIST: &str = include_str!("../planted-bugs.txt");
 
 /// Whether the bug of this name is active.
 ///
-/// Constantly `false` without the feature `bugs`. With it, the first call of a process reads
-/// `SLIMIO_PLANTED`, and aborts if that names no bug of the list.
+/// Without the feature `bugs`, always `false`. With the feature, the first call in a process reads
+/// `SLIMIO_PLANTED`. If the value of the variable is not a bug of the list, the call aborts the
+/// process.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "a constant even where nothing else is optimised")]
 pub fn is_planted(bug: &str) -> bool {
@@ -26,15 +27,17 @@ fn chosen() -> Option<&'static str> {
     static CHOSEN: OnceLock<Option<&'static str>> = OnceLock::new();
     *CHOSEN.get_or_init(|| {
         known(std::env::var(VARIABLE)).unwrap_or_else(|sentence| {
-            // Not a panic, which would look as if a test had caught the bug; not `eprintln`, whose
-            // output a test holds back until it ends.
+            // This is not a panic, because a panic would look as if a test had caught the bug. It
+            // is not `eprintln!`, because the test harness holds back the output of `eprintln!`
+            // until the test ends.
             drop(writeln!(std::io::stderr(), "{sentence}"));
             std::process::abort()
         })
     })
 }
 
-/// The chosen bug, as the list has it; a sentence if the list lacks it.
+/// The chosen bug; `None` if the variable is not set. If the list lacks the bug, the error is a
+/// sentence that says so.
 fn known(value: Result<String, VarError>) -> Result<Option<&'static str>, String> {
     let wanted = match value {
         Ok(wanted) => wanted,

@@ -1,4 +1,5 @@
-//! Speed of encoding values as RDB and decoding them: one core, megabytes of values per second.
+//! Measures how fast values are encoded as RDB and decoded again, in megabytes of values per second
+//! on one core.
 //!
 //! `cargo bench -p slimio-rdb`
 
@@ -13,12 +14,12 @@ use slimio_rdb::{
     decompress,
 };
 
-/// Total bytes of the values of one kind: more than the caches hold, so that values come from
-/// memory as they do in a snapshot.
+/// Total size in bytes of the values of one kind. It is more than the caches hold, so that values
+/// come from memory as they do in a snapshot.
 const POOL_SIZE: usize = 64 << 20;
-/// A piece of random bytes and a piece of filler together have this size.
+/// Size in bytes of one unit: a run of random bytes, and the filler after it.
 const UNIT_SIZE: usize = 256;
-/// Length of a measurement; the best of [`ROUNDS`] counts.
+/// Duration of one measurement. The fastest of [`ROUNDS`] measurements is the result.
 const ROUND: Duration = Duration::from_millis(200);
 const ROUNDS: usize = 3;
 
@@ -87,7 +88,7 @@ fn measure(name: &str, size: usize, pool: &[u8]) {
     );
 }
 
-/// Whole files of strings with short keys.
+/// Measures whole files of strings with short keys.
 fn measure_files(size: usize, pool: &[u8]) {
     let pool = &pool[..16 << 20];
     let mut file = Vec::new();
@@ -125,7 +126,7 @@ fn key(index: usize) -> [u8; 16] {
     key
 }
 
-/// Megabytes per second of `run` on each value of the pool in turn.
+/// Calls `run` with each value of the pool in turn. Returns the speed in megabytes per second.
 fn speed(pool: &[u8], size: usize, mut run: impl FnMut(&[u8])) -> f64 {
     let mut values = pool.chunks_exact(size).cycle();
     best(|| {
@@ -136,7 +137,8 @@ fn speed(pool: &[u8], size: usize, mut run: impl FnMut(&[u8])) -> f64 {
     })
 }
 
-/// Megabytes per second; `run` returns how many bytes it processed.
+/// Calls `run`, which returns how many bytes it has processed. Returns the speed in megabytes per
+/// second.
 fn best(mut run: impl FnMut() -> usize) -> f64 {
     let mut best = 0.0_f64;
     for _ in 0..ROUNDS {
@@ -150,7 +152,7 @@ fn best(mut run: impl FnMut() -> usize) -> f64 {
     best
 }
 
-/// Units of random bytes and filler.
+/// Makes units of random bytes and filler.
 fn pool(size: usize, random_share: f64) -> Vec<u8> {
     let unit_size = UNIT_SIZE.min(size);
     let random_size = (unit_size as f64 * random_share) as usize;

@@ -5,19 +5,27 @@ use crc_fast::{CrcAlgorithm, Digest};
 
 /// A checksum that is being computed.
 #[derive(Clone, Debug)]
-pub(crate) struct Crc64(Digest);
+pub struct Crc64(Digest);
+
+impl Default for Crc64 {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl Crc64 {
     /// The checksum of no bytes.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self(Digest::new(CrcAlgorithm::Crc64Redis))
     }
 
-    pub(crate) fn update(&mut self, bytes: &[u8]) {
+    /// Adds bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    pub(crate) fn value(&self) -> u64 {
+    /// The checksum of all bytes that were added so far.
+    pub fn value(&self) -> u64 {
         self.0.finalize()
     }
 }

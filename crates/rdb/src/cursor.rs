@@ -1,4 +1,5 @@
-//! A place in a listpack or in a ziplist, which differ only in their elements.
+//! A place in a listpack or a ziplist. These two formats have similar frames, but different
+//! elements.
 //!
 //! ```text
 //! | size: u32 | ... | count: u16 | element ... | 0xff |
@@ -7,38 +8,39 @@
 use crate::element::Element;
 use crate::error::Malformed;
 
-/// The last byte of both; no element begins with it.
+/// The last byte of a listpack and of a ziplist; no element begins with it.
 pub(crate) const END: u8 = 0xff;
-/// The count that is written when there are more elements than it can state.
+/// The count that the header has if there are more elements than it can state.
 pub(crate) const COUNT_UNKNOWN: u16 = u16::MAX;
-/// The error when the bytes end within an element.
+/// The error if the bytes end within an element.
 pub(crate) const CUT: &str = "an element of a packed list is cut off";
 
-/// Reads elements. Holds what must be known of those before.
+/// Reads elements. Between two elements, the type holds what reading the next element needs to know
+/// about the last one.
 pub(crate) trait Elements: Default {
     /// Bytes in front of the first element.
     const HEADER_SIZE: usize;
 
-    /// The element that `rest` begins with, and how many bytes it takes in all. `rest` is not empty
-    /// and does not begin with the [`END`].
+    /// The element at the beginning of `rest`, and its size in bytes. `rest` is not empty and does
+    /// not begin with [`END`].
     fn read<'a>(&mut self, rest: &'a [u8]) -> Result<(Element<'a>, usize), Malformed>;
 }
 
-/// A place in front of an element. It does not hold the bytes, so that both can be kept in one
-/// place.
+/// A place in front of an element. It does not borrow the bytes, so that one struct can own the
+/// bytes and the place in them.
 #[derive(Clone, Debug)]
 pub(crate) struct Cursor<E> {
     /// Where the next element begins.
     at: usize,
-    /// Elements that are still to come, if the header says.
+    /// Count of the elements that are still to come, if the header states the count of elements.
     expected: Option<u16>,
-    /// The end was read, or an error.
+    /// The end was read, or a read gave an error.
     is_done: bool,
     elements: E,
 }
 
 impl<E: Elements> Cursor<E> {
-    /// In front of the first element.
+    /// Checks the frame. Returns the place in front of the first element.
     pub(crate) fn open(bytes: &[u8]) -> Result<Self, Malformed> {
         let header = bytes.get(..E::HEADER_SIZE);
         let size = header.and_then(<[u8]>::first_chunk);
@@ -54,13 +56,13 @@ impl<E: Elements> Cursor<E> {
         Ok(Self { at: E::HEADER_SIZE, expected, is_done: false, elements: E::default() })
     }
 
-    /// How many elements are still to come, by the header; `None` if there are too many for it to
-    /// state.
+    /// How many elements are still to come, according to the header; `None` if the header does not
+    /// state their count.
     pub(crate) fn len_hint(&self) -> Option<usize> {
         self.expected.map(usize::from)
     }
 
-    /// The next element of `bytes`, which must be those that this was opened on.
+    /// The next element of `bytes`, which must be the bytes that [`open`](Self::open) was given.
     pub(crate) fn next<'a>(&mut self, bytes: &'a [u8]) -> Option<Result<Element<'a>, Malformed>> {
         if self.is_done {
             return None;
@@ -74,7 +76,7 @@ impl<E: Elements> Cursor<E> {
         let (&first, behind) = rest.split_first().ok_or(Malformed(CUT))?;
         if first == END {
             if !behind.is_empty() {
-                return Err(Malformed("a packed list ends before its end"));
+                return Err(Malformed("a packed list has its end mark too early"));
             }
             if !matches!(self.expected, None | Some(0)) {
                 return Err(Malformed("a packed list has fewer elements than it says"));

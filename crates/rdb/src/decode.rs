@@ -25,23 +25,24 @@ pub struct Decoder<'a> {
 /// A string as it was encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Text<'a> {
-    /// As it is.
+    /// The bytes of the string itself.
     Plain(&'a [u8]),
     /// The decimal digits of an integer.
     Integer(i32),
-    /// Compressed.
+    /// The string compressed with LZF.
     Lzf {
         /// The compressed bytes.
         compressed: &'a [u8],
         /// Size of the string in bytes, as the encoding states it.
         size: usize,
-        /// Where the string begins, for an error.
+        /// Where the string begins. If decompressing fails, the error states this offset.
         offset: u64,
     },
 }
 
 impl Text<'_> {
-    /// Size of the string in bytes. Not to be trusted before it was decompressed.
+    /// Size of the string in bytes. If the string is compressed, this is only what the encoding
+    /// claims.
     pub fn size(&self) -> usize {
         match self {
             Self::Plain(bytes) => bytes.len(),
@@ -50,7 +51,7 @@ impl Text<'_> {
         }
     }
 
-    /// Appends the string; on an error `out` is as it was.
+    /// Appends the string. On an error, the contents of `out` are unchanged.
     pub fn append_to(&self, out: &mut Vec<u8>) -> Result<(), Error> {
         match self {
             Self::Plain(bytes) => out.extend_from_slice(bytes),
@@ -83,7 +84,7 @@ impl<'a> Decoder<'a> {
         self.at as u64
     }
 
-    /// The bytes not read yet.
+    /// The bytes that were not read yet.
     pub fn rest(&self) -> &'a [u8] {
         &self.bytes[self.at..]
     }
@@ -105,7 +106,7 @@ impl<'a> Decoder<'a> {
         self.array().map(|[byte]| byte)
     }
 
-    /// The next `SIZE` bytes: for integers of fixed size.
+    /// The next `SIZE` bytes, such as an integer of fixed size.
     pub fn array<const SIZE: usize>(&mut self) -> Result<[u8; SIZE], Error> {
         let bytes = *self.rest().first_chunk().ok_or_else(|| self.truncated())?;
         self.at += SIZE;
@@ -117,7 +118,7 @@ impl<'a> Decoder<'a> {
         length::decode(self)
     }
 
-    /// A string, not yet decompressed.
+    /// A string. If it is compressed, it is not decompressed yet.
     pub fn string(&mut self) -> Result<Text<'a>, Error> {
         let offset = self.at as u64;
         Ok(match length::decode_string_head(self)? {

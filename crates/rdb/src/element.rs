@@ -2,12 +2,12 @@
 
 use crate::integer::Decimal;
 
-/// An element of a listpack, ziplist, intset or zipmap: they hold integers as integers.
+/// An element of a listpack, ziplist, intset or zipmap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Element<'a> {
-    /// Bytes, where they lie.
+    /// The bytes of a string, not copied.
     Bytes(&'a [u8]),
-    /// A string of decimal digits, as its integer.
+    /// An integer, which stands for the string of its decimal digits.
     Integer(i64),
 }
 

@@ -7,25 +7,25 @@ use crate::lzf::Compressor;
 use crate::version::{ValueType, Version, opcode};
 use crate::ziplist::ZiplistWriter;
 
-/// Longer strings are not integers of 32 bits.
+/// Size in bytes of the longest string that can be an integer of 32 bits.
 const INTEGER_SIZE_MAX: usize = 11;
 
 /// The attributes of a key besides its value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// When it expires, in Unix milliseconds.
+    /// When the key expires, in Unix milliseconds.
     pub expire_at_ms: Option<i64>,
-    /// For how many seconds it was not used, if that is counted.
+    /// Seconds since the key was last used, if that is recorded.
     pub idle_s: Option<u64>,
-    /// How often it is used, on a logarithmic scale, if that is counted.
+    /// How often the key is used, on a logarithmic scale, if that is recorded.
     pub freq: Option<u8>,
 }
 
-/// Appends RDB encodings to bytes that it holds until they are taken.
+/// Appends RDB encodings to a buffer, which the caller can take at any time.
 ///
-/// Nothing here checks the order: keys come behind [`select_db`](Self::select_db), a key behind its
-/// attributes, a value behind its key. Large values are written in parts: first their size or
-/// count, then the parts. Between parts, the bytes so far may be taken.
+/// The caller is responsible for the order: keys follow [`select_db`](Self::select_db), and a value
+/// follows its key. Large values are written in parts: first their size or count, then the parts.
+/// The buffer may also be taken between parts.
 ///
 /// ```
 /// use slimio_rdb::{Attributes, Encoder, ValueType, Version};
@@ -57,27 +57,27 @@ impl Encoder {
         }
     }
 
-    /// The same without compression.
+    /// An encoder that does not compress.
     pub fn uncompressed(version: Version) -> Self {
         Self { compressor: None, ..Self::new(version) }
     }
 
-    /// The version that this writes.
+    /// The version of the files that this encoder writes.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// The bytes that were written and not taken.
+    /// The bytes that were written and not yet taken.
     pub fn bytes(&self) -> &[u8] {
         &self.out
     }
 
-    /// How many bytes were written and not taken.
+    /// How many bytes were written and not yet taken.
     pub fn size(&self) -> usize {
         self.out.len()
     }
 
-    /// Discards what was written, and keeps the memory.
+    /// Discards the written bytes, but keeps the buffer's capacity.
     pub fn clear(&mut self) {
         self.out.clear();
     }
@@ -87,28 +87,28 @@ impl Encoder {
         std::mem::take(&mut self.out)
     }
 
-    /// Takes the bytes written, and continues behind those that `next` holds.
+    /// Takes the written bytes. The encoder continues by appending to `next`.
     pub fn replace(&mut self, next: Vec<u8>) -> Vec<u8> {
         std::mem::replace(&mut self.out, next)
     }
 
-    /// One byte as it is.
+    /// Appends one byte as it is.
     pub fn byte(&mut self, byte: u8) {
         self.out.push(byte);
     }
 
-    /// Bytes as they are.
+    /// Appends bytes as they are.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.out.extend_from_slice(bytes);
     }
 
-    /// A length: how many elements follow.
+    /// Appends a length: how many elements follow.
     pub fn length(&mut self, length: u64) {
         length::encode(length, &mut self.out);
     }
 
-    /// A string in the shortest form it has: as an integer if it is one of 32 bits, compressed if
-    /// that pays, else as it is.
+    /// Appends a string. If it is the decimal form of an integer of 32 bits, it is written as that
+    /// integer. Otherwise it is compressed if that saves enough.
     pub fn string(&mut self, string: &[u8]) {
         if string.len() <= INTEGER_SIZE_MAX
             && let Some(value) = canonical_i64(string).and_then(|value| i32::try_from(value).ok())
@@ -126,7 +126,7 @@ impl Encoder {
         self.raw(string);
     }
 
-    /// A string of decimal digits.
+    /// Appends the decimal digits of `value`, as a string.
     pub fn integer(&mut self, value: i64) {
         if let Ok(value) = i32::try_from(value) {
             return self.int32(value);
@@ -137,8 +137,8 @@ impl Encoder {
         self.raw(digits);
     }
 
-    /// Begins a string of `size` bytes. They follow by [`raw`](Self::raw), in any number of parts,
-    /// and are neither encoded as an integer nor compressed.
+    /// Begins a string of `size` bytes. The caller appends these bytes with [`raw`](Self::raw), in
+    /// any number of parts. The string is neither encoded as an integer nor compressed.
     pub fn string_start(&mut self, size: u64) {
         self.length(size);
     }
@@ -155,27 +155,28 @@ impl Encoder {
         }
     }
 
-    /// A note about the file.
+    /// Appends a note about the file.
     pub fn aux(&mut self, name: &[u8], value: &[u8]) {
         self.out.push(opcode::AUX);
         self.string(name);
         self.string(value);
     }
 
-    /// The database of the keys that follow.
+    /// Appends the number of the database of the keys that follow.
     pub fn select_db(&mut self, db: u64) {
         self.out.push(opcode::SELECT_DB);
         self.length(db);
     }
 
-    /// How many keys the database has, and how many of them expire: a hint to the loader.
+    /// Appends how many keys the database has, and how many of them expire. This is a hint to the
+    /// loader.
     pub fn resize_db(&mut self, key_count: u64, expiring_count: u64) {
         self.out.push(opcode::RESIZE_DB);
         self.length(key_count);
         self.length(expiring_count);
     }
 
-    /// A key with its attributes. Its value follows.
+    /// Appends a key with its attributes. The caller then appends its value.
     pub fn key(&mut self, key: &[u8], value_type: ValueType, attributes: Attributes) {
         if let Some(at_ms) = attributes.expire_at_ms {
             self.out.push(opcode::EXPIRE_AT_MS);
@@ -192,13 +193,13 @@ impl Encoder {
         self.string(key);
     }
 
-    /// The value of a [`ValueType::Hash`] begins: `len` pairs of [`string`](Self::string)s follow,
-    /// each a field and its value.
+    /// Begins the value of a [`ValueType::Hash`]. `len` pairs of [`string`](Self::string)s follow.
+    /// Each pair is a field and its value.
     pub fn hash_start(&mut self, len: u64) {
         self.length(len);
     }
 
-    /// The value of a small hash, whose type is [`Version::packed_hash`].
+    /// Appends the value of a small hash. The type of this value is [`Version::packed_hash`].
     pub fn packed_hash<'a>(&mut self, pairs: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) {
         if self.version.packed_hash() == ValueType::HashListpack {
             let mut listpack = std::mem::take(&mut self.listpack);
@@ -210,18 +211,21 @@ impl Encoder {
             self.string(listpack.finish());
             self.listpack = listpack;
         } else {
-            let mut ziplist = std::mem::take(&mut self.ziplist);
-            ziplist.clear();
-            for (field, value) in pairs {
-                ziplist.push(field);
-                ziplist.push(value);
-            }
-            self.string(ziplist.finish());
-            self.ziplist = ziplist;
+            self.ziplist(pairs.into_iter().flat_map(|(field, value)| [field, value]));
         }
     }
 
-    /// The end of a file: [`FileWriter`](crate::FileWriter) writes the checksum that follows.
+    /// Appends strings as a ziplist. Versions before 10 keep small values in this form.
+    pub fn ziplist<'a>(&mut self, strings: impl IntoIterator<Item = &'a [u8]>) {
+        let mut ziplist = std::mem::take(&mut self.ziplist);
+        ziplist.clear();
+        strings.into_iter().for_each(|string| ziplist.push(string));
+        self.string(ziplist.finish());
+        self.ziplist = ziplist;
+    }
+
+    /// Appends the mark of a file's end. The checksum follows it, and
+    /// [`FileWriter`](crate::FileWriter) writes that checksum.
     pub fn eof(&mut self) {
         self.out.push(opcode::EOF);
     }

@@ -2,44 +2,44 @@
 
 use std::{fmt, io};
 
-/// Why RDB bytes can't be read or written, by what their owner can do about it.
+/// Why RDB bytes can't be read or written. The variants differ in what a user can do about it.
 ///
-/// Offsets count bytes from the beginning of what was read: of the file, or of the slice.
+/// An offset counts bytes from the beginning of the file or slice that is read.
 #[derive(Debug)]
 pub enum Error {
     /// The source or the sink failed.
     Io(io::Error),
-    /// The bytes are no RDB file: check whether it is the right one.
+    /// The bytes are not an RDB file: check whether this is the right file.
     NotRdb,
     /// A version that is not supported: convert the file with the server that wrote it.
     UnknownVersion {
         /// The version as the file has it, with the name in front: `REDIS0042`.
         found: String,
     },
-    /// The bytes end too early: the file was cut off, fetch it again.
+    /// The bytes end too early, because the file was cut off: fetch it again.
     Truncated {
-        /// Where they end.
+        /// Where the bytes end.
         offset: u64,
     },
     /// The bytes contradict the format: restore the file from elsewhere.
     Corrupt {
-        /// Where the fault begins, or the value that holds it.
+        /// Where the fault begins, or where the value with the fault begins.
         offset: u64,
-        /// What is wrong, as a sentence without its end.
+        /// What is wrong, as a sentence without a full stop.
         what: &'static str,
     },
     /// The bytes are not those that were written: restore the file from elsewhere.
     Checksum {
         /// The checksum in the file.
         stored: u64,
-        /// The checksum of its bytes.
+        /// The checksum of the file's bytes.
         computed: u64,
     },
-    /// Intact, but unreadable without the module or the program that wrote it.
+    /// The bytes are intact, but only the module or the program that wrote them can read them.
     Unsupported {
-        /// Where it begins.
+        /// Where the unreadable part begins.
         offset: u64,
-        /// What it is, with the name of the key that has it if there is one.
+        /// What the unreadable part is, with the name of its key if it has one.
         what: String,
     },
 }
@@ -79,8 +79,8 @@ impl From<io::Error> for Error {
     }
 }
 
-/// What is wrong inside one packed value, as a sentence without its end. With the offset of the
-/// value it becomes an [`Error::Corrupt`].
+/// What is wrong inside one packed value, as a sentence without a full stop. Together with the
+/// offset of the value, this becomes an [`Error::Corrupt`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed(pub &'static str);
 

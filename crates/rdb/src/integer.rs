@@ -1,13 +1,14 @@
-//! Strings that are integers, as every compact encoding of Redis wants them: `b"-12"` is one,
-//! `b"012"`, `b"+1"` and `b"-0"` are not, because the integer would not give the same bytes back.
+//! Strings that Redis's compact encodings can store as integers, such as `b"-12"`. These encodings
+//! do not store `b"012"`, `b"+1"` or `b"-0"` as integers, because printing the integer would not
+//! give the same bytes back.
 
-/// Decimal digits of an `i64` on the stack.
+/// A buffer on the stack that formats an `i64` in decimal digits.
 pub(crate) type Decimal = itoa::Buffer;
 
-/// Digits of the longest `i64`, with its sign.
+/// Count of digits of the longest `i64`, its sign included.
 const DECIMAL_SIZE_MAX: usize = 20;
 
-/// The integer whose only decimal form is `bytes`.
+/// The integer whose canonical decimal form is `bytes`.
 pub(crate) fn canonical_i64(bytes: &[u8]) -> Option<i64> {
     let (is_negative, digits) = match bytes {
         [b'-', digits @ ..] => (true, digits),

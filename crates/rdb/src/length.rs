@@ -1,4 +1,4 @@
-//! Lengths: how many bytes or elements follow, in one to nine bytes, the high ones first.
+//! Lengths: how many bytes or elements follow. A length has one to nine bytes, big-endian.
 //!
 //! ```text
 //! 00nnnnnn                      6 bits
@@ -8,8 +8,10 @@
 //! 11eeeeee                      not a length: a string in the special encoding e
 //! ```
 //!
-//! A string is a length and as many bytes, or the special encoding: an integer of 8, 16 or 32 bits
-//! (0, 1, 2), or LZF (3), with two lengths in front: of the compressed bytes, and of the string.
+//! A string is a length and that many bytes, unless it has a special encoding. If e is 0, 1 or 2,
+//! the string is an integer of 8, 16 or 32 bits. If e is 3, the string is compressed by LZF: the
+//! length of the compressed bytes follows, then the length of the string, then the compressed
+//! bytes.
 //!
 //! (`rdbSaveLen`, `rdbLoadLenByRef`, `rdbGenericLoadStringObject` in Redis's `rdb.c`.)
 
@@ -20,7 +22,7 @@ const BITS_32: u8 = 0x80;
 /// First byte of a length in 64 bits.
 const BITS_64: u8 = 0x81;
 
-/// Set in the first byte of a string that is encoded in a special way.
+/// The two bits that are set in the first byte of a string with a special encoding.
 const SPECIAL: u8 = 0xc0;
 /// First byte of a string that is an integer of 8 bits.
 pub(crate) const STRING_INT8: u8 = SPECIAL;
@@ -28,7 +30,7 @@ pub(crate) const STRING_INT8: u8 = SPECIAL;
 pub(crate) const STRING_INT16: u8 = SPECIAL | 1;
 /// First byte of a string that is a little-endian integer of 32 bits.
 pub(crate) const STRING_INT32: u8 = SPECIAL | 2;
-/// First byte of a string that is compressed: its two sizes and the LZF bytes follow.
+/// First byte of a compressed string. Its two sizes and the LZF bytes follow.
 pub(crate) const STRING_LZF: u8 = SPECIAL | 3;
 
 /// Appends `length` in its shortest form.
@@ -55,12 +57,12 @@ pub(crate) trait Input {
     fn array<const SIZE: usize>(&mut self) -> Result<[u8; SIZE], Error>;
 }
 
-/// A string, before its bytes are read.
+/// The head of a string, in front of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StringHead {
     /// This many bytes follow.
     Plain(u64),
-    /// Nothing follows.
+    /// The string is the digits of this integer; nothing follows.
     Integer(i32),
     /// Compressed bytes follow.
     Lzf { compressed_size: u64, size: u64 },
@@ -73,7 +75,7 @@ pub(crate) fn decode(input: &mut impl Input) -> Result<u64, Error> {
     decode_behind(first, input)?.ok_or(Error::Corrupt { offset, what: "a length is expected here" })
 }
 
-/// Reads the head of a string, in front of its bytes.
+/// Reads the head of a string.
 pub(crate) fn decode_string_head(input: &mut impl Input) -> Result<StringHead, Error> {
     let offset = input.offset();
     let [first] = input.array()?;
@@ -89,7 +91,7 @@ pub(crate) fn decode_string_head(input: &mut impl Input) -> Result<StringHead, E
     })
 }
 
-/// The length that begins with `first`; `None` if it begins none.
+/// The length whose first byte is `first`; `None` if no length begins with that byte.
 fn decode_behind(first: u8, input: &mut impl Input) -> Result<Option<u64>, Error> {
     Ok(Some(match first {
         0..=0x3f => u64::from(first),

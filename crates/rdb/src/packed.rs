@@ -1,4 +1,4 @@
-//! A small collection in one piece of memory, whichever of the four layouts it has.
+//! A small collection in one piece of memory, in any of four layouts.
 
 use crate::element::Element;
 use crate::error::Malformed;
@@ -13,7 +13,7 @@ pub(crate) enum Layout {
     Zipmap,
 }
 
-/// The bytes, and a place in them.
+/// The bytes of a collection, and a place in them.
 #[derive(Clone, Debug)]
 pub(crate) struct Packed {
     bytes: Vec<u8>,
@@ -29,7 +29,7 @@ enum Cursor {
 }
 
 impl Packed {
-    /// Checks the frame; the elements are checked as they are read.
+    /// Checks the frame. Each element is checked when it is read.
     pub(crate) fn open(layout: Layout, bytes: Vec<u8>) -> Result<Self, Malformed> {
         let cursor = match layout {
             Layout::Listpack => Cursor::Listpack(listpack::Cursor::open(&bytes)?),
@@ -52,8 +52,8 @@ impl Packed {
         .transpose()
     }
 
-    /// The next element, which must exist because it belongs to the one before.
+    /// The next element. It must exist, because it completes a pair or triple.
     pub(crate) fn partner(&mut self) -> Result<Element<'_>, Malformed> {
-        self.next()?.ok_or(Malformed("a packed value ends between two that belong together"))
+        self.next()?.ok_or(Malformed("a packed value ends between elements that belong together"))
     }
 }

@@ -1,4 +1,4 @@
-//! The bytes of a file, read once, front to back, and counted into the checksum.
+//! Reads the bytes of a file once, from front to back, and adds them to the checksum.
 
 use std::io::Read;
 
@@ -8,10 +8,10 @@ use crate::integer::Decimal;
 use crate::length::{self, Input, StringHead};
 use crate::lzf::decompress;
 
-/// Bytes that are read from the reader at once.
+/// Limit of the bytes of one read from the reader.
 const BUFFER_SIZE: usize = 128 * 1024;
-/// Longest string, in bytes, that can be read whole: an element, a key or a packed collection.
-/// Redis makes no listpack larger than that, and by default no string.
+/// Limit of the bytes of a string that is read whole, such as an element, a key or a packed
+/// collection. Redis makes no larger listpack, and by default allows no longer string.
 pub const WHOLE_SIZE_MAX: u64 = 1 << 30;
 
 /// Reads from `R` in large pieces.
@@ -19,23 +19,28 @@ pub const WHOLE_SIZE_MAX: u64 = 1 << 30;
 pub(crate) struct Source<R> {
     reader: R,
     buffer: Vec<u8>,
-    /// The unread bytes of the buffer lie between here and `end`.
+    /// The unread bytes of the buffer lie between `start` and `end`.
     start: usize,
     end: usize,
-    /// From here on the buffer is not in the checksum.
+    /// The bytes of the buffer from here on are not yet in the checksum.
     unsummed: usize,
     checksum: Crc64,
     /// Where the buffer begins in the file.
     base: u64,
-    /// Compressed bytes of the string that is being read.
+    /// Memory for the compressed bytes of the string that is being read.
     compressed: Vec<u8>,
 }
 
 impl<R: Read> Source<R> {
     pub(crate) fn new(reader: R) -> Self {
+        Self::sized(reader, BUFFER_SIZE)
+    }
+
+    /// Like [`new`](Self::new), but for a reader that has at most `size` bytes.
+    pub(crate) fn sized(reader: R, size: usize) -> Self {
         Self {
             reader,
-            buffer: vec![0; BUFFER_SIZE],
+            buffer: vec![0; size.clamp(1, BUFFER_SIZE)],
             start: 0,
             end: 0,
             unsummed: 0,
@@ -71,8 +76,8 @@ impl<R: Read> Source<R> {
         }
     }
 
-    /// Those of the next `size` bytes that are in the buffer, which is refilled if it is empty: at
-    /// least one, if any is wanted.
+    /// As many of the next `size` bytes as the buffer has: at least one unless `size` is 0. Refills
+    /// the buffer if it is empty.
     fn some(&mut self, size: u64) -> Result<&[u8], Error> {
         if self.start == self.end && size > 0 {
             self.refill()?;
@@ -113,14 +118,14 @@ impl<R: Read> Source<R> {
         length::decode_string_head(self)
     }
 
-    /// A whole string. Its memory grows with what is really there.
+    /// Reads a whole string. Its memory grows as bytes arrive, whatever size the file claims.
     pub(crate) fn string(&mut self) -> Result<Vec<u8>, Error> {
         let offset = self.offset();
         let head = self.string_head()?;
         self.string_behind(head, offset)
     }
 
-    /// The whole string with that head, which began at `offset`.
+    /// The whole string with this head. The head began at `offset`.
     pub(crate) fn string_behind(
         &mut self,
         head: StringHead,
@@ -141,7 +146,7 @@ impl<R: Read> Source<R> {
                 compressed.clear();
                 self.append(compressed_size, &mut compressed)?;
                 decompress(&compressed, size as usize, &mut out).map_err(|what| what.at(offset))?;
-                // One large string should not hold its memory until the end.
+                // The memory of a large string is not kept for later strings.
                 if compressed.capacity() <= BUFFER_SIZE {
                     self.compressed = compressed;
                 }
@@ -182,11 +187,11 @@ impl<R: Read> Input for Source<R> {
     }
 }
 
-/// Refuses a string that is too long to be held as one.
+/// Refuses a string that is too long to be held whole.
 fn check_whole(size: u64, offset: u64) -> Result<(), Error> {
     if size <= WHOLE_SIZE_MAX {
         return Ok(());
     }
-    let what = format!("a string of {size} bytes where none has more than {WHOLE_SIZE_MAX}");
+    let what = format!("a string of {size} bytes, where the limit is {WHOLE_SIZE_MAX}");
     Err(Error::Unsupported { offset, what })
 }

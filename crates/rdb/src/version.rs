@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-/// The newest version of Redis's own line that is read: Redis 7.4 and 8.0.
+/// The newest RDB version of Redis that can be read. Redis 7.4 and 8.0 write it.
 const REDIS_MAX: u16 = 12;
-/// The version of Valkey 9, whose files begin with another name.
+/// The version of Valkey 9, whose files begin with `VALKEY` instead of `REDIS`.
 const VALKEY: u16 = 80;
 
 /// The version of an RDB file: 1 to 12 are Redis's, 80 is Valkey's.
@@ -12,20 +12,19 @@ const VALKEY: u16 = 80;
 pub struct Version(u16);
 
 impl Version {
-    /// What is written unless something else is asked for: Redis 7.0 reads it, and so does
-    /// everything that came later.
+    /// The version that is written by default: Redis 7.0 and everything later reads it.
     pub const DEFAULT: Self = Self(10);
     /// The oldest version that can be written: Redis 5 reads it.
     pub const WRITE_MIN: Self = Self(9);
     /// The newest version that can be written.
     pub const WRITE_MAX: Self = Self(REDIS_MAX);
 
-    /// The version of that number, if it can be written.
+    /// The version with this number, if it can be written.
     pub fn to_write(number: u16) -> Option<Self> {
         (Self::WRITE_MIN.0..=Self::WRITE_MAX.0).contains(&number).then_some(Self(number))
     }
 
-    /// The version of that number, if it can be read.
+    /// The version with this number, if it can be read.
     pub fn to_read(number: u16) -> Option<Self> {
         matches!(number, 1..=REDIS_MAX | VALKEY).then_some(Self(number))
     }
@@ -35,14 +34,20 @@ impl Version {
         self.0
     }
 
-    /// Whether it is a version of Valkey that no longer shares Redis's numbers.
+    /// Whether this version is one of Valkey's own numbering.
     pub fn is_valkey(self) -> bool {
         self.0 >= VALKEY
     }
 
-    /// Whether its last eight bytes are a checksum.
+    /// Whether the last eight bytes of a file of this version are a checksum.
     pub fn has_checksum(self) -> bool {
         self.0 >= 5
+    }
+
+    /// The type of a small set of strings. Versions that have no packed type for it write its members
+    /// one by one.
+    pub fn packed_set(self) -> ValueType {
+        if self.0 >= 11 { ValueType::SetListpack } else { ValueType::Set }
     }
 
     /// The type of a small hash that [`Encoder::packed_hash`](crate::Encoder::packed_hash) writes.
@@ -51,7 +56,7 @@ impl Version {
     }
 }
 
-/// The nine bytes that a file begins with.
+/// The nine bytes at the beginning of a file.
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_valkey() {
@@ -102,19 +107,19 @@ impl fmt::Display for Kind {
 pub enum ValueType {
     /// 0: one string.
     String,
-    /// 1: a length, and as many strings.
+    /// 1: a length, and that many strings.
     List,
-    /// 2: a length, and as many strings.
+    /// 2: a length, and that many strings.
     Set,
-    /// 3: a length, and as many members, each with a score in decimal digits.
+    /// 3: a length, and that many members, each with a score in decimal digits.
     SortedSet,
-    /// 4: a length, and as many pairs of field and value.
+    /// 4: a length, and that many pairs of field and value.
     Hash,
-    /// 5: as 3, but each score is eight bytes.
+    /// 5: as type 3, but each score is eight bytes.
     SortedSet2,
-    /// 6: a module's, of a release candidate; its end can't be found.
+    /// 6: a module's value in the form of a release candidate. The end of the value can't be found.
     ModulePreGa,
-    /// 7: a module's, in marked pieces that can be skipped.
+    /// 7: a module's value, in marked pieces that can be skipped.
     Module2,
     /// 9: a zipmap.
     HashZipmap,
@@ -126,7 +131,7 @@ pub enum ValueType {
     SortedSetZiplist,
     /// 13: a ziplist of fields and values in turn.
     HashZiplist,
-    /// 14: a length, and as many ziplists.
+    /// 14: a length, and that many ziplists.
     ListQuicklist,
     /// 15: a stream.
     Stream,
@@ -134,31 +139,32 @@ pub enum ValueType {
     HashListpack,
     /// 17: a listpack of members and scores in turn.
     SortedSetListpack,
-    /// 18: a length, and as many listpacks or single elements.
+    /// 18: a length, and that many nodes, each a listpack or a single element.
     ListQuicklist2,
-    /// 19: a stream that knows its first entry and its largest deleted one.
+    /// 19: a stream that knows its first entry and its largest deleted entry.
     Stream2,
     /// 20: a listpack of members.
     SetListpack,
     /// 21: a stream whose consumers know when they were last active.
     Stream3,
-    /// 22 in Redis: a hash whose fields expire, of a release candidate.
+    /// 22 in Redis: a hash whose fields expire, in the form of a release candidate.
     HashExpiryPreGa,
-    /// 23: the same as a listpack.
+    /// 23: like type 22 of Redis, but packed in a listpack.
     HashListpackExpiryPreGa,
     /// 24: a hash whose fields expire.
     HashExpiry,
-    /// 25: the same as a listpack of fields, values and times in turn.
+    /// 25: like type 24, but packed in a listpack of fields, values and times in turn.
     HashListpackExpiry,
     /// 22 in Valkey: a hash whose fields expire.
     ValkeyHashExpiry,
 }
 
 impl ValueType {
-    /// The type of that code in a file of that version.
+    /// The type with this code in a file of `version`.
     ///
-    /// Versions say little about which types a file may hold: release candidates wrote new types
-    /// under the old number. They decide only where two servers gave one code to two types.
+    /// The version does not restrict the types, because release candidates wrote new types under
+    /// the old version number. The version matters only for codes that mean different types in
+    /// Redis and Valkey.
     pub fn from_code(code: u8, version: Version) -> Option<Self> {
         Some(match code {
             0 => Self::String,
@@ -249,19 +255,21 @@ impl ValueType {
     }
 }
 
-/// Bytes in the place of a type that mean something else. (`RDB_OPCODE_` in `rdb.h`.)
+/// Bytes that come in the place of a type and mean something else. (`RDB_OPCODE_` in `rdb.h`.)
 pub mod opcode {
-    /// Valkey: hash slots of a cluster that are being imported. A name, and ranges.
+    /// Valkey: hash slots of a cluster that are being imported. A name and ranges of slots follow.
     pub const SLOT_IMPORT: u8 = 243;
-    /// Sizes of a cluster's hash slot: its number, its keys, those that expire.
+    /// Sizes of a cluster's hash slot: the slot's number, the count of its keys, and the count of
+    /// its keys that expire.
     pub const SLOT_INFO: u8 = 244;
     /// The source of a library of functions, as a string.
     pub const FUNCTION: u8 = 245;
-    /// The same of a release candidate, which nobody reads any more.
+    /// A library of functions in the form of a release candidate. No server reads this form any
+    /// more.
     pub const FUNCTION_PRE_GA: u8 = 246;
-    /// A module's data beside the keys.
+    /// A module's data that is not the value of a key.
     pub const MODULE_AUX: u8 = 247;
-    /// Seconds for which the next key was not used, as a length.
+    /// Seconds since the next key was last used, as a length.
     pub const IDLE: u8 = 248;
     /// How often the next key is used: one byte, logarithmic.
     pub const FREQ: u8 = 249;

@@ -1,4 +1,4 @@
-//! A whole file, written front to back.
+//! Writes a whole file from front to back.
 
 use std::io::Write;
 
@@ -7,10 +7,11 @@ use crate::encode::Encoder;
 use crate::error::Error;
 use crate::version::Version;
 
-/// Bytes that are collected before they go to the sink.
+/// Once the encoder holds this many bytes, its bytes are written to the sink.
 const BUFFER_SIZE: usize = 256 * 1024;
 
-/// Writes a file: first its header, then what an [`Encoder`] makes, last its checksum.
+/// Writes a file: first its header, then the bytes that an [`Encoder`] makes, and last its
+/// checksum.
 ///
 /// ```
 /// use slimio_rdb::{Attributes, FileReader, FileWriter, Item, Value, ValueType, Version};
@@ -34,7 +35,7 @@ const BUFFER_SIZE: usize = 256 * 1024;
 /// # Ok::<(), slimio_rdb::Error>(())
 /// ```
 ///
-/// Nothing is durable until the owner of the sink has made it so.
+/// The file is not durable until the owner of the sink makes it durable.
 #[derive(Debug)]
 pub struct FileWriter<W> {
     sink: W,
@@ -49,23 +50,23 @@ impl<W: Write> FileWriter<W> {
         Self::with(sink, Encoder::new(version))
     }
 
-    /// Begins a file with a given encoder, for example one that does not compress. Its bytes are
-    /// discarded.
+    /// Begins a file with a given encoder, for example with an encoder that does not compress.
+    /// Bytes that the encoder already holds are discarded.
     pub fn with(sink: W, mut encoder: Encoder) -> Result<Self, Error> {
         encoder.clear();
         encoder.raw(encoder.version().to_string().as_bytes());
         Ok(Self { sink, encoder, checksum: Some(Crc64::new()), written: 0 })
     }
 
-    /// Leaves the checksum out: zero stands in its place, which readers understand.
+    /// Writes zero instead of the checksum; readers take the zero as "no checksum".
     #[must_use]
     pub fn without_checksum(mut self) -> Self {
         self.checksum = None;
         self
     }
 
-    /// The encoder that appends to the file. Memory is bounded by what is appended between two
-    /// calls.
+    /// The encoder that appends to the file. The encoder holds at most 256 KiB, plus the bytes that
+    /// are appended between two calls of this function.
     pub fn encoder(&mut self) -> Result<&mut Encoder, Error> {
         if self.encoder.size() >= BUFFER_SIZE {
             self.write_out()?;
@@ -73,18 +74,18 @@ impl<W: Write> FileWriter<W> {
         Ok(&mut self.encoder)
     }
 
-    /// Appends what another encoder made, for the same version.
+    /// Appends bytes that another encoder made for the same version.
     pub fn encoded(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.write_out()?;
         Self::put(&mut self.sink, &mut self.checksum, &mut self.written, bytes)
     }
 
-    /// Bytes of the file so far.
+    /// Size in bytes of the file so far.
     pub fn size(&self) -> u64 {
         self.written + self.encoder.size() as u64
     }
 
-    /// Ends the file and flushes the sink, which is given back.
+    /// Ends the file, flushes the sink, and returns it.
     pub fn finish(mut self) -> Result<W, Error> {
         self.encoder.eof();
         self.write_out()?;

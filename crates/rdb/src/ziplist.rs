@@ -1,4 +1,4 @@
-//! Ziplist: the predecessor of the listpack, up to version 9.
+//! Ziplist: the predecessor of the listpack, used up to version 9.
 //!
 //! ```text
 //! | size: u32 | offset of the last element: u32 | count: u16 | element ... | 0xff |
@@ -13,8 +13,8 @@
 //! 11110001..=11111101          integer 0..=12
 //! ```
 //!
-//! The size before is one byte, or 0xfe and a `u32`. A `count` of 65535 says that there may be
-//! more. (`ziplist.c` in Redis.)
+//! The size of the element before is one byte, or 0xfe and a `u32`. A `count` of 65535 means that
+//! there are 65535 elements or more. (`ziplist.c` in Redis.)
 
 use crate::cursor::{self, COUNT_UNKNOWN, CUT, END, Elements};
 use crate::element::Element;
@@ -23,7 +23,7 @@ use crate::integer::canonical_i64;
 use crate::listpack::{bits_of, signed};
 
 const HEADER_SIZE: usize = 10;
-/// Says that the size before is in the four bytes that follow.
+/// This byte means that the size of the element before is in the next four bytes.
 const LARGE_BEFORE: u8 = 0xfe;
 
 const STRING_32: u8 = 0x80;
@@ -32,13 +32,13 @@ const INTEGER_32: u8 = 0xd0;
 const INTEGER_64: u8 = 0xe0;
 const INTEGER_24: u8 = 0xf0;
 const INTEGER_8: u8 = 0xfe;
-/// The form of 0; twelve more follow.
+/// The form of the integer 0. The forms of the integers 1 to 12 are the numbers after it.
 const SMALL_MIN: u8 = 0xf1;
 const SMALL_MAX: u8 = 0xfd;
-/// Longer strings are not tried as integers.
+/// Size in bytes of the longest string that may be stored as an integer.
 const DIGITS_MAX: usize = 31;
 
-/// Builds a ziplist, and can be used again for the next.
+/// Builds a ziplist. The writer can be used again for the next ziplist.
 #[derive(Clone, Debug)]
 pub struct ZiplistWriter {
     bytes: Vec<u8>,
@@ -54,22 +54,22 @@ impl Default for ZiplistWriter {
 }
 
 impl ZiplistWriter {
-    /// An empty one.
+    /// An empty writer.
     pub fn new() -> Self {
         Self { bytes: vec![0; HEADER_SIZE], len: 0, last: HEADER_SIZE }
     }
 
-    /// Starts over; the memory is kept.
+    /// Begins a new ziplist. Keeps the allocated memory.
     pub fn clear(&mut self) {
         self.bytes.truncate(HEADER_SIZE);
         self.len = 0;
         self.last = HEADER_SIZE;
     }
 
-    /// Appends a string; one that is an integer's decimal form becomes that integer.
+    /// Appends a string. If the string is the decimal form of an integer, that integer is appended.
     ///
     /// # Panics
-    /// When the string has 4 GiB or more.
+    /// If the string has 4 GiB or more.
     pub fn push(&mut self, string: &[u8]) {
         let before = self.bytes.len() - self.last;
         self.last = self.bytes.len();
@@ -115,10 +115,11 @@ impl ZiplistWriter {
         self.bytes.extend_from_slice(string);
     }
 
-    /// The whole ziplist. More can be appended afterwards only once it is cleared.
+    /// Ends the ziplist and returns it. [`clear`](Self::clear) the writer before appending to it
+    /// again.
     ///
     /// # Panics
-    /// When it has 4 GiB or more, which the format cannot say.
+    /// If the ziplist has 4 GiB or more, which the format does not allow.
     pub fn finish(&mut self) -> &[u8] {
         self.bytes.push(END);
         let size = u32::try_from(self.bytes.len()).expect("a ziplist has less than 4 GiB");
@@ -138,7 +139,7 @@ pub struct Ziplist<'a> {
 }
 
 impl<'a> Ziplist<'a> {
-    /// Checks the frame; the elements are checked as they are read.
+    /// Checks the frame. Each element is checked when it is read.
     pub fn open(bytes: &'a [u8]) -> Result<Self, Malformed> {
         Cursor::open(bytes).map(|cursor| Self { bytes, cursor })
     }
@@ -173,7 +174,9 @@ impl Elements for ZiplistElements {
             behind = after;
         }
         if before != self.before {
-            return Err(Malformed("an element of a ziplist is wrong about the one before"));
+            return Err(Malformed(
+                "an element of a ziplist states a wrong size for the one before",
+            ));
         }
         let (&form, behind) = behind.split_first().ok_or(Malformed(CUT))?;
         let (element, behind) = element(form, behind)?;
@@ -182,7 +185,7 @@ impl Elements for ZiplistElements {
     }
 }
 
-/// The element of that form, and what is behind it.
+/// The element with this form, and the bytes after the element.
 fn element(form: u8, behind: &[u8]) -> Result<(Element<'_>, &[u8]), Malformed> {
     let string = |skip: usize, size: usize| {
         let (bytes, rest) = behind

@@ -4,14 +4,14 @@
 //! | count | size | field | size | free | value | free bytes | ... | 0xff |
 //! ```
 //!
-//! A size is one byte, or 0xfe and a little-endian `u32`. A `count` from 254 on says nothing.
+//! A size is one byte, or 0xfe and a little-endian `u32`. A `count` of 254 or more means "unknown".
 //! (`zipmap.c` in Redis.)
 
 use crate::element::Element;
 use crate::error::Malformed;
 
 const END: u8 = 0xff;
-/// Says that the size is in the four bytes that follow.
+/// This byte means that the size is in the next four bytes.
 const LARGE: u8 = 0xfe;
 const CUT: &str = "a zipmap is cut off";
 
@@ -19,21 +19,22 @@ const CUT: &str = "a zipmap is cut off";
 #[derive(Clone, Debug)]
 pub(crate) struct Cursor {
     at: usize,
-    /// Pairs that are still to come, if the header says.
+    /// Count of the pairs that are still to come, if the header states the count of pairs.
     expected: Option<u8>,
     is_value_next: bool,
     is_done: bool,
 }
 
 impl Cursor {
-    /// In front of the first field.
+    /// The place in front of the first field.
     pub(crate) fn open(bytes: &[u8]) -> Result<Self, Malformed> {
         let (&count, _) = bytes.split_first().ok_or(Malformed("a zipmap is empty"))?;
         let expected = (count < LARGE).then_some(count);
         Ok(Self { at: 1, expected, is_value_next: false, is_done: false })
     }
 
-    /// The next field or value of `bytes`, which must be those that this was opened on.
+    /// The next field or value of `bytes`, which must be the bytes that [`open`](Self::open) was
+    /// given.
     pub(crate) fn next<'a>(&mut self, bytes: &'a [u8]) -> Option<Result<Element<'a>, Malformed>> {
         if self.is_done {
             return None;
@@ -47,7 +48,7 @@ impl Cursor {
         let (&first, mut behind) = rest.split_first().ok_or(Malformed(CUT))?;
         if first == END {
             if !behind.is_empty() || self.is_value_next {
-                return Err(Malformed("a zipmap ends before its end"));
+                return Err(Malformed("a zipmap has its end mark too early"));
             }
             if !matches!(self.expected, None | Some(0)) {
                 return Err(Malformed("a zipmap has fewer fields than it says"));

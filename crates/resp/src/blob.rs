@@ -4,17 +4,18 @@
 //! | piece 0: BLOB_PIECE_SIZE | piece 1: BLOB_PIECE_SIZE | ... | last: 1..=BLOB_PIECE_SIZE |
 //! ```
 //!
-//! Every piece but the last is exactly full, so an offset finds its piece by division. Pieces are
-//! shared, not copied, when the string is cloned, sent or captured by a snapshot. A later change of
-//! the string copies only the piece that it touches.
+//! Every piece except the last is exactly full, so a division finds the piece in which an offset
+//! lies. Pieces are shared, not copied, when the string is cloned, sent or captured for a snapshot.
+//! A later change of the string copies only the piece that it touches.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-/// Size in bytes of every piece of a [`Blob`] but the last.
+/// Size in bytes of every piece of a [`Blob`] except the last.
 pub const BLOB_PIECE_SIZE: usize = 256 * 1024;
 
-/// One piece of a large string. Cheap to clone; copied only when changed while shared.
+/// One piece of a large string. It is cheap to clone, and is copied only if it is changed while it
+/// is shared.
 pub type Piece = Arc<Vec<u8>>;
 
 /// A string held in pieces of [`BLOB_PIECE_SIZE`] bytes.
@@ -24,12 +25,12 @@ pub struct Blob {
     size: usize,
 }
 
-/// Part of a piece: one contiguous stretch of a [`Blob`].
+/// Part of a piece, as one contiguous stretch of a [`Blob`].
 #[derive(Clone, Debug)]
 pub struct BlobPart {
-    /// The piece, shared.
+    /// The piece. It is shared, not copied.
     pub piece: Piece,
-    /// The range of its bytes.
+    /// The range of the piece's bytes.
     pub range: Range<usize>,
 }
 
@@ -49,14 +50,14 @@ impl Blob {
 
     /// Takes pieces over without copying them.
     ///
-    /// Panics unless every piece but the last holds exactly [`BLOB_PIECE_SIZE`] bytes and the last
-    /// holds at least one and no more than that.
+    /// Panics if a piece other than the last does not hold exactly [`BLOB_PIECE_SIZE`] bytes, or if
+    /// the last piece is empty or longer than that.
     pub fn from_pieces(pieces: Vec<Piece>) -> Self {
         let size = pieces.iter().map(|piece| piece.len()).sum();
         if let Some((last, full)) = pieces.split_last() {
             assert!(
                 full.iter().all(|piece| piece.len() == BLOB_PIECE_SIZE),
-                "a piece in the middle"
+                "only the last piece may be short"
             );
             assert!((1..=BLOB_PIECE_SIZE).contains(&last.len()), "the last piece");
         }
@@ -78,21 +79,22 @@ impl Blob {
         self.size
     }
 
-    /// Whether there is not a single byte.
+    /// Whether the string is empty.
     pub fn is_empty(&self) -> bool {
         self.size == 0
     }
 
-    /// The contiguous stretches that make up `range`, in order, borrowed.
+    /// Borrows the contiguous stretches that make up `range`, in order.
     ///
-    /// Panics if `range` reaches behind the end.
+    /// Panics if `range` extends past the end.
     pub fn chunks(&self, range: Range<usize>) -> impl Iterator<Item = &[u8]> {
         self.ranges(range).map(|(index, within)| &self.pieces[index][within])
     }
 
-    /// The contiguous stretches that make up `range`, in order, sharing the pieces.
+    /// The contiguous stretches that make up `range`, in order. Each stretch shares its piece with
+    /// the string.
     ///
-    /// Panics if `range` reaches behind the end.
+    /// Panics if `range` extends past the end.
     pub fn parts(&self, range: Range<usize>) -> impl Iterator<Item = BlobPart> {
         self.ranges(range)
             .map(|(index, range)| BlobPart { piece: Arc::clone(&self.pieces[index]), range })
@@ -106,14 +108,14 @@ impl Blob {
         }
     }
 
-    /// The whole string in one piece of memory. Meant for small strings.
+    /// The whole string, copied into contiguous memory. Meant for small strings.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.copy_to(0..self.size, &mut out);
         out
     }
 
-    /// Appends `bytes`. Touches the last piece and new ones, never the others.
+    /// Appends `bytes`. Only the last piece is touched, and new pieces are added.
     pub fn append(&mut self, mut bytes: &[u8]) {
         self.size += bytes.len();
         if let Some(last) = self.pieces.last_mut() {
@@ -129,10 +131,11 @@ impl Blob {
         self.pieces.extend(bytes.chunks(BLOB_PIECE_SIZE).map(|chunk| Arc::new(chunk.to_vec())));
     }
 
-    /// Writes `bytes` over what is at `offset`, growing the string with zeros up to `offset` and
-    /// with `bytes` behind its end. Touches only the pieces written to.
+    /// Overwrites the string from `offset` on, and extends it if `bytes` reach past its end. If
+    /// `offset` is past the end, the gap is filled with zeros. Only the pieces that are written to
+    /// are touched.
     ///
-    /// The zeros of whole pieces are one shared piece, so a far offset costs no memory.
+    /// All whole pieces of a gap share one piece of zeros, so a large gap costs hardly any memory.
     pub fn write_at(&mut self, offset: usize, bytes: &[u8]) {
         self.grow_zeroed(offset);
         let over = bytes.len().min(self.size - offset);
@@ -146,7 +149,7 @@ impl Blob {
         self.append(&bytes[over..]);
     }
 
-    /// Grows the string with zeros to `size` bytes; does nothing if it is as long already.
+    /// Extends the string with zeros to `size` bytes, unless it is that long already.
     fn grow_zeroed(&mut self, size: usize) {
         static ZEROS: OnceLock<Piece> = OnceLock::new();
 
@@ -173,9 +176,9 @@ impl Blob {
         }
     }
 
-    /// Piece index and range within the piece of every stretch of `range`.
+    /// For every stretch of `range`, the index of its piece and the range within that piece.
     fn ranges(&self, range: Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
-        assert!(range.end <= self.size, "range behind the end of a blob");
+        assert!(range.end <= self.size, "range past the end of a blob");
         let Range { start, end } = range;
         let pieces = if start < end {
             start / BLOB_PIECE_SIZE..(end - 1) / BLOB_PIECE_SIZE + 1
@@ -189,10 +192,11 @@ impl Blob {
     }
 }
 
-/// Makes room in a piece for `more` bytes: twice its length, so that many small appends cost little
-/// each, but never more than a full piece.
+/// Makes room in a piece for `more` bytes. If the piece must grow, its capacity becomes at least
+/// twice its length, so that each of many small appends costs little. The capacity never exceeds a
+/// full piece.
 ///
-/// Panics if the piece would be longer than that.
+/// Panics if the bytes do not fit in a full piece.
 pub fn reserve_in_piece(piece: &mut Vec<u8>, more: usize) {
     let needed = piece.len() + more;
     assert!(needed <= BLOB_PIECE_SIZE, "more than a piece");

@@ -1,4 +1,4 @@
-//! Receives a large string right into its pieces.
+//! Receives a large string directly into its pieces.
 
 use std::sync::Arc;
 
@@ -6,18 +6,19 @@ use crate::blob::{BLOB_PIECE_SIZE, Blob, Piece};
 
 /// A [`Blob`] of known size that is being received.
 ///
-/// Memory is taken one piece at a time, as bytes arrive: a client that claims 512 MB and sends
-/// nothing holds one piece.
+/// Memory is taken one piece at a time, as bytes arrive. So if a client announces 512 MB and sends
+/// nothing, at most one piece is allocated.
 ///
-/// Bytes come in by [`extend`](Self::extend), or by lending out the piece that is being filled:
-/// [`take_buffer`](Self::take_buffer), receive behind its length, [`put_buffer`](Self::put_buffer).
+/// [`extend`](Self::extend) copies bytes in. To receive without a copy, take the piece that is
+/// being filled with [`take_buffer`](Self::take_buffer), append to it, and return it with
+/// [`put_buffer`](Self::put_buffer).
 #[derive(Debug)]
 pub struct BlobBuilder {
     /// Pieces that are full.
     pieces: Vec<Piece>,
     /// The piece being filled; empty while it is lent out.
     current: Vec<u8>,
-    /// Bytes received so far, in full pieces and in the one being filled.
+    /// Number of bytes received so far, in full pieces and in the piece being filled.
     received: usize,
     size: usize,
 }
@@ -28,17 +29,18 @@ impl BlobBuilder {
         Self { pieces: Vec::new(), current: Vec::new(), received: 0, size }
     }
 
-    /// Bytes still to come.
+    /// Number of bytes still to come.
     pub fn remaining(&self) -> usize {
         self.size - self.received
     }
 
-    /// Bytes that still fit in the piece being filled: the most to receive next.
+    /// Number of bytes that may be received next. These are the bytes that still fit in the piece
+    /// being filled, but no more than are still to come.
     pub fn wanted(&self) -> usize {
         self.remaining().min(BLOB_PIECE_SIZE - self.received % BLOB_PIECE_SIZE)
     }
 
-    /// Copies bytes in, as many as are still to come; returns how many it took.
+    /// Copies bytes in, but no more than are still to come. Returns how many were copied.
     pub fn extend(&mut self, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(self.remaining());
         let mut rest = &bytes[..taken];
@@ -52,8 +54,8 @@ impl BlobBuilder {
         taken
     }
 
-    /// Lends out the piece being filled. Its capacity holds [`wanted`](Self::wanted) more bytes
-    /// behind its length. It must be put back before anything else is called.
+    /// Lends out the piece being filled, which has capacity for [`wanted`](Self::wanted) more
+    /// bytes. The piece must be put back before anything else is called.
     pub fn take_buffer(&mut self) -> Vec<u8> {
         if self.current.capacity() == 0 {
             self.current = Vec::with_capacity(self.wanted());
@@ -61,9 +63,9 @@ impl BlobBuilder {
         std::mem::take(&mut self.current)
     }
 
-    /// Takes the piece back, longer by what was received.
+    /// Takes the piece back, with the received bytes appended.
     ///
-    /// Panics if it shrank, or grew by more than was wanted.
+    /// Panics if the piece shrank, or grew by more than was wanted.
     pub fn put_buffer(&mut self, buffer: Vec<u8>) {
         let before = self.received % BLOB_PIECE_SIZE;
         assert!(buffer.len() >= before, "a piece came back shorter");

@@ -1,7 +1,7 @@
 //! Doubles as Redis writes them.
 
-/// Appends `value` with 17 significant digits in the shortest of the two notations, as C's
-/// `%.17g` does; infinities are `inf` and `-inf`, and what is not a number is `nan`.
+/// Appends `value` with up to 17 significant digits, in decimal or exponential notation, as C's
+/// `%.17g` does. Infinities are `inf` and `-inf`, and NaN is `nan`.
 pub fn format_double(value: f64, out: &mut Vec<u8>) {
     const PRECISION: i32 = 17;
     if value.is_nan() {
@@ -25,7 +25,7 @@ pub fn format_double(value: f64, out: &mut Vec<u8>) {
     }
 }
 
-/// Cuts the zeros at the end of a fraction, and the point with the last of them.
+/// Removes the trailing zeros of a fraction, and the decimal point if no digit is left after it.
 fn trim_zeros(text: &str) -> &str {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { text }
 }

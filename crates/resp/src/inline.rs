@@ -1,13 +1,14 @@
-//! Requests in the form of words in a line, as a person types them.
+//! Inline requests: words on a line, as a person types them.
 
 use crate::blob::Blob;
 use crate::request::Request;
 
-/// Splits `line` into the words of `request` by Redis's rules of quoting: `"…"` knows `\n \r \t \b
-/// \a \xHH` and takes any other escaped character for itself; `'…'` knows `\'`; a closing quote
-/// ends its word. A zero byte ends the line. `None` if a quote is not closed as it should.
+/// Splits `line` into words by Redis's rules of quoting, and adds the words to `request`. `"…"`
+/// allows the escapes `\n \r \t \b \a \xHH`, and any other escaped character stands for itself.
+/// `'…'` allows only `\'`. After a closing quote, the word must end. A zero byte ends the line.
+/// Returns `None` if a quote is not closed, or is closed within a word.
 ///
-/// Words without quotes stay where they are; the others are copied.
+/// Words without quotes become ranges of the line; words with quotes are copied.
 pub(crate) fn split(line: &[u8], request: &mut Request) -> Option<()> {
     let line = line.split(|&byte| byte == 0).next().unwrap_or_default();
     let mut position = 0;
@@ -33,7 +34,7 @@ pub(crate) fn split(line: &[u8], request: &mut Request) -> Option<()> {
     }
 }
 
-/// The word at `start`, parts of which are quoted, and where it ends.
+/// Reads the word at `start`, of which some parts are quoted. Returns the word and where it ends.
 fn quoted_word(line: &[u8], start: usize) -> Option<(Vec<u8>, usize)> {
     let mut word = Vec::new();
     let mut position = start;
@@ -55,8 +56,8 @@ fn quoted_word(line: &[u8], start: usize) -> Option<(Vec<u8>, usize)> {
     Some((word, position))
 }
 
-/// Appends what stands between two quotes. `position` is behind the first quote, the result behind
-/// the second.
+/// Appends the text between two quotes. `position` is the position after the opening quote. Returns
+/// the position after the closing quote.
 fn quotation(line: &[u8], mut position: usize, quote: u8, word: &mut Vec<u8>) -> Option<usize> {
     loop {
         let byte = *line.get(position)?;
@@ -97,7 +98,7 @@ fn hex(byte: Option<&u8>) -> Option<u8> {
     char::from(*byte?).to_digit(16).map(|digit| digit as u8)
 }
 
-/// C's `isspace`: also the vertical tab.
+/// As C's `isspace`, which includes the vertical tab.
 fn is_space(byte: u8) -> bool {
     byte.is_ascii_whitespace() || byte == 0x0b
 }

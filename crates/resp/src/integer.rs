@@ -1,7 +1,7 @@
 //! Integers as Redis reads and writes them.
 
-/// Reads an integer as strictly as Redis: only the one spelling that printing it again would give.
-/// No sign `+`, no leading zeros, no spaces, no `-0`.
+/// Reads an integer as strictly as Redis does. Only the canonical spelling is allowed: no sign `+`,
+/// no leading zeros, no spaces, no `-0`.
 pub fn parse_i64(bytes: &[u8]) -> Option<i64> {
     let (negative, digits) = match bytes {
         [b'-', digits @ ..] => (true, digits),
@@ -18,7 +18,7 @@ pub fn parse_i64(bytes: &[u8]) -> Option<i64> {
         if digit > 9 {
             return None;
         }
-        // At most 19 digits: cannot overflow a u64.
+        // This cannot overflow a u64, because there are at most 19 digits.
         magnitude = magnitude * 10 + u64::from(digit);
     }
     if negative { 0i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }

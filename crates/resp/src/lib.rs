@@ -1,12 +1,14 @@
-//! RESP2 and RESP3: bytes to requests, replies to bytes. No sockets, no keys.
+//! RESP2 and RESP3. This crate parses bytes into requests, and writes replies as bytes. It knows
+//! neither sockets nor keys.
 //!
 //! A connection's unconsumed bytes go into a [`Parser`], which keeps its place between calls and
-//! names the arguments as ranges of those bytes: nothing is copied. An argument that is large is
-//! the exception: the parser asks for it as a [`Blob`], so that it is received right into the
-//! memory it will live in. Replies are written into a [`ReplyBuf`], where large strings are
-//! spliced in by reference.
+//! returns the arguments as ranges of those bytes, so that nothing is copied. Large arguments are
+//! the exception. The parser asks for them as a [`Blob`], so that they are received directly into
+//! their final memory. Replies are written into a [`ReplyBuf`], where large strings are spliced in
+//! by reference.
 //!
-//! Nothing here allocates from a length that a client merely claimed.
+//! A length that a client announces never decides how much memory is allocated. Memory is allocated
+//! as the bytes arrive.
 //!
 //! ```
 //! use slimio_resp::{Limits, Parser, Protocol, ReplyBuf, Step};
@@ -18,7 +20,7 @@
 //! let args = parser.request().args(received);
 //! assert!(args.get(0).is("get"));
 //! assert_eq!(&args.bytes(1)[..], b"key");
-//! // The next request has not arrived whole.
+//! // The next request is incomplete.
 //! assert_eq!(parser.step(&received[22..], &Limits::default()), Step::NeedMore);
 //!
 //! let mut reply = ReplyBuf::new(Protocol::Resp3);
@@ -26,6 +28,7 @@
 //! assert_eq!(reply.segments(0..reply.len()).next(), Some(&b"_\r\n"[..]));
 //! ```
 
+mod ahead;
 mod blob;
 mod builder;
 mod double;
@@ -36,6 +39,7 @@ mod reply;
 mod request;
 mod scan;
 
+pub use ahead::first_args;
 pub use blob::{BLOB_PIECE_SIZE, Blob, BlobPart, Piece, reserve_in_piece};
 pub use builder::BlobBuilder;
 pub use double::format_double;

@@ -8,28 +8,29 @@ use crate::integer::parse_i64;
 use crate::reply::ReplyBuf;
 use crate::request::Request;
 
-/// Size in bytes from which an argument is asked for as a [`Blob`] instead of being left in the
-/// connection's buffer.
+/// An argument of at least this many bytes is asked for as a [`Blob`]. A shorter argument is left
+/// in the connection's buffer.
 pub const LARGE_ARG_SIZE_MIN: usize = 32 * 1024;
 
-/// Most arguments that one request may have.
+/// How many arguments one request may have.
 pub const REQUEST_ARGS_MAX: usize = i32::MAX as usize;
 
-/// Longest line, in bytes: an inline request, or the line that announces a count or a length.
+/// Size in bytes of the longest line that is allowed. A line is an inline request, or it announces
+/// a count or a length.
 const LINE_SIZE_MAX: usize = 64 * 1024;
 
-/// Most arguments of a request before authentication.
+/// How many arguments a request may have before the client has authenticated.
 const UNAUTHENTICATED_ARGS_MAX: i64 = 10;
 
-/// Longest argument, in bytes, before authentication.
+/// Size in bytes of the longest argument that is allowed before the client has authenticated.
 const UNAUTHENTICATED_ARG_SIZE_MAX: i64 = 16 * 1024;
 
 /// What a client may send at this moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Longest argument in bytes (`proto-max-bulk-len`).
+    /// Size in bytes of the longest argument (`proto-max-bulk-len`).
     pub arg_size_max: usize,
-    /// Whether the client has still to authenticate: then only little is read from it.
+    /// Whether the client still has to authenticate. Until then only small requests are allowed.
     pub unauthenticated: bool,
 }
 
@@ -42,50 +43,51 @@ impl Default for Limits {
 /// The result of parsing the bytes so far.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A request is complete: [`Parser::request`] names its arguments within the bytes given. When
-    /// it has been run, the first `consumed` bytes are to be dropped. It may be without arguments
-    /// (an empty line): then nothing is run and nothing replied.
+    /// A request is complete. [`Parser::request`] returns its arguments as ranges of the given
+    /// bytes. After running the request, drop the first `consumed` bytes. A request without
+    /// arguments (an empty line) is neither run nor replied to.
     Complete {
-        /// Bytes that the request took.
+        /// Number of bytes that the request took.
         consumed: usize,
     },
-    /// The request goes on in bytes still to come. Call again with the same bytes and more.
+    /// The request is incomplete. Call [`Parser::step`] again with the same bytes, followed by more
+    /// bytes.
     NeedMore,
-    /// The next argument is large: `size` bytes that begin at `header_end`. Move what is there of
-    /// them into a [`BlobBuilder`](crate::BlobBuilder), cut it out of the buffer, receive the rest
-    /// into the builder, then call [`Parser::supply_large`] and go on: what follows the argument
-    /// is expected at `header_end`.
+    /// The next argument is large. It has `size` bytes that begin at `header_end`. Move the bytes
+    /// that have arrived already from the buffer into a [`BlobBuilder`](crate::BlobBuilder), and
+    /// receive the rest into the builder. Then call [`Parser::supply_large`], and continue with a
+    /// buffer in which the bytes that follow the argument begin at `header_end`.
     Large {
         /// Length of the argument in bytes.
         size: usize,
-        /// Where it begins.
+        /// Where the argument begins.
         header_end: usize,
     },
     /// The bytes break the protocol. [Reply](ProtocolError::write), read nothing more from the
-    /// client, and close the connection when the reply has left.
+    /// client, and close the connection once the reply has been sent.
     Error(ProtocolError),
 }
 
 /// How the bytes broke the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolError {
-    /// The line with the count of arguments does not end.
+    /// The line with the count of arguments is too long.
     CountLineTooLong,
-    /// The count of arguments is no number, or too large.
+    /// The count of arguments is not a number, or too large.
     InvalidCount,
-    /// More arguments than a client may send before it authenticates.
+    /// There are more arguments than a client may send before it authenticates.
     UnauthenticatedCount,
-    /// The line with the length of an argument does not end.
+    /// The line with the length of an argument is too long.
     LengthLineTooLong,
-    /// Something else where the length of an argument should be.
+    /// This byte came instead of the `$` before the length of an argument.
     ExpectedLength(u8),
-    /// The length of an argument is no number, negative, or above the limit.
+    /// The length of an argument is negative, above the limit, or not a number.
     InvalidLength,
-    /// A longer argument than a client may send before it authenticates.
+    /// An argument is longer than a client may send before it authenticates.
     UnauthenticatedLength,
-    /// An inline request does not end.
+    /// The line of an inline request is too long.
     InlineTooLong,
-    /// An inline request has a quote that is not closed, or closed in the middle of a word.
+    /// An inline request has a quote that is not closed, or that is closed in the middle of a word.
     UnbalancedQuotes,
 }
 
@@ -99,7 +101,7 @@ impl ProtocolError {
     pub fn write(self, reply: &mut ReplyBuf) {
         let mut text = self.reply().into_bytes();
         if let Self::ExpectedLength(byte) = self {
-            // The byte as it came: it need not be a character.
+            // The byte is sent unescaped, even if it is not a character.
             text = [b"ERR Protocol error: expected '$', got '", &[byte][..], b"'"].concat();
         }
         reply.error_bytes(&text);
@@ -124,15 +126,15 @@ impl fmt::Display for ProtocolError {
     }
 }
 
-/// Reads requests from a connection's bytes. One per connection; keeps its place between calls, so
-/// that a request which arrives in many parts is not read again from its start.
+/// Reads requests from a connection's bytes. Each connection has its own parser, which keeps its
+/// place between calls. So a request that arrives in many parts is not read again from its start.
 #[derive(Debug, Default)]
 pub struct Parser {
     request: Request,
     state: State,
-    /// Where to go on, from the start of the request.
+    /// Where to continue in the buffer.
     position: usize,
-    /// Arguments still to come.
+    /// Number of arguments still to come.
     missing: usize,
     /// The large argument that was asked for.
     supplied: Option<Blob>,
@@ -140,12 +142,13 @@ pub struct Parser {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// Nothing of the request has been read, or a part of an inline request without its end.
+    /// Nothing of the request has been parsed. The request may be inline, and its end has not
+    /// arrived.
     #[default]
     Start,
-    /// The next thing is the length of an argument.
+    /// The length of an argument comes next.
     Length,
-    /// The next thing is an argument of this many bytes.
+    /// An argument of this many bytes comes next.
     Arg(usize),
     /// A large argument was asked for and has to be supplied before anything else.
     Large(usize),
@@ -155,7 +158,7 @@ enum State {
 
 /// The result of looking for a line.
 enum Line {
-    /// The line without its end lies before this position; the next one begins two behind it.
+    /// The line ends at this position with `\r\n`; the next line begins two bytes later.
     End(usize),
     Incomplete,
     TooLong,
@@ -167,8 +170,8 @@ impl Parser {
         Self::default()
     }
 
-    /// Reads on. `buffer` begins where the request begins: with the bytes that earlier calls for
-    /// this request have seen, less the large arguments that were cut out.
+    /// Continues parsing. `buffer` begins with the bytes that earlier calls for this request have
+    /// seen, except large arguments and [sealed](Self::seal) bytes.
     ///
     /// Panics if a large argument that was asked for has not been supplied.
     pub fn step(&mut self, buffer: &[u8], limits: &Limits) -> Step {
@@ -183,7 +186,7 @@ impl Parser {
 
     /// Hands over the argument that [`Step::Large`] asked for.
     ///
-    /// Panics if none was asked for, or one of another size.
+    /// Panics if no argument was asked for, or if an argument of another size was asked for.
     pub fn supply_large(&mut self, blob: Blob) {
         assert_eq!(self.state, State::Large(blob.size()), "a large argument nobody asked for");
         self.supplied = Some(blob);
@@ -194,23 +197,25 @@ impl Parser {
         &self.request
     }
 
-    /// Bytes of the buffer whose arguments are complete, while a request that is not inline is
-    /// incomplete: they may be [sealed](Self::seal).
+    /// How many bytes at the start of the buffer may be [sealed](Self::seal). If a request is
+    /// incomplete and not inline, these are the bytes of the request that have been parsed.
+    /// Otherwise, the number is 0.
     pub fn sealable(&self) -> usize {
         if self.missing > 0 { self.position } else { 0 }
     }
 
-    /// Keeps the first bytes of the buffer, as many as are [sealable](Self::sealable), with the
-    /// arguments that lie there. The buffer then begins behind them.
+    /// Stores the [sealable](Self::sealable) bytes, which the caller has removed from the start of
+    /// the buffer, together with the arguments in them.
     pub fn seal(&mut self, bytes: Vec<u8>) {
-        assert_eq!(bytes.len(), self.sealable(), "the arguments that are complete");
+        assert_eq!(bytes.len(), self.sealable(), "exactly the sealable bytes are sealed");
         self.request.seal(bytes);
         self.position = 0;
     }
 
-    /// Takes the request that was handed out last. It still refers to its bytes.
+    /// Takes the request that was handed out last. This request still refers to the bytes it was
+    /// parsed from.
     ///
-    /// Panics unless one was handed out.
+    /// Panics unless a request was handed out.
     pub fn take_request(&mut self) -> Request {
         assert_eq!(self.state, State::Done, "no request was handed out");
         std::mem::take(&mut self.request)
@@ -253,7 +258,7 @@ impl Parser {
                     self.state = State::Arg(size);
                 }
                 State::Arg(size) => {
-                    // The line end behind an argument is skipped, whatever it is, as in Redis.
+                    // The two bytes after an argument are skipped without a check, as in Redis.
                     if buffer.len() - self.position < size + 2 {
                         return Ok(Step::NeedMore);
                     }
@@ -281,7 +286,7 @@ impl Parser {
         self.state = State::Length;
     }
 
-    /// Reads `*<count>`; `false` if the line is not there yet.
+    /// Reads `*<count>`; `false` if the line is incomplete.
     fn read_count(&mut self, buffer: &[u8], limits: &Limits) -> Result<bool, ProtocolError> {
         let end = match find_line(buffer, 0) {
             Line::End(end) => end,
@@ -301,7 +306,7 @@ impl Parser {
         Ok(true)
     }
 
-    /// Reads `$<length>`; `None` if the line is not there yet.
+    /// Reads `$<length>`; `None` if the line is incomplete.
     fn read_length(
         &mut self,
         buffer: &[u8],
@@ -346,8 +351,8 @@ impl Parser {
     }
 }
 
-/// Looks for the line that begins at `start`. Such lines are short: if one arrives in parts, the
-/// search starts over.
+/// Looks for the end of the line that begins at `start`. If the line arrives in parts, the search
+/// starts over each time, which takes little time because such lines are short.
 fn find_line(buffer: &[u8], start: usize) -> Line {
     match buffer[start..].iter().position(|&byte| byte == b'\r') {
         Some(found) if start + found + 1 < buffer.len() => Line::End(start + found),

@@ -6,24 +6,26 @@ use crate::blob::{Blob, Piece};
 use crate::double::format_double;
 use crate::integer::{DecimalBuffer, format_i64};
 
-/// Size in bytes from which a string is spliced into a reply by reference instead of being copied.
+/// A string of at least this many bytes is spliced into a reply by reference. A shorter string is
+/// copied.
 ///
-/// Below it, copying costs less than one more part to send and its reference count.
+/// For a shorter string, copying costs less than a reference count and one more part to send.
 pub const SHARED_REPLY_SIZE_MIN: usize = 16 * 1024;
 
 /// The protocol that a connection has agreed on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// The one that every client begins with.
+    /// The protocol that every connection begins with.
     #[default]
     Resp2,
-    /// Asked for with `HELLO 3`.
+    /// The protocol that a client asks for with `HELLO 3`.
     Resp3,
 }
 
-/// Replies that wait to be sent: bytes, and large strings shared with the data set.
+/// Replies that wait to be sent. They consist of bytes of their own, and of large strings that are
+/// shared with the data set.
 ///
-/// Positions count the bytes as they will be sent, shared ones included.
+/// Positions count the bytes as they will be sent, shared bytes included.
 #[derive(Debug, Default)]
 pub struct ReplyBuf {
     bytes: Vec<u8>,
@@ -31,12 +33,12 @@ pub struct ReplyBuf {
     /// Sum of the sizes of `shared`.
     shared_size: usize,
     protocol: Protocol,
-    /// Most bytes that it may have.
+    /// Limit of the reply's size in bytes.
     size_max: Option<usize>,
     is_cut: bool,
 }
 
-/// A string that belongs before the byte at `at` of the reply's own bytes.
+/// A shared string. It is sent before the byte at index `at` of the reply's own bytes.
 #[derive(Debug)]
 struct Shared {
     at: usize,
@@ -66,25 +68,26 @@ impl ReplyBuf {
         Self { protocol: self.protocol, size_max: self.size_max, ..Self::default() }
     }
 
-    /// Limits the reply to this many bytes, those already written included. Strings that would
+    /// Limits the reply to this many bytes, including the bytes already written. Strings that would
     /// exceed the limit are left out, and the reply [is cut](Self::is_cut).
     pub fn set_size_max(&mut self, size_max: Option<usize>) {
         self.size_max = size_max;
     }
 
-    /// Whether something was left out, so that it must not be sent.
+    /// Whether a string was left out. If so, the reply must not be sent.
     pub fn is_cut(&self) -> bool {
         self.is_cut
     }
 
-    /// Whether there is room for a string of `size` bytes; if not, it is left out.
+    /// Whether there is room for a string of `size` bytes. If not, notes that the reply is cut,
+    /// because the caller leaves the string out.
     fn has_room(&mut self, size: usize) -> bool {
         let has_room = self.size_max.is_none_or(|max| self.len().saturating_add(size) <= max);
         self.is_cut |= !has_room;
         has_room
     }
 
-    /// Bytes to send.
+    /// Number of bytes to send.
     pub fn len(&self) -> usize {
         self.bytes.len() + self.shared_size
     }
@@ -94,26 +97,27 @@ impl ReplyBuf {
         self.bytes.is_empty() && self.shared.is_empty()
     }
 
-    /// Bytes of memory held: the capacity of the own bytes and the shared bytes.
+    /// Number of bytes of memory that the reply holds: the capacity for its own bytes and for the
+    /// list of shared strings, and the shared bytes.
     pub fn memory(&self) -> usize {
         self.bytes.capacity() + self.shared_size + self.shared.capacity() * size_of::<Shared>()
     }
 
-    /// Bytes of memory held that nobody else holds: without the shared ones.
+    /// Number of bytes of memory that only this reply holds. These are all except the shared bytes.
     pub fn own_memory(&self) -> usize {
         self.memory() - self.shared_size
     }
 
-    /// Forgets everything and keeps the memory.
+    /// Removes all replies. The memory, the limit and [`is_cut`](Self::is_cut) stay as they are.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.shared.clear();
         self.shared_size = 0;
     }
 
-    /// Takes back what was written since the reply was `len` bytes long.
+    /// Removes what was written since the reply was `len` bytes long.
     ///
-    /// Panics if that lies inside a shared string.
+    /// Panics if position `len` lies inside a shared string.
     pub fn truncate(&mut self, len: usize) {
         while self.len() > len {
             let own = self.bytes.len();
@@ -130,14 +134,15 @@ impl ReplyBuf {
         }
     }
 
-    /// An empty reply of a protocol that writes into memory used before.
+    /// An empty reply of a protocol. It reuses the memory of `memory`.
     pub fn with_memory(mut memory: Vec<u8>, protocol: Protocol) -> Self {
         memory.clear();
         Self { bytes: memory, protocol, ..Self::default() }
     }
 
-    /// Takes the reply apart for a sender that owns what it sends: the reply's own bytes, and the
-    /// shared strings, each with the position in the own bytes that it belongs before.
+    /// Takes the reply apart, for a sender that has to own what it sends. Returns the reply's own
+    /// bytes and the shared strings. With each shared string comes the position in the own bytes
+    /// before which the string belongs.
     pub fn into_parts(
         self,
     ) -> (Vec<u8>, impl ExactSizeIterator<Item = (usize, Piece, Range<usize>)>) {
@@ -145,8 +150,9 @@ impl ReplyBuf {
         (self.bytes, shared)
     }
 
-    /// Takes everything written so far, and leaves a reply of the same protocol that uses the
-    /// memory of `spare`. The reply taken owns all that it refers to, so it can be sent from.
+    /// Takes everything that was written so far, and leaves a reply of the same protocol that uses
+    /// the memory of `spare`. The returned reply owns everything that it refers to, so it can be
+    /// sent later.
     #[must_use]
     pub fn take(&mut self, mut spare: ReplyBuf) -> ReplyBuf {
         spare.clear();
@@ -156,7 +162,7 @@ impl ReplyBuf {
 
     /// Takes the first `len` bytes, and leaves the rest.
     ///
-    /// Panics if that is more than there is.
+    /// Panics if the reply has fewer bytes.
     #[must_use]
     pub fn split_front(&mut self, len: usize) -> ReplyBuf {
         assert!(len <= self.len(), "more than there is");
@@ -173,8 +179,9 @@ impl ReplyBuf {
         front
     }
 
-    /// Makes what was written so far shareable: appending it to another reply copies none of it.
-    /// For replies of many parts, sealed every [`SHARED_REPLY_SIZE_MIN`] bytes or more.
+    /// Makes everything that was written so far shareable, so that no byte of it is copied when it
+    /// is appended to another reply. This is for replies of many parts. Call it after every
+    /// [`SHARED_REPLY_SIZE_MIN`] bytes or more.
     pub fn seal(&mut self) {
         let start = self.shared.last().map_or(0, |shared| shared.at);
         if self.bytes.len() == start {
@@ -185,7 +192,7 @@ impl ReplyBuf {
         self.splice(&piece, range);
     }
 
-    /// Appends all of `other`, sharing what it shares.
+    /// Appends all of `other`. Strings that `other` shares are not copied.
     pub fn append(&mut self, other: &ReplyBuf) {
         self.is_cut |= other.is_cut;
         if self.has_room(other.len()) {
@@ -193,11 +200,11 @@ impl ReplyBuf {
         }
     }
 
-    /// The contiguous stretches of the bytes in `range`, in order: what a vectored send takes.
+    /// The contiguous stretches of the bytes in `range`, in order, for a vectored send.
     ///
-    /// Panics if `range` reaches behind the end.
+    /// Panics if `range` extends past the end.
     pub fn segments(&self, range: Range<usize>) -> Segments<'_> {
-        assert!(range.end <= self.len(), "range behind the end of a reply");
+        assert!(range.end <= self.len(), "range past the end of a reply");
         Segments {
             reply: self,
             index: 0,
@@ -208,8 +215,9 @@ impl ReplyBuf {
         }
     }
 
-    /// The first contiguous stretch of the bytes from `position` on. It is looked for from the end, so it
-    /// costs as much as there are parts behind it, not before it.
+    /// The first contiguous stretch of the bytes from `position` on. The search begins at the end
+    /// of the reply, so its cost grows with the number of parts after `position`, not with the
+    /// number of parts before `position`.
     pub fn stretch_at(&self, position: usize) -> &[u8] {
         let mut behind = self.len().saturating_sub(position);
         let mut end = self.bytes.len();
@@ -252,7 +260,7 @@ impl ReplyBuf {
         self.bytes.extend_from_slice(&other.bytes[own + part.start..own + part.end]);
     }
 
-    /// `+text`. The text must not hold a line end.
+    /// `+text`. The text must not contain a line end.
     pub fn simple(&mut self, text: &str) {
         self.line(b'+', text.as_bytes());
     }
@@ -262,13 +270,13 @@ impl ReplyBuf {
         self.bytes.extend_from_slice(b"+OK\r\n");
     }
 
-    /// An error. `text` begins with its code (`ERR …`); line ends in it become spaces, and those at
-    /// its end are left out.
+    /// An error. `text` begins with the error's code (`ERR …`). Line ends within the text become
+    /// spaces; line ends at the end of the text are removed.
     pub fn error(&mut self, text: &str) {
         self.error_bytes(text.as_bytes());
     }
 
-    /// An error of bytes that a client may have chosen.
+    /// As [`error`](Self::error), with a text that may contain any bytes.
     pub fn error_bytes(&mut self, mut text: &[u8]) {
         while let [rest @ .., b'\r' | b'\n'] = text {
             text = rest;
@@ -289,7 +297,7 @@ impl ReplyBuf {
         }
     }
 
-    /// A string, copied.
+    /// A string. It is copied.
     pub fn bulk(&mut self, bytes: &[u8]) {
         if !self.has_room(bytes.len()) {
             return;
@@ -305,7 +313,8 @@ impl ReplyBuf {
         self.bulk(DecimalBuffer::new().format(value).as_bytes());
     }
 
-    /// A string that is part of a piece; shared from [`SHARED_REPLY_SIZE_MIN`] on.
+    /// A string that is part of a piece. It is shared if it has [`SHARED_REPLY_SIZE_MIN`] bytes or
+    /// more, and copied otherwise.
     pub fn bulk_piece(&mut self, piece: &Piece, range: Range<usize>) {
         if range.len() < SHARED_REPLY_SIZE_MIN {
             self.bulk(&piece[range]);
@@ -319,7 +328,8 @@ impl ReplyBuf {
         self.bytes.extend_from_slice(b"\r\n");
     }
 
-    /// A string that is part of a large one; its pieces are shared, short stretches copied.
+    /// A string that is part of a large string. The pieces of the large string are shared, but
+    /// short stretches of them are copied.
     pub fn bulk_blob(&mut self, blob: &Blob, range: Range<usize>) {
         if !self.has_room(range.len()) {
             return;
@@ -335,7 +345,7 @@ impl ReplyBuf {
         self.bytes.extend_from_slice(b"\r\n");
     }
 
-    /// A missing value: RESP2 has it as a string.
+    /// A missing value; a null string in RESP2.
     pub fn null(&mut self) {
         self.by_protocol(b"$-1\r\n", b"_\r\n");
     }
@@ -350,7 +360,7 @@ impl ReplyBuf {
         self.number_line(b'*', len as i64);
     }
 
-    /// The head of a map of `len` pairs, which follow; RESP2 has it as an array.
+    /// The head of a map of `len` pairs, which follow; an array in RESP2.
     pub fn map(&mut self, len: usize) {
         match self.protocol {
             Protocol::Resp2 => self.number_line(b'*', len as i64 * 2),
@@ -358,17 +368,17 @@ impl ReplyBuf {
         }
     }
 
-    /// The head of a set of `len` replies, which follow; RESP2 has it as an array.
+    /// The head of a set of `len` replies, which follow; an array in RESP2.
     pub fn set(&mut self, len: usize) {
         self.number_line(self.either(b'*', b'~'), len as i64);
     }
 
-    /// The head of an out-of-band message of `len` replies, which follow; RESP2 has it as an array.
+    /// The head of an out-of-band message of `len` replies, which follow; an array in RESP2.
     pub fn push(&mut self, len: usize) {
         self.number_line(self.either(b'*', b'>'), len as i64);
     }
 
-    /// The head of a map of `len` attributes, which follow. RESP2 has no such thing.
+    /// The head of a map of `len` attributes, which follow. RESP2 has no attributes.
     ///
     /// Panics in RESP2.
     pub fn attribute(&mut self, len: usize) {
@@ -376,7 +386,7 @@ impl ReplyBuf {
         self.number_line(b'|', len as i64);
     }
 
-    /// A floating-point number; RESP2 has it as a string.
+    /// A floating-point number; a string in RESP2.
     pub fn double(&mut self, value: f64) {
         let mut text = Vec::with_capacity(32);
         format_double(value, &mut text);
@@ -386,7 +396,7 @@ impl ReplyBuf {
         }
     }
 
-    /// Yes or no; RESP2 has it as 1 or 0.
+    /// A boolean; 1 or 0 in RESP2.
     pub fn boolean(&mut self, value: bool) {
         if value {
             self.by_protocol(b":1\r\n", b"#t\r\n");
@@ -395,10 +405,9 @@ impl ReplyBuf {
         }
     }
 
-    /// A string to be shown as it is, of a three-letter format (`txt`, `mkd`); RESP2 has it as a
-    /// plain string.
+    /// A verbatim string with a three-letter format (`txt`, `mkd`); a plain string in RESP2.
     ///
-    /// Panics if `format` is not of three bytes.
+    /// Panics if `format` does not have three bytes.
     pub fn verbatim(&mut self, format: &str, text: &[u8]) {
         assert_eq!(format.len(), 3, "a verbatim format has three letters");
         if self.protocol == Protocol::Resp2 {
@@ -412,7 +421,7 @@ impl ReplyBuf {
         self.bytes.extend_from_slice(b"\r\n");
     }
 
-    /// An integer of any size, given in digits; RESP2 has it as a string.
+    /// An integer of any size, given in digits; a string in RESP2.
     pub fn big_number(&mut self, digits: &str) {
         match self.protocol {
             Protocol::Resp2 => self.bulk(digits.as_bytes()),
@@ -460,9 +469,9 @@ pub struct Segments<'a> {
     index: usize,
     /// Where the next own bytes begin.
     own: usize,
-    /// Whether own bytes come before that shared string.
+    /// Whether the own bytes before that shared string come next.
     in_own: bool,
-    /// Bytes to leave out before the range.
+    /// Bytes to skip before the range.
     skip: usize,
     /// Bytes of the range still to come.
     left: usize,

@@ -5,24 +5,25 @@ use std::borrow::Cow;
 use crate::blob::Blob;
 use crate::integer::parse_i64;
 
-/// The arguments of one request, as ranges of the bytes it was parsed from, or large strings.
+/// The arguments of one request. Each is a range of the bytes that the request was parsed from, or
+/// a large string.
 ///
-/// Means nothing without those bytes: see [`Args`].
+/// A request is meaningless without these bytes, which [`Args`] adds to it.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// The arguments behind those that are sealed.
+    /// The arguments that are not [sealed](Self::seal). They come after the sealed arguments.
     items: Vec<Item>,
     blobs: Vec<Blob>,
-    /// The sealed ones before them, of a long request. Boxed, because few requests are long.
+    /// The sealed arguments of a long request. The value is boxed, because few requests are long.
     sealed: Option<Box<Sealed>>,
 }
 
 /// Arguments with the bytes that they are ranges of. Neither the bytes nor the list of arguments
-/// has to move when more arrive.
+/// has to move when more arguments arrive.
 #[derive(Clone, Debug, Default)]
 struct Sealed {
     parts: Vec<SealedPart>,
-    /// Count of all their arguments.
+    /// Count of the arguments of all parts.
     len: usize,
 }
 
@@ -51,7 +52,7 @@ impl Sealed {
     }
 }
 
-/// A range of the bytes, or, with `start` of `BLOB`, the index of a large string in `size`.
+/// A range of the bytes. If `start` is `BLOB`, `size` is instead the index of a large string.
 #[derive(Clone, Copy, Debug)]
 struct Item {
     start: usize,
@@ -60,7 +61,8 @@ struct Item {
 
 const BLOB: usize = usize::MAX;
 
-/// Longest large string, in bytes, that is tried as a number.
+/// A blob longer than this many bytes is not parsed as a number. A blob may be short, because the
+/// quoted words of an inline request are blobs, too.
 const WORD_SIZE_MAX: usize = 64;
 
 impl Request {
@@ -80,20 +82,20 @@ impl Request {
         self.sealed.as_ref().map_or(0, |sealed| sealed.len)
     }
 
-    /// Whether there is no argument at all: nothing to run and nothing to reply.
+    /// Whether there is no argument at all. If so, there is nothing to run and nothing to reply.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Forgets the arguments and keeps the memory, but for what was sealed.
+    /// Forgets the arguments. Keeps the memory, except the memory of sealed arguments.
     pub fn clear(&mut self) {
         self.items.clear();
         self.blobs.clear();
         self.sealed = None;
     }
 
-    /// Keeps the arguments so far together with the bytes that they are ranges of. Later arguments
-    /// are ranges of other bytes.
+    /// Stores the arguments received so far, and with them the bytes that they are ranges of. Later
+    /// arguments are ranges of other bytes.
     pub fn seal(&mut self, bytes: Vec<u8>) {
         let items = std::mem::take(&mut self.items);
         let sealed = self.sealed.get_or_insert_default();
@@ -102,18 +104,18 @@ impl Request {
         sealed.parts.push(SealedPart { first, items, bytes });
     }
 
-    /// Bytes that were sealed.
+    /// Number of bytes that were sealed.
     pub fn sealed_size(&self) -> usize {
         self.sealed.as_ref().map_or(0, |sealed| sealed.parts.iter().map(|p| p.bytes.len()).sum())
     }
 
-    /// Bytes of memory that sealed arguments take.
+    /// Number of bytes of memory that sealed arguments take.
     #[inline]
     pub fn sealed_memory(&self) -> usize {
         self.sealed.as_ref().map_or(0, |sealed| sealed.memory())
     }
 
-    /// Bytes of memory that it takes, large strings included though others may hold them, too.
+    /// Bytes of memory that the request takes, including large strings, even if they are shared.
     pub fn memory(&self) -> usize {
         self.items.capacity() * size_of::<Item>()
             + self.blobs.capacity() * size_of::<Blob>()
@@ -121,7 +123,7 @@ impl Request {
             + self.sealed_memory()
     }
 
-    /// Adds an argument that lies at `start` of the bytes.
+    /// Adds an argument that is the `size` bytes from `start` on.
     pub fn push_range(&mut self, start: usize, size: usize) {
         debug_assert!(start != BLOB);
         self.items.push(Item { start, size });
@@ -149,7 +151,7 @@ pub struct Args<'a> {
 /// One argument.
 #[derive(Clone, Copy, Debug)]
 pub enum Arg<'a> {
-    /// A string in one piece of memory.
+    /// A contiguous string.
     Bytes(&'a [u8]),
     /// A large string.
     Blob(&'a Blob),
@@ -168,7 +170,7 @@ impl<'a> Args<'a> {
 
     /// The argument at `index`.
     ///
-    /// Panics if there is none.
+    /// Panics if there is no such argument.
     #[expect(clippy::inline_always, reason = "it is called several times for each argument")]
     #[inline(always)]
     pub fn get(&self, index: usize) -> Arg<'a> {
@@ -178,7 +180,7 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// The argument at `index` of a request of which a part is sealed.
+    /// The argument at `index` of a request that is partly sealed.
     #[cold]
     fn get_beside(&self, sealed: &'a Sealed, index: usize) -> Arg<'a> {
         if let Some(own) = index.checked_sub(sealed.len) {
@@ -197,19 +199,21 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// The bytes of the argument at `index`; copied only if it is a large string.
+    /// The bytes of the argument at `index`. They are copied only if the argument is a large
+    /// string.
     ///
-    /// Panics if there is none.
+    /// Panics if there is no such argument.
     pub fn bytes(&self, index: usize) -> Cow<'a, [u8]> {
         self.get(index).to_bytes()
     }
 
-    /// Bytes of the large strings among the arguments.
+    /// Total size in bytes of the large strings among the arguments.
     pub fn large_size(&self) -> usize {
         self.request.blobs.iter().map(Blob::size).sum()
     }
 
-    /// All arguments, in order. Quicker than [`get`](Self::get) for each where a part is sealed.
+    /// All arguments, in order. If some arguments are sealed, this is faster than calling
+    /// [`get`](Self::get) for each argument.
     pub fn iter(self) -> impl Iterator<Item = Arg<'a>> {
         let parts = self.request.sealed.as_ref().map_or(&[][..], |sealed| &sealed.parts);
         let of = move |items: &'a [Item], bytes: &'a [u8]| {
@@ -244,7 +248,7 @@ impl<'a> Arg<'a> {
         }
     }
 
-    /// The bytes; copied only if this is a large string.
+    /// The bytes. They are copied only if this is a large string.
     pub fn to_bytes(self) -> Cow<'a, [u8]> {
         match self {
             Arg::Bytes(bytes) => Cow::Borrowed(bytes),
@@ -261,11 +265,11 @@ impl<'a> Arg<'a> {
         }
     }
 
-    /// Whether the argument is `text`, letter case aside. `text` is in lower case.
+    /// Whether the argument equals `text`, ignoring letter case. `text` is in lower case.
     pub fn is(self, text: &str) -> bool {
         match self {
             Arg::Bytes(bytes) => bytes.eq_ignore_ascii_case(text.as_bytes()),
-            // A word that was quoted in an inline request.
+            // Quoted words of an inline request are blobs, too.
             Arg::Blob(blob) => {
                 blob.size() == text.len() && blob.to_vec().eq_ignore_ascii_case(text.as_bytes())
             }
@@ -279,7 +283,7 @@ impl<'a> Arg<'a> {
 
     /// The contiguous stretches of the argument from byte `from` on, in order.
     ///
-    /// Panics if `from` lies behind the end.
+    /// Panics if `from` is past the end.
     pub fn chunks_from(self, from: usize) -> impl Iterator<Item = &'a [u8]> {
         let (bytes, blob) = match self {
             Arg::Bytes(bytes) => (Some(&bytes[from..]), None),
@@ -290,11 +294,11 @@ impl<'a> Arg<'a> {
     }
 }
 
-/// A request that owns its bytes: one queued by `MULTI`, or one that does not come from a client.
+/// A request that owns its bytes, because it is queued by `MULTI` or does not come from a client.
 #[derive(Clone, Debug, Default)]
 pub struct OwnedRequest {
     buffer: Vec<u8>,
-    /// Where in `buffer` the bytes begin that the request was parsed from.
+    /// The request was parsed from the bytes of `buffer` that begin here.
     start: usize,
     request: Request,
 }
@@ -309,8 +313,8 @@ impl OwnedRequest {
         owned
     }
 
-    /// A request with the bytes that it was received in, which begin at `start` of `buffer`.
-    /// Nothing is copied, however many arguments there are.
+    /// A request together with the bytes that it was parsed from. These bytes begin at `start` of
+    /// `buffer`. Nothing is copied, no matter how many arguments there are.
     pub fn from_received(buffer: Vec<u8>, start: usize, request: Request) -> Self {
         Self { buffer, start, request }
     }
@@ -333,7 +337,7 @@ impl OwnedRequest {
         self.request.clear();
     }
 
-    /// Bytes of memory that it takes, large strings included though others may hold them, too.
+    /// Bytes of memory that the request takes, including large strings, even if they are shared.
     pub fn memory(&self) -> usize {
         size_of::<Self>() + self.buffer.capacity() + self.request.memory()
     }

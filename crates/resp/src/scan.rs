@@ -2,15 +2,15 @@
 
 use crate::integer::parse_i64;
 
-/// Deepest nesting of aggregates that is followed in a reply.
+/// How many levels of nested replies are allowed, including the outermost reply.
 const NESTING_MAX: usize = 32;
 
-/// The bytes are no reply.
+/// The bytes are not a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyError;
 
-/// Size in bytes of the reply at the start of `bytes`, or `None` if it goes on in bytes still to
-/// come. An attribute counts as part of the reply that it precedes.
+/// Size in bytes of the reply at the start of `bytes`, or `None` if it is incomplete. An attribute
+/// counts as part of the reply that it precedes.
 pub fn reply_size(bytes: &[u8]) -> Result<Option<usize>, ReplyError> {
     let mut position = 0;
     // Replies still to come on each level.

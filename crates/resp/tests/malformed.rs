@@ -1,5 +1,5 @@
-//! Malformed input to the parser and to stock `redis-server`: both must reply the same before they
-//! hang up.
+//! Sends malformed input to the parser and to stock `redis-server`. Both must reply the same before
+//! they close the connection.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -15,7 +15,8 @@ struct Stock {
 }
 
 impl Stock {
-    /// Starts a stock server of our own, with a password or without; `None` if not installed.
+    /// Starts a stock server for the test, with a password or without. Returns `None` if no stock
+    /// server is installed.
     fn start(password: &str) -> Option<Self> {
         let name = format!("slimio-malformed-{}-{}", password.len(), std::process::id());
         let folder = std::env::temp_dir().join(name);
@@ -28,7 +29,8 @@ impl Stock {
             .stdout(Stdio::piped())
             .spawn();
         let Ok(mut child) = spawned else {
-            // Not `eprintln!`: the output of a passing test is swallowed.
+            // This does not use `eprintln!`, because the test runner shows its output only for a
+            // failing test.
             let text = b"SKIPPED: redis-server is not installed, so nothing was compared with it\n";
             std::io::stderr().write_all(text).expect("written");
             std::fs::remove_dir_all(&folder).expect("the folder is ours");
@@ -38,7 +40,8 @@ impl Stock {
         let mut lines = BufReader::new(log).lines();
         while let Some(Ok(line)) = lines.next() {
             if line.contains("ready to accept connections") {
-                // The rest of the log must go somewhere, or the server waits for it to be read.
+                // The rest of the log is read and dropped. Otherwise, the pipe would fill up and
+                // block the server.
                 std::thread::spawn(move || lines.for_each(drop));
                 return Some(Self { child, folder });
             }
@@ -46,10 +49,10 @@ impl Stock {
         panic!("redis-server did not start");
     }
 
-    /// All that the server replies to these bytes before it or we hang up.
+    /// Everything that the server replies to these bytes until one side closes the connection.
     fn answer(&self, bytes: &[u8]) -> Vec<u8> {
         let mut stream = UnixStream::connect(self.folder.join("socket")).expect("it listens");
-        // It may hang up before it has read everything.
+        // The server may close the connection before it has read everything.
         if stream.write_all(bytes).is_ok() {
             let _ = stream.shutdown(Shutdown::Write);
         }
@@ -73,7 +76,7 @@ impl Drop for Stock {
     }
 }
 
-/// The replies of a server with this parser, whose only command is `PING`.
+/// The replies of a server that uses our parser and has only the command `PING`.
 fn answer(bytes: &[u8], unauthenticated: bool) -> Vec<u8> {
     let limits = Limits { unauthenticated, ..Limits::default() };
     let mut parser = Parser::new();
@@ -109,7 +112,8 @@ fn run(name: &str, unauthenticated: bool) -> String {
     if unauthenticated { "-NOAUTH Authentication required.\r\n" } else { "+PONG\r\n" }.to_owned()
 }
 
-/// There are no zero bytes in lines: after one, Redis waits for ever for the end of the line.
+/// The inputs. No line in them contains a zero byte, because Redis waits forever for the end of a
+/// line that contains a zero byte.
 fn inputs() -> Vec<Vec<u8>> {
     let mut inputs: Vec<Vec<u8>> = [
         &b"PING\r\n"[..],

@@ -1,11 +1,13 @@
-//! Requests that arrive in parts, several at once, too large, or malformed.
+//! Tests of requests that arrive in parts or several at once, that are too large, or that are
+//! malformed.
 
 use proptest::prelude::*;
 use slimio_resp::{
     Args, BlobBuilder, LARGE_ARG_SIZE_MIN, Limits, Parser, ProtocolError, Step, reply_size,
 };
 
-/// Complete arguments of an incomplete request are sealed from this many bytes on.
+/// If an incomplete request has complete arguments of at least this many bytes, the test connection
+/// seals them.
 const SEALED_SIZE_MIN: usize = 40;
 
 /// A connection that receives bytes in parts and keeps the parsed requests.

@@ -1,4 +1,5 @@
-//! Replies: the bytes of each, and that sharing strings saves copies and changes nothing else.
+//! Tests that replies have the right bytes, and that sharing strings saves copies but changes no
+//! byte.
 
 use std::sync::Arc;
 
@@ -108,7 +109,7 @@ fn the_end_of_a_reply_is_found() {
     assert_eq!(reply_size(b"$9223372036854775807\r\n"), Ok(None));
 }
 
-/// Strings of these sizes, some of them long enough to be shared.
+/// Sizes of strings. Some of the strings are long enough to be shared.
 fn sizes() -> impl Strategy<Value = Vec<usize>> {
     let size = prop_oneof![0usize..50, SHARED_REPLY_SIZE_MIN - 2..SHARED_REPLY_SIZE_MIN + 50];
     prop::collection::vec(size, 0..6)

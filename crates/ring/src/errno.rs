@@ -64,14 +64,15 @@ impl std::error::Error for Errno {}
 /// Why a transfer of a known length did not do what was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferError {
-    /// Fewer bytes than asked for were moved, with no error: the end of the file, for example.
+    /// Fewer bytes than asked for were moved, but there was no error. For example, the file has
+    /// ended.
     Short {
         /// Bytes that were moved.
         moved: usize,
         /// Bytes that were asked for.
         asked: usize,
     },
-    /// The kernel failed it.
+    /// The kernel failed the transfer.
     Os(Errno),
 }
 
@@ -86,7 +87,7 @@ impl fmt::Display for TransferError {
 
 impl std::error::Error for TransferError {}
 
-/// Reads a completion's `res`: a count, or a negative error number.
+/// Reads a completion's `res`, which is a count or a negative error number.
 pub fn returned(res: i32) -> Result<usize, Errno> {
     usize::try_from(res).map_err(|_| Errno(-res))
 }
@@ -94,7 +95,7 @@ pub fn returned(res: i32) -> Result<usize, Errno> {
 /// Reads the `res` of a transfer that is to move exactly `asked` bytes.
 ///
 /// # Errors
-/// [`TransferError::Short`] when fewer were moved.
+/// [`TransferError::Short`] when fewer bytes were moved.
 pub fn transferred(res: i32, asked: usize) -> Result<(), TransferError> {
     match returned(res) {
         Ok(moved) if moved == asked => Ok(()),

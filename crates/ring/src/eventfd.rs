@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use crate::Errno;
 
-/// Wakes a thread that waits in a ring (or `poll`): any thread [`raise`](Self::raise)s it, the
-/// waiting one polls it for reading and [`lower`](Self::lower)s it. Clones share one counter.
+/// Wakes a thread that waits in a ring (or in `poll`). Any thread can [`raise`](Self::raise) the
+/// counter. The waiting thread polls the counter for reading, and [`lower`](Self::lower)s it.
+/// Clones share one counter.
 #[derive(Clone, Debug)]
 pub struct EventFd(Arc<OwnedFd>);
 
 impl EventFd {
-    /// A new one, not raised.
+    /// A new counter, which is not raised.
     ///
     /// # Errors
     /// When the process is out of file descriptors.
@@ -23,11 +24,12 @@ impl EventFd {
         if fd < 0 {
             return Err(Errno::last());
         }
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new, and nobody else owns it.
         Ok(Self(Arc::new(unsafe { OwnedFd::from_raw_fd(fd) })))
     }
 
-    /// Makes it readable. Never blocks; raising it again before it is lowered changes nothing.
+    /// Makes the counter readable. Never blocks. If the counter is raised again before it is
+    /// lowered, nothing changes.
     pub fn raise(&self) {
         let one = 1_u64;
         // SAFETY: eight bytes are read from `one`. The only failure is a full counter, which is
@@ -35,7 +37,7 @@ impl EventFd {
         unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), size_of::<u64>()) };
     }
 
-    /// Makes it unreadable until it is raised again. Returns whether it was raised.
+    /// Makes the counter unreadable until it is raised again. Returns whether it was raised.
     pub fn lower(&self) -> bool {
         let mut count = 0_u64;
         // SAFETY: eight bytes are written to `count`. The only failure is a counter of zero.

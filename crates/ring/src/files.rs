@@ -1,11 +1,12 @@
-//! Descriptors that a ring owns: one is closed only when no operation on it is in flight, so that
-//! its number can't name another file in an operation that the kernel has not seen yet.
+//! Descriptors that a ring owns. A descriptor is closed only when no operation on it is in flight.
+//! Otherwise, its number could become that of another file, and an operation that the kernel has
+//! not seen yet would use this other file.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use crate::table::{Name, Table};
 
-/// A descriptor that a [`Ring`](crate::Ring) owns. Names of closed ones are never reused.
+/// A descriptor that a [`Ring`](crate::Ring) owns. The name of a closed descriptor is never reused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fd(Name);
 
@@ -17,7 +18,7 @@ impl std::fmt::Debug for Fd {
 
 struct File {
     descriptor: OwnedFd,
-    /// Operations on it that have not ended.
+    /// Number of operations on the descriptor that have not ended.
     operations: u32,
     is_closing: bool,
 }
@@ -51,7 +52,8 @@ impl Files {
         self.0.get(fd.0).expect("an operation keeps its descriptor open").descriptor.as_raw_fd()
     }
 
-    /// Notes that an operation has ended; closes a descriptor that waited for that.
+    /// Notes that an operation has ended. If the descriptor is to be closed and this was its last
+    /// operation, closes it.
     pub(crate) fn end(&mut self, fd: Fd) {
         let file = self.0.get_mut(fd.0).expect("an operation keeps its descriptor open");
         file.operations -= 1;
@@ -64,7 +66,8 @@ impl Files {
         self.0.get(fd.0).is_some_and(|file| file.is_closing)
     }
 
-    /// Closes it now, or when its last operation has ended. Returns whether there are any.
+    /// Closes the descriptor now, or when its last operation has ended. Returns whether operations
+    /// on it are in flight.
     pub(crate) fn close(&mut self, fd: Fd) -> bool {
         let file = self.0.get_mut(fd.0).filter(|file| !file.is_closing);
         let file = file.unwrap_or_else(|| panic!("{fd:?} is closed"));
@@ -76,7 +79,7 @@ impl Files {
         has_operations
     }
 
-    /// Gives the descriptor back to the caller; no operation is in flight on it.
+    /// Gives the descriptor back to the caller. No operation on it may be in flight.
     pub(crate) fn release(&mut self, fd: Fd) -> Option<OwnedFd> {
         let file = self.0.get(fd.0)?;
         assert!(file.operations == 0, "{fd:?} has operations in flight");

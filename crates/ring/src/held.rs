@@ -1,19 +1,20 @@
-//! An open file that a ring keeps open, whatever becomes of the process.
+//! An open file that a ring keeps open, even if the process ends.
 
 use std::os::fd::{AsFd, AsRawFd as _};
 
 use crate::{Errno, Memory, Ring, Width};
 
 impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
-    /// Registers an open file description with the kernel, which keeps it until the last operation of
-    /// this ring is over: also when the process is killed, and when the ring is dropped before. A ring
-    /// that is dropped with nothing in flight lets go of it at once.
+    /// Registers an open file description with the kernel. The kernel then keeps the description
+    /// open until the last operation of this ring has ended, even if the process is killed or the
+    /// ring is dropped earlier. If nothing is in flight when the ring is dropped, the file is
+    /// released at once.
     ///
     /// # Errors
-    /// The kernel's error: `ENOMEM`, or `EMFILE` where no file may be open.
+    /// The kernel's error: `ENOMEM`, or `EMFILE` if the process may have no open files at all.
     ///
     /// # Panics
-    /// When it holds one already.
+    /// When the ring holds a file already.
     pub fn hold(&mut self, file: impl AsFd) -> Result<(), Errno> {
         assert!(!self.is_holding, "a ring holds one file");
         let registered = self.uring.submitter().register_files(&[file.as_fd().as_raw_fd()]);

@@ -1,9 +1,10 @@
 //! A safe io_uring: an operation owns its memory until its completion is reaped.
 //!
 //! A [`Ring`] takes operations, each with a payload of the caller, and returns [`Completion`]s.
-//! Everything that an operation needs (bytes to send, a buffer to fill, the open descriptor) moves
-//! into the ring with it and comes back with its last completion, whatever happened. So nothing
-//! that the kernel may still touch can be freed.
+//! Everything that an operation needs (bytes to send, a buffer to fill, the open descriptor)
+//! belongs to the ring while the operation is in flight. The operation's memory comes back with its
+//! last completion, even if the operation fails. So nothing that the kernel may still touch can be
+//! freed.
 //!
 //! ```text
 //!   caller ── receive(fd, payload) ──► table ──► submission queue ──► kernel
@@ -11,8 +12,8 @@
 //! ```
 //!
 //! A ring sleeps when there is nothing to do, and allocates nothing per operation once it has
-//! reached its highest load. Where the kernel lacks a feature ([`Features`]), the ring does the
-//! same with more calls: the caller sees no difference.
+//! reached its highest load. If the kernel lacks a feature ([`Features`]), the ring does the same
+//! with more system calls, and the caller sees no difference.
 //!
 //! ```
 //! use slimio_ring::{Outcome, Ring, Setup};

@@ -1,4 +1,4 @@
-//! Memory that a read or write may move bytes from and to.
+//! Memory to which a read moves bytes, or from which a write moves bytes.
 
 #![expect(unsafe_code, reason = "the kernel is told of memory by address")]
 
@@ -6,16 +6,17 @@
 ///
 /// # Safety
 /// [`address`](Self::address) points at [`size`](Self::size) initialised bytes that belong to the
-/// value alone, at an address that stays when the value moves, until the value is dropped.
+/// value alone. Until the value is dropped, the address stays the same, even if the value moves.
 pub unsafe trait Memory: 'static {
     /// Where the bytes are.
     fn address(&mut self) -> *mut u8;
 
-    /// How many there are.
+    /// How many bytes there are.
     fn size(&self) -> usize;
 }
 
-// SAFETY: a vector's bytes are on the heap, its own, and initialised up to its length.
+// SAFETY: a vector's bytes are on the heap, belong to the vector alone, and are initialised up to
+// the vector's length.
 unsafe impl Memory for Vec<u8> {
     fn address(&mut self) -> *mut u8 {
         self.as_mut_ptr()

@@ -1,8 +1,9 @@
-//! Commands handed to the NVMe driver as they are (`linux/nvme_ioctl.h`).
+//! Commands that are handed to the NVMe driver, which passes them to the device unchanged
+//! (`linux/nvme_ioctl.h`).
 
 use std::fmt;
 
-/// `NVME_URING_CMD_IO`: `_IOWR('N', 0x80, struct nvme_uring_cmd)`, of 72 bytes.
+/// `NVME_URING_CMD_IO`: `_IOWR('N', 0x80, struct nvme_uring_cmd)`. The structure has 72 bytes.
 pub(crate) const NVME_URING_CMD_IO: u32 = 0xc048_4e80;
 
 /// An I/O command of a namespace, without its data.
@@ -10,14 +11,15 @@ pub(crate) const NVME_URING_CMD_IO: u32 = 0xc048_4e80;
 pub struct NvmeCommand {
     /// Opcode of the NVM command set.
     pub opcode: u8,
-    /// The namespace, as its own descriptor names it: the driver refuses another.
+    /// The id of the namespace that the descriptor is open to. The driver refuses any other id.
     pub nsid: u32,
     /// Command dwords 10 to 15.
     pub cdw10_to_15: [u32; 6],
 }
 
 impl NvmeCommand {
-    /// `struct nvme_uring_cmd`, and zeros up to the end of the entry.
+    /// The command as a `struct nvme_uring_cmd`, with zeros after it up to the end of the queue's
+    /// entry.
     pub(crate) fn encode(&self, address: u64, size: u32) -> [u8; 80] {
         let mut bytes = [0; 80];
         bytes[0] = self.opcode;
@@ -31,12 +33,12 @@ impl NvmeCommand {
     }
 }
 
-/// A status other than success, as the device gave it: the 15 bits behind the phase tag.
+/// A status other than success, as the device gave it: the 15 bits after the phase tag.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct NvmeStatus(u16);
 
 impl NvmeStatus {
-    /// The status in a word as the driver returns it; `None` for success.
+    /// The status in a word that the driver has returned; `None` if the word means success.
     pub fn new(word: u16) -> Option<Self> {
         (word & 0x7ff != 0).then_some(Self(word & 0x7fff))
     }
@@ -89,7 +91,8 @@ mod tests {
     #[test]
     fn a_status_is_a_type_and_a_code() {
         assert_eq!(NvmeStatus::new(0), None);
-        // Other bits from the driver (more in the log, retry delay) make it no failure.
+        // The bits outside type and code (more information in the log, retry delay) do not make the
+        // word a failure.
         assert_eq!(NvmeStatus::new(0x2000), None);
         let status = NvmeStatus::new(0x4281).expect("it is a failure");
         assert_eq!((status.kind(), status.code(), status.do_not_retry()), (2, 0x81, true));

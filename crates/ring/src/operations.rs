@@ -13,10 +13,11 @@ use crate::ring::{OpId, Ring};
 use crate::table::Name;
 use crate::{Errno, Memory, NvmeCommand, Segments, Wide, Width, pool, registered};
 
-/// Most bytes of one transfer (the kernel's own limit, rounded down to a block).
+/// How many bytes one transfer may move (the kernel's own limit, rounded down to a block).
 pub(crate) const TRANSFER_SIZE_MAX: usize = 0x7fff_f000;
 
-/// User data of entries whose completion nobody waits for. No [`Name`] is all ones.
+/// User data of entries whose completion nobody waits for. The value is all ones, and no [`Name`]
+/// is all ones.
 pub(crate) const NOBODY: u64 = u64::MAX;
 
 /// An operation that has not ended, with all that it owns.
@@ -24,7 +25,7 @@ pub(crate) struct InFlight<T, M> {
     pub(crate) payload: T,
     pub(crate) fd: Fd,
     pub(crate) is_cancelled: bool,
-    /// Place of its entry among all that were queued.
+    /// The number of the operation's entry, if all queued entries are counted in order.
     pub(crate) queued_as: u64,
     pub(crate) kind: Kind<M>,
 }
@@ -49,21 +50,23 @@ pub(crate) enum Kind<M> {
 /// What a [`Ring::poll`] waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// Something to read, or the end of it.
+    /// There is something to read, or the stream has ended.
     Readable,
-    /// Room to write, or the end of it.
+    /// There is room to write, or nothing can be written any more.
     Writable,
-    /// The other end of a socket sends nothing more, or the socket is broken, whatever there is to read.
+    /// The other end of a socket sends nothing more, or the socket is broken. It does not matter
+    /// whether there is something to read.
     HungUp,
 }
 
 impl<T: Copy, M: Memory> Ring<T, M, Wide> {
     /// Hands an I/O command to the NVMe driver; `namespace` is a generic device (`/dev/ng0n1`).
-    /// Completes with [`Outcome::Commanded`](crate::Outcome::Commanded). A cancel does not take it back from the device.
+    /// Completes with [`Outcome::Commanded`](crate::Outcome::Commanded). If the operation is
+    /// cancelled, the device may still carry out the command.
     ///
     /// # Safety
-    /// The command moves no more bytes to or from its data than `memory` has, and none without
-    /// memory: the driver does not check it.
+    /// The command must move no more bytes to or from its data than `memory` has. Without memory,
+    /// it must move no bytes. The driver does not check this.
     pub unsafe fn command(
         &mut self,
         namespace: Fd,
@@ -76,15 +79,16 @@ impl<T: Copy, M: Memory> Ring<T, M, Wide> {
 }
 
 impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
-    /// Accepts connections until it fails or is cancelled: each is a completion with
-    /// [`Outcome::Accepted`](crate::Outcome::Accepted), the last one with an error. Out of descriptors (`EMFILE`) ends it.
+    /// Accepts connections until the accept fails or is cancelled. Each connection is a completion
+    /// with [`Outcome::Accepted`](crate::Outcome::Accepted); the last completion has an error. The
+    /// accept also ends when no descriptor is left (`EMFILE`).
     pub fn accept(&mut self, listener: Fd, payload: T) -> OpId {
         self.begin(listener, payload, Kind::Accept)
     }
 
-    /// Receives until the end of the stream, an error or a cancel: each time data arrives, a
-    /// completion with [`Outcome::Received`](crate::Outcome::Received) has it in a buffer of the
-    /// ring. While all buffers are out, it waits for one to be given back.
+    /// Receives until the end of the stream, an error or a cancel. Each time data arrives, a
+    /// completion with [`Outcome::Received`](crate::Outcome::Received) has the data in a buffer of
+    /// the ring. While all buffers are handed out, the receive waits until a buffer is given back.
     ///
     /// # Panics
     /// When [`provide_buffers`](Self::provide_buffers) was not called.
@@ -93,19 +97,21 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.begin(socket, payload, Kind::Receive)
     }
 
-    /// Receives once, behind the end of `bytes`, at most `limit` bytes and never more than its
-    /// capacity has room for. Completes with [`Outcome::ReceivedInto`](crate::Outcome::ReceivedInto) as soon as there is
-    /// anything.
+    /// Receives once, and appends what was received to `bytes`. These are at most `limit` bytes,
+    /// and never more than fit into the capacity of `bytes`. Completes with
+    /// [`Outcome::ReceivedInto`](crate::Outcome::ReceivedInto) as soon as there is anything to
+    /// receive.
     ///
     /// # Panics
-    /// When there is no room.
+    /// When there is no room for a byte.
     pub fn receive_into(&mut self, socket: Fd, bytes: Vec<u8>, limit: usize, payload: T) -> OpId {
         let limit = limit.min(bytes.capacity() - bytes.len()).min(TRANSFER_SIZE_MAX);
         assert!(limit > 0, "there is no room to receive into");
         self.begin(socket, payload, Kind::ReceiveInto { bytes, limit })
     }
 
-    /// Sends all of `bytes`, however many calls it takes; then completes with [`Outcome::Sent`](crate::Outcome::Sent).
+    /// Sends all of `bytes`, with as many calls as that takes. Then completes with
+    /// [`Outcome::Sent`](crate::Outcome::Sent).
     ///
     /// # Panics
     /// When there is nothing to send.
@@ -114,7 +120,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.begin(socket, payload, Kind::Send { bytes, sent: 0 })
     }
 
-    /// Sends all that is left in `segments`, however many calls it takes; then completes with
+    /// Sends all that is left in `segments`, with as many calls as that takes. Then completes with
     /// [`Outcome::SentSegments`](crate::Outcome::SentSegments).
     ///
     /// # Panics
@@ -124,26 +130,29 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.begin(socket, payload, Kind::SendSegments { segments })
     }
 
-    /// Completes once, with [`Outcome::Polled`](crate::Outcome::Polled), when the descriptor is ready: at once if it is
-    /// already.
+    /// Completes a single time, with [`Outcome::Polled`](crate::Outcome::Polled), when the
+    /// descriptor is ready. If it is ready already, the operation completes immediately.
     pub fn poll(&mut self, fd: Fd, interest: Interest, payload: T) -> OpId {
         self.begin(fd, payload, Kind::Poll { events: interest.events(), is_multishot: false })
     }
 
-    /// Completes with [`Outcome::Polled`](crate::Outcome::Polled) whenever the descriptor has become ready anew, until the
-    /// completion that says it is the last.
+    /// Completes with [`Outcome::Polled`](crate::Outcome::Polled) each time the descriptor becomes
+    /// ready. After a completion that [is the last](crate::Completion::is_last), no further
+    /// completion follows.
     pub fn poll_repeatedly(&mut self, fd: Fd, interest: Interest, payload: T) -> OpId {
         self.begin(fd, payload, Kind::Poll { events: interest.events(), is_multishot: true })
     }
 
-    /// Fills `memory` from `offset` on, in bytes. Completes with [`Outcome::Transferred`](crate::Outcome::Transferred).
+    /// Fills `memory` with the bytes of the file from byte `offset` on. Completes with
+    /// [`Outcome::Transferred`](crate::Outcome::Transferred).
     pub fn read(&mut self, file: Fd, memory: M, offset: u64, payload: T) -> OpId {
         assert!(memory.size() <= TRANSFER_SIZE_MAX, "{} bytes in one read", memory.size());
         self.begin(file, payload, Kind::Read { memory, offset })
     }
 
-    /// Writes all of `memory` at `offset`, in bytes; with `is_durable` (`RWF_DSYNC`) it completes
-    /// when that is on stable media. Completes with [`Outcome::Transferred`](crate::Outcome::Transferred).
+    /// Writes all of `memory` to the file, from byte `offset` on. If `is_durable` (`RWF_DSYNC`),
+    /// the write completes only when these bytes are on stable media. Completes with
+    /// [`Outcome::Transferred`](crate::Outcome::Transferred).
     pub fn write(
         &mut self,
         file: Fd,
@@ -155,8 +164,9 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.write_to_stream(file, memory, offset, is_durable, 0, payload)
     }
 
-    /// As [`write`](Self::write), to one of a block device's write streams (kernel 6.16), which
-    /// count from one; zero for none. A stream that the device does not have is refused (`EINVAL`).
+    /// As [`write`](Self::write), to one of a block device's write streams (kernel 6.16). Streams
+    /// are counted from one; zero means none. A stream that the device does not have is refused
+    /// (`EINVAL`).
     pub fn write_to_stream(
         &mut self,
         file: Fd,
@@ -170,13 +180,13 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.begin(file, payload, Kind::Write { memory, offset, is_durable, stream })
     }
 
-    /// Makes every write that has completed stable (`fdatasync`, or `fsync` if `with_metadata`).
-    /// Completes with [`Outcome::Done`](crate::Outcome::Done).
+    /// Makes stable every write to the file that has completed (`fdatasync`, or `fsync` if
+    /// `with_metadata`). Completes with [`Outcome::Done`](crate::Outcome::Done).
     pub fn flush(&mut self, file: Fd, with_metadata: bool, payload: T) -> OpId {
         self.begin(file, payload, Kind::Flush { with_metadata })
     }
 
-    /// `fallocate`, with its `mode`. Completes with [`Outcome::Done`](crate::Outcome::Done).
+    /// Runs `fallocate` with this `mode`. Completes with [`Outcome::Done`](crate::Outcome::Done).
     pub fn allocate(&mut self, file: Fd, mode: i32, offset: u64, size: u64, payload: T) -> OpId {
         self.begin(file, payload, Kind::Allocate { offset, size, mode })
     }
@@ -188,13 +198,14 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     }
 
     /// Does nothing, and completes with [`Outcome::Done`](crate::Outcome::Done) like any other
-    /// operation: so a caller can report a result of its own in the ring's time.
+    /// operation. A caller can use this to report a result of its own through the ring.
     pub fn nothing(&mut self, fd: Fd, payload: T) -> OpId {
         self.begin(fd, payload, Kind::Nothing)
     }
 
-    /// Asks to cancel an operation. Its last completion comes in any case: with
-    /// [`Errno::CANCELED`], or with the result that it had before.
+    /// Asks to cancel an operation. The operation's last completion comes in any case. It has the
+    /// error [`Errno::CANCELED`] or, if the operation ended before the cancel, the operation's
+    /// result.
     pub fn cancel(&mut self, op: OpId) {
         let Some(in_flight) = self.in_flight.get_mut(op.0) else { return };
         in_flight.is_cancelled = true;
@@ -208,11 +219,12 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         unsafe { self.push(entry.into()) };
     }
 
-    /// Cancels every operation on the descriptor and closes it when the last one has ended: their
-    /// completions still come. No new operation may be begun on it.
+    /// Cancels every operation on the descriptor and closes it when the last operation has ended.
+    /// The completions of these operations still come. After this, no operation may be begun on the
+    /// descriptor.
     ///
     /// # Panics
-    /// When it was closed before.
+    /// When the descriptor was closed before.
     pub fn close(&mut self, fd: Fd) {
         if !self.files.close(fd) {
             return;
@@ -249,12 +261,12 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         }
     }
 
-    /// Ends an operation that the kernel does not have.
+    /// Ends a cancelled operation that the kernel does not have.
     fn end_cancelled(&mut self, name: Name) {
         self.end_made(name, Errno::CANCELED);
     }
 
-    /// Ends an operation that the kernel does not have, with an error.
+    /// Ends, with an error, an operation that the kernel does not have.
     pub(crate) fn end_made(&mut self, name: Name, errno: Errno) {
         let op = self.in_flight.remove(name).expect("it is in flight");
         self.files.end(op.fd);
@@ -271,7 +283,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         OpId(name)
     }
 
-    /// Queues an operation, or the rest of one, for the kernel.
+    /// Queues an operation, or the rest of an operation, for the kernel.
     pub(crate) fn put(&mut self, name: Name) {
         if let Some(errno) = self.refused() {
             self.end_made(name, errno);
@@ -293,7 +305,9 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             Kind::Receive if is_multishot.multishot_receive => {
                 opcode::RecvMulti::new(fd, pool::GROUP).build()
             }
-            // The kernel would need a buffer now, and an idle connection would hold it.
+            // This only polls. A receive would need a buffer now, and would hold the buffer while
+            // the connection is idle. So the receive is made when the poll says that there is
+            // something to read.
             Kind::Receive => opcode::PollAdd::new(fd, Interest::Readable.events()).build(),
             Kind::ReceiveInto { bytes, limit } => {
                 let address = bytes.spare_capacity_mut().as_mut_ptr().cast();
@@ -367,8 +381,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             Kind::Nothing => opcode::Nop::new().build(),
         };
         let entry: Entry = entry.user_data(name.to_u64());
-        // SAFETY: whatever the entry points to is owned by the operation that its user data names,
-        // which keeps it unchanged until the completion is reaped.
+        // SAFETY: everything that the entry points to is owned by the operation that the entry's
+        // user data names. The operation keeps it unchanged until the completion is reaped.
         unsafe { self.push(entry.into()) };
     }
 }
@@ -389,7 +403,8 @@ mod tests {
     use super::*;
     use crate::table::Table;
 
-    /// Does to each operation's memory what the kernel does, after the operations were moved about.
+    /// Reads and writes each operation's memory as the kernel does, after the operations were moved
+    /// to another place. The addresses that the kernel was given must still be right.
     #[test]
     fn what_the_kernel_was_told_of_stays_when_operations_move() {
         let mut table: Table<Kind<Vec<u8>>> = Table::new();
@@ -415,7 +430,8 @@ mod tests {
                 Kind::SendSegments { segments } => {
                     let header = segments.describe();
                     for index in 0..2 {
-                        // SAFETY: the header and its vectors stay as the segments do.
+                        // SAFETY: the header and its vectors stay where they are as long as the
+                        // segments live.
                         let vector = unsafe { *(*header).msg_iov.add(index) };
                         read.push((vector.iov_base.cast_const().cast(), vector.iov_len));
                     }
@@ -428,16 +444,16 @@ mod tests {
         }
         let mut moved = names.map(|name| table.remove(name).expect("it is still there"));
         for address in written {
-            // SAFETY: four bytes are there, which belong to the operation.
+            // SAFETY: the four bytes at `address` belong to the operation.
             unsafe { std::ptr::copy_nonoverlapping(b"wxyz".as_ptr(), address, 4) };
         }
-        // SAFETY: `size` bytes are there, which the operation keeps.
+        // SAFETY: the operation keeps the `size` bytes at `at`.
         let seen = read.iter().map(|&(at, size)| unsafe { std::slice::from_raw_parts(at, size) });
         assert_eq!(seen.collect::<Vec<_>>().concat(), b"abcdabcd");
         let Kind::Read { memory, .. } = &moved[0] else { panic!("the first is a read") };
         assert_eq!(memory, b"wxyz");
         let Kind::ReceiveInto { bytes, .. } = &mut moved[1] else { panic!("then a receive") };
-        // SAFETY: they were written above.
+        // SAFETY: the four bytes were written above.
         unsafe { bytes.set_len(4) };
         assert_eq!(bytes, b"wxyz");
     }

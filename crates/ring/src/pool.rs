@@ -1,8 +1,10 @@
-//! Buffers that the kernel picks from when data arrives, so that an idle connection holds none.
+//! Buffers for received data. The kernel picks a buffer only when data arrives, so an idle
+//! connection holds no buffer.
 //!
-//! Each buffer is either the kernel's (in its ring, or in our list where the kernel has no such
-//! rings) or handed out as a [`Provided`]. `is_out` says which, and only bytes of a buffer that is
-//! out are ever looked at.
+//! Each buffer is either free or handed out as a [`Provided`]. A free buffer belongs to the kernel
+//! and is in a ring of buffers. If the kernel has no such rings, a free buffer is in a list of
+//! ours. `is_out` says whether a buffer is handed out. We read the bytes of a buffer only while it
+//! is handed out.
 
 #![expect(unsafe_code, reason = "the kernel writes to this memory")]
 
@@ -15,17 +17,17 @@ use io_uring::types::BufRingEntry;
 
 use crate::Errno;
 
-/// Most buffers of a pool (the kernel's own limit).
+/// How many buffers a pool may have (the kernel's own limit).
 pub const PROVIDED_BUFFERS_MAX: u16 = 32_768;
 
-/// The one group of buffers of a ring.
+/// The number of the only group of buffers that a ring has.
 pub(crate) const GROUP: u16 = 0;
 
-/// Alignment of both the buffers and the kernel's ring of them.
+/// Alignment of the buffers, and of the ring of buffers that is shared with the kernel.
 const PAGE_SIZE: usize = 4096;
 
-/// A buffer with received bytes. Give it back to its ring when they are used up; until then it is
-/// missing there.
+/// A buffer with received bytes. Give it back to its ring when the bytes are used up, because the
+/// ring has one buffer less until then.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a buffer that is not given back is lost to the ring"]
 pub struct Provided {
@@ -34,7 +36,7 @@ pub struct Provided {
 }
 
 impl Provided {
-    /// Bytes that were received.
+    /// Number of bytes that were received.
     pub fn size(&self) -> usize {
         self.size as usize
     }
@@ -49,9 +51,10 @@ pub(crate) struct Pool {
     source: Source,
 }
 
-/// Where buffers that are not out wait.
+/// Where the buffers are that are not handed out.
 enum Source {
-    /// In a ring shared with the kernel, which takes them from its head.
+    /// In a ring that is shared with the kernel. The kernel takes buffers from the head of the
+    /// ring.
     Kernel { entries: NonNull<BufRingEntry>, tail: u16 },
     /// In a list of ours.
     List(Vec<u16>),
@@ -59,7 +62,8 @@ enum Source {
 
 // SAFETY: the pool owns the memory it points to.
 unsafe impl Send for Pool {}
-// SAFETY: a shared reference only reads buffers that are out, to which nobody writes.
+// SAFETY: through a shared reference, only buffers that are handed out are read, and nobody writes
+// to those.
 unsafe impl Sync for Pool {}
 
 fn layout(count: usize, item_size: usize) -> Layout {
@@ -72,7 +76,8 @@ fn allocate(layout: Layout) -> NonNull<u8> {
 }
 
 impl Pool {
-    /// `count` buffers of `buffer_size` bytes; the kernel's if its `submitter` is given.
+    /// Makes `count` buffers of `buffer_size` bytes. If a `submitter` is given, they are in a ring
+    /// that is shared with the kernel.
     pub(crate) fn new(
         count: u16,
         buffer_size: u32,
@@ -92,8 +97,8 @@ impl Pool {
         if let Some(submitter) = submitter {
             let entries = allocate(layout(count.into(), size_of::<BufRingEntry>()));
             pool.source = Source::Kernel { entries: entries.cast(), tail: 0 };
-            // SAFETY: the entries are `count` long and freed only after they were unregistered, or
-            // never.
+            // SAFETY: there are `count` entries, which are freed only after they were unregistered,
+            // or never.
             let registered = unsafe {
                 let address = entries.as_ptr() as u64;
                 submitter.register_buf_ring_with_flags(address, count, GROUP, 0)
@@ -121,8 +126,9 @@ impl Pool {
         Provided { index, size: size as u32 }
     }
 
-    /// Takes a buffer for `fill`, which gets its address and length, and returns how many bytes it
-    /// has put there. `None` when no buffer is left. Only where the kernel has no ring of them.
+    /// Takes a buffer, and calls `fill` with the buffer's address and length. `fill` returns how
+    /// many bytes it has put into the buffer. The result is `None` if no buffer is left. This is
+    /// only for a pool whose buffers are in a list of ours.
     pub(crate) fn fill(
         &mut self,
         fill: impl FnOnce(*mut u8, usize) -> Result<usize, Errno>,
@@ -145,11 +151,12 @@ impl Pool {
     /// The bytes that were received into a buffer.
     pub(crate) fn bytes(&self, provided: &Provided) -> &[u8] {
         let index = usize::from(provided.index);
-        // A buffer of another ring could pass as ours, so both are checked here, not trusted.
+        // A buffer of another ring could pass as ours, so its index and its size are checked here,
+        // not trusted.
         assert!(self.is_out[index], "buffer {index} is not out");
         assert!(provided.size() <= self.buffer_size, "buffer {index} is shorter");
-        // SAFETY: the buffer is within the memory, initialised, and out: neither the kernel nor we
-        // write to it before it is given back, which takes `&mut self`.
+        // SAFETY: the buffer is within the memory, initialised, and handed out. Neither the kernel
+        // nor we write to it before it is given back, and giving it back takes `&mut self`.
         unsafe {
             let address = self.memory.as_ptr().add(index * self.buffer_size);
             std::slice::from_raw_parts(address, provided.size())
@@ -171,8 +178,8 @@ impl Pool {
             Source::Kernel { entries, tail } => {
                 let mask = self.is_out.len() - 1;
                 // SAFETY: the masked index is within the entries; the kernel does not read the
-                // entry before the tail has passed it. The tail is a part of the first entry: the
-                // setters leave it alone.
+                // entry before the tail has passed it. The tail is a part of the first entry, but
+                // the setters do not write to the tail.
                 unsafe {
                     let entry = &mut *entries.as_ptr().add(usize::from(*tail) & mask);
                     let address = self.memory.as_ptr().add(usize::from(index) * self.buffer_size);
@@ -181,8 +188,8 @@ impl Pool {
                     entry.set_bid(index);
                 }
                 *tail = tail.wrapping_add(1);
-                // SAFETY: the entries are initialised and page-aligned; the kernel only reads the
-                // tail, and we write it through this atomic alone.
+                // SAFETY: the entries are initialised and page-aligned. The kernel only reads the
+                // tail, and we write the tail only through this atomic.
                 let published =
                     unsafe { AtomicU16::from_ptr(BufRingEntry::tail(entries.as_ptr()).cast_mut()) };
                 published.store(*tail, Ordering::Release);
@@ -190,12 +197,13 @@ impl Pool {
         }
     }
 
-    /// Ends the kernel's use of the buffers; nothing that could pick one is in flight.
+    /// Ends the kernel's use of the buffers. No operation that could pick a buffer may be in
+    /// flight.
     pub(crate) fn unregister(&mut self, submitter: &Submitter<'_>) {
         if matches!(self.source, Source::Kernel { .. })
             && submitter.unregister_buf_ring(GROUP).is_err()
         {
-            // The kernel still knows where the entries are: they are never freed.
+            // The kernel still knows where the entries are, so they are never freed.
             self.source = Source::List(Vec::new());
         }
     }
@@ -209,8 +217,8 @@ impl Drop for Pool {
             // SAFETY: allocated in `new` with this layout.
             unsafe { dealloc(entries.as_ptr().cast(), layout) };
         }
-        // SAFETY: allocated in `new` with this layout; nothing that could write here is in flight,
-        // or the pool would have been forgotten.
+        // SAFETY: allocated in `new` with this layout. No operation that could write here is in
+        // flight; otherwise, the ring would have leaked the pool.
         unsafe { dealloc(self.memory.as_ptr(), layout(count, self.buffer_size)) };
     }
 }

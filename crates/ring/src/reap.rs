@@ -1,4 +1,4 @@
-//! From the kernel's completions to the caller's.
+//! Turns the kernel's completions into completions for the caller.
 
 #![expect(unsafe_code, reason = "the kernel has made descriptors and written to memory")]
 
@@ -13,46 +13,48 @@ use crate::ring::{OpId, Ring};
 use crate::table::Name;
 use crate::{Errno, Memory, NvmeStatus, Provided, Segments, TransferError, Width};
 
-/// An operation that has ended, or a part of one that goes on.
+/// The result of an operation that has ended, or one of the results of an operation that continues.
 #[derive(Debug)]
 #[must_use = "it may hold a connection or a buffer of the ring's"]
 pub struct Completion<T, M = Vec<u8>> {
-    /// Which operation.
+    /// The operation that this completion belongs to.
     pub op: OpId,
     /// The caller's payload.
     pub payload: T,
-    /// Whether the operation has ended: what it owned is in `outcome`.
+    /// Whether the operation has ended. If so, `outcome` contains what the operation owned.
     pub is_last: bool,
-    /// Its result.
+    /// The operation's result.
     pub outcome: Outcome<M>,
 }
 
-/// The result of an operation, by its kind.
+/// The result of an operation. Each kind of operation has its own kind of result.
 #[derive(Debug)]
 pub enum Outcome<M = Vec<u8>> {
-    /// A connection, which the ring owns: [`Ring::close`] it.
+    /// A connection, which the ring owns. Close it with [`Ring::close`].
     Accepted(Result<Fd, Errno>),
-    /// Bytes in a buffer of the ring: [`Ring::give_back`] it. `None` at the end of the stream.
+    /// Bytes in a buffer of the ring. Give the buffer back with [`Ring::give_back`]. `None` at the
+    /// end of the stream.
     Received(Result<Option<Provided>, Errno>),
-    /// Bytes were appended, as many as `result` says: none at the end of the stream.
+    /// Bytes were appended. `result` says how many; at the end of the stream, it says zero.
     ReceivedInto {
-        /// What was given to the operation, longer now.
+        /// The vector that was given to the operation, with the received bytes appended.
         bytes: Vec<u8>,
-        /// Bytes that were appended.
+        /// Number of bytes that were appended.
         result: Result<usize, Errno>,
     },
     /// Everything was sent, unless `result` says otherwise.
     Sent {
         /// What was given to the operation.
         bytes: Vec<u8>,
-        /// An error hides how many bytes had been sent.
+        /// An error does not say how many bytes were sent before it.
         result: Result<(), Errno>,
     },
     /// Everything was sent, unless `result` says otherwise.
     SentSegments {
-        /// What was given to the operation; what was sent is taken off its front.
+        /// The segments that were given to the operation, without the bytes at their front that
+        /// have been sent.
         segments: Segments,
-        /// Why the rest was not sent.
+        /// An error says why the rest was not sent.
         result: Result<(), Errno>,
     },
     /// The descriptor is ready.
@@ -61,14 +63,14 @@ pub enum Outcome<M = Vec<u8>> {
     Transferred {
         /// What was given to the operation.
         memory: M,
-        /// Whether all of it was moved.
+        /// Whether all bytes of the memory were moved.
         result: Result<(), TransferError>,
     },
     /// A driver's command has ended.
     Commanded {
         /// What was given to the operation.
         memory: Option<M>,
-        /// Whether the command was done, and what the device said if not.
+        /// Whether the command was done. An error says why it was not done.
         result: Result<(), CommandError>,
     },
     /// An operation without memory has ended.
@@ -78,10 +80,11 @@ pub enum Outcome<M = Vec<u8>> {
 /// Why a driver's command was not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandError {
-    /// The device says so.
+    /// The device failed the command, with this status.
     Status(NvmeStatus),
-    /// The kernel or the driver failed it. `EINTR` when the driver gave it up (a reset, a timeout,
-    /// or the device is gone): then nobody knows how far it got.
+    /// The kernel or the driver failed the command. `EINTR` means that the driver aborted the
+    /// command (at a reset, at a timeout, or because the device is gone). It is then not known how
+    /// much of the command the device has carried out.
     Os(Errno),
 }
 
@@ -95,20 +98,20 @@ pub(crate) struct Arrived {
 
 /// What a completion means for its operation.
 enum Verdict<M> {
-    /// It has a result, and goes on.
+    /// The operation has a result, and continues.
     Yield(Outcome<M>),
-    /// It is to be put to the kernel again.
+    /// The operation must be queued again.
     Again,
-    /// It is to be put to the kernel when there is a buffer.
+    /// The operation must be queued again when a buffer is free.
     Starve,
-    /// It has ended, with this `res`.
+    /// The operation has ended, with this `res`.
     End(i32),
 }
 
 impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
-    /// Moves what has finished into `completions`, oldest first. Never waits. Call
-    /// [`submit`](Self::submit) or [`submit_and_wait`](Self::submit_and_wait) afterwards: parts of
-    /// operations that go on may have been queued.
+    /// Moves everything that has finished into `completions`, oldest first. Never waits. Call
+    /// [`submit`](Self::submit) or [`submit_and_wait`](Self::submit_and_wait) afterwards, because
+    /// this call may have queued the next parts of operations that continue.
     pub fn reap(&mut self, completions: &mut Vec<Completion<T, M>>) {
         completions.append(&mut self.made);
         self.collect_all();
@@ -173,7 +176,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
                     let descriptor = unsafe { OwnedFd::from_raw_fd(number as i32) };
                     Verdict::Yield(Outcome::Accepted(Ok(self.files.adopt(descriptor))))
                 }
-                // The connection was gone before it was accepted, or a signal came.
+                // The connection was gone before it was accepted, or a signal interrupted the
+                // accept.
                 Err(Errno::ABORTED | Errno::INTERRUPTED) => Verdict::Again,
                 Err(_) => Verdict::End(res),
             },
@@ -232,14 +236,14 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             Kind::Poll { .. } if cqueue::more(flags) => {
                 Verdict::Yield(Outcome::Polled(result.map(drop)))
             }
-            // A command that the driver gave up may have reached the device: it is not repeated.
+            // A command that the driver aborted may have reached the device, so it is not repeated.
             Kind::Command { .. } => Verdict::End(res),
             _ if result == Err(Errno::INTERRUPTED) => Verdict::Again,
             _ => Verdict::End(res),
         }
     }
 
-    /// Puts the receives that wait for a buffer to the kernel again, if there is one now.
+    /// If a buffer is free now, every receive that waits for a buffer is queued again.
     pub(crate) fn feed_starved(&mut self) {
         if self.pool.as_ref().is_some_and(crate::pool::Pool::has_some) {
             for name in std::mem::take(&mut self.starved) {
@@ -259,7 +263,7 @@ pub(crate) fn ending<T, M: Memory>(op: InFlight<T, M>, res: i32) -> Outcome<M> {
             let result = returned(res);
             if let Ok(size) = result {
                 assert!(size <= limit, "the kernel does not write past the limit");
-                // SAFETY: the kernel has written `size` bytes behind the length, within the
+                // SAFETY: the kernel has written `size` bytes after the length, within the
                 // capacity.
                 unsafe { bytes.set_len(bytes.len() + size) };
             }
@@ -292,7 +296,7 @@ fn commanded(res: i32) -> Result<(), CommandError> {
     }
 }
 
-/// Receives what is there, without waiting.
+/// Receives what has arrived, without waiting.
 fn receive_now(fd: std::os::fd::RawFd, address: *mut u8, size: usize) -> Result<usize, Errno> {
     // SAFETY: the caller gives `size` bytes at `address`, which nothing else refers to.
     let count = unsafe { libc::recv(fd, address.cast(), size, libc::MSG_DONTWAIT) };

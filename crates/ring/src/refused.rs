@@ -1,4 +1,4 @@
-//! Why the kernel gives no ring, in words that name a remedy.
+//! Explains why the kernel does not let this process use a ring, in words that name a remedy.
 
 use std::fmt;
 use std::fs;
@@ -10,33 +10,34 @@ use crate::Errno;
 pub struct Refused {
     /// The cause, as far as it can be told.
     pub cause: Cause,
-    /// What the kernel returned; `None` where the refusal is our own.
+    /// What the kernel returned; `None` if the refusal is our own.
     pub errno: Option<Errno>,
 }
 
 /// Causes of a [`Refused`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The kernel was built without it, or is older than it.
+    /// The kernel was built without io_uring, or is too old for it.
     Absent,
-    /// A seccomp filter forbids it, as Docker's default one does.
+    /// A seccomp filter forbids io_uring, as Docker's default filter does.
     Seccomp,
-    /// `kernel.io_uring_disabled` is 2: nobody may.
+    /// `kernel.io_uring_disabled` is 2: nobody may use io_uring.
     Disabled,
-    /// `kernel.io_uring_disabled` is 1, and this process is neither privileged nor in the group.
+    /// `kernel.io_uring_disabled` is 1, and this process is neither privileged nor in the group
+    /// that may use io_uring.
     Unprivileged,
-    /// Not permitted, for a reason that could not be found.
+    /// io_uring is not permitted, and the reason could not be found.
     Forbidden,
-    /// No memory, or no more of it may be locked.
+    /// The kernel has no memory, or this process may lock no more memory.
     Memory,
     /// Out of file descriptors.
     Descriptors,
-    /// The kernel's io_uring lacks something without which nothing works.
+    /// The kernel's io_uring lacks something that every ring needs.
     TooOld {
         /// What is missing.
         missing: &'static str,
     },
-    /// It takes an operation, and never ends it.
+    /// The kernel takes an operation, but never completes it.
     Silent,
     /// Anything else.
     Other,
@@ -54,8 +55,8 @@ impl Refused {
     }
 }
 
-/// The cause, from the error number, whether this thread is under a seccomp filter, and the value
-/// of `kernel.io_uring_disabled`.
+/// Finds the cause from the error number, from the value of `kernel.io_uring_disabled`, and from
+/// whether a seccomp filter checks this thread's calls.
 fn cause(number: i32, filtered: bool, disabled: Option<u8>) -> Cause {
     match (number, disabled) {
         (libc::EPERM | libc::EACCES, Some(2)) => Cause::Disabled,
@@ -77,7 +78,7 @@ fn seccomp_filtered() -> bool {
     })
 }
 
-/// `kernel.io_uring_disabled`; `None` on kernels before 6.6, which lack it.
+/// `kernel.io_uring_disabled`; `None` on kernels before 6.6, which lack this setting.
 fn disabled_setting() -> Option<u8> {
     fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok()?.trim().parse().ok()
 }
@@ -105,7 +106,7 @@ impl fmt::Display for Refused {
                 f.write_str("no file descriptor is left for io_uring (ulimit -n)")?;
             }
             Cause::TooOld { missing } => write!(f, "this kernel's io_uring lacks {missing}")?,
-            Cause::Silent => f.write_str("io_uring takes operations here and ends none")?,
+            Cause::Silent => f.write_str("io_uring takes operations here, but completes none")?,
             Cause::Other => f.write_str("the kernel refuses io_uring")?,
         }
         match self.errno {

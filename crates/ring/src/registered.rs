@@ -1,4 +1,5 @@
-//! Memory whose pages the kernel holds for a ring, so that it need not pin them for each transfer.
+//! Memory whose pages the kernel keeps pinned for a ring, so that it need not pin them for each
+//! transfer.
 
 #![expect(unsafe_code, reason = "the kernel is told of memory by address")]
 
@@ -10,20 +11,20 @@ use slimio_planted::is_planted;
 
 use crate::{Errno, Memory, Ring, Width};
 
-/// The one entry of a ring's table of buffers.
+/// The index of the only entry in a ring's table of registered buffers.
 pub(crate) const INDEX: u16 = 0;
 
 /// The memory that a ring has registered.
 pub(crate) struct Registered {
     start: usize,
     size: usize,
-    /// Keeps it mapped.
+    /// Keeps the memory mapped.
     _keeper: Arc<dyn Any + Send + Sync>,
 }
 
 impl Registered {
-    /// Where a transfer of `size` bytes from or to `address` is in it; `None` when it is not, or
-    /// reaches beyond it.
+    /// The address, within the registered memory, of a transfer of `size` bytes from or to
+    /// `address`; `None` if the transfer is not within that memory.
     pub(crate) fn find(&self, address: *mut u8, size: usize) -> Option<*mut u8> {
         let offset = address.addr().checked_sub(self.start)?;
         let is_within = size <= self.size.checked_sub(offset)?;
@@ -34,18 +35,19 @@ impl Registered {
 }
 
 impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
-    /// Registers memory with the kernel: transfers of files and commands whose memory lies within
-    /// it then need no pinning each time. A ring has one such range, until it is dropped.
+    /// Registers memory with the kernel. If the memory of a file transfer or of a command lies
+    /// within the registered memory, the kernel need not pin it for that operation. A ring can
+    /// register only one range, which stays registered until the ring is dropped.
     ///
     /// # Errors
-    /// The kernel's error: `ENOMEM` when no more may be locked (`ulimit -l`), `EFAULT` for memory
-    /// that a file is mapped to. Then transfers go as before.
+    /// The kernel's error: `ENOMEM` when no more memory may be locked (`ulimit -l`), `EFAULT` for
+    /// memory that a file is mapped to. After an error, transfers work as before.
     ///
     /// # Safety
     /// The `size` bytes at `start` stay mapped, to the same pages, until `keeper` is dropped.
     ///
     /// # Panics
-    /// When some was registered before.
+    /// When this ring has registered memory before.
     pub unsafe fn register(
         &mut self,
         start: NonNull<u8>,
@@ -54,8 +56,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     ) -> Result<(), Errno> {
         assert!(self.registered.is_none(), "a ring registers one range");
         let range = libc::iovec { iov_base: start.as_ptr().cast(), iov_len: size };
-        // SAFETY: the bytes stay where they are until the keeper is dropped, which is after the ring
-        // is closed, or never.
+        // SAFETY: the bytes stay where they are until the keeper is dropped. The keeper is dropped
+        // after the ring is closed, or never.
         let registered = unsafe { self.uring.submitter().register_buffers(&[range]) };
         registered.map_err(|error| Errno::of(&error))?;
         self.registered = Some(Registered { start: start.addr().get(), size, _keeper: keeper });

@@ -1,4 +1,4 @@
-//! The ring itself: what is in flight, and handing it to the kernel.
+//! The ring itself, which keeps the operations in flight and hands them to the kernel.
 
 #![expect(unsafe_code, reason = "the kernel is handed entries that point to memory")]
 
@@ -20,19 +20,21 @@ use crate::registered::Registered;
 use crate::table::{Name, Table};
 use crate::{Cause, Errno, Features, Memory, Narrow, Polling, Refused, Setup, Width, setup};
 
-/// How long a dropped ring waits for its operations to end before it gives up their memory.
+/// How long a dropped ring waits for its operations to end before it leaks their memory.
 const DROP_WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// Pause between two questions to the device while a ring is dropped that polls for completions.
+/// Pause between two polls of the device while a ring that polls for completions is dropped.
 const DROP_ASK_PAUSE: Duration = Duration::from_millis(1);
 
-/// Longest time for the first operation of a ring: one that does nothing takes microseconds.
+/// Limit of the time for a ring's first operation, which does nothing and usually takes
+/// microseconds.
 const TRIAL_MAX: Duration = Duration::from_secs(5);
 
-/// How often a submission that the kernel has no memory for is tried, a millisecond apart.
+/// How often a submission is tried if the kernel has no memory for it. The tries are a millisecond
+/// apart.
 const SUBMIT_TRIES_MAX: u32 = 1000;
 
-/// The name of an operation in flight, for [`Ring::cancel`]. Never reused.
+/// The name of an operation in flight, for [`Ring::cancel`]. Names are never reused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OpId(pub(crate) Name);
 
@@ -47,13 +49,14 @@ impl std::fmt::Debug for OpId {
 /// `T` is the caller's name for an operation and comes back with each of its completions; `M` is
 /// the memory of file reads and writes.
 ///
-/// With [`Features::deferred`] it belongs to the thread that first submits to it: on another thread
-/// every submission fails. Without, it may be handed from thread to thread.
+/// With [`Features::deferred`], a ring belongs to the thread that first submits to it, and every
+/// submission on another thread fails. Without this feature, the ring may be handed from thread to
+/// thread.
 ///
-/// Dropping it cancels everything in flight and waits for it to end; memory that the kernel may
-/// still write to after five seconds is leaked.
+/// Dropping a ring cancels all operations in flight and waits for them to end, for at most five
+/// seconds. If the kernel may still write to some memory after that, this memory is leaked.
 pub struct Ring<T: Copy, M: Memory = Vec<u8>, W: Width = Narrow> {
-    /// `ManuallyDrop`: closed after everything in flight has ended.
+    /// `ManuallyDrop`, because the io_uring is closed only after everything in flight has ended.
     pub(crate) uring: ManuallyDrop<IoUring<W::Submission, W::Completion>>,
     pub(crate) features: Features,
     polling: Polling,
@@ -63,13 +66,14 @@ pub struct Ring<T: Copy, M: Memory = Vec<u8>, W: Width = Narrow> {
     pub(crate) registered: Option<Registered>,
     /// Entries that found no room in the submission queue, oldest first.
     backlog: VecDeque<W::Submission>,
-    /// Completions taken from the queue that were not looked at yet.
+    /// Completions that were taken from the queue but not looked at yet.
     pub(crate) arrived: VecDeque<Arrived>,
-    /// Completions that the kernel knows nothing of.
+    /// Completions that this ring has made itself. The kernel knows nothing of them.
     pub(crate) made: Vec<Completion<T, M>>,
-    /// Receives that wait for a buffer to be given back.
+    /// Receives that wait until a buffer is given back.
     pub(crate) starved: Vec<Name>,
-    /// Entries queued so far, those in the backlog among them: they reach the kernel in this order.
+    /// Number of entries that were queued so far, including those in the backlog. The entries reach
+    /// the kernel in the order in which they were queued.
     pub(crate) queued: u64,
     is_enabled: bool,
     /// Whether an open file is registered: see [`Ring::hold`].
@@ -82,7 +86,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// A ring with the best setup that the kernel allows.
     ///
     /// # Errors
-    /// Why there is none; see [`probe`](crate::probe).
+    /// Why there is no such ring; see [`probe`](crate::probe).
     pub fn new(setup: Setup) -> Result<Self, Refused> {
         let (uring, features) = setup::build::<W>(setup)?;
         Ok(Self {
@@ -109,14 +113,14 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.features
     }
 
-    /// Makes the buffers that [`receive`](Self::receive) receives into: `count` (a power of two)
-    /// of `buffer_size` bytes.
+    /// Makes `count` buffers of `buffer_size` bytes each, into which [`receive`](Self::receive)
+    /// receives. `count` is a power of two.
     ///
     /// # Errors
-    /// When the kernel has no memory for it.
+    /// When the kernel has no memory for them.
     ///
     /// # Panics
-    /// When there are some already.
+    /// When this ring has such buffers already.
     pub fn provide_buffers(&mut self, count: u16, buffer_size: u32) -> Result<(), Errno> {
         assert!(self.pool.is_none(), "a ring has one pool of buffers");
         let submitter = self.features.multishot_receive.then(|| self.uring.submitter());
@@ -127,7 +131,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// The bytes that were received into a buffer.
     ///
     /// # Panics
-    /// When the buffer is another ring's.
+    /// When this ring has not handed out a buffer of that number, or when its buffers are smaller.
     pub fn bytes(&self, provided: &Provided) -> &[u8] {
         self.pool.as_ref().expect("a buffer comes from a pool").bytes(provided)
     }
@@ -135,7 +139,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// Lets the buffer be filled again.
     ///
     /// # Panics
-    /// When the buffer is another ring's.
+    /// When this ring has not handed out a buffer of that number.
     #[expect(clippy::needless_pass_by_value, reason = "it is given back")]
     pub fn give_back(&mut self, provided: Provided) {
         self.pool.as_mut().expect("a buffer comes from a pool").give_back(&provided);
@@ -144,8 +148,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         }
     }
 
-    /// Takes a descriptor over. It must be in blocking mode: for a descriptor that is not, the
-    /// kernel completes operations that would block with an error instead of waiting.
+    /// Takes a descriptor over. The descriptor must be in blocking mode. Otherwise, if an operation
+    /// on it would block, the kernel ends the operation with an error instead of waiting.
     pub fn adopt(&mut self, descriptor: OwnedFd) -> Fd {
         self.files.adopt(descriptor)
     }
@@ -156,7 +160,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.files.borrow(fd)
     }
 
-    /// Gives a descriptor back that has no operation in flight; `None` when it was closed.
+    /// Gives back a descriptor that has no operation in flight; `None` when it was closed.
     ///
     /// # Panics
     /// When an operation on it is in flight.
@@ -164,15 +168,17 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.files.release(fd)
     }
 
-    /// Operations that have not ended.
+    /// Number of operations that have not ended.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// A descriptor that is readable while [`reap`](Self::reap) has something to return. `None` for
-    /// a ring with [`Features::deferred`]: its completions appear when its thread waits in it, and
-    /// polling its descriptor does not wake. The same holds where completions are polled for. Polled
-    /// through another ring, it may wake once too often.
+    /// A descriptor that is readable while [`reap`](Self::reap) has something to return. If another
+    /// ring polls this descriptor, the poll may complete although there is nothing to return.
+    ///
+    /// `None` for a ring with [`Features::deferred`]. The completions of such a ring appear only
+    /// when its thread waits in the ring, so a poll of its descriptor would not end. Also `None` if
+    /// completions are polled for.
     pub fn readiness(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the ring's descriptor is open as long as `self`, which the result borrows.
         let fd = unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) };
@@ -182,11 +188,12 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// Queues an entry for the next submission.
     ///
     /// # Safety
-    /// All that the entry points to stays as it is until its completion was reaped: it is owned by
-    /// the operation that the entry's user data names.
+    /// Everything that the entry points to is owned by the operation that the entry's user data
+    /// names. It stays as it is until the completion of that operation was reaped.
     pub(crate) unsafe fn push(&mut self, entry: W::Submission) {
         if self.refused.is_some() {
-            // This is a cancel, whose effect nobody would see.
+            // The entry is a cancel, because no other entry gets here after a refusal. It is
+            // dropped, because the kernel would not take it.
             return;
         }
         // SAFETY: the caller's promise.
@@ -201,7 +208,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     fn refill(&mut self) {
         let mut submission = self.uring.submission();
         while let Some(entry) = self.backlog.front() {
-            // SAFETY: `push` was promised that what the entry points to stays.
+            // SAFETY: the caller of `push` promised that everything that the entry points to stays.
             if unsafe { submission.push(entry) }.is_err() {
                 return;
             }
@@ -212,15 +219,16 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// Hands everything that is queued to the kernel. Never waits.
     ///
     /// # Errors
-    /// When the kernel takes nothing: on another thread than the ring's (`EEXIST`), or for want of
-    /// memory (`EAGAIN`, `EBUSY`). What is queued stays queued. With any other error it takes nothing
-    /// ever again: see [`refused`](Self::refused).
+    /// When the kernel takes nothing. If the reason is that the ring belongs to another thread
+    /// (`EEXIST`) or that memory is lacking (`EAGAIN`, `EBUSY`), everything that is queued stays
+    /// queued. After any other error, the kernel never takes anything from this ring again: see
+    /// [`refused`](Self::refused).
     pub fn submit(&mut self) -> Result<(), Errno> {
         self.enter(0, None)
     }
 
     /// Hands everything that is queued to the kernel and sleeps until `min` completions can be
-    /// reaped or `timeout` has passed. May return earlier, for a signal for example.
+    /// reaped or `timeout` has passed. May return earlier, for example because of a signal.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -229,16 +237,16 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.enter(min.saturating_sub(waiting), timeout)
     }
 
-    /// Whether there is something queued that a later [`submit`](Self::submit) may hand over: the kernel
-    /// had no memory for it, or it was queued since.
+    /// Whether something is queued that a later [`submit`](Self::submit) may hand over. It was
+    /// queued after the last submission, or the kernel had no memory for it at that submission.
     pub fn has_unsubmitted(&mut self) -> bool {
         self.refused.is_none() && (!self.backlog.is_empty() || !self.uring.submission().is_empty())
     }
 
-    /// Why the kernel takes nothing from this ring any more: for example, a filter was put on the
-    /// running process. Operations that it has not taken, and all later ones, end with that error
-    /// at the next [`reap`](Self::reap). Those that it has taken go on, and are reaped when they
-    /// end, but no call waits for them.
+    /// Why the kernel takes nothing from this ring any more, for example because a filter was put
+    /// on the running process. Operations that the kernel has not taken, and all later ones, end
+    /// with that error at the next [`reap`](Self::reap). Operations that the kernel has taken
+    /// continue, and can be reaped when they end, but no call waits for them.
     pub fn refused(&self) -> Option<Errno> {
         self.refused
     }
@@ -251,7 +259,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         match entered {
             Ok(()) => Ok(()),
             Err(errno) => {
-                // The cause of these may be gone the next time.
+                // The cause of these errors may be gone at the next call.
                 if !matches!(errno.number(), libc::EAGAIN | libc::EBUSY | libc::EEXIST) {
                     self.give_up(errno);
                 }
@@ -281,18 +289,21 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             }
             let entered = self.enter_once(queued, if is_rest { 0 } else { min }, timeout, must_run);
             match entered.map_err(|error| Errno::of(&error).number()) {
-                // A filter may pretend that a call was made.
+                // A filter (seccomp) may skip the call and pretend that it was made, so the call is
+                // tried again.
                 Ok(0) if queued > 0 && tries < SUBMIT_TRIES_MAX => tries += 1,
                 Ok(0) if queued > 0 => return Err(Errno::new(libc::EPROTO)),
-                // An entry that fails at once stops the kernel behind it.
+                // If an entry fails at once, the kernel takes no more entries in the same call. The
+                // next call hands over the rest.
                 Ok(count) if is_rest || count < queued => {}
                 Ok(_) | Err(libc::ETIME | libc::EINTR) => return Ok(()),
-                // The completion queue is full: nothing is taken before completions are.
+                // The completion queue is full: the kernel takes nothing until there is room again.
                 Err(libc::EBUSY) if tries < SUBMIT_TRIES_MAX => {
                     tries += 1;
                     self.collect();
                 }
-                // No memory for requests; those in flight may give some back.
+                // The kernel has no memory for requests, but requests in flight may give memory
+                // back when they end.
                 Err(libc::EAGAIN) if min > 0 && tries < SUBMIT_TRIES_MAX => {
                     let since: Instant = *short_since.get_or_insert_with(Instant::now);
                     if timeout.is_some_and(|timeout| since.elapsed() >= timeout) {
@@ -307,8 +318,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         }
     }
 
-    /// Ends the operations that the kernel has not taken, and will not: no later call on this ring
-    /// can hand them over, so entries left in the submission queue stay there unread.
+    /// Ends the operations that the kernel has not taken and will not take. No later call on this
+    /// ring can hand them over, so entries left in the submission queue stay there unread.
     fn give_up(&mut self, errno: Errno) {
         if self.refused.replace(errno).is_some() {
             return;
@@ -316,7 +327,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         let may_be_taken = self.polling.submissions_idle_ms.is_some() && self.is_enabled;
         if may_be_taken && !is_planted("refused-ends-polled") {
             // A kernel thread may take entries at any moment, without a call, and only that thread
-            // knows which it has taken. So all of them stay the kernel's.
+            // knows which entries it has taken. So no operation is ended here.
             return;
         }
         let untaken = self.uring.submission().len() + self.backlog.len();
@@ -332,8 +343,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.starved.clear();
     }
 
-    /// As [`enter`](Self::enter), where a kernel thread takes the queued entries: it is woken if it
-    /// sleeps; otherwise a call is only made to wait for something.
+    /// As [`enter`](Self::enter), for a ring with a kernel thread that takes the queued entries. If
+    /// the thread sleeps, a call wakes it; otherwise, a call is made only to wait for something.
     fn enter_polled(&mut self, min: usize, timeout: Option<Duration>) -> Result<(), Errno> {
         loop {
             self.refill();
@@ -350,7 +361,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             }
             let mut flags = EnterFlags::empty();
             flags.set(EnterFlags::SQ_WAKEUP, must_wake);
-            // There is room for the rest once the thread has taken some.
+            // With this flag, the call waits until the thread has taken some entries, because then
+            // there is room for the rest.
             flags.set(EnterFlags::SQ_WAIT, is_rest);
             match self.enter_with(flags, 0, min, timeout, must_run) {
                 Ok(_) if is_rest => {}
@@ -392,17 +404,17 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         if let Some(timespec) = &timespec {
             arguments = arguments.timespec(timespec);
         }
-        // SAFETY: the flags say that the argument is a `SubmitArgs`, and it and the time it points
-        // to live during the call.
+        // SAFETY: the flags say that the argument is a `SubmitArgs`. The `SubmitArgs` and the time
+        // that it points to live during the call.
         unsafe { submitter.enter(queued as u32, min as u32, flags.bits(), Some(&arguments)) }
     }
 
-    /// Has the kernel run an operation that does nothing, like any other: a ring that can be made
-    /// may still be refused in use. With [`Features::deferred`], it belongs to this thread from
-    /// here on.
+    /// Makes the kernel run an operation that does nothing. This is a test, because the kernel may
+    /// refuse the use of a ring that it has made. With [`Features::deferred`], the ring belongs to
+    /// this thread from then on.
     ///
     /// # Errors
-    /// Why it can't be used; the ring is then useless.
+    /// Why the ring can't be used; it is then useless.
     ///
     /// # Panics
     /// When something is in flight.
@@ -417,7 +429,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             self.submit_and_wait(1, Some(left)).map_err(Refused::diagnose)?;
             self.collect_all();
             if self.arrived.pop_front().is_some() {
-                // A kernel thread may have done it without a call. The next time it may be asleep.
+                // A kernel thread may have run the operation without a call. The next time, the
+                // thread may be asleep, and a call must wake it. So a call is tried out here.
                 let entered = self.enter_once(0, 0, None, true);
                 return entered.map(drop).map_err(|error| Refused::diagnose(Errno::of(&error)));
             }
@@ -427,15 +440,16 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         }
     }
 
-    /// Lets the kernel finish completions, without waiting, and takes them from the queue.
+    /// Lets the kernel finish completions, and takes them from the queue. Never waits.
     pub(crate) fn collect_all(&mut self) {
         let submission = self.uring.submission();
         let mut must_run = submission.taskrun() || submission.cq_overflow();
         drop(submission);
-        // Nobody else asks the device.
+        // If no kernel thread polls the device, only a call polls it.
         must_run |= self.polling.is_ours_to_ask() && self.in_flight.len() > 0;
         if must_run && self.is_enabled && self.refused.is_none() {
-            // If it can't now (no memory), it does next time: readiness stays.
+            // If the kernel can't finish completions now, because memory is lacking, it does so at
+            // the next call. That call will be made, because the descriptor stays readable.
             drop(self.enter_once(0, 0, None, true));
         }
         self.collect();
@@ -450,7 +464,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         }));
     }
 
-    /// Cancels everything and waits until it has ended. Returns whether it has.
+    /// Cancels all operations and waits until they have ended, but not forever. Returns whether all
+    /// of them have ended.
     fn finish(&mut self) -> bool {
         if !self.is_enabled {
             // The kernel has not seen anything yet, and never will.
@@ -463,11 +478,13 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             let ended = if left.is_zero() {
                 return false;
             } else if self.refused.is_some() && !self.features.deferred {
-                // Operations that the kernel has end by themselves, which shows without a call.
+                // Operations that the kernel has taken end by themselves. No call is needed to see
+                // their end.
                 std::thread::sleep(DROP_ASK_PAUSE);
                 Ok(())
             } else if self.polling.is_ours_to_ask() {
-                // A wait would spin, even past a timeout, and nothing can be cancelled there.
+                // A wait would spin, even past a timeout, and a ring that polls for completions
+                // can't cancel anything.
                 self.submit()
             } else {
                 self.cancel_all();
@@ -488,10 +505,11 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
 
 impl<T: Copy, M: Memory, W: Width> Drop for Ring<T, M, W> {
     fn drop(&mut self) {
-        // Unless it is over, memory that the kernel may touch is leaked, and a file stays held.
+        // If not everything has ended, memory that the kernel may touch is leaked, and a file that
+        // the ring holds stays held.
         let is_over = self.finish();
         if self.is_holding && (is_over || is_planted("claim-dropped-in-flight")) {
-            // Releases the file at once; the kernel closes a ring some 30 ms later.
+            // Releases the file at once, because the kernel closes a ring only some 30 ms later.
             drop(self.uring.submitter().unregister_files());
         }
         if is_over {
@@ -499,17 +517,18 @@ impl<T: Copy, M: Memory, W: Width> Drop for Ring<T, M, W> {
                 pool.unregister(&self.uring.submitter());
             }
             if self.registered.is_some() {
-                // Unlocks the memory at once, as others may want to lock some; closing the ring
-                // takes time. If this is refused, closing does it.
+                // Unlocks the memory at once, because others may want to lock memory, and closing
+                // the ring takes time. If this call is refused, closing the ring unlocks the
+                // memory.
                 drop(self.uring.submitter().unregister_buffers());
             }
-            // SAFETY: neither is used again.
+            // SAFETY: neither of the two is used again.
             unsafe {
                 ManuallyDrop::drop(&mut self.in_flight);
                 ManuallyDrop::drop(&mut self.pool);
             }
         }
-        // SAFETY: it is not used again.
+        // SAFETY: `uring` is not used again.
         unsafe { ManuallyDrop::drop(&mut self.uring) };
     }
 }

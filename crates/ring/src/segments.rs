@@ -1,4 +1,4 @@
-//! A list of owned pieces of memory that is sent as one.
+//! A list of owned pieces of memory, which are sent as if they were one piece.
 
 #![expect(unsafe_code, reason = "the kernel is told of memory by address")]
 
@@ -6,22 +6,24 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Most pieces that one system call takes (the kernel's `UIO_MAXIOV`). Longer lists take several.
+/// How many pieces one system call takes at most (the kernel's `UIO_MAXIOV`). A longer list needs
+/// several calls.
 pub(crate) const IOVECS_MAX: usize = 1024;
 
-/// Bytes in several places, to be sent in order. It owns them all, by value or by a share.
+/// Bytes in several places, to be sent in order. The list owns all of them, by value or through an
+/// [`Arc`].
 ///
-/// [`clear`](Self::clear) keeps what was allocated for the list itself, so that one value can be
-/// used for send after send.
+/// [`clear`](Self::clear) keeps the memory of the list itself, so that one list can be used for
+/// many sends.
 #[derive(Default)]
 pub struct Segments {
     owned: Vec<Vec<u8>>,
     pieces: Vec<Piece>,
-    /// Piece that the next byte to send is in.
+    /// Index of the piece that contains the next byte to send.
     piece: usize,
-    /// Bytes of that piece that are sent.
+    /// Number of bytes of that piece that were sent already.
     piece_sent: usize,
-    /// Bytes to send that are left.
+    /// Number of bytes that are left to send.
     size: usize,
     vectors: Kept,
 }
@@ -37,19 +39,19 @@ struct Vectors {
     iovecs: Vec<libc::iovec>,
 }
 
-/// Owns [`Vectors`] at one address. Not a `Box`: moving one asserts that nobody else points there,
-/// but `Segments` moves while the kernel does.
+/// Owns [`Vectors`] at one address. This is not a `Box`, because moving a `Box` asserts that nobody
+/// else points to its contents, but `Segments` may move while the kernel points to the vectors.
 struct Kept(NonNull<Vectors>);
 
-// SAFETY: the pointers in `vectors` are read by the kernel only, while a send is in flight, and
-// point into memory that this value owns or shares immutably.
+// SAFETY: only the kernel reads the pointers in `vectors`, while a send is in flight. They point
+// into memory that this value owns or shares immutably.
 unsafe impl Send for Segments {}
-// SAFETY: as above; a shared reference gives no access to them.
+// SAFETY: as above; a shared reference gives no access to the pointers.
 unsafe impl Sync for Segments {}
 
 impl Default for Kept {
     fn default() -> Self {
-        // SAFETY: a `msghdr` is integers and pointers, for which zero is a value.
+        // SAFETY: a `msghdr` consists of integers and pointers, for which zero is a valid value.
         let header = unsafe { std::mem::zeroed() };
         let vectors = Box::new(Vectors { header, iovecs: Vec::new() });
         Self(NonNull::from(Box::leak(vectors)))
@@ -57,17 +59,17 @@ impl Default for Kept {
 }
 
 impl Kept {
-    /// For changing them: no send is in flight.
+    /// Gives access to the vectors, to change them while no send is in flight.
     fn get(&mut self) -> &mut Vectors {
-        // SAFETY: it came from a box and is freed by the drop only; what was handed out before is not
-        // used any more once it may be changed.
+        // SAFETY: the pointer came from a box, and only the drop frees it. Once the vectors may be
+        // changed, addresses that were handed out before are not used any more.
         unsafe { self.0.as_mut() }
     }
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        // SAFETY: it came from a box, and is not used again.
+        // SAFETY: the pointer came from a box, and is not used again.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
@@ -85,8 +87,8 @@ impl Segments {
         self.push_range(index, range);
     }
 
-    /// Takes `bytes` without appending any of it. Returns the index that
-    /// [`push_range`](Self::push_range) takes.
+    /// Takes `bytes` without appending any of them. Returns the index with which
+    /// [`push_range`](Self::push_range) appends a range of them.
     pub fn own(&mut self, bytes: Vec<u8>) -> usize {
         self.owned.push(bytes);
         self.owned.len() - 1
@@ -101,7 +103,7 @@ impl Segments {
         self.pieces.push(Piece::Owned { index, range });
     }
 
-    /// Appends a range of shared bytes; the share is held until [`clear`](Self::clear).
+    /// Appends a range of shared bytes. The list holds the `Arc` until [`clear`](Self::clear).
     ///
     /// # Panics
     /// When `range` is not within `bytes`.
@@ -110,7 +112,7 @@ impl Segments {
         self.pieces.push(Piece::Shared { bytes, range });
     }
 
-    /// Bytes that are left to send.
+    /// Number of bytes that are left to send.
     pub fn size(&self) -> usize {
         self.size
     }
@@ -121,7 +123,8 @@ impl Segments {
     }
 
     /// Gives up everything in the list. The vectors that [`own`](Self::own) and
-    /// [`push`](Self::push) took go to `spare`, emptied, so that their memory can be used again.
+    /// [`push`](Self::push) took are emptied and put into `spare`, so that their memory can be used
+    /// again.
     pub fn clear(&mut self, spare: &mut Vec<Vec<u8>>) {
         self.pieces.clear();
         self.vectors.get().iovecs.clear();
@@ -132,7 +135,7 @@ impl Segments {
         }
     }
 
-    /// The pieces that are left to send, in order, as slices. None is empty.
+    /// The pieces that are left to send, in order, as slices. No slice is empty.
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
         let mut skip = self.piece_sent;
         self.pieces[self.piece..].iter().filter_map(move |piece| {
@@ -141,7 +144,8 @@ impl Segments {
         })
     }
 
-    /// Takes `sent` bytes off the front: what a send, short or not, has moved.
+    /// Removes `sent` bytes from the front, because a send has moved them. The send need not have
+    /// moved all bytes of the list.
     ///
     /// # Panics
     /// When `sent` is more than [`size`](Self::size).
@@ -167,8 +171,9 @@ impl Segments {
         }
     }
 
-    /// Describes what is left for `sendmsg`, and returns the description's address, which stays
-    /// until the next call, [`clear`](Self::clear) or drop, also when `self` moves.
+    /// Describes what is left to send, for `sendmsg`. Returns the description's address. It stays
+    /// valid, even if `self` moves, until the next call of this function or of
+    /// [`clear`](Self::clear), or until the list is dropped.
     pub(crate) fn describe(&mut self) -> *const libc::msghdr {
         let mut iovecs = std::mem::take(&mut self.vectors.get().iovecs);
         iovecs.clear();
@@ -180,7 +185,8 @@ impl Segments {
         vectors.iovecs = iovecs;
         vectors.header.msg_iov = vectors.iovecs.as_mut_ptr();
         vectors.header.msg_iovlen = vectors.iovecs.len();
-        // SAFETY: it points at `Vectors`; no reference is made, which would end with the next move.
+        // SAFETY: the pointer points at `Vectors`. No reference is made, because a reference would
+        // end with the next move.
         unsafe { &raw const (*self.vectors.0.as_ptr()).header }
     }
 }
@@ -235,7 +241,7 @@ mod tests {
         segments.advance(4);
         let header = segments.describe();
         let moved = Box::new(segments);
-        // SAFETY: the description's address stays when the list moves, and so do the bytes.
+        // SAFETY: the description and the bytes stay where they are when the list moves.
         let described: Vec<u8> = unsafe {
             let header = &*header;
             let iovecs = std::slice::from_raw_parts(header.msg_iov, header.msg_iovlen);
@@ -258,7 +264,7 @@ mod tests {
             segments.push_shared(shared.clone(), 0..3);
         }
         let header = segments.describe();
-        // SAFETY: the list is alive and was not changed since.
+        // SAFETY: the list is alive and was not changed after `describe`.
         assert_eq!(unsafe { (*header).msg_iovlen }, IOVECS_MAX);
         segments.advance(IOVECS_MAX * 3);
         assert_eq!(left(&segments), [1, 2, 3].repeat(5));

@@ -1,4 +1,5 @@
-//! Makes rings: with the best setup that the kernel has, down to the oldest usable one.
+//! Makes rings with the best setup that the kernel supports. An older kernel gets a poorer setup,
+//! and a kernel that is too old gets none.
 
 use io_uring::{IoUring, Probe, opcode};
 
@@ -6,34 +7,37 @@ use slimio_planted::is_planted;
 
 use crate::{Errno, EventFd, Narrow, Refused, Ring, Wide, Width};
 
-/// Entries of the submission queue at most (the kernel's own limit).
+/// How many entries a submission queue may have (the kernel's own limit).
 pub const SUBMISSIONS_MAX: u32 = 32_768;
 
 /// How large a ring is to be, and what it may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
-    /// Operations that can be handed over with one system call. More may be queued at any time:
-    /// they wait in memory. A power of two, or rounded up to one.
+    /// How many operations can be handed over with one system call. More operations may be queued
+    /// at any time, and wait in memory. The number is rounded up to a power of two.
     pub submissions: u32,
-    /// Completions that can wait in the ring. More wait in the kernel, at a cost.
+    /// How many completions can wait in the ring. Further completions wait in the kernel, which
+    /// costs more time.
     pub completions: u32,
-    /// Features not to use although the kernel has them: for tests and measurements.
+    /// Features that the ring does not use even if the kernel has them.
     pub avoid: Features,
-    /// What is polled for, rather than waited for.
+    /// What the ring polls for, instead of waiting for it.
     pub polling: Polling,
 }
 
-/// What a ring polls for instead of a system call or an interrupt. Each costs processor time
-/// meanwhile. With either, a ring has neither [`Features::deferred`] nor [`Features::cooperative`].
+/// What a ring polls for. Polling replaces system calls or interrupts, but costs processor time.
+/// With either kind of polling, a ring has neither [`Features::deferred`] nor
+/// [`Features::cooperative`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Polling {
-    /// A kernel thread takes submissions, and sleeps after this many milliseconds without any
-    /// (`IORING_SETUP_SQPOLL`).
+    /// If set, a kernel thread takes submissions (`IORING_SETUP_SQPOLL`). If there is no submission
+    /// for this many milliseconds, the thread sleeps.
     pub submissions_idle_ms: Option<u32>,
-    /// Completions are fetched from the device when a call asks for them (`IORING_SETUP_IOPOLL`):
-    /// such a ring takes only direct reads and writes and a driver's commands, all to devices whose
-    /// driver has queues for that. Alone, a wait ends with a completion, never with its timeout;
-    /// with a kernel thread that takes submissions, that thread asks the device, and a wait sleeps.
+    /// Whether completions are fetched from the device when a call asks for them
+    /// (`IORING_SETUP_IOPOLL`). Such a ring takes only direct reads and writes and a driver's
+    /// commands, all to devices whose driver has queues for polling. Without a kernel thread that
+    /// takes submissions, a wait ends with a completion, never with its timeout. With such a
+    /// thread, a wait sleeps, because the thread polls the device.
     pub completions: bool,
 }
 
@@ -42,7 +46,7 @@ impl Polling {
         self.completions || self.submissions_idle_ms.is_some()
     }
 
-    /// Whether a completion comes only when a call asks the device for it.
+    /// Whether a completion comes only when a call of ours polls the device for it.
     pub(crate) fn is_ours_to_ask(self) -> bool {
         self.completions && self.submissions_idle_ms.is_none()
     }
@@ -59,12 +63,13 @@ impl Default for Setup {
     }
 }
 
-/// Features of the kernel's io_uring beyond what every ring needs. Where one is missing, the ring
-/// does the same with more system calls.
+/// Features of the kernel's io_uring beyond what every ring needs. If a feature is missing, the
+/// ring does the same with more system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is probed on its own")]
 pub struct Features {
-    /// Completions are handled when the ring's thread waits, not by interrupting it (kernel 6.1).
+    /// The kernel handles completions when the ring's thread waits, instead of interrupting that
+    /// thread (kernel 6.1).
     pub deferred: bool,
     /// Completions do not interrupt a running thread (5.19).
     pub cooperative: bool,
@@ -75,7 +80,7 @@ pub struct Features {
 }
 
 impl Features {
-    /// None of them.
+    /// No feature.
     pub const NONE: Self = Self {
         deferred: false,
         cooperative: false,
@@ -83,7 +88,7 @@ impl Features {
         multishot_receive: false,
     };
 
-    /// All of them.
+    /// All features.
     pub const ALL: Self =
         Self { deferred: true, cooperative: true, multishot_accept: true, multishot_receive: true };
 
@@ -97,7 +102,8 @@ impl Features {
     }
 }
 
-/// Finds out whether io_uring works here, and with what, by running an operation through it.
+/// Finds out whether io_uring works here, and with which features, by running an operation through
+/// a ring.
 ///
 /// ```
 /// match slimio_ring::probe() {
@@ -107,18 +113,19 @@ impl Features {
 /// ```
 ///
 /// # Errors
-/// Why not.
+/// Why io_uring does not work here.
 pub fn probe() -> Result<Features, Refused> {
     let ring = trial::<Narrow>(Polling::default())?;
     Ok(ring.features())
 }
 
-/// A ring that has run an operation: a filter may allow making one and refuse its use.
+/// Makes a ring and runs an operation on it, because a filter may allow a ring to be made but
+/// refuse its use.
 fn trial<W: Width>(polling: Polling) -> Result<Ring<(), Vec<u8>, W>, Refused> {
     let setup = Setup { submissions: 4, completions: 8, polling, ..Setup::default() };
     let mut ring = Ring::new(setup)?;
     if !is_planted("probe-runs-nothing") {
-        // Paths to a volume let their rings hold a file.
+        // Paths to a volume let their rings hold a file, so this is tried, too.
         let file = EventFd::new().map_err(Refused::diagnose)?;
         ring.hold(&file).map_err(Refused::diagnose)?;
         ring.try_out()?;
@@ -129,7 +136,7 @@ fn trial<W: Width>(polling: Polling) -> Result<Ring<(), Vec<u8>, W>, Refused> {
 /// Finds out whether there are rings that take commands of the NVMe driver (kernel 5.19).
 ///
 /// # Errors
-/// Why not.
+/// Why there are none.
 pub fn probe_wide() -> Result<Features, Refused> {
     let ring = trial::<Wide>(Polling::default())?;
     let mut probe = Probe::new();
@@ -141,10 +148,10 @@ pub fn probe_wide() -> Result<Features, Refused> {
     Ok(ring.features())
 }
 
-/// Finds out whether there are rings that poll for this.
+/// Finds out whether there are rings that poll for what `polling` says.
 ///
 /// # Errors
-/// Why not.
+/// Why there are none.
 pub fn probe_polling(polling: Polling) -> Result<(), Refused> {
     trial::<Narrow>(polling).map(drop)
 }
@@ -152,14 +159,15 @@ pub fn probe_polling(polling: Polling) -> Result<(), Refused> {
 /// A ring with entries of some width.
 type Uring<W> = IoUring<<W as Width>::Submission, <W as Width>::Completion>;
 
-/// Makes a ring. It is disabled: it belongs to the thread that enables it.
+/// Makes a ring. It is disabled at first, because it belongs to the thread that enables it.
 pub(crate) fn build<W: Width>(setup: Setup) -> Result<(Uring<W>, Features), Refused> {
     if cfg!(miri) {
         // Miri has no io_uring, and stops at a call that it does not know.
         return Err(Refused::diagnose(Errno::new(libc::ENOSYS)));
     }
     let wanted = Features::ALL.without(setup.avoid);
-    // Kernels refuse a flag they do not know with EINVAL; then the next poorer set is tried.
+    // If a kernel does not know a flag, it returns `EINVAL`. Then the next poorer set of flags is
+    // tried.
     let mut last = Errno::new(libc::EINVAL);
     for (deferred, cooperative) in [(true, true), (false, true), (false, false)] {
         let is_polled = setup.polling.is_any();
@@ -227,7 +235,8 @@ fn examine<W: Width>(uring: &Uring<W>) -> Result<Features, Refused> {
             return Err(Refused::too_old(missing));
         }
     }
-    // Multishot has no bit of its own: it came with the opcodes that are probed here.
+    // No feature bit stands for multishot operations. They are there if the opcodes that are probed
+    // here are there, because both came in the same kernel versions.
     Ok(Features {
         deferred: true,
         cooperative: true,
@@ -243,7 +252,7 @@ mod tests {
     #[test]
     fn each_setup_can_be_had_alone() {
         let Ok(all) = probe() else {
-            // Refusal is tested where it is provoked.
+            // Other tests provoke a refusal, and check it.
             eprintln!("SKIPPED: no io_uring here");
             return;
         };

@@ -1,6 +1,6 @@
-//! Tables whose entries have names that are never reused: an index and a generation.
+//! Tables whose entries have names that are never reused. A name is an index and a generation.
 
-/// The name of an entry: stale names are recognised.
+/// The name of an entry. Once the entry is removed, the name is recognised as stale.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Name {
     pub(crate) index: u32,
@@ -28,7 +28,7 @@ struct Place<V> {
     value: Option<V>,
 }
 
-/// Most entries of one table.
+/// How many entries one table may have.
 const ENTRIES_MAX: usize = 1 << 24;
 
 impl<V> Table<V> {

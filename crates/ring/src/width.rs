@@ -2,8 +2,8 @@
 
 use io_uring::{cqueue, squeue};
 
-/// The sizes of a ring's entries: [`Narrow`] for all ordinary operations, [`Wide`] for a driver's
-/// commands as well.
+/// The sizes of a ring's entries. [`Narrow`] entries are large enough for all ordinary operations,
+/// and [`Wide`] entries also for a driver's commands.
 pub trait Width: sealed::Sealed + 'static {
     /// An entry of the submission queue.
     #[doc(hidden)]

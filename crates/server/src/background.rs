@@ -1,5 +1,5 @@
-//! Work that may wait for a disk, done by a thread of its own while its client waits: the command
-//! thread never waits for one.
+//! Jobs that may wait for a disk. They run on a thread of their own while the client waits, so that
+//! the command thread never waits for a disk.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use crate::net::ConnId;
 /// The outcome of a job: `OK`, or the error to reply with.
 pub(crate) type Outcome = Result<(), String>;
 
-/// Jobs under way on a thread of their own, done one after the other in the order in which they were asked
-/// for.
+/// Jobs that run on a thread of their own, one after the other, in the order in which they were
+/// requested.
 #[derive(Debug)]
 pub(crate) struct BackgroundJobs {
-    /// To the thread, once there is one.
+    /// Sends jobs to the thread; `None` until the thread is started.
     jobs: Option<Sender<Job>>,
     sender: Sender<(ConnId, Outcome)>,
     done: Receiver<(ConnId, Outcome)>,
-    /// Readable when one is done. Without it, jobs are done where they are asked for.
+    /// Readable when a job is done. If this is `None`, jobs run on the thread that requests them.
     wake: Option<Arc<OwnedFd>>,
 }
 
@@ -42,7 +42,7 @@ impl BackgroundJobs {
         self.wake.as_ref().map(|wake| wake.as_fd())
     }
 
-    /// Hands `work` to the thread; returns whether it could.
+    /// Hands `work` to the thread. Returns false if there is no thread.
     fn start(&mut self, conn: ConnId, work: impl FnOnce() -> Outcome + Send + 'static) -> bool {
         let Some(wake) = &self.wake else { return false };
         if self.jobs.is_none() {
@@ -52,7 +52,7 @@ impl BackgroundJobs {
                 for (conn, work) in receiver {
                     // Fails only if the server has ended meanwhile.
                     let _ = sender.send((conn, work()));
-                    // The counter cannot overflow, so this cannot fail.
+                    // The write cannot fail, because the counter cannot overflow.
                     let _ = rustix::io::write(&wake, &1u64.to_ne_bytes());
                 }
             };
@@ -64,8 +64,8 @@ impl BackgroundJobs {
 }
 
 impl Core {
-    /// Does `work` on a thread of its own and replies with the outcome. Within a transaction, or if
-    /// no thread can be had, it is done at once.
+    /// Runs `work` on the background thread and replies with the outcome. Within a transaction, or
+    /// if there is no background thread, runs `work` at once on this thread.
     pub(crate) fn run_in_background(
         &mut self,
         client: &mut Client,
@@ -81,7 +81,7 @@ impl Core {
     /// Answers the clients whose jobs are done.
     pub(crate) fn end_background_jobs(&mut self) {
         if let Some(wake) = &self.background_jobs.wake {
-            // Empty when another turn was quicker.
+            // Fails if an earlier turn has read the counter already.
             let _ = rustix::io::read(wake, &mut [0; 8]);
         }
         while let Ok((conn, outcome)) = self.background_jobs.done.try_recv() {

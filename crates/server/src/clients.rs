@@ -22,7 +22,8 @@ pub(crate) struct Client {
     pub(crate) id: u64,
     pub(crate) conn: ConnId,
     pub(crate) peer: Peer,
-    /// For clients of the Unix socket, its path.
+    /// The path of the server's Unix socket, if there is one. It is shown for clients that are
+    /// connected through that socket.
     pub(crate) unix_path: Option<String>,
     pub(crate) name: Vec<u8>,
     pub(crate) lib_name: Vec<u8>,
@@ -39,33 +40,36 @@ pub(crate) struct Client {
     pub(crate) parser: Parser,
     /// Received bytes: an incomplete request, or requests that wait for their turn.
     pub(crate) input: Vec<u8>,
-    /// Size of the buffer that holds the running request, with the bytes around it.
+    /// Size of the whole input buffer that contains the running request.
     pub(crate) running_size: usize,
     /// The large argument that is being received.
     pub(crate) large: Option<BlobBuilder>,
-    /// Sum of the announced sizes of the large arguments of the request being received.
+    /// Sum of the sizes of the large arguments in the request that is being received, as the client
+    /// announced them.
     pub(crate) large_size: usize,
     pub(crate) state: State,
-    /// The last request did not run at once: `Core::keep_request` must still store it.
+    /// The last request did not run at once, so `Core::keep_request` must still store the request.
     pub(crate) keeps_request: bool,
-    /// The turn in which it was served last, and the requests counted for it in that turn.
+    /// The turn in which the client was last served, and how many of the client's requests count
+    /// for that turn.
     pub(crate) served: (u64, usize),
-    /// It has used up its share of a turn; its remaining requests wait for the next one.
+    /// The client has used up its share of a turn, so its remaining requests wait for the next
+    /// turn.
     pub(crate) is_behind: bool,
-    /// The other end sends nothing more.
+    /// The client's end of the connection sends nothing more.
     pub(crate) is_at_end: bool,
 
     /// Replies of this turn.
     pub(crate) out: ReplyBuf,
-    /// What they depend on.
+    /// The LSN that the replies in `out` depend on.
     pub(crate) needs: Lsn,
-    /// Replies of earlier turns, each with the LSN it depends on.
+    /// Replies of earlier turns, each with the LSN that the reply depends on.
     pub(crate) held: Held,
-    /// Replies that may leave, and wait for those before them to be sent.
+    /// Replies that may leave, but wait until earlier replies are sent.
     pub(crate) ready: ReplyBuf,
     /// Bytes of replies handed to the network.
     pub(crate) sending: usize,
-    /// Bytes of memory that only they use.
+    /// Bytes of memory that only the replies counted in `sending` use.
     pub(crate) sending_memory: usize,
     pub(crate) replies: Replies,
     pub(crate) soft_limit_since: Option<Instant>,
@@ -78,11 +82,11 @@ pub(crate) struct Client {
     pub(crate) watching: BTreeSet<(DbIndex, Box<[u8]>)>,
     pub(crate) watching_memory: usize,
     pub(crate) watch_round: WatchRound,
-    /// A watched key was changed: the transaction will not run.
+    /// A watched key was changed, so the transaction will not run.
     pub(crate) is_stale: bool,
     /// Position of the last record that the client has written.
     pub(crate) last_write: Lsn,
-    /// Bytes counted for it in `Clients::memory` while it is not being served.
+    /// Bytes that `Clients::memory` includes for this client while the client is not being served.
     counted_memory: usize,
 }
 
@@ -90,30 +94,33 @@ pub(crate) struct Client {
 #[derive(Debug)]
 pub(crate) enum State {
     Running,
-    /// This request is retried when the log has room, or a pause or a long request ends.
+    /// This request waits for room in the log, or until a pause or a long request has ended. The
+    /// request is then retried.
     Parked(OwnedRequest),
-    /// A long command is under way.
+    /// The client's command runs in steps and has not finished. Unlike a long request, the command
+    /// does not hold keys.
     Yielding(Box<LongCommand>),
-    /// Its request runs in steps, driven by `core::long`.
+    /// The client's request is the long request of `core::long`. It runs in steps, and it holds its
+    /// keys: other requests that need these keys wait.
     Long,
-    /// A job runs for it on another thread.
+    /// A job runs for the client on another thread.
     Away,
-    /// `WAITAOF` waits.
+    /// The client waits in `WAITAOF`.
     Waiting(Wait),
     /// `SAVE` or `SHUTDOWN SAVE` waits for the snapshot.
     Saving,
-    /// Its wait is over; its next requests run in their turn.
+    /// The client's wait has ended, but its next requests have not run yet.
     Resumed,
     /// Nothing is read any more; the connection is closed when all replies have left.
     Closing,
 }
 
-/// A command that goes on later.
+/// A command that runs in steps and has not finished.
 #[derive(Debug)]
 pub(crate) struct LongCommand {
     pub(crate) request: OwnedRequest,
     pub(crate) yielded: Yielded,
-    /// Time that its steps have taken.
+    /// Time that the command's steps have taken so far.
     pub(crate) spent: Duration,
 }
 
@@ -121,9 +128,9 @@ pub(crate) struct LongCommand {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
     pub(crate) lsn: Lsn,
-    /// Our own log was asked for.
+    /// The wait asks for our own log.
     pub(crate) is_local: bool,
-    /// It can never be satisfied: replicas were asked for.
+    /// The wait can never be satisfied, because it asks for replicas.
     pub(crate) never: bool,
     pub(crate) deadline: Option<Instant>,
 }
@@ -192,8 +199,8 @@ impl Client {
         Self::new(0, conn, Peer { remote: None, local: None }, now)
     }
 
-    /// Bytes of memory that requests, replies and watched keys take. They count towards the memory
-    /// limit; values that replies only refer to are not included.
+    /// Bytes of memory that the client's requests, replies and watched keys take. These bytes count
+    /// towards the memory limit. Values that replies only refer to are not included.
     pub(crate) fn memory(&self) -> usize {
         let received = self.input.capacity() + self.running_size + self.large_received();
         let sealed = self.parser.request().sealed_memory();
@@ -216,7 +223,7 @@ impl Client {
         self.multi.as_ref().map_or(0, |multi| multi.memory())
     }
 
-    /// Bytes received so far of the large arguments of a request that has not run yet.
+    /// How many bytes have arrived so far of the large arguments of a request that has not run yet.
     fn large_received(&self) -> usize {
         self.large_size - self.large.as_ref().map_or(0, BlobBuilder::remaining)
     }
@@ -237,8 +244,8 @@ impl Client {
         self.large = None;
     }
 
-    /// Drops the reply written since `before` if the client wants none. `CLIENT REPLY SKIP` ends
-    /// together with its request.
+    /// Drops the reply written since `before` if the client has turned replies off. After `CLIENT
+    /// REPLY SKIP`, replies stay off until the next request has ended.
     pub(crate) fn leave_out(&mut self, before: usize) {
         if self.replies == Replies::On {
             return;
@@ -255,7 +262,8 @@ impl Client {
         self.out.len() + self.held.size() + self.ready.len() + self.sending
     }
 
-    /// Bytes of the request that is being received, and of those that a transaction has queued.
+    /// Bytes of the request that is being received and of the requests that a transaction has
+    /// queued.
     pub(crate) fn query_size(&self) -> usize {
         let queued = self.multi.as_ref().map_or(0, |multi| multi.size);
         let sealed = self.parser.request().sealed_size();
@@ -284,8 +292,9 @@ impl Client {
         self.peer.remote.is_none_or(|a| a.ip().to_canonical().is_loopback())
     }
 
-    /// The line of `CLIENT LIST` and `CLIENT INFO`, without its newline. `is_stale`: whether to
-    /// show that a watched key was changed. `argv_size`: bytes of the running request's arguments.
+    /// The line of `CLIENT LIST` and `CLIENT INFO`, without its newline. `is_stale` says whether to
+    /// show that a watched key was changed; `argv_size` is the size in bytes of the running
+    /// request's arguments.
     pub(crate) fn describe(&self, now: Instant, is_stale: bool, argv_size: usize) -> String {
         let mut flags = String::new();
         if matches!(self.state, State::Waiting(_) | State::Parked(_)) {
@@ -349,11 +358,11 @@ impl Client {
 /// All clients, by their connection's index.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
-    /// A client that is being served is taken out for that time.
+    /// A client is not in this vector while it is being served.
     by_index: Vec<Option<Box<Client>>>,
     count: usize,
     next_id: u64,
-    /// Bytes of memory that they take, without the client being served.
+    /// Bytes of memory that all clients except the one being served take.
     memory: usize,
 }
 
@@ -372,7 +381,8 @@ impl Clients {
         Box::new(Client::new(self.next_id, conn, peer, now))
     }
 
-    /// Takes a client out to be served; it must be [put back](Self::put) or [dropped](Self::remove).
+    /// Takes a client out to be served. The caller must [put it back](Self::put) or [drop
+    /// it](Self::remove).
     pub(crate) fn take(&mut self, conn: ConnId) -> Option<Box<Client>> {
         let place = self.by_index.get_mut(conn.index as usize)?;
         let client = place.take_if(|client| client.conn == conn)?;
@@ -382,15 +392,15 @@ impl Clients {
     }
 
     pub(crate) fn put(&mut self, mut client: Box<Client>) {
-        debug_assert!(!client.keeps_request, "it waits with what it has asked for");
+        debug_assert!(!client.keeps_request, "its request was not stored");
         client.counted_memory = client.memory();
         self.memory += client.counted_memory;
         let index = client.conn.index as usize;
-        assert!(self.by_index[index].is_none(), "nobody else is in a client's place");
+        assert!(self.by_index[index].is_none(), "a client's place is free");
         self.by_index[index] = Some(client);
     }
 
-    /// Notes that a client that was taken out does not come back.
+    /// Forgets a client that was taken out and will not be put back.
     pub(crate) fn remove(&mut self, client: Box<Client>) {
         if is_planted("left-still-counted") {
             self.memory += client.counted_memory;
@@ -399,8 +409,8 @@ impl Clients {
         self.count -= 1;
     }
 
-    /// Bytes of memory that requests, replies and watched keys of all clients take, without the
-    /// client being served.
+    /// Bytes of memory that the requests, replies and watched keys of all clients except the one
+    /// being served take.
     pub(crate) fn memory(&self) -> usize {
         self.memory
     }
@@ -409,15 +419,15 @@ impl Clients {
         self.by_index.get(conn.index as usize)?.as_deref().filter(|c| c.conn == conn)
     }
 
-    /// For changes that do not affect [`Client::memory`], which is not counted again.
+    /// Only for changes that do not affect [`Client::memory`], because the sum over all clients is
+    /// not updated.
     pub(crate) fn get_mut(&mut self, conn: ConnId) -> Option<&mut Client> {
         self.by_index.get_mut(conn.index as usize)?.as_deref_mut().filter(|c| c.conn == conn)
     }
 
-    /// Looks at all clients while none is being served. Panics with a sentence where something is
-    /// not as it is promised.
+    /// Checks all clients while none is being served. Panics if an invariant does not hold.
     pub(crate) fn check(&self) {
-        assert_eq!(self.iter().count(), self.count, "as many clients are there as are counted");
+        assert_eq!(self.iter().count(), self.count, "the count of clients is right");
         let counted: usize = self.iter().map(|client| client.counted_memory).sum();
         assert_eq!(counted, self.memory, "the memory of all clients is their sum");
         for (index, client) in self.by_index.iter().enumerate() {
@@ -427,12 +437,12 @@ impl Clients {
         }
     }
 
-    /// All clients but the one being served.
+    /// All clients except the one being served.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Client> {
         self.by_index.iter().filter_map(|client| client.as_deref())
     }
 
-    /// All clients but the one being served, for changes that do not affect [`Client::memory`].
+    /// All clients except the one being served, for changes that do not affect [`Client::memory`].
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Client> {
         self.by_index.iter_mut().filter_map(|client| client.as_deref_mut())
     }

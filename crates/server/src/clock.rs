@@ -1,4 +1,4 @@
-//! The time of day, which need not be the system's.
+//! The time of day, which is the system's or is set from outside.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// The source of the wall-clock time.
 #[derive(Clone, Debug)]
 pub enum WallClock {
-    /// The system.
+    /// The system's clock.
     System,
     /// Milliseconds since 1970, set from outside.
     Given(Arc<AtomicI64>),

@@ -1,4 +1,4 @@
-//! The command thread's state, and what happens to it between two sleeps.
+//! The command thread's state, and how it changes between two sleeps of the thread.
 //!
 //! ```text
 //!  net events ─► received ─► requests ─► call ─► effects ─► log
@@ -6,9 +6,10 @@
 //!                                        reply ─► held until its LSN may leave ─► net
 //! ```
 //!
-//! Nothing here does I/O on sockets: what the network is to do is noted as a [`NetRequest`], and replies
-//! leave through [`Core::flush`].
+//! Nothing here does I/O on sockets. Tasks for the network are noted as [`NetRequest`]s, and
+//! replies leave through [`Core::flush`].
 
+mod ahead;
 mod call;
 mod check;
 mod checks;
@@ -34,7 +35,7 @@ pub(crate) use snapshots::NotBegun;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use slimio_keyspace::{CommandTable, DbIndex, Effects, Gather, HashLimits, Keyspace, Payload};
+use slimio_keyspace::{CommandTable, DbIndex, Effects, Gather, Keyspace, PackedLimits, Payload};
 use slimio_planted::is_planted;
 use slimio_storage::{Lsn, Progress};
 
@@ -54,16 +55,16 @@ use crate::stats::Stats;
 use crate::transactions::Watches;
 use crate::wal::Wal;
 
-/// Reply buffers kept for the next replies.
+/// At most this many empty reply buffers are kept for the next replies.
 const SPARE_MAX: usize = 256;
-/// Largest of them, in bytes.
+/// The largest reply buffer that is kept, in bytes.
 const SPARE_SIZE_MAX: usize = 64 << 10;
 
-/// Time after which a turn runs no further requests: whoever has some is served in the next one. Only
-/// requests that each take long, or very many clients, fill it.
+/// Time after which a turn runs no further requests; the remaining requests run in the next turn.
+/// Only slow requests or very many clients use up this time.
 const TURN_TIME: Duration = Duration::from_millis(4);
 
-/// Something that the network is to do.
+/// A task for the network.
 #[derive(Debug)]
 pub(crate) enum NetRequest {
     /// Receive the next bytes into this memory.
@@ -72,11 +73,11 @@ pub(crate) enum NetRequest {
     Receive(ConnId),
     /// Stop reading.
     Pause(ConnId),
-    /// Close, at once.
+    /// Close the connection at once.
     Close(ConnId),
 }
 
-/// Directives that are looked at often.
+/// Values of the directives that are read often.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 pub(crate) struct Settings {
@@ -90,17 +91,18 @@ pub(crate) struct Settings {
     pub(crate) is_protected: bool,
     pub(crate) cron_every: Duration,
     pub(crate) expire_effort: u32,
-    /// Time from which a command is kept by `SLOWLOG`.
+    /// `SLOWLOG` keeps commands that take at least this time.
     pub(crate) slowlog_from: Option<Duration>,
     pub(crate) slowlog_len_max: usize,
-    /// Time from which a delay is kept by `LATENCY`.
+    /// `LATENCY` keeps delays of at least this time.
     pub(crate) latency_from: Option<Duration>,
-    /// The shorter of both: what almost every command stays below.
+    /// The shorter of `slowlog_from` and `latency_from`. Almost every command takes less time than
+    /// this, so one comparison is usually enough.
     pub(crate) slow_from: Duration,
     pub(crate) is_latency_tracked: bool,
     /// `command-cpu-tracking`
     pub(crate) is_cpu_tracked: bool,
-    /// Most bytes in use; 0: no limit.
+    /// Limit of the memory in use, in bytes; 0 means no limit.
     pub(crate) memory_max: u64,
     /// How long eviction may keep a command waiting.
     pub(crate) eviction_time: Duration,
@@ -111,13 +113,15 @@ pub(crate) struct Settings {
     pub(crate) compresses: bool,
     pub(crate) rewrite_percentage: u64,
     pub(crate) rewrite_size_min: u64,
-    /// Most bytes of the log that `log-size-max` allows.
+    /// The largest size of the log that `log-size-max` allows, in bytes.
     pub(crate) log_size_max: u64,
-    /// In bytes; 0: a share of the data set.
+    /// Limit of the memory that may be held for a snapshot, in bytes; 0 means a share of the data
+    /// set's size.
     pub(crate) snapshot_memory_limit: u64,
-    /// Bytes per second that a snapshot takes while commands are served; 0: no limit.
+    /// Limit of the bytes per second that a snapshot takes while commands are served; 0 means no
+    /// limit.
     pub(crate) snapshot_rate: u64,
-    /// Bytes per second that the check of snapshots reads; 0: it is off.
+    /// Limit of the bytes per second that the check of snapshots reads; 0 turns the check off.
     pub(crate) check_rate: u64,
 }
 
@@ -163,14 +167,14 @@ impl Settings {
     }
 }
 
-/// What does not change while the server runs, for INFO.
+/// Facts for INFO. They hardly ever change while the server runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
     pub(crate) run_id: String,
     pub(crate) port: u16,
     pub(crate) unix_path: Option<String>,
     pub(crate) net_name: &'static str,
-    /// Empty where sockets go through io_uring.
+    /// Why sockets do not go through io_uring; empty if they do.
     pub(crate) net_why_not_better: String,
     pub(crate) io_path: String,
     pub(crate) io_path_why_not_better: String,
@@ -178,7 +182,8 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// Notes how the volume is reached, and why not in a better way. Says whether the path is new.
+    /// Notes the I/O path to the volume, and why no better path is used. Returns whether the path
+    /// has changed.
     pub(crate) fn set_io_path(&mut self, io_path: &str, why_not_better: &str) -> bool {
         let is_new = self.io_path != io_path;
         io_path.clone_into(&mut self.io_path);
@@ -197,14 +202,14 @@ pub(crate) struct Loading {
     pub(crate) progress: Progress,
 }
 
-/// The server is to end, after making the log durable.
+/// The server is to make the log durable and then end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shutdown {
-    /// Whether to take a snapshot before; `None`: if `save` is configured.
+    /// Whether to take a snapshot first; `None` means only if `save` is configured.
     pub(crate) save: Option<bool>,
-    /// End also when that fails.
+    /// The server ends even if the snapshot fails.
     pub(crate) is_forced: bool,
-    /// The client that asked for it, and is told when it fails.
+    /// The client that asked for the shutdown. If the shutdown fails, this client is told.
     pub(crate) by: Option<ConnId>,
 }
 
@@ -219,7 +224,8 @@ pub(crate) struct Core {
     pub(crate) clients: Clients,
     pub(crate) watches: Watches,
     pub(crate) wal: Option<Wal>,
-    /// Kept under `always`; see [`Core::keeps_undurable`].
+    /// Changes that are not durable yet. They are kept only while `keeps_undurable` is set, which
+    /// is the case under `appendfsync always`.
     pub(crate) undurable: Undurable,
     pub(crate) keeps_undurable: bool,
     pub(crate) stats: Stats,
@@ -227,26 +233,27 @@ pub(crate) struct Core {
     pub(crate) latency: Latency,
     pub(crate) snapshots: Snapshots,
     pub(crate) loading: Option<Loading>,
-    /// While it is set, no request is run, but for those that are allowed during recovery.
+    /// While a shutdown is set, no request is run, except during recovery.
     pub(crate) shutdown: Option<Shutdown>,
     pub(crate) active_expire: bool,
     expiry: timers::Expiry,
 
     pub(crate) started: Instant,
-    /// Time of the turn.
+    /// When the turn began.
     pub(crate) now: Instant,
-    /// The same in milliseconds since 1970, for expiry alone: it may jump.
+    /// Wall-clock time of the turn, in milliseconds since 1970. Unlike `now`, it may jump.
     pub(crate) now_ms: i64,
     wall_clock: WallClock,
     /// When the last command ended.
     lap: Instant,
-    /// The same in CPU time, with `command-cpu-tracking`.
+    /// CPU time of the thread when the last command ended, under `command-cpu-tracking`.
     cpu_lap: CpuLap,
-    /// CPU time of the turn, likewise; valid only if it was measured from the turn's beginning.
+    /// CPU time of the thread when the turn began; valid only if `is_turn_timed` is set.
     turn_cpu: CpuLap,
     is_turn_timed: bool,
     next_cron: Instant,
-    /// When a client was last served whose reply did not depend on the log's next write.
+    /// The last time that a served client's reply did not have to wait for the log to become
+    /// durable.
     reader_seen: Option<Instant>,
 
     pub(crate) net_requests: Vec<NetRequest>,
@@ -254,22 +261,24 @@ pub(crate) struct Core {
     /// Clients with replies that may not leave yet.
     holding: Vec<ConnId>,
     parked: VecDeque<ConnId>,
-    /// How many of them were not retried because the turn was over.
+    /// The number of `parked` clients that are not retried in this turn, because the turn's time
+    /// was used up.
     parked_untried: usize,
     pause: pause::Pause,
     pub(crate) background_jobs: BackgroundJobs,
     yielding: VecDeque<ConnId>,
-    /// Those whose next step waits for room in the log: they do not keep the thread from sleeping.
+    /// Clients with a long command whose next step waits for room in the log. The thread may sleep
+    /// while they wait, but it never sleeps while clients are in `yielding`.
     short_of_room: VecDeque<ConnId>,
     /// Clients that have used up their share of a turn and have more requests.
     behind: VecDeque<ConnId>,
     turn: u64,
-    /// The long request, which runs in steps and is one point in time.
+    /// The long request. It runs in steps, but other clients see all its effects at once.
     long: Option<Box<long::Long>>,
-    /// Clients whose requests wait until it is over.
+    /// Clients whose requests wait until the long request has ended.
     held_up: VecDeque<ConnId>,
     pub(crate) waiting: Vec<ConnId>,
-    /// Clients whose wait is over, and whose next requests have not run yet.
+    /// Clients whose wait has ended, and whose next requests have not run yet.
     resumed: VecDeque<ConnId>,
 
     effects: Effects,
@@ -281,10 +290,11 @@ pub(crate) struct Core {
     spare: Vec<Vec<u8>>,
     pub(crate) freeing: Freeing,
     memory: memory::Memory,
-    /// Most bytes of payload of the running command's record: as much as it asked room for.
+    /// Limit of the bytes of payload of the running command's record. The command asked for this
+    /// much room.
     log_size_max: u64,
-    /// End of the log when the data set was last found empty: while the log still ends there,
-    /// nothing has changed since.
+    /// End of the log when the data set was last found empty. If the log still ends at this LSN,
+    /// the data set has not changed since.
     emptied_at: Option<Lsn>,
 }
 
@@ -293,10 +303,12 @@ pub(crate) struct Core {
 pub(crate) struct Transaction {
     changes: Vec<Change>,
     needs: Lsn,
-    /// Bytes that deletions of expired keys may add to its record, beyond what its writes have
-    /// asked for.
+    /// Bytes that deletions of expired keys may add to the transaction's record, beyond the bytes
+    /// that its writes have asked for.
     room: u64,
-    /// The log is to be turned on or off after it.
+    /// Bytes that effects may add for what they have from values.
+    value_room: u64,
+    /// The log is to be turned on or off after the transaction.
     turns_log: bool,
 }
 
@@ -371,18 +383,15 @@ impl Core {
         let keyspace_config = slimio_keyspace::Config {
             db_count: config.int("databases") as usize,
             string_size_max: config.int("proto-max-bulk-len") as usize,
-            hash_limits: Self::hash_limits(config),
+            packed_limits: Self::packed_limits(config),
         };
         let mut keyspace = Keyspace::new(keyspace_config, seed);
         keyspace.set_eviction(memory::eviction(config));
         keyspace
     }
 
-    fn hash_limits(config: &Config) -> HashLimits {
-        HashLimits {
-            fields: config.int("hash-max-listpack-entries") as usize,
-            element_size: config.int("hash-max-listpack-value") as usize,
-        }
+    fn packed_limits(config: &Config) -> PackedLimits {
+        PackedLimits::of_directives(&|name| config.int(name) as usize)
     }
 
     /// Reads the clocks.
@@ -392,12 +401,12 @@ impl Core {
         self.now_ms = self.wall_clock.now_ms();
     }
 
-    /// Whether the turn's time for requests is used up, by when the last command ended.
+    /// Whether the turn's time for requests was used up when the last command ended.
     fn is_turn_over(&self) -> bool {
         self.lap.saturating_duration_since(self.now) > TURN_TIME && !is_planted("turn-without-end")
     }
 
-    /// Begins a turn: the sockets were just polled.
+    /// Begins a turn, just after the sockets were polled.
     pub(crate) fn begin_turn(&mut self) {
         self.tick();
         self.turn += 1;
@@ -407,7 +416,7 @@ impl Core {
         }
     }
 
-    /// Ends a turn: everything due before the next poll of the sockets is done.
+    /// Ends a turn, after all work that must be done before the next poll of the sockets.
     pub(crate) fn end_turn(&mut self) {
         self.check_clients();
         if std::mem::take(&mut self.is_turn_timed) {
@@ -415,14 +424,14 @@ impl Core {
         }
     }
 
-    /// Takes the time of day from another clock.
+    /// From now on, takes the time of day from another clock.
     pub(crate) fn set_wall_clock(&mut self, clock: WallClock) {
         self.wall_clock = clock;
         self.tick();
         self.snapshots.saved_at_s = self.now_ms / 1000;
     }
 
-    /// Begins to time a command, or a part of one.
+    /// Begins to time a command, or a part of a command.
     pub(crate) fn begin_lap(&mut self, now: Instant) {
         self.lap = now;
         if self.settings.is_cpu_tracked {
@@ -447,8 +456,8 @@ impl Core {
                 }
                 "maxmemory" | "maxmemory-policy" | "maxmemory-samples" | "lfu-log-factor"
                 | "lfu-decay-time" => self.eviction_changed(),
-                "hash-max-listpack-entries" | "hash-max-listpack-value" => {
-                    self.keyspace.set_hash_limits(Self::hash_limits(&self.config));
+                name if PackedLimits::has_directive(name) => {
+                    self.keyspace.set_packed_limits(Self::packed_limits(&self.config));
                 }
                 "loglevel" => crate::logging::set_level(self.config.choice("loglevel")),
                 _ => {}

@@ -1,21 +1,22 @@
-//! CPU time of the command thread: the time that its work takes, without the time it has to wait.
+//! CPU time of the command thread: the time that its work takes, without the time for which the
+//! thread waits.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, DynamicClockId, clock_gettime_dynamic};
 
-/// CPU time of the calling thread so far; zero where a system-call filter refuses to tell. Costs a
+/// CPU time of the calling thread so far; zero if a system-call filter refuses the call. Costs a
 /// system call of some 0.3 µs.
 pub(crate) fn thread_cpu_time() -> Duration {
-    // The other function of this name panics where the call is refused.
+    // rustix's simpler `clock_gettime` would panic if a filter refused the call.
     match clock_gettime_dynamic(DynamicClockId::Known(ClockId::ThreadCPUTime)) {
-        // Neither is ever negative.
+        // Neither field is ever negative.
         Ok(time) => Duration::new(time.tv_sec as u64, time.tv_nsec as u32),
         Err(_) => Duration::ZERO,
     }
 }
 
-/// Laps of CPU time, one per command or part of one.
+/// A stopwatch of CPU time. A lap is one command or a part of one.
 #[derive(Debug, Default)]
 pub(crate) struct CpuLap {
     began: Duration,
@@ -26,7 +27,7 @@ impl CpuLap {
         self.began = thread_cpu_time();
     }
 
-    /// What the lap took; the next one begins.
+    /// Ends the lap and returns its CPU time; the next lap begins.
     pub(crate) fn end(&mut self) -> Duration {
         let now = thread_cpu_time();
         now.saturating_sub(std::mem::replace(&mut self.began, now))

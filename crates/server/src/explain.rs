@@ -1,4 +1,4 @@
-//! What is wrong, and what can be done about it, in a sentence.
+//! Error messages. Each is one sentence that says what is wrong and what to do about it.
 
 use std::io;
 
@@ -6,14 +6,14 @@ use rustix::io::Errno;
 use slimio_device::{DeviceError, OpenError};
 use slimio_storage::Error;
 
-/// The remedy when nothing better is known.
+/// The remedy if no better one is known.
 const LOOK_AT_DEVICE: &str = "check the device and the kernel's messages (dmesg)";
 
 /// What is wrong with a volume, and what can be done about it.
 pub fn explain(error: &Error) -> String {
     let remedy = match error {
         Error::Open(OpenError::Incomplete { .. }) => {
-            "restore it from a backup, or accept the loss of what only it held with --salvage yes"
+            "restore it from a backup, or use --salvage yes and lose the data that only it held"
         }
         Error::Open(error) => open_remedy(error),
         Error::NoVolume => {
@@ -24,24 +24,23 @@ pub fn explain(error: &Error) -> String {
             "export it with the version of SlimIO that made it, make a new one with slimio format \
              --force, and import"
         }
-        Error::OtherSize { .. } => "give the device back the size that it had",
+        Error::OtherSize { .. } => "restore the size that the device had",
         Error::OtherDevice { .. } => {
-            "look for that one (names such as nvme0n1 may change), or, where this is a copy made on \
-             purpose, start the server (or go back with slimio rollback) once with \
-             --volume-identity accept"
+            "find that device (names such as nvme0n1 may change), or, if this one is an intended \
+             copy, start the server (or run slimio rollback) once with --volume-identity accept"
         }
         Error::SuperblocksDamaged { .. } => "restore the volume from a backup",
         Error::Truncated { .. } => "restore the missing end of its file, or a backup",
         Error::Damaged { .. } => {
-            "restore a backup, or accept the loss of everything behind that point with --salvage yes"
+            "restore a backup, or use --salvage yes and lose everything behind that point"
         }
         Error::SnapshotDamaged { .. } => {
-            "restore a backup, go back to the on-demand snapshot if there is one with slimio \
-             rollback, or accept the loss of what was damaged with --salvage yes"
+            "restore a backup, go back to the on-demand snapshot (if there is one) with slimio \
+             rollback, or use --salvage yes and lose what is damaged"
         }
-        Error::NoOnDemandSnapshot => "only BGSAVE or SAVE makes one; start the server as it is",
+        Error::NoOnDemandSnapshot => "only BGSAVE or SAVE makes one; the server starts without it",
         Error::ChunkRefused { .. } | Error::Refused { .. } => {
-            "use the version of SlimIO that wrote it, with as many databases"
+            "use the version of SlimIO that wrote it, with the same number of databases"
         }
         Error::Device { error: DeviceError::NoSpace, .. } => {
             "make room on the volume, delete keys, or move to a larger one"
@@ -55,13 +54,12 @@ pub fn explain(error: &Error) -> String {
     format!("{error}; {remedy}")
 }
 
-/// What can be done where something could not be opened or made.
+/// What to do if something could not be opened or made.
 pub fn open_remedy(error: &OpenError) -> &'static str {
     match error {
-        OpenError::InUse { .. } => "stop the program that has it, or choose another --volume",
+        OpenError::InUse { .. } => "stop the program that uses it, or choose another --volume",
         OpenError::StillInFlight { .. } => {
-            "see what its device does (dmesg, /sys/block/*/inflight), and start again when it has \
-             answered"
+            "check its device (dmesg, /sys/block/*/inflight), and start again when it has answered"
         }
         OpenError::Missing { .. } => "check --volume, or make one with slimio format",
         OpenError::NoSpace { .. } => {
@@ -76,7 +74,7 @@ pub fn open_remedy(error: &OpenError) -> &'static str {
     }
 }
 
-/// Says that the kernel refused the operation `doing`, with a remedy where there is one.
+/// Says that the kernel refused the operation `doing`, with a remedy if one is known.
 pub fn explain_system(doing: &str, error: &io::Error) -> String {
     match error.raw_os_error().and_then(system_remedy) {
         Some(remedy) => format!("cannot {doing}: {error}; {remedy}"),
@@ -84,7 +82,7 @@ pub fn explain_system(doing: &str, error: &io::Error) -> String {
     }
 }
 
-/// What can be done about an error of the kernel; `None` where its number does not tell.
+/// What can be done about an error of the kernel; `None` if its number suggests no remedy.
 fn system_remedy(errno: i32) -> Option<&'static str> {
     Some(match Errno::from_raw_os_error(errno) {
         Errno::MFILE => {
@@ -96,15 +94,16 @@ fn system_remedy(errno: i32) -> Option<&'static str> {
              (sysctl fs.file-max)"
         }
         Errno::FBIG => {
-            "files may not become longer here: raise the limit of this process (ulimit -f, \
-             LimitFSIZE of a service), or choose a --volume on a file system with longer files"
+            "this file may not become longer: raise the limit of this process (ulimit -f, \
+             LimitFSIZE of a service), or choose a --volume on a file system that allows longer \
+             files"
         }
         Errno::ROFS => "mount it for writing, or choose another --volume",
         Errno::ACCESS | Errno::PERM => {
             "give this user the right to read and write it (docs/fdp.md has the steps for an NVMe \
              namespace), or choose another --volume"
         }
-        Errno::NOMEM => "free some memory, or let this process have more",
+        Errno::NOMEM => "free some memory, or raise the memory limit of this process",
         Errno::AGAIN => {
             "raise the number of threads that this user may have (ulimit -u, TasksMax of a service)"
         }

@@ -1,4 +1,4 @@
-//! The thread that frees large values, so that nobody waits for it.
+//! The thread that frees large values, so that no client waits while they are freed.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -7,13 +7,14 @@ use std::sync::mpsc::{Sender, channel};
 
 use slimio_keyspace::Garbage;
 
-/// Gives garbage to a thread of its own. Without the thread, the caller frees it.
+/// Hands garbage to a thread that frees it. If that thread could not be started, the caller frees
+/// the garbage.
 #[derive(Debug)]
 pub(crate) struct Freeing {
     sender: Option<Sender<(u64, Box<dyn Any + Send>)>>,
     /// Count of values and databases handed over.
     given: u64,
-    /// How many of them the thread has freed.
+    /// How many of the values and databases handed over have been freed.
     freed: Arc<AtomicU64>,
 }
 
@@ -40,13 +41,13 @@ impl Freeing {
         }
     }
 
-    /// Drops something large that is not data.
+    /// Lets the thread drop something large. The dropped object is not data, so it is not counted.
     pub(crate) fn drop_elsewhere(&self, large: Box<dyn Any + Send>) {
         self.send(0, large);
     }
 
     fn send(&self, count: u64, garbage: Box<dyn Any + Send>) -> bool {
-        // Dropping what could not be sent frees it, too.
+        // If there is no thread, the garbage is dropped here, which frees it.
         self.sender.as_ref().is_some_and(|sender| sender.send((count, garbage)).is_ok())
     }
 

@@ -1,8 +1,9 @@
-//! When bytes may leave.
+//! When replies may leave the server.
 //!
-//! A reply depends on a position of the log: that of its own record, or under `always` that of the
-//! newest undurable record of what it has read. [`may_leave`] is the only place that decides; the
-//! rest of this file finds out what a read depends on.
+//! A reply depends on a position of the log. For a write, this is the position of its own record.
+//! For a read under `appendfsync always`, it is the position of the newest undurable record that
+//! changed anything the command has read. The function [`may_leave`] alone decides whether a reply
+//! may leave. The rest of this file finds out what a read depends on.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -11,33 +12,37 @@ use slimio_keyspace::{DbIndex, Touched};
 use slimio_planted::is_planted;
 use slimio_storage::Lsn;
 
-/// Most changes that are forgotten at a time.
+/// At most this many changes are forgotten at a time.
 const FORGET_MAX: usize = 4096;
 
-/// Whether bytes that depend on the log up to `needs` may leave, when replies up to `releasable`
-/// may under the policy in force and `durable` is on stable media.
+/// Whether bytes that depend on the log up to `needs` may leave. The policy in force lets replies
+/// leave that depend on the log up to `releasable`. The log is on stable media up to `durable`.
 pub(crate) fn may_leave(needs: Lsn, releasable: Lsn, durable: Lsn) -> bool {
     needs <= releasable || needs <= durable
 }
 
-/// What has been changed by records that are not durable yet. Kept under `always` only.
+/// The changes of records that are not durable yet. The table is kept only under `appendfsync
+/// always`.
 #[derive(Debug, Default)]
 pub(crate) struct Undurable {
-    /// By hash of key and database: two keys with the same hash only wait for each other's records.
+    /// The newest record that changed each key, by the hash of key and database. If two keys have
+    /// the same hash, replies about one key also wait for the records of the other key, which does
+    /// no harm.
     keys: HashMap<u64, Lsn, BuildHasherDefault<AlreadyHashed>>,
-    /// The same in the order of the log, to be forgotten from the front.
+    /// The same changes in the order of the log. They are forgotten from the front.
     order: VecDeque<(Lsn, u64)>,
     dbs: Vec<DbChanges>,
-    /// What everything depends on: the end of the log when the table began to be kept.
+    /// End of the log when this table was begun. Every reply depends on the log up to this
+    /// position.
     floor: Lsn,
 }
 
 /// Something that a record changed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
-    /// A key, by its hash.
+    /// A key, named by its hash.
     Key(DbIndex, u64),
-    /// Any key of a database.
+    /// Possibly every key of a database.
     Db(DbIndex),
 }
 
@@ -59,7 +64,8 @@ struct DbChanges {
 }
 
 impl Undurable {
-    /// Starts the table. Records appended before are not in it: everything depends on them.
+    /// Starts the table. Every reply depends on all records that were appended before, because
+    /// those records are not in the table.
     pub(crate) fn begin(&mut self, db_count: usize, appended: Lsn) {
         *self = Self { floor: appended, ..Self::default() };
         self.dbs.resize(db_count, DbChanges::default());
@@ -82,14 +88,14 @@ impl Undurable {
         }
     }
 
-    /// Reserves memory for this many changes, so that noting each takes the same time.
+    /// Reserves memory for this many changes, so that noting each change takes the same time.
     pub(crate) fn reserve(&mut self, changes: usize) {
         self.keys.reserve(changes);
         self.order.reserve(changes);
     }
 
-    /// Forgets changes that have become durable, a bounded number at a time: an entry that is still
-    /// there delays nobody.
+    /// Forgets changes that have become durable, a bounded number at a time. A leftover entry
+    /// delays nobody, because its record is durable.
     pub(crate) fn forget(&mut self, durable: Lsn) {
         for _ in 0..FORGET_MAX {
             let Some((lsn, hash)) = self.order.front().copied() else { return };
@@ -97,14 +103,15 @@ impl Undurable {
                 return;
             }
             self.order.pop_front();
-            // A newer record of the same key has an entry of its own further back.
+            // If a newer record has changed the same key, `keys` has that record's LSN. The entry
+            // then stays until the newer record is forgotten.
             if self.keys.get(&hash) == Some(&lsn) {
                 self.keys.remove(&hash);
             }
         }
     }
 
-    /// What the value or absence of a key depends on.
+    /// The LSN that the value or absence of a key depends on.
     pub(crate) fn of_key(&self, db: DbIndex, hash: u64) -> Lsn {
         if is_planted("read-undurable") {
             return Lsn(0);
@@ -113,28 +120,29 @@ impl Undurable {
         key.max(self.of_every_key(db))
     }
 
-    /// What every key of a database depends on, beside its own records.
+    /// The LSN that every key of a database depends on, besides the key's own records.
     fn of_every_key(&self, db: DbIndex) -> Lsn {
         self.floor.max(self.dbs[usize::from(db.0)].all)
     }
 
-    /// What an answer about a whole database depends on.
+    /// The LSN that an answer about a whole database depends on.
     pub(crate) fn of_db(&self, db: DbIndex) -> Lsn {
         self.floor.max(self.dbs[usize::from(db.0)].any)
     }
 
-    /// What an answer about all databases depends on.
+    /// The LSN that an answer about all databases depends on.
     pub(crate) fn of_all(&self) -> Lsn {
         self.dbs.iter().fold(self.floor, |newest, db| newest.max(db.any))
     }
 }
 
-/// Hash of a key and its database, from the key's own hash.
+/// Hash of a key and its database, made from the key's own hash.
 pub(crate) fn mix(db: DbIndex, hash: u64) -> u64 {
     hash ^ u64::from(db.0).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// The keyspace's hashes are keyed and well mixed; hashing them again would be waste.
+/// A hasher that returns its input. The keyspace's hashes are already keyed and well mixed, so
+/// hashing them again would be a waste.
 #[derive(Debug, Default)]
 pub(crate) struct AlreadyHashed(u64);
 
@@ -170,7 +178,8 @@ mod tests {
         assert!(may_leave(Lsn(0), Lsn(0), Lsn(0)));
         assert!(may_leave(Lsn(10), releasable, durable));
         assert!(!may_leave(Lsn(11), releasable, durable));
-        // A log that is latched or stalled releases nothing new, but what is durable stays so.
+        // A log that is latched or stalled releases no new replies, but replies that depend only on
+        // durable records may still leave.
         assert!(may_leave(Lsn(5), Lsn(0), durable));
         assert!(!may_leave(Lsn(6), Lsn(0), durable));
     }

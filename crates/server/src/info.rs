@@ -1,4 +1,4 @@
-//! The text of `INFO`: Redis's field names, and a section of our own.
+//! The text of `INFO`: Redis's sections, and SlimIO's own section `Slimio`.
 
 mod memory;
 mod persistence;
@@ -18,7 +18,7 @@ use crate::limits::open_files_limit;
 /// A section: its name, whether it is shown by default, and the function that fills it.
 type Section = (&'static str, bool, fn(&mut Text, &Core, &Client));
 
-/// In the order in which they are shown.
+/// The sections, in the order in which they are shown.
 const SECTIONS: &[Section] = &[
     ("Server", true, server),
     ("Clients", true, clients),
@@ -36,7 +36,8 @@ const SECTIONS: &[Section] = &[
     ("Keyspace", true, keyspace),
 ];
 
-/// Renders the sections asked for, by their names in lower case; none means the default ones.
+/// Renders the sections that `asked` names in lower case. If `asked` is empty, renders the sections
+/// that are shown by default.
 pub(crate) fn render(core: &mut Core, client: &Client, asked: &[String]) -> String {
     let memory = core.memory_use(Some(client));
     let has = |name: &str| asked.iter().any(|a| a == name);
@@ -56,12 +57,12 @@ pub(crate) fn render(core: &mut Core, client: &Client, asked: &[String]) -> Stri
     text.out
 }
 
-/// Lines that end as Redis's do.
+/// The text so far. Its lines end with CRLF, as in Redis.
 struct Text {
     out: String,
-    /// What the log has room for, which only its owner can ask.
+    /// The log's room. It is read in advance, because reading it needs `&mut`.
     room: Option<Room>,
-    /// Memory in use, added up once.
+    /// Memory in use. It is stored here, so that it is added up only once.
     memory: MemoryUse,
 }
 
@@ -87,7 +88,7 @@ impl Text {
     }
 }
 
-/// `1.50M`
+/// A size in the form `1.50M`.
 fn human(bytes: u64) -> String {
     let mut value = bytes as f64;
     for unit in ["B", "K", "M", "G", "T", "P"] {
@@ -184,7 +185,7 @@ fn stats(text: &mut Text, core: &Core, _: &Client) {
     text.field("client_output_buffer_limit_disconnections", stats.output_limit_disconnections);
 }
 
-/// Counters of features that do not exist here: always 0.
+/// Counters that are always 0, because this server does not have the features that they count.
 const ABSENT: &[&str] = &[
     "pubsub_channels",
     "pubsub_patterns",
@@ -221,7 +222,8 @@ fn replication(text: &mut Text, core: &Core, _: &Client) {
 }
 
 fn cpu(text: &mut Text, _: &Core, _: &Client) {
-    // utime and stime are the 14th and 15th fields; the name before them may hold blanks.
+    // The 14th and 15th fields are utime and stime. These fields are counted from the last `)`,
+    // because the program's name in parentheses may hold blanks.
     let read = |path: &str| {
         let stat = std::fs::read_to_string(path).unwrap_or_default();
         let behind = stat.rsplit(')').next().unwrap_or_default();
@@ -265,7 +267,7 @@ fn latencystats(text: &mut Text, core: &Core, _: &Client) {
             .iter()
             .map(|&percentile| {
                 let us = latency.value_at_percentile(percentile) as f64 / 1000.0;
-                // As Redis writes it: six places, without trailing zeros.
+                // As Redis writes percentiles: six decimal places, without trailing zeros.
                 let name = format!("{percentile:.6}");
                 let name = name.trim_end_matches('0').trim_end_matches('.');
                 format!("p{name}={us:.3}")
@@ -368,7 +370,8 @@ fn slimio(text: &mut Text, core: &Core, _: &Client) {
 
 fn keyspace(text: &mut Text, core: &Core, _: &Client) {
     if core.is_latched() && core.keeps_undurable && core.undurable.of_all() > core.durable() {
-        // Some of these keys will be gone, or back, after a restart.
+        // Nothing is shown, because the counts include changes that are not durable. A restart may
+        // undo these changes.
         return;
     }
     for db in core.dbs() {

@@ -1,8 +1,9 @@
-//! The latency monitor: delays of clients by `latency-monitor-threshold` or longer, by kind.
+//! The latency monitor. It keeps delays of at least `latency-monitor-threshold` that clients have
+//! noticed, sorted by kind.
 //!
-//! The kinds have Redis's names: a command (`command`, `fast-command`), expiry (`expire-cycle`),
-//! the log under `always` (`aof-fsync-always`) and under `everysec` when replies had to wait for it
-//! (`aof-write-pending-fsync`); and a name of our own, `snapshot-step`.
+//! The kinds have Redis's names: `command` and `fast-command` for a command, `expire-cycle` for
+//! expiry, `aof-fsync-always` for the log under `always`, and `aof-write-pending-fsync` for the log
+//! under `everysec` if replies had to wait for it. The kind `snapshot-step` is our own.
 
 mod report;
 
@@ -11,24 +12,24 @@ use std::time::Duration;
 
 pub(crate) use report::{doctor, graph};
 
-/// Samples kept of each kind.
+/// At most this many samples of each kind are kept.
 const SAMPLES_MAX: usize = 160;
 
-/// One delay, or the longest one of a second.
+/// The longest delay within one second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sample {
     /// Seconds since 1970.
     pub(crate) at_s: i64,
-    /// How long it was, in milliseconds.
+    /// Length of the delay, in milliseconds.
     pub(crate) ms: u64,
 }
 
-/// What is known of one kind of delay.
+/// The samples of one kind of delay.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Series {
-    /// Oldest first; of distinct seconds.
+    /// Oldest first, at most one for each second.
     pub(crate) samples: VecDeque<Sample>,
-    /// The longest one since the last reset.
+    /// The longest delay since the last reset, in milliseconds.
     pub(crate) ms_max: u64,
 }
 
@@ -38,7 +39,7 @@ pub(crate) struct Latency {
 }
 
 impl Latency {
-    /// Notes a delay of at least `threshold`; `None` notes nothing.
+    /// Notes a delay if it took at least `threshold`. If `threshold` is `None`, notes nothing.
     pub(crate) fn note(
         &mut self,
         event: &'static str,
@@ -70,7 +71,7 @@ impl Latency {
         self.by_event.iter().map(|(name, series)| (*name, series))
     }
 
-    /// The kind of that name.
+    /// The kind with this name, if it has samples.
     pub(crate) fn event(&self, name: &[u8]) -> Option<(&'static str, &Series)> {
         self.events().find(|(event, _)| event.as_bytes() == name)
     }
@@ -81,7 +82,7 @@ impl Latency {
         found.is_some_and(|event| self.by_event.remove(event).is_some())
     }
 
-    /// Forgets all kinds; returns how many there were.
+    /// Forgets all kinds; returns how many kinds had samples.
     pub(crate) fn reset_all(&mut self) -> usize {
         std::mem::take(&mut self.by_event).len()
     }

@@ -6,8 +6,9 @@
 //!   bytes ◄──────── replies held until ◄─── durable LSN ───┘
 //! ```
 //!
-//! One thread runs commands; [`Server::run`] is that thread. Beside it run the keeper (segments and
-//! superblock of the log), the snapshot thread, one for jobs of clients that take long, and one that frees large values.
+//! One thread, that of [`Server::run`], runs all commands. The other threads are the keeper (which
+//! looks after the log's segments and superblock), the snapshot threads, a thread for clients' jobs
+//! that may wait for a disk, and a thread that frees large values.
 
 pub mod config;
 pub mod exchange;
@@ -40,28 +41,28 @@ pub use server::{Server, make_volume};
 
 use std::sync::OnceLock;
 
-/// The version of Redis whose behaviour this server has.
+/// The version of Redis that this server is compatible with.
 pub const REDIS_VERSION: &str = "7.0.15";
 
-/// The program's allocator, which only the program knows.
+/// Describes the program's allocator, which this library cannot determine by itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Allocator {
-    /// Its name, for INFO.
+    /// The allocator's name, for INFO.
     pub name: &'static str,
-    /// Its counts; `None` if it does not count.
+    /// Returns the allocator's counters; `None` if it has no counters.
     pub bytes: fn() -> Option<AllocatorBytes>,
-    /// Its own statistics, for `MEMORY MALLOC-STATS`.
+    /// Returns the statistics that the allocator prints itself, for `MEMORY MALLOC-STATS`.
     pub report: fn() -> String,
 }
 
 /// Bytes of memory, as an allocator counts them.
 #[derive(Clone, Copy, Debug)]
 pub struct AllocatorBytes {
-    /// What the program has asked for, rounded up to the allocator's classes.
+    /// Memory that the program has allocated, rounded up to the allocator's size classes.
     pub allocated: u64,
-    /// Pages that hold any of it.
+    /// Pages that hold any allocated memory.
     pub active: u64,
-    /// Those and the allocator's own, as far as they are in RAM.
+    /// Resident part of these pages and of the pages of the allocator's own tables.
     pub resident: u64,
 }
 
@@ -69,7 +70,7 @@ static ALLOCATOR: OnceLock<Allocator> = OnceLock::new();
 
 /// Tells the server about the program's allocator.
 pub fn set_allocator(allocator: Allocator) {
-    // The first one stays.
+    // A second call has no effect.
     let _ = ALLOCATOR.set(allocator);
 }
 

@@ -1,13 +1,14 @@
 //! Limits of this process, from a source that no system-call filter blocks.
 
-/// How many files may be open now, and how far that can be raised; `u64::MAX` where there is no
-/// limit. `None` where the kernel does not tell.
+/// How many files the process may have open, and how far it can raise this limit itself; `u64::MAX`
+/// means no limit. Returns `None` if the kernel does not tell.
 pub fn open_files_limit() -> Option<(u64, u64)> {
-    // getrlimit(2) is a call that a filter may refuse, and the wrappers at hand panic then.
+    // Reads a file, because a filter (seccomp) may refuse getrlimit(2), and the available wrappers
+    // of getrlimit(2) then panic.
     parse(&std::fs::read_to_string("/proc/self/limits").ok()?)
 }
 
-/// The line of open files in proc_pid_limits(5).
+/// Parses the line `Max open files` of proc_pid_limits(5).
 fn parse(text: &str) -> Option<(u64, u64)> {
     let line = text.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     let mut values = line.split_whitespace().map(|value| match value {

@@ -1,4 +1,4 @@
-//! Messages: one line each, dated in UTC, to standard error or a file.
+//! Writes messages to standard error or a file, one line each, dated in UTC.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -12,10 +12,10 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 use crate::config::ConfigError;
 
 /// Sends messages of at least `level` (a word of `loglevel`) to the file, or to standard error if
-/// its name is empty. A second call in one process changes the level only.
+/// the file's name is empty. A second call in one process changes only the level.
 ///
 /// # Errors
-/// When the file cannot be opened.
+/// If the file cannot be opened.
 pub fn init(level: &str, file: &Path) -> Result<(), ConfigError> {
     let file = if file.as_os_str().is_empty() {
         None
@@ -27,12 +27,12 @@ pub fn init(level: &str, file: &Path) -> Result<(), ConfigError> {
         Some(Mutex::new(opened))
     };
     set_level(level);
-    // The only failure is that a logger exists already, in a process with several servers.
+    // Fails only if a logger exists already, in a process with several servers.
     let _ = log::set_boxed_logger(Box::new(Lines { file }));
     Ok(())
 }
 
-/// Changes what is logged, by a word of `loglevel`.
+/// Sets the level to `level`, a word of `loglevel`.
 pub fn set_level(level: &str) {
     log::set_max_level(match level {
         "debug" => LevelFilter::Trace,
@@ -69,7 +69,7 @@ impl Log for Lines {
             date(SystemTime::now()),
             record.args()
         );
-        // There is nobody to tell when a message cannot be written.
+        // If a message cannot be written, the error cannot be reported either.
         let _ = match &self.file {
             Some(file) => file
                 .lock()
@@ -87,8 +87,8 @@ fn date(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = since.as_secs();
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    // Days are counted from 1 March of year 0, so that the leap day ends a year; a cycle of the
-    // calendar is 400 years.
+    // Days are counted from 1 March of year 0, so that a leap day is the last day of its year. The
+    // calendar repeats every 400 years.
     let day = seconds / 86_400 + 719_468;
     let (cycle, day_of_cycle) = (day / 146_097, day % 146_097);
     let year_of_cycle =

@@ -1,4 +1,4 @@
-//! The loop of the command thread: sleep, take events, run requests, log them, let replies leave.
+//! The loop of the command thread: sleep, take events, run requests, log them, send replies.
 
 mod end;
 mod load;
@@ -37,7 +37,8 @@ const BACKGROUND: WatchId = WatchId(3);
 /// The snapshot thread has finished something, or can take more.
 const SNAPSHOT: WatchId = WatchId(4);
 
-/// Longest wait for the log alone, while no client can have anything new to say.
+/// If every client waits for the log, the command thread waits for the log alone. This is the
+/// longest time of such a wait.
 const LOG_WAIT_MAX: Duration = Duration::from_millis(5);
 
 /// A server with open sockets.
@@ -51,8 +52,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the sockets. `storage` is used when `appendonly` is on. The server belongs to the
-    /// calling thread.
+    /// Opens the sockets. If `storage` is `None`, the server has no volume. The server belongs to
+    /// the calling thread.
     ///
     /// # Errors
     /// When an address cannot be bound, or the kernel refuses what `io-backend` demands.
@@ -93,38 +94,39 @@ impl Server {
         &self.addresses
     }
 
-    /// Ends the server, with the log made durable, as soon as the socket is readable. What can be
-    /// read from it is taken: a shutdown that is given up has to be asked for again.
+    /// Makes the server shut down as soon as the socket is readable. Before the server ends, it
+    /// makes the log durable. The server reads the socket empty. So if the server gives the
+    /// shutdown up, the caller must ask for a shutdown again.
     pub fn stop_when_readable(&mut self, socket: OwnedFd) {
         self.stop = Some(socket);
     }
 
-    /// Empties the stop socket, so that it asks only once.
+    /// Reads the stop socket empty, so that one request is not seen twice.
     fn take_asked(&self) {
         if let Some(socket) = &self.stop
             && !is_planted("asked-for-ever")
         {
-            // If a system-call filter refuses this, the socket asks again in each turn.
+            // If a system-call filter refuses this call, the request is seen again in each turn.
             let _ = rustix::net::recv(socket, &mut [0; 64], RecvFlags::DONTWAIT);
         }
     }
 
-    /// Takes the time of day from another clock than the system's. Keys expire by it; durations are
-    /// not measured with it.
+    /// Takes the time of day from `clock` instead of the system's clock. Keys expire by this time;
+    /// durations are measured by the monotonic clock.
     pub fn set_wall_clock(&mut self, clock: WallClock) {
         self.core.set_wall_clock(clock);
     }
 
-    /// Recovers the data and serves until the server is told to stop. `ready` is called when
-    /// commands are served.
+    /// Recovers the data and serves until the server is told to stop. `ready` is called after the
+    /// recovery, when commands begin to be served.
     ///
     /// # Errors
-    /// When the volume cannot be read, or the log failed so that what is in memory could not be
+    /// When the volume cannot be read, or when the log failed and the data in memory could not be
     /// made durable at the end.
     pub fn run(mut self, ready: impl FnOnce()) -> Result<(), String> {
         let result = self.serve(ready);
         if let Some(path) = &self.core.facts.unix_path {
-            // It may be gone already.
+            // The socket's file may be gone already.
             let _ = std::fs::remove_file(path);
         }
         if result.is_ok() {
@@ -147,16 +149,16 @@ impl Server {
         self.banner();
         if let Some(mut storage) = self.storage.take() {
             let volume = self.load(&mut storage)?;
-            // Its paths are open now.
+            // Recovery has opened the paths, so the I/O path is known for certain.
             if let Some((io_path, why_not)) = storage.media.io_path()
                 && self.core.facts.set_io_path(&io_path, &why_not)
             {
-                log::warn!("less than was asked for: log through {io_path}: {why_not}");
+                log::warn!("the log's I/O path is not the one asked for: {io_path}: {why_not}");
             }
-            // It holds the lock of the volume.
+            // `storage` is kept because it holds the lock of the volume.
             self.storage = Some(storage);
             let Some(volume) = volume else {
-                log::info!("Stopped while loading: the volume is as it was");
+                log::info!("Stopped while loading: the volume is unchanged");
                 return Ok(());
             };
             self.start_log(volume)?;
@@ -168,7 +170,7 @@ impl Server {
                 self.turn();
             }
             if let Some(why) = self.net.broken() {
-                // Nobody can be served; what was executed is kept all the same.
+                // No client can be served any more, but executed commands are still made durable.
                 log::error!("{why}");
                 return self.finish().and(Err(why));
             }
@@ -192,7 +194,7 @@ impl Server {
             log::debug!("listening on {address}");
         }
         if core.config.yes("appendonly") {
-            // The details behind it are logged at a lower level.
+            // Only the first part is logged here, because the details are logged at a lower level.
             let path = facts.io_path.split("; ").next().unwrap_or_default();
             log::info!(
                 "volume {}, appendfsync {}; log through {path}, sockets through {}",
@@ -203,8 +205,7 @@ impl Server {
             log::debug!("log through {}", facts.io_path);
         } else {
             log::info!(
-                "volume {}, appendonly no: what outlives this process are snapshots; sockets \
-                 through {}",
+                "volume {}, appendonly no: only snapshots outlive this process; sockets through {}",
                 facts.volume,
                 facts.net_name
             );
@@ -216,7 +217,7 @@ impl Server {
         let better = [facts.io_path_why_not_better.as_str(), &sockets];
         let better: Vec<&str> = better.into_iter().filter(|why| !why.is_empty()).collect();
         if !better.is_empty() {
-            log::info!("not as good as it could be: {}", better.join("; "));
+            log::info!("better I/O paths are not available: {}", better.join("; "));
         }
         for name in core.config.without_effect() {
             log::warn!("directive {name} has no effect here");
@@ -225,20 +226,21 @@ impl Server {
 
     /// One round: sleeps until something happens, and deals with it.
     fn turn(&mut self) {
-        // What the network was asked since, at the end of a snapshot for example, goes out
-        // before the sockets are polled.
+        // The network gets the requests that were noted since the last time, for example at the end
+        // of a snapshot. This must happen before the sockets are polled.
         self.core.grant(&mut *self.net);
         let timeout = self.core.timeout();
         self.core.end_turn();
-        // A completion that the command thread waited for itself does not wake it a second time.
+        // Watches the log's device only if an operation is in flight. If the command thread has
+        // already waited for a completion, that completion must not wake the thread again.
         if self.core.wal.as_ref().is_some_and(Wal::is_in_flight) {
             self.net.expect(LOG);
         }
         self.net.wait(timeout);
         self.core.begin_turn();
-        // The clients left over from the last turn are first.
+        // The clients left over from the last turn come first.
         self.core.serve_behind();
-        // From now on, bytes of a large argument go into its memory.
+        // From now on, received bytes of a large argument go directly into the argument's memory.
         self.core.grant(&mut *self.net);
         let had_events = self.take_events();
         let now = self.core.now;
@@ -249,7 +251,9 @@ impl Server {
         self.core.drive_long();
         self.core.run_timers();
         self.core.serve_resumed();
-        // With one client, see first whether there is anything to do but wait.
+        // If there is only one client, `kick` does not hand over log writes here. They are handed
+        // over after the replies: by `wait_for_log` if it waits for the log anyway, otherwise by
+        // `kick` after it.
         let is_lone = self.core.clients.len() == 1;
         let only_writers = self.core.only_writers_wait();
         self.core.leave_room_for_snapshot();
@@ -271,8 +275,8 @@ impl Server {
         self.core.drive_snapshots(!had_events);
     }
 
-    /// While every client waits for the log, waits for nothing else: with one client under
-    /// `always`, a write costs one sleep.
+    /// If every client waits for the log, waits only for the log and not for sockets. So with one
+    /// client under `appendfsync always`, a write costs only one sleep.
     fn wait_for_log(&mut self) {
         if !self.core.all_are_holding() {
             return;
@@ -290,6 +294,7 @@ impl Server {
     /// Handles all events; returns whether there were any.
     fn take_events(&mut self) -> bool {
         let mut had_events = false;
+        self.core.bring_in_received(&*self.net);
         while let Some(event) = self.net.next() {
             had_events = true;
             match event {
@@ -326,7 +331,7 @@ impl Server {
                     }
                 }
                 Event::Ready(BACKGROUND) => self.core.end_background_jobs(),
-                // Their results are taken once per turn.
+                // The results of the log's device and of the keeper are taken once per turn.
                 Event::Ready(_) => {}
             }
             if !self.core.net_requests.is_empty() {
@@ -343,7 +348,7 @@ impl Server {
         let Some(socket) = self.net.socket(conn) else { return };
         let peer = Peer::of(socket);
         if peer.remote.is_some() {
-            // A socket that refuses an option serves all the same.
+            // A client whose socket refuses an option is served all the same.
             let _ = sockopt::set_tcp_nodelay(socket, true);
             let seconds = self.core.settings.tcp_keepalive;
             if seconds > 0 {
@@ -371,8 +376,8 @@ impl Server {
         self.core.snapshots.thread = Some(snapshots);
         self.core.wal = Some(wal);
         self.core.note_if_empty();
-        // Directives may have been changed during recovery, when there was no log, and another
-        // keyspace in its place.
+        // Directives may have changed during recovery, when they could not take effect because
+        // there was no log and the keyspace was only a placeholder.
         let of_volume = ["appendfsync", "snapshot-check-rate"];
         let may_differ =
             ["appendonly", "proto-max-bulk-len", "maxmemory", "hash-max-listpack-entries"];
@@ -385,17 +390,18 @@ impl Server {
     }
 }
 
-/// Makes an empty volume, laid out as the configuration says; with `replace`, also where there is
-/// one.
+/// Makes an empty volume, laid out as the configuration says. With `replace`, the new volume
+/// replaces an existing volume.
 ///
 /// # Errors
-/// A sentence with a remedy.
+/// If the volume cannot be made; the message says why.
 pub fn make_volume(storage: &mut Storage, config: &Config, replace: bool) -> Result<(), String> {
     let failed = |what: &str| format!("cannot make a volume in {}: {what}", storage.name);
     if storage.exists && !replace {
-        // Also when no copy of its superblock can be read: the rest may still be worth something.
+        // A volume is kept even if no copy of its superblock can be read, because the rest of the
+        // volume may still be of value.
         return Err(failed(
-            "there is one already, or what is left of it; use --force to replace it",
+            "there is one already, or the remains of one; use --force to replace it",
         ));
     }
     let lba = LBA_SIZE as u64;
@@ -412,9 +418,9 @@ pub fn make_volume(storage: &mut Storage, config: &Config, replace: bool) -> Res
     format(&mut *storage.media, &options).map_err(|error| failed(&explain(&error)))
 }
 
-/// Default limit of the data set's memory on a device, in tenths of its extents: its WAL-snapshot,
-/// an on-demand snapshot and the next snapshot then fit beside each other, and a tenth is left for
-/// the log.
+/// Default limit of the data set's memory, in tenths of the device's extents. With three tenths, a
+/// WAL-snapshot, an on-demand snapshot and the next snapshot fit on the device together, and a
+/// tenth is left for the log.
 const MEMORY_TENTHS: u64 = 3;
 
 /// Default of `maxmemory` on a device with this many LBAs in its extents, in bytes.
@@ -422,11 +428,12 @@ fn memory_max(extent_lbas: u64) -> u64 {
     extent_lbas / 10 * MEMORY_TENTHS * LBA_SIZE as u64
 }
 
-/// Least number of log segments that fit on a device.
+/// A device has room for at least this many log segments.
 const SEGMENTS_OF_DEVICE: u64 = 64;
 
-/// Size of a segment of the log, in bytes: on a device a power of two, so that it and the extents
-/// divide each other, and small enough that there may be many.
+/// Size of a segment of the log, in bytes. On a device, the segment size is a power of two. So
+/// either the segment's size divides the extent's size, or the extent's size divides the segment's
+/// size. On a device, the segment size is also small enough that many segments fit.
 fn segment_size(pool: Option<&Pool>, wanted: u64, batch_size: u64) -> u64 {
     let Some(pool) = pool else { return wanted.max(2 * batch_size) };
     let room = pool.usage().total * LBA_SIZE as u64 / SEGMENTS_OF_DEVICE;
@@ -434,7 +441,8 @@ fn segment_size(pool: Option<&Pool>, wanted: u64, batch_size: u64) -> u64 {
     (2 * batch_size).next_power_of_two().max(size)
 }
 
-/// The socket layer that `io-backend` asks for: its name, and why not the better one.
+/// Opens the socket layer that `io-backend` asks for. Returns the layer, its name, and the reason
+/// why the layer is not io_uring. If it is io_uring, the reason is empty.
 fn open_net(choice: &str) -> Result<(Box<dyn Net>, &'static str, String), ConfigError> {
     let mut why_not = "io-backend is plain".to_owned();
     if choice != "plain" {
@@ -449,7 +457,7 @@ fn open_net(choice: &str) -> Result<(Box<dyn Net>, &'static str, String), Config
         }
     }
     if let Some(refused) = explain_refused_calls(&[Purpose::Epoll]) {
-        // Some refusals would show only when the first client comes.
+        // Without this test, some refusals would show only when the first client connects.
         return Err(ConfigError(format!("cannot serve sockets: {refused}")));
     }
     let net = EpollNet::new().map_err(|errno: Errno| {
@@ -458,12 +466,12 @@ fn open_net(choice: &str) -> Result<(Box<dyn Net>, &'static str, String), Config
     Ok((Box::new(net), "epoll", why_not))
 }
 
-/// A number that nobody outside can know: the standard library's seed for hash maps.
+/// An unpredictable number, which is taken from the standard library's seeds of hash maps.
 fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// 40 hexadecimal digits.
+/// A random identifier of 40 hexadecimal digits.
 fn run_id() -> String {
     format!("{:016x}{:016x}{:08x}", random(), random(), random() as u32)
 }

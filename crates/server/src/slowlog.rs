@@ -1,7 +1,8 @@
-//! The commands that took longer than `slowlog-log-slower-than`, newest first.
+//! The commands that took at least `slowlog-log-slower-than`, newest first.
 //!
-//! Time is that of the command alone, as the command thread's lap clock measures it: waiting for
-//! the log, for room or for the network is not in it. An entry keeps a bounded part of its request.
+//! The time of an entry is the time of the command alone, as the command thread's lap clock
+//! measures it. This time does not include waits for the log, for room in the log or for the
+//! network. An entry keeps a bounded part of its request.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,11 +10,11 @@ use std::time::Duration;
 use slimio_resp::{Arg, Args};
 use slimio_storage::Lsn;
 
-/// Most arguments that an entry keeps.
+/// Largest number of arguments that an entry keeps.
 const ARGS_MAX: usize = 32;
-/// Most bytes that it keeps of each.
+/// Largest number of bytes of each argument that an entry keeps.
 const ARG_SIZE_MAX: usize = 128;
-/// What stands for an argument that is a secret.
+/// Replaces an argument that is a secret.
 const REDACTED: &[u8] = b"(redacted)";
 /// Directives whose value is a secret.
 const SECRETS: [&str; 4] = ["requirepass", "masterauth", "masteruser", "tls-key-file-pass"];
@@ -22,18 +23,19 @@ const SECRETS: [&str; 4] = ["requirepass", "masterauth", "masteruser", "tls-key-
 #[derive(Debug)]
 pub(crate) struct SlowCommand {
     pub(crate) id: u64,
-    /// When it ended, in seconds since 1970.
+    /// When the command ended, in seconds since 1970.
     pub(crate) at_s: i64,
     pub(crate) took: Duration,
     pub(crate) args: Vec<Vec<u8>>,
     pub(crate) address: String,
     pub(crate) client_name: Vec<u8>,
-    /// What its reply depends on: the entry is shown only when that reply may leave.
+    /// Position in the log that the reply to the command depends on. The entry is not shown before
+    /// that reply may leave.
     pub(crate) needs: Lsn,
 }
 
 impl SlowCommand {
-    /// Stands for the position of a transaction that still runs.
+    /// `needs` of a command in a transaction that has not ended yet.
     pub(crate) const UNSETTLED: Lsn = Lsn(u64::MAX);
 }
 
@@ -44,8 +46,8 @@ pub(crate) struct SlowLog {
 }
 
 impl SlowLog {
-    /// Adds a command whose reply depends on the log up to `needs`, and forgets the oldest so that
-    /// at most `len_max` are kept.
+    /// Adds a command whose reply depends on the log up to `needs`, and forgets the oldest commands
+    /// so that at most `len_max` are kept.
     pub(crate) fn add(
         &mut self,
         at_s: i64,
@@ -70,7 +72,8 @@ impl SlowLog {
         self.truncate(len_max);
     }
 
-    /// Sets what the entries of the transaction that has just ended depend on.
+    /// Called when a transaction has ended. Sets the position that the entries of its commands
+    /// depend on.
     pub(crate) fn settle(&mut self, needs: Lsn) {
         let unsettled = self.entries.iter_mut().take_while(|e| e.needs == SlowCommand::UNSETTLED);
         unsettled.for_each(|entry| entry.needs = needs);
@@ -81,12 +84,12 @@ impl SlowLog {
         &self.entries
     }
 
-    /// Forgets the oldest, so that at most `len_max` are kept.
+    /// Forgets the oldest commands, so that at most `len_max` are kept.
     pub(crate) fn truncate(&mut self, len_max: usize) {
         self.entries.truncate(len_max);
     }
 
-    /// `SLOWLOG RESET`. Identifiers go on.
+    /// `SLOWLOG RESET`. The numbering of new entries does not restart.
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
     }

@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-/// Samples that a rate is the mean of.
+/// Number of samples that a rate is averaged over.
 const RATE_SAMPLES: usize = 16;
 /// Time between two samples.
 const SAMPLE_EVERY: Duration = Duration::from_millis(100);
-/// Most different codes of error replies that are counted apart.
+/// Largest number of error codes that are counted separately.
 const ERROR_CODES_MAX: usize = 128;
 
-/// Longest time that a command's histogram tells from longer ones, in nanoseconds.
+/// Longest time in a command's histogram, in nanoseconds. A longer time is recorded as this time.
 const LATENCY_NS_MAX: u64 = 1_000_000_000;
-/// Significant digits of the times in it.
+/// Significant decimal digits of the times in a histogram.
 const LATENCY_DIGITS: u8 = 2;
 
 /// Counters of one command.
@@ -25,7 +25,8 @@ pub(crate) struct CommandStats {
     pub(crate) nanoseconds: u64,
     pub(crate) rejected: u64,
     pub(crate) failed: u64,
-    /// How long its calls took, in nanoseconds; none before the first call with `latency-tracking`.
+    /// Times of the command's calls, in nanoseconds; `None` if no call has ended while
+    /// `latency-tracking` was on.
     pub(crate) latency: Option<Box<Histogram<u64>>>,
 }
 
@@ -64,13 +65,14 @@ pub(crate) struct Stats {
     pub(crate) output_limit_disconnections: u64,
     pub(crate) query_limit_disconnections: u64,
     pub(crate) undelivered: u64,
-    /// Most CPU time that a command took without a break, with `command-cpu-tracking`.
+    /// Largest CPU time that a command took without a break while `command-cpu-tracking` was on.
     pub(crate) command_cpu_max: Duration,
-    /// Most CPU time of one turn, which serves only clients that had asked before it; likewise.
+    /// Largest CPU time of one turn while `command-cpu-tracking` was on. A turn serves only
+    /// requests that arrived before the turn.
     pub(crate) turn_cpu_max: Duration,
-    /// Flushes of the log under `everysec` that came so late that replies had to wait.
+    /// Number of flushes of the log under `everysec` that came so late that replies had to wait.
     pub(crate) delayed_flushes: u64,
-    /// Commands, bytes in and bytes out at moments of the last seconds.
+    /// Recent samples of three counters: commands, bytes in and bytes out.
     samples: VecDeque<(Instant, [u64; 3])>,
 }
 
@@ -95,7 +97,7 @@ impl Stats {
         self.by_command.resize(commands, CommandStats::default());
     }
 
-    /// Samples the counters, if the last sample is long enough ago.
+    /// Samples the counters, at most once per [`SAMPLE_EVERY`].
     pub(crate) fn sample(&mut self, now: Instant) {
         let is_due = self.samples.back().is_none_or(|(at, _)| now - *at >= SAMPLE_EVERY);
         if is_due {
@@ -107,13 +109,13 @@ impl Stats {
         }
     }
 
-    /// Whether anything happened since the last sample, or lately enough to show in a rate.
+    /// Whether a counter has changed since the oldest sample. If so, a rate is not zero.
     pub(crate) fn is_moving(&self) -> bool {
         let counters = [self.commands, self.input_bytes, self.output_bytes];
         self.samples.front().is_some_and(|(_, then)| *then != counters)
     }
 
-    /// Commands, bytes in and bytes out per second, lately.
+    /// The averages per second since the oldest sample, of commands, bytes in and bytes out.
     pub(crate) fn rates(&self, now: Instant) -> [f64; 3] {
         let Some((at, then)) = self.samples.front() else { return [0.0; 3] };
         let seconds = now.saturating_duration_since(*at).as_secs_f64().max(0.1);

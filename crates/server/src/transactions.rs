@@ -1,4 +1,4 @@
-//! `MULTI`: queued requests, and who watches which keys.
+//! `MULTI` and `WATCH`: queued requests, and which clients watch which keys.
 
 use std::collections::{BTreeMap, VecDeque, btree_set};
 
@@ -10,28 +10,31 @@ use crate::clients::{Client, Clients};
 use crate::core::Purpose;
 use crate::net::ConnId;
 
-/// Requests of a transaction that lie together in memory. A list in one piece would move as a whole
-/// whenever it grows.
+/// Largest number of queued requests in one piece of memory. There are several pieces, because a
+/// single piece would be copied as a whole whenever it grows.
 const PART_LEN: usize = 256;
 
 /// A transaction that is being queued.
 #[derive(Debug, Default)]
 pub(crate) struct Multi {
-    /// All but the last part have `PART_LEN` requests.
+    /// Each part except the last has `PART_LEN` requests.
     parts: Vec<Vec<OwnedRequest>>,
-    /// A request could not be queued: `EXEC` will refuse.
+    /// A request could not be queued, so `EXEC` will fail.
     pub(crate) is_broken: bool,
     /// Bytes of the arguments of the queued requests.
     pub(crate) size: usize,
-    /// Bytes of memory that they take.
+    /// Bytes of memory that the queued requests take.
     memory: usize,
-    /// Most bytes of payload that their effects take in the log; `None` if none of them writes.
+    /// Upper limit of the bytes of payload that the effects of the queued requests take in the log;
+    /// `None` if none of these requests writes.
     pub(crate) log_size_max: Option<u64>,
-    /// What the writes among them are for.
+    /// Count of queued requests whose effects depend on the values of their keys.
+    pub(crate) weighed: usize,
+    /// The purpose of the writes among the queued requests.
     pub(crate) purpose: Purpose,
-    /// Whether any of them may write.
+    /// Whether any queued request may write.
     pub(crate) writes: bool,
-    /// Whether any of them may need more memory.
+    /// Whether any queued request may need more memory.
     pub(crate) needs_memory: bool,
 }
 
@@ -53,7 +56,7 @@ impl Multi {
         self.parts.iter().flatten()
     }
 
-    /// How many they are.
+    /// Number of queued requests.
     pub(crate) fn len(&self) -> usize {
         self.parts.last().map_or(0, |last| (self.parts.len() - 1) * PART_LEN + last.len())
     }
@@ -64,7 +67,7 @@ impl Multi {
     }
 }
 
-/// Bytes of memory that it takes to watch a key: in the client's own list, and in the list of all.
+/// Bytes of memory that one watched key takes, in the client's own set and in [`Watches`].
 fn watch_memory(key: &[u8]) -> usize {
     let entry = size_of::<(DbIndex, Box<[u8]>)>() + key.len();
     2 * entry + size_of::<Vec<Watcher>>() + size_of::<Watcher>()
@@ -76,19 +79,21 @@ type Watched = (DbIndex, Box<[u8]>);
 /// Which connections watch a key.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
-    /// A tree, as no step of it grows with the number of watched keys; a hash table is rebuilt at once.
+    /// This is a tree, because a growing hash table would be rebuilt in one long step.
     keys: BTreeMap<Watched, Vec<Watcher>>,
     /// The last [`WatchRound`].
     last_round: u64,
-    /// Rounds that have ended and are still in `keys`.
+    /// Rounds that have ended. Beside each round are its keys that are still in `keys`.
     ended: VecDeque<(WatchRound, btree_set::IntoIter<Watched>)>,
 }
 
-/// What a client watches from its first `WATCH` until it forgets it all. No two are the same.
+/// Identifies one round of watching. A round begins with a client's first `WATCH`, and ends when
+/// all watches of the client end. Each round has its own number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WatchRound(u64);
 
-/// Keys that a client forgets at once; more of them are forgotten in steps.
+/// If a client watches at most this many keys, [`Watches::clear`] removes all of them at once. If a
+/// client watches more keys, they are removed later, in steps.
 const FORGOTTEN_AT_ONCE_MAX: usize = 256;
 
 #[derive(Clone, Copy, Debug)]
@@ -102,7 +107,7 @@ struct Watcher {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Nothing,
-    /// A key that had expired already: its deletion is no change.
+    /// The key had already expired, so its deletion does not count as a change.
     Expired,
     Key,
 }
@@ -124,7 +129,7 @@ impl Watches {
         self.keys.is_empty()
     }
 
-    /// Lets a client watch a key of the database that it has selected.
+    /// Lets a client watch a key of the database that the client has selected.
     pub(crate) fn add(
         &mut self,
         client: &mut Client,
@@ -143,7 +148,8 @@ impl Watches {
         }
         client.watching_memory += watch_memory(key);
         if !is_planted("forgets-too-slowly") {
-            // Two for each, so that who watches and gives up without end is never ahead of it.
+            // For each key that is added, two keys are removed. So if a client watches and
+            // unwatches in a loop, it cannot add keys faster than they are removed.
             self.forget_up_to(2);
         }
         let seen = Seen::now(keyspace, client.db, key, now_ms);
@@ -165,7 +171,7 @@ impl Watches {
         }
     }
 
-    /// Goes on to forget what clients have ceased to watch.
+    /// Removes some more keys of ended rounds.
     pub(crate) fn forget_some(&mut self) {
         self.forget_up_to(FORGOTTEN_AT_ONCE_MAX);
     }
@@ -181,7 +187,7 @@ impl Watches {
         }
     }
 
-    /// Whether there is something left to forget.
+    /// Whether keys of ended rounds are still to be removed.
     pub(crate) fn has_ended(&self) -> bool {
         !self.ended.is_empty()
     }
@@ -195,7 +201,7 @@ impl Watches {
         }
     }
 
-    /// Tells the clients that watch a changed key, `current` included.
+    /// Marks as stale all clients that watch a changed key, including `current`.
     pub(crate) fn touched<'a>(
         &mut self,
         touched: impl Iterator<Item = Touched<'a>>,
@@ -210,7 +216,8 @@ impl Watches {
             } else {
                 clients.get_mut(watcher.conn)
             };
-            // What it ceased to watch may not have been forgotten yet.
+            // The watcher may be of an ended round, because the keys of a round are not all removed
+            // at once when the round ends.
             if let Some(client) = client
                 && (client.watch_round == watcher.round || is_planted("ended-watch-tells"))
             {
@@ -232,7 +239,7 @@ impl Watches {
                         }
                     }
                 }
-                // It was emptied, or swapped with another one.
+                // The database was emptied, or swapped with another one.
                 Touched::Db(changed) => {
                     let from = (changed, Box::default());
                     let of_db =
@@ -254,7 +261,7 @@ impl Watches {
         }
     }
 
-    /// Whether a key that a client watches has expired since.
+    /// Whether a key that the client watches has expired since the client began to watch it.
     pub(crate) fn any_expired(&self, client: &Client, keyspace: &Keyspace, now_ms: i64) -> bool {
         client.watching.iter().any(|watched| {
             let watchers = self.keys.get(watched).map_or(&[][..], |w| w);
@@ -276,7 +283,7 @@ mod tests {
     use crate::net::Peer;
 
     #[test]
-    fn who_watches_and_gives_up_without_end_is_forgotten_as_fast() {
+    fn ended_rounds_are_forgotten_as_fast_as_keys_are_watched() {
         let keyspace = Keyspace::new(Config::default(), 1);
         let peer = Peer { remote: None, local: None };
         let conn = ConnId { index: 0, generation: 0 };

@@ -1,8 +1,7 @@
-//! The log as the command thread holds it: its own path to the device, and a thread that makes
-//! room.
+//! The log in the command thread: its own path to the device, and a thread that makes room.
 //!
-//! The command thread submits and reaps batches itself. What blocks (preparing segments, updating
-//! the superblock) is the keeper's, on a thread and paths of its own.
+//! The command thread submits and reaps batches itself. The keeper does the work that blocks
+//! (preparing segments, updating the superblock), on its own thread and its own paths.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -19,42 +18,47 @@ use slimio_storage::{
     StagedRecord, Volume,
 };
 
-/// If log writes take less time than this on average, and only writers would wait meanwhile, the
-/// command thread waits for them itself: otherwise a write takes two wake-ups more.
+/// The command thread itself waits for each log write if log writes take less time than this on
+/// average, and if only clients that write would have to wait. This saves two wake-ups per write.
 const QUICK_MAX: Duration = Duration::from_micros(500);
 
-/// For how long a device whose last write was quick is trusted not to hang.
+/// For this long after a quick write, the device is trusted not to hang.
 const TRUSTED_FOR: Duration = Duration::from_millis(100);
 
-/// How often it is tried whether the device has become quick.
+/// While the device is slow, the command thread waits for one write in each period of this length,
+/// to find out whether the device has become quick.
 const TRY_AGAIN_EVERY: Duration = Duration::from_millis(200);
 
-/// How long to wait before an operation that the kernel had no memory for is handed over again.
+/// If the kernel had no memory for an operation, the operation is handed over again after this
+/// pause.
 const UNTAKEN_PAUSE: Duration = Duration::from_millis(1);
 
-/// The log, open.
+/// The open log.
 pub(crate) struct Wal {
     log: Log,
     path: Box<dyn Device + Send>,
     keeper: KeeperThread,
-    /// Whether a job is with the keeper.
+    /// Whether the keeper is running a job.
     is_busy: bool,
-    /// Whether something was submitted that the device does not have yet.
+    /// Whether an operation was submitted but not handed to the device yet.
     is_queued: bool,
-    /// Mean time of the log writes that the command thread has waited for, recent ones weighing more.
+    /// Moving average of the time of log writes that the command thread has waited for.
     write_time: Duration,
-    /// Until when a device whose last write was quick is trusted not to hang.
+    /// Until when the device is trusted not to hang; see [`TRUSTED_FOR`].
     trusted_until: Option<Instant>,
-    /// When the last such write ended.
+    /// The end of the last write for which the command thread has waited.
     written_at: Option<Instant>,
-    /// How many it has waited for, without those that all clients waited for.
+    /// Number of log writes that the command thread has waited for, not counting writes for which
+    /// all clients waited.
     own_writes: u64,
-    /// Whether appended records outlived the process at once when last checked.
+    /// Whether, at the last check, records were kept (outlived the process) as soon as they were
+    /// appended.
     was_kept: bool,
 }
 
 impl Wal {
-    /// Takes over an open volume, but for the paths to its snapshot slots.
+    /// Takes over an open volume. Returns the paths to its snapshot slots, because the log does not
+    /// use them.
     ///
     /// # Errors
     /// When the keeper's thread cannot be started.
@@ -76,18 +80,19 @@ impl Wal {
         Ok((wal, slot_paths))
     }
 
-    /// Descriptors that tell when [`reap`](Self::reap) has something to take: the device's, if it
-    /// has one, and the keeper's.
+    /// Descriptors that are readable when [`reap`](Self::reap) has something to take: the
+    /// descriptor of the device, if the device has one, and the descriptor of the keeper.
     pub(crate) fn readiness(&self) -> (Option<BorrowedFd<'_>>, BorrowedFd<'_>) {
         (self.path.readiness(), self.keeper.wake.as_fd())
     }
 
-    /// Appends a record that is made of these parts in a row. There must be [room](Self::room).
+    /// Appends a record whose payload is the concatenation of these parts. There must be
+    /// [room](Self::room).
     pub(crate) fn append(&mut self, db: DbIndex, payload: &[&[u8]]) -> Lsn {
         self.log.append(db.0, payload)
     }
 
-    /// Appends a record that was made beside the log. There must be [room](Self::room).
+    /// Appends a record that was built in advance. There must be [room](Self::room).
     pub(crate) fn append_staged(&mut self, record: StagedRecord) -> Lsn {
         self.log.append_staged(record)
     }
@@ -108,10 +113,10 @@ impl Wal {
         }
     }
 
-    /// Submits what is due, and gives the keeper its next job. What is submitted stays queued until
-    /// [`kick`](Self::kick) or [`wait`](Self::wait).
+    /// Submits the log's next operations, and gives the keeper its next job. The submitted
+    /// operations stay queued until [`kick`](Self::kick) or [`wait`](Self::wait) is called.
     pub(crate) fn drive(&mut self, now: Instant) {
-        debug_assert!(self.log.has_place(), "what was appended has no place in the log");
+        debug_assert!(self.log.has_place(), "appended records have no place in the log");
         self.is_queued |= self.log.drive(&mut *self.path, now);
         self.log.check_all();
         self.tell_of_faults();
@@ -123,28 +128,29 @@ impl Wal {
         }
     }
 
-    /// Logs it once when the log's buffers no longer outlive the process.
+    /// Reports once that the log's buffers no longer outlive the process.
     fn tell_of_faults(&mut self) {
         let was_kept = std::mem::replace(&mut self.was_kept, self.log.are_buffers_kept());
         if was_kept && !self.was_kept {
             log::error!(
-                "the log's mapped buffers met a page that the kernel could not give: their file \
-                 system is full, or their device fails. They are private memory from here on: under \
-                 everysec and no, a reply leaves when its record is written. Check the disk under \
-                 the volume, and make room on it; a restart maps them anew"
+                "the kernel could not provide a page of the log's mapped buffers: their file \
+                 system is full, or their device fails. The buffers are now private memory: under \
+                 everysec and no, a reply leaves only when its record is written. Check the disk \
+                 under the volume, and make room on it; a restart maps the buffers again"
             );
         }
     }
 
-    /// Hands what was submitted to the device.
+    /// Hands the submitted operations to the device.
     pub(crate) fn kick(&mut self) {
         if std::mem::take(&mut self.is_queued) {
             self.path.kick();
         }
     }
 
-    /// Hands over what was submitted and waits for it, when it is a single operation and the device
-    /// is quick; returns whether it did. Otherwise it stays queued.
+    /// If a single operation is queued, and the device is quick or is to be tried again, hands the
+    /// operation over and waits for it. Otherwise, everything stays queued. Returns whether the
+    /// operation was waited for.
     pub(crate) fn wait_if_quick(&mut self, now: Instant) -> bool {
         let is_due = self.written_at.is_none_or(|at| now >= at + TRY_AGAIN_EVERY);
         let is_quick = self.write_time < QUICK_MAX || is_due;
@@ -153,22 +159,24 @@ impl Wal {
         }
         self.wait_for_write(QUICK_MAX, true, now);
         self.own_writes += 1;
-        // Submits what came while the log had no room for it.
+        // Submits records that the log had no room for during the write.
         self.drive(Instant::now());
         true
     }
 
-    /// Log writes that the command thread waited for, without those that all clients waited for.
+    /// Number of log writes that the command thread waited for, not counting writes for which all
+    /// clients waited.
     pub(crate) fn own_writes(&self) -> u64 {
         self.own_writes
     }
 
-    /// Hands over what was submitted, and sleeps until the device has finished something, for `timeout`
-    /// at most.
+    /// Hands over the submitted operations, and sleeps until the device has finished something, but
+    /// for `timeout` at most.
     ///
-    /// If that saves a wake-up, and `only_writers` would wait, a single write to a device that was
-    /// quick a moment ago is a plain system call, which nothing cuts short: a device that hangs
-    /// just then keeps everybody waiting.
+    /// The wait has no timeout if four things hold: a single write is queued, `only_writers` says
+    /// that no other clients would wait, the device was quick a moment ago, and the write would run
+    /// as a plain system call in this thread. Such a call saves a wake-up, but if the device hangs
+    /// during the call, all clients wait.
     pub(crate) fn wait_for_write(&mut self, timeout: Duration, only_writers: bool, now: Instant) {
         if !self.has_single() {
             return self.wait(Some(timeout), now);
@@ -183,27 +191,29 @@ impl Wal {
         self.written_at = Some(ended);
         let took = if self.is_in_flight() { Duration::MAX } else { ended - began };
         self.trusted_until = (took < QUICK_MAX).then(|| ended + TRUSTED_FOR);
-        // However long one write took, a few quick ones make up for it.
+        // The time is limited, so that a few quick writes make up for a slow write, however long
+        // the slow write took.
         self.write_time = self.write_time * 7 / 8 + took.min(QUICK_MAX * 8) / 8;
     }
 
-    /// Hands over what was submitted, and sleeps until the device has finished something. Without a
-    /// timeout, a device that hangs blocks the thread.
+    /// Hands over the submitted operations, and sleeps until the device has finished something. If
+    /// there is no timeout and the device hangs, the command thread is blocked.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>, now: Instant) {
         self.is_queued = false;
         self.log.wait(&mut *self.path, timeout);
         self.log.reap(&mut *self.path, now);
     }
 
-    /// When [`drive`](Self::drive) or [`reap`](Self::reap) must be called, if nothing is appended and
-    /// nothing becomes ready before.
+    /// When [`drive`](Self::drive) or [`reap`](Self::reap) must be called, if nothing is appended
+    /// and nothing becomes ready before that time.
     pub(crate) fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
         let has_unsubmitted = self.path.has_unsubmitted() && !is_planted("untaken-not-woken");
         let again = has_unsubmitted.then(|| now + UNTAKEN_PAUSE);
         [again, self.log.next_deadline()].into_iter().flatten().min()
     }
 
-    /// Whether there is a single operation, which the device does not have yet.
+    /// Whether exactly one operation has been submitted and has not ended, and this operation has
+    /// not been handed to the device yet.
     fn has_single(&self) -> bool {
         self.is_queued && self.path.in_flight() == 1
     }
@@ -213,12 +223,12 @@ impl Wal {
         self.path.in_flight() > 0
     }
 
-    /// The log, for its positions and its policy.
+    /// Access to the log, for its positions and its policy.
     pub(crate) fn log(&self) -> &Log {
         &self.log
     }
 
-    /// The log, for its snapshots.
+    /// Access to the log, for its snapshots.
     pub(crate) fn log_mut(&mut self) -> &mut Log {
         &mut self.log
     }
@@ -240,7 +250,7 @@ impl Wal {
         self.log.request_durable();
     }
 
-    /// Lets the log start behind `lsn`.
+    /// Lets the log start after `lsn`; see [`Log::release_before`].
     pub(crate) fn release_before(&mut self, lsn: Lsn) {
         self.log.release_before(lsn);
     }
@@ -266,7 +276,7 @@ impl KeeperThread {
                 if outcome_sender.send(outcome).is_err() {
                     return;
                 }
-                // The counter cannot overflow, so this cannot fail.
+                // The counter cannot overflow, so this write cannot fail.
                 let _ = rustix::io::write(&waker, &1u64.to_ne_bytes());
             }
         })?;
@@ -291,7 +301,8 @@ impl KeeperThread {
 
 impl Drop for KeeperThread {
     fn drop(&mut self) {
-        // A job under way is finished: it may be in the middle of a superblock update.
+        // If the keeper is running a job, it must be waited for, because the job may be in the
+        // middle of an update of the superblock.
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -1,5 +1,5 @@
-//! Checks that `docs/configuration.md` matches the table of directives. `UPDATE_EXPECT=1` rewrites
-//! it.
+//! Checks that `docs/configuration.md` matches the table of directives. With `UPDATE_EXPECT=1` in
+//! the environment, the test first rewrites the document.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::fmt::Write as _;
@@ -9,21 +9,21 @@ use slimio_server::config::{DIRECTIVES, Directive, Effect, ValueKind};
 
 const HEAD: &str = "# Configuration
 
-Rendered from the table in `crates/server/src/config/table.rs` by a test; change that, then run
-`cargo x docs`.
+A test renders this file from the table in `crates/server/src/config/table.rs`. Change the table, then
+run `cargo x docs`.
 
-`slimio serve [CONF] [--directive value]…`, or the same without `serve`, reads a file in the form of
-`redis.conf`, then flags in the form of redis-server's, which win. A file has one directive a line: a name,
-and words between blanks; a word with blanks stands in quotes. `#` begins a comment, `include FILE` reads
-another file in place, or all that a pattern names, as in `include conf.d/*.conf`: none is no error. `dir`
-counts from its line on, for an `include` too. A directive that is not known is refused, and the nearest
-known one named.
+`slimio serve [CONF] [--directive value]…`, or the same without `serve`, reads a file in the format of
+`redis.conf`, then flags in the format of redis-server's. Flags override the file. Each line of the file
+has one directive: its name, then words separated by blanks. A word that contains blanks needs quotes.
+`#` begins a comment. `include FILE` reads another file at this place, or all files that match a pattern,
+as in `include conf.d/*.conf`; a pattern without a match is no error. `dir` takes effect from its line on,
+also for a later `include`. An unknown directive is refused, and the error names the nearest known one.
 
-`CONFIG GET` shows what is in force, `CONFIG SET` changes it where the table says so. Sizes take the
-units of Redis: `1k` is 1000 bytes, `1kb` 1024, and so with `m` and `g`.
+`CONFIG GET` shows the values in force. `CONFIG SET` changes them where the table says so. Sizes take
+the units of Redis: `1k` is 1000 bytes, `1kb` is 1024, and likewise with `m` and `g`.
 
-The names, and what they mean, are those of Redis 7.0 wherever it has one; the last column says what
-differs all the same.
+A directive that Redis 7.0 has, too, has the name and the meaning that it has there. The last column
+lists the differences.
 ";
 
 fn render() -> String {
@@ -46,8 +46,8 @@ fn render() -> String {
         "
 ## What can only be as it is
 
-Somebody who turns one of these on relies on it, so another value than the default is refused, with
-this reason or remedy.
+Anybody who sets one of these relies on its effect, so any value but the default is refused, with this
+reason or remedy.
 
 | directive | only value | why, or what to do instead |
 |---|---|---|
@@ -61,8 +61,8 @@ this reason or remedy.
         "
 ## What is accepted and has no effect
 
-Without these nothing breaks: they are kept for `CONFIG GET` and `CONFIG REWRITE`, and setting one to
-another value is worth a warning in the log.
+Nothing breaks without the effect of these. Their values are kept for `CONFIG GET` and
+`CONFIG REWRITE`, and a value other than the default causes a warning in the log.
 
 | directive | default | values | other than Redis |
 |---|---|---|---|

@@ -1,7 +1,8 @@
-//! The contract of every [`Device`], as checks that run on any of them.
+//! The contract of every [`Device`], as checks that run on any implementation.
 //!
-//! A model of a device that passes these, and a real one that does, are interchangeable for the
-//! code above. What a power cut does to a device is not part of it: only the model can lose power.
+//! If a simulated device and a real one both pass these checks, a user of one can use the other
+//! instead. The effect of a power cut is not part of the contract, because only simulated devices
+//! can lose power.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -13,14 +14,14 @@ use slimio_device::{
 
 use crate::Random;
 
-/// Blocks that a device under test has at least.
+/// The smallest number of blocks of a device under test.
 pub const CONTRACT_LBAS: u64 = 512;
 
-/// Longest wait for something that must happen.
+/// The longest time that a check waits for something that must happen.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Checks everything. `make` makes a new device with at least [`CONTRACT_LBAS`] blocks each time;
-/// their contents do not matter.
+/// Checks everything. Each call of `make` returns a new device with at least [`CONTRACT_LBAS`]
+/// blocks. The blocks may have any contents.
 ///
 /// # Panics
 /// When the device breaks the contract.
@@ -42,7 +43,7 @@ pub fn check_all(mut make: impl FnMut() -> Box<dyn Device>) {
     }
 }
 
-/// A buffer filled with bytes that depend on `seed` and place.
+/// A buffer in which each byte depends on `seed` and on the byte's position.
 fn pattern(lbas: usize, seed: u64) -> Buffer {
     let mut buffer = Buffer::zeroed(lbas);
     let mut random = Random::new(seed);
@@ -99,7 +100,7 @@ fn reads_what_was_written(device: &mut dyn Device) {
         assert_eq!(completion.result, Ok(()));
         assert!(read(device, lba, lbas)[..] == written[..], "{lbas} at {lba} differ");
     }
-    // A later write replaces an earlier one, where they overlap and only there.
+    // If a write overlaps an earlier one, it replaces the blocks that both cover, and no others.
     run(device, write(10, pattern(4, 1), false));
     run(device, write(12, pattern(4, 2), true));
     let found = read(device, 10, 6);
@@ -111,7 +112,7 @@ fn buffers_come_home(device: &mut dyn Device) {
     let outside = device.geometry().lba_count;
     for lba in [3, outside] {
         let mut buffer = pattern(4, 9);
-        // A shorter length than the capacity stays, and only that much is moved.
+        // The buffer keeps a length below its capacity, and only that length is transferred.
         buffer.set_len_lbas(2);
         let address = buffer.as_ptr();
         let completion = run(device, write(lba, buffer, false));
@@ -126,7 +127,8 @@ fn buffers_come_home(device: &mut dyn Device) {
     assert!(run(device, Op::Flush).buffer.is_none());
 }
 
-/// More than a path has pooled, of several lengths, all in flight at once.
+/// Has more buffers in flight at once than the pool of a path holds. The buffers have several
+/// lengths.
 fn its_own_buffers_do_as_well(device: &mut dyn Device) {
     let count = (device.geometry().in_flight_max as usize).min(POOLED_COUNT + 2);
     for round in 0..2 {
@@ -153,7 +155,7 @@ fn its_own_buffers_do_as_well(device: &mut dyn Device) {
             assert!(buffer[..] == expected(lba, lbas)[..], "{lbas} at {lba}, read");
         }
     }
-    // Longer than pooled ones may be.
+    // This buffer is longer than the pooled ones.
     let lbas = POOLED_LBAS + 1;
     let mut buffer = device.buffer(lbas);
     buffer.copy_from_slice(&pattern(lbas, 3));
@@ -204,7 +206,7 @@ fn hands_back_what_is_too_much(device: &mut dyn Device) {
 }
 
 fn takes_every_kind_of_write_and_flush(device: &mut dyn Device) {
-    // With nothing written, and twice in a row.
+    // A flush works if nothing was written, and also twice in a row.
     assert_eq!(run(device, Op::Flush).result, Ok(()));
     assert_eq!(run(device, Op::Flush).result, Ok(()));
     for durable in [false, true] {
@@ -215,7 +217,7 @@ fn takes_every_kind_of_write_and_flush(device: &mut dyn Device) {
         }
         assert_eq!(run(device, Op::Flush).result, Ok(()));
     }
-    // Durable writes beside each other, with a flush among them.
+    // A flush is submitted while several durable writes are in flight.
     let some = u64::from(device.geometry().in_flight_max.min(8));
     for token in 0..some - 1 {
         device.submit(Token(token), write(token * 2, pattern(2, token), true)).expect("room");
@@ -235,7 +237,8 @@ fn deallocated_blocks_can_be_used_again(device: &mut dyn Device) {
     assert_eq!(run(device, Op::Deallocate { range }).result, Ok(()));
     let empty = LbaRange { start: Lba(25), end: Lba(25) };
     assert_eq!(run(device, Op::Deallocate { range: empty }).result, Ok(()));
-    // Their contents are undefined but can be read, and the blocks beside them are untouched.
+    // The contents of deallocated blocks are undefined but can be read, and the blocks beside them
+    // are untouched.
     let found = read(device, 20, 30);
     assert!(found[..5 * LBA_SIZE] == pattern(30, 1)[..5 * LBA_SIZE]);
     assert!(found[25 * LBA_SIZE..] == pattern(30, 1)[25 * LBA_SIZE..]);
@@ -279,7 +282,7 @@ fn a_wait_ends(device: &mut dyn Device) {
         assert!(Instant::now() < deadline, "it never completes");
         device.wait(Some(Duration::ZERO), &mut completions);
     }
-    // What `completions` held before stays.
+    // A wait keeps the entries that `completions` has already.
     device.submit(Token(2), write(1, pattern(1, 2), true)).expect("nothing is in flight");
     device.wait(None, &mut completions);
     let tokens: Vec<Token> = completions.iter().map(|done| done.token).collect();
@@ -312,7 +315,7 @@ fn readiness_tells_of_completions(device: &mut dyn Device) {
             device.poll(&mut completions);
         }
     }
-    // It stays readable until everything was taken.
+    // The device stays readable until every completion was taken.
     let some = device.geometry().in_flight_max.min(4);
     for token in 0..some {
         let lba = u64::from(token);
@@ -361,20 +364,22 @@ fn may_be_dropped_in_flight(make: &mut dyn FnMut() -> Box<dyn Device>) {
             device.kick();
         }
         drop(device);
-        // Memory that was freed while a read could still fill it would be in use again now.
+        // If the device freed a buffer while a read could still fill it, one of these buffers may
+        // have the same memory, and the read would change it.
         let fresh: Vec<Buffer> = (0..most as usize).map(|_| Buffer::zeroed(16)).collect();
         reads_what_was_written(&mut *make());
         assert!(fresh.iter().all(|buffer| buffer.iter().all(|&byte| byte == 0)));
     }
 }
 
-/// Many operations at a time, none overlapping a write in flight, against an array of blocks.
+/// Compares the device with an array of blocks. Many operations are in flight at once, and no two
+/// of them overlap.
 fn is_like_an_array(device: &mut dyn Device, seed: u64) {
     const OPERATIONS: u64 = 600;
     let mut random = Random::new(seed);
     let geometry = device.geometry();
     let depth = geometry.in_flight_max.min(16) as usize;
-    // The seed that each block was last written with, and its place in that write.
+    // The seed of the last write to each block, and the block's position in that write.
     let mut array: HashMap<u64, (u64, usize)> = HashMap::new();
     let mut in_flight: HashMap<Token, (LbaRange, Option<u64>)> = HashMap::new();
     let mut completions = Vec::new();
@@ -423,5 +428,5 @@ fn is_like_an_array(device: &mut dyn Device, seed: u64) {
             }
         }
     }
-    assert!(array.len() > CONTRACT_LBAS as usize / 2, "the test must not rot");
+    assert!(array.len() > CONTRACT_LBAS as usize / 2, "the test must cover most blocks");
 }

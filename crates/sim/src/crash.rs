@@ -1,4 +1,4 @@
-//! What a crash leaves.
+//! The states that a crash may leave on the medium.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use slimio_device::LBA_SIZE;
 
 use crate::Random;
 
-/// Contents of a block. Never-written blocks have none.
+/// Contents of a block. Blocks that were never written have no entry.
 pub(crate) type Block = Arc<[u8; LBA_SIZE]>;
 
 /// Blocks by space and LBA.
@@ -20,12 +20,12 @@ pub(crate) struct Pending {
     pub(crate) space: usize,
     pub(crate) lba: u64,
     pub(crate) data: Vec<Block>,
-    /// Whether its completion was reaped.
+    /// Whether the write's completion was reaped.
     pub(crate) is_reaped: bool,
 }
 
 impl Pending {
-    /// A deallocation, as a write of the bytes that it leaves.
+    /// A deallocation. It counts as a write of the bytes that deallocated blocks read as.
     pub(crate) fn deallocated(id: u64, space: usize, start: u64, end: u64) -> Self {
         let block: Block = Arc::new([DEALLOCATED; LBA_SIZE]);
         let data = vec![block; (end - start) as usize];
@@ -63,7 +63,7 @@ pub(crate) const FRESH: u8 = 0x5A;
 /// The byte that fills a deallocated block.
 const DEALLOCATED: u8 = 0xDD;
 
-/// A space that has become shorter: a power cut may undo that until a flush has covered it.
+/// A space that was made shorter. Until a flush covers the shortening, a power cut may undo it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shrunk {
     pub(crate) id: u64,
@@ -77,28 +77,34 @@ pub(crate) struct Shrunk {
 pub struct Crash {
     pub(crate) space_lbas: Vec<u64>,
     pub(crate) holes: BTreeSet<(usize, u64)>,
-    /// Shortened spaces that a power cut may undo, in order.
+    /// The shortenings of spaces that a power cut may undo, the oldest first.
     pub(crate) shrunk: Vec<Shrunk>,
-    /// A space that was being made longer, and how long it was to become.
+    /// The space that was being made longer, if there is one, and its requested length.
     pub(crate) growing: Option<(usize, u64)>,
     pub(crate) stable: Blocks,
-    /// Completed, in order, but not stable.
+    /// Completed writes that are not stable, in the order in which they completed.
     pub(crate) cached: Vec<Pending>,
-    /// Submitted, but not completed.
+    /// Submitted writes that have not completed.
     pub(crate) flying: Vec<Pending>,
-    /// For each page of mapped memory, its contents over time; the last are those of now.
+    /// For each page of mapped memory, all contents that it has had, the oldest first. The last
+    /// entry is the current contents.
     pub(crate) pages: Vec<Vec<Block>>,
     pub(crate) seed: u64,
 }
 
-/// How many images a crash gives.
+/// Which images are made of a crash.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// With up to this many writes that may or may not have survived, every subset is an image.
+    /// If the number of writes that may survive is not above this limit, there is an image for every
+    /// subset of them.
     pub exhaustive_max: usize,
-    /// Above that, this many random subsets, besides none, all, each alone and all but each.
+    /// If the number is above that limit, there is an image with no write and an image with every
+    /// write. For each write, there is an image with that write only, and an image with all writes
+    /// except that one. There are also images of this many random subsets.
     pub random_count: usize,
-    /// Tear the last write that survives in every way, and all that survive in some way.
+    /// Whether there are also images with torn writes. In some of them, only the last surviving
+    /// write is torn, once in each way of tearing it. In others, all surviving writes are torn,
+    /// each in a random way.
     pub torn: bool,
 }
 
@@ -110,17 +116,17 @@ pub struct Image {
     pub(crate) shrunk: Vec<Shrunk>,
     pub(crate) stable: Blocks,
     pub(crate) cached: Vec<Pending>,
-    /// Writes that the kernel still has of a process that died: they land at any time until the
-    /// claim is free, or never.
+    /// Writes of a dead process that are still in the kernel. Each lands at some time before
+    /// the next process gets the [claim](crate::SimDisk::claim), or never.
     pub(crate) late: Vec<Pending>,
-    /// The contents of mapped memory; empty when there is none, or when it is gone.
+    /// The contents of mapped memory; empty if no memory is mapped, or if its contents are lost.
     pub mapped: Vec<u8>,
     /// How the image came about, for messages.
     pub origin: String,
 }
 
 impl Crash {
-    /// Every way in which the medium may look after power was lost at this moment.
+    /// The states that the medium may have after power was lost at this moment, within `limits`.
     pub fn power_images(&self, limits: &Limits) -> Vec<Image> {
         let pending: Vec<&Pending> = self.cached.iter().chain(&self.flying).collect();
         let mut images = Vec::new();
@@ -154,7 +160,7 @@ impl Crash {
         images
     }
 
-    /// The stable blocks when each of the writes that survive is torn in a way of its own.
+    /// The stable blocks if each surviving write is torn in a random way.
     fn all_torn(&self, survivors: &[&Pending], index: usize) -> Blocks {
         let mut random = Random::new(self.seed ^ (index as u64) << 32);
         let mut torn = self.stable.clone();
@@ -169,7 +175,8 @@ impl Crash {
     fn power_image(&self, mut stable: Blocks, index: usize, mut origin: String) -> Image {
         let mut space_lbas = self.lengths(index, &mut origin);
         let mut random = Random::new(self.seed ^ (index as u64) << 16);
-        // From the newest back: one is undone only if all newer ones are.
+        // The newest shortening comes first, because a shortening can be undone only if all newer
+        // ones are undone.
         for shrunk in self.shrunk.iter().rev() {
             if space_lbas[shrunk.space] != shrunk.now || random.coin() {
                 break;
@@ -190,8 +197,8 @@ impl Crash {
         }
     }
 
-    /// The lengths of the spaces: one that was being made longer is as long as before, as it was to
-    /// become, or in between.
+    /// The lengths of the spaces. A space that was being made longer has its old length, the
+    /// requested one, or one in between.
     fn lengths(&self, index: usize, origin: &mut String) -> Vec<u64> {
         let mut space_lbas = self.space_lbas.clone();
         if let Some((space, lbas)) = self.growing {
@@ -202,8 +209,9 @@ impl Crash {
         space_lbas
     }
 
-    /// Every way in which the medium may look after the process died at this moment. Writes that
-    /// have not landed by then may do so later, until the [claim](crate::SimDisk::claim) is free.
+    /// The states that the medium may have after the process died at this moment, within `limits`.
+    /// Writes that had not landed when the process died may land later, until the
+    /// [claim](crate::SimDisk::claim) is free.
     pub fn process_images(&self, limits: &Limits) -> Vec<Image> {
         let mapped: Vec<u8> = self.pages.iter().flat_map(|page| now(page).to_vec()).collect();
         let image =
@@ -212,7 +220,7 @@ impl Crash {
                 holes: self.holes.clone(),
                 shrunk: self.shrunk.clone(),
                 stable: self.stable.clone(),
-                // Completed as far as the kernel is concerned: the next flush covers them.
+                // The kernel has completed the landed writes, so the next flush covers them.
                 cached: self.cached.iter().cloned().chain(landed).map(Pending::reaped).collect(),
                 late: late.to_vec(),
                 mapped: mapped.clone(),
@@ -242,7 +250,8 @@ impl Crash {
         images
     }
 
-    /// Each page as it was at some time; or nothing at all.
+    /// Mapped memory after a power cut: either each page has the contents that it had at some time,
+    /// or all of the memory is lost.
     fn mapped_after_power_cut(&self, index: usize) -> Vec<u8> {
         let mut random = Random::new(self.seed ^ index as u64);
         match index % 4 {
@@ -269,7 +278,8 @@ impl Pending {
     }
 }
 
-/// Which of `len` writes survived, in all combinations or some of them.
+/// Which of `len` writes survive: every possible choice or, if there would be too many, the choices
+/// that [`Limits`] describes.
 fn subsets(len: usize, limits: &Limits, seed: u64) -> Vec<Vec<bool>> {
     if len <= limits.exhaustive_max {
         return (0..1_u64 << len)
@@ -290,7 +300,7 @@ fn subsets(len: usize, limits: &Limits, seed: u64) -> Vec<Vec<bool>> {
 
 type Kept = Box<dyn Fn(usize) -> bool>;
 
-/// Ways to tear a write of `size` bytes: which bytes of it are on the medium.
+/// The ways to tear a write of `size` bytes. Each tells which bytes of the write are on the medium.
 fn tears(size: usize) -> Vec<(String, Kept)> {
     let sectors = size / 512;
     let mut tears: Vec<(String, Kept)> = Vec::new();

@@ -15,7 +15,7 @@ pub struct SimDevice {
     disk: SimDisk,
     space: usize,
     flying: Vec<Operation>,
-    /// Polls left until kicked operations are handed over.
+    /// Number of polls until kicked operations are handed to the disk.
     untaken_polls: u32,
 }
 
@@ -43,7 +43,7 @@ enum OperationKind {
     Deallocate {
         id: u64,
     },
-    /// Refused when it was submitted.
+    /// The operation was refused when it was submitted.
     Failed {
         buffer: Option<Buffer>,
         error: DeviceError,
@@ -55,7 +55,8 @@ impl SimDevice {
         Self { disk, space, flying: Vec::new(), untaken_polls: 0 }
     }
 
-    /// Completes some operations in flight: with `at_least_one`, one or more.
+    /// Completes some operations in flight. If `at_least_one` is set, completes at least one,
+    /// unless a fault holds all of them.
     fn complete(&mut self, at_least_one: bool, completions: &mut Vec<Completion>) {
         let disk = self.disk.clone();
         let mut medium = disk.lock();
@@ -108,7 +109,7 @@ fn finish(medium: &mut Medium, space: usize, flying: Operation, is_dead: bool) -
         }
         OperationKind::Write { id, buffer, durable, .. } => {
             let result = medium.end_write(id, durable);
-            // It is reaped by the same call that completes it.
+            // The call that completes the write also reaps it.
             medium.mark_reaped(id);
             (Some(buffer), result)
         }

@@ -1,4 +1,4 @@
-//! The medium: what is stable, what is cached, what is in flight.
+//! The medium: its stable contents, cached writes, and operations in flight.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -12,31 +12,31 @@ use crate::{Faults, Random, SimDevice};
 /// Which operation in flight completes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// The oldest; a poll completes all.
+    /// The oldest. A poll completes all.
     Fifo,
-    /// The newest; a poll completes all.
+    /// The newest. A poll completes all.
     Lifo,
-    /// A random one; a poll completes some.
+    /// A random one. A poll completes some.
     Random,
 }
 
 /// How a disk behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct SimConfig {
-    /// Seeds all that is random.
+    /// The seed of all random decisions.
     pub seed: u64,
     /// Completion order.
     pub order: Order,
     /// Whether completed writes are stable.
     pub write_cache: WriteCache,
-    /// Operations in flight on each path.
+    /// Limit of the operations in flight on each path.
     pub in_flight_max: u32,
-    /// Longest transfer.
+    /// Limit of the length of a transfer, in blocks.
     pub transfer_lbas_max: u32,
-    /// Blocks of all spaces together.
+    /// Limit of the blocks of all spaces together.
     pub lbas_max: u64,
-    /// The spaces are files: a flush covers the writes to its own space only, and deallocated blocks
-    /// are holes, which take space again when they are written or filled.
+    /// Whether the spaces are files. If they are, a flush covers only the writes to its own space,
+    /// and deallocated blocks are holes, which take space again when they are written or filled.
     pub has_files: bool,
 }
 
@@ -54,7 +54,7 @@ impl Default for SimConfig {
     }
 }
 
-/// A simulated medium. Clones are the same medium.
+/// A simulated medium. Clones refer to the same medium.
 #[derive(Clone, Debug)]
 pub struct SimDisk(Arc<Mutex<Medium>>);
 
@@ -64,13 +64,13 @@ pub(crate) struct Medium {
     pub(crate) random: Random,
     pub(crate) faults: Faults,
     space_lbas: Vec<u64>,
-    /// Blocks without space of their own.
+    /// Blocks that take no space.
     holes: BTreeSet<(usize, u64)>,
-    /// Spaces that became shorter, which no flush has made stable yet.
+    /// Shortenings of spaces that no flush has made stable yet.
     shrunk: Vec<Shrunk>,
     /// Writes of a dead process that are still in flight.
     late: Vec<Pending>,
-    /// The contents that a read finds.
+    /// The contents that a read returns.
     current: Blocks,
     stable: Blocks,
     cached: Vec<Pending>,
@@ -110,7 +110,8 @@ impl SimDisk {
         })))
     }
 
-    /// The disk that the next process finds. Its mapped memory, if any, must be given to it again.
+    /// The disk that the next process finds. Mapped memory, if any, must be set again with
+    /// [`set_mapped`](Self::set_mapped).
     pub fn from_image(config: SimConfig, image: &Image) -> Self {
         let disk = Self::new(config);
         let mut medium = disk.lock();
@@ -130,15 +131,15 @@ impl SimDisk {
         let ids = ids.chain(image.shrunk.iter().map(|shrunk| shrunk.id));
         medium.next_id = ids.max().map_or(0, |newest| newest + 1);
         medium.cached.clone_from(&image.cached);
-        // Memory that outlived the process is there, whether it is mapped again or not.
+        // The memory survived the process, so it exists even if it is not mapped again.
         medium.note_pages(&image.mapped);
         drop(medium);
         disk
     }
 
-    /// Takes the medium for a process, as the owner of a volume does: when this returns, nothing of
-    /// an earlier process is in flight. Writes of such a process that have not landed by now never
-    /// will.
+    /// Takes the claim, as the server of a volume does. When this returns, no operation of an
+    /// earlier process is in flight. A write of an earlier process that has not landed by then
+    /// never lands.
     pub fn claim(&self) {
         self.lock().late.clear();
     }
@@ -165,7 +166,7 @@ impl SimDisk {
         SimDevice::new(self.clone(), space)
     }
 
-    /// Sets the memory that outlives the process. It is part of every crash from now on.
+    /// Sets the memory that survives the process. That memory is part of every crash from now on.
     pub fn set_mapped(&self, mapped: MappedFile) {
         let mut medium = self.lock();
         medium.pages.clear();
@@ -173,7 +174,7 @@ impl SimDisk {
         medium.sample_mapped();
     }
 
-    /// The contents of mapped memory now; empty when there is none.
+    /// The contents of mapped memory now; empty if no memory is mapped.
     pub fn mapped_now(&self) -> Vec<u8> {
         let medium = self.lock();
         let mapped = medium.mapped.as_ref();
@@ -185,13 +186,14 @@ impl SimDisk {
         change(&mut self.lock().faults);
     }
 
-    /// Crashes at the operation after the next `ops`: submissions and completions count.
+    /// Crashes after the next `ops` operations, so that the operation after them fails.
+    /// Submissions, completions and changes of a space's length count as operations.
     pub fn crash_after(&self, ops: u64) {
         let mut medium = self.lock();
         medium.crash_after = Some(medium.ops + ops);
     }
 
-    /// The crash, when it has happened. Everything after it has failed.
+    /// The crash, if it has happened. All operations after it fail.
     pub fn crashed(&self) -> Option<Crash> {
         self.lock().crash.clone()
     }
@@ -208,17 +210,17 @@ impl SimDisk {
         medium.crash.clone().expect("it has just crashed")
     }
 
-    /// Operations until now.
+    /// Number of operations until now.
     pub fn ops(&self) -> u64 {
         self.lock().ops
     }
 
-    /// The contents that a read finds in a block, faults aside.
+    /// The contents that a read of a block would return without faults.
     pub fn peek(&self, space: usize, lba: u64) -> Vec<u8> {
         self.lock().block(space, lba).to_vec()
     }
 
-    /// Overwrites a block without any path's knowledge.
+    /// Overwrites a block directly, not through a path. The new contents are stable.
     ///
     /// # Panics
     /// When `bytes` is not one block.
@@ -236,7 +238,7 @@ impl SimDisk {
 }
 
 impl Medium {
-    /// Counts an operation; true when the disk has crashed, so that it does not happen.
+    /// Counts an operation. Returns true if the disk has crashed, so that the operation must fail.
     pub(crate) fn step(&mut self) -> bool {
         if self.crash.is_none() && self.crash_after.is_some() {
             self.sample_mapped();
@@ -261,7 +263,7 @@ impl Medium {
         let mut flying = self.flying.clone();
         flying.extend(self.late.iter().cloned());
         flying.extend(self.deallocating.iter().map(|&(id, space, start, end)| {
-            // Whether it took effect is unknown, as with a write.
+            // As with a write in flight, it is unknown whether the deallocation took effect.
             Pending::deallocated(id, space, start, end)
         }));
         self.crash = Some(Crash {
@@ -306,7 +308,7 @@ impl Medium {
         let before = self.space_lbas[space];
         let is_full = self.lacks(lbas.saturating_sub(before));
         if self.step() || self.faults.gone {
-            // Nobody knows how far it got.
+            // It is unknown how far the growing got.
             if let Some(crash) = self.crash.as_mut().filter(|_| was_alive && !is_full) {
                 crash.growing = (lbas > before).then_some((space, lbas));
             }
@@ -322,7 +324,7 @@ impl Medium {
         Ok(())
     }
 
-    /// Bytes by which spaces may still grow.
+    /// Bytes by which the spaces can still grow, all together.
     pub(crate) fn free_space(&self) -> u64 {
         let used = self.space_lbas.iter().sum::<u64>() - self.holes.len() as u64;
         let free = if self.faults.full { 0 } else { self.config.lbas_max.saturating_sub(used) };
@@ -334,7 +336,7 @@ impl Medium {
         lbas > self.free_space() / LBA_SIZE as u64
     }
 
-    /// Gives space to the blocks that have none.
+    /// Allocates space for the holes in a range.
     pub(crate) fn fill_holes(&mut self, space: usize, lbas: Range<u64>) -> Result<(), DeviceError> {
         let holes = self.holes.range((space, lbas.start)..(space, lbas.end));
         let holes: Vec<(usize, u64)> = holes.copied().collect();
@@ -362,7 +364,7 @@ impl Medium {
         Ok(())
     }
 
-    /// Makes it stable that a space is no longer than this.
+    /// Makes the shortening of a space to `lbas` blocks stable.
     fn settle_length(&mut self, space: usize, lbas: u64) {
         self.shrunk.retain(|shrunk| shrunk.space != space);
         self.stable.retain(|&(other, lba), _| other != space || lba < lbas);
@@ -376,7 +378,7 @@ impl Medium {
     /// Begins a write, and returns its id.
     ///
     /// # Panics
-    /// When it overlaps another in flight.
+    /// If the write overlaps another write or a deallocation in flight.
     pub(crate) fn begin_write(&mut self, space: usize, lba: u64, bytes: &[u8]) -> u64 {
         let lbas = (bytes.len() / LBA_SIZE) as u64;
         self.assert_alone(space, lba, lba + lbas);
@@ -415,7 +417,8 @@ impl Medium {
         self.next_id - 1
     }
 
-    /// The ids that a flush of a space, submitted now, must cover.
+    /// The ids of the writes and shortenings that a flush of a space must cover if it is submitted
+    /// now.
     pub(crate) fn flush_covers(&self, space: usize) -> Vec<u64> {
         let is_covered = |other: usize| other == space || !self.config.has_files;
         let writes = self.cached.iter().filter(|write| write.is_reaped && is_covered(write.space));
@@ -453,7 +456,8 @@ impl Medium {
         Ok(())
     }
 
-    /// Keeps older writes that are still cached from undoing a newer stable one.
+    /// Removes from cached older writes the blocks that a newer write has made stable, so that the
+    /// older writes can't undo the newer one.
     fn supersede(&mut self, newer: &Pending) {
         let range = newer.lba..newer.lba + newer.data.len() as u64;
         let mut kept = Vec::new();
@@ -538,8 +542,9 @@ impl Medium {
     }
 }
 
-/// At one in this many operations, a write of a dead process lands, unless the disk was claimed.
-/// The numbers make that happen soon, after the recovery, or long after it.
+/// Until the disk is claimed, one in this many operations lets a late write of a dead process land.
+/// The id of a late write selects one of the three numbers, so that writes land early, later, or
+/// long after the recovery.
 const LATE_ONE_IN: [u64; 3] = [5, 20, 80];
 
 /// "No such device".

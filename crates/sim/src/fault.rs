@@ -1,8 +1,9 @@
-//! Faults that a test asks for. They lie over the data, so they can be lifted.
+//! Faults that a test requests and can lift again. Rot and read errors do not change the data
+//! itself.
 
 use std::collections::{HashMap, HashSet};
 
-/// What is wrong with a disk, until it is lifted. A block is a space and an LBA.
+/// The faults that a disk has until a test lifts them. A block is given as a space and an LBA.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     /// Blocks whose bytes read differently: the byte at the offset is XORed with the mask.
@@ -11,29 +12,30 @@ pub struct Faults {
     pub unreadable: HashSet<(usize, u64)>,
     /// Writes that touch one of these blocks fail.
     pub unwritable: HashSet<(usize, u64)>,
-    /// Writes that start at one of these blocks complete, but never happen.
+    /// Writes that start at one of these blocks complete, but change nothing.
     pub lost: HashSet<(usize, u64)>,
-    /// Writes that start at the first block complete, but happen at the second.
+    /// Writes that start at the first block complete, but go to the second, in the same space.
     pub misdirected: HashMap<(usize, u64), u64>,
-    /// This many more writes succeed, later ones fail.
+    /// This many more writes succeed. All later writes fail.
     pub writes_until_failure: Option<u64>,
-    /// This many more flushes succeed, later ones fail.
+    /// This many more flushes succeed. All later flushes fail.
     pub flushes_until_failure: Option<u64>,
-    /// This many more deallocations succeed, later ones fail half done.
+    /// This many more deallocations succeed. Each later deallocation fails after its first half.
     pub deallocations_until_failure: Option<u64>,
-    /// Writes that start at one of these blocks do not complete before this is lifted.
+    /// Writes that start at one of these blocks do not complete until the fault is lifted.
     pub held: HashSet<(usize, u64)>,
-    /// Flushes do not complete before this is lifted.
+    /// Flushes do not complete until the fault is lifted.
     pub holds_flushes: bool,
-    /// Kicked operations are handed over after this many polls, or at a wait without a timeout.
+    /// Kicked operations are handed to the disk only after this many polls or waits with a timeout.
+    /// A wait without a timeout hands them over at once.
     pub untaken_polls: u32,
-    /// Space can't grow.
+    /// There is no free space: spaces can't grow, and holes can't be written.
     pub full: bool,
     /// Everything fails.
     pub gone: bool,
 }
 
-/// Counts down by one; true when it has run out.
+/// Counts down by one. Returns true if the count was 0 already.
 pub(crate) fn count_down(left: &mut Option<u64>) -> bool {
     match left {
         None => false,

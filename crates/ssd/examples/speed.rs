@@ -1,5 +1,6 @@
-//! Page writes per second of a drive on one core, with collection running: uniformly random
-//! overwrites of a full drive without data, first by the mapping alone, then with clocks.
+//! Measures the page writes per second that the simulation reaches on one core while the collector
+//! works. The writes overwrite uniformly random blocks of a full drive that stores no bytes. The
+//! first measurements use the mapping alone, the last one uses clocks too.
 
 use std::io::Write;
 use std::time::Duration;
@@ -11,10 +12,10 @@ use slimio_ssd::{Clocked, Config, Ftl, Victims};
 /// Pages of a reclaim unit.
 const UNIT_PAGES: u32 = 1024;
 
-/// Pages that the host writes while it is measured.
+/// Pages that the host writes during a measurement.
 const WRITES: u64 = 20_000_000;
 
-/// CPU seconds of this process, so that other processes do not count.
+/// CPU seconds of this process, so that other processes do not affect the measurement.
 fn cpu_seconds() -> f64 {
     let used = clock_gettime(ClockId::ProcessCPUTime);
     used.tv_sec as f64 + used.tv_nsec as f64 * 1e-9
@@ -43,7 +44,7 @@ fn main() -> std::io::Result<()> {
             for lba in 0..lbas {
                 drive.write(lba, 0).expect("it is within the drive");
             }
-            // First to the steady state.
+            // Reach the steady state first.
             write(&mut drive, 2 * lbas);
             let before = drive.counters().clone();
             let start = cpu_seconds();
@@ -64,7 +65,7 @@ fn main() -> std::io::Result<()> {
     with_clocks(&mut out)
 }
 
-/// The paper's drive of 180 GiB, full, with the paper's thresholds.
+/// Measures the paper's drive of 180 GiB, which is full and has the paper's thresholds.
 fn with_clocks(out: &mut impl Write) -> std::io::Result<()> {
     let mut drive = Clocked::new(Config::paper()).map_err(std::io::Error::other)?;
     let lbas = drive.ftl().config().lba_count;

@@ -1,23 +1,23 @@
-//! A drive with clocks: when each of its dies and channels is free again.
+//! A drive with clocks, which say when each of its dies and channels is free again.
 //!
-//! Every die does one thing at a time, and every channel moves one page at a time. A host's request
-//! queues behind the work that its die already has, the collector's included: that is how garbage
-//! collection slows hosts down.
+//! Every die does one operation at a time, and every channel transfers one page at a time. A
+//! request of the host waits until its die has done all earlier work, including the collector's.
+//! This is how garbage collection slows hosts down.
 //!
 //! ```text
 //! write    channel |transfer|            read   die     |read|
 //!          die               |program|          channel      |transfer|
 //! ```
 //!
-//! Source of the model: MoatLab/FEMU, `hw/femu/bbssd/ftl.c`, where each die has a time at which it
-//! is free; the latency of a request is that of its slowest page.
+//! Source of the model: MoatLab/FEMU, `hw/femu/bbssd/ftl.c`. In that model, each die has a time at
+//! which it is free, and the latency of a request is that of its slowest page.
 
 use std::time::Duration;
 
 use crate::{Config, ConfigError, Ftl, FtlError, Geometry, NandPage, Observer, Timing};
 
-/// A [`Ftl`] whose work takes time. Times count from when the drive was made, and requests are
-/// expected in the order of their times.
+/// An [`Ftl`] whose work takes time. All times are durations since the drive was made. Requests
+/// should come in the order of their times.
 #[derive(Clone, Debug)]
 pub struct Clocked {
     ftl: Ftl,
@@ -28,7 +28,7 @@ impl Clocked {
     /// An empty, idle drive.
     ///
     /// # Errors
-    /// When such a drive can't work.
+    /// If a drive with this configuration can't work.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         Ok(Self::of(Ftl::new(config)?))
     }
@@ -49,11 +49,11 @@ impl Clocked {
         &mut self.ftl
     }
 
-    /// Writes `count` blocks from `lba` on, asked for at `now`. Returns when the last of them is on the
-    /// media.
+    /// Writes `count` blocks from `lba` on, requested at `now`. Returns the time at which the last
+    /// of them is on the media.
     ///
     /// # Errors
-    /// As [`Ftl::write`]; nothing has changed then.
+    /// As for [`Ftl::write`]. After an error, nothing has changed.
     pub fn write(
         &mut self,
         now: Duration,
@@ -72,8 +72,8 @@ impl Clocked {
         Ok(work.end())
     }
 
-    /// Reads `count` blocks from `lba` on, asked for at `now`. Returns when the last of them has
-    /// been read; blocks that hold nothing take no time.
+    /// Reads `count` blocks from `lba` on, requested at `now`. Returns the time at which the last
+    /// of them has been read. Blocks that hold nothing take no time.
     pub fn read(&mut self, now: Duration, lba: u64, count: u64) -> Duration {
         let mut work = self.dies.begin(now);
         for page in (lba..lba.saturating_add(count)).filter_map(|lba| self.ftl.page_of(lba)) {
@@ -82,7 +82,7 @@ impl Clocked {
         work.end()
     }
 
-    /// Deallocates blocks. It takes no time: the mapping is in the drive's memory.
+    /// Deallocates blocks. It takes no time, because the mapping is in the drive's memory.
     ///
     /// # Errors
     /// As [`Ftl::deallocate`].
@@ -90,7 +90,7 @@ impl Clocked {
         self.ftl.deallocate(lba, count)
     }
 
-    /// Moves a handle on to a fresh unit, at `now`.
+    /// Moves a handle to a fresh unit, at `now`.
     ///
     /// # Errors
     /// As [`Ftl::start_fresh_unit`].
@@ -98,7 +98,7 @@ impl Clocked {
         self.ftl.start_fresh_unit(handle, &mut self.dies.begin(now))
     }
 
-    /// When everything asked for so far is done.
+    /// The time at which all work so far is done.
     pub fn idle_at(&self) -> Duration {
         let last = self.dies.die_free.iter().chain(&self.dies.channel_free).max();
         Duration::from_nanos(last.copied().unwrap_or(0))
@@ -143,7 +143,8 @@ impl Dies {
         Work { dies: self, now, end: now }
     }
 
-    /// Keeps a die busy for `time`, starting no earlier than `from`. Returns when it is done.
+    /// Keeps a die busy for `time`, starting no earlier than `from`. Returns the time at which the
+    /// work ends.
     fn work(&mut self, die: u32, from: u64, time: u64) -> u64 {
         let free = &mut self.die_free[die as usize];
         *free = from.max(*free) + time;
@@ -151,7 +152,8 @@ impl Dies {
         *free
     }
 
-    /// Moves a page over a die's channel, starting no earlier than `from`. Returns when it is done.
+    /// Transfers a page over a die's channel, starting no earlier than `from`. Returns the time at
+    /// which the transfer ends.
     fn transfer(&mut self, die: u32, from: u64) -> u64 {
         if self.transfer == 0 {
             return from;
@@ -178,7 +180,7 @@ impl Dies {
 struct Work<'a> {
     dies: &'a mut Dies,
     now: u64,
-    /// When the host's part of it is done.
+    /// When the host's part of the work is done.
     end: u64,
 }
 
@@ -252,7 +254,7 @@ mod tests {
         let mut drive = drive(Timing::PAPER_EMULATOR);
         assert_eq!(drive.write(micros(0), 0, 1, 0), Ok(micros(225)));
         let mut all = super::tests::drive(Timing::PAPER_EMULATOR);
-        // Eight dies on each channel: the last page is there after eight transfers.
+        // Each channel has eight dies, so the last page is programmed after eight transfers.
         assert_eq!(all.write(micros(0), 0, 64, 0), Ok(micros(400)));
         assert_eq!(all.read(micros(1000), 0, 1), micros(1065), "first read, then moved");
     }
@@ -272,8 +274,8 @@ mod tests {
             }
         }
         assert!(drive.ftl().counters().copied_bytes() > 0, "it has collected");
-        // A write waits while its die copies some of the 16 pages that it has of a unit and erases
-        // them, but never for two units.
+        // A die has 16 pages of each unit. A write waits while its die copies some of them and
+        // erases their block, but it never waits for two units.
         assert!(slowest > Timing::PAPER.erase, "{slowest:?}");
         assert!(slowest < 2 * Timing::PAPER.erase + 40 * micros(240), "{slowest:?}");
     }
@@ -293,15 +295,17 @@ mod tests {
         assert_eq!(run(), run());
     }
 
-    /// Where nothing is copied, a log beside a snapshot is as fast with a handle for each as with
-    /// one for both: its writes meet the same number of busy dies.
+    /// A log and a snapshot are written at the same time. If the collector copies nothing, the log
+    /// must be as fast with a handle of its own as with the snapshot's handle, because its writes
+    /// meet the same number of busy dies in both cases.
     #[test]
     fn handles_of_their_own_cost_no_time_by_themselves() {
         const TURNS: u32 = 20_000;
         let mean = |of_log, of_snapshot| {
             let mut drive = Clocked::new(Config::scaled(720 << 20)).expect("it can work");
             let area = drive.ftl().config().lba_count / 8;
-            // A ring of blocks.
+            // Writes the next blocks of an area. After the last block, writing continues at the
+            // first one.
             let write = |drive: &mut Clocked, now, first, at: &mut u64, count, handle| {
                 if *at + count > area {
                     *at = 0;

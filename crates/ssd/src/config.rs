@@ -1,4 +1,4 @@
-//! A drive's configuration, and whether a drive can work with it.
+//! A drive's configuration, and the check that a drive can work with it.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,73 +7,79 @@ use slimio_device::LBA_SIZE;
 
 use crate::Geometry;
 
-/// Most handles of a drive: what common NVMe drives have in one endurance group.
+/// The largest count of handles of a drive. Common NVMe drives have this many in one endurance
+/// group.
 pub const HANDLES_MAX: u16 = 128;
 
-/// Most NAND pages: page numbers have 32 bits, and one of them means none.
+/// The largest count of NAND pages. Page numbers have 32 bits, and one of the numbers means "none".
 const PAGES_MAX: u64 = u32::MAX as u64;
 
 /// The share of the paper's drive that is not exported, in percent of its NAND.
 pub(crate) const SPARE_PERCENT_DEFAULT: u32 = 25;
 
-/// Units that a drive exports when no unit size is given: as many as the paper's.
+/// The count of units that a drive exports if no unit size is given. The paper's drive exports the
+/// same count.
 const UNITS_DEFAULT: u64 = 180;
 
-/// Numbers of dies to choose from: the paper's, or fewer.
+/// The counts of dies that a drive may have. The paper's drive has the largest of them.
 const DIES: [u64; 7] = [64, 32, 16, 8, 4, 2, 1];
 
-/// Where the collector puts what it copies, by the type of the handles (NVMe base specification 2.1,
-/// 3.2.4, "Flexible Data Placement").
+/// Where the collector puts the data that it copies. The NVMe base specification calls this the
+/// type of a handle (version 2.1, 3.2.4, "Flexible Data Placement").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
-    /// Data of different handles may share a unit once it is copied: one frontier takes all copies.
+    /// Copied data of different handles may share a unit, because one frontier takes all copies.
     Initial,
-    /// Data of different handles never shares a unit: each handle has a frontier for its copies.
+    /// Data of different handles never shares a unit, because each handle has a frontier of its own
+    /// for copies.
     Persistent,
 }
 
 /// Which unit is collected next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victims {
-    /// The one with the lowest valid count.
+    /// The unit with the lowest valid count.
     Greedy,
-    /// The one that was filled first; LRU cleaning in the models.
+    /// The unit that was filled first. The models call this LRU cleaning.
     Fifo,
-    /// The one with the highest (1 - u) / (1 + u) times its age, where u is its valid share and its
-    /// age counts from when it was filled. Source: Rosenblum and Ousterhout, "The Design and
-    /// Implementation of a Log-Structured File System", 1992, 3.6.
+    /// The unit with the highest product of its age and (1 - u) / (1 + u). Here u is the valid
+    /// share of the unit, and the age counts from the moment the unit was filled. Source: Rosenblum
+    /// and Ousterhout, "The Design and Implementation of a Log-Structured File System", 1992, 3.6.
     CostBenefit,
 }
 
-/// Whether the collector fills units of its own.
+/// Whether the collector has its own frontiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frontiers {
-    /// Yes: copies are apart from what was just written.
+    /// The collector has its own frontiers, so copies and new host writes are in different units.
     Separate,
-    /// No: it writes where the host writes, as in the analytic models. With one handle only.
+    /// The collector writes to the host's frontier, as in the analytic models. The drive can have
+    /// only one handle.
     Shared,
 }
 
-/// When the collector works, in free reclaim units.
+/// When the collector works. This depends on how many reclaim units are free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
-    /// With this many free units or fewer, a write that needs a unit waits until there are more. At
-    /// least 1: the collector needs one itself.
+    /// With this many free units or fewer, a write that needs a new unit waits until the collector
+    /// has freed more units. At least 1, because the collector itself needs a free unit.
     pub foreground_units: u32,
-    /// With this many free units or fewer, the collector takes a unit now and then beside the
-    /// host's writes, if it pays; 0 for never.
+    /// With this many free units or fewer, the collector also works between the host's writes, on
+    /// units that are worth collecting. 0 means never.
     pub background_units: u32,
-    /// A unit pays in the background when at least this many per 1000 of its pages are not valid.
+    /// A unit is worth collecting in the background if, of each 1000 of its pages, at least this
+    /// many are not valid.
     pub background_invalid_permille: u32,
 }
 
 impl Thresholds {
-    /// Only when a write can't go on otherwise: what the analytic models assume.
+    /// The drive collects only when a write has to wait for this, as the analytic models assume.
     pub const LAST_MOMENT: Self =
         Self { foreground_units: 1, background_units: 0, background_invalid_permille: 1000 };
 
-    /// Those of the paper's drive: in the background when at most a quarter is free, of units of
-    /// which an eighth is not valid; in the foreground when at most a twentieth is free.
+    /// The thresholds of the paper's drive. Background collection starts when at most a quarter of
+    /// the units is free, and takes units in which at least an eighth of the pages is not valid.
+    /// Foreground collection starts when at most a twentieth of the units is free.
     ///
     /// Source: lass-lab/ConfFDP, `hw/femu/fdp/fdpftl.c`.
     pub const fn paper(unit_count: u32) -> Self {
@@ -85,8 +91,8 @@ impl Thresholds {
         }
     }
 
-    /// The same, but in the background when at most this share of the `unit_count` units is free; 0
-    /// for never.
+    /// The same thresholds, but background collection starts when at most `share` of the
+    /// `unit_count` units is free. A `share` of 0 means never.
     #[must_use]
     pub fn in_background_below(self, share: f64, unit_count: u32) -> Self {
         Self { background_units: (f64::from(unit_count) * share).round() as u32, ..self }
@@ -107,7 +113,7 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// The latencies that the paper gives, with transfers that take no time.
+    /// The latencies that the paper gives. Transfers take no time.
     pub const PAPER: Self = Self {
         read: Duration::from_micros(40),
         program: Duration::from_micros(200),
@@ -115,7 +121,7 @@ impl Timing {
         transfer: Duration::ZERO,
     };
 
-    /// Nothing takes time: for counting alone.
+    /// Nothing takes time, which is enough for counting.
     pub const NONE: Self = Self {
         read: Duration::ZERO,
         program: Duration::ZERO,
@@ -123,7 +129,8 @@ impl Timing {
         transfer: Duration::ZERO,
     };
 
-    /// Those of the paper's emulator, where a page takes 25 µs over its channel.
+    /// The timing of the paper's emulator, in which transferring a page over its channel takes 25
+    /// µs.
     ///
     /// Source: lass-lab/ConfFDP, `femu-scripts/run-fdp.sh`.
     pub const PAPER_EMULATOR: Self = Self { transfer: Duration::from_micros(25), ..Self::PAPER };
@@ -138,11 +145,11 @@ pub struct Config {
     pub lba_count: u64,
     /// Reclaim unit handles; 1 is a conventional drive, without data placement.
     pub handles: u16,
-    /// What becomes of the handles' data when it is copied.
+    /// Where the collector puts copies of the handles' data.
     pub isolation: Isolation,
     /// Which unit is collected next.
     pub victims: Victims,
-    /// Whether the collector fills units of its own.
+    /// Whether the collector has its own frontiers.
     pub frontiers: Frontiers,
     /// When the collector works.
     pub thresholds: Thresholds,
@@ -166,23 +173,24 @@ impl Config {
         }
     }
 
-    /// A drive that exports about `size` bytes (rounded down to whole pages of every die in each of 180
-    /// units, 11.25 MiB at least) with the paper's ratios: 240 reclaim units, three quarters of them
-    /// exported, 8 channels of 8 dies where units are large enough.
+    /// A drive that exports about `size` bytes with the paper's ratios. It has 240 reclaim units,
+    /// of which 180 are exported. If the units are large enough, the drive has 8 channels of 8
+    /// dies. `size` is rounded down so that each unit has the same count of pages on every die; the
+    /// least size is 11.25 MiB.
     pub fn scaled(size: u64) -> Self {
         Self::sized(size, None, SPARE_PERCENT_DEFAULT)
     }
 
-    /// A drive that exports `size` bytes and does not export `spare_percent` of its NAND. Its
-    /// reclaim units have `unit_size` bytes; without one, a 180th of `size`, which is then rounded
-    /// down as in [`scaled`](Self::scaled). Otherwise it is the paper's drive.
+    /// Like the paper's drive, but it exports `size` bytes, and keeps `spare_percent` of its NAND
+    /// as spare space. Its reclaim units have `unit_size` bytes. If `unit_size` is `None`, they
+    /// have a 180th of `size`, and `size` is rounded down as in [`scaled`](Self::scaled).
     pub fn sized(size: u64, unit_size: Option<u64>, spare_percent: u32) -> Self {
         let pages = size / LBA_SIZE as u64;
         let unit_pages = if let Some(unit_size) = unit_size {
             (unit_size / LBA_SIZE as u64).max(1)
         } else {
             let about = (pages / UNITS_DEFAULT).max(16);
-            // A unit needs a few pages of each die, or it is no superblock.
+            // A unit spans all dies only if it has a few pages on each of them.
             let dies = DIES.into_iter().find(|dies| about >= dies * 4).unwrap_or(1);
             about / dies * dies
         };
@@ -207,9 +215,9 @@ impl Config {
         Self { geometry, lba_count, thresholds, ..Self::paper() }
     }
 
-    /// A drive as in the analytic models: of the `unit_count` units that data may lie in, each of
-    /// `unit_pages` pages, it exports `user_units`; one frontier, collection at the last moment.
-    /// The unit that is kept free for the collector comes on top.
+    /// A drive as in the analytic models. Data may lie in `unit_count` units of `unit_pages` pages
+    /// each. The drive exports `user_units` of these units. It has one frontier, and collects at
+    /// the last moment. One more unit is kept free for the collector.
     pub fn model(user_units: u32, unit_count: u32, unit_pages: u32, victims: Victims) -> Self {
         let geometry = Geometry {
             channels: 1,
@@ -235,7 +243,7 @@ impl Config {
         self.lba_count * LBA_SIZE as u64
     }
 
-    /// Units that are filled at the same time: one by each handle, and those of the collector.
+    /// Units that are filled at the same time: one for each handle, and those of the collector.
     pub fn frontier_count(&self) -> u32 {
         let of_collector = match (self.frontiers, self.isolation) {
             (Frontiers::Shared, _) => 0,
@@ -245,8 +253,9 @@ impl Config {
         u32::from(self.handles) + u32::from(of_collector)
     }
 
-    /// Units that the drive needs beside those that its blocks fill: each frontier, which may be
-    /// half empty; those kept free; and one more, so that there is something to collect.
+    /// Units that the drive needs in addition to those that its exported blocks fill. It needs one
+    /// for each frontier, because a frontier may be half empty. It also needs the units that are
+    /// kept free, and one more, so that some unit has pages that are not valid.
     pub fn spare_units_min(&self) -> u32 {
         self.frontier_count() + self.thresholds.foreground_units + 1
     }
@@ -310,14 +319,14 @@ impl Config {
 /// Why a drive can't be made with a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfigError {
-    /// A count is 0 that must be at least 1.
+    /// A count that must be at least 1 is 0.
     Nothing {
         /// What the drive has none of.
         what: &'static str,
     },
     /// More pages than can be numbered.
     TooLarge,
-    /// The dies can't be shared out among units.
+    /// The count of dies is not a multiple of the dies of a unit.
     UnevenUnits {
         /// Dies of the drive.
         dies: u32,
@@ -336,29 +345,29 @@ pub enum ConfigError {
         /// Handles asked for.
         handles: u16,
     },
-    /// Each handle needs a unit.
+    /// Fewer units than handles, although each handle needs a unit.
     MoreHandlesThanUnits {
         /// Handles asked for.
         handles: u16,
         /// Units of the drive.
         units: u32,
     },
-    /// One frontier for several handles.
+    /// Several handles, although the collector shares the host's frontier.
     SharedFrontier {
         /// Handles asked for.
         handles: u16,
     },
-    /// The collector has no unit to begin with.
+    /// No unit is kept free, so the collector has no unit to copy into.
     NothingKeptFree,
     /// Too little NAND beyond what is exported.
     NoSpare {
         /// Units of the drive.
         units: u32,
-        /// Of those, units that are not exported.
+        /// Of these, units that are not exported.
         spare: u32,
         /// Units that must not be exported.
         needed: u32,
-        /// The drive.
+        /// The drive's configuration.
         config: Box<Config>,
     },
 }
@@ -386,11 +395,11 @@ impl fmt::Display for ConfigError {
                 write!(f, "a drive has 1 to {HANDLES_MAX} handles, not {handles}")
             }
             Self::MoreHandlesThanUnits { handles, units } => {
-                write!(f, "{handles} handles can't fill a reclaim unit each of only {units}")
+                write!(f, "{handles} handles need a reclaim unit each, but there are {units}")
             }
             Self::SharedFrontier { handles } => write!(
                 f,
-                "the collector can share the frontier of one handle, but there are {handles}"
+                "the collector can share a frontier with only one handle, but there are {handles}"
             ),
             Self::NothingKeptFree => {
                 write!(f, "the foreground threshold is 0: the collector needs 1 free unit at least")
@@ -443,7 +452,7 @@ mod tests {
         assert!(refused(|config| config.handles = 0).contains("1 to 128 handles, not 0"));
         assert!(refused(|config| config.handles = 129).contains("not 129"));
         let few = refused(|config| config.geometry.blocks_per_die = 4);
-        assert!(few.contains("8 handles can't fill a reclaim unit each of only 4"), "{few}");
+        assert!(few.contains("8 handles need a reclaim unit each, but there are 4"), "{few}");
         let shared = refused(|config| config.frontiers = Frontiers::Shared);
         assert!(shared.contains("there are 8"), "{shared}");
         assert!(refused(|config| config.thresholds.foreground_units = 0).contains("1 free unit"));

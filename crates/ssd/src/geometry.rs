@@ -10,8 +10,8 @@ use std::num::NonZeroU32;
 
 use slimio_device::LBA_SIZE;
 
-/// The NAND of a drive. A NAND page holds one logical block of [`LBA_SIZE`] bytes; planes are folded
-/// into the number of blocks of a die.
+/// The NAND of a drive. A NAND page holds one logical block of [`LBA_SIZE`] bytes. Planes are not
+/// modelled: their blocks count as blocks of the die.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Channels, which transfer independently of one another.
@@ -22,14 +22,14 @@ pub struct Geometry {
     pub blocks_per_die: u32,
     /// NAND pages in each erase block.
     pub pages_per_block: u32,
-    /// Dies that one reclaim unit lies across, as a divisor of all dies; `None`: all of them, so that
-    /// a unit is a superblock.
+    /// The count of dies that one reclaim unit spans. It must divide the count of all dies. A unit
+    /// has one block of each die that it spans. `None` means all dies.
     pub dies_per_unit: Option<NonZeroU32>,
 }
 
 impl Geometry {
-    /// That of the drive of SlimIO's paper: 8 channels of 8 dies, erase blocks of 16 MiB, reclaim
-    /// units of 1 GiB, and a third more NAND than the 180 GiB that are exported.
+    /// The geometry of the drive in SlimIO's paper: 8 channels of 8 dies, erase blocks of 16 MiB,
+    /// reclaim units of 1 GiB, and a third more NAND than the 180 GiB that are exported.
     ///
     /// Source: the emulator behind the paper, lass-lab/ConfFDP, `femu-scripts/run-fdp.sh`.
     pub const PAPER: Self = Self {
@@ -45,7 +45,7 @@ impl Geometry {
         self.channels * self.dies_per_channel
     }
 
-    /// Dies that a reclaim unit lies across.
+    /// Dies that a reclaim unit spans.
     pub const fn unit_dies(&self) -> u32 {
         match self.dies_per_unit {
             Some(dies) => dies.get(),
@@ -73,8 +73,8 @@ impl Geometry {
         self.unit_count() as u64 * self.unit_pages() as u64
     }
 
-    /// The die that a NAND page lies in. Pages of a unit go round its dies, and consecutive dies
-    /// are on different channels.
+    /// The die of a NAND page. Consecutive pages of a unit are on consecutive dies, which are on
+    /// different channels.
     pub const fn die_of(&self, page: u32) -> u32 {
         let dies = self.unit_dies();
         let groups = self.die_count() / dies;

@@ -1,7 +1,7 @@
-//! An SSD in memory: its inner workings, with exact counters.
+//! The inner workings of an SSD, in software and with exact counters.
 //!
 //! [`Ftl`] is the flash translation layer alone: a mapping of logical blocks to NAND pages, reclaim
-//! units, handles and the collector. It does no I/O, holds no data and reads no clock: the same
+//! units, handles and the collector. It does no I/O, holds no data and reads no clock, so the same
 //! writes and deallocations give the same state and the same [`Counters`]. It tells an [`Observer`]
 //! what happens to the NAND, as it happens. [`Clocked`] adds time: every die and channel has a
 //! clock. [`EmulatedDrive`] adds the bytes, and is a device like any other.
@@ -21,7 +21,7 @@
 //! # Ok::<(), slimio_ssd::ConfigError>(())
 //! ```
 //!
-//! [`trace`] holds what a host asked of a device, recorded for a replay.
+//! [`trace`] records what a host asks of a device, so that [`replay`] can repeat it.
 
 mod clocked;
 mod config;

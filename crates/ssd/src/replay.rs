@@ -1,8 +1,9 @@
-//! Replays a recorded trace on a drive: what the drive would have written for it.
+//! Replays a recorded trace on a drive, and counts what the drive writes.
 //!
-//! Times of the trace do not matter here, only its order. A write that covers a part of a page
-//! writes that page; a deallocation frees the pages that it covers whole, as a drive may ignore the
-//! rest. Write-zeroes requests are written like data: the host wants the blocks to stay mapped.
+//! Only the order of the events matters here, not their times. A write that covers a part of a page
+//! writes the whole page. A deallocation frees only pages that it covers completely, since a drive
+//! may ignore partly covered ones. Write-zeroes requests are written like data, because the host
+//! wants the blocks to stay mapped.
 
 mod separation;
 
@@ -20,7 +21,7 @@ use separation::Census;
 /// What the drive holds when the trace begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precondition {
-    /// Nothing: it is new, or was deallocated as a whole.
+    /// Nothing, because the drive is new or all of it was deallocated.
     Empty,
     /// Every block was written once, from the first to the last, through handle 0. Counting begins
     /// after that.
@@ -32,16 +33,17 @@ pub enum Precondition {
 pub struct Replay {
     /// The drive.
     pub config: Config,
-    /// The handle of each of the trace's streams; streams beyond the last are on handle 0.
+    /// The handle of each of the trace's streams; streams beyond the end of this list use handle 0.
     pub handles: Vec<u16>,
     /// What the drive holds at the beginning.
     pub precondition: Precondition,
-    /// Factor for every address and length of the trace: the whole experiment on a drive that is
-    /// this many times larger, with pieces that grow with it. 1 replays it as it was recorded.
+    /// Factor for every address and length of the trace. It repeats the experiment on a drive that
+    /// is this many times larger, with all sizes larger by the same factor. A factor of 1 replays
+    /// the trace as recorded.
     pub stretch: u64,
 }
 
-/// The drive at one moment of a replay. Counts are those of the trace, without a precondition's.
+/// The drive at one moment of a replay. Counts do not include the writes of the precondition.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
     /// Time in the trace, in nanoseconds.
@@ -57,7 +59,7 @@ pub struct Point {
 }
 
 impl Point {
-    /// Write amplification since `before`; `None` where the host has not written since.
+    /// Write amplification since `before`; `None` if the host has not written since then.
     pub fn waf_since(&self, before: &Self) -> Option<f64> {
         let host = self.host_bytes - before.host_bytes;
         (host > 0).then(|| (self.media_bytes - before.media_bytes) as f64 / host as f64)
@@ -67,21 +69,21 @@ impl Point {
 /// The result of a replay.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The drive over time: at the beginning, whenever a hundredth of its capacity was written, and
-    /// at the end.
+    /// The drive over time: at the beginning, each time that the host has written a hundredth of
+    /// its capacity, and at the end.
     pub points: Vec<Point>,
     /// For each mark, the bytes that the host had written before it, and its text.
     pub marks: Vec<(u64, String)>,
-    /// What the drive counted, a precondition included.
+    /// The drive's counters, including the precondition.
     pub counters: Counters,
-    /// Bytes erased, without a precondition's.
+    /// Bytes erased, not including the precondition.
     pub erased_bytes: u64,
     /// Whether the streams stayed apart. What a precondition wrote counts as stream 0.
     pub separation: Separation,
 }
 
 impl Outcome {
-    /// Write amplification of the whole trace; `None` where it has no write.
+    /// Write amplification of the whole trace; `None` if it has no write.
     pub fn waf(&self) -> Option<f64> {
         let [first, .., last] = self.points.as_slice() else { return None };
         last.waf_since(first)
@@ -145,7 +147,8 @@ impl Replay {
     /// Replays a trace to its end.
     ///
     /// # Errors
-    /// When the trace is not whole, or the drive can't be made or does not suit the trace.
+    /// If the trace can't be read to its end, if the drive can't be made, or if the drive does not
+    /// suit the trace.
     pub fn run<R: Read>(&self, trace: TraceReader<R>) -> Result<Outcome, ReplayError> {
         let drive = Ftl::new(self.config.clone()).map_err(ReplayError::Config)?;
         let exported_bytes = self.config.lba_count * LBA_SIZE as u64;
@@ -228,7 +231,8 @@ impl Run {
         }
     }
 
-    /// The whole device was checked against the drive, so this does not overflow.
+    /// Multiplies a range by the stretch factor. This does not overflow, since the stretched device
+    /// was found to fit the drive.
     fn stretched(&self, range: ByteRange) -> ByteRange {
         ByteRange { start: range.start * self.stretch, end: range.end * self.stretch }
     }

@@ -1,8 +1,8 @@
 //! How a user names an emulated drive.
 //!
 //! ```text
-//! emulated:4G                                    in a temporary file, gone with the process
-//! emulated:/data/drive,size=4G,ru=64M            in a file, there again at the next start
+//! emulated:4G                                    in a temporary file, deleted with the process
+//! emulated:/data/drive,size=4G,ru=64M            in a file, opened again at the next start
 //! emulated:/data/drive,size=4G,ru=64M,fdp=off    the same without data placement
 //! ```
 
@@ -37,8 +37,8 @@ impl fmt::Display for SpecError {
 impl std::error::Error for SpecError {}
 
 impl DriveOptions {
-    /// The drive that `spec` names: the text behind [`PREFIX`], a size or a file, then options, all
-    /// separated by commas.
+    /// The drive that `spec` names. `spec` is the text after [`PREFIX`]: a size or a file, then
+    /// options, all separated by commas.
     ///
     /// # Errors
     /// When an option is unknown, or a value is impossible.
@@ -52,7 +52,7 @@ impl DriveOptions {
         } else if let Ok(size) = parse_size(first) {
             given.size = Some(size);
         } else if first.is_empty() {
-            return Err(SpecError(format!("a drive has a size or a file: {PREFIX}4G")));
+            return Err(SpecError(format!("a drive needs a size or a file: {PREFIX}4G")));
         } else {
             data = DataPlace::File(PathBuf::from(first));
         }
@@ -68,13 +68,13 @@ impl DriveOptions {
             given.size.get_or_insert(size);
         }
         let Some(size) = given.size else {
-            return Err(SpecError(format!("{first} is not there yet: say how large with size=")));
+            return Err(SpecError(format!("{first} does not exist yet: give its size with size=")));
         };
         let config = Config::sized(size, given.unit_size, given.spare());
         if size < (LBA_SIZE as u64) || (given.unit_size.is_none() && size < config.exported_size())
         {
             let least = Config::scaled(0).exported_size() >> 10;
-            return Err(SpecError(format!("a drive has {least} KiB or more unless ru= says less")));
+            return Err(SpecError(format!("a drive has at least {least} KiB unless ru= is given")));
         }
         let made = SavedConfig::of(&Self::new(config, clock));
         let options = given.rest_over(made, data, clock);
@@ -83,7 +83,7 @@ impl DriveOptions {
     }
 }
 
-/// What the options say; `None` where nothing was said.
+/// The options that were given; `None` for those that were not.
 #[derive(Default)]
 struct Given {
     size: Option<u64>,
@@ -104,12 +104,13 @@ impl Given {
         self.spare_percent.unwrap_or(SPARE_PERCENT_DEFAULT)
     }
 
-    /// The drive that exists and was `made` this way. Where the options ask for something else, the
-    /// result says so, and opening it is refused.
+    /// The options with which an existing drive, which was `made` this way, is opened. If the
+    /// user's options ask for another drive than that, the result asks for that other drive, so
+    /// that opening fails.
     fn over(&self, mut made: SavedConfig, data: DataPlace, clock: Clock) -> DriveOptions {
         let config = &made.config;
         let (size, unit_size) = (config.exported_size(), config.geometry.unit_size());
-        // Without a unit size, the drive's size was rounded when it was made.
+        // If the unit size was not given, the drive's size was rounded when the drive was made.
         let is_rounded =
             |given| self.unit_size.is_none() && Config::scaled(given).exported_size() == size;
         let given_size = self.size.filter(|given| !is_rounded(*given)).unwrap_or(size);
@@ -126,7 +127,7 @@ impl Given {
         self.rest_over(made, data, clock)
     }
 
-    /// A drive `made` this way, changed by the options other than its size.
+    /// A drive `made` this way, with all options applied except sizes and spare.
     fn rest_over(&self, made: SavedConfig, data: DataPlace, clock: Clock) -> DriveOptions {
         let SavedConfig { mut config, .. } = made;
         let has_fdp = self.has_fdp.unwrap_or(made.has_fdp || self.handles.is_some());
@@ -150,7 +151,7 @@ impl Given {
     }
 
     fn set(&mut self, part: &str) -> Result<(), SpecError> {
-        let unknown = || SpecError(format!("there is no option {part}: there are {OPTIONS}"));
+        let unknown = || SpecError(format!("there is no option {part}; the options are {OPTIONS}"));
         let (name, value) = part.split_once('=').ok_or_else(unknown)?;
         match (name, value) {
             ("size", size) => self.size = Some(parse_size(size)?),
@@ -196,7 +197,7 @@ fn unit_size(text: &str) -> Result<u64, SpecError> {
     is_whole.then_some(size).ok_or_else(why)
 }
 
-/// A size in bytes: a number, and the letter of a power of 1024.
+/// A size in bytes: a number, then optionally K, M, G or T for a power of 1024.
 fn parse_size(text: &str) -> Result<u64, SpecError> {
     let lower = text.to_ascii_lowercase();
     let short = lower.trim_end_matches("ib").trim_end_matches('b');
@@ -209,17 +210,17 @@ fn parse_size(text: &str) -> Result<u64, SpecError> {
     };
     let digits = if shift > 0 { &short[..short.len() - 1] } else { short };
     let size = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
-    size.ok_or_else(|| SpecError(format!("{text} is no size: 4G, 64M and such are")))
+    size.ok_or_else(|| SpecError(format!("{text} is not a size such as 4G or 64M")))
 }
 
-/// A percentage; `None` where it is 100 or more.
+/// A percentage; `None` if it is 100 or more.
 fn parse_percent(text: &str) -> Result<Option<u32>, SpecError> {
     let number = parse_number(text.trim_end_matches('%'))?;
     Ok(u32::try_from(number).ok().filter(|percent| *percent < 100))
 }
 
 fn parse_number(text: &str) -> Result<u64, SpecError> {
-    text.parse().map_err(|_| SpecError(format!("{text} is no number")))
+    text.parse().map_err(|_| SpecError(format!("{text} is not a number")))
 }
 
 #[cfg(test)]
@@ -271,19 +272,19 @@ mod tests {
     #[test]
     fn what_can_not_be_is_refused_with_a_sentence() {
         assert!(refused("").contains("emulated:4G"));
-        assert!(refused("/no/such/file").contains("say how large with size="));
-        assert!(refused("4G,colour=red").contains("no option colour=red: there are size=SIZE"));
+        assert!(refused("/no/such/file").contains("give its size with size="));
+        assert!(refused("4G,colour=red").contains("no option colour=red; the options are size"));
         assert!(refused("4G,fdp").contains("no option fdp"));
         assert!(refused("4G,fdp=maybe").contains("no option fdp=maybe"));
         assert!(refused("4G,spare=100").contains("nothing to export"));
         assert!(refused("4G,background=100%").contains("background=100% is not below 100 %"));
-        assert!(refused("4G,cache=much").contains("much is no size"));
+        assert!(refused("4G,cache=much").contains("much is not a size"));
         assert!(refused("4G,ru=5000").contains("whole blocks of 4096, not 5000"));
         assert!(refused("size=4G,ru=60M").contains("not whole reclaim units"));
         assert!(refused("1G,ru=64M").contains("no spare: 6 of 22"));
-        assert!(refused("1G,ru=256M").contains("8 handles can't fill"));
+        assert!(refused("1G,ru=256M").contains("8 handles need a reclaim unit each"));
         assert!(refused("1G,handles=500").contains("1 to 128 handles"));
-        assert!(refused("1M").contains("11520 KiB or more"));
+        assert!(refused("1M").contains("at least 11520 KiB"));
         assert!(refused("17T").contains("16 TiB"));
     }
 }

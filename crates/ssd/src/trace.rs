@@ -1,20 +1,23 @@
-//! What a host wrote to a device and deallocated there: a trace, recorded once and replayed often.
+//! Traces: what a host wrote to a device and deallocated there, recorded once and replayed often.
 //!
-//! It holds addresses and times, no data: a few bytes for each write. Little-endian:
+//! A trace has addresses and times, but no data, so it needs only a few bytes for each write. Its
+//! format, little-endian:
 //!
 //! ```text
 //! | magic | version | text length | device bytes | checksum | text | block | block | ... | end |
 //! |  8 B  |   4 B   |     4 B     |     8 B      |   8 B    |
 //!
 //! block: | length of the payload, 4 B | events, 4 B | checksum, 8 B | payload |
-//! end:   the same with zero length and zero events; its payload is the events in all blocks, 8 B
+//! end:   a block with zero length and zero events; its payload is the count of all events, 8 B
 //! ```
 //!
-//! The text says how the trace was made, in lines `name: value`. In a payload an event is a tag
-//! (its kind, plus eight times its stream), then numbers of seven bits a byte: the nanoseconds
-//! since the event before; for a range, its start relative to the end of that stream's last range,
-//! and its length, both in sectors of 512 bytes. A trace without its end was not finished, and is
-//! refused: nobody knows what is missing.
+//! The text says how the trace was made, in lines `name: value`. In a payload, an event is a tag
+//! (its kind, plus eight times its stream), then numbers. Each byte holds seven bits of a number.
+//! The first number is the nanoseconds since the event before. If the event has a range, two
+//! numbers follow, both in sectors of 512 bytes. They are the range's start, relative to the end of
+//! the stream's last range, and the range's length. If the event is a mark, the next number is the
+//! size of the mark's text, and the text follows. If a trace has no end block, it was not finished.
+//! It is refused, because nobody knows what is missing.
 
 mod reader;
 mod tape;
@@ -30,7 +33,7 @@ pub use writer::TraceWriter;
 pub const STREAMS_MAX: u8 = 31;
 /// Both ends of a range are multiples of this, in bytes.
 pub const SECTOR_SIZE: u64 = 512;
-/// Longest text of a header, in bytes.
+/// Limit of the size of a header's text, in bytes.
 pub const TEXT_SIZE_MAX: usize = 64 << 10;
 
 const MAGIC: &[u8; 8] = b"SLIMTRCE";
@@ -39,9 +42,10 @@ const VERSION: u32 = 1;
 const HEADER_SIZE: usize = 32;
 /// Size of the fields in front of a block's payload.
 const BLOCK_HEADER_SIZE: usize = 16;
-/// A block is written when its payload has reached this.
+/// A block is written when its payload has reached this size.
 const PAYLOAD_SIZE: usize = 64 << 10;
-/// Longest payload: one event may reach beyond [`PAYLOAD_SIZE`], a mark being the longest.
+/// Limit of the size of a payload. The last event may reach beyond [`PAYLOAD_SIZE`], and the
+/// longest events are marks.
 const PAYLOAD_SIZE_MAX: usize = PAYLOAD_SIZE + TEXT_SIZE_MAX + 64;
 
 /// How a trace was made, and of which device.
@@ -49,8 +53,9 @@ const PAYLOAD_SIZE_MAX: usize = PAYLOAD_SIZE + TEXT_SIZE_MAX + 64;
 pub struct TraceHeader {
     /// Size of the device, in bytes. No range reaches beyond it.
     pub device_bytes: u64,
-    /// How the trace was made, for people and for the replay: names and values, in order. A name has
-    /// no colon, neither has a line feed.
+    /// How the trace was made, for people and for the replay: names and values, in order. Names
+    /// have no colon. Neither names nor values have a line feed. Values have no white space at
+    /// their ends.
     pub about: Vec<(String, String)>,
 }
 
@@ -69,12 +74,12 @@ impl TraceHeader {
     }
 }
 
-/// Bytes of a device, half-open; both ends multiples of [`SECTOR_SIZE`].
+/// Bytes of a device, half-open; both ends are multiples of [`SECTOR_SIZE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteRange {
     /// First byte.
     pub start: u64,
-    /// First byte behind.
+    /// First byte after the range.
     pub end: u64,
 }
 
@@ -84,7 +89,7 @@ impl ByteRange {
         Self { start, end: start + size }
     }
 
-    /// In bytes.
+    /// The size in bytes.
     pub fn size(self) -> u64 {
         self.end - self.start
     }
@@ -98,34 +103,34 @@ impl ByteRange {
 /// What a host asked of the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TraceEvent {
-    /// Data were written. The stream is what the host said of their lifetime: the header names the
-    /// streams, and a host that says nothing has stream 0 alone.
+    /// Data was written. The stream is the lifetime that the host gave the data; the header names
+    /// the streams. A host that gives no lifetimes has only stream 0.
     Write {
-        /// Below [`STREAMS_MAX`].
+        /// The number of the stream, below [`STREAMS_MAX`].
         stream: u8,
         /// Where.
         range: ByteRange,
     },
-    /// The device shall fill this range with zeros that the host does not send.
+    /// The host asked the device to fill this range with zeros.
     WriteZeros {
         /// Where.
         range: ByteRange,
     },
-    /// This range holds nothing any more: discard, deallocate, TRIM.
+    /// This range holds nothing any more, after a discard, a deallocation or a TRIM.
     Deallocate {
         /// Where.
         range: ByteRange,
     },
-    /// What was written shall be stable.
+    /// The host asked the device to make earlier writes stable.
     Flush,
-    /// A note in words that something began or ended.
+    /// A note that something began or ended.
     Mark(String),
 }
 
 /// An event and its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceRecord {
-    /// Nanoseconds since the trace began; never less than in the record before.
+    /// Nanoseconds since the trace began. The times of the records never decrease.
     pub time_ns: u64,
     /// What happened.
     pub event: TraceEvent,

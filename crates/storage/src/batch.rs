@@ -5,9 +5,9 @@
 //!  0           32             80
 //! ```
 //!
-//! The open half is written when the batch is opened in its buffer, the closing half when the batch
-//! is submitted. A process that dies in between leaves, in a mapped buffer, an open half and
-//! records that are whole by their own checksums; that is enough to read them.
+//! The open half is written when the batch is opened in its buffer. The closing half is written
+//! when the batch is submitted. If the process dies in between, a mapped buffer holds an open half
+//! and records. Both can be read, because the open half and each record have their own checksums.
 
 use slimio_device::LBA_SIZE;
 use slimio_planted::is_planted;
@@ -16,14 +16,15 @@ use crate::checksum::{Salt, chain, hash, mix};
 use crate::layout::{self, batch as at, put_u32, put_u64, record, u16_at, u32_at, u64_at};
 use crate::{Lsn, VolumeId};
 
-/// How a batch is placed in the log.
+/// How a batch is placed in the log. A tail pair is two blocks that small commits are written to
+/// alternately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
-    /// Whole blocks of its own.
+    /// The batch has whole blocks of its own.
     Plain,
-    /// One block, the first of a tail pair.
+    /// The batch has one block, the first of a tail pair.
     TailFirst,
-    /// One block, the second of a tail pair.
+    /// The batch has one block, the second of a tail pair.
     TailSecond,
 }
 
@@ -60,7 +61,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Where its last record ends.
+    /// The LSN at which the batch's last record ends.
     pub(crate) fn end(&self) -> Lsn {
         Lsn(self.first_lsn.0 + u64::from(self.records_size))
     }
@@ -71,7 +72,7 @@ impl Header {
     }
 }
 
-/// Writes the open half: from here on, records behind it can be found.
+/// Writes the open half. Once it is written, records after it can be found.
 pub(crate) fn write_open_half(bytes: &mut [u8], volume_id: VolumeId, epoch: u64, first_lsn: Lsn) {
     bytes[at::MAGIC..at::MAGIC + 4].copy_from_slice(&layout::BATCH_MAGIC);
     put_u32(bytes, at::VOLUME, volume_id.0 as u32);
@@ -81,8 +82,8 @@ pub(crate) fn write_open_half(bytes: &mut [u8], volume_id: VolumeId, epoch: u64,
     put_u64(bytes, at::OPEN_CHECKSUM, checksum);
 }
 
-/// Writes the closing half. `header` has everything but the checksum, which is returned;
-/// `records_chain` is the chain of the records' checksums.
+/// Writes the closing half. `header` has everything but the checksum, which this function computes
+/// and returns. `records_chain` is the chain of the records' checksums.
 pub(crate) fn write_closing_half(
     bytes: &mut [u8],
     salt: Salt,
@@ -104,7 +105,7 @@ fn header_checksum(bytes: &[u8], salt: Salt, first_lsn: Lsn, records_chain: u64)
     salt.seal_hash(first_lsn.0, hash(&bytes[..at::CHECKSUM]) ^ mix(records_chain))
 }
 
-/// The open half at the start of `bytes`, if there is one: epoch and first LSN.
+/// Returns the epoch and the first LSN in the open half at the start of `bytes`, if there is one.
 pub(crate) fn read_open_half(bytes: &[u8], volume_id: VolumeId) -> Option<(u64, Lsn)> {
     if bytes[at::MAGIC..at::MAGIC + 4] != layout::BATCH_MAGIC
         || u32_at(bytes, at::VOLUME) != volume_id.0 as u32
@@ -123,8 +124,9 @@ pub(crate) fn is_foreign(bytes: &[u8], volume_id: VolumeId) -> bool {
         && u32_at(bytes, at::VOLUME) != volume_id.0 as u32
 }
 
-/// The header at the start of `bytes`, checked as far as that works without its records: the whole
-/// batch must pass [`is_whole`] too. `batch_size_max` limits the size that it may claim, in bytes.
+/// The header at the start of `bytes`, checked as far as possible without the records. The whole
+/// batch must pass [`is_whole`] too. `batch_size_max` limits the batch size, in bytes, that the
+/// header may state.
 pub(crate) fn read_header(
     bytes: &[u8],
     volume_id: VolumeId,
@@ -151,15 +153,16 @@ fn any_header(bytes: &[u8], volume_id: VolumeId) -> Option<Header> {
     })
 }
 
-/// A header without records, in which a mapped buffer notes how far the log is durable. It is whole
-/// by its own checksum.
+/// Returns a header without records, in which a mapped buffer notes how far the log is durable. The
+/// header's own checksum suffices to check it.
 pub(crate) fn read_witness(bytes: &[u8], volume_id: VolumeId) -> Option<Header> {
     let header = any_header(bytes, volume_id).filter(|header| header.records_size == 0)?;
     let salt = Salt::new(volume_id, header.epoch);
     (header_checksum(bytes, salt, header.first_lsn, 0) == header.checksum).then_some(header)
 }
 
-/// Whether a batch (its whole blocks) is what was written: header, every record, padding.
+/// Whether a batch still has the header, the records and the padding that were written. `bytes` has
+/// all blocks of the batch.
 pub(crate) fn is_whole(bytes: &[u8], volume_id: VolumeId, header: &Header) -> bool {
     let salt = Salt::new(volume_id, header.epoch);
     let end = at::SIZE + header.records_size as usize;
@@ -173,8 +176,8 @@ pub(crate) fn is_whole(bytes: &[u8], volume_id: VolumeId, header: &Header) -> bo
     walk.at == end && is_right && bytes[end..].iter().all(|&byte| byte == 0)
 }
 
-/// Puts a record, or a fragment of one, at the start of `bytes`, and returns its checksum, which is
-/// stored last. `fill` writes the payload.
+/// Puts a record, or a fragment of one, at the start of `bytes`. Stores its checksum last, and
+/// returns the checksum. `fill` writes the payload.
 pub(crate) fn write_record(
     bytes: &mut [u8],
     salt: Salt,
@@ -189,15 +192,16 @@ pub(crate) fn write_record(
     seal_record(bytes, salt, start, hash)
 }
 
-/// Writes the head of a record whose payload is in place, and returns the hash of both. The record
-/// counts once it is [sealed](seal_record).
+/// Writes the head of a record whose payload is in place, and returns the hash of head and payload.
+/// The record counts once it is [sealed](seal_record).
 pub(crate) fn write_record_head(bytes: &mut [u8], db: u16, flags: u32, payload_size: usize) -> u64 {
     put_u32(bytes, record::LENGTH, payload_size as u32 | flags);
     bytes[record::DB..record::DB + 2].copy_from_slice(&db.to_le_bytes());
     hash(&bytes[record::LENGTH..record::SIZE + payload_size])
 }
 
-/// Writes the checksum of a record that has this hash and starts at `start`, and returns it.
+/// Computes the checksum of a record that has this hash and starts at `start`. Writes the checksum,
+/// and returns it.
 pub(crate) fn seal_record(bytes: &mut [u8], salt: Salt, start: Lsn, hash: u64) -> u64 {
     let checksum = salt.seal_hash(start.0, hash);
     put_u64(bytes, record::CHECKSUM, checksum);
@@ -219,7 +223,7 @@ pub(crate) struct RecordView<'a> {
 /// The records of a batch, up to the first that is not whole.
 pub(crate) struct Records<'a> {
     bytes: &'a [u8],
-    /// Where in `bytes` the next one starts.
+    /// Where in `bytes` the next record starts.
     pub(crate) at: usize,
     salt: Salt,
     lsn: Lsn,
@@ -227,13 +231,14 @@ pub(crate) struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// Of a batch whose header is at the start of `bytes`.
+    /// The records of a batch whose header is at the start of `bytes`.
     pub(crate) fn new(bytes: &'a [u8], salt: Salt, first_lsn: Lsn) -> Self {
         let is_checked = !is_planted("no-checksum");
         Self { bytes, at: at::SIZE, salt, lsn: first_lsn, is_checked }
     }
 
-    /// Of a batch that has passed [`is_whole`]: checksums are not computed again.
+    /// The records of a batch that has passed [`is_whole`], so that their checksums are not
+    /// computed again.
     pub(crate) fn of_whole(bytes: &'a [u8], salt: Salt, header: &Header) -> Self {
         let bytes = &bytes[..at::SIZE + header.records_size as usize];
         Self { bytes, at: at::SIZE, salt, lsn: header.first_lsn, is_checked: false }

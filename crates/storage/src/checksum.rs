@@ -1,9 +1,9 @@
 //! The checksum of everything on the volume: XXH3, mixed with the volume, the epoch and the place.
 //!
-//! A record or batch is checksummed together with the volume's id, its epoch and its LSN. They are
-//! mixed into the finished hash rather than used as its seed, which would cost a derived secret for
-//! every input above 240 bytes. So bytes that are intact, but stale or of another volume, do not
-//! verify where they are found.
+//! The checksum of a record or batch also covers the volume's id, the epoch and the LSN. So if
+//! bytes are intact but stale, or belong to another volume or another place, they fail the check.
+//! Id, epoch and LSN are mixed into the finished hash. They are not the seed of the hash, because
+//! with a seed XXH3 has to derive a secret for every input above 240 bytes.
 
 use twox_hash::XxHash3_64;
 
@@ -14,14 +14,15 @@ pub(crate) fn hash(bytes: &[u8]) -> u64 {
     XxHash3_64::oneshot(bytes)
 }
 
-/// Spreads every bit over all; reversible, so that two different inputs never give the same output.
+/// Spreads every bit over all bits. This is reversible, so two different inputs never give the same
+/// output.
 pub(crate) fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x ^ (x >> 32)
 }
 
-/// What is mixed into checksums: one salt for each volume and epoch.
+/// What is mixed into checksums. There is one salt for each volume and epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Salt(u64);
 
@@ -36,13 +37,13 @@ impl Salt {
         self.seal_hash(lsn, hash(bytes))
     }
 
-    /// As [`seal`](Self::seal), of bytes whose hash is known.
+    /// Like [`seal`](Self::seal), for bytes whose hash is known.
     pub(crate) fn seal_hash(self, lsn: u64, hash: u64) -> u64 {
         mix(hash ^ mix(self.0.wrapping_add(lsn)))
     }
 }
 
-/// Adds a record's checksum to that of the records before it in the batch.
+/// Adds a record's checksum to the chain of checksums of the records before it in the batch.
 pub(crate) fn chain(so_far: u64, record: u64) -> u64 {
     mix(so_far.rotate_left(17) ^ record)
 }

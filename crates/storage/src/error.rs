@@ -9,7 +9,8 @@ use crate::{Area, Lsn, SlotName};
 /// The kernel's number of an input/output error.
 pub(crate) const EIO: i32 = 5;
 
-/// Why a volume can't be made, opened or read; grouped by what its owner can do about it.
+/// Why a volume can't be made, opened or read. Each variant stands for one thing that the owner of
+/// the volume can do about the error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
     /// A path of the volume could not be opened.
@@ -18,25 +19,26 @@ pub enum Error {
     NoVolume,
     /// There is a SlimIO volume here already.
     AlreadyFormatted,
-    /// Written by another version of SlimIO: use that one, or export and import.
+    /// The volume was written by another version of SlimIO: use that version, or export the data
+    /// with that version and import it here.
     OtherVersion {
         /// The format version found.
         found: u32,
-        /// The format versions that this program reads there, the newest last.
+        /// The format versions that this program reads on such a medium, the newest last.
         supported: &'static [u32],
     },
-    /// The device has become longer or shorter since the volume was made: give it its size back.
+    /// The device has become longer or shorter since the volume was made: restore its size.
     OtherSize {
-        /// Blocks that it has.
+        /// Blocks that the device has.
         found_lbas: u64,
-        /// Blocks that it had.
+        /// Blocks that the device had when the volume was made.
         made_lbas: u64,
     },
-    /// The volume was last written on another device: look for that one, or accept this one.
+    /// The volume was last written on another device: look for that device, or accept this one.
     OtherDevice {
-        /// Identity of that device.
+        /// Identity of the other device.
         made_on: String,
-        /// Identity of this device; empty where it is unknown.
+        /// Identity of this device; empty if it is unknown.
         found: String,
     },
     /// No copy of the superblock can be read: restore the volume from a backup.
@@ -44,54 +46,57 @@ pub enum Error {
         /// One line for each copy: what is wrong with it.
         copies: Vec<String>,
     },
-    /// An area is shorter than the superblock says: something else truncated it.
+    /// An area is shorter than the superblock says, so something other than SlimIO truncated it.
     Truncated {
-        /// Which area, as its name.
+        /// Name of the area.
         area: &'static str,
-        /// Blocks it has.
+        /// Blocks that the area has.
         found_lbas: u64,
-        /// Blocks it must have.
+        /// Blocks that the area must have.
         expected_lbas: u64,
     },
     /// The log can't be read to its end. It may be salvaged up to `lsn`.
     Damaged {
         /// The log is whole up to here.
         lsn: Lsn,
-        /// Where and why, as a sentence.
+        /// Where the damage is and what is wrong, as a sentence.
         what: String,
     },
-    /// A snapshot can't be read. The others can, and so can the intact chunks of this one.
+    /// A snapshot can't be read. The other snapshots can be read, and so can the intact chunks of
+    /// this one.
     SnapshotDamaged {
         /// The slot that it is in.
         slot: SlotName,
-        /// Where and why, as a sentence.
+        /// Where the damage is and what is wrong, as a sentence.
         what: String,
     },
     /// There is no on-demand snapshot to recover from.
     NoOnDemandSnapshot,
-    /// A chunk of a snapshot is whole, but its loader refused it: another version wrote it, or
-    /// there is a bug.
+    /// A chunk of a snapshot is whole, but the code that loads chunks refused it, because another
+    /// version wrote it or because there is a bug.
     ChunkRefused {
-        /// Its place among the snapshot's chunks, from 0, if one alone is the reason.
+        /// The chunk's place among the snapshot's chunks, counted from 0; `None` if no single chunk
+        /// is the reason.
         index: Option<u64>,
         /// Why, as the end of a sentence.
         why: String,
     },
-    /// A record is whole, but could not be applied: another version wrote it, or there is a bug.
+    /// A record is whole, but could not be applied, because another version wrote it or because
+    /// there is a bug.
     Refused {
-        /// The record.
+        /// LSN of the record.
         lsn: Lsn,
         /// Why, as the end of a sentence.
         why: String,
     },
-    /// The device failed while `doing` something. Nothing was decided.
+    /// The device failed while `doing` something. This says nothing about what is on the volume.
     Device {
         /// What was being done, as the words after "while".
         doing: &'static str,
         /// How it failed.
         error: DeviceError,
     },
-    /// The volume has too little room for this.
+    /// The volume has too little room for what was asked.
     TooSmall {
         /// What there is no room for, as a sentence.
         what: String,
@@ -119,13 +124,13 @@ impl fmt::Display for Error {
             Self::OtherSize { found_lbas, made_lbas } => {
                 write!(
                     f,
-                    "the device has {found_lbas} blocks, but the volume was made on {made_lbas}"
+                    "the device has {found_lbas} blocks, but the volume was made for {made_lbas}"
                 )
             }
             Self::OtherDevice { made_on, found } if found.is_empty() => {
                 write!(
                     f,
-                    "the volume is on another device ({made_on}); this one does not say what it is"
+                    "the volume is on another device ({made_on}); this one reports no identity"
                 )
             }
             Self::OtherDevice { made_on, found } => {
@@ -167,7 +172,8 @@ impl From<OpenError> for Error {
 
 /// Why the log is latched: the first failure of the log or the superblock.
 ///
-/// Records that were not durable then never will be; replies that wait for them must not leave.
+/// If a record was not durable at this failure, it never will be. So replies that wait for such a
+/// record must not be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Latch {
     /// What failed.
@@ -185,7 +191,8 @@ pub enum LatchCause {
     LogFlush,
     /// An update of the superblock.
     Superblock,
-    /// The mapped buffers: their file or device lost records before they were written.
+    /// The mapped buffers. The file or device that they are mapped from lost records that the log
+    /// had not written yet.
     LogBuffers,
 }
 

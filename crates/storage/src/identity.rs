@@ -1,12 +1,13 @@
-//! Which device a volume is on: a copy of a volume is not that volume, and a device's name may
-//! belong to another device today.
+//! Which device a volume is on. A copy of a volume on another device is not the same volume, and
+//! the name of one device may belong to another device later.
 
 use slimio_planted::is_planted;
 
 use crate::layout::superblock as at;
 use crate::{Error, Media, Superblock};
 
-/// The identity of a volume's device, as its superblock stores it; empty where it is unknown.
+/// The identity of a volume's device, as the superblock stores it; empty if the identity is
+/// unknown.
 pub(crate) fn of(media: &dyn Media) -> String {
     let found = media.identity().unwrap_or_default();
     let printable = found.chars().filter(|c| c.is_ascii_graphic() || *c == ' ');
@@ -18,14 +19,15 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<String, String> {
     let field = &bytes[at::IDENTITY..at::IDENTITY + at::IDENTITY_SIZE];
     let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
     let text = str::from_utf8(&field[..end]).ok().filter(|text| text.is_ascii());
-    text.map(str::to_owned).ok_or_else(|| "its device has no proper name".into())
+    text.map(str::to_owned).ok_or_else(|| "the identity of its device is not ASCII".into())
 }
 
-/// Checks that the volume was last written on this device. If it was another one, and that is
-/// accepted, returns the other one's identity.
+/// Checks that the volume was last written on this device. If it was last written on another device
+/// and `is_accepted` is set, returns the other device's identity.
 ///
 /// # Errors
-/// [`Error::OtherDevice`] when it was another one and that is not accepted.
+/// [`Error::OtherDevice`] if the volume was last written on another device and `is_accepted` is not
+/// set.
 pub(crate) fn check(
     superblock: &Superblock,
     media: &dyn Media,

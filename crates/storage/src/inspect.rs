@@ -1,4 +1,4 @@
-//! Looking at a volume without opening it: nothing is written.
+//! Looks at a volume without opening it, and writes nothing.
 
 use slimio_device::Device;
 
@@ -18,23 +18,26 @@ pub struct Inspection {
     pub superblock: Option<Superblock>,
     /// The segments of the log in order, each with its slot.
     pub segments: Vec<(u64, u32)>,
-    /// The snapshots that are held, each with what is wrong with it, if anything.
+    /// The snapshots on the volume. The result of each is an error if something is wrong with the
+    /// snapshot.
     pub slots: Vec<(SlotSummary, Result<(), Error>)>,
-    /// The slots that are missing. Opening the volume makes those again that held nothing it needs.
+    /// The slots that are missing. If a missing slot held nothing that is needed, opening the
+    /// volume makes it again.
     pub missing_slots: Vec<SlotName>,
-    /// What opening the volume would find if its device were accepted; copies are read like others.
+    /// What opening the volume would find, without the check of the device that the volume is on.
+    /// So a copy of a volume on another device is read like any other volume.
     pub log: Result<Report, Error>,
 }
 
-/// Shows what is on a volume, damaged or not, and whatever device it was made on.
+/// Shows what is on a volume, whether it is damaged or not, and whatever device it was made on.
 ///
 /// # Errors
-/// When the superblock's area can't be opened or is too short.
+/// If the superblock's area can't be opened or is too short.
 pub fn inspect(media: &mut dyn Media) -> Result<Inspection, Error> {
     let copies = read_copies(&mut *media.open_path(Area::Superblock)?)?;
     let superblock = in_force(&copies);
     if let Some(superblock) = &superblock {
-        // If that fails, examining the volume below reports it.
+        // If loading the extents fails, examining the volume below reports it.
         let _ = load_extents(media, superblock);
     }
     let segments = superblock.as_ref().map_or_else(Vec::new, Superblock::segments);
@@ -51,10 +54,11 @@ pub fn inspect(media: &mut dyn Media) -> Result<Inspection, Error> {
     Ok(Inspection { copies, superblock, segments, slots, missing_slots, log })
 }
 
-/// The superblock in force; `None` where no copy of one is valid.
+/// The superblock in force; `None` if no copy of it is valid.
 ///
 /// # Errors
-/// When the superblock's area can't be opened or is too short.
+/// If the superblock's area can't be opened or is too short, or if its extent map does not fit the
+/// medium.
 pub fn superblock(media: &mut dyn Media) -> Result<Option<Superblock>, Error> {
     let superblock = in_force(&read_copies(&mut *media.open_path(Area::Superblock)?)?);
     if let Some(superblock) = &superblock {
@@ -88,12 +92,13 @@ impl RecoverSink for Check<'_> {
     }
 }
 
-/// Reads everything that opening the volume would read, and the other snapshots, and checks it. A copy
-/// on another device is read like any other; [`Report::other_device`] says that it is one.
+/// Reads and checks everything that opening the volume would read, and the other snapshots. A copy
+/// of a volume on another device is read like any other volume; [`Report::other_device`] says that
+/// it is a copy.
 ///
 /// # Errors
-/// What [`recover`](crate::recover) would refuse the volume for, were its device accepted; then, what
-/// is wrong with a snapshot that is not the root.
+/// The error that [`recover`](crate::recover) would return if the volume's device were accepted. If
+/// it would return none, the error of a damaged snapshot other than the root.
 pub fn verify(media: &mut dyn Media, progress: &mut dyn FnMut(Progress)) -> Result<Report, Error> {
     let examined = examine_root(media, RootChoice::InForce, &mut Check(progress))?;
     let Superblock { volume_id, snapshots, .. } = &examined.superblock;
@@ -112,12 +117,12 @@ fn examine_root(
     let mut superblock_path = media.open_path(Area::Superblock)?;
     let mut wal = media.open_path(Area::Wal)?;
     let mut slots = SlotPaths::open(media)?;
-    // Reading a copy does no harm.
+    // Any device is accepted, because reading a copy does no harm.
     let wanted = Wanted { salvage: false, root, accept_device: true };
     examine(media, &mut *superblock_path, &mut *wal, &mut slots, wanted, sink)
 }
 
-/// As [`check_slot`], of a slot that may be missing.
+/// Like [`check_slot`], for a slot that may be missing.
 fn check_found(
     paths: &mut SlotPaths,
     volume_id: VolumeId,
@@ -140,12 +145,13 @@ pub fn check_slot(
     Ok(())
 }
 
-/// Reads what opening the volume would read, and hands it to `sink`. Nothing is written, and no log
-/// is opened for appending. A copy on another device is read like any other. With the on-demand
-/// snapshot as the root, the log is not read, so it may be missing.
+/// Reads the same snapshot and log as opening the volume would, and hands them to `sink`. Nothing
+/// is written, and no log is opened for appending. A copy of a volume on another device is read
+/// like any other volume. If `root` is the on-demand snapshot, the log is not read, so it may be
+/// missing.
 ///
 /// # Errors
-/// As [`recover`](crate::recover), but never [`Error::OtherDevice`].
+/// Those of [`recover`](crate::recover), but never [`Error::OtherDevice`].
 pub fn read(
     media: &mut dyn Media,
     root: RootChoice,

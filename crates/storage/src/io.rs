@@ -19,14 +19,14 @@ pub(crate) fn run(device: &mut dyn Device, op: Op) -> Result<Option<Buffer>, Dev
     }
 }
 
-/// Waits until something has completed, or nothing is in flight.
+/// Waits until an operation has completed, or none is in flight.
 pub(crate) fn wait_for_one(device: &mut dyn Device, completions: &mut Vec<Completion>) {
     while completions.is_empty() && device.in_flight() > 0 {
         device.wait(None, completions);
     }
 }
 
-/// As [`wait_for_one`], calling `idle` repeatedly meanwhile.
+/// Like [`wait_for_one`], but calls `idle` repeatedly while it waits.
 pub(crate) fn wait_idling(
     device: &mut dyn Device,
     completions: &mut Vec<Completion>,
@@ -43,7 +43,7 @@ pub(crate) fn wait_idling(
 /// Longest time between two calls of `idle`.
 const IDLE_EVERY: Duration = Duration::from_millis(10);
 
-/// Waits until nothing is in flight; results are dropped.
+/// Waits until nothing is in flight, and drops the results.
 pub(crate) fn drain(device: &mut dyn Device) {
     let mut completions = Vec::new();
     while device.in_flight() > 0 {
@@ -52,5 +52,5 @@ pub(crate) fn drain(device: &mut dyn Device) {
     }
 }
 
-/// "Input/output error", as the kernel numbers it.
+/// The kernel's number of "input/output error".
 const EIO: i32 = 5;

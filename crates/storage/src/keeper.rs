@@ -1,7 +1,7 @@
 //! The keeper, which owns the superblock and makes room for the log.
 //!
-//! The invariant: whatever a job releases or hands out depends on a superblock that is durable in
-//! both of its copies before the job's outcome is told.
+//! A job releases space or hands it out. The invariant: before the job's outcome is returned, the
+//! superblock that allows this is durable in both of its copies.
 
 use std::ops::Range;
 
@@ -11,25 +11,30 @@ use slimio_planted::is_planted;
 use crate::superblock::Superblock;
 use crate::{Area, Lifetime, LogStart, Lsn, Media, Pool, SlotSummary, Snapshots, io};
 
-/// Blocks written at once when a segment is zeroed.
+/// Blocks of one write when a segment is zeroed.
 const ZERO_LBAS: u64 = 256;
 
-/// Bytes of free slots in a file that always keep their blocks, to be overwritten: a durable write
-/// to a hole is slow, and zeroing a slot again costs work.
+/// If the log's area is a file, at least this many bytes of free slots keep their blocks, so that
+/// the log can overwrite these blocks. A durable write to a hole is slow, and zeroing a slot again
+/// costs work.
 const FREE_SIZE_KEPT: u64 = 1 << 30;
 
-/// Owner of the superblock: prepares segments ahead of the log and releases those behind it.
+/// Owner of the superblock. It prepares segments that the log will need, and releases those that
+/// the log no longer needs.
 ///
-/// Plain state; runs where blocking is allowed (a thread of its own), on paths of its own.
+/// The keeper is plain state, and works on its own paths. Because its calls block, it runs on its
+/// own thread.
 #[derive(Clone, Debug)]
 pub struct Keeper {
     superblock: Superblock,
     /// Checksum of `superblock`.
     checksum: u64,
     needs_zeroing: bool,
-    /// The extent pool, on a device. Its map is written with each update.
+    /// The extent pool, if the volume is on a device. The pool's map is written with each update of
+    /// the superblock.
     pool: Option<Pool>,
-    /// For each slot of the log's area, whether its blocks were written and not given back since.
+    /// For each slot of the log's area, whether its blocks were written and have not been given
+    /// back since then.
     written_slots: Vec<bool>,
 }
 
@@ -47,23 +52,23 @@ impl std::fmt::Debug for KeeperPaths {
     }
 }
 
-/// What the log asks of the keeper. One at a time.
+/// What the log asks of the keeper, one job at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Job {
-    /// Prepare one more segment. Where areas are files, this many bytes of the file system must stay
-    /// free behind it.
+    /// Prepare one more segment. If areas are files, `leave` bytes of the file system must still be
+    /// free afterwards.
     Prepare {
         /// Bytes that snapshots will need.
         leave: u64,
     },
-    /// The log starts from here on, where the data set was empty: everything before is free, and
-    /// there is no root.
+    /// Let the log start at this place, at which the data set was empty. Everything before this
+    /// place is then free, and the volume has no root.
     Release(LogStart),
     /// Take a complete snapshot into its role.
     Adopt(Adoption),
-    /// The log ends here: nothing behind it counts.
+    /// End the log here, so that no record after this LSN counts.
     EndLog(Lsn),
-    /// Give back the space of slots that hold nothing: somebody else lacks it.
+    /// Give back the space of the log's slots that hold nothing, because a snapshot lacks space.
     GiveBack,
 }
 
@@ -72,36 +77,37 @@ pub enum Job {
 pub struct Adoption {
     /// The snapshot. It is stable, and all records that it needs are durable.
     pub summary: SlotSummary,
-    /// Where the log starts when it goes on from this snapshot.
+    /// Where the log starts, if the log goes on from this snapshot; `None` if the log's start does
+    /// not change.
     pub start: Option<LogStart>,
-    /// The log had ended, and goes on from this snapshot.
+    /// Whether the log had ended and goes on from this snapshot.
     pub continues_log: bool,
 }
 
 /// The outcome of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The segment may be written: the superblock that says so is durable.
+    /// The segment may be written, because the superblock that gives it to the log is durable.
     Prepared {
-        /// Its sequence.
+        /// Sequence of the segment.
         segment: u64,
-        /// Which slot of the log's area it is in.
+        /// Slot of the log's area that the segment is in.
         wal_slot: u32,
         /// Sequence of the superblock in force.
         superblock_sequence: u64,
     },
     /// No segment could be prepared. Nothing has changed.
     PrepareFailed(DeviceError),
-    /// The log starts there; everything before may be used again.
+    /// The log starts at `start`. The space before `start` may be used again.
     Released {
-        /// Where it starts.
+        /// Where the log starts.
         start: LogStart,
         /// Which snapshots there are now.
         snapshots: Box<Snapshots>,
         /// Sequence of the superblock in force.
         superblock_sequence: u64,
     },
-    /// The snapshot is in its role; the slot that it replaced is a reserve.
+    /// The snapshot is in its role. The slot of the replaced snapshot is now a reserve.
     Adopted {
         /// What was adopted.
         adoption: Adoption,
@@ -117,16 +123,17 @@ pub enum Outcome {
         /// Sequence of the superblock in force.
         superblock_sequence: u64,
     },
-    /// Slots that hold nothing have no space of their own any more.
+    /// The space of slots that hold nothing was given back.
     GivenBack,
-    /// The superblock could not be updated: the log must be latched.
+    /// The superblock could not be updated, so the log must be latched.
     SuperblockFailed(DeviceError),
 }
 
 impl Keeper {
-    /// `superblock` is on the device, with this checksum.
+    /// `superblock` must be on the device already; `checksum` is its checksum.
     pub(crate) fn new(superblock: Superblock, checksum: u64, media: &dyn Media) -> Self {
-        // An earlier process may have given some back; that is noticed when they are used.
+        // Every slot counts as written at first. If an earlier process gave back the blocks of a
+        // slot, the keeper notices this when it uses the slot.
         let written_slots = vec![true; superblock.wal_slots.len()];
         let (needs_zeroing, pool) = (media.fresh_blocks_need_zeroing(), media.pool().cloned());
         Self { superblock, checksum, needs_zeroing, pool, written_slots }
@@ -171,9 +178,11 @@ impl Keeper {
         }
     }
 
-    /// A slot that holds nothing: one used before, or a new one at the area's end. Its blocks are
-    /// zeroed where that is needed. Fails when less than `leave` bytes would stay free where areas are
-    /// files, even without the blocks of the other free slots.
+    /// Returns a slot that holds nothing: a slot that was used before, or a new one at the area's
+    /// end. Zeroes the slot's blocks if they need zeroing. If areas are files, fails if fewer than
+    /// `leave` bytes would stay free even after the other free slots gave their blocks back. If the
+    /// log has a single segment, this limit does not apply, because without a second segment the
+    /// log could never get shorter.
     fn free_slot(&mut self, wal: &mut dyn Device, leave: u64) -> Result<usize, DeviceError> {
         let wal_slot = self.next_free_slot(wal)?;
         let range = self.slots_range(wal_slot as u64..wal_slot as u64 + 1);
@@ -196,7 +205,8 @@ impl Keeper {
         Ok(wal_slot)
     }
 
-    /// The free slot to be used next: one that already has its blocks, for there may be no more.
+    /// The free slot to be used next. If possible, it is a slot that already has its blocks,
+    /// because the medium may have no free blocks for another slot.
     fn next_free_slot(&mut self, wal: &mut dyn Device) -> Result<usize, DeviceError> {
         let slots = self.superblock.wal_slots.clone();
         let free = || (0..slots.len()).filter(|&slot| slots[slot].is_none());
@@ -211,8 +221,9 @@ impl Keeper {
         is_possible.then_some(slot).ok_or(DeviceError::NoSpace)
     }
 
-    /// Gives their blocks again to the parts of a slot that an earlier process has given back: a hole
-    /// would hit a full disk only when the log gets there. Returns whether the slot has all of them.
+    /// Allocates blocks for the parts of a slot that an earlier process has given back. Otherwise
+    /// the log would notice a full disk only when it writes into such a hole. Returns whether the
+    /// slot now has all its blocks.
     fn fill_slot_holes(&mut self, wal: &mut dyn Device, slot: usize) -> bool {
         if is_planted("given-back-unfilled") {
             return true;
@@ -226,9 +237,9 @@ impl Keeper {
         self.written_slots.get(slot).is_some_and(|is_written| *is_written)
     }
 
-    /// Sees that the file system has `free_size` bytes free: gives back the blocks of slots that hold
-    /// nothing, except for `kept`, one after the other until it has. Returns whether it has. True on a
-    /// device, which is no file system.
+    /// Gives back the blocks of slots that hold nothing, one slot after the other, until the file
+    /// system has `free_size` bytes free. The slot `kept` keeps its blocks. Returns whether the
+    /// file system has that many bytes free. On a device, which has no file system, returns true.
     fn leave_free(&mut self, wal: &mut dyn Device, kept: usize, free_size: u64) -> bool {
         let mut unused = self.unused_slots();
         unused.retain(|&slot| slot != kept as u64);
@@ -239,7 +250,7 @@ impl Keeper {
         true
     }
 
-    /// Whether a slot of the log has all its blocks, on a device.
+    /// Whether a slot of the log has all its extents; false if areas are files.
     fn has_extents(&self, slot: u64) -> bool {
         let range = self.slots_range(slot..slot + 1);
         self.pool.as_ref().is_some_and(|pool| pool.has(Area::Wal, range.start.0, range.end.0))
@@ -284,7 +295,7 @@ impl Keeper {
         })
     }
 
-    /// The outcome of a job, from the result of its update of the superblock.
+    /// Turns the result of a job's superblock update into the job's outcome.
     fn outcome(
         &self,
         updated: Result<(), DeviceError>,
@@ -296,7 +307,8 @@ impl Keeper {
         }
     }
 
-    /// Lets the log start there, with one update of the superblock, then gives back what is before.
+    /// Lets the log start at `start`, with one update of the superblock. Then gives back the space
+    /// before `start`.
     fn start_log_at(
         &mut self,
         paths: &mut KeeperPaths,
@@ -312,17 +324,17 @@ impl Keeper {
         Ok(())
     }
 
-    /// Slots that hold nothing once the log starts there, and whose space is to be given back: in
-    /// order, as ranges as long as possible.
+    /// Slots that hold nothing once the log starts at `start`, and whose space is to be given back.
+    /// They are in order, as ranges that are as long as possible.
     fn surplus_slots(&self, start: LogStart) -> Vec<Range<u64>> {
         let slots = &self.superblock.wal_slots;
         let is_free = |segment: Option<u64>| segment.is_none_or(|segment| segment < start.segment);
         let free = (0..).zip(slots).filter(|(_, segment)| is_free(**segment)).map(|(slot, _)| slot);
         let mut free: Vec<u64> = if self.pool.is_some() {
-            // A log in its last segment needs another one before it can release that, and a
-            // snapshot may take all free extents: so one free slot keeps its extents. Slots that
-            // were free before are included: together with them an extent may now be free as a
-            // whole.
+            // A log that has only one segment needs a second one before it can release the first,
+            // and a snapshot may take all free extents. So one free slot keeps its extents for such
+            // a log. The slots that are given back include those that were already free before,
+            // because an extent that several slots share may have become free only now.
             let used = slots.iter().flatten().filter(|&&segment| segment >= start.segment).count();
             let free: Vec<u64> = free.collect();
             let is_alone = used < 2 && !is_planted("last-segment-alone");
@@ -332,7 +344,8 @@ impl Keeper {
             free.filter(|&slot| self.written_slots[slot as usize]).collect()
         };
         if self.pool.is_none() {
-            // The log will need as many slots again as it had. Those beyond are given back.
+            // The log will need the number of slots that it had before. Free slots beyond this
+            // number are given back.
             let used = slots.iter().flatten().count();
             let kept =
                 used.max((FREE_SIZE_KEPT / self.superblock.geometry.segment_size()) as usize);
@@ -341,7 +354,8 @@ impl Keeper {
         runs(&free)
     }
 
-    /// On a device the extents of unused slots are free already.
+    /// Gives back the space of slots that hold nothing. On a device there is nothing to do, because
+    /// the extents of unused slots are free already.
     fn give_back_unused(&mut self, wal: &mut dyn Device) -> Outcome {
         if self.pool.is_none() {
             let mut unused = self.unused_slots();
@@ -355,12 +369,13 @@ impl Keeper {
         Outcome::GivenBack
     }
 
-    /// Whether the log could leave its first segment. One that could not would never become shorter.
+    /// Whether the log has a second segment. A log that has only one can never leave it, so it
+    /// never becomes shorter.
     fn has_second_segment(&self) -> bool {
         self.superblock.segments().len() >= 2
     }
 
-    /// Slots that hold nothing by the superblock in force, and have blocks all the same.
+    /// Slots that have blocks, but hold nothing according to the superblock in force.
     fn unused_slots(&self) -> Vec<u64> {
         let slots = (0..).zip(&self.superblock.wal_slots).zip(&self.written_slots);
         let unused = slots.filter(|((_, segment), is_written)| segment.is_none() && **is_written);
@@ -373,15 +388,15 @@ impl Keeper {
             let mut range = self.slots_range(run.clone());
             if self.pool.is_some() {
                 if run.end == self.superblock.wal_slots.len() as u64 {
-                    // An extent may reach beyond the last slot.
+                    // If an extent reaches beyond the last slot, it is given back whole.
                     range.end = Lba(u64::MAX);
                 }
-                // The result does not matter here: the pool knows what is free.
+                // The result does not matter here, because the pool knows what is free.
                 drop(wal.release(range));
                 continue;
             }
             // A device may refuse to deallocate, which does no harm. The range may be used again as
-            // soon as this returns, so the operation must be over by then.
+            // soon as this function returns, so the operation must be complete by then.
             drop(io::run(wal, Op::Deallocate { range }));
             self.written_slots[run.start as usize..run.end as usize].fill(false);
         }
@@ -393,10 +408,10 @@ impl Keeper {
         LbaRange { start: Lba(slots.start * segment_lbas), end: Lba(slots.end * segment_lbas) }
     }
 
-    /// Changes the superblock and makes that durable.
+    /// Changes the superblock and makes the change durable.
     ///
     /// # Errors
-    /// When it could not be written: it is then unknown which superblock is in force.
+    /// If the superblock could not be written. It is then unknown which superblock is in force.
     pub(crate) fn update(
         &mut self,
         device: &mut dyn Device,
@@ -405,7 +420,8 @@ impl Keeper {
         let version = self.superblock.version();
         self.update_once(device, change)?;
         if self.superblock.version() > version && !is_planted("upgrade-half") {
-            // An older program must not find copies of its own version and take them for current.
+            // The other two copies are written too, because an older program must not find copies
+            // of its own version and take them for current.
             self.update_once(device, |_| {})?;
         }
         Ok(())
@@ -438,7 +454,7 @@ impl Keeper {
     }
 }
 
-/// Slots in order, as ranges as long as possible.
+/// Turns slots, which are in order, into ranges that are as long as possible.
 fn runs(slots: &[u64]) -> Vec<Range<u64>> {
     let runs = slots.chunk_by(|a, b| a + 1 == *b);
     runs.filter_map(|run| Some(*run.first()?..*run.last()? + 1)).collect()
@@ -446,8 +462,9 @@ fn runs(slots: &[u64]) -> Vec<Range<u64>> {
 
 /// Zeroes blocks whose data will have `lifetime`, and makes them stable.
 ///
-/// Piece by piece, each stable before the next: a flush has to write out everything in the device's
-/// cache, whoever wrote it, and the log's durable writes flush all the time.
+/// Writes piece by piece, and makes each piece stable before it writes the next. Otherwise the
+/// zeros would fill the device's cache and hold up the log: the log's durable writes flush all the
+/// time, and each flush has to write out everything in the cache.
 pub(crate) fn zero(
     device: &mut dyn Device,
     lifetime: Lifetime,

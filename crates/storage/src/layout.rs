@@ -1,22 +1,25 @@
-//! Where every field lies. Offsets exist here once; `docs/format.md` is rendered from them.
+//! Where every field lies. Each offset is stated once, in this module; `docs/format.md` is rendered
+//! from these offsets.
 //!
 //! All integers are little-endian. Bytes that no field covers are written as zero and must read as
 //! zero.
 
-/// Version of the format of a volume in files, and of everything but the superblock of one on a
-/// device.
+/// Format version of a volume in files. If the volume is on a device, everything but its superblock
+/// has this version too.
 pub const FORMAT_VERSION: u32 = 2;
 
-/// Version of the format of a volume on a device. Up to version 2 a device was cut in fixed shares.
+/// Format version of a volume on a device that is cut in extents. Up to version 2, each area was a
+/// fixed share of the device.
 pub const FORMAT_VERSION_EXTENTS: u32 = 3;
 
-/// Version of the format of a volume on a device that is known by more than its name.
+/// Format version of a volume on a device whose identity, and not only its name, is known.
 pub const FORMAT_VERSION_IDENTITY: u32 = 4;
 
-/// Version of the format of a volume that holds a snapshot which needs some of the log behind it.
+/// Format version of a volume that holds a fuzzy snapshot, which is complete only with some of the
+/// log after the snapshot's LSN.
 pub const FORMAT_VERSION_FUZZY: u32 = 5;
 
-/// Most extents of a device: as many as the superblock's map has room for.
+/// The largest number of extents of a device. The superblock's map has no room for more.
 pub const EXTENTS_MAX: usize = 1024;
 
 /// Blocks of one copy of the superblock.
@@ -25,25 +28,27 @@ pub const SUPERBLOCK_COPY_LBAS: u64 = 4;
 /// Copies of the superblock: two at the head of its area, two at the end.
 pub const SUPERBLOCK_COPIES: usize = 4;
 
-/// Fewest blocks that the superblock's area may have.
+/// The smallest number of blocks that the superblock's area may have.
 pub const SUPERBLOCK_AREA_LBAS_MIN: u64 = SUPERBLOCK_COPY_LBAS * SUPERBLOCK_COPIES as u64;
 
-/// Most slots of the log's area: as many as the superblock's map has room for.
+/// The largest number of slots of the log's area. The superblock's map has no room for more.
 pub const WAL_SLOTS_MAX: u32 = 1536;
 
-/// Blocks at a segment's end that may stay unused: a batch is never cut in two.
+/// The largest number of blocks of a batch. Because a batch is never cut in two, almost this number
+/// of blocks may stay unused at a segment's end.
 pub const BATCH_LBAS_MAX: u32 = 256;
 
 /// The segment that a new volume's log starts in.
 pub const FIRST_SEGMENT: u64 = 1;
 
-/// Most batches in flight at once.
+/// The largest number of batches in flight at once.
 pub const WAL_IN_FLIGHT_MAX: usize = 32;
 
 /// Snapshot slots of a volume.
 pub const SLOT_COUNT: usize = 3;
 
-/// Blocks of the largest chunk of a snapshot, its header included. One read fetches a chunk.
+/// The largest number of blocks of a snapshot's chunk, with the chunk's header. One read fetches a
+/// chunk.
 pub const CHUNK_LBAS_MAX: u64 = 256;
 
 /// Bytes of the largest payload of a chunk.
@@ -95,7 +100,7 @@ pub mod superblock {
     pub(crate) const VERSION: usize = 8;
     pub(crate) const COPY_SIZE: usize = 12;
     pub(crate) const CHECKSUM: usize = 16;
-    /// The checksum covers everything from here on, and the bytes before itself.
+    /// The checksum covers all bytes from this offset on, and the bytes before the checksum.
     pub(crate) const CHECKED: usize = 24;
     pub(crate) const PARENT: usize = 24;
     pub(crate) const SEQUENCE: usize = 32;
@@ -130,10 +135,12 @@ pub mod superblock {
     pub(crate) const IDENTITY: usize = 1024;
     pub(crate) const IDENTITY_SIZE: usize = 256;
     pub(crate) const EXTENTS: usize = 2048;
-    /// An extent's entry has its area above this bit, and its place in that area below.
+    /// In an extent's entry, the bits from this one up hold the extent's area. The bits below hold
+    /// the extent's place in that area.
     pub(crate) const EXTENT_AREA_SHIFT: u32 = 13;
     pub(crate) const MAP: usize = 4096;
-    /// The top byte of a map entry when the log has the slot; the rest is the segment's sequence.
+    /// The top byte of a map entry if the log uses the slot. The other bytes then hold the
+    /// segment's sequence.
     pub(crate) const MAP_WAL: u64 = 1;
     pub(crate) const MAP_KIND_SHIFT: u32 = 56;
 
@@ -150,7 +157,7 @@ pub mod superblock {
         field("segment_lbas", SEGMENT_LBAS, 8, "blocks of a segment of the log"),
         field("batch_lbas_max", BATCH_LBAS_MAX, 4, "blocks of the largest batch"),
         field("wal_slots_max", WAL_SLOTS_MAX, 4, "most slots that the log's area may have"),
-        field("epoch", EPOCH, 8, "counts recoveries; batches are written in it"),
+        field("epoch", EPOCH, 8, "counts recoveries; batches carry it"),
         field("buffers_epoch", BUFFERS_EPOCH, 8, "epoch whose mapped buffers count"),
         field("start_segment", START_SEGMENT, 8, "where the log starts: segment"),
         field("start_lba", START_LBA, 8, "... block in the segment"),
@@ -162,11 +169,11 @@ pub mod superblock {
         field("cut_lsn", CUT_LSN, 8, "... first LSN of the epoch"),
         field("cut_parent", CUT_PARENT, 8, "... checksum of the batch before"),
         field("wal_slot_count", WAL_SLOT_COUNT, 4, "slots that the log's area has"),
-        field("placement", PLACEMENT, 16, "zero (placement ids of the areas)"),
+        field("placement", PLACEMENT, 16, "zero; reserved for placement ids of the areas"),
         field("root_slot", ROOT_SLOT, 4, "the root: 0 none; 1, 2, 3 the snapshot in slot a, b, c"),
         field("log_state", LOG_STATE, 4, "0 the log goes on; 1 it has ended"),
-        field("log_end", LOG_END, 8, "where it has ended: records behind do not count; else 0"),
-        field("replication", REPLICATION, 64, "zero (replication id and offsets)"),
+        field("log_end", LOG_END, 8, "where it has ended: later records do not count; else 0"),
+        field("replication", REPLICATION, 64, "zero; reserved for replication id and offsets"),
         field(
             "slots",
             SLOTS,
@@ -177,25 +184,25 @@ pub mod superblock {
             "consistent",
             CONSISTENT,
             8 * super::SLOT_COUNT,
-            "for each snapshot slot, the LSN up to which what it holds needs the log behind it; 0 \
-             when it needs none; version 5",
+            "for each snapshot slot, the LSN up to which its snapshot needs the log behind it; 0 \
+             if it needs none; version 5",
         ),
         field(
             "device_lbas",
             DEVICE_LBAS,
             8,
-            "blocks of the device; in files zero, as what follows",
+            "blocks of the device; in files, zero, like the fields from here to `extents`",
         ),
         field("first_extent", FIRST_EXTENT, 8, "block of the device where the first extent starts"),
         field("extent_lbas", EXTENT_LBAS, 8, "blocks of an extent"),
-        field("extent_count", EXTENT_COUNT, 4, "extents that there are"),
+        field("extent_count", EXTENT_COUNT, 4, "number of extents"),
         field(
             "identity",
             IDENTITY,
             IDENTITY_SIZE,
-            "what the device is, in ASCII, then zeros; from version 4 on",
+            "identity of the device, in ASCII, then zeros; from version 4 on",
         ),
-        field("extents", EXTENTS, 2 * super::EXTENTS_MAX, "for each extent, what it is: see below"),
+        field("extents", EXTENTS, 2 * super::EXTENTS_MAX, "for each extent, its area: see below"),
         field(
             "map",
             MAP,
@@ -209,7 +216,7 @@ pub mod superblock {
 pub mod unfinished {
     use super::{Field, field};
 
-    /// Length of the mark, in bytes: less than what any device writes at once.
+    /// Length of the mark, in bytes. No device writes less than this at once.
     pub const SIZE: usize = 24;
     pub(crate) const MAGIC: usize = 0;
     pub(crate) const VERSION: usize = 8;
@@ -219,11 +226,12 @@ pub mod unfinished {
     pub const FIELDS: &[Field] = &[
         field("magic", MAGIC, 8, "`SlimMk\\r\\n`"),
         field("version", VERSION, 4, "2"),
-        field("checksum", CHECKSUM, 8, "of what is before it"),
+        field("checksum", CHECKSUM, 8, "of the fields above"),
     ];
 }
 
-/// What the superblock says of a snapshot slot. All zero: it holds nothing that counts.
+/// What the superblock says of a snapshot slot. If the record is all zero, the slot holds nothing
+/// that counts.
 pub mod slot_record {
     use super::{Field, field};
 
@@ -245,7 +253,7 @@ pub mod slot_record {
         field("role", ROLE, 4, "0 reserve; 1 WAL-snapshot; 2 on-demand snapshot"),
         field("epoch", EPOCH, 8, "epoch in which it was written"),
         field("number", NUMBER, 8, "counts snapshots that were begun"),
-        field("lsn", LSN, 8, "it holds what records up to here have done"),
+        field("lsn", LSN, 8, "it holds the effects of records up to here"),
         field("len_lbas", LEN_LBAS, 8, "its blocks, from header to trailer"),
         field("checksum", CHECKSUM, 8, "that of its trailer"),
         field("chunk_count", CHUNK_COUNT, 8, "chunks in it"),
@@ -281,7 +289,7 @@ pub mod slot_header {
         field("volume_id", VOLUME_ID, 16, "random name of the volume"),
         field("epoch", EPOCH, 8, "epoch in which it was written"),
         field("number", NUMBER, 8, "counts snapshots that were begun"),
-        field("lsn", LSN, 8, "the snapshot holds what records up to here have done"),
+        field("lsn", LSN, 8, "it holds the effects of records up to here"),
         field("created_ms", CREATED_MS, 8, "when it was begun, in ms since 1970"),
         field("superblock_sequence", SUPERBLOCK_SEQUENCE, 8, "superblock in force then"),
         field("kind", KIND, 4, "what it was begun as: 1 WAL-snapshot; 2 on-demand snapshot"),
@@ -307,7 +315,7 @@ pub mod chunk {
     /// Every field, in order.
     pub const FIELDS: &[Field] = &[
         field("magic", MAGIC, 4, "`SlSC`"),
-        field("volume", VOLUME, 4, "low half of the volume id's low half"),
+        field("volume", VOLUME, 4, "lowest 32 bits of the volume id"),
         field("epoch", EPOCH, 8, "epoch in which it was written"),
         field("number", NUMBER, 8, "number of the snapshot that it is part of"),
         field("index", INDEX, 8, "counts the snapshot's chunks, from 0"),
@@ -317,7 +325,7 @@ pub mod chunk {
     ];
 }
 
-/// What the index says of a chunk. The index is one of these for each chunk, and zeros up to a
+/// What the index says of a chunk. The index has one such entry for each chunk, and zeros up to a
 /// whole block.
 pub mod index_entry {
     use super::{Field, field};
@@ -362,7 +370,7 @@ pub mod trailer {
         field("magic", MAGIC, 8, "`SlimSnEn`"),
         field("epoch", EPOCH, 8, "epoch in which it was written"),
         field("number", NUMBER, 8, "number of the snapshot"),
-        field("lsn", LSN, 8, "it holds what records up to here have done"),
+        field("lsn", LSN, 8, "it holds the effects of records up to here"),
         field("len_lbas", LEN_LBAS, 8, "its blocks, from header to trailer"),
         field("chunk_count", CHUNK_COUNT, 8, "chunks in it"),
         field("entry_count", ENTRY_COUNT, 8, "entries in them"),
@@ -396,7 +404,7 @@ pub mod batch {
     /// Every field, in order.
     pub const FIELDS: &[Field] = &[
         field("magic", MAGIC, 4, "`SlWB`"),
-        field("volume", VOLUME, 4, "low half of the volume id's low half"),
+        field("volume", VOLUME, 4, "lowest 32 bits of the volume id"),
         field("epoch", EPOCH, 8, "epoch in which it was written"),
         field("first_lsn", FIRST_LSN, 8, "where its first record starts"),
         field("open_checksum", OPEN_CHECKSUM, 8, "of the fields above: the open half"),
@@ -404,13 +412,13 @@ pub mod batch {
             "records_size",
             RECORDS_SIZE,
             4,
-            "bytes of its records; 0 in a buffer that only says how far all is durable",
+            "bytes of its records; 0 in a mapped buffer that only notes the durable LSN",
         ),
         field("kind", KIND, 4, "0 plain; 1, 2 first and second block of a tail pair"),
         field("durable_lsn", DURABLE_LSN, 8, "durable LSN known when it was submitted"),
         field("parent", PARENT, 8, "checksum of the batch before"),
         field("superblock_sequence", SUPERBLOCK_SEQUENCE, 8, "superblock in force"),
-        field("replication_offset", REPLICATION_OFFSET, 8, "zero (of its first record)"),
+        field("replication_offset", REPLICATION_OFFSET, 8, "zero; reserved for replication"),
         field("checksum", CHECKSUM, 8, "of the fields above and its records' checksums"),
     ];
 }
@@ -424,11 +432,11 @@ pub mod record {
     pub(crate) const CHECKSUM: usize = 0;
     pub(crate) const LENGTH: usize = 8;
     pub(crate) const DB: usize = 12;
-    /// In `length`: this is a record's first fragment.
+    /// The bit of `length` that marks a record's first fragment.
     pub(crate) const FIRST: u32 = 1 << 31;
-    /// In `length`: this is a record's last fragment.
+    /// The bit of `length` that marks a record's last fragment.
     pub(crate) const LAST: u32 = 1 << 30;
-    /// In `length`: the bits of the payload's size.
+    /// The bits of `length` that hold the payload's size.
     pub(crate) const LENGTH_MASK: u32 = (1 << 28) - 1;
 
     /// Every field, in order.

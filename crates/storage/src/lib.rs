@@ -1,4 +1,5 @@
-//! What is on the volume: superblock, areas, write-ahead log, recovery. Payloads are opaque bytes.
+//! The volume: its superblock, its areas, its write-ahead log, and their recovery. To this crate,
+//! payloads are opaque bytes.
 //!
 //! ```text
 //!            append            drive                 reap
@@ -10,9 +11,10 @@
 //!                     (which slot holds which segment, where the log starts, epoch, cut)
 //! ```
 //!
-//! The invariant: records acknowledged under the policy in force come back from [`recover`], as a
-//! prefix of those appended, in order, without gaps. Nothing here has a thread or reads a clock:
-//! devices and time are arguments.
+//! The invariant: [`recover`] brings back every acknowledged record that the `appendfsync` policy
+//! promises to keep. The records that come back are a prefix of the appended records, in order and
+//! without gaps. This crate starts no thread and reads no clock, because its callers pass devices
+//! and times as arguments.
 
 mod batch;
 mod checksum;

@@ -4,13 +4,13 @@ use std::fmt;
 
 /// Position in the logical stream of records, in bytes since the volume was formatted.
 ///
-/// A record's LSN is the position right behind its last byte: everything up to a record, and the
-/// record itself, is durable when the durable LSN is at least the record's. Zero is the empty log.
+/// A record's LSN is the position right after its last byte. If the durable LSN is at least a
+/// record's LSN, the record and everything before it are durable. Zero is the end of the empty log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lsn(pub u64);
 
 impl Lsn {
-    /// Bytes from `earlier` to here; zero when `earlier` is not earlier.
+    /// Bytes from `earlier` to this position; zero if `earlier` is not earlier.
     pub fn bytes_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }

@@ -5,10 +5,10 @@ use slimio_device::{Buffer, Device, OpenError, PlacementId};
 use crate::Pool;
 use crate::layout::SLOT_COUNT;
 
-/// A named part of a volume. Addresses inside an area are relative to it.
+/// A named part of a volume. Addresses inside an area are relative to the area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Area {
-    /// The four copies of the root of everything: two at the area's start, two at its end.
+    /// The four copies of the superblock, two at the area's start and two at its end.
     Superblock,
     /// The segments of the log.
     Wal,
@@ -31,7 +31,7 @@ impl SlotName {
     /// All of them, in order.
     pub const ALL: [Self; SLOT_COUNT] = [Self::A, Self::B, Self::C];
 
-    /// Counted from zero.
+    /// Its index, counted from zero.
     pub fn index(self) -> usize {
         self as usize
     }
@@ -53,13 +53,13 @@ impl Area {
 /// The lifetime of data: data that dies together should be placed together on the media.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lifetime {
-    /// The superblock: overwritten all the time.
+    /// The superblock, which is overwritten all the time.
     Superblock,
-    /// The log: its segments die one by one, behind a snapshot.
+    /// The log, whose segments die one by one when a snapshot makes them unnecessary.
     Wal,
     /// WAL-snapshots: one dies when the next is adopted.
     WalSnapshot,
-    /// On-demand snapshots: one dies when the next is adopted, which may be in weeks.
+    /// On-demand snapshots: one dies when the next is adopted, which may be weeks later.
     Snapshot,
 }
 
@@ -67,17 +67,18 @@ impl Lifetime {
     /// All of them, in order.
     pub const ALL: [Self; 4] = [Self::Superblock, Self::Wal, Self::WalSnapshot, Self::Snapshot];
 
-    /// Counted from zero.
+    /// Its index, counted from zero.
     pub fn index(self) -> usize {
         self as usize
     }
 
-    /// The number in its writes, which a medium turns into one of its device's placements.
+    /// The number that writes of this lifetime carry. A medium turns this number into a placement
+    /// of its device.
     pub(crate) fn placement(self) -> PlacementId {
         PlacementId(self as u16)
     }
 
-    /// The lifetime of a write with this number; that of the log for an unknown number.
+    /// The lifetime whose writes carry this number; [`Wal`](Self::Wal) if the number is unknown.
     pub fn of(placement: PlacementId) -> Self {
         Self::ALL.get(usize::from(placement.0)).copied().unwrap_or(Self::Wal)
     }
@@ -93,16 +94,18 @@ impl Lifetime {
     }
 }
 
-/// What is known of where a device puts writes.
+/// What is known about where a device puts writes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlacementReport {
-    /// Placements that the device has for writes; 0 where it does not tell them apart.
+    /// Number of placements that the device has for writes; 0 if the device has no data placement.
     pub placement_count: usize,
-    /// The device's placement for each [`Lifetime`], and the bytes that this process has sent there.
+    /// For each [`Lifetime`], its placement on the device, and the bytes that this process has sent
+    /// to that placement.
     pub lifetimes: [(PlacementId, u64); 4],
-    /// The device's own counters, whoever wrote to it; `None` where it reports none.
+    /// The device's own counters, which count everyone's writes; `None` if the device reports no
+    /// counters.
     pub counted: Option<DeviceCounts>,
-    /// Why it reports none; empty where it does.
+    /// Why the device reports no counters; empty if it reports them.
     pub why_not_counted: String,
 }
 
@@ -111,7 +114,7 @@ pub struct PlacementReport {
 pub struct DeviceCounts {
     /// Bytes written by hosts since the device was made.
     pub host_bytes: u128,
-    /// Bytes written to the media for it.
+    /// Bytes that the device wrote to its media for these host bytes.
     pub media_bytes: u128,
     /// Bytes of media erased.
     pub erased_bytes: u128,
@@ -122,8 +125,8 @@ pub struct DeviceCounts {
 }
 
 impl DeviceCounts {
-    /// Bytes written to the media for each byte written by hosts, since the volume was opened; 1
-    /// while nothing was written.
+    /// Bytes that the device wrote to its media for each byte that hosts wrote, since the volume
+    /// was opened; 1 as long as hosts have written nothing.
     pub fn waf(&self) -> f64 {
         let since = |now: u128, then: u128| now.saturating_sub(then) as f64;
         match since(self.host_bytes, self.host_bytes_at_open) {
@@ -133,81 +136,86 @@ impl DeviceCounts {
     }
 }
 
-/// Tells where a device puts writes. Never blocks: the device is asked elsewhere.
+/// Tells where a device puts writes. Never blocks. If a device does not answer at once, another
+/// thread asks it.
 pub trait PlacementMonitor: Send {
     /// What is known at present.
     fn report(&self) -> PlacementReport;
 }
 
-/// The medium of a volume: a directory of files, or one device cut in areas.
+/// The medium of a volume: a directory of files, or one device that is cut in areas.
 ///
-/// The owner of a medium holds its lock: two programs never have the same volume open.
+/// The owner of a medium holds its lock, so two programs never have the same volume open.
 pub trait Media {
-    /// The extent pool, on one device; `None` where each area is a file of its own. The pool
-    /// [makes](Pool::path) the paths to areas, and the superblock has its map.
+    /// The extent pool, if the medium is one device; `None` if each area is a file of its own. The
+    /// pool [makes](Pool::path) the paths to areas, and the superblock has the pool's map.
     fn pool(&self) -> Option<&Pool> {
         None
     }
 
-    /// Opens a path to all free extents, one after the other, by the superblock that was read.
-    /// `None` where areas are files.
+    /// Opens a path in which all free extents follow each other. The superblock that was read says
+    /// which extents are free. `None` if areas are files.
     ///
     /// # Errors
-    /// When it can't be opened.
+    /// If the path can't be opened.
     fn open_free(&mut self) -> Result<Option<Box<dyn Device + Send>>, OpenError> {
         Ok(None)
     }
 
-    /// What identifies the device, whatever its name is today; `None` for files, and if unknown.
+    /// What identifies the device even if its name has changed; `None` if areas are files or if the
+    /// identity is unknown.
     fn identity(&self) -> Option<String> {
         None
     }
 
-    /// Opens one more path to an area. Paths share nothing above the kernel. Nothing is written.
+    /// Opens one more path to an area. Paths share nothing above the kernel. Opening a path writes
+    /// nothing.
     ///
     /// # Errors
-    /// [`OpenError::Missing`] when the area does not exist; otherwise when it can't be opened.
+    /// [`OpenError::Missing`] if the area does not exist; another error if it can't be opened.
     fn open_path(&mut self, area: Area) -> Result<Box<dyn Device + Send>, OpenError>;
 
-    /// Makes a snapshot slot that is missing, empty. Durable when this returns.
+    /// Makes a missing snapshot slot. The new slot is empty, and is durable when this returns.
     ///
     /// # Errors
-    /// When there is no room, or nothing may be written.
+    /// If there is no room, or if nothing may be written.
     fn make_slot(&mut self, slot: SlotName) -> Result<(), OpenError>;
 
-    /// Makes the areas of a new volume: the superblock's with `super_lbas` blocks, the log's with
-    /// `wal_lbas` (it grows later, where it can), and the snapshot slots, which may be empty.
-    /// Durable when this returns.
+    /// Makes the areas of a new volume: the superblock's area with `super_lbas` blocks, the log's
+    /// area with `wal_lbas` blocks, and the snapshot slots, which may be empty. The log's area
+    /// grows later, if it can. The areas are durable when this returns.
     ///
     /// # Errors
-    /// When there is no room, or something is there that must not be overwritten.
+    /// If there is no room, or if the medium holds something that must not be overwritten.
     fn create(&mut self, super_lbas: u64, wal_lbas: u64) -> Result<(), OpenError>;
 
-    /// The log's buffers as the last process left them, each of `size` bytes, in order. Empty where
-    /// there are none, or where nothing can be mapped.
+    /// The log's buffers as the last process left them, each of `size` bytes, in order. Empty if
+    /// there are no buffers or if nothing can be mapped.
     ///
     /// # Errors
-    /// When they exist but can't be read: their records may have been acknowledged.
+    /// If the buffers exist but can't be read. They can't be ignored, because their records may
+    /// have been acknowledged.
     fn open_buffers(&mut self, size: usize) -> Result<Vec<Buffer>, OpenError>;
 
-    /// Makes `count` empty buffers of `size` bytes for the log; the contents of the old ones are
-    /// gone. Private memory where nothing can be mapped.
+    /// Makes `count` empty buffers of `size` bytes for the log, and drops the contents of the old
+    /// ones. If nothing can be mapped, the buffers are private memory.
     ///
     /// # Errors
-    /// When there is no room for them.
+    /// If there is no room for the buffers.
     fn make_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, OpenError>;
 
-    /// Whether bytes stored in these buffers outlive the process. [Opened](Self::open_buffers)
-    /// buffers are used again only where they do.
+    /// Whether bytes that are stored in these buffers outlive the process. If the bytes do not,
+    /// [opened](Self::open_buffers) buffers are not used again.
     fn buffers_outlive_process(&self) -> bool;
 
-    /// Whether blocks that were never written must be zeroed before the log uses them: in a file,
-    /// the first write to a block costs a commit of the file system's journal.
+    /// Whether blocks that were never written must be zeroed before the log uses them. In a file
+    /// they must be zeroed, because the first write to a block costs a commit of the file system's
+    /// journal.
     fn fresh_blocks_need_zeroing(&self) -> bool;
 
-    /// How the medium is reached now, and why not in a better way. [`Storage`] has the same from
-    /// before a path was opened; some paths may only have opened in a worse way. `None` where that
-    /// can't happen.
+    /// How the medium is reached now, and why it is not reached in a better way. [`Storage`] says
+    /// the same, but as it was before any path was opened. Since then, some paths may have fallen
+    /// back to a worse way. `None` if paths to this medium never fall back.
     fn io_path(&self) -> Option<(String, String)> {
         None
     }
@@ -217,17 +225,17 @@ pub trait Media {
 pub struct Storage {
     /// The medium.
     pub media: Box<dyn Media>,
-    /// Whether there is a volume; if not, one is to be made.
+    /// Whether the medium holds a volume. If it holds none, a volume is to be made.
     pub exists: bool,
-    /// Where it is, for people.
+    /// Where the volume is, as text for people.
     pub name: String,
-    /// Whether it is reached in the best of the ways asked for.
+    /// Whether the medium is reached in the best of the ways that were asked for.
     pub is_best: bool,
-    /// Where the device puts writes; `None` where there is nothing to tell.
+    /// Where the device puts writes; `None` if there is nothing to tell.
     pub placement: Option<Box<dyn PlacementMonitor>>,
-    /// How it is reached, for people.
+    /// How the medium is reached, as text for people.
     pub io_path: String,
-    /// Why not in a better way; empty when there is none.
+    /// Why the medium is not reached in a better way; empty if there is no better way.
     pub why_not_better: String,
 }
 

@@ -2,24 +2,27 @@
 
 use std::time::Duration;
 
-/// A flush begins when the oldest undurable record is this old, so that it begins well within the
-/// promised 500 ms even when the records must be written first.
+/// A flush begins when the oldest record that is not durable is this old. The documentation
+/// promises 500 ms. This age is well below that, because the records may have to be written before
+/// the flush can begin.
 pub const FLUSH_AFTER: Duration = Duration::from_millis(400);
 
-/// Under [`Policy::EverySec`], nothing new is acknowledged while an undurable record is this old.
+/// Under [`Policy::EverySec`], no more writes are acknowledged while a record that is not durable
+/// is this old.
 pub const ACKNOWLEDGE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Under [`Policy::No`], a batch that is not full is submitted at this age.
 pub const WRITE_AFTER: Duration = Duration::from_secs(1);
 
-/// `appendfsync`: what an acknowledged write has survived.
+/// The setting `appendfsync`, which says what an acknowledged write survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
-    /// Acknowledged when it, and all before it, is on stable media.
+    /// A write is acknowledged when it and all writes before it are on stable media.
     Always,
-    /// Acknowledged when it outlives the process; stable at most a second later.
+    /// A write is acknowledged when it outlives the process. It is stable at most a second later.
     EverySec,
-    /// Acknowledged when it outlives the process; stable whenever the device makes it so.
+    /// A write is acknowledged when it outlives the process. It is stable whenever the device makes
+    /// it stable.
     No,
 }
 
@@ -28,11 +31,12 @@ pub enum Policy {
 pub enum Room {
     /// Every write may run.
     Free,
-    /// Only deletes, flushes, expiry and eviction may run, to free memory; other writes fail.
+    /// Only what frees memory may run: deletes, flushes, expiry and eviction. Other writes fail.
     Scarce,
-    /// Only commands that empty the data set may run: the log can start behind them, from nothing.
+    /// Only commands that empty the data set may run, because after such a command the log can
+    /// start anew, without a snapshot.
     Last,
-    /// Nothing may be appended just now; room is being made, and the answer will change.
+    /// Nothing may be appended at present. Room is being made, so this state will pass.
     Wait,
     /// Nothing may be appended, and no more room can be made.
     Full,

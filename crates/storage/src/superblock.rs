@@ -1,8 +1,9 @@
 //! The root of everything: four copies, of which an update writes two.
 //!
 //! Two copies are at the head of the area and two at its end. An update with an even sequence
-//! writes copies 0 and 2, one with an odd sequence 1 and 3, one after the other, each durable. So
-//! whatever an interrupted update leaves, both copies of the superblock before it are intact.
+//! writes copies 0 and 2, and an update with an odd sequence writes copies 1 and 3. The first copy
+//! is durable before the second is written. So both copies of the previous superblock are intact,
+//! whatever an interrupted update leaves in the other two.
 
 use slimio_device::{Buffer, Device, DeviceError, LBA_SIZE, Lba, Op};
 use slimio_planted::is_planted;
@@ -16,35 +17,36 @@ use crate::unfinished::is_mark;
 use crate::{Error, ExtentMap, Lifetime, Lsn, Snapshots, identity, io};
 
 /// Random name of a volume, given when it is formatted. Everything on the volume is checksummed
-/// together with it, so data of another volume is never taken for its own.
+/// together with this name, so data of another volume is never taken for data of this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct VolumeId(pub u128);
 
-/// Where the log starts; nothing before is needed.
+/// Where the log starts. Nothing before this place is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct LogStart {
     /// Sequence of the segment that the first batch is in.
     pub segment: u64,
     /// Block of the segment where the first batch starts.
     pub lba: u64,
-    /// First LSN of that batch.
+    /// First LSN of the first batch.
     pub batch_lsn: Lsn,
-    /// Records up to here are not needed.
+    /// Records up to this LSN are not needed.
     pub lsn: Lsn,
-    /// Checksum of the batch before it.
+    /// Checksum of the batch before the first batch.
     pub parent: u64,
 }
 
-/// Where the log was cut by the last recovery: batches of older epochs behind it do not exist.
+/// Where the last recovery cut the log. Batches of older epochs after the cut count as if they did
+/// not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Cut {
-    /// Sequence of the segment where the log went on.
+    /// Sequence of the segment in which the log continued.
     pub segment: u64,
-    /// Block of the segment where the log went on.
+    /// Block of the segment at which the log continued.
     pub lba: u64,
-    /// LSN with which it went on.
+    /// LSN with which the log continued.
     pub lsn: Lsn,
-    /// Checksum of the last batch before.
+    /// Checksum of the last batch before the cut.
     pub parent: u64,
 }
 
@@ -57,16 +59,16 @@ pub struct VolumeGeometry {
     pub segment_lbas: u64,
     /// Blocks of the largest batch, and of each of the log's buffers.
     pub batch_lbas_max: u32,
-    /// Most slots that the log's area may have.
+    /// The largest number of slots that the log's area may have.
     pub wal_slots_max: u32,
 }
 
-/// The contents of a copy.
+/// The contents of a copy of the superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// Counts updates.
     pub sequence: u64,
-    /// Checksum of the superblock before.
+    /// Checksum of the superblock before this one.
     pub parent: u64,
     /// Name of the volume.
     pub volume_id: VolumeId,
@@ -74,21 +76,21 @@ pub struct Superblock {
     pub geometry: VolumeGeometry,
     /// Counts recoveries.
     pub epoch: u64,
-    /// The epoch whose mapped buffers count. It stays behind `epoch` until a recovery has brought
-    /// to the log what only these buffers hold.
+    /// The epoch whose mapped buffers count. It stays lower than `epoch` until a recovery has taken
+    /// the records that only these buffers hold, and has appended them to the log.
     pub buffers_epoch: u64,
     /// Where the log starts.
     pub start: LogStart,
-    /// Where the last recovery cut it.
+    /// Where the last recovery cut the log.
     pub cut: Cut,
-    /// Which snapshots there are, the root among them, and whether the log goes on.
+    /// Which snapshots the volume holds, which of them is the root, and whether the log has ended.
     pub snapshots: Snapshots,
     /// For each slot of the log's area, the sequence of the segment that it holds.
     pub wal_slots: Vec<Option<u64>>,
-    /// The extents of a device, each with its area; `None` where each area is a file.
+    /// The extents of a device, each with its area; `None` if each area is a file.
     pub extents: Option<ExtentMap>,
-    /// Identity of the device that the volume was last written on, whatever its name is; empty for
-    /// files, and where it is unknown.
+    /// Identity of the device that the volume was last written on. It does not depend on the
+    /// device's name. It is empty if areas are files or if the identity is unknown.
     pub identity: String,
 }
 
@@ -97,17 +99,17 @@ pub struct Superblock {
 pub enum SuperblockCopy {
     /// A superblock, with its checksum.
     Valid(Box<Superblock>, u64),
-    /// Never written.
+    /// All bytes are zero, as in a place that was never written.
     Empty,
     /// The mark of a volume that is being made.
     Unfinished,
-    /// Another program's format, or damage that looks like it.
+    /// A format version that this program does not read, or damage that looks like such a version.
     OtherVersion(u32),
-    /// Not a superblock.
+    /// Anything else that is not a valid superblock.
     Damaged {
         /// What is wrong with it.
         why: String,
-        /// Whether it starts as a superblock does.
+        /// Whether it starts with a superblock's magic.
         has_magic: bool,
     },
 }
@@ -246,16 +248,17 @@ impl Superblock {
         };
         superblock.geometry.check()?;
         if superblock.sequence == u64::MAX {
-            return Err("no other can follow it".into());
+            return Err("its sequence is the highest possible".into());
         }
-        // Bytes that this version does not know must be zero: encoding again gives the same bytes.
+        // Bytes that this version does not know must be zero. If they are zero, encoding the
+        // superblock again gives the same bytes.
         if superblock.encode().0 != bytes {
             return Err("it holds something that this version does not know".into());
         }
         Ok(superblock)
     }
 
-    /// The format version that it is written in.
+    /// The format version in which this superblock is written.
     pub(crate) fn version(&self) -> u32 {
         match self.extents {
             _ if self.snapshots.is_any_fuzzy() => layout::FORMAT_VERSION_FUZZY,
@@ -265,7 +268,7 @@ impl Superblock {
         }
     }
 
-    /// The segments that the log has, by sequence, each with its slot.
+    /// The segments of the log in the order of their sequences, each with its slot.
     pub(crate) fn segments(&self) -> Vec<(u64, u32)> {
         let mut segments: Vec<(u64, u32)> = (0..)
             .zip(&self.wal_slots)
@@ -275,7 +278,8 @@ impl Superblock {
         segments
     }
 
-    /// Lets the log start there: frees the segments before, and makes `change` to the snapshots.
+    /// Lets the log start at `start`, and applies `change` to the snapshots. The segments before
+    /// `start` become free.
     pub(crate) fn start_log_at(&mut self, start: LogStart, change: impl FnOnce(&mut Snapshots)) {
         self.start = start;
         for wal_slot in &mut self.wal_slots {
@@ -284,7 +288,8 @@ impl Superblock {
         change(&mut self.snapshots);
     }
 
-    /// Writes this superblock into both of its copies, one after the other, each durable.
+    /// Writes this superblock into both of its copies, one after the other. Each copy is durable
+    /// before the next is written.
     pub(crate) fn write(&self, device: &mut dyn Device) -> Result<(), DeviceError> {
         self.write_copies(device, self.copies())
     }
@@ -294,7 +299,8 @@ impl Superblock {
         if self.sequence.is_multiple_of(2) { [0, 2] } else { [1, 3] }
     }
 
-    /// Writes this superblock into the given copies, one after the other, each durable.
+    /// Writes this superblock into the given copies, one after the other. Each copy is durable
+    /// before the next is written.
     pub(crate) fn write_copies(
         &self,
         device: &mut dyn Device,
@@ -357,7 +363,7 @@ pub(crate) fn copy_lba(copy: usize, super_lbas: u64) -> Lba {
 /// Reads the places of all copies.
 ///
 /// # Errors
-/// When the area is too short to hold them.
+/// If the area is too short to hold the copies.
 pub(crate) fn read_copies(device: &mut dyn Device) -> Result<Vec<SuperblockCopy>, Error> {
     let super_lbas = device.geometry().lba_count;
     if super_lbas < layout::SUPERBLOCK_AREA_LBAS_MIN {
@@ -371,7 +377,7 @@ pub(crate) fn read_copies(device: &mut dyn Device) -> Result<Vec<SuperblockCopy>
         let buffer = Buffer::zeroed(SUPERBLOCK_COPY_LBAS as usize);
         match io::run(device, Op::Read { lba: copy_lba(copy, super_lbas), buffer }) {
             Ok(Some(buffer)) => Superblock::decode(&buffer),
-            Ok(None) => SuperblockCopy::damaged("the device kept the buffer", false),
+            Ok(None) => SuperblockCopy::damaged("the device did not return the buffer", false),
             Err(error) => SuperblockCopy::damaged(format!("it can't be read: {error}"), true),
         }
     });

@@ -1,9 +1,9 @@
 //! The mark of a volume that is being made.
 //!
-//! It is written where the superblock's first copy will be. It is there from before any old data is
-//! overwritten until the new superblock is in all its copies. So wherever the making of a volume is
-//! interrupted, the mark says that nothing in it counts: no server was ever told that it is a
-//! volume, and nothing was acknowledged on it.
+//! The mark is written where the superblock's first copy will be, before any old data is
+//! overwritten. It stays until the new superblock is in all its copies. So if the making of a
+//! volume is interrupted at any point, the mark says that nothing in the volume counts, because no
+//! server has opened the volume and nothing was acknowledged on it.
 
 use slimio_device::{Buffer, Device, DeviceError, Lba, Op};
 
@@ -12,7 +12,7 @@ use crate::layout::{self, put_u32, put_u64, u32_at, u64_at, unfinished as at};
 use crate::superblock::{SuperblockCopy, read_copies};
 use crate::{Error, Lifetime, io};
 
-/// Writes the mark. Durable when this returns; a torn mark does not count.
+/// Writes the mark, which is durable when this returns. A torn mark does not count.
 pub(crate) fn mark(superblock_path: &mut dyn Device) -> Result<(), DeviceError> {
     let mut buffer = Buffer::zeroed(1);
     buffer[at::MAGIC..at::MAGIC + 8].copy_from_slice(&layout::UNFINISHED_MAGIC);
@@ -31,18 +31,19 @@ pub(crate) fn is_mark(bytes: &[u8]) -> bool {
         && u64_at(bytes, at::CHECKSUM) == hash(&bytes[..at::CHECKSUM])
 }
 
-/// Whether the superblock's area is that of a volume whose making was begun and never finished, so
-/// that there is nothing to lose and it may be made anew. Nothing is written.
+/// Whether the superblock's area is that of a volume whose making was begun and never finished.
+/// Such a volume holds nothing to lose, and may be made anew. This writes nothing.
 ///
 /// # Errors
-/// When the area is too short to hold a superblock.
+/// If the area is too short to hold a superblock.
 pub fn is_unfinished(superblock_path: &mut dyn Device) -> Result<bool, Error> {
     Ok(is_unfinished_by(&read_copies(superblock_path)?))
 }
 
-/// The same, from copies that were read already.
+/// Like [`is_unfinished`], from copies that were read already.
 pub(crate) fn is_unfinished_by(copies: &[SuperblockCopy]) -> bool {
-    // The volume to be replaced counts as long as a copy of its superblock does.
+    // If a new volume is to replace an old one, the old volume counts as long as a copy of its
+    // superblock counts.
     let counts = |copy: &SuperblockCopy| {
         matches!(copy, SuperblockCopy::Valid(..) | SuperblockCopy::OtherVersion(_))
     };

@@ -23,7 +23,8 @@ impl Address {
         Self::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
     }
 
-    /// A blocking connection, as a bare descriptor; TCP without Nagle's delay.
+    /// Opens a blocking connection, as a bare descriptor. Nagle's delay is off for a TCP
+    /// connection.
     pub fn connect(&self) -> Result<OwnedFd> {
         let what = || format!("connecting to {self}");
         match self {
@@ -46,8 +47,8 @@ impl fmt::Display for Address {
     }
 }
 
-/// A port that was free a moment ago. Another process may take it first: whoever starts a server on
-/// it checks who answers there and picks again.
+/// A port that was free a moment ago. Another process may take the port first. So a caller that
+/// starts a server on the port must check who answers there, and pick another port if necessary.
 pub fn free_port() -> Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).doing("looking for a free port")?;
     Ok(listener.local_addr().doing("looking for a free port")?.port())

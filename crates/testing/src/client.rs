@@ -1,4 +1,5 @@
-//! A blocking connection for everything that is not measured: control, INFO, the ledger.
+//! A blocking connection for everything that is not measured: control, INFO, and the lab's ledger
+//! (a test that kills the server and looks for acknowledged writes that are missing).
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,7 +13,7 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Largest string or array accepted, in bytes or elements.
 const LENGTH_MAX: usize = 1 << 30;
 
-/// One reply, whole.
+/// One complete reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// `+…`.
@@ -36,10 +37,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects.
+    /// Connects to a server.
     pub fn connect(address: &Address) -> Result<Self> {
-        // The type only stands for a stream socket; reading, writing and timeouts are the same for
-        // Unix sockets.
+        // Any stream socket may be held as a `TcpStream`, because reading, writing and timeouts
+        // work the same on Unix sockets.
         let socket = TcpStream::from(address.connect()?);
         socket.set_read_timeout(Some(REPLY_TIMEOUT)).doing("setting a timeout")?;
         Ok(Self { reader: BufReader::with_capacity(64 * 1024, socket) })
@@ -53,7 +54,7 @@ impl Client {
         self.receive()
     }
 
-    /// As [`Client::call`]; an error reply is an error.
+    /// As [`Client::call`], but an error reply is returned as an error.
     pub fn expect(&mut self, words: &[&str]) -> Result<Reply> {
         let bytes: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
         match self.call(&bytes)? {

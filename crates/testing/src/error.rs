@@ -1,4 +1,4 @@
-//! What can go wrong with a server, told apart by what the caller can do about it.
+//! The errors of a server under test. They differ in what the caller can do about them.
 
 use std::fmt;
 use std::io;
@@ -13,9 +13,9 @@ pub enum ServerError {
         /// What the system said.
         source: io::Error,
     },
-    /// A server did not start, died, or did not stop; the text ends with what it said itself.
+    /// A server did not start, died, or did not stop; the text ends with the server's last output.
     Server(String),
-    /// A reply that its request cannot have.
+    /// An error reply, or a reply that the request cannot have.
     Reply(String),
 }
 
@@ -40,9 +40,9 @@ impl std::error::Error for ServerError {
     }
 }
 
-/// Names what was being done when the system refused.
+/// Adds to an I/O error the operation that failed.
 pub(crate) trait Doing<T> {
-    /// Turns an I/O error into one that says what was being done.
+    /// Turns an I/O error into an error that says what was being done.
     fn doing(self, what: impl Into<String>) -> Result<T>;
 }
 

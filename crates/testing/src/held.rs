@@ -1,6 +1,6 @@
-//! A volume on which the device of the log, or of the snapshots, can be held back: it reports no
-//! completion until it is let go. A simulated disk needs none of this: its faults hold single blocks,
-//! fail, or fill it up.
+//! A volume whose paths to the log, or to the snapshots, can be held. A held path reports no
+//! completion until it is released. Tests on a simulated disk need none of this, because the disk's
+//! faults can hold single blocks, fail operations, or fill the disk up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,19 +10,20 @@ use slimio_storage::{Area, Storage};
 
 use crate::media::wrapped;
 
-/// What completions pass while it is open. Clones are the same gate.
+/// A gate lets completions pass while it is open. All clones of a gate are the same gate.
 #[derive(Clone, Debug, Default)]
 pub struct Gate {
     is_shut: Arc<AtomicBool>,
 }
 
 impl Gate {
-    /// From now on nothing is reported.
+    /// Holds all completions from now on.
     pub fn shut(&self) {
         self.is_shut.store(true, Ordering::SeqCst);
     }
 
-    /// Lets go what was held. Nothing signals that a path may report again: it must be polled.
+    /// Releases all held completions. Nothing signals that a held path has something to report
+    /// again, so the path must be polled.
     pub fn open(&self) {
         self.is_shut.store(false, Ordering::SeqCst);
     }

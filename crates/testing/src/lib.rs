@@ -1,6 +1,6 @@
-//! What tests share: servers that they, examples and the laboratory start, stock ones to compare with and
-//! SlimIO's own; random commands; volumes that are held back. No part of what serves: a crate that does
-//! has this as a dev-dependency at most.
+//! What tests, examples and the lab share: servers to start (stock ones and SlimIO's), random
+//! commands, and volumes whose completions can be held. This crate is no part of the server, so the
+//! server's crates may have it only as a dev-dependency.
 
 pub mod address;
 pub mod client;

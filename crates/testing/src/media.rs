@@ -1,4 +1,4 @@
-//! A volume with something in front of its paths.
+//! A volume with a layer over each of its paths.
 
 use slimio_device::{Buffer, Device, OpenError};
 use slimio_storage::{Area, Media, Pool, SlotName};
@@ -6,7 +6,7 @@ use slimio_storage::{Area, Media, Pool, SlotName};
 /// A path to an area.
 pub type Path = Box<dyn Device + Send>;
 
-/// A medium whose paths are what `wrap` makes of them; nothing else is changed.
+/// Passes every path of a medium through `wrap`. Everything else in the medium stays unchanged.
 pub fn wrapped(
     media: Box<dyn Media>,
     wrap: impl FnMut(Area, Path) -> Path + 'static,

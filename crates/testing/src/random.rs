@@ -1,20 +1,21 @@
-//! Random data commands, for tests of what they leave: in memory, in the log, in snapshots, on a stock
-//! server. Tests that draw requests of their own shrink them, take them from the command table, or
-//! know by a value who wrote it.
+//! Random data commands, for tests that compare their effects: in memory, in the log, in snapshots,
+//! on a stock server. Some tests draw their own requests instead, because they shrink the requests,
+//! take them from the command table, or must know from a value who wrote it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fastrand::Rng;
 
-/// One of these words.
+/// A random one of these words.
 pub fn pick<'a, T: ?Sized>(rng: &mut Rng, from: &[&'a T]) -> &'a T {
     from[rng.usize(..from.len())]
 }
 
-/// The seed of a test: from the environment, to repeat a run, or else from the clock.
+/// The seed of a test. If a run is to be repeated, the seed comes from the environment. Otherwise,
+/// it comes from the clock.
 ///
 /// # Panics
-/// When what is in the environment is no number.
+/// When `SLIMIO_SEED` is no number.
 pub fn seed() -> u64 {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
     let set = std::env::var("SLIMIO_SEED");
@@ -26,32 +27,45 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// The data commands; one that is named more than once is drawn as often.
+/// The data commands. A name that is listed several times is drawn more often.
 const COMMANDS: &str = "\
-    append copy dbsize decr decrby del exists expire expireat expiretime flushall flushdb \
+    append copy dbsize decr decrby del dump exists expire expireat expiretime flushall flushdb \
     get getdel getex getrange getset hdel hdel hexists hget hgetall hincrby hincrbyfloat \
     hkeys hlen hmget hmset hrandfield hscan hset hset hset hset hsetnx hstrlen hvals incr \
     incrby incrbyfloat keys mget move mset msetnx persist pexpire pexpireat pexpiretime \
-    psetex pttl randomkey rename renamenx scan set set set set setex setnx setrange strlen \
-    substr swapdb touch ttl type unlink";
+    psetex pttl randomkey rename renamenx restore restore sadd sadd sadd sadd sadd scan scard sdiff \
+    sdiffstore set set set set setex setnx setrange sinter sintercard sinterstore sismember \
+    smembers smismember smove smove spop spop srandmember srem srem sscan strlen substr sunion \
+    sunionstore swapdb touch ttl type unlink";
 
-/// Random data commands on few keys, with arguments that are often right.
+/// Replies of `DUMP`, as Redis 7.0 writes them: for a string, an integer, a packed hash, and a hash
+/// that is not packed. The last reply is for a string again, but its checksum is wrong.
+const DUMPS: &[&[u8]] = &[
+    b"\0\x04text\x0a\0\x7c\xf3\x26\x6d\xca\xb5\xa5\x31",
+    b"\0\xc0\x7b\x0a\0\x48\xe2\x53\xe1\0\x7a\x67\xb9",
+    b"\x10\x14\x14\0\0\0\x04\0\x81f\x02\x81v\x02\x81g\x02\x8212\x03\xff\x0a\0\x66\x2c\x88\xc3\xcf\xb6\x13\xd5",
+    b"\x04\x02\x01f\x011\x01g\x01v\x0a\0\x62\xb6\xdb\x7b\xac\x84\x0b\x38",
+    b"\0\x04text\x0a\0\x7c\xf3\x26\x6d\xca\xb5\xa5\x30",
+];
+
+/// Random data commands on few keys, with arguments that are often valid.
 #[derive(Clone, Debug)]
 pub struct Generator {
-    /// The source of all of them. A test may draw from it, too: one seed is the whole run.
+    /// The source of all randomness. If a test also draws from this source, one seed repeats the
+    /// whole run.
     pub rng: Rng,
     /// Base of all dates, in milliseconds.
     pub now_ms: i64,
-    /// Longest time to live, in milliseconds; if it is large, no two drawn ones coincide.
+    /// Longest time to live, in milliseconds. If this is large, drawn times hardly ever coincide.
     pub ttl_ms_max: usize,
-    /// Names of commands; one that is there more than once is drawn as often.
+    /// Names of commands. A name that is listed several times is drawn more often.
     pub names: Vec<&'static str>,
-    /// The keys that are used, except where an odd one or an odd argument takes a key's place.
+    /// The keys. Now and then, a command gets an odd word in place of a key or another argument.
     pub keys: Vec<Vec<u8>>,
 }
 
 impl Generator {
-    /// Every data command, on ten keys.
+    /// A generator of every data command, on ten keys.
     pub fn new(seed: u64, ttl_ms_max: usize) -> Self {
         let keys = (0..10).map(|n| format!("k{n}").into_bytes()).collect();
         let names = COMMANDS.split(' ').collect();
@@ -86,14 +100,13 @@ impl Generator {
         words
     }
 
-    /// Kinds of the arguments, a letter each.
+    /// The kinds of the arguments, with a letter for each.
     fn shape(&mut self, name: &str) -> Vec<u8> {
         let mut shape = match name {
             "append" | "getset" | "set" | "setnx" => b"kv".to_vec(),
             "decr" | "expiretime" | "get" | "getdel" | "incr" | "persist" | "pexpiretime"
-            | "pttl" | "strlen" | "ttl" | "type" | "hgetall" | "hkeys" | "hlen" | "hvals" => {
-                b"k".to_vec()
-            }
+            | "dump" | "pttl" | "strlen" | "ttl" | "type" | "hgetall" | "hkeys" | "hlen"
+            | "hvals" | "scard" | "smembers" | "spop" | "srandmember" => b"k".to_vec(),
             "decrby" | "incrby" => b"kn".to_vec(),
             "incrbyfloat" => b"kf".to_vec(),
             "del" | "exists" | "mget" | "touch" | "unlink" => vec![b'k'; 1 + self.rng.usize(..4)],
@@ -109,13 +122,33 @@ impl Generator {
             "hincrby" => b"khn".to_vec(),
             "hincrbyfloat" => b"khf".to_vec(),
             "hrandfield" => b"kq".to_vec(),
-            "hscan" => b"k0".to_vec(),
+            "hscan" | "sscan" => b"k0".to_vec(),
+            "sadd" if self.rng.usize(..8) == 0 => [b"k".to_vec(), b"m".repeat(200)].concat(),
+            "sadd" | "srem" | "smismember" => {
+                [b"k".to_vec(), b"m".repeat(1 + self.rng.usize(..4))].concat()
+            }
+            "sismember" => b"km".to_vec(),
+            "smove" => b"kkm".to_vec(),
+            "sinter" | "sunion" | "sdiff" => vec![b'k'; 1 + self.rng.usize(..3)],
+            "sinterstore" | "sunionstore" | "sdiffstore" => vec![b'k'; 2 + self.rng.usize(..3)],
+            "sintercard" => match self.rng.usize(..3) {
+                0 => b"1k".to_vec(),
+                1 => b"2kk".to_vec(),
+                _ => b"2kkLc".to_vec(),
+            },
             "keys" => b"p".to_vec(),
             "move" => b"kd".to_vec(),
             "mset" | "msetnx" => b"kv".repeat(1 + self.rng.usize(..3)),
             "psetex" => b"ktv".to_vec(),
             "setex" => b"ksv".to_vec(),
             "rename" | "renamenx" | "copy" => b"kk".to_vec(),
+            "restore" => {
+                if self.rng.usize(..3) == 0 {
+                    b"ktz".to_vec()
+                } else {
+                    b"k0z".to_vec()
+                }
+            }
             "scan" => b"0".to_vec(),
             "setrange" => b"kov".to_vec(),
             "swapdb" => b"dd".to_vec(),
@@ -126,8 +159,10 @@ impl Generator {
             "getex" => &[b"P", b"As", b"Bt", b"CS", b"DT"],
             "expire" | "pexpire" | "expireat" | "pexpireat" => &[b"N", b"X", b">", b"<"],
             "copy" => &[b"R", b"Ed"],
+            "restore" => &[b"R"],
             "scan" => &[b"Mp", b"#c", b"Yy"],
-            "hscan" => &[b"Mp", b"#c"],
+            "hscan" | "sscan" => &[b"Mp", b"#c"],
+            "spop" | "srandmember" => &[b"q"],
             "hrandfield" => &[b"W"],
             "flushall" | "flushdb" => &[b"a", b"b"],
             _ => &[],
@@ -142,57 +177,60 @@ impl Generator {
     }
 
     fn word(&mut self, kind: u8) -> Vec<u8> {
-        let text = match kind {
-            b'k' => return self.key(),
-            b'v' => return self.value(),
-            b'h' => return self.field(),
-            b'n' => return self.number(),
-            b'f' => return self.float(),
-            b's' => {
-                let ms = self.ttl_ms();
-                (if ms > 0 { ms / 1000 + 1 } else { ms }).to_string()
-            }
-            b't' => self.ttl_ms().to_string(),
-            b'S' => ((self.now_ms + self.ttl_ms()) / 1000).to_string(),
-            b'T' => (self.now_ms + self.ttl_ms()).to_string(),
-            b'r' => (self.rng.usize(..30) as i64 - 15).to_string(),
-            b'o' => {
-                pick(&mut self.rng, &["0", "1", "5", "100", "70000", "-1", "536870912"]).to_string()
-            }
-            b'd' => self.rng.usize(..3).to_string(),
-            b'c' => pick(&mut self.rng, &["1", "3", "10", "1000", "0", "-1"]).to_string(),
-            b'p' => {
-                pick(&mut self.rng, &["*", "k*", "k[0-4]", "k?", "[^k]*", "**", "\\k1"]).to_owned()
-            }
-            b'q' => pick(&mut self.rng, &["0", "1", "3", "-1", "-4", "200", "-200"]).to_owned(),
-            b'y' => pick(&mut self.rng, &["string", "STRING", "hash", "list", "nosuch"]).to_owned(),
-            b'0' => "0".to_owned(),
-            option => {
-                let name = match option {
-                    b'N' => "NX",
-                    b'X' => "XX",
-                    b'G' => "GET",
-                    b'K' => "KEEPTTL",
-                    b'P' => "PERSIST",
-                    b'A' => "EX",
-                    b'B' => "PX",
-                    b'C' => "EXAT",
-                    b'D' => "PXAT",
-                    b'>' => "GT",
-                    b'<' => "LT",
-                    b'R' => "REPLACE",
-                    b'E' => "DB",
-                    b'M' => "MATCH",
-                    b'#' => "COUNT",
-                    b'Y' => "TYPE",
-                    b'W' => "WITHVALUES",
-                    b'a' => "ASYNC",
-                    b'b' => "SYNC",
-                    other => panic!("no word for {other}"),
-                };
-                return self.spelling(name);
-            }
-        };
+        let text =
+            match kind {
+                b'k' => return self.key(),
+                b'v' => return self.value(),
+                b'h' => return self.field(),
+                b'm' => return self.member(),
+                b'n' => return self.number(),
+                b'z' => return pick(&mut self.rng, DUMPS).to_vec(),
+                b'f' => return self.float(),
+                b's' => {
+                    let ms = self.ttl_ms();
+                    (if ms > 0 { ms / 1000 + 1 } else { ms }).to_string()
+                }
+                b't' => self.ttl_ms().to_string(),
+                b'S' => ((self.now_ms + self.ttl_ms()) / 1000).to_string(),
+                b'T' => (self.now_ms + self.ttl_ms()).to_string(),
+                b'r' => (self.rng.usize(..30) as i64 - 15).to_string(),
+                b'o' => pick(&mut self.rng, &["0", "1", "5", "100", "70000", "-1", "536870912"])
+                    .to_string(),
+                b'd' => self.rng.usize(..3).to_string(),
+                b'c' => pick(&mut self.rng, &["1", "3", "10", "1000", "0", "-1"]).to_string(),
+                b'p' => pick(&mut self.rng, &["*", "k*", "k[0-4]", "k?", "[^k]*", "**", "\\k1"])
+                    .to_owned(),
+                b'q' => pick(&mut self.rng, &["0", "1", "3", "-1", "-4", "200", "-200"]).to_owned(),
+                b'y' => pick(&mut self.rng, &["string", "STRING", "hash", "set", "list", "nosuch"])
+                    .to_owned(),
+                b'0' | b'1' | b'2' => char::from(kind).to_string(),
+                option => {
+                    let name = match option {
+                        b'N' => "NX",
+                        b'X' => "XX",
+                        b'G' => "GET",
+                        b'K' => "KEEPTTL",
+                        b'P' => "PERSIST",
+                        b'A' => "EX",
+                        b'B' => "PX",
+                        b'C' => "EXAT",
+                        b'D' => "PXAT",
+                        b'>' => "GT",
+                        b'<' => "LT",
+                        b'R' => "REPLACE",
+                        b'E' => "DB",
+                        b'M' => "MATCH",
+                        b'#' => "COUNT",
+                        b'Y' => "TYPE",
+                        b'W' => "WITHVALUES",
+                        b'L' => "LIMIT",
+                        b'a' => "ASYNC",
+                        b'b' => "SYNC",
+                        other => panic!("no word for {other}"),
+                    };
+                    return self.spelling(name);
+                }
+            };
         text.into_bytes()
     }
 
@@ -213,12 +251,24 @@ impl Generator {
         }
     }
 
-    /// Mostly one of a few names that recur, and some that make the hash a large one.
+    /// Mostly one of eight names that recur; less often one of 300 names, which make the hash
+    /// large.
     fn field(&mut self) -> Vec<u8> {
         match self.rng.usize(..60) {
             0 => self.value(),
             1..=20 => format!("field {}", self.rng.usize(..300)).into_bytes(),
             _ => format!("f{}", self.rng.usize(..8)).into_bytes(),
+        }
+    }
+
+    /// Mostly an integer, often of a few that recur. So sets of integers are frequent, and some of
+    /// them become large.
+    fn member(&mut self) -> Vec<u8> {
+        match self.rng.usize(..40) {
+            0 => self.value(),
+            1 => format!("member {}", self.rng.usize(..300)).into_bytes(),
+            2..=10 => self.rng.usize(..1000).to_string().into_bytes(),
+            _ => (self.rng.usize(..10) as i64 - 2).to_string().into_bytes(),
         }
     }
 

@@ -12,7 +12,7 @@ use crate::error::Result;
 /// Bytes received at once.
 const CHUNK_SIZE: usize = 16_384;
 
-/// A connection that gives replies as they came.
+/// A connection that returns each reply as the bytes that were received.
 #[derive(Debug)]
 pub struct RawConnection {
     stream: TcpStream,
@@ -20,19 +20,18 @@ pub struct RawConnection {
 }
 
 impl RawConnection {
-    /// Connects.
+    /// Connects to a server.
     ///
     /// # Errors
     /// When nobody listens.
     pub fn connect(address: &Address) -> Result<Self> {
-        // The type only stands for a stream socket.
+        // Any stream socket may be held as a `TcpStream`.
         Ok(Self { stream: TcpStream::from(address.connect()?), buffer: Vec::new() })
     }
 
     /// Sends a request, and returns its reply.
     ///
-    /// # Panics
-    /// When the connection ends, or what comes is no reply.
+    /// # Panics When the connection ends, or when the received bytes are no reply.
     pub fn run<T: AsRef<[u8]>>(&mut self, words: &[T]) -> Vec<u8> {
         self.run_all(&[words]).swap_remove(0)
     }

@@ -17,7 +17,7 @@ use crate::error::{Doing, Result, ServerError};
 const READY_MAX: Duration = Duration::from_secs(600);
 /// How long a server may take to stop before it is killed.
 const STOP_MAX: Duration = Duration::from_secs(60);
-/// Time between two looks at a server that starts or stops.
+/// Time between two checks of a server that starts or stops.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 const PORT_TRIES_MAX: usize = 8;
 /// Lines of a server's log that an error quotes.
@@ -41,7 +41,7 @@ impl fmt::Display for ServerKind {
     }
 }
 
-/// `appendfsync`, or no log at all.
+/// The value of `appendfsync`, or no log at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Policy {
     /// `appendfsync always`.
@@ -94,13 +94,13 @@ impl fmt::Display for Policy {
 /// How to start a server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Its kind.
+    /// The server's kind.
     pub kind: ServerKind,
-    /// Its program.
+    /// The server's program.
     pub program: PathBuf,
-    /// Directory of its own, made when missing; data and log output lie here.
+    /// The server's directory, for its data and log output; made if it is missing.
     pub directory: PathBuf,
-    /// Durability.
+    /// When the server makes writes durable.
     pub policy: Policy,
     /// Further flags, verbatim.
     pub extra: Vec<String>,
@@ -132,7 +132,7 @@ impl ServerConfig {
                 command.arg("--dir").arg(&data);
             }
         }
-        // No snapshots and no log rewrites but those that are asked for.
+        // With these flags, there are snapshots and log rewrites only when a test asks for them.
         command.args(["--save", "", "--auto-aof-rewrite-percentage", "0"]);
         command.args(&self.extra);
         Ok(command)
@@ -163,7 +163,7 @@ impl Server {
         Err(ServerError::Server(format!("no port stayed free in {PORT_TRIES_MAX} tries")))
     }
 
-    /// `None` when another process took the port first.
+    /// Starts a server on `port`; `None` if another process took the port first.
     fn start_on(config: &ServerConfig, port: u16) -> Result<Option<Self>> {
         let directory = &config.directory;
         fs::create_dir_all(directory).doing(format!("making {}", directory.display()))?;
@@ -207,12 +207,12 @@ impl Server {
         matches!(reply, Ok(Reply::Status(text)) if text == "PONG")
     }
 
-    /// Where it listens.
+    /// Where the server listens.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// How it was started.
+    /// How the server was started.
     pub fn config(&self) -> &ServerConfig {
         &self.config
     }
@@ -232,7 +232,8 @@ impl Server {
         Client::connect(&self.address)
     }
 
-    /// Stops it in good order: SHUTDOWN NOSAVE, and SIGTERM when that is not understood.
+    /// Stops the server in good order, by SHUTDOWN NOSAVE. If the server does not understand this
+    /// command, SIGTERM is sent.
     pub fn stop(mut self) -> Result<()> {
         // A server that obeys closes the connection instead of replying.
         let obeyed = self
@@ -245,7 +246,7 @@ impl Server {
         self.wait()
     }
 
-    /// Stops it with SIGTERM.
+    /// Stops the server with SIGTERM.
     pub fn terminate(mut self) -> Result<()> {
         self.signal(Signal::TERM)?;
         self.wait()
@@ -263,7 +264,7 @@ impl Server {
         Ok(())
     }
 
-    /// Kills it with SIGKILL and waits until it is gone.
+    /// Kills the server with SIGKILL and waits until it is gone.
     pub fn kill(mut self) -> Result<()> {
         self.child.kill().doing("killing the server")?;
         self.child.wait().doing("waiting for the killed server").map(|_| ())
@@ -284,14 +285,14 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Both fail only when it is gone already.
+        // Both calls fail only if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A command that the kernel kills when this process dies, however it dies, where `setpriv` is
-/// there to ask for it.
+/// A command for `program`. When our own process dies, however it dies, the kernel kills the
+/// process of the command. If `setpriv` is not installed, the kernel does not do so.
 fn bound_to_our_life(program: &Path) -> Command {
     const SETPRIV: &str = "/usr/bin/setpriv";
     if !Path::new(SETPRIV).exists() {

@@ -1,4 +1,4 @@
-//! A stock server for a test.
+//! A stock server (`redis-server`) for a test.
 
 use std::io::{self, Write as _};
 
@@ -6,14 +6,14 @@ use tempfile::TempDir;
 
 use crate::server::{Policy, ServerConfig, ServerKind, find_program};
 
-/// A stock server that is not started yet, without a log, in a folder that removes itself; `flags` are
-/// given to it besides. If none is installed, says loudly that something is skipped.
+/// The configuration of a stock server without a log, with further `flags`, in a temporary folder.
+/// If no stock server is installed, prints that something is skipped.
 ///
 /// # Panics
 /// When no folder can be made.
 pub fn stock(flags: &[&str]) -> Option<(TempDir, ServerConfig)> {
     let Some(program) = find_program("redis-server") else {
-        // Not `eprintln!`: the output of a passing test is swallowed. If this fails, so would that.
+        // This is not `eprintln!`, because the output of `eprintln!` is hidden if the test passes.
         let text = b"SKIPPED: redis-server is not installed, so nothing was compared with it\n";
         let _: io::Result<()> = io::stderr().write_all(text);
         return None;

@@ -1,10 +1,11 @@
-//! Measures how fast snapshots are written and read: over blocks that were only reserved, and over
-//! blocks that were written before. Then measures how registered buffers and polling change speed
-//! and processor time.
+//! Measures how fast snapshots are written and read. Each is written once over blocks that were
+//! only reserved, and once over blocks that were written before. A second part measures how
+//! registered buffers and polling change the speed and the processor time.
 //!
 //! `cargo run --release --package slimio-volume --example snapshot_speed -- PLACE [MiB [poll]]`
 //!
-//! PLACE is a directory, or a device, whose contents are lost. `poll` leaves out the first part.
+//! PLACE is a directory or a device. A device's contents are lost. With `poll`, the first part is
+//! left out.
 
 #![expect(clippy::print_stdout, reason = "it prints what it has measured")]
 
@@ -38,7 +39,7 @@ fn main() {
     compare_paths(&volume, mib).expect("the volume can be used");
 }
 
-/// Takes nothing: the volume is empty.
+/// Does nothing with what is recovered, because the volume is empty.
 struct Nothing;
 
 impl RecoverSink for Nothing {
@@ -51,7 +52,8 @@ impl RecoverSink for Nothing {
     }
 }
 
-/// Makes an empty volume. It would take remains of an earlier volume of the same id for its own.
+/// Makes an empty volume. Its id must be new. If an earlier volume in this place had the same id,
+/// the remains of that volume would count as data of the new one.
 fn open(place: &Path, options: PathOptions, volume_id: VolumeId) -> Result<Storage, Error> {
     let mut storage = slimio_volume::open(place, options, true, u64::MAX)?;
     let layout = FormatOptions {
@@ -108,7 +110,8 @@ fn compare_paths(place: &Path, mib: usize) -> Result<(), Error> {
                 let (io_path, why_not) = storage.media.io_path().unwrap_or_default();
                 println!("{}: {io_path}; {why_not}", name(options_now));
             }
-            // Not measured: the first time, blocks are only reserved.
+            // The first snapshot is not measured, because it is written over blocks that were only
+            // reserved.
             write(&mut volume, &payload(), mib, WriterOptions::default())?;
             let before = processor_time();
             let (whole, _) = write(&mut volume, &payload(), mib, WriterOptions::default())?;
@@ -162,7 +165,8 @@ fn measure(place: &Path, mib: usize) -> Result<(), Error> {
     read(&mut volume, &payload, mib)
 }
 
-/// Writes a snapshot and gives it up; returns how long the whole and how long its end took.
+/// Writes a snapshot, but does not adopt it. Returns how long the whole writing took, and how long
+/// its last step took.
 fn write(
     volume: &mut Volume,
     payload: &[u8],

@@ -1,8 +1,10 @@
-//! A volume that another process has open, read beside it.
+//! Reads a volume while another process has the volume open.
 //!
-//! Only the superblock is read, whose copies tell whether they are whole, and snapshot slots, which
-//! that process must have promised to leave alone meanwhile. No lock is taken and nothing is
-//! written. Files are read through the kernel's cache; a block device past it, as it is written.
+//! Only the superblock and snapshot slots are read. The other process may be writing the
+//! superblock, but each copy of the superblock tells whether it is whole. A slot may be read only
+//! while the other process has promised not to change it. No lock is taken and nothing is written.
+//! Files are read through the kernel's cache. A block device is read with direct I/O, because the
+//! other process writes it with direct I/O.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek as _, SeekFrom};
@@ -24,11 +26,11 @@ use crate::block;
 /// Longest transfer, in blocks.
 const TRANSFER_LBAS_MAX: u32 = (1 << 20) / LBA_SIZE as u32;
 
-/// Opens the volume at a path, a directory or a block device, for reading beside the process that
-/// has it.
+/// Opens a volume that another process has open, for reading only. The path is that of a directory
+/// or a block device.
 ///
 /// # Errors
-/// When there is no volume there, or no block device that could hold one.
+/// When the path is neither a directory nor a device, or the device can't hold a volume.
 pub fn open_beside(path: &Path) -> Result<Box<dyn Media>, OpenError> {
     let (path, place) = if path.is_dir() {
         (path.to_path_buf(), Place::Directory)
@@ -38,20 +40,19 @@ pub fn open_beside(path: &Path) -> Result<Box<dyn Media>, OpenError> {
         let place = Place::BlockDevice(block::pool(&path, file.lba_count, u64::MAX)?);
         (path, place)
     } else {
-        let why =
-            "beside the server that has it, only a directory or a device can be read: stop the \
-                   server, and export then"
-                .into();
+        let why = "while a server has it open, only a directory or a device can be read; stop the \
+                   server before the export"
+            .into();
         return Err(OpenError::Unsuitable { path: path.to_path_buf(), why });
     };
     Ok(Box::new(Beside { path, place }))
 }
 
-/// What the areas are parts of.
+/// Where the areas are.
 enum Place {
-    /// Each is a file in it.
+    /// Each area is a file in the directory.
     Directory,
-    /// Each is made of its extents.
+    /// Each area is made of extents of the device.
     BlockDevice(Pool),
 }
 
@@ -62,7 +63,7 @@ struct Beside {
 
 impl Beside {
     fn refuse<T>(&self) -> Result<T, OpenError> {
-        let why = "another process has it: only snapshots are read beside it".into();
+        let why = "another process has it open, so only its snapshots can be read".into();
         Err(OpenError::Unsuitable { path: self.path.clone(), why })
     }
 }
@@ -126,7 +127,8 @@ impl ReadOnly {
         let open = || -> io::Result<Self> {
             let flags = flags.bits().cast_signed();
             let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-            // A block device's metadata has no size.
+            // The size is found by seeking, because the metadata of a block device does not have
+            // it.
             let size = file.seek(SeekFrom::End(0))?;
             Ok(Self { file, lba_count: size / LBA_SIZE as u64, done: Vec::new() })
         };
@@ -141,7 +143,7 @@ impl ReadOnly {
     }
 }
 
-/// The kernel's error when a file is open for reading only.
+/// The kernel's error (`EBADF`) for a write to a file that is open for reading only.
 const NOT_FOR_WRITING: DeviceError = DeviceError::Io { errno: 9 };
 
 impl Device for ReadOnly {

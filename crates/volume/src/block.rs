@@ -1,12 +1,13 @@
-//! A volume on a device: one linear space, most of it cut in extents.
+//! A volume on a device. The device is one linear space, and most of this space is cut into
+//! extents.
 //!
 //! ```text
 //! | superblock: first half | buffers of the log | extent | extent | ... | superblock: second half |
 //! 0                        1 MiB                65 MiB
 //! ```
 //!
-//! The superblock says whether an extent is a piece of the log or of a snapshot slot: no area has a
-//! share of its own.
+//! The superblock says for each extent whether it is a piece of the log or a piece of a snapshot
+//! slot. No area has a fixed share of the extents.
 
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
@@ -24,13 +25,13 @@ use crate::traced::Tape;
 /// Size of the place for the log's buffers, in blocks.
 const BUFFERS_LBAS: u64 = (64 << 20) / LBA_SIZE as u64;
 
-/// Where they begin.
+/// Where the log's buffers begin, in blocks.
 const BUFFERS_START: u64 = (1 << 20) / LBA_SIZE as u64;
 
-/// Where the first extent begins.
+/// Where the first extent begins, in blocks.
 const EXTENTS_START: u64 = BUFFERS_START + BUFFERS_LBAS;
 
-/// Fewest blocks of an extent: 1 MiB.
+/// The smallest size of an extent, in blocks (1 MiB).
 const EXTENT_LBAS_MIN: u64 = (1 << 20) / LBA_SIZE as u64;
 
 /// Whether a path names a device: a block device, or an NVMe generic one.
@@ -39,11 +40,12 @@ pub(crate) fn is_device(path: &Path) -> bool {
     is_block || is_character_device(path)
 }
 
-/// Makes a volume of a device that is ours alone. If `trace` names a file, its writes,
-/// deallocations and flushes are recorded there.
+/// Opens the volume on a device that only this process has open. The device may also hold nothing.
+/// If `trace` names a file, the device's writes, deallocations and flushes are recorded in that
+/// file.
 ///
 /// # Errors
-/// When it is too small, holds something else, or can't be read or recorded.
+/// When the device is too small, holds something other than a volume, or can't be read or recorded.
 pub(crate) fn make_volume(
     path: &Path,
     mut device: Box<dyn WholeDevice>,
@@ -58,7 +60,7 @@ pub(crate) fn make_volume(
             why: format!("it holds {what}"),
         });
     }
-    // How it is reached is known for certain once a path was opened.
+    // How the device is reached is certain only after a path to it was opened.
     let start = device.open_path()?;
     let exists = contents != Contents::Nothing
         && is_unfinished(&mut *pool.path(Area::Superblock, start)) != Ok(true);
@@ -81,7 +83,7 @@ pub(crate) fn make_volume(
     })
 }
 
-/// How a device is reached, and why not in a better way.
+/// How a device is reached, and the reason if it is not reached in the best way.
 fn describe_io(device: &dyn WholeDevice, placements: &Placements) -> (String, String) {
     let notes = device.notes().into_iter().chain(placements.note());
     let recorded = if placements.are_recorded() { ", recorded" } else { "" };
@@ -98,7 +100,8 @@ pub(crate) fn pool(path: &Path, lba_count: u64, wal_size_max: u64) -> Result<Poo
 struct BlockMedia {
     device: Box<dyn WholeDevice>,
     placements: Placements,
-    /// The trace of operations and of the lifetimes of writes, if they are recorded.
+    /// If operations are recorded, the trace that they are recorded in, each write with its
+    /// lifetime.
     tape: Option<Arc<Tape>>,
     outlives_process: bool,
     pool: Pool,
@@ -124,7 +127,8 @@ impl Media for BlockMedia {
             Area::Superblock | Area::Wal => self.device.open_path()?,
         };
         let path = self.recorded(path);
-        // Above the extents: a snapshot's beginning is known by its place in the area.
+        // The layer of placements lies above the extents, because it recognises a snapshot's
+        // beginning by the address within the area.
         let placements = self.placements.of_path(area);
         Ok(Box::new(Layered::new(placements, self.pool.path(area, path))))
     }
@@ -143,7 +147,7 @@ impl Media for BlockMedia {
     }
 
     fn make_slot(&mut self, _: SlotName) -> Result<(), OpenError> {
-        // It is a part of the device, which has no parts missing.
+        // A slot is a part of the device, so it can't be missing.
         Ok(())
     }
 

@@ -15,20 +15,20 @@ use crate::unfinished::{Found, LOCKS, NEW_BUFFERS, look};
 /// The file with the log's buffers.
 pub(crate) const BUFFERS: &str = "buffers";
 
-/// In a file's mode, what others than its owner may do.
+/// The bits of a file's mode that give rights to its group and to others.
 const OTHERS: u32 = 0o077;
 
 /// Opens the volume in a directory.
 ///
 /// # Errors
-/// Why it can't be taken.
+/// The reason why it can't be opened.
 pub(crate) fn open(
     path: &Path,
     options: PathOptions,
     create: bool,
     wal_size_max: u64,
 ) -> Result<Storage, OpenError> {
-    // Nothing is left behind in a directory that is somebody else's.
+    // The directory is checked before anything is made, so that a refused directory stays as it is.
     check_directory(path)?;
     let mut directory = if create {
         Directory::open_or_create(path, options)?
@@ -72,7 +72,7 @@ fn check_directory(path: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Does not let a path's file grow beyond a limit.
+/// A layer over a path that does not let the path's file grow beyond a limit.
 struct Limit {
     lbas_max: u64,
 }
@@ -94,23 +94,26 @@ impl Layer for Limit {
 /// A directory with a file for each area.
 struct DirectoryMedia {
     directory: Directory,
-    /// What was in it when it was opened.
+    /// What was found of a volume when the directory was opened.
     found: Found,
     outlives_process: bool,
-    /// Why the log's buffers are in private memory, once they are.
+    /// If the log's buffers are in private memory, why they are.
     not_mapped: Option<String>,
     wal_size_max: u64,
 }
 
 impl DirectoryMedia {
-    /// Removes what an unfinished first start has left, so that every file is made from its
-    /// beginning: nobody knows which lengths and names would outlive power loss.
+    /// Removes what an unfinished first start has left, so that every file is made anew. These
+    /// remains can't be used, because nobody knows which of the files' lengths and names would
+    /// survive a power cut.
     fn clear_unfinished(&mut self) -> Result<(), OpenError> {
         if self.found == Found::Volume {
             return Ok(());
         }
-        // It may have been killed when the directory's name was not durable, or when the contents
-        // of the superblock's file were not: its mark, and zeros over what was to be replaced.
+        // The unfinished start may have been killed before the directory's name was durable, so the
+        // name is flushed here. The superblock's file is flushed too, because the start may have
+        // been killed before the contents of this file were durable. The file has the mark of an
+        // unfinished volume, and zeros over a volume that was to be replaced.
         if !is_planted("own-name-unflushed") {
             self.directory.flush_own_name()?;
         }
@@ -119,8 +122,9 @@ impl DirectoryMedia {
         }
         let slots = SlotName::ALL.map(|slot| Area::Snapshot(slot).name());
         let others = slots.into_iter().chain([NEW_BUFFERS, BUFFERS, Area::Wal.name()]);
-        // The superblock's file goes last: without it, the others are taken for a volume's. A
-        // marked one stays: the mark is only made when the file is durable.
+        // The superblock's file is removed last, because the other files without it would count as
+        // a damaged volume. A superblock with the mark is not removed, because its file was durable
+        // before the mark was made.
         let superblock = (self.found == Found::Empty).then_some(Area::Superblock.name());
         let mut names: Vec<_> = others.chain(superblock).collect();
         if is_planted("superblock-cleared-first") {
@@ -134,8 +138,8 @@ impl DirectoryMedia {
         Ok(())
     }
 
-    /// Takes the buffers' file from other users: earlier versions made it readable to whoever could
-    /// enter the directory.
+    /// Denies other users access to the buffers' file, because earlier versions made the file
+    /// readable to everybody who could enter the directory.
     fn narrow_buffers(&self) {
         let path = self.directory.file_path(BUFFERS);
         let narrow = || {
@@ -149,8 +153,8 @@ impl DirectoryMedia {
         let narrowed: std::io::Result<()> = narrow();
         if let Err(error) = narrowed {
             log::warn!(
-                "others may read {}, which holds what clients write, and that cannot be changed \
-                 ({error}): take it from them, or the directory",
+                "other users may read {}, which holds what clients write, and its mode cannot be \
+                 changed ({error}); deny them the file, or the directory",
                 path.display()
             );
         }
@@ -175,8 +179,9 @@ impl DirectoryMedia {
         size: usize,
     ) -> Result<Vec<Buffer>, OpenError> {
         log::warn!("the log's buffers are in private memory: {why}");
-        // An empty file tells the next start that nothing is missing. If it can't be written, the
-        // old buffers are of an epoch that no longer counts.
+        // An empty file tells the next start that no buffers are missing. If there is no space to
+        // write the empty file, the old file does no harm, because its buffers are of an epoch that
+        // no longer counts.
         match self.directory.create_mapped(BUFFERS, 0) {
             Err(OpenError::NoSpace { .. }) | Ok(_) => {}
             Err(error) => return Err(error),
@@ -207,7 +212,8 @@ impl Media for DirectoryMedia {
 
     fn create(&mut self, super_lbas: u64, wal_lbas: u64) -> Result<(), OpenError> {
         self.clear_unfinished()?;
-        // The superblock's file comes first: without it, what is there is no volume.
+        // The superblock's file is made first, because the other files without it would count as a
+        // damaged volume.
         let slots = SlotName::ALL.map(|slot| (Area::Snapshot(slot), 0));
         let areas = [(Area::Superblock, super_lbas), (Area::Wal, wal_lbas)];
         for (area, lbas) in areas.into_iter().chain(slots) {
@@ -215,7 +221,7 @@ impl Media for DirectoryMedia {
                 self.directory.create_file(area.name(), lbas)?;
             }
         }
-        // From here on, its absence means a loss.
+        // From here on, if the buffers' file is missing, records were lost.
         if !self.directory.has_file(BUFFERS) {
             self.directory.create_mapped(BUFFERS, 0)?;
         }
@@ -233,7 +239,7 @@ impl Media for DirectoryMedia {
             });
         }
         file.check_readable(&self.directory.file_path(BUFFERS))?;
-        // Their contents can be read; whether they are mapped for writing again is another matter.
+        // Although the buffers can be read, it may be impossible to map the file for writing again.
         self.outlives_process = self.directory.why_not_mapped(BUFFERS).is_none();
         Ok(file.buffers(size))
     }
@@ -247,9 +253,10 @@ impl Media for DirectoryMedia {
                 self.outlives_process = true;
                 Ok(file.buffers(size))
             }
-            // A full file system is no reason not to start.
+            // The server starts even on a full file system, with buffers in private memory.
             Err(error) => {
-                // If there is no memory either, this error is the one to report.
+                // If there is no memory either, the error of the buffers' file is the one to
+                // report.
                 self.private_buffers(error.to_string(), count, size).map_err(|_| error)
             }
         }
@@ -276,7 +283,8 @@ mod tests {
 
     use super::*;
 
-    /// A flush shows in that the file is opened for it.
+    /// Whatever an unfinished first start left must be durable before the first file is removed.
+    /// The test sees each flush with inotify, because a flush opens the file first.
     #[test]
     fn what_was_left_is_durable_before_anything_of_it_goes() {
         let above = tempfile::tempdir().expect("a directory");

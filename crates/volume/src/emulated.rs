@@ -10,10 +10,11 @@ pub(crate) fn spec(path: &Path) -> Option<&str> {
     path.to_str()?.strip_prefix(PREFIX)
 }
 
-/// Takes the drive that `spec` names, in real time; one that is missing is made if `create`.
+/// Opens the drive that `spec` names. It runs in real time. If `create` is set, a missing drive is
+/// made.
 ///
 /// # Errors
-/// Why it can't be taken.
+/// The reason why it can't be opened.
 pub(crate) fn open(
     path: &Path,
     spec: &str,

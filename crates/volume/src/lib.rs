@@ -1,8 +1,8 @@
-//! The concrete volumes: a directory of files, a device, or an emulated SSD, made into what storage
-//! works on.
+//! The concrete volumes: a directory of files, a device, or an emulated SSD, opened as a
+//! [`Storage`].
 //!
-//! Everything else takes a volume's medium as a `&mut dyn Media`, and a path as a
-//! `&mut dyn Device`: only binaries, and tests in their place, use this crate.
+//! All other crates take a volume's medium as a `&mut dyn Media`, and a path as a `&mut dyn
+//! Device`. Only binaries use this crate, and tests that do the work of a binary.
 
 mod beside;
 mod block;
@@ -22,9 +22,9 @@ use std::path::Path;
 use slimio_device::{OpenError, PathOptions, WholeDevice, open_whole};
 use slimio_storage::Storage;
 
-/// Opens the volume at `path`, which is this process's alone until the result is dropped. A missing
-/// directory or file of an emulated SSD (`emulated:…`) is made if `create`. Anything there that is
-/// no volume is refused.
+/// Opens the volume at `path`, which no other process can open until the result is dropped. If
+/// `create` is set, a missing directory, or the missing file of an emulated SSD (`emulated:…`), is
+/// made. If `path` holds anything other than a volume, opening is refused.
 ///
 /// The log's area does not grow beyond `wal_size_max` bytes.
 ///
@@ -46,8 +46,8 @@ pub fn open(
     }
 }
 
-/// Refuses the name of a missing device: a directory made in its place would be in memory, and lost
-/// with the machine.
+/// Refuses the name of a missing device in `/dev`, because a directory made in its place would be
+/// in memory, and lost when the machine stops.
 fn check_no_device(path: &Path) -> Result<(), OpenError> {
     let full = std::path::absolute(path).unwrap_or_default();
     let mut above = full.ancestors().skip(1);
@@ -58,8 +58,8 @@ fn check_no_device(path: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Opens the volume on any device that is this process's alone. A device that holds something else
-/// is refused. `path` is its name.
+/// Opens the volume on any device that only this process has open. A device that holds something
+/// other than a volume is refused. `path` is the device's name.
 ///
 /// # Errors
 /// As [`open`].
@@ -71,11 +71,11 @@ pub fn open_on(
     block::make_volume(path, device, wal_size_max, None)
 }
 
-/// As [`open`], of a device. Its writes, deallocations and flushes are recorded in a new file at
-/// `trace`, each write with its lifetime as the stream.
+/// As [`open`], but only for a device. The device's writes, deallocations and flushes are recorded
+/// in a new file at `trace`, each write with its lifetime as the stream.
 ///
 /// # Errors
-/// Why it can't be taken, or recorded.
+/// The reason why it can't be opened, or why it can't be recorded.
 pub fn open_traced(
     path: &Path,
     options: PathOptions,

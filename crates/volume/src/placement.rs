@@ -10,21 +10,26 @@ use slimio_device::{FdpAccount, FdpStatistics, Layer, Lba, Op, PlacementId, Whol
 use slimio_planted::is_planted;
 use slimio_storage::{Area, DeviceCounts, Lifetime, PlacementMonitor, PlacementReport};
 
-/// How often the device is asked for its counters: one admin command each time.
+/// Time between two requests for the device's counters, each of which takes one admin command.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 
-/// A handle whose reclaim unit has less than one part in this many left gets a fresh unit before a
-/// snapshot begins: next to nothing stays empty, and no unit holds the end of one snapshot and a
-/// little of the next. With more left, the empty space would cost more than the mixing.
+/// Before a snapshot begins, its handle gets a fresh reclaim unit if the handle's current unit is
+/// nearly full: less than one part in this many of it is empty. Then almost nothing stays empty,
+/// and no unit holds the end of one snapshot together with a little of the next. If more of the
+/// unit is empty, the handle keeps the unit, because the lost space would cost more than a unit
+/// with parts of two snapshots.
 const FRESH_UNIT_BELOW: u64 = 64;
 
 const LIFETIMES: usize = Lifetime::ALL.len();
 
-/// The placement of each lifetime, by its index. With fewer placements than lifetimes, the
-/// lifetimes that die soonest after one another share: the log and WAL-snapshots first, then these
-/// and the superblock; on-demand snapshots, which may live for weeks, are the last to share.
+/// The placement of each lifetime, by the lifetime's index. If there are fewer placements than
+/// lifetimes, lifetimes share a placement if their data dies at about the same time. With three
+/// placements, the log and WAL-snapshots share one. With two, the superblock shares it with them.
+/// On-demand snapshots, which may live for weeks, share a placement only if the device has just
+/// one.
 ///
-/// The first placement is where a device puts writes that name none: nothing long-lived goes there.
+/// No long-lived data gets the first placement if there are several, because a device also uses the
+/// first one for writes that name no placement.
 fn assign(placements: &[PlacementId]) -> [PlacementId; LIFETIMES] {
     let [superblock, wal, wal_snapshot, snapshot] = match placements.len() {
         0 => return [PlacementId::default(); LIFETIMES],
@@ -36,20 +41,20 @@ fn assign(placements: &[PlacementId]) -> [PlacementId; LIFETIMES] {
     [superblock, wal, wal_snapshot, snapshot].map(|index: usize| placements[index])
 }
 
-/// The index of the placement that each lifetime gets on a device with this many, in the order of
-/// [`Lifetime::ALL`].
+/// The index of the placement that each lifetime gets on a device with this many placements, in the
+/// order of [`Lifetime::ALL`].
 pub fn placements_of_lifetimes(placement_count: u16) -> [u16; LIFETIMES] {
     let placements: Vec<PlacementId> = (0..placement_count).map(PlacementId).collect();
     assign(&placements).map(|id| id.0)
 }
 
-/// Whether a reclaim unit has so little left that a snapshot had better begin in a fresh one.
+/// Whether a reclaim unit has so little room left that a snapshot should begin in a fresh unit.
 fn is_nearly_full(blocks_left: u64, unit_blocks: u64) -> bool {
     blocks_left < unit_blocks / FRESH_UNIT_BELOW
 }
 
-/// Which lifetimes share a placement on a device with this many, as a sentence without a full stop;
-/// empty when none does.
+/// Which lifetimes share a placement on a device with this many placements, as a sentence without a
+/// full stop; empty if no lifetime shares one.
 pub fn sharing(placement_count: usize) -> &'static str {
     match placement_count {
         1 => "the device has a single placement, which all lifetimes share",
@@ -67,9 +72,11 @@ pub(crate) struct Placements {
     sent: Arc<[AtomicU64; LIFETIMES]>,
     /// Whether the path leads to a snapshot slot.
     is_snapshot: bool,
-    /// Whether the path below is recorded: it takes lifetimes, and names placements itself.
+    /// Whether the path below is a recorder. Writes to a recorder name lifetimes, and the recorder
+    /// replaces these with placements.
     is_recorded: bool,
-    /// Asked on a snapshot's own thread, when one begins.
+    /// The device's FDP account, which is asked when a snapshot begins, on the snapshot's own
+    /// thread.
     account: Option<Arc<dyn FdpAccount>>,
 }
 
@@ -86,8 +93,8 @@ impl Placements {
         }
     }
 
-    /// Begins a snapshot in a fresh reclaim unit if that costs next to nothing. It does no harm if
-    /// that fails.
+    /// Begins a snapshot in a fresh reclaim unit if that costs almost nothing. A failure does no
+    /// harm.
     fn begin_snapshot(&self, lifetime: usize) {
         let id = self.ids[lifetime];
         let is_shared = self.ids.iter().filter(|other| **other == id).count() > 1;
@@ -112,12 +119,13 @@ impl Placements {
         Self { is_snapshot: matches!(area, Area::Snapshot(_)), ..self.clone() }
     }
 
-    /// Leaves it to the path below to name placements.
+    /// These placements, for paths over a recorder. Writes to a recorder name lifetimes, and the
+    /// recorder replaces these with placements.
     pub(crate) fn of_recorded(self) -> Self {
         Self { is_recorded: true, ..self }
     }
 
-    /// Whether they are [recorded](Self::of_recorded).
+    /// Whether these placements are [for recorded paths](Self::of_recorded).
     pub(crate) fn are_recorded(&self) -> bool {
         self.is_recorded
     }
@@ -149,23 +157,24 @@ impl Layer for Placements {
     }
 }
 
-/// Asks a device for its counters: on a thread of its own, or, if they are at hand, for each
-/// report.
+/// Asks a device for its counters. If the counters are kept in this process, the monitor reads them
+/// for each report. Otherwise a thread asks the device once every `ASK_EVERY`.
 pub(crate) struct Monitor {
     placements: Placements,
     counted: Arc<Mutex<Counted>>,
-    /// The account, if its counters are at hand, and their values when the volume was opened.
+    /// If the counters are kept in this process, the device's account, and the counters' values
+    /// when the volume was opened.
     at_hand: Option<(Box<dyn FdpAccount>, FdpStatistics)>,
     /// Dropped to end the thread.
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// The device's counters as last read, or why they can't be.
+/// The counters that were last read from the device, or why they can't be read.
 type Counted = Result<DeviceCounts, String>;
 
 impl Monitor {
-    /// `None` where the device neither tells placements apart nor says what it has counted.
+    /// `None` if the device has neither placements nor counters.
     pub(crate) fn new(device: &dyn WholeDevice, placements: &Placements) -> Option<Self> {
         let account = device.fdp();
         if placements.count == 0 && account.is_none() {
@@ -188,7 +197,8 @@ impl Monitor {
             return Some(monitor);
         }
         let (end, ended) = channel();
-        // A process that may not ask now may not later.
+        // If the process has no permission to read the counters now, it will have none later
+        // either, so no thread is started.
         let thread = at_open.ok().and_then(|at_open| {
             let counted = counted.clone();
             let ask = move || {
@@ -252,7 +262,7 @@ impl Drop for Monitor {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(thread) = self.thread.take() {
-            // It can only have ended early by a panic, which has been reported where it happened.
+            // The thread can have ended early only by a panic, which was reported when it happened.
             drop(thread.join());
         }
     }
@@ -265,7 +275,7 @@ mod tests {
     use super::*;
 
     fn placements(count: u16) -> Vec<PlacementId> {
-        // As a device with two reclaim groups names them.
+        // Placement ids like those of a device with two reclaim groups.
         (0..count).map(|index| PlacementId(0x8000 | index)).collect()
     }
 

@@ -1,9 +1,9 @@
 //! The trace of a device: its writes, deallocations and flushes, with the lifetime of each write.
 //!
-//! An operation is recorded before it is submitted: whatever reaches the device through a path is
-//! in the trace. The kernel writes the log's mapped buffers without a path, so they are not. The
-//! trace ends when the volume is closed; if it can't be written, it is given up, loudly, and the
-//! volume goes on.
+//! An operation is recorded before it is submitted, so whatever reaches the device through a path
+//! is in the trace. The kernel writes the log's mapped buffers without a path, so these writes are
+//! not in the trace. The trace ends when the volume is closed. If it can't be written, recording
+//! stops with an error message, but the volume keeps working.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -18,7 +18,8 @@ use slimio_storage::Lifetime;
 /// Names of the streams, in the trace's header.
 const STREAMS: &str = "superblock, log, WAL-snapshots, on-demand snapshots";
 
-/// Records the operations of one path. Writes come in with lifetimes, and go on with placements.
+/// Records the operations of one path. Writes arrive with lifetimes, and are passed on with
+/// placements.
 struct Recorder {
     /// The device's placement for each lifetime.
     below: [PlacementId; Lifetime::ALL.len()],
@@ -49,14 +50,14 @@ impl Layer for Recorder {
     }
 }
 
-/// The trace of all paths, which ends with the last of them.
+/// The trace of all paths, which ends when the last of these paths ends.
 pub(crate) struct Tape(trace::Tape);
 
 impl Tape {
     /// Begins the trace of a device of `device_bytes` in a new file.
     ///
     /// # Errors
-    /// When there is a file already, or none can be made.
+    /// When the file exists already, or can't be made.
     pub(crate) fn new(path: &Path, device_bytes: u64) -> Result<Arc<Self>, OpenError> {
         let header = TraceHeader { device_bytes, about: vec![("streams".into(), STREAMS.into())] };
         let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
@@ -65,7 +66,7 @@ impl Tape {
                 path: path.to_path_buf(),
                 why: match error.kind() {
                     io::ErrorKind::AlreadyExists => {
-                        "a trace goes to a new file, and there is one of this name".into()
+                        "a trace needs a new file, but a file of this name exists".into()
                     }
                     _ => format!("no trace can be written there: {error}"),
                 },
@@ -74,8 +75,8 @@ impl Tape {
         Ok(Arc::new(Self(tape)))
     }
 
-    /// A path whose writes name lifetimes, over a path to the device, which has the placement
-    /// `below` for each of them.
+    /// Puts a recording path, whose writes name lifetimes, over a path to the device. `below` has
+    /// the device's placement for each lifetime.
     pub(crate) fn over(
         self: &Arc<Self>,
         path: Box<dyn Device + Send>,
@@ -85,7 +86,7 @@ impl Tape {
     }
 
     fn record(&self, event: &TraceEvent) {
-        // If it was given up before, that was reported then.
+        // If recording stopped earlier, that was reported then.
         if let Err(error @ TapeError::Failed(_)) = self.0.record(event) {
             give_up(&error);
         }
@@ -101,7 +102,7 @@ impl Drop for Tape {
 }
 
 fn give_up(error: &TapeError) {
-    log::error!("the volume is recorded no further, and its trace has no end: {error}");
+    log::error!("recording of the volume has stopped, and its trace is incomplete: {error}");
 }
 
 #[cfg(test)]
@@ -119,7 +120,7 @@ mod tests {
         let path = directory.path().join("letters");
         std::fs::write(&path, "dear").unwrap();
         let refused = Tape::new(&path, 1 << 20).map(drop).unwrap_err().to_string();
-        assert!(refused.ends_with("and there is one of this name"), "{refused}");
+        assert!(refused.ends_with("but a file of this name exists"), "{refused}");
         assert_eq!(std::fs::read(&path).unwrap(), b"dear");
         let refused = Tape::new(&path.join("below"), 1 << 20).map(drop).unwrap_err().to_string();
         assert!(refused.contains("no trace can be written there: "), "{refused}");

@@ -1,10 +1,11 @@
 //! What an unfinished first start leaves in a directory.
 //!
 //! A first start makes file after file, each durable before the next, and only then begins to write
-//! the superblock. Until then, a directory has only files that hold nothing, of any length, and
-//! perhaps not all of them. After that, its superblock has the
-//! [mark](slimio_storage::is_unfinished) of a volume that is being made. In both cases the next
-//! start continues. Anything else may be a volume, and is never overwritten.
+//! the superblock. If it is interrupted before that write, the directory has some or all of the
+//! files, of any length, and all of them hold nothing. If it is interrupted later, the superblock
+//! has the [mark](slimio_storage::is_unfinished) of a volume that is being made. In both cases the
+//! next start continues to make the volume. Anything else may be a volume, and is never
+//! overwritten.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -16,7 +17,8 @@ use slimio_storage::{Area, SlotName, is_unfinished};
 
 use crate::directory::BUFFERS;
 
-/// Files that say nothing about whether there is a volume: they are made before one is looked for.
+/// Files that say nothing about whether there is a volume, because they are made before the server
+/// looks for a volume.
 pub(crate) const LOCKS: [&str; 2] = [LOCK_FILE_NAME, CLAIM_FILE_NAME];
 
 /// The buffers' file while it is being made.
@@ -50,13 +52,14 @@ pub(crate) fn look(directory: &mut Directory) -> Result<Found, OpenError> {
     if holds_nothing(directory)? && !is_planted("unfinished-unseen") {
         return Ok(Found::Empty);
     }
-    // Errors are for recovery to report.
+    // Errors are ignored here, because recovery reports them.
     let mut path = directory.open_path(superblock).ok();
     let is_marked = path.as_mut().is_some_and(|path| is_unfinished(&mut **path) == Ok(true));
     Ok(if is_marked { Found::Marked } else { Found::Volume })
 }
 
-/// Whether there are only files that the first steps of making a volume leave, all without content.
+/// Whether the directory has only files that the first steps of making a volume leave, and none of
+/// these files has content.
 ///
 /// A buffers' file that has buffers, or a slot that holds anything, belongs to a volume that was
 /// complete once.

@@ -10,7 +10,7 @@ use slimio_storage::{Area, ExtentMap, Inspection, SnapshotKind, Storage};
 pub const OWNERS: [&str; 5] =
     ["superblock", "log", "WAL-snapshot", "on-demand snapshot", "nobody's any more"];
 
-/// A block in no area, or in a snapshot slot that holds no snapshot.
+/// The owner of a block that is in no area, or in a snapshot slot that holds no snapshot.
 const NOBODY: usize = 4;
 
 /// Contents of a reclaim unit, in pages.
@@ -18,18 +18,19 @@ const NOBODY: usize = 4;
 pub struct Unit {
     /// Free, open or filled.
     pub state: UnitState,
-    /// How many it has.
+    /// Pages of the unit.
     pub pages: u32,
-    /// How many are written.
+    /// Pages that are written.
     pub written: u32,
     /// Valid pages of each of [`OWNERS`].
     pub valid: [u32; OWNERS.len()],
 }
 
-/// Opens the volume on an existing emulated SSD, with a view into the drive. `path` is its name.
+/// Opens the volume on an existing emulated SSD, together with a [`DriveWatch`] of the drive.
+/// `path` is the drive's name.
 ///
 /// # Errors
-/// Why it can't be taken.
+/// The reason why it can't be opened.
 pub fn open_watched(
     path: &Path,
     options: DriveOptions,
@@ -93,7 +94,7 @@ fn owner(lba: u64, found: &Inspection) -> usize {
     }
 }
 
-/// The area of a block. A block in no extent is the superblock's.
+/// The area of a block. A block that is in no extent belongs to the superblock.
 fn area(extents: &ExtentMap, lba: u64) -> Option<Area> {
     let extent = lba.checked_sub(extents.first_lba).map(|behind| behind / extents.extent_lbas);
     let owner = extent.and_then(|extent| extents.owners.get(extent as usize));

@@ -1,4 +1,5 @@
-//! The areas of a block device: each is a device that keeps the contract, and none reaches another.
+//! Each area of a block device is itself a device that keeps the contract of devices, and no area
+//! reaches into another.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::fs::File;
@@ -18,7 +19,8 @@ struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// `None`, with a message, where they can't be made: without root, or in most containers.
+    /// Prints a message and returns `None` if loop devices can't be made, for example without root
+    /// or in most containers.
     fn new(size: u64) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
         let backing = directory.path().join("backing");
@@ -75,7 +77,8 @@ const AREAS: [Area; 5] = [
 /// Blocks of an extent of a small device.
 const EXTENT_LBAS: u64 = 256;
 
-/// If the machine restarts without the drive, nothing is served in its place.
+/// If the machine restarts without the drive, the server must not make a directory under the
+/// drive's name and serve an empty data set.
 #[test]
 fn a_device_that_is_not_there_is_no_directory_to_be_made() {
     for name in
@@ -118,7 +121,8 @@ fn areas_keep_the_contract_and_do_not_overlap() {
         for lba in 0..lbas {
             assert_eq!(run(&mut **path, write(lba, 1, index as u8 + 1)).result, Ok(()), "{lba}");
         }
-        // One block behind the end, and two across it, are another area's or nobody's.
+        // One block after the area's end, and two blocks across the end. The blocks after the end
+        // belong to another area or to nobody, so these writes must be refused.
         for op in [write(lbas, 1, 99), write(lbas - 1, 2, 99), write(u64::MAX, 1, 99)] {
             assert_eq!(run(&mut **path, op).result, Err(DeviceError::OutOfRange), "{index}");
         }
@@ -148,7 +152,8 @@ fn a_slot_takes_what_another_has_given_back() {
         slimio_volume::open(&device.path, PathOptions::default(), true, u64::MAX).unwrap();
     let mut path = |slot| storage.media.open_path(Area::Snapshot(slot)).unwrap();
     let (mut a, mut b) = (path(SlotName::A), path(SlotName::B));
-    // 65 MiB are before the extents, and half of the superblock is behind: 14 are left.
+    // There are 65 MiB before the extents and half of the superblock after them, which leaves room
+    // for 14 extents.
     a.grow(14 * EXTENT_LBAS).unwrap();
     assert_eq!(b.grow(1), Err(DeviceError::NoSpace));
     a.shrink(3 * EXTENT_LBAS + 1).unwrap();

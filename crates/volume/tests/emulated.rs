@@ -52,8 +52,9 @@ fn each_lifetime_goes_through_a_handle_of_its_own() {
     assert_eq!(recovered.len(), 21, "a snapshot and the log behind it");
 }
 
-/// The writes of each lifetime are recorded, and replayed on a drive whose reclaim units are as
-/// small as what a lifetime may share.
+/// The writes of each lifetime are recorded, and replayed on a drive. No reclaim unit may hold data
+/// of two lifetimes. The reclaim units are as small as an extent, because an extent is the smallest
+/// space that changes its lifetime.
 #[test]
 fn every_lifetime_has_addresses_and_reclaim_units_of_its_own() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -83,7 +84,8 @@ fn every_lifetime_has_addresses_and_reclaim_units_of_its_own() {
     assert!(matches!(without, Err(NotSeparate::Mixed { .. })), "{without:?}");
 }
 
-/// Three placements for four lifetimes: in the trace the lifetimes stay apart.
+/// The drive has three placements for four lifetimes. Nevertheless, the trace must tell the
+/// lifetimes apart.
 #[test]
 fn a_recorded_drive_has_the_placements_that_it_has_anyway() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -108,7 +110,7 @@ fn a_recorded_drive_has_the_placements_that_it_has_anyway() {
     }
     assert_eq!(recorded, sent);
     let refused = open().map(drop).expect_err("that trace is kept").to_string();
-    assert!(refused.contains("there is one of this name"), "{refused}");
+    assert!(refused.contains("a file of this name exists"), "{refused}");
 }
 
 #[test]
@@ -170,14 +172,14 @@ fn a_drive_that_can_not_be_is_refused_with_a_sentence() {
         let opened = slimio_volume::open(Path::new(spec), PathOptions::default(), create, u64::MAX);
         opened.map(drop).expect_err("it can't be used").to_string()
     };
-    assert!(refused("emulated:", true).contains("a drive has a size or a file"));
+    assert!(refused("emulated:", true).contains("a drive needs a size or a file"));
     assert!(refused("emulated:96M,ru=7M", true).contains("not whole reclaim units"));
     assert!(refused("emulated:32M,ru=1M,fdp=off", true).contains("blocks, fewer than"));
     let missing = refused("emulated:/no/such/file,size=96M", false);
     assert!(missing.contains("/no/such/file"), "{missing}");
 }
 
-/// A volume on a drive in virtual time. It has few extents, so one is needed again as soon as it is
+/// A volume on a drive in virtual time. It has few extents, so each is used again as soon as it is
 /// free.
 fn on_small_drive(options: &str) -> Storage {
     let options = format!("size={SMALL_SIZE},ru=1M,{options}");
@@ -188,8 +190,9 @@ fn on_small_drive(options: &str) -> Storage {
 
 const SMALL_SIZE: usize = 78 << 20;
 
-/// The drive is slow to deallocate, and loses what is written meanwhile. If an extent were reused
-/// before that is over, acknowledged records would be gone.
+/// The drive takes long to deallocate blocks, and loses data that is written to these blocks
+/// meanwhile. If an extent were reused before the deallocation is acknowledged, acknowledged
+/// records would be gone.
 #[test]
 fn an_extent_is_not_used_before_its_deallocation_is_acknowledged() {
     for millis in [40, 60, 80, 120] {

@@ -1,6 +1,8 @@
-//! Volumes on namespaces of real NVMe devices, as `cargo x lab` has them. Their contents are lost.
+//! Volumes on namespaces of real NVMe devices, like those of `cargo x lab`. What the namespaces
+//! hold is lost.
 //!
-//! Each test runs over the namespaces that the environment names, and says so where it names none.
+//! Each test runs on the namespaces that the environment names. If it names none, the test says
+//! that it is skipped.
 
 mod common;
 mod lifetimes;
@@ -28,8 +30,8 @@ fn with_each(kinds: &[&str], mut test: impl FnMut(&str, &Path)) {
     }
 }
 
-/// Writes zeros at both ends, where anything begins or ends. Returns what the device says of its
-/// placement.
+/// Writes zeros at both ends of the device, because partition tables, file systems and volumes have
+/// their marks there. Returns the device's FDP account.
 fn wipe(path: &Path) -> Option<Box<dyn FdpAccount>> {
     let mut device = NvmeDevice::open(path, PathOptions::default()).expect("nobody has it");
     let mut io = device.open_path().expect("it can be opened");

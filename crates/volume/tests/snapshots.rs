@@ -87,7 +87,8 @@ fn a_slot_keeps_its_space_and_gives_back_what_is_far_too_much() {
     while volume.slot_paths.give_back(SlotName::A, summary.len_lbas).expect("it can be shortened") {
     }
     assert!(size() < 66 << 20, "{}", size());
-    // Another path to the slot sees this, too.
+    // After the slot's file was shortened, another path to the slot must still find the snapshot in
+    // it.
     drop(volume);
     let (volume, recovered) = reopen(&mut storage).expect("it opens");
     assert_eq!(recovered, [b"in the first again"]);

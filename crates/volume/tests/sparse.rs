@@ -31,12 +31,13 @@ fn copy_sparse(from: &Path, to: &Path) {
     }
 }
 
-/// Blocks of a file's contents, without the file system's own.
+/// Blocks that a file takes.
 fn blocks(path: &Path) -> u64 {
     fs::metadata(path).expect("it is there").blocks() * 512 / LBA_SIZE as u64
 }
 
-/// The first block from `lba` on that has no space: the one behind the last, if all have.
+/// The first block from `lba` on that is a hole of the file. If there is no hole, the end of the
+/// file.
 fn first_hole(path: &Path, lba: u64) -> u64 {
     let file = fs::File::open(path).expect("it is there");
     let offset = seek(&file, SeekFrom::Hole(lba * LBA_SIZE as u64)).expect("it says where");
@@ -84,7 +85,8 @@ fn what_the_log_may_use_has_its_space() {
 
     let (mut volume, recovered) = reopen(&mut storage).expect("it opens");
     assert_eq!(recovered, [b"before"]);
-    // Blocks before the place where the log goes on are only read.
+    // The first blocks, before the log's next record, are only read, so they may still be holes.
+    // All later blocks must have space.
     let hole = first_hole(&wal, 2);
     assert!(hole >= slots * SEGMENT_LBAS, "block {hole} of {slots} segments has no space");
     assert!(blocks(&superblock) >= 16, "each of its copies has all its blocks");
@@ -112,7 +114,7 @@ fn a_segment_that_a_former_process_gave_back_has_its_space_before_it_is_used() {
         }
     };
     append(&mut volume, 40);
-    // The segments stay, free for reuse.
+    // The log keeps the segments, which are now free for reuse.
     let lsn = volume.log.durable();
     volume.log.release_before(lsn);
     settle(&mut volume);
@@ -122,7 +124,7 @@ fn a_segment_that_a_former_process_gave_back_has_its_space_before_it_is_used() {
     };
     assert!(free(&volume) >= 2, "{} are free", free(&volume));
     drop((volume, storage));
-    // Free segments may read as anything: here as zeros.
+    // Free segments may read as anything; in this test they read as zeros.
     let superblock = {
         let mut storage = open(&place);
         let (volume, _) = reopen(&mut storage).expect("it opens");

@@ -1,4 +1,5 @@
-//! What a first start leaves when it is interrupted, and what only looks like that.
+//! The remains of a first start that was interrupted, and directories that only look like such
+//! remains.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -34,7 +35,8 @@ fn make(place: &Path, name: &str, size: u64) {
     File::create(place.join(name)).unwrap().set_len(size).unwrap();
 }
 
-/// It is taken for no volume, made into one, and keeps what is written.
+/// Checks that the directory is not taken for a volume, can be made into one, and then keeps what
+/// is written.
 fn check_made(place: &Path, context: &str) {
     let mut storage = open(place).unwrap_or_else(|error| panic!("{context}: {error}"));
     assert!(!storage.exists, "{context}");
@@ -49,7 +51,8 @@ fn check_made(place: &Path, context: &str) {
     assert_eq!(reopen(&mut storage).expect("it opens").1, [b"first"], "{context}");
 }
 
-/// Files as a power cut may leave them, whatever of names, lengths and contents it took away.
+/// A power cut may lose the names, the lengths or the contents of files. Whatever is left, the next
+/// start must be able to make the volume.
 #[test]
 fn whatever_a_first_start_left_half_made_is_gone_on_with() {
     let lba = LBA_SIZE as u64;
@@ -84,14 +87,17 @@ fn whatever_a_first_start_left_half_made_is_gone_on_with() {
     }
 }
 
-/// Without the superblock's file, the others are taken for a volume's.
+/// Clearing away the remains of a first start fails halfway. The superblock's file must still be
+/// there, because the other files without it would count as a volume. So the next start can make
+/// the volume.
 #[test]
 fn what_can_not_be_cleared_away_is_still_known_for_what_it_is() {
     let place = tempfile::tempdir().unwrap();
     for (name, size) in [("super", SUPER_SIZE), ("wal", WAL_SIZE), ("snapshot-b", 0)] {
         make(place.path(), name, size);
     }
-    // A directory can't be removed as a file.
+    // Clearing away fails, because one of the names is a directory, and a directory can't be
+    // removed like a file.
     fs::create_dir(place.path().join("buffers")).unwrap();
     let mut storage = open(place.path()).unwrap();
     format(&mut *storage.media, &LAYOUT).unwrap_err();
@@ -120,7 +126,8 @@ fn contents(place: &Path) -> Vec<(String, Vec<u8>)> {
     names.into_iter().map(|name| (name.clone(), fs::read(place.join(&name)).unwrap())).collect()
 }
 
-/// It is refused, or opened as a volume that recovery then refuses; nothing is changed.
+/// Checks that the directory is either refused, or opened as a volume that recovery then refuses.
+/// In both cases nothing may be changed.
 fn check_left_alone(place: &Path, context: &str) {
     let before = contents(place);
     match open(place) {
@@ -162,7 +169,8 @@ fn a_volume_that_lost_its_superblock_is_not_taken_for_an_unfinished_one() {
     let spoil: &[Spoil<'_>] = &[
         ("the superblock is zero", &|_| {}),
         ("so is the log", &|place| zero(place, "wal")),
-        // Segments are zeroed before they are used again: the log need not begin where its file does.
+        // Because segments are zeroed before they are used again, the log need not begin where its
+        // file begins.
         ("only the log's later part is left", &|place| {
             zero(place, "wal");
             let file = OpenOptions::new().write(true).open(place.join("wal")).unwrap();

@@ -1,5 +1,5 @@
-//! Debian's package tools with a list of packages of our own: what comes through them from another
-//! suite upgrades nothing else on the machine.
+//! Debian's package tools with package lists separate from the machine's own, so that installing
+//! from another suite upgrades nothing else on the machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,14 +8,15 @@ use std::process::Command;
 use crate::process::{command, is_installed, run};
 use crate::{Failure, NoServiceStarts, is_root};
 
-/// Lists of packages in a folder of their own.
+/// Debian's package tools, with package lists in a separate folder.
 #[derive(Debug)]
 pub struct Apt {
     dir: PathBuf,
 }
 
 impl Apt {
-    /// Reads what `suites` have, from the mirror that the machine's own sources name; `dir` keeps it.
+    /// Reads the package lists of `suites` into `dir`. They come from the mirror that the machine's
+    /// own sources name.
     pub fn new(dir: PathBuf, suites: &[&str]) -> Result<Self, Failure> {
         if !is_installed("apt-get") || !is_installed("dpkg-deb") {
             return Err("this machine has no apt-get and dpkg-deb".into());
@@ -42,7 +43,7 @@ impl Apt {
             "Dir::Cache::pkgcache=".into(),
             "Dir::Cache::srcpkgcache=".into(),
             "DPkg::Lock::Timeout=300".into(),
-            // Read-only for everybody else, the target folder may be.
+            // Apt stays root, because apt's own user may have no access to the target folder.
             "APT::Sandbox::User=root".into(),
         ] {
             apt.args(["-o", &option]);
@@ -50,7 +51,7 @@ impl Apt {
         apt
     }
 
-    /// Installs packages, those of `suite` where one is named.
+    /// Installs packages, from `suite` if one is given.
     pub fn install(&self, packages: &[&str], suite: Option<&str>) -> Result<(), Failure> {
         if !is_root() {
             return Err(
@@ -64,7 +65,7 @@ impl Apt {
         run(install.args(packages))
     }
 
-    /// What `apt-cache` says.
+    /// What `apt-cache` prints.
     pub fn cache(&self, args: &[&str]) -> Result<String, Failure> {
         let said = self.command("apt-cache").args(args).output();
         let said = said.map_err(|error| format!("apt-cache did not start: {error}"))?;
@@ -86,7 +87,8 @@ impl Apt {
         download.current_dir(&dir).args(["download", "-q"]);
         download.args(suite.into_iter().flat_map(|suite| ["-t", suite]));
         run(download.args(packages))?;
-        // Unpacked beside its place and moved there: half of it must not be taken for all.
+        // The packages are unpacked elsewhere and then renamed, so that `place` never holds only a
+        // part of them.
         let unpacked = self.dir.join("unpacked");
         drop(fs::remove_dir_all(&unpacked));
         for file in fs::read_dir(&dir).map_err(|error| said(&dir, error))? {
@@ -100,7 +102,7 @@ impl Apt {
     }
 }
 
-/// The name of the Debian that this machine runs.
+/// The codename of the Debian release that this machine runs.
 pub fn codename() -> Option<String> {
     os_release("VERSION_CODENAME")
 }
@@ -163,7 +165,7 @@ fn mirror_of_line(line: &str, codename: &str) -> Option<Mirror> {
     ours.then_some(Mirror { uri, signed_by })
 }
 
-/// The form with a field per line.
+/// Reads an entry in the form that has one field per line.
 fn mirror_of_entry(entry: &str, codename: &str) -> Option<Mirror> {
     let field = |wanted: &str| {
         entry.lines().find_map(|line| {

@@ -1,6 +1,6 @@
-//! The machine that a developer works on, for `cargo x` and what it starts: its programs and packages,
-//! what cargo builds, and what a long run says at its end. No dependency, so that `cargo x` is there in
-//! seconds.
+//! What `cargo x` and the lab need on the developer's machine: child processes, Debian packages,
+//! programs that cargo builds, and the summary of a long run. This crate has no dependencies, so
+//! that `cargo x` builds in seconds.
 #![expect(clippy::print_stdout, reason = "for a program of the terminal")]
 
 pub mod apt;
@@ -25,12 +25,12 @@ impl<T: Into<String>> From<T> for Failure {
     }
 }
 
-/// Whether this is a run in which nothing may be missing.
+/// Whether this is a CI run (`CI` is set), in which nothing may be missing.
 pub fn is_ci() -> bool {
     std::env::var_os("CI").is_some_and(|value| !value.is_empty())
 }
 
-/// Whether this process is root: the owner of what it creates in `/proc`.
+/// Whether this process runs as root, judged by the owner of `/proc/self`.
 pub fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0)
 }

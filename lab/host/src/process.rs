@@ -12,7 +12,7 @@ use crate::Failure;
 
 /// The root of the workspace.
 pub fn root() -> &'static Path {
-    // This is `lab/host` in it.
+    // The manifest lies in the folder `lab/host` of the root.
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("it lies in the workspace")
 }
 
@@ -24,8 +24,8 @@ pub fn target_dir() -> PathBuf {
     }
 }
 
-/// A command to run in the root. The environment that cargo sets for `cargo x` itself is taken away:
-/// inherited, it would make nested builds differ from those a person starts.
+/// A command to run in the root. The environment variables that cargo sets for `cargo x` itself are
+/// removed, because a nested build that inherited them would differ from one that a person starts.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.current_dir(root()).stdin(Stdio::null());
@@ -38,7 +38,7 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// A command of the cargo that started this, as [`command`].
+/// A [`command`] that runs the cargo which started this process.
 pub fn cargo<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = command(program);
@@ -46,7 +46,7 @@ pub fn cargo<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     command
 }
 
-/// Runs to the end; anything but success is a failure that names the command.
+/// Runs the command to its end. Anything but success is a failure that names the command.
 pub fn run(command: &mut Command) -> Result<(), Failure> {
     eprintln!("$ {}", line_of(command));
     let status = command
@@ -59,8 +59,8 @@ pub fn run(command: &mut Command) -> Result<(), Failure> {
     }
 }
 
-/// Runs each command as [`run`] does, as many at a time as there are cores, in no certain order.
-/// Their output is mixed. Returns the first failure.
+/// Runs each command as [`run`] does, as many at a time as there are cores. They begin in the order
+/// given. Their output is mixed. Returns the first failure.
 pub fn run_all(commands: Vec<Command>) -> Result<(), Failure> {
     let failed = Mutex::new(None);
     side_by_side(commands, 1, |mut command| {
@@ -76,7 +76,7 @@ pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// Does the work on each item, in order, on `per_core` items at a time for each core.
+/// Does the work on each item, with `per_core` threads for each core. The items are taken in order.
 pub fn side_by_side<I>(items: I, per_core: usize, work: impl Fn(I::Item) + Sync)
 where
     I: IntoIterator<IntoIter: Send>,
@@ -92,7 +92,7 @@ where
     thread::scope(|scope| (0..per_core * cores()).for_each(|_| drop(scope.spawn(work))));
 }
 
-/// As [`run`], and shows each line of stdout to `see` after echoing it.
+/// Runs the command as [`run`] does. Each line of its stdout is printed and then passed to `see`.
 pub fn run_seeing(command: &mut Command, mut see: impl FnMut(&str)) -> Result<(), Failure> {
     eprintln!("$ {}", line_of(command));
     let mut child = command

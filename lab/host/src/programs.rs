@@ -1,4 +1,4 @@
-//! The programs that cargo builds: the binaries, and tests.
+//! The programs that cargo builds: binaries and test programs.
 
 use std::path::PathBuf;
 
@@ -7,23 +7,24 @@ use crate::process::{cargo, run, target_dir};
 
 /// The feature that builds planted bugs in, all of them inactive.
 pub const FEATURE: &str = "slimio-planted/bugs";
-/// The variable of the environment that activates the bug it names.
+/// The environment variable that activates the bug whose name is its value.
 pub const VARIABLE: &str = "SLIMIO_PLANTED";
 
-/// Built one by one: together, the server would have what the load generator wants of a library that
-/// both use, and not be the one that `cargo run` starts.
+/// The packages are built one by one. If they were built together, cargo would give the server the
+/// library features that only the load generator asks for, and the server would differ from the one
+/// that `cargo run` starts.
 const BINARIES: &[&str] = &["slimio-cli", "slimio-lab"];
 
-/// A test target, built.
+/// A test target that has been built.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Of this package.
+    /// The package that it belongs to.
     pub package: String,
     /// Name of the integration test file, or `lib` for unit tests.
     pub target: String,
     /// Where cargo would run it: the package's folder.
     pub folder: PathBuf,
-    /// Where it lies.
+    /// The executable.
     pub path: PathBuf,
 }
 
@@ -72,7 +73,7 @@ fn parse(message: &str) -> Option<Program> {
     })
 }
 
-/// The value of the first field of that name, where it is a text.
+/// The value of the first field of that name, if it is a text.
 fn text<'a>(message: &'a str, field: &str) -> Option<&'a str> {
     let (_, value) = message.split_once(&format!(r#""{field}":""#))?;
     value.split('"').next()

@@ -1,4 +1,4 @@
-//! What a long run says at its end: each step with its time, what failed, and what was skipped.
+//! The summary of a long run: each step with its time, what failed, and what was skipped.
 
 use std::panic::resume_unwind;
 use std::thread::{self, ScopedJoinHandle};
@@ -9,7 +9,7 @@ use crate::Failure;
 /// Lines that start with this, in the output of any test, are repeated at the end of the run.
 pub const SKIP_MARK: &str = "SKIPPED";
 
-/// A failed step does not keep the next from running.
+/// Collects the steps of a run. A failed step does not keep the next from running.
 #[derive(Debug, Default)]
 pub struct Report {
     steps: Vec<Step>,
@@ -51,8 +51,8 @@ impl Report {
         succeeded
     }
 
-    /// Runs steps at the same time, and waits for all. For steps that leave the processor idle for
-    /// much of their time. Their output is mixed.
+    /// Runs steps at the same time, and waits for all of them. Use this for steps that leave the
+    /// processor idle for much of their time. Their output is mixed.
     pub fn together<'a>(&mut self, steps: Vec<(&'a str, Run<'a>)>) {
         let one = |name, run| {
             let mut part = Self::default();
@@ -103,7 +103,7 @@ impl Report {
             "{passed} tests passed, {failed} failed, {ignored} ignored, {} things skipped",
             self.skips.len()
         );
-        // With the reasons: of a long run's output often only the end is kept.
+        // The reasons are repeated here, because often only the end of a long run's output is kept.
         let failed: Vec<String> = self
             .steps
             .into_iter()

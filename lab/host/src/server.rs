@@ -11,22 +11,22 @@ use std::time::{Duration, Instant};
 use crate::Failure;
 use crate::process::{command, target_dir};
 
-/// A server that does not answer by then is given up.
+/// A server that does not answer within this time has failed to start.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// What the server says goes here.
+/// File for the server's log.
 const LOG: &str = "server.log";
 
 /// A running server, killed on drop.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
-    /// A socket of its own: another process might take a port before the server asks for it.
+    /// A Unix socket, because another process might take a port before the server binds it.
     socket: PathBuf,
 }
 
 impl Server {
-    /// Starts it over a volume, which may be a copy of another device's, and waits until it answers.
-    /// What it says goes to a file in `folder`.
+    /// Starts a server on a volume, which may be a copy from another device, and waits until the
+    /// server answers. The server's log goes to a file in `folder`.
     pub fn start(folder: &Path, volume: &Path, policy: &str) -> Result<Self, Failure> {
         let socket = free_socket();
         let mut serve: Command = command(target_dir().join("debug/slimio"));
@@ -64,7 +64,7 @@ impl Server {
         read_value(&mut stream)
     }
 
-    /// SIGKILL, without waiting for its end.
+    /// Sends SIGKILL; does not wait for the process to end.
     pub fn kill(&mut self) -> Result<(), Failure> {
         self.child.kill().map_err(|error| error.to_string().into())
     }
@@ -79,7 +79,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Already dead is as good.
+        // The server may be dead already.
         drop(self.child.kill());
         drop(self.child.wait());
         drop(std::fs::remove_file(&self.socket));
@@ -102,7 +102,8 @@ fn read_line(stream: &mut impl BufRead) -> Result<String, Failure> {
     Ok(line.trim_end_matches("\r\n").to_owned())
 }
 
-/// Not in the target folder, whose path may be longer than a socket's may be.
+/// The path of a new socket. It is not in the target folder, whose path may be too long for a
+/// socket.
 fn free_socket() -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! Keeps Debian's packages from starting what they install: the tests run servers of their own.
+//! Keeps Debian's packages from starting the services that they install, because the tests start
+//! their own.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,14 +9,14 @@ use crate::Failure;
 
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
-/// While this lives, Debian's packages start no service: `policy-rc.d` is the switch they ask.
+/// While this lives, Debian's packages start no service, because `policy-rc.d` forbids it.
 #[derive(Debug)]
 pub struct NoServiceStarts {
     made: bool,
 }
 
 impl NoServiceStarts {
-    /// Puts the switch there, unless somebody else has.
+    /// Creates `policy-rc.d`, unless it exists already.
     pub fn ask() -> Result<Self, Failure> {
         if Path::new(POLICY).exists() {
             return Ok(Self { made: false });

@@ -1,5 +1,5 @@
-//! `cargo x lab compare`: stock Redis and SlimIO in turn on the same namespace in one boot, as
-//! ratios within each round.
+//! `cargo x lab compare`: runs stock Redis and SlimIO in turn on the same namespace in one boot. It
+//! reports ratios of measurements of the same round.
 
 use std::fs;
 use std::path::Path;
@@ -18,18 +18,18 @@ use crate::{MEMORY_MIB, folder, names};
 const SCRIPT: &str = include_str!("compare.sh");
 const TIME_LIMIT: Duration = Duration::from_secs(1200);
 const ROUNDS_DEFAULT: usize = 5;
-/// What the script is told besides the number of rounds.
+/// Parameters of the script, besides the number of rounds.
 const LOAD_SECONDS: u32 = 2;
 const SNAPSHOT_KEYS: u32 = 40_000;
 const SNAPSHOT_ROUNDS: usize = 3;
 const TRACED_WRITES: u32 = 300;
 
-/// Runs the whole comparison, for `ROUNDS_DEFAULT` rounds or the number that the only argument
-/// gives, and writes the tables to the lab's folder.
+/// Runs the whole comparison, and writes the tables to the lab's folder. The only argument is the
+/// number of rounds; if it is missing, there are `ROUNDS_DEFAULT` rounds.
 pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
     let rounds = match args {
         [] => ROUNDS_DEFAULT,
-        [rounds] => rounds.parse().map_err(|_| format!("`{rounds}` is no number of rounds"))?,
+        [rounds] => rounds.parse().map_err(|_| format!("`{rounds}` is not a number of rounds"))?,
         _ => return Err("cargo x lab compare [ROUNDS]".into()),
     };
     let tools = tools::install()?;

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Stock Redis and SlimIO in turn on one namespace, several rounds, under `always`. What comes out:
+# Runs stock Redis and SlimIO in turn on one namespace, in several rounds, under `always`. Prints:
 # row NAME CLIENTS WRITES_PER_SECOND P50_US SERVER_CPU_US SWITCHES     of each round
 # calls NAME CLIENTS CALLS COMMANDS WRITES                                          of each round
 # functions NAME FUNCTIONS WRITES                                                   of the first round
 # snapshot NAME SECONDS                                                             of the first rounds
-# and a trace of each way to write in each round, as /results/WAY.ROUND.trace, and how often which
-# function was called, as /results/NAME.functions.
+# It leaves a trace of each way to write in each round in /results/WAY.ROUND.trace. How often each
+# kernel function was called is left in /results/NAME.functions.
 . lab-test
 
 block=$SLIMIO_NVME_PLAIN_BLOCK
@@ -17,7 +17,7 @@ commands=$tracing/events/block/block_rq_issue
 answers() { [ "$(redis-cli PING)" = PONG ]; }
 dead() { ! kill -0 "$server" 2>/dev/null; }
 
-# load CLIENTS SECONDS, at most three times: the host may have stood still.
+# load CLIENTS SECONDS: tried at most three times, because the host may stall.
 load() {
     for try in 1 2 3; do
         slimio-lab load --clients "$1" --value-size 100 --keys 10000 --warmup 0.3 \
@@ -27,7 +27,7 @@ load() {
 }
 value() { sed -n "s|^$1  *\([0-9.]*\).*|\1|p" /tmp/load; }
 
-# Sum of the counts of those lines of a histogram that have a pattern.
+# hits EVENT PATTERN: sums the counts of the lines in the event's histogram that match the pattern.
 hits() { sed -n "s/.*$2.*hitcount: *\([0-9]*\).*/\1/p" "$1/hist" | awk '{ sum += $1 } END { print sum + 0 }'; }
 
 calls_of_server() {
@@ -36,12 +36,12 @@ calls_of_server() {
     done | awk '{ sum += $1 } END { print sum + 0 }'
 }
 
-# measure NAME CLIENTS WRITES, of which as many are counted.
+# measure NAME CLIENTS WRITES: times a load, then counts the system calls of WRITES requests.
 measure() {
     load "$2" "$load_seconds" || return 1
     echo "row $1 $2 $(value requests/s) $(value 'p50 us') $(value 'server CPU us/request')" \
         "$(value 'server switches/request')"
-    # Counting costs time, so it has a load of its own.
+    # Counting costs time, so it is done in a separate load.
     echo 'hist:keys=common_pid' >$calls/trigger
     echo 'hist:keys=dev' >$commands/trigger
     slimio-lab load --clients "$2" --value-size 100 --keys 10000 --warmup 0 \
@@ -51,7 +51,7 @@ measure() {
     echo '!hist:keys=dev' >$commands/trigger
 }
 
-# profile NAME: functions of the kernel that the server calls for a lone client.
+# profile NAME: kernel functions that the server calls for a lone client.
 profile() {
     echo >$tracing/trace
     ls "/proc/$server/task" >$tracing/set_ftrace_pid
@@ -94,7 +94,7 @@ redis_always() {
     exec redis-server --port 6379 --dir /mnt --appendonly yes --appendfsync always --save ''
 }
 
-# serve CONTENDER: makes its place, starts it.
+# serve CONTENDER: formats the namespace for the contender and starts the contender.
 serve() {
     case $1 in
     stock-ext4) on_ext4 && start "$1" redis_always ;;
@@ -111,14 +111,15 @@ serve() {
     esac
 }
 
-# Seconds of a snapshot of values that do not get smaller.
+# Seconds that a snapshot of uncompressed values takes.
 snapshot() {
     redis-cli CONFIG SET rdbcompression no >/dev/null
     # No other snapshot comes in between.
     redis-cli CONFIG SET auto-aof-rewrite-percentage 0 >/dev/null
     redis-cli DEBUG POPULATE "$snapshot_keys" key 4096 >/dev/null
     [ "$(redis-cli DBSIZE)" = "$snapshot_keys" ] || return 1
-    # The first one fills blocks that nothing was in.
+    # The time of the second snapshot counts, because the first one writes to blocks that were never
+    # written before.
     for try in first second; do
         began=$(cut -d' ' -f1 /proc/uptime)
         redis-cli BGSAVE >/dev/null
@@ -137,7 +138,7 @@ until_saved() {
     done
 }
 
-# trace WAY PATH: what the device had to do for the writes of one way, and when.
+# trace WAY PATH: records what the device had to do for the writes of one way, and when.
 trace() {
     echo >$tracing/trace
     for event in issue complete; do echo 1 >$tracing/events/block/block_rq_$event/enable; done
@@ -171,6 +172,6 @@ while [ $round -lt "$rounds" ]; do
             stop
         }
     done
-    # Another one is the first in the next round.
+    # Each round starts with another contender.
     contenders="${contenders#* } ${contenders%% *}"
 done

@@ -1,4 +1,5 @@
-//! The archive that the kernel unpacks as its first root file system: cpio in the form `newc`.
+//! The archive that the kernel unpacks as its first root file system. Its format is the `newc` form
+//! of cpio.
 
 use std::collections::BTreeSet;
 
@@ -11,12 +12,12 @@ const MODE_CHARACTERS: u32 = 0o020_600;
 #[derive(Default)]
 pub(crate) struct Cpio {
     bytes: Vec<u8>,
-    /// Names that are in it: folders are made as they are needed, and each file is added once.
+    /// Names in the archive. A folder is added when a file in it is, and no file is added twice.
     names: BTreeSet<String>,
 }
 
 impl Cpio {
-    /// `path` has no leading `/`. A name that is there already stays as it is.
+    /// `path` has no leading `/`. An entry that exists already stays as it is.
     pub(crate) fn directory(&mut self, path: &str) {
         if path.is_empty() || self.names.contains(path) {
             return;
@@ -61,7 +62,7 @@ impl Cpio {
 
     fn entry(&mut self, path: &str, mode: u32, device: (u32, u32), contents: &[u8]) {
         self.names.insert(path.to_owned());
-        // The kernel recognises hard links by inode number: each entry has one of its own.
+        // The kernel recognises hard links by inode number, so each entry gets a different one.
         let inode = self.names.len() as u32;
         let links = 1;
         let fields = [

@@ -1,4 +1,4 @@
-//! What the machine starts with: busybox, a few tools, and what is to be run, as one archive.
+//! Makes the archive that the machine starts with: busybox, a few tools, and what is to be run.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ const INIT: &str = include_str!("init.sh");
 const STEER: &str = include_str!("steer.sh");
 /// Programs of the host that are in every machine, with the libraries they need.
 const PROGRAMS: &[&str] = &["nvme", "mkfs.ext4", "losetup", "addpart", "delpart"];
-/// Modules that are loaded at the start, in this order. NVMe and ext4 are in the kernel.
+/// Modules that are loaded at the start, in this order. NVMe and ext4 are built into the kernel.
 const MODULES: &[&str] = &["drivers/block/loop"];
 /// Folder for programs without their debug information.
 const STRIPPED: &str = "stripped";
@@ -27,7 +27,7 @@ pub(crate) struct Guest {
     libraries: BTreeSet<PathBuf>,
 }
 
-/// What the first process does when all is in place.
+/// What the first process runs after it has set the system up.
 pub(crate) enum Task {
     Script(String),
     Shell { welcome: String },
@@ -46,7 +46,8 @@ impl Guest {
         }
         guest.cpio.file("etc/passwd", 0o644, b"root:x:0:0:root:/tmp:/bin/sh\n");
         guest.cpio.file("etc/group", 0o644, b"root:x:0:\n");
-        // Before busybox, whose short forms of some of these lack what is needed.
+        // These programs come before busybox, because busybox's own versions of some of them lack
+        // options that are needed.
         for program in PROGRAMS {
             let path = find(program).ok_or_else(|| format!("{program} is not installed"))?;
             guest.program(&path)?;
@@ -56,12 +57,12 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Modules that the task loads itself, from `/lab/optional`, in this order.
+    /// Adds modules that the task itself may load from `/lab/optional`, in this order.
     pub(crate) fn optional_modules(&mut self, tools: &Tools, list: &[&str]) -> Result<(), Failure> {
         self.modules_into("lab/optional", tools, list)
     }
 
-    /// A program or a script, into `/usr/local/bin`, with the libraries it needs.
+    /// Adds a program or a script to `/usr/local/bin`, with the libraries that it needs.
     pub(crate) fn program(&mut self, path: &Path) -> Result<(), Failure> {
         let name = path.file_name().ok_or_else(|| format!("{}: not a file", path.display()))?;
         self.program_named(path, &name.to_string_lossy())
@@ -110,12 +111,12 @@ impl Guest {
     fn modules_into(&mut self, dir: &str, tools: &Tools, list: &[&str]) -> Result<(), Failure> {
         for (index, module) in list.iter().enumerate() {
             let packed = tools.modules.join(format!("{module}.ko.xz"));
-            // Another kernel may have it built in.
+            // If the file is missing, the module may be built into the kernel.
             if packed.exists() {
                 let unpacked = command("xz").arg("-dc").arg(&packed).output();
                 let unpacked = unpacked.map_err(|error| said(&packed, &error))?;
                 let name = module.rsplit('/').next().unwrap_or(module);
-                // Loaded in the order of their names.
+                // Modules are loaded in the order of their names.
                 self.cpio.file(&format!("{dir}/{index}-{name}.ko"), 0o644, &unpacked.stdout);
             }
         }
@@ -132,7 +133,7 @@ impl Guest {
     }
 }
 
-/// Libraries that the dynamic linker would load. None for a script or a static program.
+/// Libraries that the dynamic linker would load. A script or a static program has none.
 fn libraries_of(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     let output = command("ldd").arg(path).output().map_err(|error| said(path, &error))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -150,8 +151,8 @@ fn parse_library(line: &str) -> Option<PathBuf> {
     path.starts_with('/').then(|| path.into())
 }
 
-/// Debug information is most of a program that was built for tests, and the machine's memory holds
-/// the whole archive.
+/// The program without its debug information. In a program that was built for tests, that
+/// information takes most of the space, and the machine's memory holds the whole archive.
 fn without_debug_information(path: &Path) -> Result<Vec<u8>, Failure> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let contents = fs::read(path).map_err(|error| said(path, &error))?;
@@ -161,7 +162,7 @@ fn without_debug_information(path: &Path) -> Result<Vec<u8>, Failure> {
     let dir = lab_dir().join(STRIPPED);
     fs::create_dir_all(&dir).map_err(|error| said(&dir, &error))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // Several machines are put together at a time.
+    // Several archives may be made at the same time, so each gets its own file.
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let stripped = dir.join(format!("{name}-{}-{number}", std::process::id()));
     let done = succeeds(command("strip").args(["--strip-debug", "-o"]).arg(&stripped).arg(path));
@@ -174,13 +175,13 @@ fn without_debug_information(path: &Path) -> Result<Vec<u8>, Failure> {
 pub(crate) fn unpack_results(archive: &Path, folder: &Path) -> Result<(), Failure> {
     drop(fs::remove_dir_all(folder));
     fs::create_dir_all(folder).map_err(|error| said(folder, &error))?;
-    // So that whoever runs the lab may remove them again.
+    // With this mode, the user who runs the lab may remove the results again.
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755))
         .map_err(|error| said(folder, &error))?;
     run(command("tar").args(["-x", "--no-same-owner", "-C"]).arg(folder).arg("-f").arg(archive))
 }
 
-/// An argument as the shell reads it back.
+/// Quotes an argument for the shell.
 pub(crate) fn quoted(argument: &str) -> String {
     format!("'{}'", argument.replace('\'', r"'\''"))
 }

@@ -1,5 +1,6 @@
 #!/bin/sh
-# The first process of the lab's machine. Sets the scene, runs what it was told, says how it ended.
+# The first process of the lab's machine. It sets the system up, runs the task, and reports the exit
+# status of the task.
 export PATH=/usr/local/bin:/usr/local/sbin:/usr/bin:/usr/sbin:/bin:/sbin HOME=/tmp TERM=linux
 mount -t devtmpfs dev /dev
 mkdir -p /dev/pts /dev/shm /dev/lab /proc /sys /tmp /results
@@ -16,7 +17,7 @@ for port in /sys/class/virtio-ports/*; do
 done
 exec >/dev/lab/output 2>&1
 
-# The host takes the power away when it has read how the machine ended.
+# The host stops QEMU when it has read the exit status.
 ends_with() {
     tar -c -C /results . >/dev/lab/results
     sync
@@ -25,7 +26,7 @@ ends_with() {
 }
 finish() { ends_with "exit $1"; }
 
-# This machine is not what it was to be, and nothing has been run in it.
+# Reports that the machine lacks something that it should have. Nothing has been run in the machine.
 not_ready() {
     echo "$1; the kernel says:"
     dmesg | tail -n 40
@@ -36,8 +37,8 @@ for module in /lab/modules/*.ko; do
     [ ! -e "$module" ] || insmod "$module" || not_ready "$module can't be loaded"
 done
 
-# A controller's serial number is the name of its namespace, and the order in which the kernel finds
-# controllers is its own.
+# A controller's serial number is the name of its namespace. The kernel finds controllers in no
+# fixed order.
 for name in $(cat /lab/namespaces); do
     generic=
     tries=0

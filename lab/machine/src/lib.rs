@@ -1,4 +1,4 @@
-//! `cargo x lab`: a real Linux with real NVMe namespaces, in QEMU, and what is run in it.
+//! `cargo x lab`: runs programs in QEMU, on a real Linux with real NVMe namespaces.
 #![expect(clippy::print_stdout, reason = "it talks to a terminal")]
 
 mod compare;
@@ -54,8 +54,8 @@ pub fn verb(args: &[String]) -> Result<(), Failure> {
     }
 }
 
-/// Prepares all sessions for a longer run. Where the lab can't be installed they are skipped,
-/// except in CI.
+/// Prepares all sessions for a longer run. If the lab can't be installed, the sessions are skipped,
+/// except in CI, where this is a failure.
 pub fn prepare(report: &mut Report) -> Result<Option<Suite>, Failure> {
     match tools::install() {
         Ok(tools) => Suite::prepare(tools, &[]).map(Some),
@@ -107,7 +107,7 @@ impl Order {
                 }
                 "--with" => order.with.push(built_or_given(value)),
                 "--seconds" => {
-                    let seconds = value.parse().map_err(|_| format!("{value} is no number"))?;
+                    let seconds = value.parse().map_err(|_| format!("{value} is not a number"))?;
                     order.time_limit = Duration::from_secs(seconds);
                 }
                 _ => return Err(format!("{flag} is not known; {USAGE}").into()),
@@ -179,7 +179,8 @@ impl Order {
     }
 }
 
-/// A program that cargo has built, by its name alone, or a path.
+/// The path of `program`. If `program` is a bare name and cargo has built a program of that name,
+/// this is the path of the built one.
 fn built_or_given(program: &str) -> PathBuf {
     let built = target_dir().join("debug").join(program);
     if !program.contains('/') && built.is_file() { built } else { program.into() }

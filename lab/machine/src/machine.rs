@@ -1,11 +1,11 @@
-//! A running machine: QEMU, the guest's output as it comes, and how it all ended.
+//! A running machine: QEMU, the guest's output as it comes, and how the run ended.
 //!
 //! ```text
 //!   guest                           host
-//!   /dev/lab/output   ─────────►  stdout of QEMU    what is run says, line by line
+//!   /dev/lab/output   ─────────►  stdout of QEMU    the task's output, line by line
 //!   /dev/lab/control  ◄────────►  a socket          "exit 0"; "fail PLAIN write", answered "ok"
-//!   /dev/lab/results  ─────────►  results.tar       what is left in /results
-//!   ttyS0             ─────────►  console.log       what the kernel says
+//!   /dev/lab/results  ─────────►  results.tar       the contents of /results
+//!   ttyS0             ─────────►  console.log       kernel messages
 //! ```
 
 use std::fs;
@@ -25,7 +25,7 @@ use crate::qmp::Qmp;
 use crate::steer;
 use crate::tools::Tools;
 
-/// Between two looks at whether QEMU still runs.
+/// The interval of checks whether QEMU still runs.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How long QEMU may take to open its sockets, and to end when told to.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,8 +33,8 @@ const CONSOLE: &str = "console.log";
 /// What `init.sh` says when the machine lacks a module or a namespace.
 const NOT_READY: &str = "not ready";
 pub(crate) const RESULTS: &str = "results.tar";
-/// The kernel: nothing but its own trouble on the console, no waiting after a panic, and no retrying
-/// of what a device has refused.
+/// Kernel parameters: only errors on the console, no wait after a panic, and no retries of commands
+/// that a device has refused.
 const KERNEL_LINE: &str = "console=ttyS0 quiet panic=-1 oops=panic mitigations=off nowatchdog \
     random.trust_cpu=on nvme_core.max_retries=0 nvme.poll_queues=1";
 
@@ -42,20 +42,20 @@ const KERNEL_LINE: &str = "console=ttyS0 quiet panic=-1 oops=panic mitigations=o
 pub(crate) struct Plan<'a> {
     pub(crate) tools: &'a Tools,
     pub(crate) archive: PathBuf,
-    /// Images and what the machine leaves behind.
+    /// The folder for images and for what the machine leaves.
     pub(crate) folder: PathBuf,
     pub(crate) namespaces: Vec<Namespace>,
     pub(crate) memory_mib: u32,
     pub(crate) time_limit: Duration,
-    /// Whether a flush in the guest is one on the host, which costs time and keeps nothing that a
-    /// test looks at.
+    /// Whether a flush in the guest also flushes on the host. Flushing on the host takes time, and
+    /// no test depends on a flush there.
     pub(crate) keep_flushes: bool,
-    /// The terminal belongs to a shell in the guest.
+    /// Whether the terminal belongs to a shell in the guest.
     pub(crate) interactive: bool,
 }
 
 enum Event {
-    /// A line of what is run.
+    /// A line of the task's output.
     Output(String),
     OutputEnded,
     /// A line of the control channel.
@@ -64,14 +64,14 @@ enum Event {
 
 /// How a machine has ended.
 pub(crate) enum Ended {
-    /// By itself, with the exit status of what was run.
+    /// By itself, with the exit status of the task.
     Status(i32),
-    /// QEMU or the guest's kernel gave up, or has not set up what the machine was to have. No program in
-    /// the guest may bring either down, so this says nothing about what was run.
+    /// QEMU or the guest's kernel died, or the machine lacks a module or a namespace. No program in
+    /// the guest should be able to cause such an end. So this end says nothing about the task.
     Broken(Failure),
 }
 
-/// As [`run_once`], where a machine that broke is a failure, too.
+/// Runs the machine as [`run_once`] does, but [`Ended::Broken`] is a failure, too.
 pub(crate) fn run(plan: &Plan<'_>, see: &mut dyn FnMut(&str)) -> Result<i32, Failure> {
     match run_once(plan, see)? {
         Ended::Status(status) => Ok(status),
@@ -79,8 +79,8 @@ pub(crate) fn run(plan: &Plan<'_>, see: &mut dyn FnMut(&str)) -> Result<i32, Fai
     }
 }
 
-/// Starts the machine and waits for its end. One that is still busy at the time limit is a failure.
-/// `see` gets each line that it prints.
+/// Starts the machine and waits for its end. A machine that is still busy at the time limit is a
+/// failure. `see` gets each line of output.
 pub(crate) fn run_once(plan: &Plan<'_>, see: &mut dyn FnMut(&str)) -> Result<Ended, Failure> {
     let sockets = Sockets::new()?;
     let mut machine = Machine::start(plan, &sockets)?;
@@ -123,7 +123,7 @@ pub(crate) fn run_once(plan: &Plan<'_>, see: &mut dyn FnMut(&str)) -> Result<End
     };
     qmp.execute("quit", "{}")?;
     machine.wait_for_end()?;
-    // What was printed before the status is read by now, or on its way through the pipe.
+    // Some of what the task printed before it reported its status may still be in the pipe.
     while let Ok(Event::Output(line)) = events.recv_timeout(PATIENCE) {
         see(&line);
     }
@@ -137,7 +137,7 @@ struct Machine {
 
 impl Machine {
     fn start(plan: &Plan<'_>, sockets: &Sockets) -> Result<Self, Failure> {
-        // QEMU ends with us, whoever ends us.
+        // The kernel kills QEMU when this process ends, however it ends.
         let mut qemu = command("setpriv");
         qemu.args(["--pdeathsig", "KILL", "--"]).arg(&plan.tools.qemu);
         qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-M", "q35,smm=off"])
@@ -168,7 +168,8 @@ impl Machine {
                 .args(["-chardev", &file("output", "output.log")])
                 .stdin(Stdio::inherit());
         } else {
-            // The end of stdin would be taken for the end of the connection: it stays open.
+            // stdin stays open, because QEMU would take the end of stdin for the end of the
+            // connection.
             qemu.args(["-chardev", "stdio,id=output,signal=off"])
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped());
@@ -193,7 +194,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// How QEMU ended, if it has.
+    /// How QEMU ended; `None` if it still runs.
     fn ended(&mut self) -> Result<Option<std::process::ExitStatus>, Failure> {
         self.qemu.try_wait().map_err(|error| format!("QEMU: {error}").into())
     }
@@ -223,14 +224,14 @@ impl Machine {
             see(&line);
         }
         let console = self.console();
-        // After a panic the kernel restarts the machine, and QEMU is told to end instead.
+        // After a panic the kernel reboots; with -no-reboot, QEMU exits instead.
         if console.contains("Kernel panic") {
             return format!("the guest's kernel has panicked{console}").into();
         }
         format!("QEMU ended while something ran in the machine: {status}{console}").into()
     }
 
-    /// The end of what the kernel said.
+    /// The last lines of the kernel's messages.
     fn console(&self) -> String {
         const LINES: usize = 40;
         let bytes = fs::read(self.folder.join(CONSOLE)).unwrap_or_default();
@@ -246,13 +247,13 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // It has ended already, unless something failed.
+        // QEMU has ended already, unless something failed.
         drop(self.qemu.kill());
         drop(self.qemu.wait());
     }
 }
 
-/// Sends each line of the control channel, until it is closed.
+/// Sends each line of the control channel, until the channel is closed.
 fn follow_requests(control: &UnixStream, sender: Sender<Event>) -> Result<(), Failure> {
     let stream = control.try_clone().map_err(|error| error.to_string())?;
     std::thread::spawn(move || {
@@ -266,7 +267,7 @@ fn follow_requests(control: &UnixStream, sender: Sender<Event>) -> Result<(), Fa
     Ok(())
 }
 
-/// Sends each line that is printed, then that there will be no more.
+/// Sends each line that is printed, and at the end an event which says that no more lines follow.
 fn follow_output(stdout: impl Read + Send + 'static, sender: Sender<Event>) {
     std::thread::spawn(move || {
         for line in BufReader::new(stdout).split(b'\n') {
@@ -280,8 +281,8 @@ fn follow_output(stdout: impl Read + Send + 'static, sender: Sender<Event>) {
     });
 }
 
-/// Paths for QEMU's sockets, which may have no more than some hundred bytes: not in the target
-/// folder. They go away with this.
+/// Paths of QEMU's sockets. They are not in the target folder, because a socket's path may have only
+/// about a hundred bytes. Removed on drop.
 struct Sockets {
     folder: PathBuf,
     control: PathBuf,

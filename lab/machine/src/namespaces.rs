@@ -1,4 +1,4 @@
-//! The NVMe namespaces of a machine, by name, and what QEMU is told for each.
+//! The NVMe namespaces of a machine, by name, and QEMU's arguments for each.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -7,12 +7,12 @@ use slimio_host::Failure;
 
 use crate::guest::said;
 
-/// A kind of namespace. Each has a controller of its own, whose serial number is the name.
+/// A kind of namespace. Each has its own controller, whose serial number is the name.
 #[derive(Debug)]
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
     pub(crate) doc: &'static str,
-    /// Flags of QEMU's `nvme-subsys`; `None` for no subsystem of its own.
+    /// Flags of QEMU's `nvme-subsys`; `None` for no `nvme-subsys`.
     subsystem: Option<&'static str>,
     /// More flags of `nvme`, with a comma before each.
     controller: &'static str,
@@ -63,7 +63,7 @@ const SIZE_DEFAULT: u64 = 1 << 30;
 pub(crate) struct Namespace {
     pub(crate) kind: &'static Kind,
     pub(crate) size: u64,
-    /// Whether each write is recorded below the device, in order, with its flushes.
+    /// Whether writes and flushes are recorded below the device, in order.
     pub(crate) recorded: bool,
 }
 
@@ -72,7 +72,7 @@ impl Namespace {
         Self { kind, size: SIZE_DEFAULT, recorded: false }
     }
 
-    /// `NAME` or `NAME=SIZE`, the size in bytes or with K, M or G.
+    /// Parses `NAME` or `NAME=SIZE`. The size is in bytes, or ends in K, M or G.
     pub(crate) fn parse(text: &str) -> Result<Self, Failure> {
         let (name, size) = text.split_once('=').map_or((text, None), |(n, size)| (n, Some(size)));
         let kind = KINDS.iter().find(|kind| kind.name == name).ok_or_else(|| {
@@ -99,7 +99,7 @@ impl Namespace {
         folder.join(format!("{}.record", self.kind.name))
     }
 
-    /// Makes the files behind it anew, all zeros.
+    /// Creates the namespace's files: the image, all zeros, and an empty record.
     pub(crate) fn make(&self, folder: &Path) -> Result<(), Failure> {
         for (path, size) in [(self.image(folder), self.size), (self.record(folder), 0)] {
             let file = File::create(&path).and_then(|file| file.set_len(size));
@@ -112,8 +112,8 @@ impl Namespace {
         KINDS.iter().position(|kind| kind.name == self.kind.name).map_or(0, |index| index + 1)
     }
 
-    /// QEMU's arguments. The node `disk-NAME` stands between the device and everything below it:
-    /// what is below can be exchanged while the machine runs.
+    /// QEMU's arguments. The node `disk-NAME` is between the device and all other nodes, so that
+    /// the nodes below `disk-NAME` can be exchanged while the machine runs.
     pub(crate) fn arguments(&self, folder: &Path, keep_flushes: bool) -> Vec<String> {
         let Kind { name, subsystem, controller, namespace, .. } = self.kind;
         let image = self.image(folder);
@@ -144,8 +144,8 @@ impl Namespace {
             );
         }
         add("-blockdev", format!("driver=raw,node-name=disk-{name},file={below},discard=unmap"));
-        // Behind a port of its own, because the root complex does not release devices while it
-        // runs.
+        // The controller has its own root port, because the root complex does not release devices
+        // while the machine runs.
         add("-device", format!("pcie-root-port,id=port-{name},chassis={}", self.chassis()));
         let mut controller =
             format!("nvme,id=controller-{name},bus=port-{name},serial={name}{controller}");

@@ -1,9 +1,11 @@
-//! Cuts the power of a session after the fact: rebuilds images that a cut could have left, starts the
-//! server on each, and compares with what clients had been told by then.
+//! Simulates power cuts of a session that has already run: rebuilds the images that a cut could
+//! have left, starts the server on each, and compares its data with the writes that were
+//! acknowledged before the cut.
 //!
-//! A client sends the next write when the one before it was acknowledged. So a client's mark N on
-//! the device, stable or not, says that its write N - 1 was acknowledged: the record alone tells
-//! what must be there after a cut, and no clock is involved.
+//! A client sends a write only once the previous one is acknowledged. Write N of a client contains
+//! a mark with the number N. So mark N on the device, stable or not, proves that the client's write
+//! N - 1 was acknowledged. The record alone therefore says which writes must survive a cut, and no
+//! clock is needed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,10 +17,12 @@ use slimio_host::server::Server;
 use crate::namespaces::Namespace;
 use crate::record::{self, Entry, Survivors};
 
-/// Cuts that are tried, spread over the record; three images each.
+/// Number of equal parts into which the cuts divide the record, from the first acknowledged write
+/// to the record's end. There is a cut at each end of each part, so there is one cut more than
+/// there are parts. Each cut gets three images.
 const CUTS: usize = 10;
 const BLOCK_SIZE: u64 = 4096;
-/// What the clients of `tests/lab/power-cut-load` write: `<mark:CLIENT:NUMBER>`.
+/// The clients of `tests/lab/power-cut-load` write `<mark:CLIENT:NUMBER>`.
 const MARK: &[u8] = b"<mark:";
 
 /// Part of the message about a lost write.
@@ -27,7 +31,7 @@ pub(crate) const MISSED: &str = "was told that write";
 /// The highest mark of each client.
 type Marks = BTreeMap<u64, u64>;
 
-/// Checks what a session in `folder` has recorded. Returns the number of images, or `None` where no
+/// Checks what a session in `folder` has recorded. Returns the number of images, or `None` if no
 /// loop device can be made.
 pub(crate) fn check(folder: &Path, namespace: &Namespace) -> Result<Option<usize>, Failure> {
     let trace = folder.join("results/trace");
@@ -46,13 +50,14 @@ pub(crate) fn check(folder: &Path, namespace: &Namespace) -> Result<Option<usize
             images += 1;
         }
     }
-    // A check that cannot fail proves nothing: without any flush and FUA it must fail.
+    // A check that cannot fail proves nothing. So the check is done once more, on a record without
+    // any flush or FUA, and must fail there.
     let volatile: Vec<Entry> = entries.into_iter().filter_map(without_stability).collect();
     let seen = marks_by_cut(&volatile);
     record::write_image(&volatile, volatile.len(), Survivors::None, namespace.size, &image)?;
     let Some(found) = recover(folder, &image) else { return Ok(None) };
     if found.is_ok_and(|found| compare(&seen[volatile.len()], &found).is_ok()) {
-        return Err("with flush and FUA taken away nothing was missed".into());
+        return Err("without flushes and FUA, the check still found no lost write".into());
     }
     drop(std::fs::remove_file(&image));
     Ok(Some(images))
@@ -66,7 +71,7 @@ fn without_stability(entry: Entry) -> Option<Entry> {
     }
 }
 
-/// For each number of entries, the highest marks among that many first ones.
+/// For each n, the highest marks among the first n entries.
 fn marks_by_cut(entries: &[Entry]) -> Vec<Marks> {
     let mut marks = Marks::new();
     let mut all = vec![marks.clone()];
@@ -111,8 +116,8 @@ fn cuts(seen: &[Marks]) -> Result<Vec<usize>, Failure> {
     Ok((0..=CUTS).map(|index| first + (last - first) * index / CUTS).collect())
 }
 
-/// Starts the server on the image and asks for each client's mark. `None` without loop devices; an
-/// error within says that the server did not start or does not hold what it should.
+/// Starts the server on the image and asks for each client's mark. `None` if no loop device can be
+/// made. The inner error says that the server did not start, or holds a wrong value.
 fn recover(folder: &Path, image: &Path) -> Option<Result<Marks, Failure>> {
     let device = LoopDevice::new(image)?;
     let read = || -> Result<Marks, Failure> {
@@ -120,7 +125,7 @@ fn recover(folder: &Path, image: &Path) -> Option<Result<Marks, Failure>> {
         let mut marks = Marks::new();
         for client in 1..=9 {
             let Some(value) = server.get(&format!("client:{client}"))? else { continue };
-            let (owner, number) = parse_mark(&value).ok_or("a value is no mark")?;
+            let (owner, number) = parse_mark(&value).ok_or("a value is not a mark")?;
             if owner != client {
                 return Err(format!("client {client} has a mark of client {owner}").into());
             }
@@ -131,14 +136,15 @@ fn recover(folder: &Path, image: &Path) -> Option<Result<Marks, Failure>> {
     Some(read())
 }
 
-/// Checks that nothing acknowledged is missing, and nothing is there that nobody had sent.
+/// Checks that no acknowledged write is missing, and that the server holds no write that was never
+/// sent.
 fn compare(seen: &Marks, found: &Marks) -> Result<(), String> {
     for (client, &sent) in seen {
         let number = found.get(client).copied().unwrap_or(0);
         let acknowledged = sent - 1;
         if number < acknowledged || number > sent {
             return Err(format!(
-                "client {client} {MISSED} {acknowledged} is durable; what is there is {number}"
+                "client {client} {MISSED} {acknowledged} is durable; the server has {number}"
             ));
         }
     }

@@ -1,4 +1,4 @@
-//! QEMU's own control channel: one command and one answer per line, as JSON.
+//! QEMU's own control channel: each command and each answer is a line of JSON.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -19,7 +19,7 @@ impl Qmp {
         let stream = UnixStream::connect(path).map_err(|error| failed(&error))?;
         stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(|error| failed(&error))?;
         let mut qmp = Self { stream: BufReader::new(stream) };
-        // A greeting comes first, and nothing is taken before the first command.
+        // A greeting comes first, and QEMU takes no other command before qmp_capabilities.
         qmp.line()?;
         qmp.execute("qmp_capabilities", "{}")?;
         Ok(qmp)
@@ -40,7 +40,7 @@ impl Qmp {
             if line.starts_with(r#"{"error""#) {
                 return Err(format!("QEMU refused {request}: {line}").into());
             }
-            // Anything else is an event: something that happened meanwhile.
+            // Any other line reports an event, that is, something that happened meanwhile.
         }
     }
 

@@ -1,9 +1,10 @@
 //! The record of a device's writes, and the images that a power cut could have left.
 //!
-//! QEMU writes it in the format of the kernel's dm-log-writes: a superblock, then an entry for each
-//! write, flush and deallocation in the order in which the device finished them, each before the
-//! guest was told. QEMU's NVMe controller drops the FUA bit on the way, so this bit comes from the
-//! guest kernel's own trace of the commands it sent.
+//! QEMU writes the record in the format of the kernel's dm-log-writes: a superblock, then an entry
+//! for each write, flush and deallocation in the order in which the device finished them. QEMU
+//! writes an entry before it tells the guest that the operation is done. QEMU's NVMe controller
+//! drops the FUA bit on the way, so the FUA bits are read from the guest kernel's own trace of the
+//! commands that the kernel sent.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -21,7 +22,7 @@ const FLAG_DISCARD: u64 = 1 << 2;
 /// The bit of a write's control field, as the kernel prints it.
 const CONTROL_FUA: u64 = 1 << 14;
 
-/// One operation of the device, in bytes.
+/// One operation of the device. Offsets and sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     Write { offset: u64, data: Vec<u8>, durable: bool },
@@ -29,17 +30,18 @@ pub(crate) enum Entry {
     Deallocate { offset: u64, size: u64 },
 }
 
-/// Which of the writes that nothing had made stable are there after a cut.
+/// Which writes survive a cut, of those that neither a flush nor FUA had made stable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Survivors {
     All,
     None,
-    /// As a generator with this seed decides; the last one is torn in the middle.
+    /// Those that a random generator with this seed chooses. If the last write is one of them, it
+    /// is torn in the middle.
     Some(u64),
 }
 
-/// Reads a record and gives each write the FUA bit that `trace` says it had. `block_size` is that of
-/// the namespace.
+/// Reads a record, and gives each write the FUA bit that the write has in `trace`. `block_size` is
+/// the block size of the namespace.
 pub(crate) fn read(record: &Path, trace: &Path, block_size: u64) -> Result<Vec<Entry>, Failure> {
     let bytes = std::fs::read(record).map_err(|error| said(record, &error))?;
     let trace_text = std::fs::read_to_string(trace).map_err(|error| said(trace, &error))?;
@@ -61,7 +63,7 @@ fn parse(bytes: &[u8]) -> Result<Vec<Entry>, String> {
         Ok(u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
     };
     if word(0)? != MAGIC || word(8)? != 1 {
-        return Err("this is no record of writes".into());
+        return Err("this is not a record of writes".into());
     }
     let (count, sector) = (word(16)?, word(24)? & 0xffff_ffff);
     let mut entries = Vec::new();
@@ -88,7 +90,8 @@ fn parse(bytes: &[u8]) -> Result<Vec<Entry>, String> {
     Ok(entries)
 }
 
-/// By place and size of a write, whether it had the FUA bit, in the order in which they were sent.
+/// For each offset and size, the FUA bits of the writes there, in the order in which the writes
+/// were sent.
 fn parse_trace(text: &str, block_size: u64) -> BTreeMap<(u64, u64), VecDeque<bool>> {
     let mut sent: BTreeMap<_, VecDeque<bool>> = BTreeMap::new();
     for line in text.lines() {
@@ -105,14 +108,14 @@ fn parse_trace(text: &str, block_size: u64) -> BTreeMap<(u64, u64), VecDeque<boo
         else {
             continue;
         };
-        // The length counts from zero.
+        // The length in the trace is one less than the number of blocks.
         let place = (lba * block_size, (len + 1) * block_size);
         sent.entry(place).or_default().push_back(control & CONTROL_FUA != 0);
     }
     sent
 }
 
-/// What is on the device after a power cut behind the first `cut` entries.
+/// Writes the device's contents after a power cut that follows the first `cut` entries.
 pub(crate) fn write_image(
     entries: &[Entry],
     cut: usize,
@@ -128,7 +131,7 @@ pub(crate) fn write_image(
     Ok(())
 }
 
-/// Place and bytes of everything that is there, in order.
+/// Offset and bytes of every write that survives, in order.
 fn surviving(entries: &[Entry], survivors: Survivors) -> Vec<(u64, Vec<u8>)> {
     let last_flush = entries.iter().rposition(|entry| *entry == Entry::Flush).unwrap_or(0);
     let last = entries.len().saturating_sub(1);

@@ -1,4 +1,5 @@
-//! Runs a session: its boot, the power cuts behind it, and the same with each bug that they must catch.
+//! Runs a session: the boot, the power cuts after it, and then both once more for each planted bug
+//! that the power cuts must catch.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,20 +20,20 @@ use crate::tools::{self, Tools, lab_dir};
 use crate::verdicts::Verdicts;
 use crate::{MEMORY_MIB, built_or_given, folder, names};
 
-/// No session takes as long even on a busy machine.
+/// Longer than any session takes, even on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(420);
-/// How many of the last lines of a machine that broke are repeated at the end of the run.
+/// If a machine broke, this number of its last lines is repeated at the end of the run.
 const LINES_TOLD: usize = 10;
 /// The program that a planted bug is in.
 const SERVER: &str = "slimio";
 
-/// What cargo builds for sessions, before the first of them begins: the server with bugs takes the place
-/// of the ordinary one for a while.
+/// What cargo builds for sessions. All of it is built before the first session begins, because
+/// while the server with planted bugs is built, it replaces the ordinary server.
 #[derive(Debug)]
 pub(super) struct Built {
-    /// The server with all bugs in it, each asleep, if one is wanted.
+    /// The server with all planted bugs built in but inactive, if a session needs one.
     planted: Option<PathBuf>,
-    /// By package and target.
+    /// Test programs, by package and target.
     tests: BTreeMap<(String, String), PathBuf>,
 }
 
@@ -53,7 +54,7 @@ impl Built {
     }
 }
 
-/// One that is being run, perhaps beside others.
+/// A session that is being run, perhaps beside others.
 pub(super) struct Run<'a> {
     pub(super) session: &'a Session,
     pub(super) tools: &'a Tools,
@@ -62,12 +63,12 @@ pub(super) struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Prints a line so that one sees whose it is.
+    /// Prints a line, prefixed with the session's name.
     pub(super) fn say(&self, line: &str) {
         println!("{}: {line}", self.session.name);
     }
 
-    /// All that there is to a session.
+    /// Runs the whole session.
     pub(super) fn whole(&self) -> Result<(), Failure> {
         let folder = self.boot(None, &mut |line| self.reported(|report| report.see(line)))?;
         if self.session.recorded {
@@ -76,12 +77,12 @@ impl Run<'_> {
         for bug in &self.session.planted {
             self.catch(bug)?;
         }
-        // Images take room; those of a failure are looked at.
+        // Images take space; only those of a failed session are kept, for inspection.
         fs::remove_dir_all(&folder).map_err(|error| said(&folder, &error))
     }
 
-    /// Runs the script in a machine, with a bug in the server or without; `see` hears what it says.
-    /// Returns the folder with what is left.
+    /// Runs the script in a machine, with or without a planted bug in the server. `see` gets each
+    /// line that the script prints. Returns the folder with the results.
     fn boot(&self, bug: Option<&str>, see: &mut dyn FnMut(&str)) -> Result<PathBuf, Failure> {
         let Self { session, tools, built, .. } = self;
         let mut guest = Guest::new(tools)?;
@@ -136,8 +137,9 @@ impl Run<'_> {
         Ok(folder)
     }
 
-    /// Runs a machine to its end, and once more where the emulator or its kernel broke, which is told at
-    /// the end of the run. Returns the exit status and what was printed.
+    /// Runs a machine to its end. If QEMU or the guest's kernel broke, runs the machine once more,
+    /// and adds a remark to the summary of the whole run. Returns the exit status and the lines
+    /// printed.
     fn run_machine(&self, plan: &Plan<'_>) -> Result<(i32, Vec<String>), Failure> {
         let mut has_broken = false;
         loop {
@@ -174,7 +176,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Runs it with a bug in the server: what the power cut leaves must miss what was acknowledged.
+    /// Runs the session with a planted bug in the server, and checks that an acknowledged write is
+    /// missing after a power cut.
     fn catch(&self, bug: &str) -> Result<(), Failure> {
         self.say(&format!("once more, with the planted bug {bug}"));
         let folder = self.boot(Some(bug), &mut |_| {})?;
@@ -205,8 +208,9 @@ impl Run<'_> {
     }
 }
 
-/// Builds the server with bugs, each asleep. It lies apart from the ordinary one, whose place it takes
-/// until that is built again.
+/// Builds the server with all planted bugs built in but inactive, and copies it to the lab's
+/// folder. In cargo's folder, this server replaces the ordinary one until the ordinary one is built
+/// again.
 fn build_planted() -> Result<PathBuf, Failure> {
     let packages = ["--package", "slimio-planted", "--package", "slimio-cli"];
     run(cargo(["build", "--features", FEATURE]).args(packages))?;

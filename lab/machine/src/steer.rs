@@ -1,5 +1,6 @@
-//! What the guest may ask of the host while it runs: to make a namespace fail, to heal it, to take
-//! it away. Below `disk-NAME` stands either the image itself or a driver that injects errors.
+//! What the guest may ask of the host while it runs: to make a namespace fail, to heal it, to hold
+//! its operations, or to unplug it. QEMU's node `disk-NAME` stands directly on the image, or on a
+//! driver that injects errors.
 
 use slimio_host::Failure;
 
@@ -9,8 +10,8 @@ use crate::qmp::Qmp;
 /// What a request changes, and for which namespace.
 #[derive(Debug, PartialEq, Eq)]
 enum Request {
-    /// Operations of this kind fail until healed; of flushes only the next one, because QEMU must
-    /// flush to heal it.
+    /// Operations of this kind fail until healed. If the kind is flush, only the next flush fails,
+    /// because QEMU itself must flush in order to heal.
     Fail {
         name: &'static str,
         operation: &'static str,
@@ -34,7 +35,7 @@ enum Request {
 
 /// What can be made to fail. The guest sees the NVMe status that QEMU has for an I/O error.
 const OPERATIONS: &[&str] = &["read", "write", "flush", "discard"];
-/// Where operations can be held, as the block layer of QEMU calls it.
+/// The operations that can be held, and QEMU's name for the point at which each is held.
 const EVENTS: &[(&str, &str)] = &[("write", "pwritev"), ("flush", "flush_to_disk")];
 
 pub(crate) fn answer(qmp: &mut Qmp, line: &str) -> Result<(), Failure> {
@@ -62,7 +63,7 @@ pub(crate) fn answer(qmp: &mut Qmp, line: &str) -> Result<(), Failure> {
 
 /// Puts a driver that injects errors below the device.
 fn interpose(qmp: &mut Qmp, name: &str, rules: &str) -> Result<(), Failure> {
-    // Whatever an earlier request has put there is removed first.
+    // A driver that an earlier request has put below the device is removed first.
     heal(qmp, name)?;
     let errors = format!("errors-{name}");
     drop(qmp.execute("blockdev-del", &format!(r#"{{"node-name":"{errors}"}}"#)));
@@ -76,7 +77,8 @@ fn interpose(qmp: &mut Qmp, name: &str, rules: &str) -> Result<(), Failure> {
 /// Puts the image itself below the device again.
 fn heal(qmp: &mut Qmp, name: &str) -> Result<(), Failure> {
     let image = format!("file-{name}");
-    // QEMU flushes first, which may be the flush that was to fail.
+    // QEMU flushes first, and this flush may be the one that was to fail. Then the flush of the
+    // second attempt succeeds.
     reopen(qmp, name, &image).or_else(|_| reopen(qmp, name, &image))
 }
 

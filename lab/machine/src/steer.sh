@@ -1,5 +1,5 @@
 #!/bin/sh
-# Asks the host for something, such as `lab fail PLAIN write`, and waits until it is done.
+# Asks the host for something, such as `lab fail PLAIN write`, and waits until the host has done it.
 exec 3<>/dev/lab/control
 echo "$*" >&3
 read -r answer <&3

@@ -1,16 +1,17 @@
-//! The sessions of `tests/lab`: a boot each, and what is tested in it.
+//! The sessions of `tests/lab`. Each session is one boot of a machine and the tests that run during
+//! it.
 //!
 //! A session is a shell script. Comments at its head say what the machine needs:
 //!
 //! ```text
-//! # namespaces: FDP=512M PLAIN     what the machine has; all where nothing is said
-//! # record: PLAIN                one namespace; what it records is checked as power_cut.rs says
-//! # planted: ack-before-flush     with record: once more with this bug in the server, the cut must tell
+//! # namespaces: FDP=512M PLAIN     what the machine has; without this line, all namespaces
+//! # record: PLAIN                  one namespace; its writes are recorded and checked by power_cut.rs
+//! # planted: ack-before-flush      needs record; runs again with this bug, which a cut must catch
 //! # programs: slimio redis-cli     built by cargo, a file of the repository, or installed on the host
-//! # tests: slimio-device:nvme      test programs, packed under the name behind the colon
+//! # tests: slimio-device:nvme      test programs, packed under the name after the colon
 //! ```
 //!
-//! A session that would check less than it seems to is refused.
+//! A session whose comments promise more than it would check is refused.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,10 +28,10 @@ use crate::running::{Built, Run};
 use crate::tools::Tools;
 
 pub(super) const FOLDER: &str = "tests/lab";
-/// What sessions source: functions for every one, those for a server, and a load.
+/// Files that sessions source: functions for all sessions, functions for a server, and a load.
 pub(super) const LIBRARIES: &[&str] = &["lab-test", "lab-server", "power-cut-load"];
 
-/// What a comment at the head may be about.
+/// Keys of the comments at the head.
 const KEYS: &[&str] = &["namespaces", "record", "planted", "programs", "tests"];
 
 /// What a script says that it needs.
@@ -39,7 +40,7 @@ pub(super) struct Session {
     pub(super) name: String,
     pub(super) path: PathBuf,
     pub(super) namespaces: Vec<Namespace>,
-    /// Whether writes are recorded, and the power cut after the fact.
+    /// Whether writes are recorded, so that power cuts can be simulated afterwards.
     pub(super) recorded: bool,
     /// Bugs that the power cut must catch.
     pub(super) planted: Vec<String>,
@@ -57,8 +58,9 @@ pub struct Suite {
 }
 
 impl Suite {
-    /// The sessions whose name contains one of `words`, or all. Builds, and for a while puts another
-    /// server in the place of the ordinary one: nothing else may use it meanwhile.
+    /// The sessions whose name contains one of `words`, or all sessions if there are no words.
+    /// Everything that these sessions need is built. While it is built, a server with planted bugs
+    /// replaces the ordinary one, so nothing else may use the server meanwhile.
     pub(super) fn prepare(tools: Tools, words: &[String]) -> Result<Self, Failure> {
         let mut sessions = sessions()?;
         let is_chosen = |name: &str| words.iter().any(|word| name.contains(word));
@@ -70,7 +72,7 @@ impl Suite {
         Ok(Self { sessions, tools, built })
     }
 
-    /// Runs as many at a time as there are cores.
+    /// Runs the sessions, as many at a time as there are cores.
     pub fn run(&self, report: &mut Report) -> Result<(), Failure> {
         let (report, failed) = (Mutex::new(report), Mutex::new(Vec::new()));
         side_by_side(&self.sessions, 1, |session| {
@@ -90,7 +92,7 @@ impl Suite {
     }
 }
 
-/// All of them, by name.
+/// All sessions, by name.
 fn sessions() -> Result<Vec<Session>, Failure> {
     let dir = root().join(FOLDER);
     let entries = fs::read_dir(&dir).map_err(|error| said(&dir, &error))?;
@@ -115,10 +117,10 @@ impl Session {
             match key_and_value(line) {
                 Some((key, _)) if is_head && !KEYS.contains(&key) => {
                     let keys = KEYS.join(", ");
-                    return Err(format!("{name}: `{line}` is about none of {keys}").into());
+                    return Err(format!("{name}: `{line}` has none of the keys {keys}").into());
                 }
                 Some((key, _)) if !is_head && KEYS.contains(&key) => {
-                    return Err(format!("{name}: `{line}` stands behind the head").into());
+                    return Err(format!("{name}: `{line}` comes after the head").into());
                 }
                 Some(need) if is_head => needs.push(need),
                 _ if !is_head => body.extend([line, "\n"]),
@@ -156,7 +158,7 @@ impl Session {
         if !is_recorded && !planted.is_empty() {
             let bugs = planted.join(", ");
             return Err(format!(
-                "{name}: only a power cut can tell of {bugs}, and nothing is recorded: say which \
+                "{name}: only a power cut can catch {bugs}, and nothing is recorded: say which \
                  namespace with `# record: `"
             )
             .into());
@@ -201,16 +203,17 @@ mod tests {
     #[test]
     fn a_planted_bug_that_no_power_cut_could_tell_of_is_refused() {
         let why = refused("# namespaces: PLAIN\n# planted: ack-before-flush\n");
-        assert!(why.starts_with("some: only a power cut can tell of ack-before-flush"), "{why}");
+        assert!(why.starts_with("some: only a power cut can catch ack-before-flush"), "{why}");
         assert!(parse("# record: PLAIN\n# planted: ack-before-flush\n").is_ok());
     }
 
-    /// What could not be run there is in a comment, with the reason.
+    /// Each line of the guide must be in the session. If the session cannot run a line, its
+    /// comments contain this line with the reason.
     #[test]
     fn the_guide_is_run_as_it_is_typed() {
         let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
         let (guide, session) = (read("docs/fdp.md"), read("tests/lab/guide"));
-        // What follows is about measuring.
+        // The sections after this one are about measuring.
         let sections: Vec<&str> = guide.split("\n## ").collect();
         let last = sections.iter().position(|section| section.starts_with("WAF")).unwrap();
         let guide = sections[..=last].join("\n");
@@ -226,11 +229,11 @@ mod tests {
     #[test]
     fn what_would_not_be_heeded_is_refused() {
         let misspelt = refused("# recorded: PLAIN\n");
-        assert!(misspelt.contains("`# recorded: PLAIN` is about none of"), "{misspelt}");
+        assert!(misspelt.contains("`# recorded: PLAIN` has none of the keys"), "{misspelt}");
         let twice = refused("# namespaces: PLAIN B512\n# record: PLAIN\n");
         assert!(twice.contains("it has two namespaces PLAIN"), "{twice}");
         let late = refused("#!/bin/sh\n\n# record: PLAIN\n");
-        assert!(late.contains("`# record: PLAIN` stands behind the head"), "{late}");
+        assert!(late.contains("`# record: PLAIN` comes after the head"), "{late}");
         let idle = refused("# tests: package:target\nverdict\n");
         assert!(idle.contains("package:target is packed and never run"), "{idle}");
     }

@@ -1,4 +1,5 @@
-//! What the comparison has measured, and its tables. All are ratios within a round.
+//! The measurements of the comparison, and their tables. All ratios are of measurements of the same
+//! round.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -35,7 +36,7 @@ pub(super) struct Measured {
     round: usize,
     loads: Vec<Load>,
     calls: Vec<Counted>,
-    /// Functions of the kernel, called per write of a lone client.
+    /// Number of kernel functions that the server calls for each write of a lone client.
     functions: Vec<(String, f64)>,
     snapshots: Vec<(usize, String, f64)>,
     ways: Vec<(usize, &'static str, Busy)>,
@@ -128,7 +129,8 @@ impl Measured {
         Ok(())
     }
 
-    /// Whether each server was measured in each round, and snapshots in `snapshot_rounds`.
+    /// Whether each server was measured in each round, and snapshots were measured in
+    /// `snapshot_rounds` rounds.
     pub(super) fn is_complete(&self, rounds: usize, snapshot_rounds: usize) -> bool {
         let wanted = SERVERS.len() * CLIENTS.len() * rounds;
         self.loads.len() == wanted
@@ -143,7 +145,8 @@ impl Measured {
             .find(|load| load.round == round && load.name == name && load.clients == clients)
     }
 
-    /// The ratio of `of` in each round to that of the base with the same number of clients.
+    /// For each round, the value of `of` for the server, divided by its value for the base with the
+    /// same number of clients.
     fn ratios(&self, name: &str, clients: u32, of: impl Fn(&Load) -> f64) -> Vec<f64> {
         let loads = self.loads.iter();
         loads
@@ -153,7 +156,7 @@ impl Measured {
     }
 }
 
-/// All tables. `None` where a base was not measured.
+/// All tables, or `None` if one of the servers or ways that ratios refer to was not measured.
 pub(super) fn all(measured: &Measured) -> Option<String> {
     Some([servers(measured)?, ways(measured)?, snapshots(measured)?].join("\n"))
 }

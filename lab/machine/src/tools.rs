@@ -1,7 +1,8 @@
-//! What the lab itself needs: QEMU, a kernel with the NVMe driver in it, programs for the guest.
+//! What the lab itself needs: QEMU, a kernel that has the NVMe driver built in, and programs for
+//! the guest.
 //!
-//! Debian's backports hold a QEMU that knows FDP and a kernel that knows its NVMe generic devices.
-//! The kernel is unpacked, not installed.
+//! Debian's backports have a QEMU that supports FDP and a kernel that supports the NVMe generic
+//! devices of this QEMU. The kernel is unpacked, not installed.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +12,7 @@ use slimio_host::apt::{self, Apt};
 use slimio_host::process::{command, target_dir};
 
 const QEMU: &str = "qemu-system-x86_64";
-/// The first that knows FDP.
+/// The first version that supports FDP.
 const QEMU_MAJOR_MIN: u32 = 8;
 const KERNEL: &str = "linux-image-cloud-amd64";
 /// Programs for the guest, and the Debian package each comes in.
@@ -44,7 +45,7 @@ pub struct Tools {
     pub modules: PathBuf,
 }
 
-/// Installs what is missing, says what can't be.
+/// Installs the tools that are missing; fails if one cannot be installed.
 pub fn install() -> Result<Tools, Failure> {
     let programs: Vec<&str> = PROGRAMS
         .iter()
@@ -76,7 +77,7 @@ pub fn install() -> Result<Tools, Failure> {
     Ok(Tools { qemu, kernel, modules })
 }
 
-/// The path of a program, also of one that only root has on its path.
+/// The path of a program, even if only root has its folder on the search path.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);

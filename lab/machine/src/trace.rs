@@ -3,11 +3,11 @@
 /// What happened between the marks `begin` and `end`, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Busy {
-    /// From one mark to the other.
+    /// The time from one mark to the other.
     pub(super) total_us: f64,
-    /// While the device had at least one request.
+    /// The time in which the device had at least one request.
     pub(super) device_us: f64,
-    /// Requests that the device was given.
+    /// The number of requests that were sent to the device.
     pub(super) requests: u64,
 }
 
@@ -18,7 +18,8 @@ enum Event {
     End,
 }
 
-/// Reads a trace of `block_rq_issue`, `block_rq_complete` and marks. `None` without both marks.
+/// Reads a trace of `block_rq_issue`, `block_rq_complete` and marks. `None` if one of the marks is
+/// missing.
 pub(super) fn busy(trace: &str) -> Option<Busy> {
     let mut found = Busy::default();
     let (mut begun_at, mut busy_since) = (None, None);
@@ -31,7 +32,7 @@ pub(super) fn busy(trace: &str) -> Option<Busy> {
                 busy_since = busy_since.or(Some(at));
             }
             Event::Completed => {
-                // A request that was issued before the trace began may complete in it.
+                // A request that was issued before the trace began may complete during the trace.
                 in_flight = in_flight.saturating_sub(1);
                 if in_flight == 0 {
                     found.device_us += busy_since.take().map_or(0.0, |since| at - since);
@@ -52,7 +53,8 @@ pub(super) fn busy(trace: &str) -> Option<Busy> {
     None
 }
 
-/// `NAME-PID [CPU] FLAGS SECONDS: EVENT: WHAT`, the time in microseconds.
+/// Parses `NAME-PID [CPU] FLAGS SECONDS: EVENT: WHAT`. Returns the time in microseconds, and the
+/// event.
 fn event(line: &str) -> Option<(f64, Event)> {
     let mut words = line.split_whitespace();
     let name = words.by_ref().position(|word| word.ends_with(']') && word.starts_with('['));

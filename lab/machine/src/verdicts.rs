@@ -1,11 +1,11 @@
-//! What a session reports of itself, and whether that proves anything.
+//! What a session reports, and whether the report proves anything.
 
 use slimio_host::report::{Counts, SKIP_MARK};
 
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
     count: usize,
-    /// What is wrong with the first wrong line.
+    /// What is wrong with the first line that is wrong.
     wrong: Option<String>,
 }
 
@@ -17,7 +17,7 @@ impl Verdicts {
                 if counts.failed > 0 {
                     Some("tests failed")
                 } else if counts.passed == 0 {
-                    Some("a test program has run no test: is one called so still?")
+                    Some("a test program has run no test: has the test been renamed?")
                 } else {
                     None
                 }
@@ -30,11 +30,11 @@ impl Verdicts {
         }
     }
 
-    /// Checks that the session has tested something, all of it with success; `status` is its exit
-    /// status.
+    /// Checks that the session has tested something, and that all its tests passed. `status` is the
+    /// session's exit status.
     ///
     /// # Errors
-    /// What it lacks, as a sentence.
+    /// What the session lacks, as a sentence.
     pub(super) fn finish(self, status: i32) -> Result<(), String> {
         match self.wrong {
             Some(wrong) => Err(wrong),
@@ -70,7 +70,8 @@ mod tests {
         assert!(finish(&[skipped, GOOD], 0).unwrap_err().contains("SLIMIO_NVME_PLAIN"));
     }
 
-    /// The exit status is that of the script's last command.
+    /// If a test failed, the session has failed even if its exit status is 0, because this status
+    /// is only that of the script's last command.
     #[test]
     fn a_failure_counts_whatever_comes_behind_it() {
         let bad = "test result: FAILED. 2 passed; 1 failed; 0 ignored";

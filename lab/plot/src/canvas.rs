@@ -1,4 +1,4 @@
-//! A picture with the few things that pictures consist of which are no curves over axes.
+//! A picture, with everything that is drawn on it other than curves: text, legends and bars.
 
 use std::io;
 
@@ -17,13 +17,13 @@ pub enum Ink {
     Grey,
     /// SlimIO.
     Blue,
-    /// A second of a kind.
+    /// A second curve or bar of the same kind.
     Red,
-    /// A third.
+    /// A third of the same kind.
     Green,
-    /// A fourth.
+    /// A fourth of the same kind.
     Orange,
-    /// A fifth.
+    /// A fifth of the same kind.
     Violet,
 }
 
@@ -44,20 +44,20 @@ impl Ink {
 pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 pub(crate) type Drawn = Result<(), DrawingAreaErrorKind<io::Error>>;
 
-/// What the SVG backend divides a size by to get the font size that it writes.
+/// To get the font size that it writes, the SVG backend divides the given size by this.
 const LINE_PER_FONT: f64 = 1.24;
 
-/// Text as it stands everywhere but in titles.
+/// Style of all text but titles.
 pub(crate) fn plain() -> TextStyle<'static> {
     ("sans-serif", 16.0 * LINE_PER_FONT).into()
 }
 
-/// Text of titles.
+/// Style of titles.
 pub(crate) fn bold() -> TextStyle<'static> {
     ("sans-serif", 18.0 * LINE_PER_FONT, FontStyle::Bold).into()
 }
 
-/// A white picture of this size in pixels, drawn on.
+/// The SVG of a white picture of this size in pixels, on which `draw` has drawn.
 pub(crate) fn svg(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Drawn) -> String {
     let mut text = String::new();
     let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
@@ -71,7 +71,7 @@ pub(crate) fn svg(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Drawn) -> St
 pub struct Canvas<'a, 'b>(pub(crate) &'a Area<'b>);
 
 impl Canvas<'_, '_> {
-    /// The SVG of a white picture of this size, drawn on.
+    /// The SVG of a white picture of this size, on which `draw` has drawn.
     pub fn svg(width: i32, height: i32, draw: impl FnOnce(&Canvas<'_, '_>)) -> String {
         svg((width as u32, height as u32), |area| {
             draw(&Canvas(area));
@@ -93,7 +93,8 @@ impl Canvas<'_, '_> {
         self.0.draw_text(text, style, at).expect("a string takes everything");
     }
 
-    /// Names of colours beside one another; the upper left corner is at `x`, `y`.
+    /// The names of colours in one row, each to the right of its colour. The upper left corner is
+    /// at `x`, `y`.
     pub fn legend<'n>(&self, mut x: i32, y: i32, names: impl IntoIterator<Item = (&'n str, Ink)>) {
         for (name, ink) in names {
             self.bar((x, y + 2), (16, 12), ink);
@@ -103,7 +104,8 @@ impl Canvas<'_, '_> {
         }
     }
 
-    /// A filled rectangle from its upper left corner; none where it has no extent.
+    /// A filled rectangle whose upper left corner is given. If its width or height is not positive,
+    /// nothing is drawn.
     pub fn bar(&self, (x, y): (i32, i32), (width, height): (i32, i32), ink: Ink) {
         if width > 0 && height > 0 {
             let bar = Rectangle::new([(x, y), (x + width, y + height)], ink.color().filled());

@@ -1,4 +1,4 @@
-//! Curves over two axes, in panels below one another. What is compared is in one panel.
+//! Curves over two axes, in panels below one another. Curves to be compared are in one panel.
 
 use std::iter::once;
 use std::ops::Range;
@@ -25,22 +25,22 @@ pub struct Panel {
     pub title: String,
     /// The horizontal axis.
     pub x: Axis,
-    /// The vertical one.
+    /// The vertical axis.
     pub y: Axis,
-    /// Whether it is half as high as others.
+    /// Whether the panel is half as high as other panels.
     pub is_low: bool,
     /// The curves, later ones above earlier ones.
     pub curves: Vec<Curve>,
 }
 
-/// An axis, as long as its numbers want it.
+/// An axis, as long as its numbers require.
 #[derive(Clone, Debug, Default)]
 pub struct Axis {
     /// What is on it, with its unit.
     pub title: String,
-    /// The number that it begins at; `None` for the least that there is.
+    /// The number that the axis begins at. If this is `None`, the axis begins at its least number.
     pub from: Option<f64>,
-    /// Where a number lies on it.
+    /// Where a number lies on the axis.
     pub scale: Scale,
 }
 
@@ -52,14 +52,14 @@ pub enum Scale {
     Linear,
     /// Each power of ten takes the same width, from 1 on.
     Log,
-    /// Percentiles, of which each further nine takes the same width.
+    /// Percentiles; each further nine (90, 99, 99.9, …) takes the same width.
     Nines,
 }
 
 /// Points of one kind.
 #[derive(Clone, Debug)]
 pub struct Curve {
-    /// In the legend; a curve without a name is not in it.
+    /// Its name in the legend. If the name is empty, the curve is not in the legend.
     pub name: String,
     /// Its colour.
     pub ink: Ink,
@@ -67,7 +67,8 @@ pub struct Curve {
     pub mark: Mark,
     /// Pairs of x and y; pairs that are not finite are left out.
     pub points: Vec<(f64, f64)>,
-    /// Stretches of x that are tinted in its colour, with a bar of their own at the top.
+    /// Ranges of x that are tinted in the curve's colour. A separate bar at the top also shows
+    /// them.
     pub spans: Vec<(f64, f64)>,
 }
 
@@ -81,20 +82,20 @@ pub enum Mark {
 }
 
 const WIDTH: u32 = 1100;
-/// Left and right of a panel's curves.
+/// Space to the left and to the right of a panel's curves.
 const LEFT: i32 = 106;
 const RIGHT: i32 = 30;
-/// Left of the title of the vertical axis.
+/// Space to the left of the vertical axis's title.
 const EDGE: i32 = 10;
-/// The chart's title.
+/// Space for the chart's title.
 const HEAD_HEIGHT: u32 = 36;
-/// A panel's title and its legend.
+/// Space for a panel's title and its legend.
 const LEGEND_HEIGHT: u32 = 80;
 const PANEL_HEIGHT: u32 = 370;
-/// Numbers and title below a panel's curves.
+/// Space below a panel's curves, for the numbers and the title of the axis.
 const BELOW: u32 = 56;
-/// Part of the curves' height that a bar of spans takes. As much is free between two of them, and twice
-/// as much above the curves.
+/// Height of a bar of spans, as part of the height of the curves. A space of the same height is
+/// free below each bar, and a space of twice this height above the curves.
 const LANE: f64 = 0.025;
 const MARKS_MAX: usize = 8;
 
@@ -182,7 +183,7 @@ impl Axis {
         Self { title: title.into(), from: Some(from), scale: Scale::Linear }
     }
 
-    /// What it reaches over; it has an extent even where all numbers are the same.
+    /// The range of the axis, which is not empty even if all numbers are the same.
     fn range(&self, numbers: impl Iterator<Item = f64>) -> Range<f64> {
         let (least, most) = numbers
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), it| {
@@ -202,7 +203,7 @@ impl Scale {
         }
     }
 
-    /// The number at a whole place.
+    /// The number that lies at `place` on the axis.
     fn number(self, place: i32) -> f64 {
         match self {
             Self::Linear => f64::from(place),
@@ -212,7 +213,7 @@ impl Scale {
     }
 }
 
-/// The numbers of an axis, for the library.
+/// The numbers of an axis, as a type that the library `plotters` can draw.
 struct Scaled(Scale, Range<f64>);
 
 impl Scaled {
@@ -229,7 +230,7 @@ impl Ranged for Scaled {
         self.places().map(&self.0.place(*number), limit)
     }
 
-    /// Round numbers, with a label and a line each.
+    /// Round numbers, each of which gets a label and a line.
     fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
         let range = self.places().range();
         if hint.weight().allow_light_points() {
@@ -251,7 +252,7 @@ impl Ranged for Scaled {
 
 /// A number with commas between thousands.
 fn label(number: f64) -> String {
-    // Without the rounding errors of binary fractions, and never "-0".
+    // Rounding hides the errors of binary fractions, and adding 0.0 turns -0.0 into 0.0.
     let text = ((number * 1000.0).round() / 1000.0 + 0.0).to_string();
     let (whole, fraction) = text.split_at(text.find('.').unwrap_or(text.len()));
     let mut grouped = String::new();

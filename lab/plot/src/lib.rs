@@ -1,5 +1,5 @@
-//! Pictures of numbers, as SVG. Text stays text, set in a font of the reader's, so a picture is the
-//! same file on every machine.
+//! Pictures of numbers, as SVG. Text stays text in the file, and the program that shows the picture
+//! chooses the font. So a picture is the same file on every machine.
 
 mod canvas;
 mod chart;

@@ -52,7 +52,8 @@ pub struct Compare {
 }
 
 impl Compare {
-    /// Runs the comparison; the result is the text to print. `command` is what can be given again.
+    /// Runs the comparison, and returns the text to print. `command` is the command line that
+    /// repeats the comparison.
     pub fn run(&self, command: &str) -> Result<String> {
         if self.scenarios.as_deref() == Some("list") {
             return Ok(list());
@@ -74,7 +75,7 @@ impl Compare {
         scale.rounds = self.rounds.unwrap_or(scale.rounds);
         scale.measured_s = self.seconds.unwrap_or(scale.measured_s);
         if scale.rounds == 0 || !(scale.measured_s > 0.0 && scale.measured_s < 86_400.0) {
-            return Err(BenchError::Usage("a comparison needs rounds and seconds".into()));
+            return Err(BenchError::Usage("give --rounds and --seconds, above 0".into()));
         }
         let work = self.dir.clone().unwrap_or_else(|| self.out.join("work"));
         Ok(CompareConfig {
@@ -82,7 +83,7 @@ impl Compare {
             extra: self.extra.split_whitespace().map(str::to_owned).collect(),
             scenarios: pick(self.scenarios.as_deref())?,
             scale,
-            // A server runs in a working directory of its own: paths must not depend on ours.
+            // Each server runs in its own working directory, so paths must be absolute.
             work: absolute(&work)?,
             out: absolute(&self.out)?,
             seed: self.seed,
@@ -98,7 +99,7 @@ impl Compare {
             let slimio = &self.slimio;
             if !slimio.is_file() {
                 let text = format!(
-                    "{} is not there: build it (cargo build --release) or name it (--slimio PATH), \
+                    "{} is missing: build it (cargo build --release) or name it (--slimio PATH), \
                      or ask for stock alone (--stock-only)",
                     slimio.display()
                 );
@@ -141,12 +142,12 @@ fn stocks(given: Option<&str>) -> Result<Vec<Contender>> {
     let mut all: Vec<Contender> = Vec::new();
     for one in given.split(',') {
         let Some((name, path)) = one.split_once('=') else {
-            return Err(BenchError::Usage(format!("--stock {one}: several are NAME=PATH each")));
+            return Err(BenchError::Usage(format!("--stock {one}: name several as NAME=PATH")));
         };
         let is_word = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
-        // A name is a folder's, too.
+        // The name is also used for a folder.
         if name.is_empty() || !name.chars().all(is_word) || all.iter().any(|it| it.name == name) {
-            let text = format!("--stock {one}: a name is a word, and another one for each");
+            let text = format!("--stock {one}: names are words, and differ");
             return Err(BenchError::Usage(text));
         }
         let (kind, name, program) = (ServerKind::Stock, name.to_owned(), absolute(path.as_ref())?);

@@ -92,9 +92,9 @@ fn config(args: &Ledger) -> Result<LedgerConfig> {
     let program = args.program.clone().or(default_program);
     let program = program
         .filter(|program| program.is_file())
-        .ok_or_else(|| BenchError::Usage(format!("the program of {kind} is not there")))?;
+        .ok_or_else(|| BenchError::Usage(format!("the program of {kind} does not exist")))?;
     if args.policy == Policy::Off {
-        return Err(BenchError::Usage("without a log nothing is promised".into()));
+        return Err(BenchError::Usage("without a log a server promises nothing".into()));
     }
     let directory = args.dir.clone().unwrap_or_else(|| ledger::scratch_directory("ledger"));
     let directory = std::path::absolute(directory).doing("looking for the directory")?;

@@ -106,7 +106,7 @@ pub fn run(args: &Load) -> Result<String> {
     Ok(describe(&report, used))
 }
 
-/// CPU time, and the server's context switches, used until some moment.
+/// What has been used up to some moment: CPU time, and context switches of the server.
 #[derive(Clone, Copy)]
 struct Use {
     own: Duration,

@@ -11,7 +11,7 @@ use slimio_volume::{OWNERS, Unit, open_watched, summary, units};
 
 use crate::error::{BenchError, Doing, Result};
 
-/// The colours of those whom a block may belong to.
+/// The colours of a block's possible owners.
 const INKS: [Ink; OWNERS.len()] = [Ink::Violet, Ink::Blue, Ink::Green, Ink::Orange, Ink::Red];
 
 const COLUMNS: usize = 24;
@@ -29,27 +29,27 @@ pub struct Map {
     /// The picture
     #[arg(long, value_name = "SVG")]
     out: PathBuf,
-    /// The emulated SSD, which no server has: emulated:FILE
+    /// The emulated SSD, which no server may be using: emulated:FILE
     #[arg(long)]
     volume: String,
 }
 
 impl Map {
-    /// Draws it. Returns what there is to say.
+    /// Draws the picture. Returns the text to print.
     pub fn run(&self) -> Result<String> {
         let volume = &self.volume;
         let refused = |why: &dyn std::fmt::Display| {
             BenchError::Usage(format!("cannot open the volume {volume}: {why}"))
         };
         let options = volume.strip_prefix(PREFIX).ok_or_else(|| {
-            refused(&format!("only of an emulated SSD ({PREFIX}FILE) the inside is known"))
+            refused(&format!("only an emulated SSD ({PREFIX}FILE) shows its inside"))
         })?;
         let options =
             DriveOptions::parse(options, Clock::Virtual).map_err(|error| refused(&error))?;
         let opened = open_watched(Path::new(volume), options).map_err(|error| refused(&error))?;
         let (mut storage, watch) = opened;
         if !storage.exists {
-            return Err(refused(&"there is none in it; serve one from it first"));
+            return Err(refused(&"the SSD holds no volume; start a server on it first"));
         }
         let found = inspect(&mut *storage.media).map_err(|error| refused(&error))?;
         let units = watch.with_ftl(|ftl| units(ftl, &found));
@@ -78,7 +78,8 @@ fn draw(volume: &str, summary: &str, units: &[Unit]) -> String {
     })
 }
 
-/// A bar as long as a unit: valid pages by lifetime, then pages not valid, then pages not written.
+/// Draws a unit as a bar. From the left, it shows valid pages by lifetime, then written pages that
+/// are no longer valid, then pages that are not yet written.
 fn draw_unit(canvas: &Canvas<'_, '_>, (x, y): (i32, i32), unit: &Unit) {
     let (width, height) = CELL;
     canvas.bar((x, y), CELL, Ink::Pale);

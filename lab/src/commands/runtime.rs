@@ -17,10 +17,10 @@ use crate::server::{Policy, find_program};
 /// What the flags of `runtime` mean.
 pub const HELP: &str = include_str!("../../help/runtime.txt");
 
-/// What the WAF of SlimIO with data placement must not exceed.
+/// The highest WAF that SlimIO with data placement may have.
 const WAF_MAX: f64 = 1.005;
 
-/// A drive, and the hosts that run on it.
+/// A drive, and the servers that run on it, one after the other.
 struct Case {
     name: &'static str,
     spare_percent: u32,
@@ -29,8 +29,9 @@ struct Case {
     hosts: &'static [Host],
 }
 
-/// The paper's drive; one with less spare NAND that is as full as SlimIO can make it, which a file
-/// system can't be; and the same one with a collector that begins later.
+/// The first is the paper's drive. The second has less spare NAND, and holds as much data as SlimIO
+/// can store on it, which is more than a file system can store there. The third is like the second,
+/// but its collector begins later.
 const CASES: &[Case] = &[
     Case {
         name: "paper",
@@ -97,10 +98,10 @@ pub struct Runtime {
     quick: bool,
 }
 
-/// Runs it; the result is the text to print.
+/// Runs the experiment; the result is the text to print.
 pub fn run(args: &Runtime) -> Result<String> {
     let is_quick = args.quick;
-    let missing = || BenchError::Usage("slimio is not installed; name one".into());
+    let missing = || BenchError::Usage("slimio is not installed; give its path".into());
     let slimio = args.slimio.clone().or_else(|| find_program("slimio"));
     let redis = args.redis.clone().or_else(|| find_program("redis-server"));
     let folder = args.folder.clone().unwrap_or_else(folder_in_memory);
@@ -155,7 +156,7 @@ pub fn run(args: &Runtime) -> Result<String> {
     Ok(table(&experiment.outcomes) + &experiment.machine + &skipped.unwrap_or_default())
 }
 
-/// What the numbers depend on beside the drive, as a line below the table.
+/// What the numbers depend on besides the drive, as a line below the table.
 fn machine(experiment: &Experiment, is_quick: bool) -> Result<String> {
     let mut environment = Environment::of(&experiment.out)?;
     if let Some(redis) = &experiment.redis {
@@ -178,7 +179,7 @@ struct Experiment {
     drive_bytes: u64,
     repetitions: u32,
     snapshot_rate: Option<String>,
-    /// The line about the machine that it runs on.
+    /// The line about the machine that the experiment runs on.
     machine: String,
     outcomes: Vec<Outcome>,
     /// Why stock Redis was left out.
@@ -205,7 +206,7 @@ impl Experiment {
         let outcome = setup.run(&program, &self.folder);
         remove(&self.folder)?;
         self.outcomes.push(outcome?);
-        // Finished runs are written out, whatever happens to the next.
+        // Finished runs are written out now, because the next run may fail.
         self.write(drive, policy)
     }
 
@@ -223,7 +224,7 @@ impl Experiment {
     }
 
     /// Checks that the collector copies hardly anything with data placement. How much it copies
-    /// without depends on this machine's speed.
+    /// without data placement is not checked, because that depends on this machine's speed.
     fn check(&self) -> Result<()> {
         for outcome in self.outcomes.iter().filter(|it| it.setup.host == Host::WithPlacement) {
             let waf = outcome.waf();

@@ -12,13 +12,13 @@ use slimio_ssd::{Config, Ftl, Victims};
 use super::out::OutArg;
 use crate::error::{BenchError, Result};
 
-/// YCSB to DLRM.
+/// Mixes of machines, by the ratio of YCSB to DLRM: the name, and the share of YCSB.
 const MIXES: [(&str, f64); 2] = [("6:4", 0.6), ("3:7", 0.3)];
 /// Number of equal stretches of time.
 const STRETCHES: u32 = 100;
 /// Mean lifetimes of the second table, in minutes.
 const RUN_MINUTES: [f64; 6] = [5.0, 10.0, 15.0, 20.0, 60.0, 240.0];
-/// Mapped share from which a drive counts as full.
+/// A drive counts as full from this mapped share on.
 const FULL: f64 = 0.999;
 const UNIT_PAGES: u32 = 32;
 
@@ -75,7 +75,7 @@ struct Saved {
 }
 
 impl Tenants {
-    /// Simulates, and writes the tables and pictures. Returns what there is to say.
+    /// Simulates, and writes the tables and pictures. Returns the text to print.
     pub fn run(&self) -> Result<String> {
         let alpha = self.check()?;
         let folder = self.out.make()?.display();
@@ -121,7 +121,7 @@ impl Tenants {
         let alpha = alpha_of_spare(self.spare).map_err(|error| refused(&error))?;
         if self.load <= 0.0 || self.load > 1.0 || self.load.is_nan() {
             return Err(refused(&format!(
-                "--load {}: a part of the drive, above 0 and 1 at most",
+                "--load {}: give a part of the drive, above 0 and at most 1",
                 self.load
             )));
         }
@@ -169,16 +169,17 @@ impl Tenants {
              lifetimes log-normal, Poisson arrivals that would fill {} of the drive if no machine had \
              to wait for room.\n\n\
              Time is cut in {STRETCHES} stretches; those before the drive without TRIM is full are left \
-             out. `mean` and `most`: of what TRIM takes off the WAF, over the stretches. The drive is \
-             simulated with {} units of {UNIT_PAGES} pages, each of which stands for a larger piece, and \
-             with the first {} machines; the formulas here speak of the same.\n\n\
+             out. `mean` and `most`: the mean and the largest reduction of the WAF by TRIM, over the \
+             stretches. The drive is simulated with {} units of {UNIT_PAGES} pages, each of which stands for \
+             a larger piece, and with the first {} machines; the formulas in this table are for the same \
+             machines.\n\n\
              | YCSB : DLRM | trim ratio D | held | in use, with TRIM | formula of D: mean | most | formula of \
              the live share: mean | most | FIFO, simulated: mean | most | greedy, simulated: mean | most |\n\
              |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n{rows}\
              | *the paper* | – | – | – | *-11.56 %* | *-19.69 %* | – | – | – | – | – | – |\n\n\
              * formula of D: `alpha (1 + D)`, D as deallocated over written bytes of each stretch.\n\
-             * formula of the live share: alpha over the part of the drive that it takes for data, from write to \
-             write.\n",
+             * formula of the live share: alpha over the part of the drive that it counts as data, sampled \
+             throughout each stretch.\n",
             self.machines,
             self.simulated,
             self.run_minutes,
@@ -267,14 +268,15 @@ fn by_ratio(alpha: f64, stretch: &Stretch) -> Option<f64> {
     by_live_share(alpha, Trims::AnyPage.live_share(stretch.trim_ratio()).ok()?)
 }
 
-/// Mean saving of a drive that holds as much as this one did, from write to write.
+/// The mean saving over the samples of the stretch. The saving at a sample is that of a drive that
+/// always holds as much data as this drive held at the sample.
 fn by_live_shares(alpha: f64, moment: &Moment) -> Option<f64> {
     let saved = moment.mapped_shares.iter().map(|&share| by_live_share(alpha, share));
     let saved = saved.collect::<Option<Vec<f64>>>()?;
     (!saved.is_empty()).then(|| mean(saved.into_iter()))
 }
 
-/// Saving of a drive of which only this share holds data.
+/// The saving of a drive if only this share of its blocks holds data.
 fn by_live_share(alpha: f64, live_share: f64) -> Option<f64> {
     let seen = effective_alpha(alpha, live_share.min(1.0)).ok()?;
     Some(1.0 - fifo(seen).ok()? / fifo(alpha).ok()?)

@@ -11,7 +11,8 @@ use crate::server::{Policy, find_program};
 /// What the flags of `trace` mean.
 pub const HELP: &str = include_str!("../../help/trace.txt");
 
-/// A folder made in `--folder`. A run that was killed has left it, and the next run finds it.
+/// Name of the folder made in `--folder`. It is fixed, so that the next run finds what a killed run
+/// has left.
 const OWN_FOLDER: &str = "slimio-trace";
 
 /// The flags.
@@ -41,7 +42,7 @@ pub struct Trace {
     seed: Option<u64>,
 }
 
-/// Records; the result is the text to print.
+/// Records a trace, and returns the text to print.
 pub fn run(args: &Trace) -> Result<String> {
     let &Trace { file_system: kind, discard, policy, .. } = args;
     let device_bytes = drive_bytes(args.size)?;
@@ -50,7 +51,7 @@ pub fn run(args: &Trace) -> Result<String> {
         (Some(slimio), _) => (slimio, Place::Device),
         (None, Some(redis)) => (redis, Place::FileSystem { kind, discard }),
         (None, None) => {
-            return Err(BenchError::Usage("redis-server is not installed; name one".into()));
+            return Err(BenchError::Usage("redis-server is not installed; give its path".into()));
         }
     };
     let mut workload = place.workload(device_bytes);
@@ -59,7 +60,7 @@ pub fn run(args: &Trace) -> Result<String> {
     workload.key_count = (workload.key_count as f64 * args.keys) as u64;
     let folder = args.folder.clone().unwrap_or_else(std::env::temp_dir);
 
-    // A server works in a folder of its own.
+    // A server works in its own folder, so paths must be absolute.
     let whole = |path: &Path| absolute(path).doing(format!("finding {}", path.display()));
     let (folder, trace) = (whole(&folder)?.join(OWN_FOLDER), whole(&args.out)?);
     let recording = Recording { program, place, policy, device_bytes, workload, folder, trace };

@@ -19,7 +19,8 @@ const RATIOS: [(f64, Ink); 5] = [
     (0.2, Ink::Green),
     (0.3, Ink::Orange),
 ];
-/// Policies and readings, in the order of the tables and panels.
+/// Policies of the collector, each with a reading of the trim ratio: trims of any page, or only of
+/// live pages. They are in the order of the tables and panels.
 const KINDS: [(Victims, Trims); 4] = [
     (Victims::Fifo, Trims::AnyPage),
     (Victims::Fifo, Trims::LivePage),
@@ -55,7 +56,7 @@ struct Cell {
 }
 
 impl Validate {
-    /// Simulates, and writes the table and the picture. Returns what there is to say.
+    /// Simulates, and writes the table and the picture. Returns the text to print.
     pub fn run(&self) -> Result<String> {
         let folder = self.out.make()?.display();
         let cases: Vec<Case> = KINDS
@@ -92,10 +93,10 @@ impl Validate {
              Made by `cargo x waf validate --units {units} --unit-pages {unit_pages} --seed {seed}`: \
              uniform writes of single pages to {units} units of {unit_pages} pages, of which the spare \
              factor S is not exported, with D trims per write. Each drive is filled in sequence; the \
-             state counts as steady when three times in a row the WAF of writing the capacity once was \
-             the same within 0.4 % and showed no trend (it was after {} times at most), and is measured \
-             over the next six. `model`: formula for a drive without bound. `first third`: what the \
-             first third of the capacity would have shown, right after the fill.\n\n\
+             state counts as steady when the WAF of writing the whole capacity was the same within 0.4 % \
+             three times in a row and showed no trend (after {} times at most), and is measured over the \
+             next six. `model`: the formula for an infinitely large drive. `first third`: the WAF of \
+             writing the first third of the capacity, right after the fill.\n\n\
              The formulas and the simulation differ by **{:.2} % at most**.\n\n\
              ![formula and simulation](validation.svg)\n",
             settled.unwrap_or_default(),

@@ -18,24 +18,25 @@ use crate::server::{Policy, find_program};
 /// What the flags of `waf` mean.
 pub const HELP: &str = include_str!("../../help/waf.txt");
 
-/// Factors for the paper's number of keys: what fits on the drive. It depends on how fast the log
-/// grows.
+/// Factors by which the paper's number of keys is multiplied, up to what fits on the drive. What
+/// fits depends on how fast the log grows.
 const KEYS: &[(Policy, &[&str])] = &[
     (Policy::EverySec, &["1", "1.2", "1.3", "1.4", "1.5"]),
     (Policy::Always, &["1", "1.4", "1.5", "1.6"]),
 ];
-/// As in the paper.
+/// Number of repetitions, as in the paper.
 const REPETITIONS: u32 = 5;
 /// The highest WAF that SlimIO with data placement may have.
 const WAF_MAX: f64 = 1.005;
 /// Handles of the drives that SlimIO is replayed on; the first is one without data placement.
 const HANDLES: &[u16] = &[1, 2, 4, 8];
 const ISOLATIONS: &[&str] = &["persistent", "initial"];
-/// What the paper reports of the whole run, by `appendfsync`: its baseline is F2FS.
+/// The WAF that the paper reports for the whole run, by `appendfsync`: first the WAF of the paper's
+/// baseline, which is Redis on F2FS, then the WAF of SlimIO.
 const PAPER: &[(Policy, &str, &str)] =
     &[(Policy::EverySec, "1.14", "1.00"), (Policy::Always, "1.24", "1.00")];
-/// Drives, by spare NAND and the share of free units at which the collector begins in the background.
-/// The first is the paper's.
+/// Drives, by spare NAND and the share of free units at which the collector begins in the
+/// background. The first drive is the paper's.
 const DRIVES: &[Drive] = &[
     Drive { spare: "0.25", background: "0.25" },
     Drive { spare: "0.25", background: "0.1" },
@@ -43,7 +44,8 @@ const DRIVES: &[Drive] = &[
     Drive { spare: "0.1", background: "0.05" },
     Drive { spare: "0.1", background: "0" },
 ];
-/// Handles on those: with a tenth of spare NAND, a fifth handle would need one unit too many.
+/// Numbers of handles of those drives. Four is the most, because on a drive with a tenth of spare
+/// NAND a fifth handle would need one unit too many.
 const DRIVES_HANDLES: &[u16] = &[1, 4];
 
 /// A drive, as values for the flags of `slimio waf`.
@@ -58,7 +60,7 @@ struct Subject {
     name: String,
     policy: Policy,
     is_slimio: bool,
-    /// Whether the paper reports the same.
+    /// Whether the paper reports a WAF for this subject.
     is_in_paper: bool,
     trace: PathBuf,
     /// Factor for every address and length of the trace.
@@ -71,13 +73,13 @@ impl Subject {
         Self { name: name.to_owned(), policy, is_slimio, is_in_paper: true, trace, stretch: 1 }
     }
 
-    /// The handles of the drives that it is replayed on: all of SlimIO's, or for stock Redis the
-    /// first.
+    /// The handles of the drives that the trace is replayed on: all of `of_slimio` for SlimIO, only
+    /// the first for stock Redis.
     fn handles<'a>(&self, of_slimio: &'a [u16]) -> &'a [u16] {
         if self.is_slimio { of_slimio } else { &of_slimio[..1] }
     }
 
-    /// Its name on a drive.
+    /// The name of the trace when it is replayed on a drive with these handles and this isolation.
     fn on(&self, handles: u16, isolation: Option<&str>) -> String {
         let name = &self.name;
         match (self.is_slimio, handles, isolation) {
@@ -110,19 +112,19 @@ pub struct Waf {
     quick: bool,
 }
 
-/// Runs it; the result is the text to print.
+/// Runs the experiment; the result is the text to print.
 pub fn run(args: &Waf) -> Result<String> {
     let program = |given: &Option<PathBuf>, name: &str| {
-        let missing = || BenchError::Usage(format!("{name} is not installed; name one"));
+        let missing = || BenchError::Usage(format!("{name} is not installed; give its path"));
         given.clone().or_else(|| find_program(name)).ok_or_else(missing)
     };
     let slimio = program(&args.slimio, "slimio")?;
-    // A server works in a folder of its own.
+    // A server works in its own folder, so paths must be absolute.
     let out = absolute(&args.out).doing(format!("finding {}", args.out.display()))?;
     let &Waf { size, policy: only, full: is_full, reuse, quick: is_quick, .. } = args;
     let device_bytes = drive_bytes(if is_quick { size / 2 } else { size })?;
     if is_full && !PaperRun::DRIVE_BYTES.is_multiple_of(device_bytes) {
-        let text = format!("the paper's 180 GiB are no multiple of {size} MiB: --full wants one");
+        let text = format!("--full needs a size that divides the paper's 180 GiB, not {size} MiB");
         return Err(BenchError::Usage(text));
     }
     if let Err(why) = can_record() {
@@ -185,7 +187,7 @@ struct Experiment {
 }
 
 impl Experiment {
-    /// SlimIO with data placement, once, on a drive of half the size.
+    /// Replays SlimIO with data placement once, on a drive of half the size.
     fn quick(&self) -> Result<String> {
         let subject = self.on_device(Policy::EverySec)?;
         let row = self.replay(&subject, 8, "persistent", &["--separate"])?;
@@ -200,7 +202,7 @@ impl Experiment {
         Err(BenchError::Broken(text))
     }
 
-    /// Stock Redis on each file system, with and without discard.
+    /// Records stock Redis on each file system, with and without discard.
     fn stock(&self, redis: &Path, policy: Policy) -> Result<Vec<Subject>> {
         let mut subjects = Vec::new();
         for kind in [FileSystemKind::Ext4, FileSystemKind::Xfs, FileSystemKind::F2fs] {
@@ -219,7 +221,7 @@ impl Experiment {
         Ok(subjects)
     }
 
-    /// SlimIO with the device to itself.
+    /// Records SlimIO with the whole device as its volume.
     fn on_device(&self, policy: Policy) -> Result<Subject> {
         let trace = self.record(&self.slimio, Place::Device, policy)?;
         Ok(Subject::new("SlimIO", policy, trace))
@@ -268,7 +270,8 @@ impl Experiment {
         Ok(trace)
     }
 
-    /// Replays on every drive like the paper's, into a table and a picture.
+    /// Replays each trace on the paper's drive, with each number of handles and each isolation.
+    /// Writes a table and a picture.
     fn replay_all(&self, file: &str, subjects: &[Subject]) -> Result<String> {
         let mut rows = Vec::new();
         for subject in subjects {
@@ -283,7 +286,7 @@ impl Experiment {
         self.write(file, table(&rows))
     }
 
-    /// Replays on drives with less spare NAND and other collectors.
+    /// Replays each trace on each of [`DRIVES`], which differ in spare NAND and in their collector.
     fn drives(&self, subjects: &[Subject]) -> Result<String> {
         let mut rows = Vec::new();
         for subject in subjects {

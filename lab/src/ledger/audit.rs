@@ -1,4 +1,4 @@
-//! After a restart: what is there, and which state of a client's account it is.
+//! After a restart, reads the data and finds which state of a client's account the data is in.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -41,7 +41,7 @@ pub(super) fn read_keys(client: &mut Client, owner: usize) -> Result<BTreeMap<Ve
     Ok(found)
 }
 
-/// Checks that the server holds `key_count` keys in all, and so no keys but the clients'.
+/// Checks that the server holds `key_count` keys in all, and therefore only the keys of clients.
 pub(super) fn nothing_else(client: &mut Client, key_count: u64) -> Result<()> {
     let size = client.expect(&["DBSIZE"])?;
     if size == Reply::Integer(key_count as i64) {
@@ -50,9 +50,9 @@ pub(super) fn nothing_else(client: &mut Client, key_count: u64) -> Result<()> {
     Err(BenchError::Broken(format!("{size:?} keys are there, the clients know of {key_count}")))
 }
 
-/// Finds the state that was found: that of `model` with some of the first units of `in_flight`
-/// applied. Moves the model there. The state may not be older than unit `observed` (all units up to
-/// `acknowledged` are in the model already).
+/// Finds how many units of `in_flight`, from the first on, must be applied to `model` to get what
+/// was `found`, and applies these units. The state must not be older than unit `observed` (all
+/// units up to `acknowledged` are in the model already).
 pub(super) fn settle(
     model: &mut Model,
     in_flight: &VecDeque<(Unit, Moment)>,
@@ -81,7 +81,7 @@ pub(super) fn settle(
         }
     }
     Err(BenchError::Broken(format!(
-        "no state that may be is there; {acknowledged} units were acknowledged, {} in flight:\n  {}",
+        "no permitted state was found; {acknowledged} units were acknowledged, {} in flight:\n  {}",
         in_flight.len(),
         differences.join("\n  ")
     )))
@@ -107,7 +107,8 @@ mod tests {
         keys.iter().map(|(key, value)| (key.as_bytes().to_vec(), found(value))).collect()
     }
 
-    /// One acknowledged unit (`a` = 1), then `in_flight`; what does the audit say of `found`?
+    /// What the audit says of `found` after one acknowledged unit (`a` = 1) and the units
+    /// `in_flight`.
     fn audit(
         in_flight: Vec<(Unit, Moment)>,
         found: &BTreeMap<Vec<u8>, Found>,

@@ -16,8 +16,9 @@ struct Held {
     expiry: Option<Expiry>,
 }
 
-/// A date of expiry as far as it is known: a relative one counts from the moment when the server
-/// read its clock, which was between request and reply. Milliseconds since 1970.
+/// An expiry time, as far as it is known. A relative expiry counts from the moment when the server
+/// read its clock, and all that is known of this moment is that it was between request and reply.
+/// Milliseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Expiry {
     earliest_ms: u64,
@@ -32,7 +33,7 @@ pub(super) struct Found {
     pub(super) expires_at_ms: Option<u64>,
 }
 
-/// When the server executed something: between sending and reply, in milliseconds since 1970.
+/// When the server executed something: between these two times, in milliseconds since 1970.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
     pub(super) sent_ms: u64,
@@ -40,8 +41,8 @@ pub(super) struct Moment {
 }
 
 impl Model {
-    /// Applies a unit and returns the reply it must have; `None` for what the model cannot know.
-    /// A transaction's reply is that of EXEC.
+    /// Applies a unit, and returns the reply that the unit must have. The result is `None` if the
+    /// model cannot know the reply. A transaction's reply is that of EXEC.
     pub(super) fn apply(&mut self, unit: &Unit, moment: Moment) -> Option<Reply> {
         if !unit.transaction {
             return self.act(&unit.actions[0], moment);
@@ -169,8 +170,8 @@ impl Model {
         Some(format!("{} is there and should not be", name(extra)))
     }
 
-    /// Replaces the known bounds of expiries by what the server shows, so that they can't move
-    /// later.
+    /// Replaces the known bounds of each expiry by the exact time that the server shows. If this
+    /// time is different after a later restart, the ledger notices.
     pub(super) fn learn_expiries(&mut self, found: &BTreeMap<Vec<u8>, Found>) {
         for (key, held) in &mut self.held {
             let shown = found.get(key).and_then(|found| found.expires_at_ms);

@@ -1,4 +1,5 @@
-//! Damage done on purpose between death and restart: a ledger that lets it pass is worth nothing.
+//! Damage done on purpose between death and restart, because a ledger that does not notice it is
+//! worth nothing.
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -36,7 +37,7 @@ impl Sabotage {
     }
 }
 
-/// Keeps a copy of the data if the sabotage needs one. The server does not run.
+/// Keeps a copy of the data if the sabotage needs one. The server must not be running.
 pub(super) fn before_life(sabotage: Sabotage, server: &ServerConfig) -> Result<Option<PathBuf>> {
     if sabotage != Sabotage::StaleData {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! Snapshots and rewrites of the log all the time, so that deaths fall into them too.
+//! Asks for snapshots and rewrites of the log all the time, so that servers also die during them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -10,17 +10,18 @@ use crate::address::Address;
 use crate::client::{Client, Reply};
 use crate::error::Result;
 
-/// Longest pause between two of them.
+/// Longest pause between two requests.
 const PAUSE_US_MAX: u64 = 2000;
 
-/// Asks for one after the other until the server is gone, and counts those that were begun.
+/// Asks for snapshots and rewrites, one after the other, until the server is gone. Counts those
+/// that were begun.
 pub(super) fn ask_until_death(
     address: &Address,
     mut rng: Rng,
     dying: &AtomicBool,
     begun: &AtomicU64,
 ) {
-    // The writing clients meet whatever goes wrong here too, and they report it.
+    // If something goes wrong here, the writing clients notice and report it.
     let _ = ask(address, &mut rng, dying, begun);
 }
 

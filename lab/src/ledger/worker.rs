@@ -13,12 +13,13 @@ use crate::client::{Client, Reply};
 use crate::error::{BenchError, Result};
 use crate::rng::for_part;
 
-/// Most units sent before their replies are read.
+/// The largest number of units sent before their replies are read.
 const BATCH_LEN_MAX: u64 = 12;
-/// The server's clock is read in whole milliseconds and may be cached for one.
+/// The server reads its clock in whole milliseconds, and may still use a time that is one
+/// millisecond old.
 const CLOCK_SLACK_MS: u64 = 2;
 
-/// All that one client knows, over all lives.
+/// Everything that one client knows, over all lives.
 #[derive(Debug)]
 pub(super) struct Account {
     index: usize,
@@ -36,12 +37,12 @@ pub(super) struct Account {
 pub(super) struct Life<'a> {
     pub(super) address: &'a Address,
     pub(super) number: u32,
-    /// Units acknowledged in this life, and after how many it shall end.
+    /// Units acknowledged in this life, and the number of them after which the life shall end.
     pub(super) acknowledged: &'a AtomicU64,
     pub(super) units: u64,
-    /// By client: its highest unit that anyone was shown.
+    /// For each client, the highest of its units that any client was shown.
     pub(super) observed: &'a [AtomicU64],
-    /// Set before the server is killed: from then on a closed connection is no surprise.
+    /// Set before the server is killed. From then on a closed connection is expected.
     pub(super) dying: &'a AtomicBool,
     pub(super) stop: mpsc::Sender<Stop>,
 }
@@ -49,7 +50,7 @@ pub(super) struct Life<'a> {
 /// Why a life shall end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// As many units were acknowledged as wanted.
+    /// The wanted number of units was acknowledged.
     Enough,
     /// A client found something wrong.
     Wrong,
@@ -73,7 +74,7 @@ impl Account {
         self.index
     }
 
-    /// The highest unit of this client that anyone was shown.
+    /// The highest unit of this client that any client was shown.
     pub(super) fn observed(&self) -> u64 {
         self.observed
     }
@@ -86,8 +87,8 @@ impl Account {
         self.peek_count
     }
 
-    /// Compares the account with the keys that are there after a restart, and takes over their
-    /// state.
+    /// Compares the account with the keys that are there after a restart, and takes over the state
+    /// of these keys.
     pub(super) fn settle(&mut self, found: &BTreeMap<Vec<u8>, Found>) -> Result<Settled> {
         let settled = audit::settle(
             &mut self.model,
@@ -97,7 +98,8 @@ impl Account {
             self.observed,
         )
         .map_err(|error| BenchError::Broken(format!("client {}: {error}", self.index)))?;
-        // The next life counts on from here; a unit that is gone keeps its number for ever.
+        // The next life goes on counting from here, so the number of a lost unit is never used
+        // again.
         self.in_flight.clear();
         self.acknowledged = self.sent;
         self.observed = 0;
@@ -113,7 +115,7 @@ pub(super) fn write_until_death(account: &mut Account, life: &Life<'_>) -> Resul
     if expected {
         return Ok(());
     }
-    // Nobody listens any more when another client was first.
+    // If another client has sent first, nobody listens any more.
     let _ = life.stop.send(Stop::Wrong);
     let index = account.index;
     outcome.map_err(|error| match error {
@@ -137,7 +139,8 @@ fn write_batches(account: &mut Account, life: &Life<'_>) -> Result<()> {
             let clients = life.observed.len();
             let unit = choose(&mut rng, account.index, clients, account.sent, sent_ms);
             unit.write(&mut requests);
-            // Until the reply is in, all that is known is that it was not executed before now.
+            // Until the reply is in, all that is known is that the unit was not executed before
+            // now.
             let moment = Moment { sent_ms: sent_ms - CLOCK_SLACK_MS, replied_ms: u64::MAX / 2 };
             account.in_flight.push_back((unit, moment));
         }
@@ -182,14 +185,14 @@ fn receive(client: &mut Client, unit: &Unit) -> Result<Reply> {
     Ok(client.receive()?)
 }
 
-/// The unit that a value of another client comes from; 0 for no value.
+/// The number of the unit that wrote a value of another client; 0 if there is no value.
 fn peeked(owner: usize, key: &[u8], reply: &Reply) -> Result<u64> {
     match reply {
         Reply::Nil => Ok(0),
         Reply::Bulk(value) => match read_stamp(value) {
             Some((writer, sequence)) if writer == owner => Ok(sequence),
             _ => Err(BenchError::Broken(format!(
-                "{} holds what its owner never wrote",
+                "{} holds a value that its owner never wrote",
                 String::from_utf8_lossy(key)
             ))),
         },

@@ -4,15 +4,16 @@ use fastrand::Rng;
 
 use crate::client::encode;
 
-/// Keys of a client that hold strings, and that hold numbers. Few, so that most writes overwrite.
+/// How many keys of a client hold strings, and how many hold numbers. There are few keys, so that
+/// most writes overwrite one.
 pub(super) const STRING_KEY_COUNT: u64 = 24;
 pub(super) const COUNTER_KEY_COUNT: u64 = 6;
-/// Most commands of one transaction, most pairs of one MSET.
+/// The largest number of commands of a transaction, and of pairs of an MSET.
 const GROUP_LEN_MAX: u64 = 5;
 /// How far ahead expiries lie, in milliseconds: too far for any key to expire.
 const TTL_MS: std::ops::Range<u64> = 86_400_000..864_000_000;
 
-/// One command on the client's own keys, or a look at another's.
+/// One command on the client's own keys, or a read of another client's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Set {
@@ -75,7 +76,7 @@ pub(super) enum Action {
     },
 }
 
-/// What is there whole or not at all: one action, or several in a transaction.
+/// One action, or several in a transaction. A unit must be recovered whole or not at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unit {
     /// Position among all units that this client ever sent, from 1.
@@ -97,8 +98,8 @@ pub(super) fn keys_of(owner: usize) -> impl Iterator<Item = Vec<u8>> {
     strings.chain((0..COUNTER_KEY_COUNT).map(move |index| counter_key(owner, index)))
 }
 
-/// Chooses the next unit of client `owner` among `client_count`; `now_ms` is only what expiries
-/// count from.
+/// Chooses the next unit of client `owner`, which is one of `client_count` clients. Only expiries
+/// depend on `now_ms`.
 pub(super) fn choose(
     rng: &mut Rng,
     owner: usize,
@@ -176,8 +177,8 @@ impl Choice<'_> {
         TTL_MS.start + self.rng.u64(..TTL_MS.end - TTL_MS.start)
     }
 
-    /// A value that names the client and the unit that wrote it; mostly small, now and then larger
-    /// than a batch of any log.
+    /// A value that names the client and the unit that wrote it. Most values are small. A few are
+    /// larger than any log's batch.
     fn value(&mut self) -> Vec<u8> {
         let size = match self.rng.u64(..200) {
             0 => self.rng.u64(..600 << 10),
@@ -197,8 +198,9 @@ fn stamp(owner: usize, sequence: u64) -> Vec<u8> {
     format!("{owner}.{sequence}.").into_bytes()
 }
 
-/// The client and the unit that wrote a value. A value that was appended to has the stamp of its
-/// first write, which is early enough.
+/// The client and the unit that wrote a value. If a later unit appended to the value, the value
+/// still has the stamp of its first write. The unit in the stamp is then only a lower bound, which
+/// suffices.
 pub(super) fn read_stamp(value: &[u8]) -> Option<(usize, u64)> {
     let mut parts = value.splitn(3, |&byte| byte == b'.');
     let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok();

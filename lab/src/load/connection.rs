@@ -1,4 +1,5 @@
-//! One connection of the generator: requests in flight, bytes the socket did not take yet.
+//! One connection of the generator: requests in flight, and bytes that the socket has not taken
+//! yet.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -15,7 +16,7 @@ use crate::reply::{ReplyReader, Seen};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InFlight {
     pub(super) op: Op,
-    /// What its latency counts from, in nanoseconds since the phase began.
+    /// The moment from which the request's latency counts, in nanoseconds since the phase began.
     pub(super) since_ns: u64,
 }
 
@@ -46,7 +47,7 @@ impl Connection {
     }
 
     /// Sends what is left from before and then `bytes`; what the socket does not take is kept, and
-    /// the socket is watched until it does.
+    /// the socket is watched until it takes the rest.
     pub(super) fn send(&mut self, epoll: &OwnedFd, name: u64, bytes: &[u8]) -> Result<()> {
         if self.unsent.is_empty() {
             let taken = self.write(bytes)?;

@@ -8,15 +8,16 @@ use crate::mix::Op;
 
 /// Latencies above this, in nanoseconds, are recorded as this.
 pub const LATENCY_NS_MAX: u64 = 600_000_000_000;
-/// Distance of the points of a timeline.
+/// Interval between the points of a timeline.
 pub const TICK: Duration = Duration::from_millis(100);
 
 /// What one phase measured.
 #[derive(Clone, Debug)]
 pub struct PhaseReport {
-    /// Requests answered, error replies included. A read-modify-write counts once.
+    /// The number of requests that were answered, including those with error replies. A
+    /// read-modify-write counts once.
     pub requests: u64,
-    /// Payload sent in writes, keys and values, in bytes.
+    /// Bytes of all keys and values that were sent in writes.
     pub payload_bytes: u64,
     /// Values that reads found.
     pub hits: u64,
@@ -26,8 +27,8 @@ pub struct PhaseReport {
     pub errors: u64,
     /// Text of the first error reply.
     pub first_error: Option<String>,
-    /// Open loop: arrivals that were never sent because the server was too far behind; their
-    /// waiting time so far is in the histogram.
+    /// Open loop: arrivals that were never sent because the server was too far behind. The time
+    /// that they had waited is in the histogram.
     pub never_sent: u64,
     /// From the phase's start to its last reply.
     pub elapsed: Duration,
@@ -35,12 +36,12 @@ pub struct PhaseReport {
     pub latency: Histogram<u64>,
     /// As `latency`, of the requests that only read.
     pub read_latency: Histogram<u64>,
-    /// As `latency`, of those that write.
+    /// As `latency`, of the requests that write.
     pub write_latency: Histogram<u64>,
-    /// Requests answered in each [`TICK`] since the phase began.
+    /// For each [`TICK`] since the phase began, the number of requests that were answered.
     pub timeline: Vec<u64>,
-    /// Open loop: how late arrivals were sent although a connection was free, in nanoseconds: the
-    /// generator's own part of the latencies.
+    /// Open loop: by how many nanoseconds requests were sent too late although a connection was
+    /// free. This delay is the generator's own part of the latencies.
     pub own_lag: Histogram<u64>,
 }
 
@@ -65,13 +66,13 @@ impl PhaseReport {
         }
     }
 
-    /// A request was answered, `latency_ns` after it was sent or due.
+    /// Records that a request was answered, `latency_ns` after it was sent or due.
     pub(super) fn record(&mut self, op: Op, latency_ns: u64) {
         self.requests += 1;
         self.record_latency(op, latency_ns);
     }
 
-    /// As [`PhaseReport::record`], of a request that may have got no answer.
+    /// As [`PhaseReport::record`], for a request that may have got no answer.
     pub(super) fn record_latency(&mut self, op: Op, latency_ns: u64) {
         let histogram = match op {
             Op::Get { .. } | Op::MGet { .. } => &mut self.read_latency,
@@ -82,7 +83,7 @@ impl PhaseReport {
         histogram.saturating_record(latency_ns);
     }
 
-    /// `count` requests were answered `now_ns` after the phase's start.
+    /// Records that `count` requests were answered `now_ns` after the phase's start.
     pub(super) fn tick(&mut self, now_ns: u64, count: usize) {
         let tick = (now_ns / TICK.as_nanos() as u64) as usize;
         if self.timeline.len() <= tick {
@@ -91,7 +92,7 @@ impl PhaseReport {
         self.timeline[tick] += count as u64;
     }
 
-    /// The last reply is in.
+    /// Completes the report, once the last reply is in.
     pub(super) fn finish(&mut self, elapsed: Duration) {
         self.elapsed = elapsed;
         for part in [&self.read_latency, &self.write_latency] {

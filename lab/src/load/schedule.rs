@@ -45,7 +45,7 @@ impl Schedule {
         self.due_ns as u64
     }
 
-    /// Moves on to the request after that.
+    /// Moves on to the next request.
     pub(super) fn advance(&mut self, rng: &mut Rng) {
         let gaps = if self.poisson { exponential(rng) } else { 1.0 };
         self.due_ns += gaps * self.mean_gap_ns;

@@ -1,5 +1,6 @@
-//! A recording's folder, for one recording at a time: whatever a killed recording has left mounted
-//! or attached there is taken down before the next one begins.
+//! The folder of a recording, which only one recording at a time may use. If a killed recording has
+//! left something mounted or attached in the folder, this is taken down before the next recording
+//! begins.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -13,7 +14,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use super::disk::{MOUNT_POINT, run};
 use crate::error::{BenchError, Doing, Result};
 
-/// The folder is ours as long as this lives.
+/// As long as this value lives, the folder belongs to this recording.
 #[derive(Debug)]
 pub(super) struct Claim {
     lock: PathBuf,
@@ -21,11 +22,11 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// Takes the folder, which need not exist. Nothing below it is mounted or attached when this
-    /// returns.
+    /// Takes the folder, which need not exist. When this returns, nothing below the folder is
+    /// mounted or attached.
     ///
     /// # Errors
-    /// When another recording has it, or something can't be taken down.
+    /// When another recording has the folder, or something can't be taken down.
     pub(super) fn new(folder: &Path) -> Result<Self> {
         let mut lock = folder.as_os_str().to_owned();
         lock.push(".lock");
@@ -53,7 +54,7 @@ impl Drop for Claim {
 }
 
 /// Unmounts and detaches what is below `folder`: the file system, the loop device under it, and the
-/// mount that this lies on.
+/// mount that the loop device lies on.
 fn take_down(folder: &Path) -> Result<()> {
     let disk = folder.join(MOUNT_POINT);
     let mounted = mounts_below(folder)?;
@@ -69,7 +70,8 @@ fn take_down(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Lazily: its server may be dead, and processes that still use it keep it until they end.
+/// The unmount is lazy, because the process that serves the mount may be dead. Processes that still
+/// use the mount keep it until they end.
 fn unmount_lazily(point: &Path) -> Result<()> {
     unmount(point, UnmountFlags::DETACH).doing(format!("unmounting {}", point.display()))
 }
@@ -109,7 +111,7 @@ fn loops_over(file: &Path) -> Result<Vec<PathBuf>> {
     for entry in fs::read_dir("/sys/block").doing("reading /sys/block")? {
         let entry = entry.doing("reading /sys/block")?;
         let backing = fs::read_to_string(entry.path().join("loop/backing_file"));
-        // Loop devices over nothing have no such file.
+        // Loop devices without a backing file have no such entry.
         if backing.is_ok_and(|backing| Path::new(backing.trim_end()) == file) {
             devices.push(Path::new("/dev").join(entry.file_name()));
         }

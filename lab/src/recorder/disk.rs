@@ -15,14 +15,15 @@ use slimio_ssd::trace::{ByteRange, Tape, TraceEvent};
 use super::fuse::{self, OneFile};
 use crate::error::{BenchError, Doing, Result};
 
-/// Name of the file that the device is mounted over, and of the one with its data.
+/// Name of the file that the served file is mounted over, and name of the file with the device's
+/// data.
 pub(super) const MOUNT_POINT: &str = "disk";
 const DATA: &str = "disk.data";
-/// Size of the device's logical and physical blocks, in bytes, as that of the drives that it stands
-/// for.
+/// Size of the device's logical and physical blocks, in bytes, as on the drives that the device
+/// stands for.
 pub const BLOCK_SIZE: u64 = 4096;
 
-/// Whether devices can be recorded here; if not, why.
+/// Checks whether devices can be recorded on this machine; if not, says why.
 pub fn can_record() -> std::result::Result<(), String> {
     for node in ["/dev/fuse", "/dev/loop-control"] {
         let opened = File::options().read(true).write(true).open(node);
@@ -31,21 +32,21 @@ pub fn can_record() -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// A loop device over a file that this process serves; it goes away on drop.
+/// A loop device over a file that this process serves; removed on drop.
 #[derive(Debug)]
 pub(super) struct LoopDisk {
     device: PathBuf,
     mount_point: PathBuf,
     data: PathBuf,
-    /// Answers the kernel; `None` once it has ended.
+    /// The thread that answers the kernel; `None` once it has ended.
     thread: Option<JoinHandle<io::Result<()>>>,
     is_attached: bool,
 }
 
 impl LoopDisk {
-    /// Makes a device of `size` bytes, all zeros; its data lie in `folder`, as a sparse file that
-    /// is removed at the end. `over` turns that file into the one that is served. Needs root, FUSE
-    /// and loop devices.
+    /// Makes a device of `size` bytes, all zeros. Its data is in `folder`, in a sparse file that is
+    /// removed at the end. `over` turns the sparse file into the file that this process serves.
+    /// Needs root, FUSE and loop devices.
     pub(super) fn new<F: OneFile + Send + 'static>(
         folder: &Path,
         size: u64,
@@ -61,7 +62,7 @@ impl LoopDisk {
         let serve = move || fuse::serve(fuse, &mut over);
         let thread = std::thread::Builder::new().name("recorder".into()).spawn(serve);
         let thread = Some(thread.doing("starting the recorder")?);
-        // From here on the drop of `disk` takes down what is mounted.
+        // From here on, dropping `disk` unmounts the file.
         let mut disk =
             Self { device: PathBuf::new(), mount_point, data, thread, is_attached: false };
         let block_size = BLOCK_SIZE.to_string();
@@ -76,11 +77,11 @@ impl LoopDisk {
         &self.device
     }
 
-    /// Detaches the device. Nothing may use it any more.
+    /// Detaches the device. Nothing may use the device any more.
     pub(super) fn finish(mut self) -> Result<()> {
         self.detach()?;
-        // A program that looks at all loop devices may hold this one for a moment: its file is
-        // served until the last such program has closed it.
+        // The unmount is lazy, because a program that looks at all loop devices may hold this one
+        // for a moment. The file is served until the last such program has closed the device.
         unmount(&self.mount_point, UnmountFlags::DETACH).doing("unmounting the device's file")?;
         let thread = self.thread.take().expect("it runs until here");
         thread.join().expect("answering does not panic").doing("serving the device's file")
@@ -102,7 +103,8 @@ impl Drop for LoopDisk {
             eprintln!("{} stays: {error}", self.device.display());
         }
         if let Some(thread) = self.thread.take() {
-            // Lazily: a process that still has the device open keeps it, and the recorder with it.
+            // The unmount is lazy, so a process that still has the device open keeps the device,
+            // and keeps the recorder running.
             if unmount(&self.mount_point, UnmountFlags::DETACH).is_ok() {
                 drop(thread);
             }
@@ -113,7 +115,7 @@ impl Drop for LoopDisk {
     }
 }
 
-/// A loop device that records every request; it goes away on drop.
+/// A loop device that records every request; removed on drop.
 #[derive(Debug)]
 pub struct RecordedDisk {
     disk: LoopDisk,
@@ -121,7 +123,7 @@ pub struct RecordedDisk {
 }
 
 impl RecordedDisk {
-    /// Makes a device of `size` bytes, all zeros; its data lie in `folder`, as a sparse file that is
+    /// Makes a device of `size` bytes, all zeros. Its data is in `folder`, in a sparse file that is
     /// removed at the end. Needs root, FUSE and loop devices.
     pub fn new(folder: &Path, size: u64, tape: Arc<Tape>) -> Result<Self> {
         let recorded = |file| Recorded { size, file, tape: Arc::clone(&tape) };
@@ -157,7 +159,7 @@ pub(super) fn run(command: &mut Command) -> Result<String> {
     Err(BenchError::Server(format!("{name}: {}", said.trim())))
 }
 
-/// The device's data, recorded.
+/// The file with the device's data, as this process serves it: each request is recorded.
 struct Recorded {
     size: u64,
     file: File,
@@ -191,7 +193,7 @@ impl OneFile for Recorded {
         Ok(fallocate(&self.file, flags, offset, size)?)
     }
 
-    /// The data need not survive this machine, so nothing waits for a disk.
+    /// The data need not survive a crash of this machine, so nothing waits for a disk.
     fn flush(&mut self) -> io::Result<()> {
         Ok(self.tape.record(&TraceEvent::Flush)?)
     }

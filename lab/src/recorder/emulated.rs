@@ -1,8 +1,9 @@
-//! A loop device that takes as long as an emulated SSD: for servers that need a block device.
+//! A loop device whose requests take as long as those of an emulated SSD, for servers that need a
+//! block device.
 //!
-//! The mapping, collector and clocks are those of `crates/ssd/`; the bytes lie in a file, each block at
-//! its own place. A request is answered when NAND would be done with it. The loop device has no data
-//! placement to offer, so it is a conventional drive.
+//! The mapping, collector and clocks are those of `crates/ssd/`; the bytes are in a file, each
+//! block at the offset of its LBA. A request is answered when the NAND of a real drive would have
+//! carried it out. A loop device has no data placement, so this is a conventional drive.
 
 use std::fs::File;
 use std::io;
@@ -19,7 +20,7 @@ use super::disk::{BLOCK_SIZE, LoopDisk};
 use super::fuse::OneFile;
 use crate::error::{BenchError, Result};
 
-/// A block device that is an emulated SSD; it goes away on drop.
+/// A block device that is an emulated SSD; removed on drop.
 #[derive(Debug)]
 pub struct EmulatedDisk {
     disk: LoopDisk,
@@ -31,7 +32,7 @@ pub struct EmulatedDisk {
 pub struct DriveMeter(Arc<Mutex<Clocked>>);
 
 impl DriveMeter {
-    /// Bytes that the host has written, and those that went to the media.
+    /// Bytes that the host has written, and bytes that went to the media.
     pub fn host_and_media_bytes(&self) -> (u64, u64) {
         let drive = self.lock();
         let counters = drive.ftl().counters();
@@ -39,13 +40,13 @@ impl DriveMeter {
     }
 
     fn lock(&self) -> MutexGuard<'_, Clocked> {
-        // A panic while it was held has been reported where it happened.
+        // If a thread panicked while it held the lock, this was reported then.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl EmulatedDisk {
-    /// Makes a device that is an empty drive of `config`; its bytes lie in `folder`, as a sparse
+    /// Makes a device that is an empty drive of `config`. Its bytes are in `folder`, in a sparse
     /// file that is removed at the end. Needs root, FUSE and loop devices.
     pub fn new(folder: &Path, config: Config) -> Result<Self> {
         let size = config.exported_size();
@@ -61,7 +62,7 @@ impl EmulatedDisk {
         self.disk.device()
     }
 
-    /// Its counters.
+    /// The counters of its drive.
     pub fn meter(&self) -> DriveMeter {
         self.drive.clone()
     }
@@ -76,7 +77,7 @@ struct Emulated {
     size: u64,
     file: File,
     drive: DriveMeter,
-    /// The drive's time begins here.
+    /// The moment at which the drive's time begins.
     start: Instant,
 }
 
@@ -130,7 +131,7 @@ impl OneFile for Emulated {
         Ok(fallocate(&self.file, flags, offset, size)?)
     }
 
-    /// Every write was on the media before it was answered.
+    /// There is nothing to do, because every write was on the media before it was answered.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

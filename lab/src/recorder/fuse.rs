@@ -1,6 +1,7 @@
-//! A file system of one file, which is its root: as much of the kernel's FUSE protocol as that
-//! needs. The crate fuser would do it too, but mounts over folders alone, wants as many lines for its
-//! trait, and brings thirty crates.
+//! A file system of one file, which is the root of the file system. This module speaks only as much
+//! of the kernel's FUSE protocol as the one file needs. The crate fuser is not used, because it can
+//! mount only over folders, its trait would need as many lines as this module, and it brings thirty
+//! crates.
 //!
 //! Requests are answered one at a time, in the order in which the kernel sends them.
 
@@ -15,7 +16,7 @@ use rustix::mount::{MountFlags, mount};
 
 use crate::error::{Doing, Result};
 
-/// What the file does. Errors go to whoever asked.
+/// What the file does. Errors are returned to the process that uses the file.
 pub(super) trait OneFile {
     /// Size in bytes, which never changes.
     fn size(&self) -> u64;
@@ -23,26 +24,28 @@ pub(super) trait OneFile {
     fn read(&mut self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
     /// Writes all of `bytes`.
     fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
-    /// Makes a range read as zeros; with `is_hole`, because it was deallocated.
+    /// Makes a range read as zeros. `is_hole` says that the range was deallocated.
     fn zero(&mut self, offset: u64, size: u64, is_hole: bool) -> io::Result<()>;
     /// Makes stable what was written.
     fn flush(&mut self) -> io::Result<()>;
 }
 
-/// Protocol spoken, from Linux 5.2 on.
+/// Version of the protocol, which Linux has spoken since 5.2.
 const MAJOR: u32 = 7;
 const MINOR: u32 = 31;
 const ROOT: u64 = 1;
 /// Longest write that the kernel sends.
 const WRITE_SIZE_MAX: usize = 1 << 20;
 const PAGE_SIZE: usize = 4096;
-/// Length of the fields in front of a request, and in front of a write's data.
+/// Size of a request's header.
 const REQUEST_SIZE: usize = 40;
+/// Size of the fields between the header of a write and its data.
 const WRITE_FIELDS_SIZE: usize = 40;
 const REPLY_SIZE: usize = 16;
 const MODE: u32 = 0o100_600;
 
-/// Kinds of requests; the others are answered with `ENOSYS`, and then not sent again.
+/// Kinds of requests. The others are answered with `ENOSYS`, after which the kernel does not send
+/// them again.
 mod opcode {
     pub(super) const FORGET: u32 = 2;
     pub(super) const GETATTR: u32 = 3;
@@ -61,15 +64,15 @@ mod opcode {
     pub(super) const FALLOCATE: u32 = 43;
 }
 
-/// Writes of more than a page; `max_pages` is valid.
+/// Flags of the reply to INIT: writes may be longer than a page, and `max_pages` is valid.
 const INIT_FLAGS: u32 = 1 << 5 | 1 << 22;
-/// Bypasses the page cache: requests for the file arrive here at once and unchanged.
+/// Bypasses the page cache, so requests for the file arrive here at once and unchanged.
 const OPEN_DIRECT_IO: u32 = 1;
 const FALLOCATE_KEEP_SIZE: u32 = 1;
 const FALLOCATE_PUNCH_HOLE: u32 = 2;
 const FALLOCATE_ZERO_RANGE: u32 = 16;
 
-/// Mounts over the file at `path`. Nobody answers until [`serve`] does.
+/// Mounts over the file at `path`. Requests wait until [`serve`] answers them.
 pub(super) fn mount_over(path: &Path) -> Result<File> {
     let fuse = File::options().read(true).write(true).open("/dev/fuse");
     let fuse = fuse.doing("opening /dev/fuse")?;
@@ -97,7 +100,7 @@ pub(super) fn serve(mut fuse: File, file: &mut dyn OneFile) -> io::Result<()> {
         let Some(reply) = answer(&request[..size], file) else { continue };
         match fuse.write(&reply) {
             Ok(_) => {}
-            // Nobody waits for it any more.
+            // Nobody waits for the reply any more.
             Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {}
             Err(error) => return Err(error),
         }
@@ -136,7 +139,8 @@ fn fill_reply(
     match opcode {
         opcode::INIT => put_init(word(body, 8), reply),
         opcode::GETATTR | opcode::SETATTR => {
-            // How long the kernel may cache it: for ever, as nobody else changes it.
+            // How long the kernel may cache the attributes: without a limit, because nobody else
+            // changes them.
             put(reply, &[u64::MAX >> 1, 0]);
             put_attributes(file.size(), reply);
         }
@@ -164,11 +168,11 @@ fn fill_reply(
         opcode::FSYNC => file.flush()?,
         opcode::STATFS => {
             let pages = file.size() / PAGE_SIZE as u64;
-            // Blocks, none free, no other file; sizes of a block, of a name, of a block again.
+            // `fuse_kstatfs`: blocks, bfree, bavail, files, ffree, bsize with namelen, frsize.
             put(reply, &[pages, 0, 0, 1, 0, PAGE_SIZE as u64 | 255 << 32, PAGE_SIZE as u64]);
             put(reply, &[0; 3]);
         }
-        // Closes and the end; nothing is buffered here.
+        // Closing and unmounting need nothing, because nothing is buffered here.
         opcode::FLUSH | opcode::RELEASE | opcode::DESTROY => {}
         _ => return Err(Errno::NOSYS.into()),
     }
@@ -179,14 +183,15 @@ fn put_init(readahead_max: u32, reply: &mut Vec<u8>) {
     let pages_max = (WRITE_SIZE_MAX / PAGE_SIZE) as u64;
     let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
     put(reply, &[pair(MAJOR, MINOR), pair(readahead_max, INIT_FLAGS)]);
-    // No limits for background requests, so the kernel's own hold; times in nanoseconds.
+    // Zero sets no limits for background requests, so the kernel's own limits hold. The 1 is the
+    // granularity of times, in nanoseconds.
     put(reply, &[pair(0, WRITE_SIZE_MAX as u32), pair(1, 0) | pages_max << 32]);
     put(reply, &[0; 4]);
 }
 
 fn put_attributes(size: u64, reply: &mut Vec<u8>) {
     put(reply, &[ROOT, size, size / 512, 0, 0, 0]);
-    // Parts of seconds, mode, one link; root's; no device number; size of a block.
+    // `fuse_attr`: nanoseconds of the three times, mode, link count, uid, gid, rdev, block size, padding.
     let words = [0, 0, 0, MODE, 1, 0, 0, 0, PAGE_SIZE as u32, 0];
     reply.extend(words.into_iter().flat_map(u32::to_le_bytes));
 }

@@ -1,5 +1,5 @@
-//! SIGINT and SIGTERM end the run of a [`Workload`](super::Workload) in good order: what it mounted
-//! and attached is taken down.
+//! SIGINT and SIGTERM end the run of a [`Workload`](super::Workload) in good order, so that what
+//! the run mounted and attached is taken down.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -11,19 +11,21 @@ use crate::error::{BenchError, Doing, Result};
 
 static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// From here on those signals are only noted, for [`check`]. A second one ends the process at once.
+/// After this call, SIGINT and SIGTERM are only noted, so that [`check`] sees them. A second signal
+/// ends the process at once.
 pub(crate) fn heed() -> Result<()> {
     if ASKED.get().is_some() {
         return Ok(());
     }
     let asked = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        // In this order: at the first signal the shutdown finds nothing noted yet.
+        // The shutdown is registered before the flag, so that the shutdown finds the flag unset at
+        // the first signal.
         flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&asked))
             .and_then(|_| flag::register(signal, Arc::clone(&asked)))
-            .doing("minding signals")?;
+            .doing("handling signals")?;
     }
-    // If another thread was first, its handlers note the signals as well.
+    // If another thread was first, the handlers of that thread note the signals as well.
     drop(ASKED.set(asked));
     Ok(())
 }

@@ -1,8 +1,10 @@
-//! Joins two traces of one run: what arrived at the device, with the streams that the server names.
+//! Joins two traces of one run: adds the streams that the server names to the writes that arrived at
+//! the device.
 //!
 //! The device's trace has everything in the order in which it arrived, the kernel's own writes
-//! included, and knows no streams. The server's has the stream of every write that it sent. Each block
-//! that the server wrote arrives as often as it wrote it, in that order.
+//! included, but no streams. The server's trace has the stream of every write that it sent. Each
+//! block arrives as often as the server wrote it, and the writes of a block arrive in the order in
+//! which the server sent them.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -22,12 +24,14 @@ pub struct Joined {
     pub events: u64,
     /// Blocks whose stream the server named.
     pub named_blocks: u64,
-    /// Blocks that it did not name: the kernel wrote them by itself. They have stream 0.
+    /// Blocks whose stream the server did not name, because the kernel wrote them by itself. They
+    /// have stream 0.
     pub other_blocks: u64,
 }
 
-/// At least one block in this many must be named: the kernel's own are those of the log's mapped
-/// buffers, written now and then. With fewer, the server's trace is of something else.
+/// The server must have named the streams of at least 1 / `NAMED_PART_MIN` of the blocks. The
+/// kernel itself writes only the log's mapped buffers, and only now and then. So if fewer blocks
+/// are named, the server's trace is not of the same run.
 const NAMED_PART_MIN: u64 = 4;
 
 /// Joins the traces of the device and the server; `out` gets the device's trace, with streams.
@@ -62,8 +66,8 @@ pub fn join(device: &Path, server: &Path, out: &Path) -> Result<Joined> {
     let Joined { named_blocks, other_blocks, .. } = joined;
     if named_blocks < (named_blocks + other_blocks) / NAMED_PART_MIN {
         return Err(BenchError::Broken(format!(
-            "of {} blocks that arrived at the device the server says of {named_blocks} only that it \
-             wrote them",
+            "of {} blocks that arrived at the device, the server names only {named_blocks} as \
+             written by it",
             named_blocks + other_blocks
         )));
     }
@@ -140,7 +144,8 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("slimio-join-{}", std::process::id()));
         crate::run::fresh_directory(&folder).expect("a temporary directory");
         let [device, server, out] = ["device", "server", "out"].map(|name| folder.join(name));
-        // Two writes side by side arrive as one, one as two; block 9 is the kernel's own.
+        // Two adjacent writes arrive as one, and one write arrives as two. Only the kernel wrote
+        // block 9.
         let arrived = [write(0, 0, 4), TraceEvent::Flush, write(0, 9, 1), write(0, 4, 1)];
         let again = [write(0, 5, 1), write(0, 0, 1)];
         let sent = [write(1, 0, 2), write(3, 2, 2), write(2, 4, 2), write(2, 0, 1)];

@@ -23,7 +23,7 @@ pub enum FileSystemKind {
 }
 
 impl FileSystemKind {
-    /// Reads its name.
+    /// The kind of file system with this name.
     pub fn named(name: &str) -> Result<Self> {
         match name {
             "ext4" => Ok(Self::Ext4),
@@ -35,7 +35,7 @@ impl FileSystemKind {
         }
     }
 
-    /// Whether it can be made and mounted here; if not, why.
+    /// Checks whether this kind can be made and mounted here; if not, says why.
     ///
     /// # Errors
     /// The reason, as a sentence without a full stop.
@@ -53,9 +53,9 @@ impl FileSystemKind {
         find_program(maker).map(drop).ok_or_else(|| format!("{maker} is not installed"))
     }
 
-    /// The command that makes one on a device of this size. The journal of ext4 has the share of
-    /// the device that it has of a drive of 180 GB, down to its smallest size; that of XFS can't be
-    /// so small.
+    /// The command that makes such a file system on a device of this size. The journal of ext4
+    /// takes the same share as on a drive of 180 GB, but at least 4 MiB, which is the smallest
+    /// possible size. XFS allows no log that small.
     fn maker(self, device_bytes: u64) -> (&'static str, Vec<String>) {
         let (program, words) = match self {
             Self::Ext4 => {
@@ -88,13 +88,13 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// The command that makes one on a device of this size, without the device.
+    /// The command that makes a file system on a device of this size, without the device's name.
     pub fn made_with(kind: FileSystemKind, device_bytes: u64) -> String {
         let (program, words) = kind.maker(device_bytes);
         format!("{program} {}", words.join(" "))
     }
 
-    /// The options it is mounted with. F2FS discards unless it is told not to.
+    /// The options that the file system is mounted with. F2FS discards unless it is told not to.
     pub fn options(kind: FileSystemKind, discard: bool) -> &'static str {
         match (kind, discard) {
             (_, true) => "noatime,discard",
@@ -103,7 +103,7 @@ impl Mounted {
         }
     }
 
-    /// Makes it on `device`, and mounts it at `point`, a directory that is created.
+    /// Makes a file system on `device`, and mounts it at `point`, a directory that is created.
     pub fn new(
         kind: FileSystemKind,
         device: &Path,
@@ -124,7 +124,7 @@ impl Mounted {
         Ok(Self { point: point.to_owned(), is_mounted: true })
     }
 
-    /// Unmounts it, which writes what is still cached.
+    /// Unmounts the file system, which writes what is still cached.
     pub fn finish(mut self) -> Result<()> {
         self.is_mounted = false;
         unmount(&self.point, UnmountFlags::empty())
@@ -134,7 +134,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Lazily where something still uses it.
+        // If something still uses the file system, it is unmounted lazily.
         let gone = || {
             unmount(&self.point, UnmountFlags::empty())
                 .or_else(|_| unmount(&self.point, UnmountFlags::DETACH))

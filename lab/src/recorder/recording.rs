@@ -19,30 +19,32 @@ use crate::error::{BenchError, Doing, Result};
 use crate::run::fresh_directory;
 use crate::server::{Policy, Server, ServerConfig, ServerKind};
 
-/// Sizes of drives that can be recorded, in bytes: SlimIO's buffers take 64 MiB of one, and
-/// everything written to it lies in a file.
+/// Sizes of drives that can be recorded, in bytes. The smallest drive leaves room beside SlimIO's
+/// buffers, which take 64 MiB. The largest drive is limited because everything that is written to a
+/// drive is kept in a file.
 const DRIVE_BYTES_MIN: u64 = 360 << 20;
 const DRIVE_BYTES_MAX: u64 = 1 << 40;
 /// The header's name for the kernel's version.
 const KERNEL: &str = "kernel";
 
-/// What lies between a server and the device.
+/// What is between a server and the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Stock Redis on a file system.
     FileSystem {
         /// Its kind.
         kind: FileSystemKind,
-        /// Whether it tells the device which blocks hold nothing any more.
+        /// Whether the file system tells the device which blocks hold nothing any more.
         discard: bool,
     },
-    /// Nothing: SlimIO has the device to itself. Each write has its lifetime as the stream.
+    /// Nothing, because SlimIO uses the device directly. The stream of each write is the lifetime
+    /// of its data.
     Device,
 }
 
 impl Place {
-    /// The paper's workload, scaled to a device of `device_bytes` bytes, as a server in this place
-    /// can take it.
+    /// The paper's workload, scaled to a device of `device_bytes` bytes. It is limited to what fits
+    /// on the device in this place.
     pub fn workload(self, device_bytes: u64) -> Workload {
         let workload = Workload::scaled(device_bytes);
         match self {
@@ -57,7 +59,7 @@ impl Place {
 pub struct Recording {
     /// The server's program: stock Redis on a file system, SlimIO on the device.
     pub program: PathBuf,
-    /// Where it has its data.
+    /// Where the server has its data.
     pub place: Place,
     /// When a write of the log is made durable.
     pub policy: Policy,
@@ -65,15 +67,15 @@ pub struct Recording {
     pub device_bytes: u64,
     /// What clients do.
     pub workload: Workload,
-    /// Directory of its own, made anew; the device's data lie here during the recording.
+    /// Directory for this recording alone, which is emptied first; it holds the device's data.
     pub folder: PathBuf,
     /// Where the trace goes.
     pub trace: PathBuf,
 }
 
 impl Recording {
-    /// Whether `trace` exists, is whole, and was recorded in this way; if not, why. A trace
-    /// recorded on another kernel counts.
+    /// Checks that `trace` exists, is whole, and was recorded as this recording would be; if not,
+    /// says why. Only the kernel's version may differ.
     pub fn is_there(&self) -> std::result::Result<(), String> {
         let file = File::open(&self.trace).map_err(|error| error.to_string())?;
         let mut reader = TraceReader::new(file).map_err(|error| error.to_string())?;
@@ -91,8 +93,9 @@ impl Recording {
         reader.try_for_each(|record| record.map(drop)).map_err(|error| error.to_string())
     }
 
-    /// Records the trace. Before that it takes down what a killed recording in the same folder has
-    /// left; SIGINT and SIGTERM end this one in good order. Returns how many events the trace has.
+    /// Records the trace. Before that, takes down what a killed recording in the same folder has
+    /// left. SIGINT and SIGTERM end the recording in good order. Returns how many events the trace
+    /// has.
     pub fn run(&self) -> Result<u64> {
         interrupt::heed()?;
         let _claim = Claim::new(&self.folder)?;
@@ -154,7 +157,8 @@ impl Recording {
         Ok(server.stop()?)
     }
 
-    /// The trace's header, to which a server that names streams adds those.
+    /// The trace's header. If the server names streams, the header of the finished trace also has
+    /// the names of the streams.
     pub fn header(&self) -> TraceHeader {
         let line = |name: &str, value: String| (name.to_owned(), value);
         let mut about = match self.place {
@@ -184,11 +188,12 @@ impl Recording {
     }
 }
 
-/// The size of a drive of `mib` MiB, in bytes, if a trace recorded on it can be replayed on a drive
-/// like the paper's.
+/// The size in bytes of a drive of `mib` MiB. It is an error if a trace of a drive of this size
+/// could not be replayed on a drive like the paper's.
 ///
 /// # Errors
-/// A sentence, with the nearest possible sizes if the size is not of whole units.
+/// A sentence. If the drive would not consist of whole reclaim units, the sentence names the
+/// nearest possible sizes.
 pub fn drive_bytes(mib: u64) -> Result<u64> {
     let exported = |bytes: u64| Config::scaled(bytes).lba_count * BLOCK_SIZE;
     let whole = mib.checked_mul(1 << 20).filter(|bytes| *bytes <= DRIVE_BYTES_MAX);
@@ -213,7 +218,8 @@ pub fn drive_bytes(mib: u64) -> Result<u64> {
     )))
 }
 
-/// Turns the scheduler off, so that requests arrive in the order in which they are sent.
+/// Turns the device's I/O scheduler off, so that requests arrive in the order in which they are
+/// sent.
 pub(crate) fn set_scheduler(device: &Path) -> Result<()> {
     let name = device.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let scheduler = format!("/sys/block/{name}/queue/scheduler");

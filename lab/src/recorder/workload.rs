@@ -5,9 +5,10 @@
 //!                                │  BGREWRITEAOF when the log is full │
 //! ```
 //!
-//! Its sizes are shares of the drive. The paper's: 180 GiB, 5.3 million keys of 4 KiB, five times
-//! 28 million SETs by 50 clients, a WAL-snapshot at 50 to 55 GB of log and an on-demand snapshot
-//! each time. So on-demand snapshots outlive two generations of the log.
+//! All sizes are shares of the drive's size. The paper's drive has 180 GiB, and its data set 5.3
+//! million keys of 4 KiB. Five times, 50 clients send 28 million SETs while an on-demand snapshot
+//! is taken. A WAL-snapshot is taken whenever the log has 50 to 55 GB. So an on-demand snapshot
+//! outlives two generations of the log.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -32,7 +33,7 @@ use crate::values::ValuePool;
 
 /// Time between two looks at the log's length.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Parts of a repetition; between two of them clients may be held back.
+/// Number of parts of a repetition. Between two parts, clients may be held back.
 const PARTS: u64 = 64;
 /// A snapshot that takes longer ends the run.
 const SNAPSHOT_MAX: Duration = Duration::from_secs(600);
@@ -46,13 +47,13 @@ pub struct Workload {
     pub value_size: usize,
     /// Times that an on-demand snapshot is taken while clients write.
     pub repetitions: u32,
-    /// SETs of each repetition, of keys drawn uniformly.
+    /// Number of SETs in each repetition. Their keys are drawn uniformly.
     pub requests: u64,
-    /// The log is rewritten when it has this many bytes beside the data set, including those of
-    /// changes made during the previous rewrite.
+    /// The log is rewritten when it has this many bytes more than the data set. Changes that were
+    /// made during the previous rewrite count as log.
     pub log_bytes: u64,
-    /// Clients are held back while the log has more than this: a snapshot can take so long that the
-    /// log would fill the drive meanwhile.
+    /// Clients are held back while the log has more than this many bytes, because a snapshot can
+    /// take so long that the log would fill the drive meanwhile.
     pub hold_back_bytes: u64,
     /// Connections.
     pub clients: usize,
@@ -60,7 +61,7 @@ pub struct Workload {
     pub seed: u64,
 }
 
-/// The marks set when clients are held back, and when they go on.
+/// The marks that are set when clients are held back, and when clients may go on.
 pub(crate) const HELD_BACK: &str = "clients held back";
 pub(crate) const GO_ON: &str = "clients go on";
 
@@ -72,7 +73,7 @@ pub type Mark<'a> = dyn Fn(&str) -> Result<()> + Sync + 'a;
 pub struct Driven {
     /// SETs that were answered.
     pub requests: u64,
-    /// How long that took, without the times in which clients were held back.
+    /// How long the SETs took, without the times in which clients were held back.
     pub elapsed: Duration,
     /// Latencies in nanoseconds.
     pub latency: Histogram<u64>,
@@ -104,14 +105,15 @@ impl Workload {
         }
     }
 
-    /// The same for a server on a file system, which must not fill up: it frees deleted files some
-    /// time later, and XFS takes up to half as much again for a file that grows.
+    /// The same workload for a server on a file system. The file system must not become full, but
+    /// it frees deleted files only some time later, and XFS allocates up to half as much space
+    /// again for a file that grows.
     #[must_use]
     pub fn on_file_system(self) -> Self {
         Self { hold_back_bytes: self.log_bytes / 4 * 5, ..self }
     }
 
-    /// Its lines in a trace's header.
+    /// The lines about the workload in a trace's header.
     pub fn about(&self) -> Vec<(String, String)> {
         let load = format!(
             "{} keys, {} times {} SETs of {} incompressible bytes, {} clients, closed loop, seed {}",
@@ -133,7 +135,7 @@ impl Workload {
     /// Drives a server that has no keys yet.
     ///
     /// # Errors
-    /// With the last lines of the server's log, unless a signal ended the run.
+    /// The error ends with the last lines of the server's log, unless a signal ended the run.
     pub fn drive(&self, server: &Server, mark: &Mark) -> Result<Driven> {
         self.drive_until_error(server, mark).map_err(|error| {
             if interrupt::check().is_err() {
@@ -204,16 +206,16 @@ impl Workload {
         Ok(driven)
     }
 
-    /// Bytes that the server has logged beside the data set. Its size of the log's base does not
-    /// help: after a rewrite, stock Redis counts what was logged meanwhile as base.
+    /// Bytes of log beyond the data set. The server's `aof_base_size` does not help, because stock
+    /// Redis counts what was logged during a rewrite as part of the base.
     fn log_of(&self, state: &ServerState) -> u64 {
         state.aof_bytes.saturating_sub(self.key_count * self.value_size as u64)
     }
 
-    /// For stock Redis, waits until a rewrite that runs or is due is over, as Redis would put
-    /// `BGSAVE` off until then, and until the files that it deleted are closed: a child that is
-    /// forked before keeps them open, so the file system is short of a whole log while the child
-    /// saves.
+    /// For stock Redis, waits until a rewrite that runs or is due has ended, because Redis would
+    /// postpone `BGSAVE` until then. Then waits until the files that Redis deleted are closed. A
+    /// child that is forked before that would keep these files open. While the child saves, the
+    /// file system would then lack the space of a whole log.
     fn wait_for_rewrite(&self, server: &Server, client: &mut Client) -> Result<()> {
         if server.config().kind != ServerKind::Stock {
             return Ok(());
@@ -237,7 +239,7 @@ impl Workload {
     }
 }
 
-/// Sets the flag when dropped, also in a panic: whoever waits for it would wait for ever.
+/// Sets the flag when dropped, also in a panic, so that no thread waits for the flag without end.
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -276,7 +278,8 @@ struct ServerState {
 
 impl ServerState {
     /// # Errors
-    /// Also when a snapshot failed: the log would grow until the drive is full.
+    /// This also fails if a snapshot failed, because then the log would grow until the drive is
+    /// full.
     fn of(client: &mut Client) -> Result<Self> {
         let said = Persistence::of(client)?;
         said.check(Kind::Save)?;

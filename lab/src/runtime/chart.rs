@@ -1,5 +1,5 @@
-//! Runs as two panels below one another, all runs in each: requests per second, and what the
-//! collector writes.
+//! A chart of several runs. It has two panels, one below the other: requests per second, and what
+//! the collector writes. Each panel shows all runs.
 
 use slimio_plot::{Axis, Chart, Curve, Ink, Panel};
 

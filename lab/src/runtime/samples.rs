@@ -24,7 +24,7 @@ pub enum Meter {
     Drive(DriveMeter),
 }
 
-/// One sample. Counters are since the server's start.
+/// One sample. Its counters count from the server's start.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
     /// Seconds since sampling began.
@@ -35,7 +35,7 @@ pub struct Sample {
     pub host_bytes: u64,
     /// Bytes that went to the media.
     pub media_bytes: u64,
-    /// CPU time of the server, with those of its children that it has waited for.
+    /// CPU time of the server, including the children that it has waited for.
     pub cpu: Duration,
     /// Whether a snapshot is being written, of either kind.
     pub is_saving: bool,
@@ -78,7 +78,7 @@ impl Section {
     }
 }
 
-/// Takes samples on a thread of its own.
+/// Takes samples in a separate thread.
 #[derive(Debug)]
 pub struct Sampler {
     shared: Arc<Shared>,
@@ -105,7 +105,7 @@ impl Shared {
 }
 
 impl Sampler {
-    /// Begins to sample a server, over a connection of its own.
+    /// Begins to sample a server, over a separate connection.
     pub fn start(server: &Server, meter: Meter) -> Result<Self> {
         let mut client = server.client()?;
         let pid = server.pid();
@@ -153,7 +153,8 @@ impl Sampler {
 
 impl Drop for Sampler {
     fn drop(&mut self) {
-        // Only where the run has failed, which is reported.
+        // The thread still runs only if the run has failed, and then the error of the run is
+        // reported.
         drop(self.end());
     }
 }
@@ -161,11 +162,11 @@ impl Drop for Sampler {
 /// The samples from the first repetition to the last SET; their times begin at 0.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Samples {
-    /// Those of the repetitions.
+    /// The samples taken during the repetitions.
     pub during: Vec<Sample>,
-    /// When clients were held back, from and to.
+    /// Begin and end of each time in which clients were held back.
     pub held_back: Vec<(f64, f64)>,
-    /// The last one: its counters cover the run from an empty drive until all snapshots were
+    /// The last sample: its counters cover the run from an empty drive until all snapshots were
     /// complete.
     pub last: Option<Sample>,
 }
@@ -189,8 +190,8 @@ impl Samples {
         Self { during: during.collect(), held_back, last }
     }
 
-    /// Requests per second between each two samples, at the middle between them; not where clients
-    /// were held back.
+    /// Requests per second between two successive samples, at the middle of their times. Times when
+    /// clients were held back are left out.
     pub fn requests_per_s(&self) -> Vec<(f64, f64)> {
         let mut rates = self.rates(|sample| sample.commands);
         let is_held = |at: f64| self.held_back.iter().any(|(from, to)| (*from..=*to).contains(&at));
@@ -210,12 +211,12 @@ impl Samples {
         let of_host = self.rates(|sample| sample.host_bytes);
         let of_media = self.rates(|sample| sample.media_bytes);
         let pairs = of_media.into_iter().zip(of_host);
-        // A page is counted when it is written, so the two never diverge for long.
+        // A page is counted when it is written, so the two rates never diverge for long.
         let mib = f64::from(1 << 20);
         pairs.map(|((at, media), (_, host))| (at, ((media - host) / mib).max(0.0))).collect()
     }
 
-    /// Begin and end of the stretches with a snapshot, as far as samples tell.
+    /// Begin and end of each stretch with a snapshot, as exactly as the samples tell.
     pub fn snapshots(&self) -> Vec<(f64, f64)> {
         let mut stretches: Vec<(f64, f64)> = Vec::new();
         let mut was_saving = false;

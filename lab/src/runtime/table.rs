@@ -1,4 +1,4 @@
-//! Runs as a table.
+//! Makes a table of finished runs.
 
 use std::fmt::Write as _;
 
@@ -84,7 +84,7 @@ fn rounds(outcomes: &[Outcome]) -> Vec<(&Setup, Vec<&Outcome>)> {
     all
 }
 
-/// The middle round of each setup by throughput: the one to show.
+/// For each setup, the round whose throughput is in the middle. This is the round to show.
 pub fn middle_rounds(outcomes: &[Outcome]) -> Vec<&Outcome> {
     let mut shown = Vec::new();
     for (_, mut rounds) in rounds(outcomes) {
@@ -94,8 +94,8 @@ pub fn middle_rounds(outcomes: &[Outcome]) -> Vec<&Outcome> {
     shown
 }
 
-/// All runs, as a table in Markdown: where there are several rounds, their medians, with the
-/// slowest and the fastest.
+/// All runs, as a table in Markdown. If a setup has several rounds, its row has the median of each
+/// figure over the rounds. The SET/s column also has the rates of the slowest and the fastest round.
 pub fn table(outcomes: &[Outcome]) -> String {
     let mut text = "| drive | spare NAND | collected below | on it | `appendfsync` | SET/s | median of 100 ms | 5th \
                     percentile | time below half the median | SET p99.9 ms | slowest ms | CPU µs per SET | \

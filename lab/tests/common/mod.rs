@@ -1,4 +1,4 @@
-//! Stock servers in directories of their own, for the tests that need one.
+//! Stock servers in separate directories, for the tests that need one.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +13,7 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// A fresh one.
+    /// A new and empty directory.
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -23,7 +23,7 @@ impl Scratch {
         Self { path }
     }
 
-    /// A stock server in it; if none is installed, says loudly that the test is skipped.
+    /// A stock server in the directory; if none is installed, says loudly that the test is skipped.
     pub(crate) fn stock(&self, policy: Policy) -> Option<ServerConfig> {
         let Some(program) = find_program("redis-server") else {
             eprintln!("SKIPPED: redis-server is not installed, nothing was tested against it");

@@ -1,7 +1,7 @@
-// What a program with go-redis does in a day, against the server on the port that it is given.
+// Does what a program with go-redis usually does. The argument is the port of the server.
 //
-// It prints `restart` when the server is to be killed and started again, and goes on when a line comes
-// back: what was written before must be there, and the same client must find it.
+// It prints `restart` when the server is to be killed and started again, and goes on when it reads
+// a line. Then the same client must still find what was written before.
 package main
 
 import (
@@ -34,7 +34,8 @@ func must(err error) {
 	}
 }
 
-// same fails unless what was found, with the error that came along, is what was expected.
+// same returns a check of a result and its error: it fails if there is an error, or if the result
+// is not the expected one.
 func same[T comparable](expected T) func(T, error) {
 	return func(found T, err error) {
 		must(err)

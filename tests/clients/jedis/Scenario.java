@@ -21,10 +21,10 @@ import redis.clients.jedis.params.SetParams;
 import redis.clients.jedis.resps.ScanResult;
 
 /**
- * What a program with Jedis does in a day, against the server on the port that it is given.
+ * Does what a program with Jedis usually does. The argument is the port of the server.
  *
- * <p>It prints "restart" when the server is to be killed and started again, and goes on when a line
- * comes back: what was written before must be there, and the same pool must find it.
+ * <p>It prints "restart" when the server is to be killed and started again, and goes on when it
+ * reads a line. Then the same pool must still find what was written before.
  */
 public final class Scenario {
     private static final Duration PATIENCE = Duration.ofSeconds(20);

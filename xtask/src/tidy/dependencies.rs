@@ -1,4 +1,4 @@
-//! Every direct dependency has a line with its reason in `deny.toml`, and every such line is for a
+//! Every direct dependency has a line with its reason in `deny.toml`, and every such line names a
 //! dependency.
 
 use std::collections::{BTreeMap, BTreeSet};

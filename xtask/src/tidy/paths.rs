@@ -1,4 +1,4 @@
-//! Files that documents name exist.
+//! Checks that every file which a document names exists.
 
 use slimio_host::process::root;
 
@@ -6,7 +6,7 @@ use super::{Complaints, File};
 
 /// Path endings that make a backticked word a path.
 const ENDINGS: &[&str] = &[".rs", ".md", ".py", ".toml", ".txt", "/"];
-/// Named in documents and made at run time, or in a cloned folder.
+/// Paths in documents that are made only at run time, or only in a cloned folder.
 const MADE_LATER: &[&str] = &["slimio-data/", "target/"];
 
 pub(super) fn check(file: &File, complaints: &mut Complaints) {
@@ -36,7 +36,7 @@ fn paths_in(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// From the root, from `crates/`, or beside the document.
+/// Whether the path exists below the root, below `crates/`, or beside the document.
 fn exists(path: &str, document: &str) -> bool {
     let beside = document.rsplit_once('/').map_or("", |(folder, _)| folder);
     ["", "crates", beside].iter().any(|base| root().join(base).join(path).exists())

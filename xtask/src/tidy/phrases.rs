@@ -1,5 +1,5 @@
-//! Phrases that bend English, or that a reader has to read twice. They stand nowhere: not in comments,
-//! not in messages, not in documents.
+//! Phrases that bend English, or that a reader has to read twice. They are not allowed anywhere: in
+//! comments, in messages, or in documents.
 
 use super::{Complaints, File};
 
@@ -18,7 +18,7 @@ const BANNED: &[(&str, &str)] = &[
     ("simply put", "say it simply"),
 ];
 
-/// This list says them all.
+/// This file, which contains all of them.
 const HERE: &str = "xtask/src/tidy/phrases.rs";
 
 const EXTENSIONS: &[&str] = &["rs", "py", "md", "sh", "toml"];

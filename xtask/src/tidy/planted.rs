@@ -1,12 +1,13 @@
-//! Every planted bug of the list is in the code, and every one in the code is in the list: a bug
-//! that no line names is never chosen. The tests of the list are where it says.
+//! Every planted bug of the list is in the code, and every planted bug of the code is in the list,
+//! because a bug that is not listed would never be tested. The tests that the list names exist.
 
 use std::collections::BTreeSet;
 
 use super::{Complaints, File};
 use crate::planted::{LIST, Test, parse};
 
-/// Where the code asks for a bug. Put together here so that this file does not.
+/// What the code calls to ask for a bug. The text is put together from two parts, so that this file
+/// does not contain it.
 const CALL: &str = concat!("is_planted", "(\"");
 
 pub(super) fn check(files: &[File], complaints: &mut Complaints) {
@@ -45,7 +46,8 @@ pub(super) fn check(files: &[File], complaints: &mut Complaints) {
     }
 }
 
-/// Whether a file of the package that is called like the test's module contains the test's name.
+/// Whether the package has a file that is named after the test's module and contains the test's
+/// name.
 fn has_test(files: &[File], test: &Test) -> bool {
     let folder = format!("crates/{}/", test.package.trim_start_matches("slimio-"));
     let mut words: Vec<&str> = test.name.split("::").filter(|word| *word != "tests").collect();

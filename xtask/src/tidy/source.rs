@@ -1,4 +1,4 @@
-//! The shape of a source file: length, white space, header, and what must not stand in it.
+//! The shape of a source file: length, white space, header, and what must not be in it.
 
 use super::{Complaints, File};
 use crate::tidy::words::code_of;
@@ -7,7 +7,8 @@ use crate::tidy::words::code_of;
 const LINES_MAX: usize = 700;
 /// Only these crates may say `unsafe`.
 const UNSAFE_FOLDERS: &[&str] = &["crates/ring/", "crates/device/"];
-/// Marks of unfinished work. Put together here so that this file does not hold them.
+/// Marks of unfinished work. Each is put together from two parts, so that this file does not
+/// contain them.
 const MARKS: &[&str] = &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
 
 pub(super) fn check(file: &File, complaints: &mut Complaints) {
@@ -54,7 +55,7 @@ fn check_rust(file: &File, complain: &mut impl FnMut(usize, &str)) {
     }
 }
 
-/// Whether `word` stands in `line` with no letter, digit or `_` beside it.
+/// Whether `word` is in `line` with no letter, digit or `_` next to it.
 pub(super) fn has_word(line: &str, word: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {

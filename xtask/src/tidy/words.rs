@@ -2,8 +2,8 @@
 
 use super::{Complaints, File};
 
-/// Words that no declared name may contain, and what to use instead. Only words that have no other
-/// use in this code base are here; the glossary has the others.
+/// Words that no declared name may contain, and what to use instead. The list has only words that
+/// have no other use in this code base; the glossary also has the others.
 const BANNED: &[(&str, &str)] = &[
     ("zone", "area"),
     ("partition", "area"),
@@ -41,7 +41,7 @@ pub(super) fn check(file: &File, complaints: &mut Complaints) {
     }
 }
 
-/// Names that a line declares: those behind a declaring keyword.
+/// Names that a line declares: those after a declaring keyword.
 fn declared_names(line: &str) -> Vec<&str> {
     let words: Vec<&str> = line
         .split(|c: char| !c.is_alphanumeric() && c != '_')
@@ -54,7 +54,8 @@ fn declared_names(line: &str) -> Vec<&str> {
         .collect()
 }
 
-/// `WalManager`, `wal_manager` and `WAL_MANAGER` are made of `wal` and `manager`.
+/// The words of a name, in lower case: `wal` and `manager` for each of `WalManager`, `wal_manager`
+/// and `WAL_MANAGER`.
 fn parts_of(name: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut was_lower = false;

@@ -1,4 +1,4 @@
-//! `slimio waf --model`: one drive, both readings of the trim ratio, FIFO and greedy.
+//! `slimio waf --model`: one drive, both meanings of the trim ratio, FIFO and greedy.
 
 use clap::Args;
 use slimio_ssd::Victims;
@@ -81,7 +81,8 @@ impl Drive {
     }
 }
 
-/// Says so if rounding to whole units changes the spare factor.
+/// If rounding to whole units changes the spare factor, words that say so. Otherwise the text is
+/// empty.
 fn rounding(asked: f64, results: &[Result<Compared, CompareError>]) -> String {
     let real = results.iter().flatten().next().map_or(asked, |compared| compared.spare);
     if (real / asked - 1.0).abs() < 1e-6 {

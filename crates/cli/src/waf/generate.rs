@@ -17,7 +17,7 @@ use crate::tools::say;
 /// What is generated.
 #[derive(Debug, Args)]
 pub(super) struct Generate {
-    /// Size of the drive, as 1440M or 180G
+    /// Size of the drive, for example 1440M or 180G
     #[arg(long, default_value = "180G", value_parser = size)]
     size: u64,
     /// appendfsync
@@ -26,13 +26,13 @@ pub(super) struct Generate {
     /// On-demand snapshots, each with its SETs
     #[arg(long, default_value_t = 5)]
     repetitions: u32,
-    /// Times the paper's keys: how full the drive is
+    /// Number of keys, as a multiple of the paper's; decides how full the drive is
     #[arg(long, default_value_t = 1.0)]
     keys: f64,
-    /// Times the paper's log before it is rewritten
+    /// Length of the log at which it is rewritten, as a multiple of the paper's
     #[arg(long, default_value_t = 1.0)]
     log: f64,
-    /// The trace
+    /// File to write the trace to
     #[arg(long)]
     out: PathBuf,
 }
@@ -53,7 +53,7 @@ impl PolicyName {
 }
 
 fn size(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text} is no size: 1440M or 180G");
+    let wrong = || format!("{text} is no size such as 1440M or 180G");
     let (number, shift) = match text.as_bytes().last() {
         Some(b'M') => (&text[..text.len() - 1], 20),
         Some(b'G') => (&text[..text.len() - 1], 30),
@@ -82,7 +82,8 @@ impl Generate {
         Ok(())
     }
 
-    /// Writes the trace to a file that gets its name when it is whole: a part of a trace is none.
+    /// Writes the trace to a file that gets its final name only when it is complete, because an
+    /// incomplete trace is useless.
     fn write_whole(&self, run: PaperRun) -> Result<u64, String> {
         let mut unfinished = self.out.clone().into_os_string();
         unfinished.push(".unfinished");
@@ -92,7 +93,7 @@ impl Generate {
             std::fs::rename(&unfinished, &self.out).map_err(failed).map(|()| events)
         });
         if named.is_err() {
-            // The first error is the one to report.
+            // If removing the file fails too, only the first error is reported.
             drop(std::fs::remove_file(&unfinished));
         }
         named
@@ -107,7 +108,7 @@ impl Generate {
         let server = Server::new(device, self.size, record.clone(), run, self.policy.policy());
         let server = server.map_err(|error| {
             format!(
-                "a drive of {} MiB can't hold it: {error}; take a larger --size",
+                "a drive of {} MiB is too small for the run: {error}; take a larger --size",
                 self.size >> 20
             )
         })?;
@@ -163,7 +164,7 @@ mod tests {
         assert_eq!(size("1440M"), Ok(1440 << 20));
         assert_eq!(size("180G"), Ok(180 << 30));
         for wrong in ["", "G", "180", "-1G", "99999999999999999G"] {
-            assert_eq!(size(wrong), Err(format!("{wrong} is no size: 1440M or 180G")));
+            assert_eq!(size(wrong), Err(format!("{wrong} is no size such as 1440M or 180G")));
         }
     }
 
@@ -192,12 +193,13 @@ mod tests {
             precondition: Precondition::Empty,
             stretch: 1,
         };
-        // A new file has its name now.
+        // Opened by name, because the finished trace has replaced the file that `tempfile` made.
         let trace = TraceReader::new(File::open(trace.path()).expect("it is there"));
         replay.run(trace.expect("it is a trace")).expect("it is whole")
     }
 
-    /// All that the run's clients and snapshots ask for is written, each lifetime apart from the others.
+    /// Everything that the clients and snapshots of the run ask for must be in the trace. No two
+    /// lifetimes may share addresses or reclaim units.
     #[test]
     fn a_generated_trace_has_every_lifetime_to_itself() {
         let size = 360 << 20;
@@ -211,13 +213,16 @@ mod tests {
             assert!(of(Lifetime::Wal) >= sets / 50 * 50 * value_lbas);
             let on_demand = of(Lifetime::Snapshot) / (run.key_count * value_lbas);
             assert_eq!(on_demand, 2);
-            // One at the beginning, and one whenever SETs have filled a log.
+            // There is one WAL-snapshot at the beginning, and one more whenever SETs have filled a
+            // log.
             let rewrites = of(Lifetime::WalSnapshot) / (run.key_count * value_lbas);
             assert!((2..8).contains(&rewrites), "{rewrites} WAL-snapshots");
         }
     }
 
-    /// A drive that is nine tenths full: dead and live data mix unless each lifetime has its place.
+    /// The drive is nine tenths full. If the lifetimes share a handle, dead and live data are in
+    /// the same units, so the collector has to copy. If each lifetime has a handle, the collector
+    /// must copy almost nothing.
     #[test]
     fn data_placement_keeps_the_collector_from_copying() {
         let size = 1440 << 20;
@@ -228,11 +233,11 @@ mod tests {
         assert!(without >= 1.02, "{without} without");
     }
 
-    /// A full drive with little spare NAND, whose collector wants more units free than there can
-    /// be, copies every unit that holds some dead data. With data placement these are only the
-    /// units where dead and live data of one lifetime meet: one for each snapshot that replaces
-    /// another, and one whenever the log's start moves. A collector that is content with the spare
-    /// NAND finds nothing to copy.
+    /// The drive is full and has little spare NAND. If its collector wants more free units than
+    /// there can be, it copies from every unit that holds some dead data. With data placement, dead
+    /// data shares a unit only with live data of the same lifetime. There is one such unit for each
+    /// snapshot that replaces another, and one whenever the log's start moves. If the collector
+    /// wants no more free units than the spare NAND provides, the collector must copy nothing.
     #[test]
     fn with_data_placement_only_units_in_which_a_lifetime_goes_on_are_copied() {
         let size = 1440 << 20;

@@ -1,5 +1,5 @@
-//! A device that records its operations and keeps no data but the superblock: enough for a host
-//! that never reads its data back, on a drive of any size.
+//! A device that records its operations, and keeps only the data of the superblock. This is enough
+//! for a host that never reads other data back, and it allows a drive of any size.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,7 +15,7 @@ use slimio_device::{
 use slimio_ssd::trace::{ByteRange, TraceEvent, TraceWriter};
 use slimio_storage::Lifetime;
 
-/// Longest transfer and most operations in flight, as common drives have them.
+/// The longest transfer, and the largest number of operations in flight, that common drives allow.
 const TRANSFER_LBAS_MAX: u32 = 256;
 const IN_FLIGHT_MAX: u32 = 64;
 
@@ -26,7 +26,7 @@ pub(super) struct Hollow {
     record: Record,
 }
 
-/// State shared by all its paths.
+/// State shared by all of the device's paths.
 #[derive(Clone)]
 pub(super) struct Record(Arc<Mutex<State>>);
 

@@ -10,7 +10,7 @@ use slimio_ssd::{Config, Isolation, Thresholds, Victims};
 
 use crate::tools::say;
 
-/// Rows of a table over time.
+/// Number of rows of a table over time.
 const ROWS: u64 = 10;
 /// Fields of a point, in their order.
 const POINT_FIELDS: &str = "handles,seconds,host_bytes,media_bytes,utilization,mixed_units";
@@ -26,8 +26,8 @@ pub(super) struct Traces {
     /// Traces of a device's writes and deallocations, as `cargo x trace` records them
     #[arg(value_name = "TRACE")]
     files: Vec<PathBuf>,
-    /// Reclaim unit handles of the drive, or several numbers for a row each; 1 is a drive without
-    /// data placement
+    /// Number of reclaim unit handles of the drive; several numbers give a row each; 1 is a drive
+    /// without data placement
     #[arg(long, value_delimiter = ',', default_values_t = [8])]
     handles: Vec<u16>,
     /// Whether pages stay with their handle when the collector copies them
@@ -44,7 +44,7 @@ pub(super) struct Traces {
     /// paper's 180]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     exported_units: Option<u64>,
-    /// Multiply every address and length by this: the whole experiment, on a larger drive
+    /// Multiply every address and length by this, to repeat the experiment on a larger drive
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=4096))]
     stretch: u64,
     /// Begin with a drive whose every block was written once, instead of an empty one
@@ -171,7 +171,8 @@ fn open(path: &Path) -> Result<TraceReader<File>, String> {
 
 fn check_separation(header: &TraceHeader, handles: u16, outcome: &Outcome) -> Result<(), String> {
     let names = header.get("streams").ok_or("it names no lifetimes")?;
-    // A snapshot may overwrite one of the other kind, in a slot whose contents no longer count.
+    // The two kinds of snapshots may share addresses, because a snapshot may be written into a slot
+    // that held a snapshot of the other kind.
     let is_snapshot = |(_, name): &(u8, &str)| name.to_lowercase().contains("snapshot");
     let snapshots = (0..).zip(names.split(", ")).filter(is_snapshot);
     let snapshots: Vec<u8> = snapshots.map(|(stream, _)| stream).collect();

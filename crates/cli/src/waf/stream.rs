@@ -1,5 +1,5 @@
 //! The paper's run on SlimIO's own log, snapshot slots, superblock and extents, in virtual time.
-//! Only the rest of the server is made up: the speed of commands and of snapshots.
+//! There are no commands and no data set. The speeds of clients and of snapshots are assumed.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,12 +14,12 @@ use slimio_storage::{
 
 use super::hollow::{Hollow, Record};
 
-/// Bytes of a SET in the log, and of a key in a snapshot, beside the value.
+/// Bytes of a SET in the log, and of a key in a snapshot, in addition to the value.
 const COMMAND_OVERHEAD: usize = 40;
 const ENTRY_OVERHEAD: usize = 24;
 /// Entries of a snapshot's chunk.
 const CHUNK_ENTRIES: u64 = 64;
-/// The log's buffers, as the server has them.
+/// The size and the count of the log's buffers are those of the server.
 const BUFFER_LBAS: u32 = (256 << 10) / LBA_SIZE as u32;
 const BUFFER_COUNT: usize = 64;
 const COMMITS_IN_FLIGHT: usize = 2;
@@ -27,16 +27,16 @@ const COMMITS_IN_FLIGHT: usize = 2;
 /// How fast clients and snapshots are.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// SETs a second while there is no snapshot.
+    /// SETs a second while no snapshot is being written.
     pub(super) alone: f64,
-    /// SETs a second during one.
+    /// SETs a second while a snapshot is being written.
     pub(super) beside: f64,
-    /// Keys that a snapshot takes in a second.
+    /// Keys that a snapshot writes in a second.
     pub(super) keys: f64,
 }
 
 impl Pace {
-    /// As the paper measured it.
+    /// The pace that the paper measured.
     pub(super) fn of_paper(policy: Policy) -> Self {
         let (alone, beside, seconds) = match policy {
             Policy::Always => (33_128.0, 25_542.0, 109.0),
@@ -47,7 +47,8 @@ impl Pace {
     }
 }
 
-/// The log, snapshots and keeper of a server, and the virtual time of its clients.
+/// The log and the snapshots of a server, the keeper of its superblock, and the virtual time of its
+/// clients.
 pub(super) struct Server {
     volume: Volume,
     record: Record,
@@ -118,14 +119,14 @@ impl Server {
         })
     }
 
-    /// Runs it to its end.
+    /// Carries out the paper's run to its end.
     ///
     /// # Errors
-    /// When the drive is too small for it, or nothing more can be recorded.
+    /// When the drive is too small for the run, or nothing more can be recorded.
     pub(super) fn run(mut self) -> Result<(), Error> {
         self.record.mark("set every key once");
         self.serve(self.run.key_count)?;
-        // A rewrite that the log's length has caused may be under way.
+        // The length of the log may have started a rewrite. It must end first.
         self.end_snapshot()?;
         self.begin(SnapshotKind::Wal)?;
         self.end_snapshot()?;
@@ -147,7 +148,8 @@ impl Server {
         Ok(())
     }
 
-    /// Serves this many SETs, one of each client at a time, and advances the snapshot meanwhile.
+    /// Serves this many SETs in turns of one SET per client, and advances the snapshot after each
+    /// turn.
     fn serve(&mut self, requests: u64) -> Result<(), Error> {
         for _ in 0..requests / self.run.clients as u64 {
             for _ in 0..self.run.clients {
@@ -244,7 +246,7 @@ impl Server {
         Ok(())
     }
 
-    /// Lets log and keeper do what is due.
+    /// Lets the log, and the keeper of the superblock, do the work that is due.
     fn settle(&mut self) -> Result<(), Error> {
         self.record.set_time(self.time);
         let now = self.began + self.time;
@@ -268,7 +270,7 @@ impl Server {
     }
 }
 
-/// There is nothing to recover.
+/// Does nothing with what is recovered, because a new volume holds nothing.
 struct Nothing;
 
 impl RecoverSink for Nothing {

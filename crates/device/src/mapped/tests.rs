@@ -1,4 +1,4 @@
-//! Tests of mapped files, on real ones.
+//! Tests of mapped files, on real files.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -33,7 +33,8 @@ fn what_is_stored_is_in_the_file_at_once() {
     assert_eq!(mapped.read_all().expect("readable"), expected);
     assert_eq!(std::fs::read(&path).expect("readable")[..SIZE], expected);
 
-    // The buffers keep the memory when the file's owner is gone, and a later opening finds it.
+    // The buffers keep the memory after the `MappedFile` is gone, and the next `open` finds the
+    // bytes that were stored in between.
     drop(mapped);
     buffers[3].fill(9);
     assert!(matches!(open(&path), Err(OpenError::Unsuitable { .. })), "a slice has one owner");
@@ -43,7 +44,7 @@ fn what_is_stored_is_in_the_file_at_once() {
     assert_eq!(second.read_all().expect("readable")[7 * LBA_SIZE], 9);
 }
 
-/// Bytes of a file that this process has in its memory.
+/// How many bytes of a mapped file this process has in its memory.
 fn resident(path: &Path) -> usize {
     let maps = std::fs::read_to_string("/proc/self/smaps").expect("Linux has it");
     let mut lines = maps.lines().skip_while(|line| !line.ends_with(&*path.to_string_lossy()));
@@ -105,7 +106,7 @@ fn a_file_that_can_not_be_made_leaves_the_old_one() {
     let old = open(&path).expect("it is still there");
     assert_eq!(old.read_all().expect("readable"), vec![1; SIZE]);
 
-    // A file left by a process that died while making one does no harm.
+    // If a process died while it made the file, the unfinished file that it left must do no harm.
     std::fs::remove_dir(&unfinished).expect("it is empty");
     std::fs::write(&unfinished, b"part of it").expect("there is room");
     let new = create(&path, 2 * SIZE).expect("there is room");

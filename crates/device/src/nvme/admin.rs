@@ -1,4 +1,5 @@
-//! Commands that the calling thread runs at once: queries of a device, updates of its handles.
+//! Commands that the calling thread waits for: queries of a device, and updates of its placement
+//! handles.
 
 #![expect(unsafe_code, reason = "the driver is handed addresses")]
 
@@ -43,17 +44,17 @@ struct Passthrough {
     result: u64,
 }
 
-/// The number of the namespace behind a descriptor.
+/// The number of the namespace that a descriptor is open to.
 pub(crate) fn namespace_id(file: &File) -> io::Result<u32> {
     // SAFETY: this request has no argument.
     let id = unsafe { libc::ioctl(file.as_raw_fd(), NVME_IOCTL_ID) };
     u32::try_from(id).map_err(|_| io::Error::last_os_error())
 }
 
-/// Runs a command whose data is all of `data`, and returns what the device returned.
+/// Runs a command whose data is all of `data`, and returns the device's result value.
 ///
 /// # Safety
-/// The command moves no more bytes than `data` has: the driver does not check it.
+/// The command must move no more bytes than `data` has, because the driver does not check this.
 unsafe fn run(
     file: &File,
     request: libc::Ioctl,
@@ -81,7 +82,8 @@ unsafe fn run(
     }
 }
 
-/// Identify: 4096 bytes about the controller (`cns` 01h, no namespace) or the namespace (00h).
+/// Identify: returns 4096 bytes about the controller (if `cns` is 01h and `nsid` is zero) or about
+/// the namespace `nsid` (if `cns` is 00h).
 pub(crate) fn identify(file: &File, cns: u8, nsid: u32) -> Result<Box<[u8; 4096]>, DeviceError> {
     let mut data = Box::new([0; 4096]);
     let command = NvmeCommand { opcode: IDENTIFY, nsid, cdw10_to_15: [cns.into(), 0, 0, 0, 0, 0] };
@@ -90,8 +92,8 @@ pub(crate) fn identify(file: &File, cns: u8, nsid: u32) -> Result<Box<[u8; 4096]
     Ok(data)
 }
 
-/// Get Log Page: the first `size` bytes of page `page` of an endurance group. `specific` is the
-/// page's own parameter.
+/// Get Log Page: returns the first `size` bytes of page `page` of an endurance group. `specific` is
+/// the page's own parameter.
 ///
 /// # Panics
 /// When `size` is no multiple of 4, or zero.
@@ -116,7 +118,8 @@ fn log_page_command(page: u8, specific: u8, group: u16, size: usize) -> NvmeComm
     NvmeCommand { opcode: GET_LOG_PAGE, nsid: u32::MAX, cdw10_to_15: [cdw10, cdw11, 0, 0, 0, 0] }
 }
 
-/// Get Features: the present value of a feature, with its parameter in command dword 11.
+/// Get Features: returns the present value of a feature. `cdw11` (command dword 11) is the
+/// feature's parameter.
 pub(crate) fn feature(file: &File, feature: u8, cdw11: u32) -> Result<u32, DeviceError> {
     let cdw10_to_15 = [feature.into(), cdw11, 0, 0, 0, 0];
     let command = NvmeCommand { opcode: GET_FEATURES, nsid: 0, cdw10_to_15 };
@@ -124,7 +127,7 @@ pub(crate) fn feature(file: &File, feature: u8, cdw11: u32) -> Result<u32, Devic
     unsafe { run(file, NVME_IOCTL_ADMIN64_CMD, command, &mut []) }.map(|result| result as u32)
 }
 
-/// I/O Management Receive: the first `size` bytes of the reclaim unit handle status.
+/// I/O Management Receive: returns the first `size` bytes of the reclaim unit handle status.
 ///
 /// # Panics
 /// As [`log_page`].
@@ -141,10 +144,10 @@ fn handle_status_command(nsid: u32, size: usize) -> NvmeCommand {
     NvmeCommand { opcode: opcode::IO_MANAGEMENT_RECEIVE, nsid, cdw10_to_15 }
 }
 
-/// I/O Management Send: brings the handles of these placements to a fresh reclaim unit each.
+/// I/O Management Send: moves the handle of each of these placements to a fresh reclaim unit.
 ///
 /// # Panics
-/// When there are none.
+/// When there are no placements.
 pub(crate) fn update_handles(
     file: &File,
     nsid: u32,
@@ -152,7 +155,7 @@ pub(crate) fn update_handles(
 ) -> Result<(), DeviceError> {
     let mut data: Vec<u8> = placements.iter().flat_map(|id| id.to_le_bytes()).collect();
     let command = update_handles_command(nsid, placements.len());
-    // SAFETY: the command names the number of placements, two bytes each.
+    // SAFETY: the command names the number of placements, and each takes two bytes of `data`.
     unsafe { run(file, NVME_IOCTL_IO64_CMD, command, &mut data) }.map(drop)
 }
 

@@ -1,4 +1,5 @@
-//! From operations to commands of a namespace, and from their results back.
+//! Turns operations into commands of a namespace, and results of commands into results of
+//! operations.
 
 use slimio_planted::is_planted;
 use slimio_ring::{CommandError, NvmeCommand};
@@ -7,8 +8,9 @@ use super::wire::{self, IdentifyNamespace, opcode};
 use super::{Namespace, admin, status};
 use crate::{DeviceError, LbaRange, PlacementId, WriteCache};
 
-/// The result of a finished command. A deallocation is a hint: without it, blocks just stay
-/// allocated.
+/// The result of a finished command. If the device does not know the deallocation command, or the
+/// kernel does not permit it, that counts as a success, because a deallocation is only a hint:
+/// without it, blocks just stay allocated.
 pub(super) fn result_of(opcode: u8, result: Result<(), CommandError>) -> Result<(), DeviceError> {
     let is_hint = opcode == opcode::DATASET_MANAGEMENT;
     match result {
@@ -16,7 +18,7 @@ pub(super) fn result_of(opcode: u8, result: Result<(), CommandError>) -> Result<
         Err(CommandError::Status(status)) if is_hint && status::is_unknown_command(status) => {
             Ok(())
         }
-        // The kernel demands more for it than the permission to write.
+        // For a deallocation, the kernel demands more than the permission to write.
         Err(CommandError::Os(errno)) if is_hint && errno.number() == libc::EACCES => Ok(()),
         Err(CommandError::Status(status)) if status::is_no_space(status) => {
             Err(DeviceError::NoSpace)
@@ -31,11 +33,12 @@ pub(super) fn result_of(opcode: u8, result: Result<(), CommandError>) -> Result<
 }
 
 impl Namespace {
-    /// Reports that the device is gone where the kernel only reports that a command failed.
+    /// If a command failed because the device is gone, returns [`DeviceError::Gone`]. The kernel
+    /// reports only that the command failed.
     pub(super) fn explain(&self, result: Result<(), DeviceError>) -> Result<(), DeviceError> {
         match result {
             Err(DeviceError::Io { .. }) if !self.node.exists() => Err(DeviceError::Gone),
-            // The driver reports this when it does not know yet that the namespace is gone.
+            // The driver reports this error as long as it does not know that the namespace is gone.
             Err(DeviceError::Io { errno: libc::EINVAL }) if self.is_inactive() => {
                 Err(DeviceError::Gone)
             }
@@ -48,10 +51,10 @@ impl Namespace {
         }
     }
 
-    /// Whether the controller says that there is no such namespace: everything that identifies it
-    /// is then zero (NVM Express Base Specification, Identify Namespace data structure). Or the
-    /// driver is already removing the namespace and no longer asks: Linux 6.12 then returns
-    /// `EAGAIN`.
+    /// Whether the controller says that there is no such namespace. It says so by zeros in the
+    /// fields that describe the namespace (NVM Express Base Specification, Identify Namespace data
+    /// structure). If the driver is already removing the namespace, it no longer asks the
+    /// controller: Linux 6.12 then returns `EAGAIN`.
     fn is_inactive(&self) -> bool {
         match admin::identify(&self.generic, 0, self.nsid) {
             Ok(data) => IdentifyNamespace::parse(&data).block_count == 0,
@@ -75,7 +78,8 @@ impl Namespace {
         durable: bool,
     ) -> NvmeCommand {
         let shift = self.blocks_shift;
-        // The device would replace an unknown placement by its default, and complain about it.
+        // An unknown placement is not named in the command. Otherwise, the device would use its
+        // default placement and note an FDP event.
         let mut placement = self.placements.contains(&placement).then_some(placement.0);
         if is_planted("nvme-first-placement") {
             placement = self.placements.first().map(|first| first.0);
@@ -87,13 +91,13 @@ impl Namespace {
         wire::write(self.nsid, lba << shift, lbas << shift, placement, durable)
     }
 
-    /// `None` where no cache would lose data in a power cut.
+    /// A flush command; `None` if the device has no cache that loses data in a power cut.
     pub(super) fn flush(&self) -> Option<NvmeCommand> {
         let has_cache = self.write_cache != WriteCache::Stable;
         (has_cache && !is_planted("nvme-flush-unsent")).then(|| wire::flush(self.nsid))
     }
 
-    /// Ranges in the form that the device takes.
+    /// Converts ranges to the form that the device takes.
     pub(super) fn ranges(&self, ranges: &[LbaRange]) -> Vec<[u8; 16]> {
         let mut found = Vec::new();
         for range in ranges {
@@ -109,7 +113,7 @@ impl Namespace {
     }
 }
 
-/// Length in blocks of the parts that a range is cut into when it is too long for the 32-bit field.
+/// If a range is too long for the 32-bit field, it is cut into parts of this many device blocks.
 const RANGE_BLOCKS_MAX: u32 = 1 << 31;
 
 #[cfg(test)]
@@ -210,7 +214,7 @@ pub(super) mod tests {
         let error = result_of(opcode::WRITE, given_up).expect_err("nobody knows");
         assert_eq!(
             error.to_string(),
-            "the driver gave a write up: the device was reset, did not answer, or is gone"
+            "the driver aborted a write: the device was reset, did not answer, or is gone"
         );
     }
 }

@@ -1,4 +1,5 @@
-//! The memory of a path's commands: a whole buffer, or a part of one.
+//! The memory that the commands of one [`Device`](crate::Device) read into or write from. Each
+//! command has a whole buffer or a part of a buffer.
 
 #![expect(unsafe_code, reason = "a promise about memory is an unsafe trait")]
 
@@ -16,7 +17,7 @@ pub(crate) enum Data {
     Part(Part),
 }
 
-/// A part of a buffer that several commands transfer.
+/// A part of a buffer. Several commands transfer the buffer, and each transfers one part.
 #[derive(Debug)]
 pub(crate) struct Part {
     whole: Arc<Buffer>,
@@ -24,10 +25,10 @@ pub(crate) struct Part {
     size: usize,
 }
 
-// SAFETY: parts do not overlap, and the buffer itself is touched only when the last one is gone.
+// SAFETY: parts do not overlap, and the buffer itself is touched only when the last part is gone.
 unsafe impl Send for Part {}
 
-/// Cuts a buffer in parts of at most `lbas_max` blocks, in order.
+/// Cuts a buffer into parts of at most `lbas_max` blocks, in order.
 pub(crate) fn cut(mut buffer: Buffer, lbas_max: usize) -> Vec<Part> {
     let size = buffer.len();
     let start = buffer.as_mut_ptr();
@@ -49,14 +50,14 @@ pub(crate) fn cut(mut buffer: Buffer, lbas_max: usize) -> Vec<Part> {
 }
 
 impl Part {
-    /// Gives the part back: the whole buffer, if it was the last.
+    /// Gives the part back. If this was the last part, returns the whole buffer.
     pub(crate) fn end(self) -> Option<Buffer> {
         Arc::into_inner(self.whole)
     }
 }
 
-// SAFETY: a buffer's bytes are its own, initialised, and stay where they are when it moves. A
-// part's bytes belong to no other part, and its `Arc` keeps the buffer alive.
+// SAFETY: a buffer's bytes are its own and are initialised, and they stay where they are when the
+// buffer moves. A part's bytes belong to no other part, and its `Arc` keeps the buffer alive.
 unsafe impl Memory for Data {
     fn address(&mut self) -> *mut u8 {
         match self {

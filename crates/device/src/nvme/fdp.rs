@@ -8,7 +8,7 @@ use super::admin;
 use super::wire::{le16, le32, le64, le128};
 use crate::{DeviceError, PlacementId};
 
-/// Log pages, per endurance group.
+/// Numbers of the log pages. Each endurance group has these pages.
 const CONFIGURATIONS: u8 = 0x20;
 const USAGE: u8 = 0x21;
 const STATISTICS: u8 = 0x22;
@@ -17,17 +17,19 @@ const EVENTS: u8 = 0x23;
 /// Feature "Flexible Data Placement".
 const FDP_FEATURE: u8 = 0x1d;
 
-/// Bytes to ask for of a page that states its own length.
+/// Number of bytes to read of a log page that says itself how many entries it has.
 const PAGE_SIZE: usize = 4096;
 
-/// One placement that writes may name, the handle that it leads to, and what is left of its unit.
+/// One placement that writes may name, the handle that it leads to, and what is left of that
+/// handle's reclaim unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlacementHandle {
-    /// Its id in writes.
+    /// The id that writes use for the placement.
     pub placement: u16,
-    /// The reclaim unit handle that it leads to.
+    /// The reclaim unit handle that the placement leads to.
     pub handle: u16,
-    /// Blocks, of the device's size, that can still be written to its present reclaim unit.
+    /// Number of the device's own blocks that can still be written to the handle's present reclaim
+    /// unit.
     pub unit_blocks_left: u64,
 }
 
@@ -41,13 +43,13 @@ impl fmt::Display for PlacementHandle {
 /// The FDP configuration in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FdpConfiguration {
-    /// Reclaim groups.
+    /// Number of reclaim groups.
     pub group_count: u32,
-    /// Reclaim unit handles of the endurance group.
+    /// Number of reclaim unit handles of the endurance group.
     pub handle_count: u16,
-    /// Bytes of a reclaim unit.
+    /// Size of a reclaim unit in bytes.
     pub unit_size: u64,
-    /// Whether data of one handle is never mixed with another's when the device moves it.
+    /// Whether the device, when it moves data, never mixes the data of different handles.
     pub is_persistently_isolated: bool,
 }
 
@@ -56,7 +58,7 @@ pub struct FdpConfiguration {
 pub struct FdpStatistics {
     /// Bytes that hosts have written.
     pub host_bytes: u128,
-    /// Bytes that were written to the media for it.
+    /// Bytes that were written to the media for these host bytes.
     pub media_bytes: u128,
     /// Bytes of media that were erased.
     pub erased_bytes: u128,
@@ -65,9 +67,9 @@ pub struct FdpStatistics {
 /// An event that the device has noted about a host's action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FdpEvent {
-    /// The specification's number of its kind.
+    /// The number that the specification gives to this kind of event.
     pub kind: u8,
-    /// The placement that it is about, if it is about one.
+    /// The placement that the event is about, if it is about one.
     pub placement: Option<u16>,
 }
 
@@ -86,20 +88,22 @@ impl FdpEvent {
     }
 }
 
-/// Reports on a device's data placement, and moves handles to fresh reclaim units. Each query is a
-/// command that the calling thread waits for: not for the command thread.
+/// Reports on a device's data placement, and moves handles to fresh reclaim units. Each call sends
+/// the device a command and waits for it, so the thread that runs the users' commands must not make
+/// such a call.
 pub trait FdpAccount: Send + Sync {
-    /// Blocks, of the device's size, in a reclaim unit; `None` where the device does not say.
+    /// Number of the device's own blocks in a reclaim unit; `None` if the device does not say.
     fn unit_blocks(&self) -> Option<u64>;
 
-    /// The device's counters for the namespace's endurance group, whoever wrote there.
+    /// The device's counters for the namespace's endurance group. They count the writes of all
+    /// hosts and programs.
     ///
     /// # Errors
-    /// When the device or the kernel refuses: it is for administrators alone.
+    /// When the device or the kernel refuses. The kernel gives the counters only to administrators.
     fn statistics(&self) -> Result<FdpStatistics, DeviceError>;
 
-    /// Whether [`statistics`](Self::statistics) are available in this process, so that any thread
-    /// may ask for them at any time.
+    /// Whether [`statistics`](Self::statistics) are kept in this process, so that any thread may
+    /// ask for them at any time.
     fn has_statistics_at_hand(&self) -> bool {
         false
     }
@@ -110,7 +114,7 @@ pub trait FdpAccount: Send + Sync {
     /// As [`statistics`](Self::statistics).
     fn host_events(&self) -> Result<Vec<FdpEvent>, DeviceError>;
 
-    /// How many of the endurance group's handles hosts use.
+    /// How many handles of the endurance group are used by hosts.
     ///
     /// # Errors
     /// As [`statistics`](Self::statistics).
@@ -122,15 +126,15 @@ pub trait FdpAccount: Send + Sync {
     /// When the device or the kernel refuses.
     fn handles(&self) -> Result<Vec<PlacementHandle>, DeviceError>;
 
-    /// Lets a placement go on in a fresh reclaim unit: later writes to it do not share a unit with
-    /// earlier ones. The rest of the old unit stays empty.
+    /// Moves a placement to a fresh reclaim unit, so that later writes to the placement do not
+    /// share a unit with earlier writes. The rest of the old unit stays empty.
     ///
     /// # Errors
     /// When the device or the kernel refuses.
     fn start_fresh_unit(&self, placement: PlacementId) -> Result<(), DeviceError>;
 }
 
-/// The account of an NVMe namespace, by its generic device.
+/// The account of an NVMe namespace. It asks the device through the generic device node.
 #[derive(Debug)]
 pub(super) struct NvmeAccount {
     generic: File,
@@ -184,15 +188,15 @@ impl FdpAccount for NvmeAccount {
 /// The placements of a namespace, in the device's order.
 ///
 /// # Errors
-/// `FDP Disabled`, `Invalid Command Opcode` and the like where there are none.
+/// `FDP Disabled`, `Invalid Command Opcode` or a similar status if the namespace has no placements.
 pub(crate) fn handles(file: &File, nsid: u32) -> Result<Vec<PlacementHandle>, DeviceError> {
     let header = admin::handle_status(file, nsid, 16)?;
     let size = 16 + 32 * usize::from(le16(&header, 14));
     Ok(parse_handles(&admin::handle_status(file, nsid, size)?))
 }
 
-/// The placements, from the device's answer about a namespace in that endurance group; or why there
-/// are none, as a sentence without a full stop.
+/// Takes the placements from the device's answer about a namespace in endurance group `group`. If
+/// there are none, returns the reason as a sentence without a full stop.
 pub(crate) fn usable(
     told: Result<Vec<PlacementHandle>, DeviceError>,
     group: u16,
@@ -229,13 +233,13 @@ fn parse_handles(data: &[u8]) -> Vec<PlacementHandle> {
         .collect()
 }
 
-/// Whether FDP is on in an endurance group, and the index of its configuration.
+/// Whether FDP is on in an endurance group, and the index of the group's FDP configuration.
 pub(crate) fn is_on(file: &File, group: u16) -> Result<(bool, u8), DeviceError> {
     let value = admin::feature(file, FDP_FEATURE, group.into())?;
     Ok((value & 1 != 0, (value >> 8) as u8))
 }
 
-/// The configuration with an index.
+/// The FDP configuration that has this index.
 pub(crate) fn configuration(
     file: &File,
     group: u16,
@@ -327,10 +331,7 @@ mod tests {
                 "FDP is switched off in endurance group 7 (nvme fdp feature --endgrp-id 7 \
                  --enable-conf-idx 0",
             ),
-            (
-                status(0x4001),
-                "can't be read: the device failed a question about itself: Invalid Command Opcode",
-            ),
+            (status(0x4001), "can't be read: the device failed a query: Invalid Command Opcode"),
         ] {
             let why = usable(told, 7).expect_err("there are none");
             assert!(why.contains(said), "{why}");

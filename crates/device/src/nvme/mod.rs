@@ -1,5 +1,6 @@
-//! A whole NVMe namespace, by commands that the kernel's driver passes on as they are: no file
-//! system, no block layer, and the device's own data placement.
+//! A whole NVMe namespace, reached by NVMe commands that the kernel's driver passes on as they are
+//! (passthrough). There is no file system and no block layer between, and writes can use the
+//! device's own data placement.
 
 mod admin;
 mod commands;
@@ -35,49 +36,51 @@ use crate::{
 };
 use crate::{block, identity};
 
-/// Longest command in bytes, where neither kernel nor device gives a limit.
+/// Limit in bytes of a command's data, if neither the kernel nor the device gives a limit.
 const COMMAND_SIZE_DEFAULT: u64 = 128 << 10;
 
 /// The properties of a namespace that its commands depend on.
 #[derive(Debug)]
 pub(crate) struct Namespace {
-    /// Its directory in `/sys`, which goes away with the namespace.
+    /// The namespace's directory in `/sys`, which disappears with the namespace.
     node: PathBuf,
-    /// The generic device, to ask the controller about the namespace.
+    /// The generic device, through which the controller is asked about the namespace.
     generic: File,
     nsid: u32,
-    /// In our blocks.
+    /// Length in blocks of [`LBA_SIZE`] bytes.
     lba_count: u64,
-    /// The device's blocks in one of ours, as a power of two.
+    /// One block of [`LBA_SIZE`] bytes consists of 2^n device blocks. This is the exponent n.
     blocks_shift: u32,
-    /// Our blocks in one command.
+    /// Limit of the blocks of [`LBA_SIZE`] bytes in one command.
     command_lbas_max: u32,
     write_cache: WriteCache,
     has_deallocate: bool,
     placements: Vec<PlacementId>,
-    /// The mapped range of the block device: no command changes anything there.
+    /// The range of the block device that is mapped into memory. No command may change anything in
+    /// this range.
     mapped: Arc<MappedRange>,
 }
 
 impl Namespace {
-    /// Refuses an operation that is out of range, too long, or would change mapped blocks.
+    /// Refuses an operation if it is out of range, if it is too long, or if it would change mapped
+    /// blocks.
     fn check(&self, op: &Op) -> Result<(), DeviceError> {
         check_range(op, self.lba_count)?;
         self.mapped.check(op)
     }
 }
 
-/// An NVMe namespace that no other program can take as long as this lives: its block device is held
-/// open exclusively. Commands go through its generic device.
+/// An NVMe namespace that no other program can take as long as this value lives, because its block
+/// device is held open exclusively. Commands go through its generic device.
 pub struct NvmeDevice {
     nodes: Nodes,
     generic: File,
-    /// Its block device, opened exclusively; nothing is read or written through it.
+    /// The namespace's block device, opened exclusively. Nothing is read or written through it.
     claim: Claim,
     namespace: Arc<Namespace>,
     identity: Option<String>,
     model: String,
-    /// Bytes that are written whole or not at all when power fails.
+    /// A write of at most this many bytes is carried out whole or not at all if power fails.
     atomic_size: u64,
     in_flight_max: u32,
     bulk: Bulk,
@@ -92,18 +95,20 @@ enum Fdp {
         configuration: Option<FdpConfiguration>,
         handles: Vec<PlacementHandle>,
     },
-    /// Why there is none, as a sentence without a full stop.
+    /// Why there is no data placement, as a sentence without a full stop.
     Off(String),
 }
 
 impl NvmeDevice {
-    /// Takes the namespace of which `path` is the generic device or the block device. Nothing on it
-    /// is changed; one block of it is read and a flush is run, to see that commands work.
+    /// Takes the namespace of which `path` is the generic device or the block device. Nothing on
+    /// the namespace is changed. One block is read and a flush is run, to check that commands work.
     ///
     /// # Errors
-    /// Why it can't be taken: [`OpenError::InUse`] when something has it, [`OpenError::Forbidden`]
-    /// when this process may not, [`OpenError::Unsuitable`] when it is not a whole namespace, has
-    /// an unsupported format, or io_uring is refused.
+    /// [`OpenError::InUse`] when a process has the namespace open; [`OpenError::StillInFlight`]
+    /// when operations of a process that has ended do not end; [`OpenError::Forbidden`] when this
+    /// process may not open the namespace. [`OpenError::Unsuitable`] when the kernel uses the
+    /// namespace (for example, because it is mounted), when `path` is not a whole namespace or has
+    /// an unsupported format, or when io_uring is refused.
     pub fn open(path: &Path, options: PathOptions) -> Result<Self, OpenError> {
         let nodes = sysfs::nodes(path)?;
         let unsuitable = |why: String| OpenError::unsuitable(path, why);
@@ -182,7 +187,7 @@ impl NvmeDevice {
         Ok(device)
     }
 
-    /// Reads a block and flushes, to see that commands arrive and come back.
+    /// Reads a block and flushes, to check that commands reach the device and complete.
     fn try_out(&self, extras: &Extras) -> Result<(), DeviceError> {
         let no_ring = |_| DeviceError::Io { errno: libc::ENOMEM };
         let mut path = self.path(extras).map_err(no_ring)?;
@@ -230,12 +235,12 @@ impl NvmeDevice {
         }
     }
 
-    /// Bytes of one of the device's own blocks.
+    /// Size in bytes of the device's own blocks.
     pub fn block_size(&self) -> u64 {
         LBA_SIZE as u64 >> self.namespace.blocks_shift
     }
 
-    /// Longest command in bytes; longer transfers take several.
+    /// Limit in bytes of a command's data. Longer transfers take several commands.
     pub fn command_size_max(&self) -> u64 {
         u64::from(self.namespace.command_lbas_max) * LBA_SIZE as u64
     }
@@ -247,7 +252,8 @@ impl WholeDevice for NvmeDevice {
     }
 
     fn contents(&self) -> Result<Contents, OpenError> {
-        // Not through the block device: the kernel's cache of it may be stale.
+        // The contents are not read through the block device, because the kernel's cache of that
+        // device may be stale.
         let mut path = self.path_for_one()?;
         let size = self.lba_count() * LBA_SIZE as u64;
         contents::examine_by(size, |bytes, offset| {
@@ -372,7 +378,7 @@ pub(crate) fn command_name(opcode: u8) -> &'static str {
         opcode::READ => "a read",
         opcode::DATASET_MANAGEMENT => "a deallocation",
         opcode::IO_MANAGEMENT_SEND => "an update of placement handles",
-        _ => "a question about itself",
+        _ => "a query",
     }
 }
 
@@ -394,31 +400,34 @@ fn run(path: &mut NvmePath, op: Op) -> (Option<Buffer>, Result<(), DeviceError>)
     (completion.buffer, completion.result)
 }
 
-/// The device's blocks in one of ours, as a power of two; or why its format is unsupported.
+/// One block of [`LBA_SIZE`] bytes consists of 2^n device blocks. Returns the exponent n, or why
+/// the namespace's format is unsupported.
 fn check_format(about: &IdentifyNamespace) -> Result<u32, String> {
     let ours = LBA_SIZE.trailing_zeros();
     let theirs = u32::from(about.block_shift);
     if theirs < 9 || theirs > ours {
         return Err(format!(
-            "its blocks have 2^{theirs} bytes: blocks of 512 to {LBA_SIZE} bytes will do (see nvme \
-             format --lbaf)"
+            "its blocks have 2^{theirs} bytes: only blocks of 512 to {LBA_SIZE} bytes are \
+             supported (see nvme format --lbaf)"
         ));
     }
     if about.metadata_size > 0 {
         return Err(format!(
-            "its LBA format has {} bytes of metadata with each block: one without will do (see \
-             nvme format --lbaf)",
+            "its LBA format has {} bytes of metadata with each block: only formats without \
+             metadata are supported (see nvme format --lbaf)",
             about.metadata_size
         ));
     }
     Ok(ours - theirs)
 }
 
-/// Our blocks in one command: by the kernel's limit for its queue, or else by the device's.
+/// Limit of the blocks of [`LBA_SIZE`] bytes in one command. It is computed from the kernel's limit
+/// for the device's queue or, if the kernel gives none, from the device's own limit.
 fn command_lbas_max(kernel_size_max: Option<u64>, mdts: u8, blocks_shift: u32) -> u32 {
     let device_size_max = match mdts {
         0 => None,
-        // The controller's pages have at least 4096 bytes.
+        // A command may have 2^`mdts` pages of the controller, and such a page has at least 4096
+        // bytes.
         mdts => 4096_u64.checked_shl(mdts.into()),
     };
     let size = kernel_size_max.or(device_size_max).unwrap_or(COMMAND_SIZE_DEFAULT);
@@ -441,7 +450,8 @@ fn find_placement(
         Ok(handles) => handles,
         Err(why) => return Fdp::Off(why),
     };
-    // Only administrators may read the rest, and it is only reported.
+    // Only administrators may read the configuration. If it can't be read, that does no harm,
+    // because only reports need it.
     let index = fdp::is_on(generic, group).map_or(0, |(_, index)| index);
     Fdp::On {
         group,
@@ -450,16 +460,15 @@ fn find_placement(
     }
 }
 
-/// Whether a path names a character device, as NVMe's generic ones are.
+/// Whether a path names a character device. The generic devices of NVMe are character devices.
 pub fn is_character_device(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.file_type().is_char_device())
 }
 
-/// The block device of the namespace whose generic device is `path`, or `path` itself where it is
-/// no generic device.
+/// If `path` is a generic device, the block device of the same namespace; otherwise `path` itself.
 ///
 /// # Errors
-/// [`OpenError::Unsuitable`] when it is a device of another kind.
+/// [`OpenError::Unsuitable`] when `path` is a character device of another kind.
 pub fn block_device_of(path: &Path) -> Result<PathBuf, OpenError> {
     if is_character_device(path) { Ok(nodes(path)?.block) } else { Ok(path.to_path_buf()) }
 }

@@ -1,8 +1,10 @@
-//! A path to a namespace: a ring of its own, whose entries are commands for the driver.
+//! A path to a namespace. It has a ring of its own, and the entries of this ring are commands for
+//! the driver.
 //!
-//! Submitted operations stay here until they are kicked; then all of them go down with one system
-//! call. The driver does not split: a transfer that is too long for one command is cut into several
-//! here, and deallocations submitted in a row become the ranges of one command.
+//! Submitted operations stay here until they are kicked; then one system call hands all of them to
+//! the driver. The driver does not split commands, so a transfer that is too long for one command
+//! is cut into several commands here. Deallocations that were submitted in a row become the ranges
+//! of one command.
 
 #![expect(unsafe_code, reason = "the driver trusts commands to fit their memory")]
 
@@ -25,7 +27,7 @@ use crate::target::buffer_of;
 use crate::uring::{enter, untaken};
 use crate::{Buffer, Completion, Device, DeviceError, Geometry, LbaRange, Op, Token};
 
-/// A namespace through the driver's own commands.
+/// A path to a namespace that uses the driver's own commands.
 pub(crate) struct NvmePath {
     namespace: Arc<Namespace>,
     in_flight_max: u32,
@@ -33,14 +35,15 @@ pub(crate) struct NvmePath {
     pool: Option<Arc<Pool>>,
     ring: Ring<Command, Data, Wide>,
     fd: Fd,
-    /// Submitted but not kicked.
+    /// Operations that were submitted but not kicked.
     queued: VecDeque<(Token, Op)>,
-    /// Handed over but not reaped, by the index in the payload of their commands.
+    /// Operations that were handed over but not reaped. The payload of a command has the index of
+    /// its operation.
     operations: Vec<Option<Operation>>,
     free: Vec<usize>,
-    /// Tokens that were submitted and not reaped.
+    /// Number of operations that were submitted but not reaped.
     in_flight: usize,
-    /// Completions just reaped from the ring. Kept for its memory.
+    /// Completions just reaped from the ring. The vector is kept so that its memory is reused.
     reaped: Vec<slimio_ring::Completion<Command, Data>>,
 }
 
@@ -54,11 +57,11 @@ struct Command {
 /// An operation, or several deallocations merged into one.
 struct Operation {
     token: Token,
-    /// Tokens of the deallocations merged into it.
+    /// Tokens of the deallocations that were merged into this operation.
     others: Vec<Token>,
-    /// Commands that have not ended.
+    /// Number of its commands that have not ended.
     commands_left: u32,
-    /// The first failure of any of its commands.
+    /// The first failure among its commands.
     result: Result<(), DeviceError>,
     /// The buffer, once it is back.
     buffer: Option<Buffer>,
@@ -97,7 +100,7 @@ impl NvmePath {
         })
     }
 
-    /// Turns everything queued into commands.
+    /// Turns all queued operations into commands.
     fn begin_all(&mut self) {
         while let Some((token, op)) = self.queued.pop_front() {
             if let Err(error) = self.namespace.check(&op) {
@@ -127,8 +130,8 @@ impl NvmePath {
         }
     }
 
-    /// Turns a read or write into as many commands as it needs: `command` makes each from the
-    /// number of blocks before it and the number of its own blocks.
+    /// Turns a read or write into as many commands as it needs. `command` makes one of them from
+    /// the number of blocks in the commands before it and the number of blocks in this one.
     fn transfer(
         &mut self,
         token: Token,
@@ -152,7 +155,8 @@ impl NvmePath {
         }
     }
 
-    /// Turns a deallocation, and those queued right behind it, into commands with many ranges.
+    /// Turns a deallocation, and the deallocations queued right after it, into commands with many
+    /// ranges.
     fn deallocate(&mut self, token: Token, range: LbaRange) {
         let (mut tokens, mut ranges) = (vec![token], vec![range]);
         while let Some((token, Op::Deallocate { range })) = self.queued.front() {
@@ -185,8 +189,8 @@ impl NvmePath {
     }
 
     /// Completes an operation that is not handed to the device. An empty operation of the ring
-    /// carries it, so that the completion comes with a `poll`, and makes the ring's descriptor
-    /// readable like any other.
+    /// carries the completion. So, like any other completion, it makes the ring's descriptor
+    /// readable and is returned by `poll`.
     fn hold(&mut self, token: Token, buffer: Option<Buffer>, result: Result<(), DeviceError>) {
         let operation = self.operation(token, 1);
         let held = self.operations[operation].as_mut().expect("it was just made");
@@ -213,13 +217,14 @@ impl NvmePath {
 
     fn command(&mut self, operation: usize, command: NvmeCommand, data: Option<Data>) {
         let step = Command { operation, opcode: command.opcode };
-        // SAFETY: reads and writes are made with the block count of their data, deallocations with
-        // at most as many ranges as the block that is their data has room for, and a flush moves
-        // nothing.
+        // SAFETY: a read or write command has the block count of its data. The data of a
+        // deallocation is one block, which has room for all the ranges that the command names. A
+        // flush moves nothing.
         unsafe { self.ring.command(self.fd, command, data, step) };
     }
 
-    /// Notes the end of a command, and of its operation if it was the last.
+    /// Notes the end of a command. If it was the last command of its operation, the operation ends,
+    /// too.
     fn settle(
         &mut self,
         step: Command,
@@ -230,7 +235,7 @@ impl NvmePath {
         let place = &mut self.operations[step.operation];
         let operation = place.as_mut().expect("its commands have not all ended");
         match data {
-            // The ranges of a deallocation belong to no caller.
+            // The buffer with a deallocation's ranges belongs to no caller.
             Some(Data::Whole(_)) if step.opcode == opcode::DATASET_MANAGEMENT => {}
             Some(Data::Whole(buffer)) => operation.buffer = Some(buffer),
             Some(Data::Part(part)) => operation.buffer = part.end(),
@@ -302,7 +307,7 @@ impl Device for NvmePath {
             }
         }
         self.reaped = reaped;
-        // Hands over again what the kernel had no memory for.
+        // Hands over again the operations that the kernel had no memory for.
         if self.has_unsubmitted() {
             enter(&mut self.ring, 0, None);
         }
@@ -364,7 +369,8 @@ mod tests {
         drop(claim);
         assert!(matches!(other.try_lock(), Err(TryLockError::WouldBlock)));
         drop(path);
-        // A program that another test is just starting has it for a moment.
+        // The claim may have to be waited for, because a child process that another test is just
+        // starting shares the descriptor for a moment.
         Claim::of_directory(place.path()).expect("it is released");
     }
 }

@@ -1,9 +1,9 @@
-//! Names of statuses.
+//! Names of the statuses with which NVMe commands end.
 
 use slimio_ring::NvmeStatus;
 
-/// Generic, command specific, media and path statuses with their codes, as the specification names
-/// them.
+/// Codes and names of the generic, command specific, media and path statuses, in this order. The
+/// names are those of the specification.
 const NAMES: [&[(u8, &str)]; 4] = [
     &[
         (0x01, "Invalid Command Opcode"),
@@ -76,8 +76,8 @@ pub(crate) fn name(status: NvmeStatus) -> &'static str {
     }
 }
 
-/// Whether a controller may answer a command so when the namespace no longer exists: the
-/// specification names one of these codes, and some controllers use the other.
+/// Whether a controller may return this status when the namespace no longer exists. The
+/// specification names one of the two codes below, and some controllers use the other code.
 pub(crate) fn may_mean_no_namespace(status: NvmeStatus) -> bool {
     status.kind() == 0 && matches!(status.code(), 0x02 | 0x0b)
 }

@@ -1,4 +1,5 @@
-//! Finds both device nodes of a namespace in `/sys`, whatever the given node is called.
+//! Finds both device nodes of a namespace in `/sys` if one of them is given, even under another
+//! name.
 
 use std::fs;
 use std::io;
@@ -21,7 +22,7 @@ pub(crate) struct Nodes {
 /// Finds both nodes of a namespace; `path` is one of them.
 ///
 /// # Errors
-/// [`OpenError::Unsuitable`] when it is not a whole NVMe namespace.
+/// [`OpenError::Unsuitable`] when `path` is not a whole NVMe namespace.
 pub(crate) fn nodes(path: &Path) -> Result<Nodes, OpenError> {
     let metadata = path.metadata().map_err(|error| OpenError::io("looking at", path, &error))?;
     let kind = metadata.file_type();
@@ -37,7 +38,7 @@ pub(crate) fn nodes(path: &Path) -> Result<Nodes, OpenError> {
     .map_err(|why| OpenError::unsuitable(path, why))
 }
 
-/// From the generic device's directory in `/sys`.
+/// Finds both nodes from the generic device's directory in `/sys`.
 fn of_generic(node: &Path, dev: &Path) -> Result<Nodes, String> {
     let no_generic = || "it is no NVMe generic device (such as /dev/ng0n1)".to_owned();
     let node = node.canonicalize().map_err(|_| no_generic())?;
@@ -48,7 +49,7 @@ fn of_generic(node: &Path, dev: &Path) -> Result<Nodes, String> {
         .into_iter()
         .find(|block| instance(block, "nvme").as_deref() == Some(&*wanted))
         .ok_or(
-            "its block device is not to be found: the namespace has a format that the \
+            "its block device can't be found: the namespace has a format that the \
                 kernel's block layer does not know",
         )?;
     Ok(Nodes {
@@ -58,13 +59,13 @@ fn of_generic(node: &Path, dev: &Path) -> Result<Nodes, String> {
     })
 }
 
-/// From the block device's directory in `/sys`.
+/// Finds both nodes from the block device's directory in `/sys`.
 fn of_block(node: &Path, dev: &Path) -> Result<Nodes, String> {
     let no_nvme = || "it is no NVMe namespace".to_owned();
     let node = node.canonicalize().map_err(|_| no_nvme())?;
     let name = name_of(&node).filter(|name| name.starts_with("nvme")).ok_or_else(no_nvme)?;
     if node.join("partition").exists() {
-        return Err("it is a partition: passthrough is to whole namespaces".into());
+        return Err("it is a partition: passthrough takes whole namespaces only".into());
     }
     let owner = node.parent().ok_or_else(no_nvme)?;
     let wanted = instance(&name, "nvme").ok_or_else(no_nvme)?;
@@ -76,7 +77,7 @@ fn of_block(node: &Path, dev: &Path) -> Result<Nodes, String> {
     Ok(Nodes { generic: dev.join(generic), queue: node.join("queue"), block: dev.join(name) })
 }
 
-/// The namespaces' block devices below a controller or subsystem.
+/// Names of the namespaces' block devices below a controller or subsystem.
 fn namespaces(owner: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(owner) else { return Vec::new() };
     entries
@@ -86,8 +87,8 @@ fn namespaces(owner: &Path) -> Vec<String> {
         .collect()
 }
 
-/// The numbers behind a prefix: `0n1` of `ng0n1`. Paths of a multipath device (`nvme0c0n1`) have
-/// none.
+/// The numbers after a prefix: `0n1` of `ng0n1`. `None` if the name is that of one path of a
+/// multipath device (`nvme0c0n1`).
 fn instance(name: &str, prefix: &str) -> Option<String> {
     let numbers = name.strip_prefix(prefix)?;
     let (owner, namespace) = numbers.split_once('n')?;
@@ -99,15 +100,15 @@ fn name_of(node: &Path) -> Option<String> {
     Some(node.file_name()?.to_string_lossy().into_owned())
 }
 
-/// Longest passthrough command in bytes, as the kernel has set its queue up; `None` where it does
-/// not say.
+/// Limit in bytes of a passthrough command's data, as the kernel has set up the device's queue;
+/// `None` if the kernel does not say.
 pub(crate) fn transfer_size_max(queue: &Path) -> Option<u64> {
     let read = |name| -> io::Result<u64> {
         let text = fs::read_to_string(queue.join(name))?;
         text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
     };
     let hardware = read("max_hw_sectors_kb").ok()? << 10;
-    // Each page of a buffer may be a segment of its own.
+    // In the worst case, each page of a buffer is a segment of its own.
     let segments = read("max_segments").ok()?.checked_mul(PAGE_SIZE)?;
     Some(hardware.min(segments))
 }
@@ -119,7 +120,8 @@ const PAGE_SIZE: u64 = 4096;
 mod tests {
     use super::*;
 
-    /// A controller with two namespaces, as the kernel lays it out.
+    /// A directory with a controller that has two namespaces, laid out as the kernel does it in
+    /// `/sys`.
     fn controller() -> tempfile::TempDir {
         let directory = tempfile::tempdir().expect("a directory for the test");
         let owner = directory.path().join("nvme0");

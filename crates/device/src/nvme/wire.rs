@@ -1,5 +1,5 @@
-//! NVMe commands and structures, as the specifications lay them out: NVM Express Base 2.1, and the
-//! NVM Command Set.
+//! NVMe commands and structures, laid out as two specifications define them: NVM Express Base 2.1
+//! and the NVM Command Set.
 
 use slimio_planted::is_planted;
 use slimio_ring::NvmeCommand;
@@ -14,10 +14,11 @@ pub(crate) mod opcode {
     pub(crate) const IO_MANAGEMENT_SEND: u8 = 0x1d;
 }
 
-/// Most ranges of one Dataset Management command.
+/// How many ranges one Dataset Management command may have.
 pub(crate) const RANGES_MAX: usize = 256;
 
-/// Most blocks of one Read or Write: the field has 16 bits and counts from zero.
+/// How many blocks one Read or Write may have. The field for this number has 16 bits, and zero in
+/// the field stands for one block.
 pub(crate) const BLOCKS_MAX: u32 = 1 << 16;
 
 /// Force Unit Access, in command dword 12.
@@ -26,13 +27,13 @@ const FUA: u32 = 1 << 30;
 /// Directive type "data placement", in command dword 12.
 const DATA_PLACEMENT: u32 = 2 << 20;
 
-/// Read of `blocks` from block `slba` on, in the device's own blocks.
+/// A Read of `blocks` blocks from block `slba` on. Both numbers count the device's own blocks.
 pub(crate) fn read(nsid: u32, slba: u64, blocks: u32) -> NvmeCommand {
     transfer(opcode::READ, nsid, slba, blocks)
 }
 
-/// Write. `placement` names the reclaim unit handle to use; `is_durable` makes it bypass the write
-/// cache.
+/// A Write, like [`read`]. `placement` names the reclaim unit handle to use; `is_durable` makes the
+/// write bypass the write cache.
 pub(crate) fn write(
     nsid: u32,
     slba: u64,
@@ -57,12 +58,12 @@ fn transfer(opcode: u8, nsid: u32, slba: u64, blocks: u32) -> NvmeCommand {
     NvmeCommand { opcode, nsid, cdw10_to_15 }
 }
 
-/// Flush of the whole namespace.
+/// A Flush of the whole namespace.
 pub(crate) fn flush(nsid: u32) -> NvmeCommand {
     NvmeCommand { opcode: opcode::FLUSH, nsid, cdw10_to_15: [0; 6] }
 }
 
-/// Dataset Management that deallocates; the ranges are its data.
+/// A Dataset Management command that deallocates. The command's data is the ranges.
 pub(crate) fn deallocate(nsid: u32, range_count: usize) -> NvmeCommand {
     assert!((1..=RANGES_MAX).contains(&range_count), "{range_count} ranges in one command");
     let last = if is_planted("nvme-range-count") { range_count } else { range_count - 1 };
@@ -70,7 +71,8 @@ pub(crate) fn deallocate(nsid: u32, range_count: usize) -> NvmeCommand {
     NvmeCommand { opcode: opcode::DATASET_MANAGEMENT, nsid, cdw10_to_15 }
 }
 
-/// One range of a Dataset Management command. Its length counts from one.
+/// One range of a Dataset Management command. Its length field counts from one, unlike the length
+/// field of a Read or Write.
 pub(crate) fn range(slba: u64, blocks: u32) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[4..8].copy_from_slice(&blocks.to_le_bytes());
@@ -81,13 +83,13 @@ pub(crate) fn range(slba: u64, blocks: u32) -> [u8; 16] {
 /// The fields of Identify Namespace (CNS 00h) that matter here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IdentifyNamespace {
-    /// Blocks of the namespace.
+    /// Number of blocks of the namespace.
     pub(crate) block_count: u64,
-    /// Bytes of a block, as a power of two.
+    /// A block has 2^n bytes. This is the exponent n.
     pub(crate) block_shift: u8,
-    /// Bytes of metadata with each block.
+    /// Number of bytes of metadata with each block.
     pub(crate) metadata_size: u16,
-    /// The endurance group it is in; zero for none.
+    /// The endurance group that the namespace is in; zero if it is in none.
     pub(crate) endurance_group: u16,
 }
 
@@ -110,9 +112,11 @@ impl IdentifyNamespace {
 pub(crate) struct IdentifyController {
     pub(crate) serial: String,
     pub(crate) model: String,
-    /// Longest transfer, as a power of two of pages; zero for no limit.
+    /// The longest transfer has 2^n pages. This is the exponent n; zero means that there is no
+    /// limit.
     pub(crate) mdts: u8,
-    /// Blocks that are written whole even when power fails, minus one.
+    /// If power fails, a write of at most this many blocks plus one is still carried out whole or
+    /// not at all.
     pub(crate) atomic_write_power_fail: u16,
     pub(crate) has_volatile_cache: bool,
     pub(crate) has_deallocate: bool,

@@ -1,4 +1,5 @@
-//! The contract check must fail for a device that breaks the contract.
+//! Tests the check that other tests use for the contract of devices: the check must fail for a
+//! device that breaks the contract.
 
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -118,7 +119,7 @@ impl Device for Broken {
     }
 }
 
-/// Whether a device with this bug passes.
+/// Whether a device with this bug passes the check.
 fn passes(bug: Bug) -> bool {
     let place = tempfile::tempdir_in("/dev/shm").expect("Linux has shared memory");
     let options = PathOptions { in_flight_max: 16, ..PathOptions::default() };

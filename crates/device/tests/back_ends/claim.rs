@@ -1,4 +1,5 @@
-//! Opening waits for operations in flight of a process that has ended, and for nothing else.
+//! Tests that opening a volume waits for operations that are still in flight although their process
+//! has ended, and that it waits for nothing else.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -15,14 +16,14 @@ use slimio_ring::{Ring, Setup};
 use crate::common::{TestDevice, alone, engines, run};
 use crate::words;
 
-/// Opens on a thread of its own, and logs the result.
+/// Opens a volume on a thread of its own, and logs the result.
 fn open_beside<T: Send + 'static>(
     path: &Path,
     open: impl FnOnce(&Path) -> Result<T, OpenError> + Send + 'static,
 ) -> thread::JoinHandle<Result<T, OpenError>> {
     words::listen();
     let path = path.to_path_buf();
-    // Device names are reused.
+    // Device names are reused, so there may be messages about an older device with the same name.
     words::forget(&path.display().to_string());
     thread::spawn(move || {
         let opened = open(&path);
@@ -34,10 +35,7 @@ fn open_beside<T: Send + 'static>(
 fn assert_waits(path: &Path) {
     let said = words::first_about(&path.display().to_string());
     assert!(said.starts_with("waiting for"), "{said}");
-    assert!(
-        said.contains("what a process that has ended gave to its device is not over"),
-        "{said}"
-    );
+    assert!(said.contains("operations of a process that has ended are still in flight"), "{said}");
 }
 
 #[test]
@@ -51,20 +49,20 @@ fn a_directory_that_is_only_claimed_is_waited_for() {
     let options = PathOptions::default();
     let claim = File::create(place.path().join(CLAIM_FILE_NAME)).expect("it can be made");
     claim.lock().expect("nobody else has it");
-    // No process holds it, only the kernel.
+    // No process holds the claim, only the kernel does.
     ring.hold(&claim).expect("it can be registered");
     drop(claim);
     let opening = open_beside(place.path(), move |path| Directory::open(path, options));
     assert_waits(place.path());
 
-    // The waiting process has the lock, and is named.
+    // The process that waits has the directory's lock, so the error must name that process.
     let refused = Directory::open(place.path(), options).err().expect("somebody waits for it");
     let own = Some(std::process::id());
     assert!(matches!(refused, OpenError::InUse { holder, .. } if holder == own), "{refused}");
 
     drop(ring);
     let directory = opening.join().expect("it does not panic").expect("it is free");
-    assert_eq!(directory.names(), Ok(Vec::new()), "lock and claim are no files of anybody's");
+    assert_eq!(directory.names(), Ok(Vec::new()), "lock and claim do not count");
     let mode = place.path().join(CLAIM_FILE_NAME).metadata().expect("it is there").mode();
     assert_eq!(mode & 0o133, 0, "{mode:o}");
 }
@@ -121,7 +119,7 @@ fn a_device_that_nobody_has_who_lives_is_waited_for() {
     options.read(true).write(true).custom_flags(libc::O_EXCL);
     let held = options.open(&device.path).expect("nobody has it");
 
-    // A living process holds it: this one.
+    // This living process holds the device, so the error must name it.
     let refused = BlockDevice::open(&device.path, PathOptions::default()).err();
     let own = Some(std::process::id());
     assert!(
@@ -129,7 +127,8 @@ fn a_device_that_nobody_has_who_lives_is_waited_for() {
         "{refused:?}"
     );
 
-    // No process holds it, only the kernel. A process that reads it does not count.
+    // No process holds the device, only the kernel does. A process that reads the device does not
+    // count.
     ring.hold(&held).expect("it can be registered");
     drop(held);
     let reader = File::open(&device.path).expect("anybody may");
@@ -161,7 +160,8 @@ fn a_mounted_device_is_refused_at_once() {
     assert_eq!(*why, expected);
 }
 
-/// A cgroup that this process is in: the kernel holds its writes to a device until they are let go.
+/// A cgroup that this process is in. The kernel holds back the writes of the cgroup's processes to
+/// a device until [`let_go`](Self::let_go) is called.
 struct HeldWrites {
     hierarchy: PathBuf,
     group: PathBuf,
@@ -169,7 +169,7 @@ struct HeldWrites {
 }
 
 impl HeldWrites {
-    /// `None`, loudly, where there is no such cgroup.
+    /// `None`, with a message, if there is no such cgroup.
     fn new(device: &Path) -> Option<Self> {
         let mounts = fs::read_to_string("/proc/self/mounts").expect("Linux has it");
         let hierarchy = mounts.lines().find_map(|line| {
@@ -216,7 +216,8 @@ impl Drop for HeldWrites {
     }
 }
 
-/// A ring that is dropped, also by a panic, gives up waiting for its operations after five seconds.
+/// A panic drops a path whose write the kernel holds back. The dropped ring waits for the write,
+/// but only for five seconds. After that, the next owner must wait for the write.
 #[test]
 fn what_a_dropped_path_has_in_flight_is_waited_for() {
     let Some(device) = TestDevice::new(4096) else { return };

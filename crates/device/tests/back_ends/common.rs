@@ -10,7 +10,7 @@ use std::time::Duration;
 use slimio_device::{Completion, Device, EngineChoice, LBA_SIZE, Op, PathOptions, Polling, Token};
 use tempfile::TempDir;
 
-/// Options for each engine. Says which are missing.
+/// Options for each engine. Prints which engines are missing.
 pub(crate) fn engines() -> Vec<PathOptions> {
     let options = PathOptions { in_flight_max: 16, ..PathOptions::default() };
     let mut engines = vec![PathOptions { engine: EngineChoice::Plain, ..options }];
@@ -21,7 +21,8 @@ pub(crate) fn engines() -> Vec<PathOptions> {
     engines
 }
 
-/// Options for polling for submissions, completions, and both. Says if there is no io_uring.
+/// Options with polling for submissions, for completions, and for both. Prints a message if there
+/// is no io_uring.
 pub(crate) fn polling() -> Vec<PathOptions> {
     let idle = Some(Duration::from_millis(2));
     let each = [(idle, false), (None, true), (idle, true)];
@@ -36,13 +37,13 @@ pub(crate) fn polling() -> Vec<PathOptions> {
     .into()
 }
 
-/// Names a block device whose contents the tests may destroy: they run on pieces of it, instead of
-/// on loop devices.
+/// The environment variable that may name a block device whose contents the tests may destroy. If
+/// it is set, the tests run on pieces of that device, instead of on loop devices.
 const BLOCK_DEVICE: &str = "SLIMIO_BLOCK_DEVICE";
 
-/// A block device of the given size, full of zeros; it is removed when this is dropped.
+/// A block device of the given size, full of zeros; it is removed when this value is dropped.
 ///
-/// A loop device, or a partition of the device that the environment names.
+/// It is a loop device, or a partition of the device that [`BLOCK_DEVICE`] names.
 pub(crate) struct TestDevice {
     pub(crate) path: PathBuf,
     kind: Kind,
@@ -54,18 +55,21 @@ enum Kind {
     Piece { whole: PathBuf },
 }
 
-/// Held by tests that start programs or need to be the last one to have something open: a program
-/// that is being started has, for a moment, everything open that this one has.
+/// A test holds this lock if it starts programs, or if it needs to be the last to have something
+/// open. The reason is that a child process that is being started shares all open files with this
+/// process for a moment.
 pub(crate) type Alone = MutexGuard<'static, ()>;
 
 pub(crate) fn alone() -> Alone {
     static ALONE: Mutex<()> = Mutex::new(());
-    // A failed test leaves nothing half done behind this mutex.
+    // A poisoned mutex can be used, because a failed test leaves nothing half done that it
+    // protects.
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl TestDevice {
-    /// `None`, loudly, where they can't be made: without root, or in most containers.
+    /// `None`, with a message, if no such device can be made, because this process is not root or
+    /// because it runs in a container.
     pub(crate) fn new(lba_count: u64) -> Option<Self> {
         let alone = alone();
         if let Some(whole) = std::env::var_os(BLOCK_DEVICE) {
@@ -104,7 +108,7 @@ impl TestDevice {
         }
         device.sync_all().expect("it can be written");
         drop(device);
-        // In sectors of 512 bytes.
+        // `addpart` counts in sectors of 512 bytes.
         let sectors = (size / 512).to_string();
         let added = Command::new("addpart").arg(&whole).args(["1", "0", &sectors]).status();
         assert!(added.is_ok_and(|status| status.success()), "{} is in use", whole.display());

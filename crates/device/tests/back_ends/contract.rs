@@ -1,4 +1,4 @@
-//! The contract of devices, for every back end that works on this machine.
+//! Tests that every back end that works on this machine keeps the contract of devices.
 
 use std::path::Path;
 
@@ -13,7 +13,8 @@ use crate::common::{TestDevice, engines, polling};
 /// How a path to a file is opened.
 type Open = fn(&mut Directory, &str) -> Result<Box<dyn Device + Send>, OpenError>;
 
-/// Checks files in a directory below `place`; returns its description and its notes.
+/// Checks that files in a new directory below `place` keep the contract. Returns the description
+/// and the notes of the directory.
 fn check_files(place: &Path, options: PathOptions, open: Open) -> (String, String) {
     let directory = tempfile::tempdir_in(place).expect("a directory for the test");
     let mut directory = Directory::open(directory.path(), options).expect("it is ours");
@@ -27,7 +28,7 @@ fn check_files(place: &Path, options: PathOptions, open: Open) -> (String, Strin
     (directory.describe(), directory.notes().join("; "))
 }
 
-/// The build's directory: if anything here is on a disk, it is.
+/// The build's directory, which is more likely to be on a disk than the temporary directory.
 fn on_disk() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
@@ -58,7 +59,8 @@ fn files_in_memory() {
     }
 }
 
-/// Checks that buffers are registered if wanted; says so when the kernel refuses.
+/// Checks that buffers are registered if `options` ask for it. Prints a message if the kernel
+/// refuses.
 fn assert_registered(described: &str, notes: &str, options: PathOptions) {
     eprintln!("{described}; {notes}");
     let is_registered = described.contains("has registered buffers");
@@ -93,7 +95,8 @@ fn a_block_device() {
     }
 }
 
-/// Where the driver has no queues for polled completions, a note says that they are not polled for.
+/// If the driver has no queues for polled completions, a note must say that completions are not
+/// polled for.
 #[test]
 fn a_block_device_that_is_polled() {
     let Some(device) = TestDevice::new(CONTRACT_LBAS) else { return };
@@ -123,7 +126,8 @@ fn files_that_are_polled() {
     for options in polling().into_iter().skip(2) {
         let (described, notes) = check_files(on_disk(), options, Directory::open_bulk_path);
         assert!(described.ends_with("polls for submissions (SQPOLL, 2 ms)"), "{described}");
-        assert!(notes.contains("completions are not polled for: the volume is files"), "{notes}");
+        let said = "completions are not polled for: the volume is a directory of files";
+        assert!(notes.contains(said), "{notes}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Directories as volumes: names, locks, growth, mapped files, descriptions and notes.
+//! Tests directories as volumes: names, locks, growth, mapped files, descriptions and notes.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -43,7 +43,8 @@ fn paths_to_one_file_see_each_other() {
         assert_eq!(write(&mut *first, 20, 9), Err(DeviceError::OutOfRange));
         let length = fs::metadata(directory.file_path("wal")).expect("it is there").len();
         assert_eq!(length, 20 * LBA_SIZE as u64);
-        // A path keeps its file when the directory is dropped, and can move to another thread.
+        // A path keeps its file open when the directory is dropped, and the path can move to
+        // another thread.
         drop(directory);
         let thread = std::thread::spawn(move || (write(&mut *first, 0, 1), first));
         let (written, mut first) = thread.join().expect("it writes there too");
@@ -124,7 +125,8 @@ fn blocks(path: &Path) -> u64 {
     fs::metadata(path).expect("it is there").blocks() * 512 / LBA_SIZE as u64
 }
 
-/// Whether a file has that many blocks, or one more of the file system's own, for where they are.
+/// Whether a file takes `count` blocks, or one block more. In that block, the file system may note
+/// where the other blocks are.
 fn has_blocks(path: &Path, count: u64) -> bool {
     (count..=count + 1).contains(&blocks(path))
 }
@@ -186,7 +188,8 @@ fn a_mapped_file_with_holes_is_not_stored_to() {
     let whole = |directory: &Directory| directory.why_not_mapped("buffers");
     drop(directory.create_mapped("buffers", 64 * LBA_SIZE).expect("there is room"));
     assert_eq!(whole(&directory), None);
-    // One missing block must show, though the file system may count one of its own to the file.
+    // One missing block must be noticed, although the file system may count a block of its own
+    // among the file's blocks.
     for (lba, lbas) in [(63, 1), (0, 1), (7, 50)] {
         drop(directory.create_mapped("buffers", 64 * LBA_SIZE).expect("there is room"));
         make_hole(&mut *directory.open_path("buffers").expect("it is there"), lba, lbas);
@@ -227,14 +230,15 @@ fn what_is_in_force_is_said() {
     assert!(notes.iter().any(|note| note.contains("tmpfs is memory")), "{notes:?}");
 }
 
-/// A file system of its own, mounted as long as this lives.
+/// A file system for one test, which is mounted as long as this value lives.
 struct Mounted {
     directory: tempfile::TempDir,
     _device: Option<TestDevice>,
 }
 
 impl Mounted {
-    /// A file system that `mkfs` makes on a loop device. `None`, loudly, where that can't be done.
+    /// A file system that `mkfs` makes on a loop device. `None`, with a message, if no file system
+    /// can be made.
     fn made_by(mkfs: &[&str], size_mib: u64) -> Option<Self> {
         let device = TestDevice::new(size_mib << 8)?;
         let made = Command::new(mkfs[0]).args(&mkfs[1..]).arg(&device.path).output();
@@ -283,7 +287,7 @@ fn a_full_file_system_takes_nothing_and_loses_nothing() {
         let length = fs::metadata(directory.file_path("wal")).expect("it is there").len();
         assert_eq!(length, 1000 * LBA_SIZE as u64);
         assert_eq!(read(&mut *path, 999), Ok(5));
-        // The space that the failed growth took was given back.
+        // This growth succeeds only if the failed growth has given back the space that it took.
         assert_eq!(path.grow(2000), Ok(()));
 
         let refused = directory.create_file("more", 10_000);
@@ -293,7 +297,7 @@ fn a_full_file_system_takes_nothing_and_loses_nothing() {
         assert!(matches!(refused, Some(OpenError::NoSpace { .. })), "{refused:?}");
         assert!(!directory.has_file("buffers"));
 
-        // With not a byte left, the directory can still be opened, and its files written to.
+        // Even if not a byte is left, the directory can be opened and its files can be written to.
         for step in [200, 20, 1] {
             while path.grow(path.geometry().lba_count + step).is_ok() {}
         }
@@ -361,7 +365,7 @@ fn a_reflinked_file_is_told_of() {
     assert!(sharing(&directory), "{:?}", directory.notes());
 }
 
-/// ramfs has neither direct I/O nor a way to reserve space.
+/// ramfs has neither direct I/O nor a way to reserve space. A directory on it must still work.
 #[test]
 fn a_file_system_without_anything_will_do() {
     let _alone = alone();

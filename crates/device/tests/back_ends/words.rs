@@ -43,10 +43,10 @@ pub(crate) fn forget(subject: &str) {
     SAID.lock().unwrap_or_else(PoisonError::into_inner).retain(|text| !text.contains(subject));
 }
 
-/// Waits for a message about `subject`, and returns the first.
+/// Waits until there is a message about `subject`, and returns the first such message.
 ///
 /// # Panics
-/// When none comes in time.
+/// When no such message comes in time.
 pub(crate) fn first_about(subject: &str) -> String {
     let deadline = Instant::now() + PATIENCE;
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);

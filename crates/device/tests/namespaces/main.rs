@@ -1,6 +1,8 @@
-//! Namespaces of real NVMe devices, as `cargo x lab` provides them: their contents are lost.
+//! Tests on namespaces of NVMe devices, which `cargo x lab` provides. The contents of the
+//! namespaces are lost.
 //!
-//! Each test runs over the namespaces that the environment names, and says so if there are none.
+//! Environment variables name the namespaces. Each test runs on each of the namespaces that it
+//! needs, and prints a message if one of them is missing.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,13 +13,14 @@ use slimio_device::{
 };
 use slimio_sim::contract::check_all;
 
-/// Kinds of namespaces, as the environment names them behind `SLIMIO_NVME_`.
+/// Kinds of namespaces. The name of an environment variable is `SLIMIO_NVME_` followed by a kind.
 const KINDS: [&str; 5] = ["FDP", "PLAIN", "B512", "SMALL_MDTS", "ONE_HANDLE"];
 
-/// Serialises the tests: a namespace belongs to one process, and to one test, at a time.
+/// Serialises the tests, because only one process, and only one test in it, can use a namespace at
+/// a time.
 static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
-/// Runs a test over each available namespace of these kinds.
+/// Runs a test on each available namespace of these kinds.
 fn with_each(kinds: &[&str], mut test: impl FnMut(&str, PathBuf)) {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     for kind in kinds {
@@ -65,7 +68,8 @@ fn it_keeps_the_contract_of_devices() {
     });
 }
 
-/// On the first, transfers are cut in parts; on the second, blocks are smaller.
+/// On a `SMALL_MDTS` namespace, transfers are cut into parts. On a `B512` namespace, the device's
+/// blocks are smaller than [`LBA_SIZE`].
 #[test]
 fn it_keeps_the_contract_with_registered_buffers() {
     with_each(&["SMALL_MDTS", "B512"], |_, path| {
@@ -90,7 +94,8 @@ fn ticks() -> u64 {
     fields.map(|ticks| ticks.parse::<u64>().expect("it is a number")).sum()
 }
 
-/// Waiting on its ring would spin past any time limit.
+/// If the dropped ring made the kernel wait for the write, that wait would spin past any time
+/// limit, because the ring polls for completions. So the drop must use little processor time.
 #[test]
 fn a_path_that_is_polled_does_not_spin_when_it_is_dropped_in_flight() {
     with_each(&["PLAIN"], |kind, path| {
@@ -115,7 +120,8 @@ fn a_path_that_is_polled_does_not_spin_when_it_is_dropped_in_flight() {
     });
 }
 
-/// The lab's kernel has queues for polled completions.
+/// The test requires that the paths poll, because the lab's kernel has queues for polled
+/// completions.
 #[test]
 fn it_keeps_the_contract_when_it_is_polled() {
     let idle = Some(std::time::Duration::from_millis(2));
@@ -151,7 +157,7 @@ fn it_is_what_it_was_made_as() {
         }
         let identity = device.identity().expect("it has a serial number");
         assert!(identity.starts_with("nvme serial "), "{identity}");
-        // Either device node opens the same namespace.
+        // The block device node opens the same namespace as the generic device node.
         let block = device.block().to_path_buf();
         drop(device);
         let again = open(&block);
@@ -215,7 +221,7 @@ fn many_deallocations_go_down_as_one() {
         completions.sort_by_key(|completion| completion.token);
         assert!(completions.iter().zip(0..).all(|(one, index)| one.token == Token(index)));
         assert!(completions.iter().all(|completion| completion.result == Ok(())));
-        // The blocks between them are untouched.
+        // The blocks between the deallocated blocks must be untouched.
         let read = run(&mut *path, Op::Read { lba: Lba(0), buffer: Buffer::zeroed(1400) });
         let found = read.buffer.expect("it comes home");
         let expected = pattern(1400, 1);
@@ -236,7 +242,7 @@ fn what_is_on_it_is_seen() {
             run(&mut *io, write(lba, Buffer::zeroed(64), PlacementId::default()));
         }
         assert_eq!(device.contents().expect("it can be read"), Contents::Nothing);
-        // New contents are seen at once, also by a device that read the old ones.
+        // New contents must be seen at once, even by a device that has read the old contents.
         let mut magic = Buffer::zeroed(1);
         magic[0x438..0x43a].copy_from_slice(&[0x53, 0xef]);
         run(&mut *io, write(0, magic, PlacementId::default()));
@@ -372,7 +378,7 @@ fn a_mapped_range_and_commands_do_not_disturb_each_other() {
     });
 }
 
-/// Sends a command to the lab's host. Returns whether there is one.
+/// Sends a command to the lab's host. Returns whether there is a lab.
 fn lab(words: &[&str]) -> bool {
     match Command::new("lab").args(words).status() {
         Ok(status) => {
@@ -392,7 +398,7 @@ fn each_kind_of_failure_has_its_name_and_brings_its_buffer_back() {
         let mut device = open(&path);
         let mut io = device.open_path().expect("it can be opened");
         let placement = PlacementId::default();
-        // The lab's device reports no failed deallocation: it is a hint.
+        // The lab's device reports no failed deallocation, because a deallocation is a hint.
         for (word, op, said) in [
             ("write", write(7, pattern(1, 1), placement), "a write: Write Fault (2:80h)"),
             (
@@ -402,7 +408,8 @@ fn each_kind_of_failure_has_its_name_and_brings_its_buffer_back() {
             ),
             ("flush", Op::Flush, "a flush: "),
         ] {
-            // A flush with nothing to make stable does not reach the fault.
+            // If there is nothing to make stable, a flush does not reach the fault. So `before` is
+            // written first.
             let before =
                 Op::Write { lba: Lba(9), buffer: pattern(1, 2), placement, durable: false };
             let has_buffer = matches!(op, Op::Read { .. } | Op::Write { .. });
@@ -427,7 +434,8 @@ fn each_kind_of_failure_has_its_name_and_brings_its_buffer_back() {
 
 #[test]
 fn everything_in_flight_comes_home_when_the_device_goes_away() {
-    // The namespace does not come back: for the last run only.
+    // The namespace does not come back after this test, so the test runs only if the variable
+    // allows it.
     if std::env::var_os("SLIMIO_NVME_UNPLUG").is_none() {
         eprintln!("SKIPPED: SLIMIO_NVME_UNPLUG does not say that a namespace may go away");
         return;

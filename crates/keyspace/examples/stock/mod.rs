@@ -1,4 +1,4 @@
-//! A stock `redis-server` that an example starts to measure beside it.
+//! A stock `redis-server` that an example starts for comparison.
 
 use slimio_testing::raw::RawConnection;
 use slimio_testing::server::Server;
@@ -13,7 +13,7 @@ pub(crate) struct Stock {
 }
 
 impl Stock {
-    /// Starts a server; `None` if it is not installed.
+    /// Starts a stock server. Returns `None` if no stock server is installed.
     pub(crate) fn start() -> Option<Self> {
         let (folder, config) = stock(&[])?;
         let server = Server::start(&config).expect("it starts");

@@ -1,8 +1,10 @@
 //! Batches of entries that a capture has taken.
 //!
-//! A small entry is copied: reading its bytes costs more than copying them, and its memory can be
-//! written to again at once. A large entry is moved here if a command replaced it. Otherwise it
-//! shares its value with the keyspace, which copies the piece that it changes.
+//! A small entry is copied, because fetching its bytes costs more than copying them. Because of the
+//! copy, commands can write to the entry in the keyspace again at once. If a command replaced or
+//! deleted a large entry, the old entry is moved here. Otherwise the batch shares the value of a
+//! large entry with the keyspace. The keyspace copies a shared piece of the value before it changes
+//! that piece.
 //!
 //! ```text
 //! small: | meta: u32 | database: u16 | size: u16 | bytes of the entry ... | and so on
@@ -17,7 +19,7 @@ use crate::value::ValueRef;
 /// Size in bytes of the memory for small entries.
 const SMALL_SIZE: usize = 64 * 1024;
 
-/// Most large entries in a batch.
+/// Limit of large entries in a batch.
 const LARGE_LEN: usize = 256;
 
 /// Size in bytes of the head of a small entry.
@@ -25,8 +27,8 @@ const HEAD_SIZE: usize = Meta::SIZE + 2 * size_of::<u16>();
 
 const _: () = assert!(SMALL_SIZE_MAX <= u16::MAX as usize, "a small entry's size is a u16");
 
-/// Entries as they were at a capture's point in time. It can be sent to another thread and be
-/// dropped there; it never changes.
+/// A batch of entries as they were at a capture's point in time. Once the batch is handed out, it
+/// never changes. The batch can be sent to another thread and dropped there.
 #[derive(Debug, Default)]
 pub struct Captured {
     small: Vec<u8>,
@@ -37,7 +39,7 @@ pub struct Captured {
     shared_size: usize,
 }
 
-/// An entry as it was taken.
+/// An entry of the batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CapturedEntry<'a> {
     pub(crate) db: DbIndex,
@@ -65,18 +67,19 @@ impl Captured {
         self.len == 0
     }
 
-    /// Bytes of the keys and values, owned or shared: about the size to be encoded.
+    /// Bytes of the keys and values, whether owned or shared. This is about the size of the entries
+    /// when they are encoded.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Bytes of memory that this alone holds. Dropping it frees them.
+    /// Bytes of memory that only this batch holds, and that dropping the batch frees.
     pub fn owned_size(&self) -> usize {
         self.owned_size
     }
 
-    /// Bytes of memory that were shared with the keyspace when this was made. Once a command
-    /// changes such a value, this alone holds the old bytes.
+    /// Bytes of memory that were shared with the keyspace when this batch was made. Once a command
+    /// changes a shared value, only this batch holds the old bytes.
     pub fn shared_size(&self) -> usize {
         self.shared_size
     }
@@ -106,7 +109,7 @@ impl Captured {
         })
     }
 
-    /// Whether there is room for another small and another large entry.
+    /// Whether there is room for one more small entry and one more large entry.
     pub(super) fn has_room(&self) -> bool {
         self.small.len() + HEAD_SIZE + SMALL_SIZE_MAX <= SMALL_SIZE && self.large.len() < LARGE_LEN
     }
@@ -143,8 +146,8 @@ impl Captured {
         self.size += size;
     }
 
-    /// Makes room for small entries: once for the whole batch, unless the entries of one bucket
-    /// need more.
+    /// Makes room for small entries. Memory is allocated once for the whole batch, unless the
+    /// entries of one bucket need more.
     fn reserve_small(&mut self, size: usize) {
         let before = self.small.capacity();
         if self.small.len() + size > before {

@@ -7,8 +7,8 @@ use crate::keyspace::{DbIndex, Keyspace};
 use crate::table::{BucketSlot, Epoch, Position};
 
 impl Keyspace {
-    /// Checks all entries, and those that wait to be handed out. Panics with a sentence if an
-    /// invariant does not hold.
+    /// Checks all entries of the databases, and the entries that wait to be handed out. Panics with
+    /// a message if an invariant does not hold.
     pub(crate) fn check_capture(&self, dbs: &[Db]) {
         let Displaced { capture, .. } = &self.displaced;
         let (state, epoch, stats) = (capture.state, capture.epoch, capture.stats);
@@ -25,22 +25,22 @@ impl Keyspace {
         self.check_numbers(dbs);
         if state != CaptureState::Running {
             let is_empty = capture.waiting.is_empty() && capture.open.is_empty();
-            assert!(is_empty, "only a capture that runs has entries waiting");
-            assert!(capture.flushed.is_empty(), "only a capture that runs keeps what was flushed");
+            assert!(is_empty, "only a running capture has entries waiting");
+            assert!(capture.flushed.is_empty(), "only a running capture keeps flushed entries");
         }
         let sum = |size: fn(&super::Captured) -> usize| capture.waiting.iter().map(size).sum();
         assert_eq!(
             stats.owned_size,
             sum(super::Captured::owned_size),
-            "what waits is accounted for"
+            "waiting entries are accounted for"
         );
         assert_eq!(
             stats.shared_size,
             sum(super::Captured::shared_size),
-            "what waits is accounted for"
+            "waiting entries are accounted for"
         );
         let flushed = capture.flushed.iter().map(|flushed| flushed.size).sum();
-        assert_eq!(stats.flushed_size, flushed, "what was flushed is accounted for");
+        assert_eq!(stats.flushed_size, flushed, "flushed entries are accounted for");
         assert!(
             capture.flushed.iter().all(|flushed| capture.flushed_dbs.contains(&flushed.db)),
             "a database whose old entries wait is known to have been flushed"
@@ -55,7 +55,8 @@ impl Keyspace {
         }
     }
 
-    /// While a capture runs or is given up, databases keep the numbers of its point in time.
+    /// Checks the numbers of the databases. Until a capture has ended and settled, swapped
+    /// databases keep the numbers that they had at the capture's point in time.
     fn check_numbers(&self, dbs: &[Db]) {
         let is_swapped = self.displaced.capture.is_swapped;
         assert!(
@@ -83,8 +84,8 @@ fn walked(db: DbIndex, walk_db: u16, walk: Position) -> Position {
     }
 }
 
-/// Counts the entries of a database that have still to be taken. Panics if there is one before
-/// `behind`.
+/// Counts those entries of a database that still have to be taken. Panics if the position of one of
+/// these entries is before `behind`.
 fn check_epochs(db: &Db, epoch: Epoch, behind: Position) -> usize {
     let table = db.table();
     let slots = (0..table.bucket_count()).flat_map(|bucket| table.slots(bucket));

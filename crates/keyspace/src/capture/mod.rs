@@ -1,15 +1,16 @@
-//! Taking all entries as they were at one point in time, while commands go on changing them.
+//! Takes all entries as they were at one point in time, while commands continue to change entries.
 //!
-//! Every entry carries an epoch, which is one bit. A capture begins by flipping the keyspace's own
-//! epoch: from then on, an entry with the other epoch is still to be taken. There are two ways to
-//! take it:
+//! Every entry carries an epoch, which is one bit. The keyspace has an epoch of its own. A capture
+//! begins by flipping this epoch. From then on, an entry whose epoch differs from that of the
+//! keyspace still has to be taken. There are two ways to take it:
 //!
-//! * a *pre-image*: before a command changes or deletes such an entry, it hands over the entry as
-//!   it is;
+//! * a *pre-image*: before a command changes or deletes such an entry, the command hands over the
+//!   entry as it is;
 //! * the *walk* takes the entries that no command has changed, in hash order and in small steps.
 //!
-//! Both give the entry the new epoch, and a new entry starts with it, so each entry is taken
-//! exactly once. The bit moves with its entry: a bucket that is split passes it on.
+//! Both ways give the entry the new epoch. Entries that are created during the capture start with
+//! the new epoch. So each entry is taken exactly once. An entry keeps its bit when its bucket is
+//! split.
 //!
 //! ```text
 //!              begin_capture                 all taken              end_capture
@@ -19,10 +20,11 @@
 //!       └──────────── Settling ◄────┘            └──────► Flushed ──end_capture──► Idle
 //! ```
 //!
-//! A *fuzzy* capture ([`CaptureKind::Fuzzy`]) omits one kind of pre-image: entries that were
-//! deleted, or overwritten as a whole by a command that logs the same record whatever was there.
-//! Replaying such a record needs no old value. A command whose effect depends on the old value, or
-//! that reads it to write another key, still hands it over.
+//! A *fuzzy* capture ([`CaptureKind::Fuzzy`]) omits the pre-images of entries that were deleted,
+//! and of entries that were overwritten as a whole by a command whose log record does not depend on
+//! the old entry. The old value is not needed, because replaying the record of such a command does
+//! not read it. If the effect of a command depends on the old value, or if the command reads the
+//! old value to write another key, the command still hands over the old entry.
 //!
 //! A capture that is given up leaves entries of both epochs behind. *Settling* continues the walk,
 //! hands nothing out, and gives every entry the new epoch. Then the next capture can begin.
@@ -54,14 +56,15 @@ pub enum CaptureState {
     /// No capture is running.
     #[default]
     Idle,
-    /// Entries are being taken: call [`Keyspace::capture_step`] until this changes.
+    /// Entries are being taken. Call [`Keyspace::capture_step`] until the state changes.
     Running,
     /// All entries have been taken and handed out.
     Complete,
-    /// Everything was flushed: the entries taken are useless, and no more will come.
+    /// All databases were flushed. So the taken entries are useless, and no more entries will be
+    /// taken.
     Flushed,
-    /// The last capture was given up. Call [`Keyspace::capture_step`], which hands out nothing,
-    /// until this changes; then another capture can begin.
+    /// The last capture was given up. Call [`Keyspace::capture_step`] until the state changes;
+    /// these calls hand out nothing. Then another capture can begin.
     Settling,
 }
 
@@ -71,26 +74,28 @@ pub enum CaptureKind {
     /// Every entry as it was when the capture began.
     #[default]
     PointInTime,
-    /// The same without entries that were deleted or overwritten as a whole before they were taken.
-    /// With the part of the log replayed on top that was written during the capture, it is the data
-    /// set as of the capture's end. Alone it lacks those entries.
+    /// Every entry as it was when the capture began, except entries that were deleted or
+    /// overwritten as a whole before they were taken. If the log that was written during the
+    /// capture is replayed on top of the captured entries, the result is the data set as of the
+    /// capture's end.
     Fuzzy,
 }
 
 /// How much one step may do.
 #[derive(Clone, Copy, Debug)]
 pub struct CaptureBudget {
-    /// Bytes of keys and values to be handed out.
+    /// Limit of the bytes of keys and values that the step hands out.
     pub size: usize,
-    /// Entries and buckets to be looked at. Each takes about 100 ns, mostly for fetching it from
-    /// memory.
+    /// Limit of the entries and buckets that the step looks at. Each takes about 100 ns, mostly
+    /// because it is fetched from memory.
     pub entries: usize,
 }
 
 /// The result of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureStep {
-    /// Bytes of keys and values handed out. The last bucket or batch can exceed the budget.
+    /// Bytes of keys and values handed out. The last bucket or batch can make this number exceed
+    /// the budget.
     pub size: usize,
     /// Entries handed out.
     pub entries: usize,
@@ -99,27 +104,28 @@ pub struct CaptureStep {
 /// The progress of a capture, and the memory that it holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureStats {
-    /// Bytes of memory of pre-images that wait to be handed out and that the capture alone holds.
+    /// Bytes of memory that only the capture holds, in pre-images that wait to be handed out.
     pub owned_size: usize,
-    /// Bytes of memory of pre-images that wait to be handed out and share it with the keyspace,
-    /// because their entries keep the same value: they were renamed, given another expiry, or
-    /// changed in part. Once a command changes such a value again, the capture alone holds the old
-    /// bytes.
+    /// Bytes of memory that the keyspace shares with pre-images that wait to be handed out. A value
+    /// is shared if the command did not replace all of it: the command renamed the entry, gave it
+    /// another expiry, or changed a part of the value. Once a command changes a shared value again,
+    /// only the capture holds the old bytes.
     pub shared_size: usize,
     /// Bytes of memory of databases that were flushed and whose entries wait to be taken.
     pub flushed_size: usize,
     /// Entries taken so far.
     pub taken: usize,
-    /// Entries to be taken in all: those that existed when the capture began.
+    /// Count of the entries that existed when the capture began. All of them have to be taken.
     pub total: usize,
 }
 
 /// Whether the logged effect of a write depends on the old value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Overwrite {
-    /// The log holds value and expiry, which are the same whatever was there before.
+    /// The log record contains value and expiry, and neither depends on the old entry.
     Whole,
-    /// Value or expiry were computed from the old entry, or a condition looked at it.
+    /// The value or the expiry was computed from the old entry, or a condition tested the old
+    /// entry.
     Dependent,
 }
 
@@ -135,17 +141,19 @@ pub(crate) struct Capture {
     open: Captured,
     /// Databases as they were before they were flushed.
     flushed: VecDeque<Flushed>,
-    /// Databases flushed since the point in time, by their numbers at that time.
+    /// The databases that were flushed since the point in time, by the numbers that they had then.
     flushed_dbs: Vec<DbIndex>,
-    /// The database of the walk, by its number at the point in time; `walk` is the position in it.
+    /// The database of the walk, by its number at the point in time; `walk` is the position in that
+    /// database.
     walk_db: u16,
     walk: Position,
-    /// Whether databases have changed places since the point in time.
+    /// Whether databases were swapped since the point in time.
     is_swapped: bool,
     stats: CaptureStats,
 }
 
-/// A database as it was before it was flushed, and the bytes of memory that are left of it.
+/// A flushed database with the entries that it had before. `size` is the memory of the entries that
+/// are left.
 #[derive(Debug)]
 struct Flushed {
     db: DbIndex,
@@ -170,8 +178,8 @@ impl Keyspace {
         };
     }
 
-    /// Takes some entries and appends them to `out`: first pre-images of entries that commands have
-    /// changed, then others. Makes progress whatever the budget.
+    /// Takes some entries and appends them to `out`. Pre-images of entries that commands have
+    /// changed come first. Makes progress even if the budget is zero.
     ///
     /// Does nothing unless the state is [`CaptureState::Running`] or [`CaptureState::Settling`].
     pub fn capture_step(&mut self, budget: CaptureBudget, out: &mut Vec<Captured>) -> CaptureStep {
@@ -229,8 +237,8 @@ impl Keyspace {
         }
     }
 
-    /// Walks over a bucket and passes the entries that have not been taken to `take`. Says whether
-    /// it was the last bucket of all.
+    /// Walks over a bucket and passes to `take` the entries that have not been taken. Returns
+    /// whether the bucket was the last bucket of the last database.
     fn walk(&mut self, looked_at: &mut usize, mut take: impl FnMut(DbIndex, &BucketSlot)) -> bool {
         let (dbs, Displaced { capture, .. }) = self.dbs_and_displaced();
         let number = DbIndex(capture.walk_db);
@@ -243,7 +251,7 @@ impl Keyspace {
         let db = &mut dbs[index];
         let (next, len) =
             db.table_mut().take_bucket(capture.walk, capture.epoch, |slot| take(number, slot));
-        // An empty bucket is work, too.
+        // The bucket itself counts too, because even an empty bucket takes time.
         *looked_at += 1 + len;
         capture.walk = next;
         if next == Position::END {
@@ -253,7 +261,8 @@ impl Keyspace {
         usize::from(capture.walk_db) == dbs.len()
     }
 
-    /// Ends a capture, or gives it up: nothing more is taken. What was handed out stays as it is.
+    /// Ends a complete capture, or gives up a running one. Nothing more is taken then. Batches that
+    /// were handed out stay valid.
     pub fn end_capture(&mut self) {
         match self.displaced.capture.state {
             CaptureState::Running => {
@@ -292,7 +301,8 @@ impl Keyspace {
         }
     }
 
-    /// Deletes all keys of all databases. That ends a capture.
+    /// Deletes all keys of all databases. This ends a running or complete capture, whose state
+    /// becomes [`CaptureState::Flushed`].
     pub(crate) fn clear_all(&mut self) {
         let state = self.displaced.capture.state;
         if matches!(state, CaptureState::Running | CaptureState::Complete) {
@@ -308,7 +318,8 @@ impl Keyspace {
         }
     }
 
-    /// Gives two swapped databases their new numbers. While a capture runs, they keep the old ones.
+    /// If no capture is running, gives two swapped databases their new numbers. During a capture,
+    /// the databases keep their old numbers.
     pub(crate) fn number_swapped(&mut self, a: DbIndex, b: DbIndex) {
         let (dbs, Displaced { capture, .. }) = self.dbs_and_displaced();
         if capture.state == CaptureState::Idle || is_planted("swap-not-captured") {
@@ -342,10 +353,10 @@ impl Displaced {
         (stats.owned_size, stats.shared_size, stats.flushed_size) = (0, 0, 0);
     }
 
-    /// Takes over all keys of a flushed database: for the capture, or as garbage.
+    /// Takes over all keys of a flushed database, either for the capture or as garbage.
     pub(crate) fn flush(&mut self, db: DbIndex, table: Table) {
         let Displaced { capture, garbage } = self;
-        // Entries added after the first flush of a database are new.
+        // After its first flush, a database has only entries that are newer than the point in time.
         let has_taken_all = db.0 < capture.walk_db
             || capture.flushed_dbs.contains(&db)
             || is_planted("flush-forgets");
@@ -366,20 +377,21 @@ impl Capture {
         self.epoch
     }
 
-    /// Whether an entry has still to be taken.
+    /// Whether an entry still has to be taken.
     fn wants(&self, slot: &BucketSlot) -> bool {
         slot.epoch() != self.epoch && self.state == CaptureState::Running
     }
 
-    /// Takes an entry that a command is about to read in order to write another key. Replaying the
-    /// command reads the entry again.
+    /// Must be called before a command reads an entry in order to write another key. A fuzzy
+    /// capture takes the entry, because replaying the command reads the entry again. Other captures
+    /// take nothing here.
     pub(crate) fn before_copy(&mut self, db: DbIndex, table: &mut Table, spot: Spot) {
         if self.kind == CaptureKind::Fuzzy && !is_planted("copied-uncaptured") {
             self.before_change(db, table, spot);
         }
     }
 
-    /// Takes an entry that is about to be changed where it is.
+    /// Takes an entry that is about to be changed in place.
     pub(crate) fn before_change(&mut self, db: DbIndex, table: &mut Table, spot: Spot) {
         let slot = table.get(spot);
         if self.wants(slot) {
@@ -397,7 +409,8 @@ impl Capture {
         }
     }
 
-    /// Takes an entry that was removed. Returns it if it was taken before, or is not wanted.
+    /// Takes an entry that was removed. If the entry was taken before, or is not wanted, returns
+    /// it.
     pub(crate) fn take_removed(&mut self, db: DbIndex, slot: BucketSlot) -> Option<BucketSlot> {
         if !self.wants(&slot) {
             return Some(slot);
@@ -411,8 +424,8 @@ impl Capture {
         None
     }
 
-    /// Takes an entry, then replaces its value. `overwrite` can exempt a fuzzy capture from taking
-    /// it. Returns an old value that is better freed by another thread.
+    /// Takes an entry, then replaces its value. A fuzzy capture does not take the entry if
+    /// `overwrite` is [`Overwrite::Whole`]. Returns the old value if another thread should free it.
     pub(crate) fn replace(
         &mut self,
         db: DbIndex,
@@ -452,7 +465,7 @@ impl Capture {
         }
     }
 
-    /// Hands out pre-images until they reach `budget` bytes. Returns their size.
+    /// Hands out pre-images until their size reaches `budget` bytes. Returns this size.
     fn hand_out_waiting(&mut self, budget: usize, out: &mut Vec<Captured>) -> usize {
         let mut size = 0;
         while let Some(batch) = self.waiting.pop_front() {
@@ -471,8 +484,8 @@ impl Capture {
         size
     }
 
-    /// Takes a bucket of a flushed database. Returns the count of its entries; `None` if no flushed
-    /// database is left.
+    /// Takes a bucket of a flushed database. Returns the count of the bucket's entries; `None` if
+    /// no flushed database is left.
     fn take_flushed(&mut self, batch: &mut Captured, garbage: &mut Garbage) -> Option<usize> {
         let epoch = self.epoch;
         let Flushed { db, buckets, size } = self.flushed.front_mut()?;

@@ -1,16 +1,17 @@
-//! Decodes chunks to entries that are ready to be inserted, on any thread.
+//! Decodes chunks into entries that are ready to be inserted. Any thread can do this.
 
 use std::sync::Arc;
 
-use slimio_rdb::{Decoder, Listpack, Malformed, Text, ValueType, Version, opcode as rdb};
+use slimio_rdb::{Decoder, Text, ValueType, Version, opcode as rdb};
 use slimio_resp::{Arg, DecimalBuffer, Piece};
 
 use super::{ChunkError, opcode};
 use crate::access::Access;
+use crate::collection::Element;
 use crate::evict::{EvictionConfig, Usage};
-use crate::hash::{HashBuilder, HashLimits, PACKED_FIELDS_MAX, PACKED_SIZE_MAX};
 use crate::hasher::KeyHasher;
 use crate::keyspace::DbIndex;
+use crate::kinds::{Builder, PackedLimits, Packing, ValueType as Kind};
 use crate::table::BucketSlot;
 use crate::value::Value;
 
@@ -18,41 +19,50 @@ use crate::value::Value;
 #[derive(Clone, Copy, Debug)]
 pub struct DecodeContext {
     pub(crate) hasher: KeyHasher,
-    pub(crate) hash_limits: HashLimits,
+    pub(crate) packed_limits: PackedLimits,
     pub(crate) eviction: EvictionConfig,
     /// Milliseconds since 1970.
     pub(crate) now_ms: i64,
+}
+
+impl DecodeContext {
+    /// A builder of a collection; `None` if values of this type are not collections.
+    pub(super) fn builder(&self, kind: Kind) -> Option<Builder> {
+        Builder::new(kind, self.hasher, self.packed_limits)
+    }
 }
 
 /// The contents of a chunk.
 #[derive(Debug, Default)]
 pub struct Decoded {
     pub(super) slots: Vec<BucketSlot>,
-    /// Runs of slots of one database: the database, and the index where its run ends.
+    /// For each run of slots of one database: the database, and the index at which the run ends.
     pub(super) runs: Vec<(DbIndex, usize)>,
     pub(super) parts: Vec<Fragment>,
-    /// Counts of keys that databases will have.
+    /// How many keys each database will have.
     pub(super) sizes: Vec<(DbIndex, usize)>,
-    /// The usage that the last entry with one states.
+    /// The usage (idle time or frequency) of the last entry that states its usage.
     pub(super) usage: Option<Usage>,
 }
 
-/// A part of a large value or key, to be joined with the others.
+/// A part of a large value or key, to be joined with the other parts.
 #[derive(Debug)]
 pub(super) enum Fragment {
     Piece(Piece),
-    Field,
-    Pairs(Pairs),
-    LongPair,
+    /// The pending string is complete. It is the next string of an element of the pending
+    /// collection. That collection is of this kind.
+    Text(Kind),
+    /// Elements of the pending collection.
+    Elements(Elements),
     Key,
     Entry(Box<FragmentEntry>),
 }
 
-/// An entry that waits for parts: for its value, or its key.
+/// An entry whose value or key comes in parts.
 #[derive(Debug)]
 pub(super) struct FragmentEntry {
     pub(super) db: DbIndex,
-    /// `None`: the pending key.
+    /// `None` stands for the pending key.
     pub(super) key: Option<Vec<u8>>,
     pub(super) expires_at_ms: Option<i64>,
     pub(super) access: Access,
@@ -63,33 +73,34 @@ pub(super) struct FragmentEntry {
 pub(super) enum PartValue {
     /// The pending string, and its size in bytes.
     String(u64),
-    /// The pending hash, and its count of fields.
-    Hash(u64),
+    /// The pending collection, and its count of elements.
+    Collection(Kind, u64),
     Whole(Value),
 }
 
-/// Fields and values, one behind the other.
-#[derive(Debug, Default)]
-pub(super) struct Pairs {
+/// Elements of one collection, one after another.
+#[derive(Debug)]
+pub(super) struct Elements {
+    pub(super) kind: Kind,
     bytes: Vec<u8>,
-    /// Where each field and each value ends.
+    /// Where each string ends.
     ends: Vec<u32>,
 }
 
-impl Pairs {
+impl Elements {
     fn push(&mut self, text: Text<'_>) -> Result<(), ChunkError> {
         text.append_to(&mut self.bytes)?;
         self.ends.push(u32::try_from(self.bytes.len()).map_err(|_| ChunkError::Parts)?);
         Ok(())
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+    /// The strings of all elements.
+    pub(super) fn strings(&self) -> impl Iterator<Item = Element<'_>> {
         let mut start = 0;
-        self.ends.chunks_exact(2).map(move |ends| {
-            let (field_end, end) = (ends[0] as usize, ends[1] as usize);
-            let pair = (&self.bytes[start..field_end], &self.bytes[field_end..end]);
-            start = end;
-            pair
+        self.ends.iter().map(move |&end| {
+            let string = &self.bytes[start..end as usize];
+            start = end as usize;
+            Element::Bytes(string)
         })
     }
 }
@@ -101,8 +112,8 @@ impl Decoded {
         self.slots.len() + entries.count()
     }
 
-    /// The usage that entries of the chunk state, whether or not the policy decoded for looks at
-    /// it. All entries of a snapshot state the same kind of usage, or none.
+    /// The usage that entries of the chunk state, even if the eviction policy does not use it.
+    /// Either all entries of a snapshot state the same kind of usage, or none states any.
     pub fn usage(&self) -> Option<Usage> {
         self.usage
     }
@@ -117,7 +128,7 @@ impl Decoded {
     }
 }
 
-/// Decodes a chunk whose bytes were found to be those that were written.
+/// Decodes a chunk. The caller must have verified the chunk's checksum.
 pub fn decode_chunk(payload: &[u8], context: &DecodeContext) -> Result<Decoded, ChunkError> {
     let mut reading = Reading {
         decoder: Decoder::new(payload),
@@ -196,9 +207,18 @@ impl Reading<'_> {
                 self.decoder.string()?.append_to(&mut piece)?;
                 self.decoded.parts.push(Fragment::Piece(Arc::new(piece)));
             }
-            opcode::FIELD => self.decoded.parts.push(Fragment::Field),
-            opcode::LONG_PAIR => self.decoded.parts.push(Fragment::LongPair),
-            opcode::PAIR => self.pair()?,
+            opcode::ELEMENT => {
+                let kind = self.kind()?;
+                self.element(kind)?;
+            }
+            opcode::LONG_ELEMENT => {
+                let kind = self.kind()?;
+                self.decoded.parts.push(Fragment::Text(kind));
+            }
+            opcode::PAIR => self.element(Kind::Hash)?,
+            opcode::FIELD | opcode::LONG_PAIR => {
+                self.decoded.parts.push(Fragment::Text(Kind::Hash));
+            }
             opcode::KEY => self.decoded.parts.push(Fragment::Key),
             opcode::LONG_KEY => self.head.has_long_key = true,
             _ => self.entry(code)?,
@@ -206,14 +226,24 @@ impl Reading<'_> {
         Ok(())
     }
 
-    fn pair(&mut self) -> Result<(), ChunkError> {
-        let (field, value) = (self.decoder.string()?, self.decoder.string()?);
-        if !matches!(self.decoded.parts.last(), Some(Fragment::Pairs(_))) {
-            self.decoded.parts.push(Fragment::Pairs(Pairs::default()));
+    /// The type of a collection, by its number.
+    fn kind(&mut self) -> Result<Kind, ChunkError> {
+        let number = self.decoder.byte()?;
+        Kind::of_number(number).ok_or(ChunkError::UnknownKind(number))
+    }
+
+    fn element(&mut self, kind: Kind) -> Result<(), ChunkError> {
+        let goes_on =
+            |part: &Fragment| matches!(part, Fragment::Elements(some) if some.kind == kind);
+        if !self.decoded.parts.last().is_some_and(goes_on) {
+            let elements = Elements { kind, bytes: Vec::new(), ends: Vec::new() };
+            self.decoded.parts.push(Fragment::Elements(elements));
         }
-        if let Some(Fragment::Pairs(pairs)) = self.decoded.parts.last_mut() {
-            pairs.push(field)?;
-            pairs.push(value)?;
+        for _ in 0..kind.strings() {
+            let string = self.decoder.string()?;
+            if let Some(Fragment::Elements(elements)) = self.decoded.parts.last_mut() {
+                elements.push(string)?;
+            }
         }
         Ok(())
     }
@@ -228,17 +258,21 @@ impl Reading<'_> {
     }
 
     fn keyed_entry(&mut self, code: u8, key: &[u8]) -> Result<(), ChunkError> {
-        let value = match (ValueType::from_code(code, Version::DEFAULT), code) {
+        let rdb_type = ValueType::from_code(code, Version::DEFAULT);
+        let value = match (rdb_type, code) {
             (Some(ValueType::String), _) if !self.head.has_long_key => return self.string(key),
             (Some(ValueType::String), _) => {
                 let text = self.decoder.string()?;
                 let bytes = plain(text, &mut self.value)?;
                 PartValue::Whole(Value::from_arg(Arg::Bytes(bytes)))
             }
-            (Some(ValueType::Hash), _) => PartValue::Whole(self.hash()?),
-            (Some(ValueType::HashListpack), _) => PartValue::Whole(self.packed_hash()?),
+            (Some(rdb_type), _) => PartValue::Whole(self.collection(code, rdb_type)?),
             (_, opcode::LONG_STRING) => PartValue::String(self.decoder.length()?),
-            (_, opcode::LONG_HASH) => PartValue::Hash(self.decoder.length()?),
+            (_, opcode::LONG_HASH) => PartValue::Collection(Kind::Hash, self.decoder.length()?),
+            (_, opcode::LONG_COLLECTION) => {
+                let kind = self.kind()?;
+                PartValue::Collection(kind, self.decoder.length()?)
+            }
             _ => return Err(ChunkError::Unknown(code)),
         };
         let Head { expires_at_ms, access, has_long_key } = self.head;
@@ -258,7 +292,7 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// Decodes a string that is not in parts, which most entries are.
+    /// Decodes a string that is written whole, as most values are.
     fn string(&mut self, key: &[u8]) -> Result<(), ChunkError> {
         let text = self.decoder.string()?;
         let hash = self.context.hasher.hash(key) as u32;
@@ -273,46 +307,44 @@ impl Reading<'_> {
         Ok(())
     }
 
-    fn hash(&mut self) -> Result<Value, ChunkError> {
+    /// Decodes a collection that is written whole.
+    fn collection(&mut self, code: u8, rdb_type: ValueType) -> Result<Value, ChunkError> {
+        if let Some(packing) = Packing::of_rdb_type(rdb_type) {
+            return self.packed(packing);
+        }
+        let mut builder = Kind::of_rdb_type(rdb_type)
+            .and_then(|kind| self.context.builder(kind))
+            .ok_or(ChunkError::Unknown(code))?;
         let len = self.decoder.length()?;
-        let mut builder = HashBuilder::new(self.context.hasher, self.context.hash_limits);
-        let (mut field, mut value) = (Vec::new(), Vec::new());
+        let mut strings = vec![Vec::new(); builder.value_type().strings()];
         for _ in 0..len {
-            let field = plain(self.decoder.string()?, &mut field)?;
-            let value = plain(self.decoder.string()?, &mut value)?;
-            builder.add(Arg::Bytes(field), Arg::Bytes(value));
+            for string in &mut strings {
+                string.clear();
+                self.decoder.string()?.append_to(string)?;
+            }
+            builder.add(&strings.iter().map(|string| Arg::Bytes(string)).collect::<Vec<_>>());
         }
         builder.finish().ok_or(ChunkError::Parts)
     }
 
-    fn packed_hash(&mut self) -> Result<Value, ChunkError> {
+    fn packed(&mut self, packing: Packing) -> Result<Value, ChunkError> {
         let offset = self.decoder.offset();
         let text = self.decoder.string()?;
         let bytes = plain(text, &mut self.value)?;
-        // Later reads of a listpack do not check its bounds, so all of it is checked now.
-        let mut elements = Listpack::open(bytes).map_err(|what| what.at(offset))?;
-        let fields = elements.len_hint().map_or(usize::MAX, |len| len / 2);
-        let is_even = elements.len_hint().is_none_or(|len| len.is_multiple_of(2));
-        let malformed = |what: Malformed| ChunkError::from(what.at(offset));
-        if !is_even || fields == 0 {
-            return Err(malformed(Malformed("a hash has a field without a value, or none")));
+        let is_within = packing
+            .check(bytes, &self.context.packed_limits)
+            .map_err(|what| ChunkError::from(what.at(offset)))?;
+        if is_within {
+            return Ok(Value::Packed(packing, Arc::new(bytes.to_vec())));
         }
-        let HashLimits { fields: fields_max, .. } = self.context.hash_limits;
-        if fields <= fields_max.min(PACKED_FIELDS_MAX) && bytes.len() <= PACKED_SIZE_MAX {
-            elements.try_for_each(|element| element.map(drop)).map_err(malformed)?;
-            return Ok(Value::PackedHash(Arc::new(bytes.to_vec())));
-        }
-        let mut builder = HashBuilder::new(self.context.hasher, self.context.hash_limits);
-        while let Some(field) = elements.next() {
-            let value = elements.next().ok_or(ChunkError::Parts)?.map_err(malformed)?;
-            let (field, value) = (field.map_err(malformed)?.to_vec(), value.to_vec());
-            builder.add(Arg::Bytes(&field), Arg::Bytes(&value));
-        }
+        let mut builder =
+            self.context.builder(packing.value_type()).expect("what is packed is a collection");
+        builder.add_all(packing.strings(bytes));
         builder.finish().ok_or(ChunkError::Parts)
     }
 }
 
-/// The string as contiguous bytes, in `scratch` if it has to be decoded.
+/// The string as contiguous bytes. If the string has to be decoded, the bytes are in `scratch`.
 fn plain<'a>(text: Text<'a>, scratch: &'a mut Vec<u8>) -> Result<&'a [u8], ChunkError> {
     if let Text::Plain(bytes) = text {
         return Ok(bytes);

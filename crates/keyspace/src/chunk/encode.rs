@@ -6,14 +6,17 @@ use slimio_resp::Blob;
 use super::{CHUNK_SIZE, WHOLE_SIZE_MAX, opcode};
 use crate::access::Access;
 use crate::capture::{Captured, CapturedEntry};
+use crate::collection::{CollectionRef, Element, PACKED_SIZE_MAX};
+use crate::encode::{encode_string, encode_value, rdb_type};
 use crate::evict::EvictionConfig;
-use crate::hash::{Element, HashRef, HashTree};
 use crate::keyspace::DbIndex;
 use crate::value::{StringRef, ValueRef};
 
-/// Longest field or value in bytes that is written whole. In a hash in parts, a longer one is
-/// itself split into parts.
+/// If a hash is written in parts, a field or value of up to this size in bytes is written whole. A
+/// longer field or value is itself split into parts.
 const ELEMENT_SIZE_MAX: usize = 64 * 1024;
+
+const _: () = assert!(PACKED_SIZE_MAX <= WHOLE_SIZE_MAX, "what is packed is written whole");
 
 /// Size in bytes of the parts of a key.
 const KEY_PIECE_SIZE: usize = 256 * 1024;
@@ -23,7 +26,7 @@ const KEY_PIECE_SIZE: usize = 256 * 1024;
 pub struct Chunk<'a> {
     /// Its bytes.
     pub payload: &'a [u8],
-    /// Count of keys whose entries end in it.
+    /// Count of keys whose entries end in this chunk.
     pub keys: usize,
 }
 
@@ -32,13 +35,20 @@ pub struct Chunk<'a> {
 pub struct ChunkOptions {
     /// Whether strings that shrink are compressed (`rdbcompression`).
     pub compresses: bool,
-    /// Decides which usage of keys is kept: none, the idle time, or the frequency.
+    /// The eviction policy. It decides which usage of keys is kept: none, the idle time, or the
+    /// frequency.
     pub eviction: EvictionConfig,
     /// The point in time, in milliseconds since 1970.
     pub now_ms: i64,
 }
 
-/// Makes chunks out of entries. It reuses its memory from one chunk to the next.
+/// Whether a collection is so large that it is written in parts. A packed collection is never
+/// written in parts.
+fn is_in_parts(collection: CollectionRef<'_>) -> bool {
+    collection.size() > WHOLE_SIZE_MAX
+}
+
+/// Makes chunks out of entries. The encoder reuses its memory from one chunk to the next.
 #[derive(Debug)]
 pub struct ChunkEncoder {
     encoder: Encoder,
@@ -67,7 +77,7 @@ impl ChunkEncoder {
     }
 
     /// Writes how many keys a database has, and how many of them expire, so that the loader can
-    /// make room for them at once. Best called before any entry.
+    /// make room for them at once. This should be called before any entry is encoded.
     pub fn resize_db(&mut self, db: DbIndex, keys: usize, expiring: usize) {
         self.select(db);
         self.encoder.resize_db(keys as u64, expiring as u64);
@@ -75,7 +85,8 @@ impl ChunkEncoder {
 
     /// Encodes entries. Passes every complete chunk to `emit`.
     ///
-    /// Fails only if `emit` does. That ends the snapshot: some entries are encoded, others not.
+    /// Fails only if `emit` fails. If `emit` fails, the snapshot cannot be continued, because some
+    /// of the entries are encoded and others are not.
     pub fn encode<E>(
         &mut self,
         captured: &Captured,
@@ -90,7 +101,7 @@ impl ChunkEncoder {
         Ok(())
     }
 
-    /// Passes the rest to `emit`, if there is any: the end of the snapshot.
+    /// Passes the incomplete last chunk to `emit`, if there is one. Ends the snapshot.
     pub fn finish<E>(
         &mut self,
         emit: &mut impl FnMut(Chunk<'_>) -> Result<(), E>,
@@ -130,74 +141,61 @@ impl ChunkEncoder {
             head.is_long_key = true;
         }
         match value {
-            ValueRef::String(StringRef::Inline(bytes)) => self.string(head, bytes),
-            ValueRef::String(StringRef::Piece(piece)) => self.string(head, piece),
             ValueRef::String(StringRef::Blob(blob)) => {
                 self.blob(head.db, blob, emit)?;
                 self.head(head, opcode::LONG_STRING);
                 self.encoder.length(blob.size() as u64);
             }
-            ValueRef::Hash(HashRef::Inline(listpack)) => self.packed_hash(head, listpack),
-            ValueRef::Hash(HashRef::Packed(listpack)) => self.packed_hash(head, listpack),
-            ValueRef::Hash(HashRef::Tree(tree)) if tree.memory() <= WHOLE_SIZE_MAX => {
-                self.head(head, slimio_rdb::ValueType::Hash.code());
-                self.encoder.hash_start(tree.len() as u64);
-                for (field, value) in tree.iter() {
-                    self.element(field);
-                    self.element(value);
-                }
+            ValueRef::Collection(collection) if is_in_parts(collection) => {
+                self.parts(head.db, collection, emit)?;
+                self.head(head, opcode::LONG_COLLECTION);
+                self.encoder.byte(collection.value_type().number());
+                self.encoder.length(collection.len() as u64);
             }
-            ValueRef::Hash(HashRef::Tree(tree)) => {
-                self.long_hash(head.db, tree, emit)?;
-                self.head(head, opcode::LONG_HASH);
-                self.encoder.length(tree.len() as u64);
+            whole => {
+                self.head(head, rdb_type(whole, Version::DEFAULT).code());
+                match encode_value(&mut self.encoder, whole) {
+                    Ok(()) => {}
+                }
             }
         }
         Ok(())
     }
 
-    fn string(&mut self, head: Head<'_>, bytes: &[u8]) {
-        self.head(head, slimio_rdb::ValueType::String.code());
-        self.encoder.string(bytes);
-    }
-
-    fn packed_hash(&mut self, head: Head<'_>, listpack: &[u8]) {
-        self.head(head, slimio_rdb::ValueType::HashListpack.code());
-        self.encoder.string(listpack);
-    }
-
-    fn long_hash<E>(
+    /// Writes the elements of a collection, in as many chunks as they need.
+    fn parts<E>(
         &mut self,
         db: DbIndex,
-        tree: &HashTree,
+        collection: CollectionRef<'_>,
         emit: &mut impl FnMut(Chunk<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        for (field, value) in tree.iter() {
-            if field.size().max(value.size()) <= ELEMENT_SIZE_MAX {
-                self.opcode(db, opcode::PAIR);
-                self.element(field);
-                self.element(value);
+        let kind = collection.value_type().number();
+        let mut strings = collection.strings();
+        let mut element = Vec::new();
+        loop {
+            element.clear();
+            element.extend(strings.by_ref().take(collection.value_type().strings()));
+            if element.is_empty() {
+                return Ok(());
+            }
+            if element.iter().all(|string| string.size() <= ELEMENT_SIZE_MAX) {
+                self.opcode(db, opcode::ELEMENT);
+                self.encoder.byte(kind);
+                for string in &element {
+                    encode_string(&mut self.encoder, *string);
+                }
             } else {
-                self.long_element(db, field, emit)?;
-                self.opcode(db, opcode::FIELD);
-                self.long_element(db, value, emit)?;
-                self.opcode(db, opcode::LONG_PAIR);
+                for &string in &element {
+                    self.long_element(db, string, emit)?;
+                    self.opcode(db, opcode::LONG_ELEMENT);
+                    self.encoder.byte(kind);
+                }
             }
             self.cut(emit)?;
         }
-        Ok(())
     }
 
-    fn element(&mut self, element: Element<'_>) {
-        match element {
-            Element::Integer(value) => self.encoder.integer(value),
-            Element::Bytes(bytes) => self.encoder.string(bytes),
-            Element::Piece(piece) => self.encoder.string(piece),
-            Element::Blob(blob) => self.encoder.string(&blob.to_vec()),
-        }
-    }
-
-    /// Writes a field or a value as the pending string.
+    /// Writes a string of an element as the pending string.
     fn long_element<E>(
         &mut self,
         db: DbIndex,

@@ -2,16 +2,19 @@
 
 use std::fmt;
 
-/// A chunk is not what this program writes, or does not fit the others.
+/// A chunk is not what this program writes, or does not fit the other chunks.
 #[derive(Debug)]
 pub enum ChunkError {
     /// It is not a sequence of RDB opcodes. Offsets count bytes from the start of the chunk.
     Malformed(slimio_rdb::Error),
     /// It holds a type or an opcode that this program does not support.
     Unknown(u8),
-    /// A database that does not exist: there are fewer than when it was written.
+    /// It holds a value of the type with this number, which this program does not support.
+    UnknownKind(u8),
+    /// It names a database that does not exist, because the server had more databases when the
+    /// chunk was written.
     NoSuchDb(u64),
-    /// This key comes twice.
+    /// This key occurs twice.
     Twice(Vec<u8>),
     /// A value in parts is incomplete, or its parts belong to different values.
     Parts,
@@ -21,10 +24,23 @@ impl fmt::Display for ChunkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Malformed(error) => write!(f, "the chunk cannot be read: {error}"),
-            Self::Unknown(code) => write!(f, "the chunk holds something unknown, of type {code}"),
+            Self::Unknown(code) => write!(f, "the chunk holds an unknown type or opcode {code}"),
+            Self::UnknownKind(number) => {
+                let name = match number {
+                    1 => "list",
+                    2 => "set",
+                    3 => "sorted set",
+                    5 => "stream",
+                    _ => "value",
+                };
+                write!(
+                    f,
+                    "the chunk holds a {name} (type {number}), which this version cannot read"
+                )
+            }
             Self::NoSuchDb(db) => write!(f, "a key belongs to database {db}, which does not exist"),
             Self::Twice(key) => {
-                write!(f, "a key comes twice: '{}'", String::from_utf8_lossy(key))
+                write!(f, "a key occurs twice: '{}'", String::from_utf8_lossy(key))
             }
             Self::Parts => f.write_str("the parts of a large value do not fit together"),
         }

@@ -1,28 +1,50 @@
 //! Loads decoded chunks into the keyspace.
 
-use slimio_resp::{Arg, BLOB_PIECE_SIZE, Blob, Piece};
+use slimio_resp::{BLOB_PIECE_SIZE, Blob, Piece};
 
 use super::decode::{Fragment, FragmentEntry, PartValue};
 use super::{ChunkError, DecodeContext, Decoded};
-use crate::hash::HashBuilder;
 use crate::keyspace::{DbIndex, Keyspace};
+use crate::kinds::{Builder, ValueType};
 use crate::table::BucketSlot;
-use crate::value::Value;
+use crate::value::{StringRef, Value};
 
-/// Most keys for which memory is reserved at once, whatever count a chunk states: 2.7 bytes for
-/// each.
+/// Limit of the keys for which memory is reserved at once, even if a chunk states a larger count of
+/// keys. 2.7 bytes are reserved for each key.
 const RESERVED_KEYS_MAX: usize = 1 << 27;
 
-/// Joins values that came in parts.
+/// Joins the parts of large values and keys.
 #[derive(Default)]
 pub struct Loader {
     string: Pending,
-    field: Option<Value>,
-    hash: Option<HashBuilder>,
+    collection: Option<Gathering>,
     key: Option<Vec<u8>>,
 }
 
-/// A string whose pieces are still coming in.
+/// A collection that is not complete.
+struct Gathering {
+    builder: Builder,
+    /// Strings of an element that is not complete.
+    strings: Vec<Value>,
+}
+
+impl Gathering {
+    fn add(&mut self, string: Value) -> Result<(), ChunkError> {
+        self.strings.push(string);
+        if self.strings.len() == self.builder.value_type().strings() {
+            let strings: Option<Vec<_>> = self
+                .strings
+                .iter()
+                .map(|string| string.as_ref().as_string().map(StringRef::as_arg))
+                .collect();
+            self.builder.add(&strings.ok_or(ChunkError::Parts)?);
+            self.strings.clear();
+        }
+        Ok(())
+    }
+}
+
+/// A string of which more pieces may follow.
 #[derive(Default)]
 struct Pending {
     pieces: Vec<Piece>,
@@ -51,7 +73,7 @@ impl Keyspace {
     pub fn decode_context(&self, now_ms: i64) -> DecodeContext {
         DecodeContext {
             hasher: self.hasher,
-            hash_limits: self.config().hash_limits,
+            packed_limits: self.config().packed_limits,
             eviction: *self.eviction(),
             now_ms,
         }
@@ -64,9 +86,9 @@ impl Loader {
         Self::default()
     }
 
-    /// Joins parts into entries, as far as these are complete. Chunks must come in the order in
-    /// which they were made. Takes time in proportion to the size of the parts: best not on the
-    /// thread that serves.
+    /// Joins parts into entries. The parts of an incomplete entry are kept for the next call.
+    /// Chunks must come in the order in which they were made. The call takes time in proportion to
+    /// the size of the parts, so a thread that serves no clients should make it.
     pub fn join(
         &mut self,
         mut decoded: Decoded,
@@ -80,7 +102,7 @@ impl Loader {
 
     /// Checks that all values that came in parts are complete.
     pub fn finish(self) -> Result<(), ChunkError> {
-        let is_whole = self.string.pieces.is_empty() && self.field.is_none() && self.hash.is_none();
+        let is_whole = self.string.pieces.is_empty() && self.collection.is_none();
         if is_whole && self.key.is_none() { Ok(()) } else { Err(ChunkError::Parts) }
     }
 
@@ -96,31 +118,34 @@ impl Loader {
                 let key = self.string.take().to_vec();
                 self.key.replace(key).map_or(Ok(()), |_| Err(ChunkError::Parts))?;
             }
-            Fragment::Field => {
-                let field = Value::from_blob(self.string.take());
-                self.field.replace(field).map_or(Ok(()), |_| Err(ChunkError::Parts))?;
+            Fragment::Text(kind) => {
+                let string = Value::from_blob(self.string.take());
+                self.gathering(kind, context)?.add(string)?;
             }
-            Fragment::LongPair => {
-                let field = self.field.take().ok_or(ChunkError::Parts)?;
-                let field = field.as_ref().as_string().ok_or(ChunkError::Parts)?;
-                let value = Value::from_blob(self.string.take());
-                let value = value.as_ref().as_string().ok_or(ChunkError::Parts)?;
-                self.builder(context).add(field.as_arg(), value.as_arg());
-            }
-            Fragment::Pairs(pairs) => {
-                let builder = self.builder(context);
-                for (field, value) in pairs.iter() {
-                    builder.add(Arg::Bytes(field), Arg::Bytes(value));
+            Fragment::Elements(elements) => {
+                let gathering = self.gathering(elements.kind, context)?;
+                if !gathering.strings.is_empty() {
+                    return Err(ChunkError::Parts);
                 }
+                gathering.builder.add_all(elements.strings());
             }
             Fragment::Entry(entry) => self.entry(*entry, decoded, context)?,
         }
         Ok(())
     }
 
-    fn builder(&mut self, context: &DecodeContext) -> &mut HashBuilder {
-        let DecodeContext { hasher, hash_limits, .. } = *context;
-        self.hash.get_or_insert_with(|| HashBuilder::new(hasher, hash_limits))
+    /// The pending collection, which must be of this type if it has begun.
+    fn gathering(
+        &mut self,
+        kind: ValueType,
+        context: &DecodeContext,
+    ) -> Result<&mut Gathering, ChunkError> {
+        if self.collection.is_none() {
+            let builder = context.builder(kind).ok_or(ChunkError::Parts)?;
+            self.collection = Some(Gathering { builder, strings: Vec::new() });
+        }
+        let gathering = self.collection.as_mut();
+        gathering.filter(|some| some.builder.value_type() == kind).ok_or(ChunkError::Parts)
     }
 
     fn entry(
@@ -137,10 +162,13 @@ impl Loader {
                 Value::from_blob(self.string.take())
             }
             PartValue::String(_) => return Err(ChunkError::Parts),
-            PartValue::Hash(len) => {
-                let value = self.hash.take().and_then(HashBuilder::finish);
-                let value = value.ok_or(ChunkError::Parts)?;
-                let found = value.as_ref().as_hash().map(|hash| hash.len() as u64);
+            PartValue::Collection(kind, len) => {
+                let gathering = self.collection.take().ok_or(ChunkError::Parts)?;
+                if gathering.builder.value_type() != kind || !gathering.strings.is_empty() {
+                    return Err(ChunkError::Parts);
+                }
+                let value = gathering.builder.finish().ok_or(ChunkError::Parts)?;
+                let found = value.as_ref().as_collection().map(|found| found.len() as u64);
                 if found != Some(len) {
                     return Err(ChunkError::Parts);
                 }
@@ -156,10 +184,11 @@ impl Loader {
 }
 
 impl Keyspace {
-    /// Inserts the entries of a chunk whose parts are [joined](Loader::join). Costs a visit to a
-    /// bucket for each key; nothing is copied.
+    /// Inserts the entries of a chunk whose parts are [joined](Loader::join). Each key costs a
+    /// visit to its bucket; no key or value is copied.
     ///
-    /// On an error some of them have been inserted: the keyspace must be discarded.
+    /// If there is an error, the keyspace must be discarded, because some entries have been
+    /// inserted.
     pub fn load(&mut self, decoded: Decoded) -> Result<(), ChunkError> {
         let Decoded { slots, runs, parts, sizes, usage: _ } = decoded;
         assert!(parts.is_empty(), "parts are joined before they are loaded");

@@ -1,12 +1,12 @@
-//! Strings that are numbers.
+//! Commands on strings that are numbers.
 
 use slimio_resp::{Arg, DecimalBuffer, parse_i64};
 
 use super::text;
 use crate::context::{Context, Outcome};
 use crate::effects::Part;
+use crate::kinds::ValueType;
 use crate::long_double::LongDouble;
-use crate::value::ValueType;
 
 pub(super) fn incr(context: &mut Context<'_>) -> Outcome {
     add(context, 1)
@@ -80,9 +80,9 @@ pub(super) fn incrbyfloat(context: &mut Context<'_>) -> Outcome {
     Outcome::Reply
 }
 
-pub(super) fn parse_float(arg: Arg<'_>) -> Option<LongDouble> {
+pub(crate) fn parse_float(arg: Arg<'_>) -> Option<LongDouble> {
     match arg {
-        // Most are integers, which need no arithmetic on big numbers.
+        // Most arguments are integers, and parsing an integer needs no arithmetic on big numbers.
         Arg::Bytes(bytes) if parse_i64(bytes).is_none() => LongDouble::parse(bytes),
         Arg::Bytes(bytes) => parse_i64(bytes).map(LongDouble::from),
         Arg::Blob(blob) if blob.size() < 8 * 1024 => LongDouble::parse(&blob.to_vec()),

@@ -26,7 +26,8 @@ pub(super) fn flushall(context: &mut Context<'_>) -> Outcome {
     context.ok()
 }
 
-/// `SYNC` and `ASYNC` mean the same: nothing is ever freed here.
+/// Whether the arguments of a flush are valid. `SYNC` and `ASYNC` mean the same, because the
+/// command itself never frees the memory.
 fn valid_flush(context: &Context<'_>) -> bool {
     let args = context.args;
     args.len() == 1 || args.len() == 2 && (args.get(1).is("sync") || args.get(1).is("async"))

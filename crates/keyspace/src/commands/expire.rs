@@ -21,7 +21,8 @@ pub(super) fn pexpireat(context: &mut Context<'_>) -> Outcome {
     set_expiry(context, Unit::PXAT, "pexpireat")
 }
 
-/// The condition for setting an expiry. A key without one counts as expiring last of all.
+/// The condition for setting an expiry. A key without an expiry is treated as if it expired after
+/// all other keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Condition {
     /// `NX`: the key has no expiry.
@@ -57,7 +58,8 @@ fn set_expiry(context: &mut Context<'_>, unit: Unit, command: &str) -> Outcome {
     let Some(value) = context.integer_arg(2) else { return Outcome::Reply };
     let now_ms = if unit.absolute { 0 } else { context.now_ms };
     let at_ms = if unit.seconds { value.checked_mul(1000) } else { Some(value) };
-    // Redis checks the addition against the upper bound alone, which is the only one in reach.
+    // As in Redis, a sum above the upper bound is an error. The sum cannot be below the lower
+    // bound.
     let Some(at_ms) = at_ms.and_then(|at_ms| at_ms.checked_add(now_ms)) else {
         context.invalid_expiry(command);
         return Outcome::Reply;
@@ -76,7 +78,7 @@ fn set_expiry(context: &mut Context<'_>, unit: Unit, command: &str) -> Outcome {
     context.integer(1)
 }
 
-/// Reads the options, or replies what is wrong with them.
+/// Reads the options, or replies with the error.
 fn conditions(context: &mut Context<'_>) -> Option<Vec<Condition>> {
     let mut conditions = Vec::new();
     for index in 3..context.args.len() {
@@ -136,6 +138,7 @@ fn reply_expiry(context: &mut Context<'_>, unit: Unit) -> Outcome {
     }
     let Some(at_ms) = context.expires_at_ms(&found) else { return context.integer(-1) };
     let value = if unit.absolute { at_ms } else { (at_ms - context.now_ms).max(0) };
-    // Rounded to the nearest second; near the largest `i64`, rounded down instead of overflowing.
+    // Rounds to the nearest second. A time near the largest `i64` is rounded down instead, so that
+    // it does not overflow.
     context.integer(if unit.seconds { value.saturating_add(500) / 1000 } else { value })
 }

@@ -1,5 +1,5 @@
-//! Information on a key besides its value: `OBJECT`, `MEMORY USAGE`, `DEBUG OBJECT`. Their rows are
-//! in the server, with the containers that they are subcommands of.
+//! Information on a key besides its value: `OBJECT`, `MEMORY USAGE`, `DEBUG OBJECT`. The rows of
+//! these subcommands are in the server, with the rows of `OBJECT`, `MEMORY` and `DEBUG`.
 
 use super::lookup::Found;
 use super::text;
@@ -21,8 +21,9 @@ fn encoding_name(slot: &BucketSlot) -> &'static str {
     slot.value().encoding_name(slot.meta().written())
 }
 
-/// `OBJECT REFCOUNT key`: 1, as if keys shared nothing. For integers that Redis shares between keys
-/// it is `i32::MAX`, as in Redis: clients recognise small integers by that.
+/// `OBJECT REFCOUNT key`: 1 for most values, as if no value were shared. Redis has shared objects
+/// for small integers, and clients recognise these objects by their count `i32::MAX`. So the reply
+/// for a small integer is `i32::MAX`, too.
 pub fn object_refcount(context: &mut Context<'_>) -> Outcome {
     let Some(found) = object(context) else { return Outcome::Reply };
     let shares = context.keyspace.eviction().shares_integers();
@@ -32,10 +33,12 @@ pub fn object_refcount(context: &mut Context<'_>) -> Outcome {
     context.integer(count)
 }
 
-/// Integers below this one are shared in Redis (`OBJ_SHARED_INTEGERS`).
+/// Redis has shared objects for the integers that are at least 0 and less than this one
+/// (`OBJ_SHARED_INTEGERS`).
 const SHARED_INTEGERS: i64 = 10_000;
 
-/// The reference count of an entry in Redis. `shares`: small integers are shared.
+/// The reference count that an entry would have in Redis. `shares` says whether Redis would use its
+/// shared objects for small integers.
 fn refcount(slot: &BucketSlot, shares: bool) -> i64 {
     let is_shared = shares
         && slot.meta().written() == Written::Whole
@@ -66,7 +69,8 @@ pub fn object_freq(context: &mut Context<'_>) -> Outcome {
     context.integer(i64::from(count))
 }
 
-/// Finds the key of a subcommand without using it. Replies null if there is no such key.
+/// Finds the key of a subcommand. This does not count as a use of the key. Replies with null if
+/// there is no such key.
 fn object<'a>(context: &mut Context<'a>) -> Option<Found<'a>> {
     let found = context.peek_read(2);
     if found.spot.is_none() {
@@ -76,7 +80,8 @@ fn object<'a>(context: &mut Context<'a>) -> Option<Found<'a>> {
     Some(found)
 }
 
-/// `MEMORY USAGE key [SAMPLES count]`: every value keeps its own account, so nothing is sampled.
+/// `MEMORY USAGE key [SAMPLES count]`. `SAMPLES` has no effect, because the size of every value is
+/// known.
 pub fn memory_usage(context: &mut Context<'_>) -> Outcome {
     let mut index = 3;
     while index < context.args.len() {
@@ -102,8 +107,8 @@ pub fn memory_usage(context: &mut Context<'_>) -> Outcome {
 }
 
 impl Keyspace {
-    /// The line that `DEBUG OBJECT` replies with; `None` if there is no such key. The length is
-    /// that of the value uncompressed.
+    /// The line that `DEBUG OBJECT` replies with; `None` if there is no such key. The length in the
+    /// line is the size of the uncompressed value.
     pub fn describe(&self, db: DbIndex, key: &[u8], now_ms: i64) -> Option<String> {
         let rules = self.eviction().rules();
         let db = self.db(db);

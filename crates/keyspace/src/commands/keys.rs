@@ -10,7 +10,7 @@ use crate::context::{Context, Outcome};
 use crate::table::Written;
 use crate::value::Value;
 
-/// `DEL` and `UNLINK`: neither frees a large value itself.
+/// `DEL` and `UNLINK`. They are the same, because neither command frees a large value itself.
 pub(super) struct Del;
 
 impl InSteps for Del {
@@ -55,7 +55,8 @@ impl InSteps for Touch {
     fn step(context: &mut Context<'_>, range: Range<usize>, tally: &mut Tally) {
         for index in range {
             let found = context.peek_read(index);
-            // This is the purpose of `TOUCH`, even for a client that leaves no trace otherwise.
+            // `TOUCH` counts as a use even if the client has turned this off for its other commands
+            // (`CLIENT NO-TOUCH`).
             context.touch_access(&found);
             tally.count += i64::from(found.spot.is_some());
         }
@@ -87,7 +88,7 @@ pub(super) fn renamenx(context: &mut Context<'_>) -> Outcome {
     }
 }
 
-/// Renames a key; says whether it did, or `None` if there is no such key.
+/// Renames a key. Returns whether the key was renamed, or `None` if there is no such key.
 fn rename_key(context: &mut Context<'_>, only_if_free: bool) -> Option<bool> {
     let from = context.find(1);
     from.spot?;
@@ -99,7 +100,7 @@ fn rename_key(context: &mut Context<'_>, only_if_free: bool) -> Option<bool> {
         return Some(false);
     }
     context.delete(&to);
-    // Deleting may have moved the other key.
+    // Deleting one key may have moved the other, so that key is looked up again.
     let from = context.peek(1);
     let (value, expiry, access) = take(context, &from)?;
     context.insert_value(&to, value, expiry, access);
@@ -107,7 +108,7 @@ fn rename_key(context: &mut Context<'_>, only_if_free: bool) -> Option<bool> {
     Some(true)
 }
 
-/// Removes a key whose value moves to another one.
+/// Removes a key whose value moves to another key.
 fn take(context: &mut Context<'_>, found: &Found<'_>) -> Option<Taken> {
     let spot = found.spot?;
     let expiry = context.expires_at_ms(found);
@@ -118,7 +119,7 @@ fn take(context: &mut Context<'_>, found: &Found<'_>) -> Option<Taken> {
     Some(((value, written), expiry, access))
 }
 
-/// A value with how it was written, its expiry, and its last use.
+/// A value and the way in which it was written, its expiry, and its last use.
 type Taken = ((Value, Written), Option<i64>, Access);
 
 pub(super) fn move_key(context: &mut Context<'_>) -> Outcome {
@@ -171,7 +172,7 @@ pub(super) fn copy(context: &mut Context<'_>) -> Outcome {
         return context.integer(0);
     }
     context.delete(&to);
-    // Deleting may have moved the other key.
+    // Deleting one key may have moved the other, so that key is looked up again.
     let from = context.peek(1);
     let expiry = context.expires_at_ms(&from);
     if let Some(value) = context.copy_of(&from) {

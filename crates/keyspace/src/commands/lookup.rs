@@ -1,4 +1,5 @@
-//! What every command does with its keys: find them, expire them, note what was changed.
+//! What every command does with its keys: it finds them, deletes expired ones, and notes which keys
+//! it has changed.
 
 use std::borrow::Cow;
 
@@ -12,48 +13,51 @@ use crate::db::Db;
 use crate::displaced::Displaced;
 use crate::effects::Part;
 use crate::keyspace::DbIndex;
+use crate::kinds::{Packing, ValueType};
 use crate::reads::Read;
 use crate::table::Spot;
 use crate::table::Written;
-use crate::value::{StringRef, Value, ValueRef, ValueType};
+use crate::value::{StringRef, Value, ValueRef};
 
-/// A key of the request, and where it is.
-pub(super) struct Found<'a> {
-    pub(super) db: DbIndex,
-    pub(super) key: Cow<'a, [u8]>,
-    pub(super) hash: u64,
+/// A key of the request, and its place in the keyspace.
+pub(crate) struct Found<'a> {
+    pub(crate) db: DbIndex,
+    pub(crate) key: Cow<'a, [u8]>,
+    pub(crate) hash: u64,
     /// Which argument the key is.
     index: usize,
-    /// `None`: there is no such key. Valid until the next key is inserted or deleted.
-    pub(super) spot: Option<Spot>,
+    /// The place; `None` if there is no such key. The place is valid until the next key is inserted
+    /// or deleted.
+    pub(crate) spot: Option<Spot>,
 }
 
 impl<'a> Context<'a> {
-    /// Finds the key that argument `index` names. Deletes it first if it has expired.
-    pub(super) fn find(&mut self, index: usize) -> Found<'a> {
+    /// Finds the key that argument `index` names. If the key has expired, deletes it first.
+    pub(crate) fn find(&mut self, index: usize) -> Found<'a> {
         self.find_in(self.db, index)
     }
 
-    /// As [`find`](Self::find), in another database.
-    pub(super) fn find_in(&mut self, db: DbIndex, index: usize) -> Found<'a> {
+    /// Like [`find`](Self::find), but in another database.
+    pub(crate) fn find_in(&mut self, db: DbIndex, index: usize) -> Found<'a> {
         let found = self.peek_in(db, index);
         self.count_use(&found);
         found
     }
 
-    /// Counts a use of a key, unless the client wants none to count.
-    pub(super) fn count_use(&mut self, found: &Found<'_>) {
+    /// Counts a use of a key, unless the client has turned such counting off (`CLIENT NO-TOUCH`).
+    pub(crate) fn count_use(&mut self, found: &Found<'_>) {
         if !self.keyspace.is_untouched {
             self.touch_access(found);
         }
     }
 
-    /// As [`find`](Self::find), but does not count as a use of the key.
-    pub(super) fn peek(&mut self, index: usize) -> Found<'a> {
+    /// Like [`find`](Self::find), but does not count as a use of the key.
+    pub(crate) fn peek(&mut self, index: usize) -> Found<'a> {
         self.peek_in(self.db, index)
     }
 
-    /// The one way to a key of the request: it notes that the reply depends on the key.
+    /// Every lookup of a request's key goes through this function. It notes that the reply depends
+    /// on that key.
     fn peek_in(&mut self, db: DbIndex, index: usize) -> Found<'a> {
         let key = self.args.bytes(index);
         let hash = self.keyspace.hash(&key);
@@ -73,21 +77,26 @@ impl<'a> Context<'a> {
     }
 
     /// Notes that the reply depends on which keys the client's database has.
-    pub(super) fn look_at_db(&mut self) {
+    pub(crate) fn look_at_db(&mut self) {
+        self.look_at(self.db);
+    }
+
+    /// Notes that the reply depends on which keys a database has.
+    pub(crate) fn look_at(&mut self, db: DbIndex) {
         if !is_planted("whole-db-undurable") {
-            self.effects.note_read(Read::Db(self.db));
+            self.effects.note_read(Read::Db(db));
         }
     }
 
-    /// As [`find`](Self::find), counted as a read of the key.
-    pub(super) fn read(&mut self, index: usize) -> Found<'a> {
+    /// Like [`find`](Self::find), but also counts as a read of the key.
+    pub(crate) fn read(&mut self, index: usize) -> Found<'a> {
         let found = self.find(index);
         self.count_read(&found);
         found
     }
 
-    /// As [`peek`](Self::peek), counted as a read of the key.
-    pub(super) fn peek_read(&mut self, index: usize) -> Found<'a> {
+    /// Like [`peek`](Self::peek), but also counts as a read of the key.
+    pub(crate) fn peek_read(&mut self, index: usize) -> Found<'a> {
         let found = self.peek(index);
         self.count_read(&found);
         found
@@ -100,8 +109,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Notes that a key is used, if it is there.
-    pub(super) fn touch_access(&mut self, found: &Found<'_>) {
+    /// If a key exists, notes that it is used.
+    pub(crate) fn touch_access(&mut self, found: &Found<'_>) {
         if let Some(spot) = found.spot {
             let now_ms = self.access_ms();
             self.keyspace.touch_access(found.db, spot, now_ms);
@@ -109,37 +118,40 @@ impl<'a> Context<'a> {
     }
 
     /// The access of a key that is created now.
-    pub(super) fn new_access(&self) -> Access {
+    pub(crate) fn new_access(&self) -> Access {
         self.keyspace.new_access(self.access_ms())
     }
 
-    /// The time of the last use to note. A record of the log does not contain it.
-    fn access_ms(&self) -> i64 {
+    /// The time to note as the last use of a key. In replay, the caller of the replay sets this
+    /// time, because a log record does not contain it.
+    pub(crate) fn access_ms(&self) -> i64 {
         if self.mode == Mode::Replay { self.keyspace.replay_ms } else { self.now_ms }
     }
 
-    /// Whether an entry has expired. In replay it never has: the log says what expired.
-    pub(super) fn has_expired(&self, db: DbIndex, spot: Spot) -> bool {
+    /// Whether an entry has expired. In replay, no entry counts as expired, because the log says
+    /// which keys expired.
+    pub(crate) fn has_expired(&self, db: DbIndex, spot: Spot) -> bool {
         self.mode != Mode::Replay
             && self.keyspace.db(db).expires_at_ms(spot).is_some_and(|at| self.now_ms > at)
     }
 
-    /// Whether a key that is given this expiry is deleted instead. In replay it never is.
-    pub(super) fn is_past(&self, at_ms: i64) -> bool {
+    /// Whether an expiry is in the past, so that setting it deletes the key instead. In replay, no
+    /// expiry is in the past.
+    pub(crate) fn is_past(&self, at_ms: i64) -> bool {
         self.mode != Mode::Replay && at_ms <= self.now_ms
     }
 
-    pub(super) fn value(&self, found: &Found<'_>) -> Option<ValueRef<'_>> {
+    pub(crate) fn value(&self, found: &Found<'_>) -> Option<ValueRef<'_>> {
         Some(self.keyspace.db(found.db).value(found.spot?))
     }
 
-    /// The string at a key; `None` if there is no key, or it holds another type.
-    pub(super) fn string(&self, found: &Found<'_>) -> Option<StringRef<'_>> {
+    /// The string at a key; `None` if the key does not exist, or holds another type.
+    pub(crate) fn string(&self, found: &Found<'_>) -> Option<StringRef<'_>> {
         self.value(found)?.as_string()
     }
 
-    /// Whether a key holds another type than `wanted`. If so, replies with the error.
-    pub(super) fn is_wrong(&mut self, found: &Found<'_>, wanted: ValueType) -> bool {
+    /// Whether a key holds a value of another type than `wanted`. If so, replies with the error.
+    pub(crate) fn is_wrong(&mut self, found: &Found<'_>, wanted: ValueType) -> bool {
         let is_wrong = self.value(found).is_some_and(|value| value.value_type() != wanted);
         if is_wrong {
             self.reply.error(super::text::WRONG_TYPE);
@@ -147,18 +159,18 @@ impl<'a> Context<'a> {
         is_wrong
     }
 
-    pub(super) fn expires_at_ms(&self, found: &Found<'_>) -> Option<i64> {
+    pub(crate) fn expires_at_ms(&self, found: &Found<'_>) -> Option<i64> {
         self.keyspace.db(found.db).expires_at_ms(found.spot?)
     }
 
-    /// Gives a key this value and expiry, whether it exists or not. For a command whose effect
-    /// depends on the old entry: its value, type, expiry, or only its existence.
-    pub(super) fn set(&mut self, found: &Found<'_>, value: Arg<'_>, expiry: Option<i64>) {
+    /// Gives a key this value and expiry, whether the key exists or not. This is for commands whose
+    /// effect depends on the value, type, expiry or mere existence of the old entry.
+    pub(crate) fn set(&mut self, found: &Found<'_>, value: Arg<'_>, expiry: Option<i64>) {
         self.set_by(found, value, expiry, Overwrite::Dependent);
     }
 
-    /// The same for a command whose effect does not depend on the old entry.
-    pub(super) fn overwrite(&mut self, found: &Found<'_>, value: Arg<'_>, expiry: Option<i64>) {
+    /// Like [`set`](Self::set), for commands whose effect does not depend on the old entry.
+    pub(crate) fn overwrite(&mut self, found: &Found<'_>, value: Arg<'_>, expiry: Option<i64>) {
         self.set_by(found, value, expiry, Overwrite::Whole);
     }
 
@@ -179,16 +191,18 @@ impl<'a> Context<'a> {
         self.touch(found);
     }
 
-    /// Notes that the string at a key was computed.
-    pub(super) fn set_as_text(&mut self, found: &Found<'_>) {
+    /// Notes that the string at a key was computed, so `OBJECT ENCODING` must not call it an
+    /// integer even if it spells one.
+    pub(crate) fn set_as_text(&mut self, found: &Found<'_>) {
         let (db, _) = self.db_and_displaced(found.db);
         if let Some(spot) = db.find(found.hash, &found.key) {
             db.set_written(spot, Written::AsText);
         }
     }
 
-    /// An owned copy of the value at a key. The effect may name the key instead of the value.
-    pub(super) fn copy_of(&mut self, found: &Found<'_>) -> Option<(Value, Written)> {
+    /// An owned copy of the value at a key. The log record may then name the key instead of
+    /// containing the value.
+    pub(crate) fn copy_of(&mut self, found: &Found<'_>) -> Option<(Value, Written)> {
         let spot = found.spot?;
         let (db, displaced) = self.db_and_displaced(found.db);
         db.before_copy(spot, displaced);
@@ -200,9 +214,18 @@ impl<'a> Context<'a> {
         Some((slot.value().to_value(), written))
     }
 
-    /// Inserts a key with this value, how it was written, its expiry and its last use. The key must
-    /// not exist.
-    pub(super) fn insert_value(
+    /// Inserts a key with a collection that has no elements. The key must not exist. The caller
+    /// must not leave the collection empty.
+    pub(crate) fn insert_empty(&mut self, found: &Found<'_>, packing: Packing) -> Spot {
+        let access = self.new_access();
+        let (db, displaced) = self.db_and_displaced(found.db);
+        let epoch = displaced.capture.epoch();
+        db.insert_empty(found.hash, &found.key, packing, access, epoch)
+    }
+
+    /// Inserts a key with this value and the way in which it was written, with this expiry and this
+    /// last use. The key must not exist.
+    pub(crate) fn insert_value(
         &mut self,
         found: &Found<'_>,
         value: (Value, Written),
@@ -216,7 +239,7 @@ impl<'a> Context<'a> {
     }
 
     /// Changes or removes the expiry of a key that exists.
-    pub(super) fn set_expiry(&mut self, found: &Found<'_>, expiry: Option<i64>) {
+    pub(crate) fn set_expiry(&mut self, found: &Found<'_>, expiry: Option<i64>) {
         if let Some(spot) = found.spot {
             let (db, displaced) = self.db_and_displaced(found.db);
             db.set_expiry(spot, expiry, displaced);
@@ -224,9 +247,9 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Deletes a key; says whether it existed. The logged effect must delete the key whatever it
-    /// holds, and do nothing if it does not exist.
-    pub(super) fn delete(&mut self, found: &Found<'_>) -> bool {
+    /// Deletes a key. Returns whether the key existed. The caller must log an effect that deletes
+    /// the key whatever the key's value is, and that does nothing if the key does not exist.
+    pub(crate) fn delete(&mut self, found: &Found<'_>) -> bool {
         let Some(spot) = found.spot else { return false };
         let (db, displaced) = self.db_and_displaced(found.db);
         db.remove(spot, displaced);
@@ -235,27 +258,28 @@ impl<'a> Context<'a> {
     }
 
     /// Notes that a key was changed.
-    pub(super) fn touch(&mut self, found: &Found<'_>) {
+    pub(crate) fn touch(&mut self, found: &Found<'_>) {
         self.effects.touch_arg(found.db, found.hash, found.index);
     }
 
     /// Logs the request as its own effect.
-    pub(super) fn log_request(&mut self) {
+    pub(crate) fn log_request(&mut self) {
         self.effects.log_request(self.db);
     }
 
-    /// Logs another effect than the request, in the client's database.
-    pub(super) fn log(&mut self, parts: &[Part<'_>]) {
+    /// Logs `parts` as the effect, in place of the request, in the client's database.
+    pub(crate) fn log(&mut self, parts: &[Part<'_>]) {
         self.effects.log(self.db, parts);
     }
 
     /// A database, and the capture and garbage that take its old entries.
-    pub(super) fn db_and_displaced(&mut self, db: DbIndex) -> (&mut Db, &mut Displaced) {
+    pub(crate) fn db_and_displaced(&mut self, db: DbIndex) -> (&mut Db, &mut Displaced) {
         self.keyspace.db_and_displaced(db)
     }
 
-    /// Replies with the string at a key; with null if there is no key, or it holds another type.
-    pub(super) fn reply_string(&mut self, found: &Found<'_>) {
+    /// Replies with the string at a key, or with null if the key does not exist or holds another
+    /// type.
+    pub(crate) fn reply_string(&mut self, found: &Found<'_>) {
         let value = found.spot.map(|spot| self.keyspace.db(found.db).value(spot));
         match value.and_then(ValueRef::as_string) {
             None => self.reply.null(),
@@ -265,28 +289,28 @@ impl<'a> Context<'a> {
         }
     }
 
-    pub(super) fn ok(&mut self) -> Outcome {
+    pub(crate) fn ok(&mut self) -> Outcome {
         self.reply.ok();
         Outcome::Reply
     }
 
-    pub(super) fn error(&mut self, text: &str) -> Outcome {
+    pub(crate) fn error(&mut self, text: &str) -> Outcome {
         self.reply.error(text);
         Outcome::Reply
     }
 
-    pub(super) fn integer(&mut self, value: i64) -> Outcome {
+    pub(crate) fn integer(&mut self, value: i64) -> Outcome {
         self.reply.integer(value);
         Outcome::Reply
     }
 
     /// Replies with the error for a wrong count of arguments.
-    pub(super) fn wrong_arity(&mut self, name: &str) -> Outcome {
+    pub(crate) fn wrong_arity(&mut self, name: &str) -> Outcome {
         self.error(&format!("ERR wrong number of arguments for '{name}' command"))
     }
 
     /// Reads an integer argument, or replies with the error.
-    pub(super) fn integer_arg(&mut self, index: usize) -> Option<i64> {
+    pub(crate) fn integer_arg(&mut self, index: usize) -> Option<i64> {
         let value = self.args.get(index).to_i64();
         if value.is_none() {
             self.reply.error(super::text::NOT_AN_INTEGER);
@@ -295,7 +319,7 @@ impl<'a> Context<'a> {
     }
 
     /// Reads the number of a database, or replies with the error.
-    pub(super) fn db_arg(&mut self, index: usize) -> Option<DbIndex> {
+    pub(crate) fn db_arg(&mut self, index: usize) -> Option<DbIndex> {
         let number = self.integer_arg(index)?;
         if i32::try_from(number).is_err() {
             let (least, most) = (i32::MIN, i32::MAX);
@@ -312,7 +336,7 @@ impl<'a> Context<'a> {
     }
 
     /// The database of that number, if there is one.
-    pub(super) fn db_number(&self, number: i64) -> Option<DbIndex> {
+    pub(crate) fn db_number(&self, number: i64) -> Option<DbIndex> {
         let index = u16::try_from(number).ok()?;
         (usize::from(index) < self.keyspace.db_count()).then_some(DbIndex(index))
     }

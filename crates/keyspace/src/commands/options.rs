@@ -1,10 +1,10 @@
-//! The options of `SET` and `GETEX`, and times to expire.
+//! The options of `SET` and `GETEX`, and expiry times.
 
 use slimio_resp::Args;
 
 use crate::context::Context;
 
-/// What happens to the key's expiry.
+/// What the command's options say about the key's expiry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Expiry {
     /// No option was given.
@@ -14,11 +14,11 @@ pub(super) enum Expiry {
     Keep,
     /// `PERSIST`
     Persist,
-    /// `EX PX EXAT PXAT`: the time is the argument at `index`.
+    /// `EX`, `PX`, `EXAT` or `PXAT`. The argument at `index` is the time.
     At { unit: Unit, index: usize },
 }
 
-/// How a time argument counts: in seconds or milliseconds, from 1970 or from now.
+/// The meaning of a time argument: seconds or milliseconds, counted from 1970 or from now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unit {
     pub(super) seconds: bool,
@@ -51,8 +51,8 @@ pub(super) struct Options {
     pub(super) expiry: Expiry,
 }
 
-/// Reads the options from `start` on. `None` if that is a syntax error: an option that does not
-/// exist, lacks its argument, or contradicts one before it.
+/// Reads the options from `start` on. Returns `None` on a syntax error: if an option does not
+/// exist, lacks its argument, or contradicts an earlier option.
 pub(super) fn parse(args: Args<'_>, start: usize, for_set: bool) -> Option<Options> {
     let mut options = Options::default();
     let mut index = start;
@@ -97,7 +97,8 @@ pub(super) fn parse(args: Args<'_>, start: usize, for_set: bool) -> Option<Optio
 }
 
 impl Context<'_> {
-    /// Reads a time, which must be positive, as milliseconds since 1970, or replies with the error.
+    /// Reads a time, which must be positive, and converts it to milliseconds since 1970. Replies
+    /// with the error if the time is invalid.
     pub(super) fn expiry_arg(&mut self, index: usize, unit: Unit, command: &str) -> Option<i64> {
         let value = self.integer_arg(index)?;
         let now_ms = if unit.absolute { 0 } else { self.now_ms };

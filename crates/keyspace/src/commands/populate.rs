@@ -1,4 +1,4 @@
-//! `DEBUG POPULATE`: creates many keys at once, for trials.
+//! `DEBUG POPULATE`: creates many keys at once, for tests.
 
 use slimio_planted::is_planted;
 use slimio_resp::{Arg, Args};
@@ -7,15 +7,16 @@ use super::text;
 use crate::context::{Context, Outcome, Yielded};
 use crate::effects::Part;
 
-/// Keys that a step makes, at most.
+/// Limit of keys that a step makes.
 const STEP_KEYS_MAX: usize = 64;
 
 /// Bytes of values after which a step ends.
 const STEP_SIZE_MAX: usize = 256 << 10;
 
-/// Most bytes that a key takes in the log besides its prefix and a value of the given size: a colon
-/// and a number, `SET`, the text of a value for which no size was given, the sizes of the three and
-/// their count, and a `SELECT` before the first.
+/// Upper bound of the bytes that a key takes in the log, without its prefix and without a value of
+/// the given size. These bytes are the colon and the number in the key, `SET`, the text of a value
+/// for which no size was given, the sizes and the count of the three arguments, and a `SELECT`
+/// before the first key.
 const KEY_OVERHEAD: u64 = 72;
 
 /// A running `DEBUG POPULATE`: the keys that are left to create, in steps.
@@ -24,13 +25,13 @@ pub struct Populate {
     next: u64,
     count: u64,
     prefix: Vec<u8>,
-    /// Bytes of a value; 0: those of its text.
+    /// Size of each value in bytes. If it is 0, each value has the size of its text.
     size: usize,
 }
 
-/// `DEBUG POPULATE count [prefix [size]]`: creates keys `prefix:0` and so on with values `value:0`
-/// and so on, cut or filled up with zeros to a size. Existing keys stay as they are. Unlike in
-/// Redis, the keys are logged.
+/// `DEBUG POPULATE count [prefix [size]]`: creates the keys `prefix:0`, `prefix:1` and so on, with
+/// the values `value:0`, `value:1` and so on. Each value is truncated or padded with zero bytes to
+/// the size. Existing keys stay as they are. Unlike in Redis, the keys are logged.
 pub fn debug_populate(context: &mut Context<'_>) -> Outcome {
     let Some(count) = positive(context, 2) else { return Outcome::Reply };
     let args = context.args;
@@ -47,14 +48,15 @@ pub fn debug_populate(context: &mut Context<'_>) -> Outcome {
     }
     let populate = Box::new(Populate { next: 0, count, prefix, size });
     if context.mode.yields() {
-        // The caller checks before each step that the log has room.
+        // No key is created yet, because the caller has to check before each step that the log has
+        // room.
         return Outcome::Yield(Yielded::Populate(populate));
     }
     populate.resume(context)
 }
 
-/// Most bytes of a record's payload for `DEBUG POPULATE` with these arguments when it runs all at
-/// once, as in a transaction.
+/// Upper bound, in bytes, of the payload that `DEBUG POPULATE` with these arguments logs if the
+/// command runs all at once, as in a transaction.
 pub fn populate_log_size_max(args: Args<'_>) -> u64 {
     let number = |index: usize| {
         if index == args.len() {
@@ -62,7 +64,7 @@ pub fn populate_log_size_max(args: Args<'_>) -> u64 {
         }
         args.get(index).to_i64().and_then(|value| usize::try_from(value).ok())
     };
-    // A refused command creates nothing.
+    // If an argument is invalid, the command will be refused and create nothing.
     let (Some(count), Some(size)) = (number(2), number(4.min(args.len()))) else { return 0 };
     let populate = Populate { next: 0, count: count as u64, prefix: prefix(args), size };
     populate.size_of(populate.count, size)
@@ -81,21 +83,22 @@ fn positive(context: &mut Context<'_>, index: usize) -> Option<u64> {
 }
 
 impl Populate {
-    /// Bytes that a step appends to the log, at most.
+    /// Upper bound of the bytes that a step appends to the log.
     pub(crate) fn step_size(&self) -> u64 {
         let keys = self.size_of(STEP_KEYS_MAX as u64, 0);
-        // The last value of a step begins below the limit, and may exceed it.
+        // When the last value of a step is created, the step is below the limit, but this value may
+        // exceed it.
         keys + STEP_SIZE_MAX as u64 + self.size as u64
     }
 
-    /// Most bytes that `count` keys take in the log, with values of `size` bytes.
+    /// Upper bound of the bytes that `count` keys with values of `size` bytes take in the log.
     fn size_of(&self, count: u64, size: usize) -> u64 {
         let overhead = if is_planted("populate-asks-little") { 8 } else { KEY_OVERHEAD };
         let each = overhead + self.prefix.len() as u64 + size as u64;
         count.saturating_mul(each)
     }
 
-    /// Creates a few more keys, in a context as for running the command.
+    /// Creates a few more keys. The context is made as for running the command.
     pub(crate) fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
         let (mut keys, mut size) = (0, 0);
         while self.next < self.count {
@@ -109,7 +112,7 @@ impl Populate {
         context.ok()
     }
 
-    /// Creates a key if it does not exist; returns the size of its value.
+    /// Creates a key if it does not exist. Returns the size of the new value.
     fn make(&self, context: &mut Context<'_>, number: u64) -> usize {
         let key = [&self.prefix, format!(":{number}").as_bytes()].concat();
         let (db, hash) = (context.db, context.keyspace.hash(&key));

@@ -5,9 +5,10 @@ use slimio_resp::Arg;
 use super::steps::patch;
 use super::text;
 use crate::context::{Context, Mode, Outcome};
-use crate::value::{StringRef, ValueType};
+use crate::kinds::ValueType;
+use crate::value::StringRef;
 
-/// Longest string in bytes that replay accepts.
+/// Size in bytes of the longest string that replay accepts.
 const REPLAYED_SIZE_MAX: i64 = 1 << 40;
 
 pub(super) fn strlen(context: &mut Context<'_>) -> Outcome {
@@ -63,8 +64,8 @@ pub(super) fn setrange(context: &mut Context<'_>) -> Outcome {
     patch(context, offset as usize, 3)
 }
 
-/// Whether a string of `size` bytes may grow by `more`. A logged command was allowed once, perhaps
-/// under another limit.
+/// Whether a string of `size` bytes may grow by `more` bytes. Replay has a higher limit, because
+/// the configured limit may have been higher when the command was logged.
 fn fits(context: &Context<'_>, size: i64, more: usize) -> bool {
     let most = match context.mode {
         Mode::Replay => REPLAYED_SIZE_MAX,

@@ -1,7 +1,9 @@
 //! Rows of the commands on keys of any type, and on databases.
 
-use super::{db, keys, scan, steps};
-use crate::command::flag::{DENYOOM, FAST, FREES, IN_STEPS, READONLY, TWO_DBS, WHOLE_DB, WRITE};
+use super::{db, dump, keys, restore, scan, steps};
+use crate::command::flag::{
+    DENYOOM, EXPANDS, FAST, FREES, IN_STEPS, READONLY, TWO_DBS, WHOLE_DB, WRITE,
+};
 use crate::command::{Command, key, keys_from, row};
 
 /// Sorted by name.
@@ -18,6 +20,10 @@ pub(super) const ROWS: &[Command] = &[
         .keys(&[keys_from(1, "RM delete")])
         .docs("generic", "1.0.0", "O(N) where N is the number of keys that will be removed", "Delete a key")
         .tips(&["request_policy:multi_shard", "response_policy:agg_sum"]),
+    row("dump", 2, &[READONLY], dump::dump)
+        .keys(&[key(1, "RO access")])
+        .docs("generic", "2.6.0", "O(1) to access the key and additional O(N*M) to serialize it, where N is the number of Redis objects composing the value and M their average size. For small string values the time complexity is thus O(1)+O(1*M) where M is small, so simply O(1).", "Return a serialized version of the value stored at the specified key.")
+        .tips(&["nondeterministic_output"]),
     row("exists", -2, &[READONLY, FAST, IN_STEPS], steps::run::<keys::Exists>)
         .keys(&[keys_from(1, "RO")])
         .docs("generic", "1.0.0", "O(N) where N is the number of keys to check", "Determine if a key exists")
@@ -46,6 +52,10 @@ pub(super) const ROWS: &[Command] = &[
     row("renamenx", 3, &[WRITE, FAST], keys::renamenx)
         .keys(&[key(1, "RW access delete"), key(2, "OW insert")])
         .docs("generic", "1.0.0", "O(1)", "Rename a key, only if the new key does not exist"),
+    row("restore", -4, &[WRITE, DENYOOM, EXPANDS], restore::restore)
+        .keys(&[key(1, "OW update")])
+        .docs("generic", "2.6.0", "O(1) to create the new key and additional O(N*M) to reconstruct the serialized value, where N is the number of Redis objects composing the value and M their average size. For small string values the time complexity is thus O(1)+O(1*M) where M is small, so simply O(1). However for sorted set values the complexity is O(N*M*log(N)) because inserting values into sorted sets is O(log(N)).", "Create a key using the provided serialized value, previously obtained using DUMP.")
+        .also(&["@dangerous"]),
     row("scan", -2, &[READONLY, WHOLE_DB], scan::scan)
         .docs("generic", "2.8.0", "O(1) for every call", "Incrementally iterate the keys space")
         .tips(&["nondeterministic_output", "request_policy:special"]),

@@ -8,38 +8,39 @@ use crate::glob::{Glob, PatternTooLong};
 use crate::long_double::split_sign;
 use crate::table::{Position, Spot};
 
-/// Most keys that one step of `KEYS` or one call of `SCAN` looks at, whatever was asked for.
+/// Limit of keys and buckets that one step of `KEYS` or one call of `SCAN` looks at, whatever count
+/// the client has asked for.
 const STEP_KEYS_MAX: usize = 10_000;
 
-/// Highest [cost](Glob::cost) of matching in one step. The last bucket may exceed it.
-pub(super) const STEP_COST_MAX: usize = 1 << 20;
+/// Limit of the [cost](Glob::cost) of matching in one step. The last bucket may exceed it.
+pub(crate) const STEP_COST_MAX: usize = 1 << 20;
 
-/// Most buckets that `SCAN` looks at for each key asked for.
+/// Limit of buckets that `SCAN` looks at for each key that the client has asked for.
 const SCAN_BUCKETS_PER_KEY: usize = 10;
 
-/// Most expired keys that one step of `RANDOMKEY` finds.
+/// Limit of expired keys that one step of `RANDOMKEY` finds.
 const RANDOM_EXPIRED_MAX: usize = 100;
 
-pub(super) fn dbsize(context: &mut Context<'_>) -> Outcome {
+pub(crate) fn dbsize(context: &mut Context<'_>) -> Outcome {
     context.look_at_db();
     let len = context.keyspace.dbsize(context.db);
     context.integer(len as i64)
 }
 
-/// The walk of `KEYS` over a database, in steps. A key that exists throughout is found exactly
-/// once; one that is created or deleted meanwhile may be found or not. A small database takes one
-/// step.
+/// The walk of `KEYS` over a database, in steps. A key that exists during the whole walk is found
+/// exactly once. A key that is created or deleted during the walk may be found or not. A small
+/// database takes one step.
 #[derive(Debug)]
 pub struct KeysWalk {
-    /// `None`: all keys.
+    /// `None` stands for all keys.
     pattern: Option<Glob>,
     position: Position,
     count: usize,
-    /// The keys found, as replies.
+    /// The keys that were found so far, as replies.
     found: ReplyBuf,
 }
 
-pub(super) fn keys(context: &mut Context<'_>) -> Outcome {
+pub(crate) fn keys(context: &mut Context<'_>) -> Outcome {
     let pattern = match pattern_of(&context.args.bytes(1)) {
         Ok(pattern) => pattern,
         Err(why) => return context.error(&format!("ERR {why}")),
@@ -49,20 +50,20 @@ pub(super) fn keys(context: &mut Context<'_>) -> Outcome {
 }
 
 impl KeysWalk {
-    /// Runs another step, in a context as for running the command.
+    /// Runs another step. The context is made as for running the command.
     pub(crate) fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
         context.look_at_db();
         let (mut examined, mut cost) = (0, 0);
         while self.position != Position::END && !self.found.is_cut() {
             let is_step_over = examined >= STEP_KEYS_MAX || cost >= STEP_COST_MAX;
             if context.mode.yields() && is_step_over {
-                // So that the last step need not copy all replies.
+                // `found` is sealed, so that the last step does not have to copy all replies.
                 self.found.seal();
                 return Outcome::Yield(Yielded::Keys(self));
             }
             let (next, entries) = context.keyspace.db(context.db).table().walk(self.position);
             self.position = next;
-            // An empty bucket is work, too.
+            // Looking at an empty bucket is work, too.
             examined += 1;
             for (spot, slot) in entries {
                 examined += 1;
@@ -81,7 +82,7 @@ impl KeysWalk {
     }
 }
 
-pub(super) fn scan(context: &mut Context<'_>) -> Outcome {
+pub(crate) fn scan(context: &mut Context<'_>) -> Outcome {
     let Some(cursor) = parse_cursor(&context.args.bytes(1)) else {
         return context.error(text::INVALID_CURSOR);
     };
@@ -91,7 +92,7 @@ pub(super) fn scan(context: &mut Context<'_>) -> Outcome {
     let mut step = Step::default();
     let mut buckets = count.saturating_mul(SCAN_BUCKETS_PER_KEY);
     let mut position = Position(cursor);
-    // No scan returns a cursor beyond the end. Such a cursor ends the scan.
+    // If the client sends a cursor beyond the end, which no scan returns, the scan ends at once.
     while position < Position::END {
         position = step.bucket(context, position, &options);
         buckets -= 1;
@@ -109,13 +110,14 @@ pub(super) fn scan(context: &mut Context<'_>) -> Outcome {
 }
 
 /// The head of a scan's reply: the next cursor, and how many strings follow.
-pub(super) fn reply_scan(reply: &mut ReplyBuf, cursor: u64, len: usize) {
+pub(crate) fn reply_scan(reply: &mut ReplyBuf, cursor: u64, len: usize) {
     reply.array(2);
     reply.bulk_integer(cursor as i64);
     reply.array(len);
 }
 
-/// `*` alone means all keys, even the empty one.
+/// Prepares a pattern. The result is `None` for a lone `*`, which means all keys, even the empty
+/// key.
 fn pattern_of(pattern: &[u8]) -> Result<Option<Glob>, PatternTooLong> {
     if pattern == b"*" { Ok(None) } else { Glob::new(pattern).map(Some) }
 }
@@ -130,23 +132,23 @@ fn cost_of(pattern: Option<&Glob>, key: &[u8]) -> usize {
 }
 
 /// Options of `SCAN` and `HSCAN`.
-pub(super) struct ScanOptions {
-    pub(super) count: usize,
+pub(crate) struct ScanOptions {
+    pub(crate) count: usize,
     pattern: Option<Glob>,
     type_name: Option<Vec<u8>>,
 }
 
 impl ScanOptions {
-    pub(super) fn matches(&self, name: &[u8]) -> bool {
+    pub(crate) fn matches(&self, name: &[u8]) -> bool {
         matches(self.pattern.as_ref(), name)
     }
 
-    /// See [`Glob::cost`].
-    pub(super) fn cost_of(&self, name: &[u8]) -> usize {
+    /// The cost of looking at a name; see [`Glob::cost`].
+    pub(crate) fn cost_of(&self, name: &[u8]) -> usize {
         cost_of(self.pattern.as_ref(), name)
     }
 
-    /// Whether a key is wanted that holds a value of type `type_found`.
+    /// Whether a key with a value of type `type_found` is wanted.
     fn matches_key(&self, key: &[u8], type_found: &str) -> bool {
         let is_type = |name: &Vec<u8>| name.eq_ignore_ascii_case(type_found.as_bytes());
         self.matches(key) && self.type_name.as_ref().is_none_or(is_type)
@@ -154,8 +156,8 @@ impl ScanOptions {
 }
 
 /// Reads the options from argument `index` on, or replies with the error. `TYPE` is an option only
-/// where keys are scanned.
-pub(super) fn scan_options(
+/// if keys are scanned.
+pub(crate) fn scan_options(
     context: &mut Context<'_>,
     mut index: usize,
     of_keys: bool,
@@ -174,7 +176,8 @@ pub(super) fn scan_options(
                 }
                 options.count = count as usize;
             }
-            // Only the last one counts, and preparing one takes time.
+            // Only the last pattern counts. The others are not prepared, because that would take
+            // time.
             Some(value) if arg.is("match") => pattern = Some(value),
             Some(value) if of_keys && arg.is("type") => {
                 options.type_name = Some(context.args.bytes(value).into_owned());
@@ -200,7 +203,7 @@ pub(super) fn scan_options(
 
 /// Reads a cursor by the rules of C's `strtoul`, as Redis does: a sign is allowed, and an empty
 /// text is zero.
-pub(super) fn parse_cursor(text: &[u8]) -> Option<u64> {
+pub(crate) fn parse_cursor(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return Some(0);
     }
@@ -230,7 +233,8 @@ pub(crate) fn randomkey(context: &mut Context<'_>) -> Outcome {
         if context.mode == Mode::Frozen
             || !context.keyspace.expire(context.db, hash, &key, spot, context.effects)
         {
-            // Nothing is deleted, so this might never end.
+            // The expired key has not been deleted. So without a limit, this loop might draw
+            // expired keys without end.
             if expired >= RANDOM_EXPIRED_MAX {
                 break;
             }
@@ -244,7 +248,7 @@ pub(crate) fn randomkey(context: &mut Context<'_>) -> Outcome {
     Outcome::Reply
 }
 
-/// A random entry, each equally likely; `None` if the database is empty.
+/// A random entry; all entries are equally likely. `None` if the database is empty.
 fn draw(context: &mut Context<'_>) -> Option<Spot> {
     if context.keyspace.db(context.db).len() == 0 {
         return None;
@@ -266,8 +270,8 @@ struct Step {
 }
 
 impl Step {
-    /// Looks at the bucket at a position: keeps the wanted keys, and deletes those of them that
-    /// have expired. Returns the position of the next bucket.
+    /// Looks at the bucket at a position. Adds the wanted keys to `keys`, except those that have
+    /// expired: these are deleted. Returns the position of the next bucket.
     fn bucket(
         &mut self,
         context: &mut Context<'_>,
@@ -286,7 +290,7 @@ impl Step {
                 self.keys.push(slot.key().to_vec());
             }
         }
-        // An empty bucket is work, too.
+        // Looking at an empty bucket is work, too.
         self.examined += 1;
         if any_expired {
             let keys = self.keys.split_off(first);
@@ -296,7 +300,7 @@ impl Step {
     }
 }
 
-/// Deletes a key that has expired; says whether it has, or is gone already.
+/// Deletes a key if it has expired. Returns whether the key has expired or is already gone.
 fn delete_if_expired(context: &mut Context<'_>, key: &[u8]) -> bool {
     let hash = context.keyspace.hash(key);
     let Some(spot) = context.keyspace.db(context.db).find(hash, key) else { return true };

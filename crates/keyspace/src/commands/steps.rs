@@ -1,8 +1,8 @@
-//! Commands with many arguments, or one large one: run at once, or in steps for a client's long
-//! request.
+//! Commands with many arguments, or with one large argument. A long request of a client runs in
+//! steps; any other request runs at once.
 //!
-//! Other clients are served between two steps. The caller ensures that nobody sees a partial result
-//! of such a command, or changes what it has still to read.
+//! Other clients are served between two steps. The caller ensures that these clients neither see a
+//! partial result of a command in steps, nor change data that the command still has to read.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,25 +11,25 @@ use slimio_resp::Arg;
 
 use crate::context::{Context, Outcome, Yielded};
 
-/// Most arguments that a client's command processes without a break.
+/// If a client's command has more arguments than this, it runs in steps.
 pub const ARGS_AT_ONCE_MAX: usize = 1024;
 
-/// Arguments that one step processes.
+/// Count of arguments that one step processes.
 const STEP_ARGS: usize = 64;
 
-/// Longest argument in bytes that is written at once.
+/// Size in bytes of the longest argument that is written at once.
 const PATCH_AT_ONCE_MAX: usize = 1 << 20;
 
 /// A command that processes its arguments in ranges, from first to last.
-pub(super) trait InSteps {
+pub(crate) trait InSteps {
     /// Index of the first of the many arguments.
     const FIRST: usize;
-    /// Count of arguments that belong together.
+    /// Count of arguments that belong together, such as a key and its value.
     const STRIDE: usize = 1;
     /// Count of passes over all arguments.
     const PASSES: usize = 1;
 
-    /// Checks the request as a whole; `false` if an error was replied.
+    /// Checks the request as a whole. If there is an error, replies with it and returns `false`.
     fn begin(_: &mut Context<'_>) -> bool {
         true
     }
@@ -41,20 +41,20 @@ pub(super) trait InSteps {
     fn end(context: &mut Context<'_>, tally: &Tally) -> Outcome;
 }
 
-/// The state of a command after the arguments processed so far.
+/// The state of a command after the arguments that were processed so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
+pub(crate) struct Tally {
     /// What the command counts.
-    pub(super) count: i64,
+    pub(crate) count: i64,
     /// Count of passes completed before this one.
-    pub(super) pass: usize,
-    /// The rest of the arguments need not be looked at.
-    pub(super) is_done: bool,
-    /// An error was replied.
-    pub(super) is_refused: bool,
+    pub(crate) pass: usize,
+    /// The remaining arguments need not be looked at.
+    pub(crate) is_done: bool,
+    /// The command has replied with an error.
+    pub(crate) is_refused: bool,
 }
 
-/// A command over many arguments that resumes later.
+/// A command with many arguments. Some of them were processed; the command resumes later.
 pub struct ArgsWalk {
     next: usize,
     tally: Tally,
@@ -67,8 +67,8 @@ impl fmt::Debug for ArgsWalk {
     }
 }
 
-/// Runs a command, or the first step of it.
-pub(super) fn run<C: InSteps>(context: &mut Context<'_>) -> Outcome {
+/// Runs a command, or its first step.
+pub(crate) fn run<C: InSteps>(context: &mut Context<'_>) -> Outcome {
     if !C::begin(context) {
         return Outcome::Reply;
     }
@@ -107,7 +107,7 @@ fn resume<C: InSteps>(mut walk: Box<ArgsWalk>, context: &mut Context<'_>) -> Out
 }
 
 impl ArgsWalk {
-    /// Runs another step, in a context as for running the command.
+    /// Runs another step. The context is made as for running the command.
     pub(crate) fn resume(self: Box<Self>, context: &mut Context<'_>) -> Outcome {
         (self.resume)(self, context)
     }
@@ -122,14 +122,14 @@ pub struct Patch {
     written: usize,
 }
 
-/// Writes argument `index` over the string at the command's key from `offset` on, logs the request
-/// and replies with the new size of the string.
-pub(super) fn patch(context: &mut Context<'_>, offset: usize, index: usize) -> Outcome {
+/// From `offset` on, writes argument `index` over the string at the command's key. Logs the
+/// request, and replies with the new size of the string.
+pub(crate) fn patch(context: &mut Context<'_>, offset: usize, index: usize) -> Outcome {
     Box::new(Patch { offset, index, written: 0 }).resume(context)
 }
 
 impl Patch {
-    /// Runs another step, in a context as for running the command.
+    /// Runs another step. The context is made as for running the command.
     pub(crate) fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
         let arg = context.args.get(self.index);
         let found = context.peek(1);

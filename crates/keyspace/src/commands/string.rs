@@ -8,7 +8,7 @@ use super::steps::{InSteps, Tally};
 use super::text;
 use crate::context::{Context, Outcome};
 use crate::effects::Part;
-use crate::value::ValueType;
+use crate::kinds::ValueType;
 
 pub(super) fn get(context: &mut Context<'_>) -> Outcome {
     let found = context.read(1);
@@ -36,7 +36,7 @@ pub(super) fn set(context: &mut Context<'_>) -> Outcome {
             return Outcome::Reply;
         }
         context.reply_string(&found);
-        // For Redis it was read, and then written: that is two uses.
+        // Redis first reads and then writes the key. This counts as two uses.
         context.count_use(&found);
         found
     } else {
@@ -105,7 +105,7 @@ pub(super) fn getset(context: &mut Context<'_>) -> Outcome {
         return Outcome::Reply;
     }
     context.reply_string(&found);
-    // As for `SET` with `GET`.
+    // This is the second use, as for `SET` with `GET`.
     context.count_use(&found);
     context.overwrite(&found, context.args.get(2), None);
     context.log(&[Part::Bytes(b"SET"), Part::Request(1), Part::Request(2)]);
@@ -202,7 +202,7 @@ impl InSteps for Mset {
     }
 }
 
-/// `MSETNX`: checks that no key exists, then sets all.
+/// `MSETNX`: checks that none of the keys exists, then sets all keys.
 pub(super) struct Msetnx;
 
 impl InSteps for Msetnx {
@@ -248,14 +248,14 @@ fn set_all(context: &mut Context<'_>, range: Range<usize>) {
     }
 }
 
-/// Deletes a key, if it exists, and logs that in place of the request.
+/// If a key exists, deletes it, and logs the deletion in place of the request.
 pub(super) fn delete_and_log(context: &mut Context<'_>, found: &Found<'_>) {
     if context.delete(found) {
         context.log(&[Part::Bytes(b"DEL"), Part::Request(1)]);
     }
 }
 
-/// Logs a `SET` of the key to the argument at `value_index`, with its expiry.
+/// Logs a `SET` of the key to the argument at `value_index`, with the expiry `at_ms`.
 fn log_set_until(context: &mut Context<'_>, value_index: usize, at_ms: i64) {
     context.log(&[
         Part::Bytes(b"SET"),
@@ -266,7 +266,7 @@ fn log_set_until(context: &mut Context<'_>, value_index: usize, at_ms: i64) {
     ]);
 }
 
-/// Logs the request without `GET`, which affects the reply only.
+/// Logs the request without the option `GET`, because `GET` affects only the reply.
 fn log_without_get(context: &mut Context<'_>) {
     let args = context.args;
     let parts: Vec<_> =

@@ -4,10 +4,11 @@ use super::Keyspace;
 use crate::db::Db;
 
 impl Keyspace {
-    /// Walks over everything, and panics with a sentence if an invariant between the structures
-    /// does not hold: counts, memory, order, what is in which place, what a capture has taken.
+    /// Walks over all data, and panics with a message if an invariant does not hold. The invariants
+    /// are about counts, memory totals, order, the place of each entry, and the progress of a
+    /// capture.
     ///
-    /// For tests, between two commands. In a build without debug assertions it does nothing.
+    /// Tests call this between two commands. Without debug assertions, the function does nothing.
     pub fn check(&self) {
         if !cfg!(debug_assertions) {
             return;
@@ -17,12 +18,12 @@ impl Keyspace {
             self.check_hashes(db);
         }
         let used: usize = self.dbs.iter().map(Db::used_bytes).sum();
-        assert_eq!(self.used_bytes(), used, "the memory of all databases is their sum");
+        assert_eq!(self.used_bytes(), used, "the memory total is the sum over all databases");
         self.check_capture(&self.dbs);
         self.pool.check();
     }
 
-    /// Every entry has the hash of its key.
+    /// Checks that every entry has the hash of its key.
     fn check_hashes(&self, db: &Db) {
         let table = db.table();
         for slot in (0..table.bucket_count()).flat_map(|bucket| table.slots(bucket)) {

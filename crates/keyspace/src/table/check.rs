@@ -1,12 +1,11 @@
-//! What a table promises, looked at entry by entry.
+//! Checks the invariants of a table, entry by entry.
 
 use super::{Bucket, BucketSlot, SEGMENT_LEN, Table, allocated};
-use crate::hash::HashRef;
 use crate::value::ValueRef;
 
 impl Table {
-    /// Walks over all entries, and over the fields of large hashes. Panics with a sentence where
-    /// something is not as it is promised.
+    /// Walks over all entries, and over the fields of large hashes. Panics with a message if an
+    /// invariant does not hold.
     pub(crate) fn check(&self) {
         let segments = || self.groups.iter().flatten();
         assert_eq!(
@@ -26,8 +25,8 @@ impl Table {
         }
         assert_eq!(len, self.len, "the buckets hold as many entries as the table counts");
         assert_eq!(expiring, self.expiring, "as many entries expire as the table counts");
-        assert_eq!(entry_bytes, self.entry_bytes, "the account of memory is that of the entries");
-        assert_eq!(slot_bytes, self.slot_bytes, "the account of memory is that of the slots");
+        assert_eq!(entry_bytes, self.entry_bytes, "the entries take the memory that is counted");
+        assert_eq!(slot_bytes, self.slot_bytes, "the slots take the memory that is counted");
         let marked = self.marks.check(self.bucket_count);
         assert_eq!(marked, self.marks.count(), "as many buckets are marked as are counted");
     }
@@ -38,8 +37,8 @@ impl Table {
             assert_eq!(right, index, "an entry is in the bucket that its hash names");
             let is_twin = |other: &BucketSlot| other.hash == slot.hash && other.key() == slot.key();
             assert!(!bucket[..place].iter().any(is_twin), "a key is in its bucket once");
-            if let ValueRef::Hash(hash) = slot.value() {
-                check_hash(hash);
+            if let ValueRef::Collection(collection) = slot.value() {
+                collection.check();
             }
         }
         let expires = bucket.iter().any(BucketSlot::expires);
@@ -48,14 +47,5 @@ impl Table {
             expires,
             "bucket {index} is marked if and only if an entry in it expires"
         );
-    }
-}
-
-fn check_hash(hash: HashRef<'_>) {
-    match hash {
-        HashRef::Tree(tree) => tree.check(),
-        HashRef::Inline(_) | HashRef::Packed(_) => {
-            assert_eq!(hash.iter().count(), hash.len(), "a listpack counts its fields");
-        }
     }
 }

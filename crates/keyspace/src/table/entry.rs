@@ -1,11 +1,11 @@
 //! One key with its value, as compact as possible.
 //!
-//! A short key with a short value is one allocation without any waste: the expiry, the key and the
-//! value, one behind the other.
+//! A short key with a short value is one allocation without any waste. It holds the expiry, the key
+//! and the value, one after the other.
 //!
-//! A longer entry is a box with the key, and the value in its own memory, so that a value of 4096
-//! bytes is an allocation of 4096 bytes. Flags, access time and part of the hash stand beside the
-//! pointer, in the bucket.
+//! A longer entry is a box with the key, and a separate allocation for the value, so that a value
+//! of 4096 bytes is an allocation of 4096 bytes. Flags, access time and part of the hash are in the
+//! bucket, next to the pointer.
 
 use std::mem::replace;
 use std::sync::Arc;
@@ -13,18 +13,19 @@ use std::sync::Arc;
 use slimio_resp::Arg;
 
 use super::large::Large;
-use super::meta::{Epoch, Kind, Meta, Written};
+use super::meta::{Epoch, Meta, Written};
 use super::small::{self, EXPIRY_SIZE, SMALL_SIZE_MAX};
 use crate::access::Access;
-use crate::hash::HashForm;
+use crate::collection::EditForm;
+use crate::kinds::Packing;
 use crate::memory::allocated;
 use crate::value::{Value, ValueRef};
 
 /// A place in a bucket.
 #[derive(Debug)]
 pub(crate) struct BucketSlot {
-    /// The low bits of the key's hash: they say in which bucket it belongs, and tell most other
-    /// keys of the bucket apart.
+    /// The low bits of the key's hash. They select the bucket, and tell most keys of a bucket
+    /// apart.
     pub(crate) hash: u32,
     meta: Meta,
     entry: Entry,
@@ -36,7 +37,7 @@ enum Entry {
     Large(Box<Large>),
 }
 
-// The cost of each key besides its bytes: changing it breaks a promise.
+// The fixed memory cost of each key. Do not raise it, because users rely on it.
 const _: () = assert!(size_of::<Entry>() == 16 && size_of::<BucketSlot>() == 24);
 
 impl BucketSlot {
@@ -46,41 +47,46 @@ impl BucketSlot {
             Some(bytes) => Entry::Small(bytes),
             None => large(key, Value::from_arg(value), expires_at_ms),
         };
-        Self::of(hash, entry, Kind::String, expires_at_ms)
+        Self::of(hash, entry, None, expires_at_ms)
     }
 
-    /// A new entry of a value that exists already.
+    /// A new entry for a value that exists already.
     pub(crate) fn with_value(
         hash: u32,
         key: &[u8],
         value: Value,
         expires_at_ms: Option<i64>,
     ) -> Self {
-        let (kind, bytes) = match value.as_ref() {
-            ValueRef::String(string) => (Kind::String, Some(string.as_arg())),
-            ValueRef::Hash(packed) => (Kind::Hash, packed.listpack().map(Arg::Bytes)),
+        let (packing, bytes) = match value.as_ref() {
+            ValueRef::String(string) => (None, Some(string.as_arg())),
+            ValueRef::Collection(collection) => match collection.packed() {
+                Some((packing, bytes)) => (Some(packing), Some(Arg::Bytes(bytes))),
+                None => (None, None),
+            },
         };
         let entry = match bytes.and_then(|bytes| small::make(key, bytes, expires_at_ms)) {
             Some(bytes) => Entry::Small(bytes),
             None => large(key, value, expires_at_ms),
         };
-        Self::of(hash, entry, kind, expires_at_ms)
+        Self::of(hash, entry, packing, expires_at_ms)
     }
 
-    /// A new entry of a hash without fields.
-    pub(crate) fn of_empty_hash(hash: u32, key: &[u8]) -> Self {
-        let bytes = crate::hash::empty();
+    /// A new entry of a collection without elements.
+    pub(crate) fn of_empty(hash: u32, key: &[u8], packing: Packing) -> Self {
+        let bytes = packing.empty();
         match small::make(key, Arg::Bytes(bytes), None) {
-            Some(bytes) => Self::of(hash, Entry::Small(bytes), Kind::Hash, None),
-            None => Self::with_value(hash, key, Value::PackedHash(Arc::new(bytes.to_vec())), None),
+            Some(entry) => Self::of(hash, Entry::Small(entry), Some(packing), None),
+            None => {
+                Self::with_value(hash, key, Value::Packed(packing, Arc::new(bytes.to_vec())), None)
+            }
         }
     }
 
-    fn of(hash: u32, entry: Entry, kind: Kind, expires_at_ms: Option<i64>) -> Self {
-        Self { hash, meta: Meta::new(kind, expires_at_ms.is_some()), entry }
+    fn of(hash: u32, entry: Entry, packing: Option<Packing>, expires_at_ms: Option<i64>) -> Self {
+        Self { hash, meta: Meta::new(packing, expires_at_ms.is_some()), entry }
     }
 
-    /// Whether the key will expire.
+    /// Whether the key has an expiry.
     pub(crate) fn expires(&self) -> bool {
         self.meta.expires()
     }
@@ -98,12 +104,12 @@ impl BucketSlot {
         self.meta.set_written(written);
     }
 
-    /// The attributes of the entry, known without looking at it.
+    /// The attributes of the entry. They are in the slot, so the entry's own memory is not read.
     pub(crate) fn meta(&self) -> Meta {
         self.meta
     }
 
-    /// All of an entry, by its form.
+    /// The contents of the entry, in its small or its large form.
     pub(crate) fn form(&self) -> Form<'_> {
         match &self.entry {
             Entry::Small(bytes) => Form::Small(bytes),
@@ -128,12 +134,12 @@ impl BucketSlot {
 
     pub(crate) fn value(&self) -> ValueRef<'_> {
         match &self.entry {
-            Entry::Small(bytes) => self.meta.kind().view(small::split(bytes, self.expires()).1),
+            Entry::Small(bytes) => self.meta.view(small::split(bytes, self.expires()).1),
             Entry::Large(large) => large.value.as_ref(),
         }
     }
 
-    /// Bytes that the entry takes in memory beside its slot.
+    /// Bytes that the entry takes in memory besides its slot.
     pub(crate) fn memory(&self) -> usize {
         match &self.entry {
             Entry::Small(bytes) => allocated(bytes.len()),
@@ -141,7 +147,7 @@ impl BucketSlot {
         }
     }
 
-    /// Milliseconds since 1970.
+    /// The expiry, in milliseconds since 1970.
     pub(crate) fn expires_at_ms(&self) -> Option<i64> {
         match &self.entry {
             Entry::Small(bytes) => small::expiry(bytes, self.meta),
@@ -166,8 +172,8 @@ impl BucketSlot {
         self.meta.set_expires(expires_at_ms.is_some());
     }
 
-    /// Replaces the value by a string, in place if the old one has the same size and is not shared.
-    /// Returns an old value that is better freed by another thread.
+    /// Replaces the value with a string. If the old value has the same size and is not shared, it
+    /// is overwritten in place. Returns the old value if another thread should free it.
     pub(crate) fn set(&mut self, value: Arg<'_>, expires_at_ms: Option<i64>) -> Option<Value> {
         self.meta.set_written(Written::Whole);
         let stays_large = self.stays_large(value, expires_at_ms);
@@ -178,7 +184,7 @@ impl BucketSlot {
                 let fits = expires == expired && bytes.len() - start == new.len();
                 if fits {
                     bytes[start..].copy_from_slice(new);
-                    self.meta.set_kind(Kind::String);
+                    self.meta.set_packing(None);
                 }
                 fits
             }
@@ -192,14 +198,14 @@ impl BucketSlot {
         self.exchange(value, expires_at_ms).and_then(|large| worth_deferring(large.value))
     }
 
-    /// Replaces the value without writing to the memory of the old one. Returns the old entry if it
-    /// was large.
+    /// Replaces the value without writing to the memory of the old value. Returns the old entry if
+    /// it was large.
     pub(crate) fn exchange(&mut self, value: Arg<'_>, expires_at_ms: Option<i64>) -> Option<Large> {
         let stays_large = self.stays_large(value, expires_at_ms);
         if let Entry::Large(large) = &mut self.entry
             && stays_large
         {
-            // The box and the key stay.
+            // The box and the key are kept; only the value is replaced.
             let old = replace(&mut large.value, Value::from_arg(value));
             let was = Large { key: large.key.clone(), value: old, ..**large };
             self.set_expiry(expires_at_ms);
@@ -208,7 +214,7 @@ impl BucketSlot {
         let new = BucketSlot::new(self.hash, self.key(), value, expires_at_ms);
         let old = replace(&mut self.entry, new.entry);
         self.meta.set_expires(new.meta.expires());
-        self.meta.set_kind(new.meta.kind());
+        self.meta.set_packing(new.meta.packing());
         self.meta.set_written(Written::Whole);
         match old {
             Entry::Small(_) => None,
@@ -221,7 +227,8 @@ impl BucketSlot {
             && small::size(self.key(), value, expires_at_ms) > SMALL_SIZE_MAX
     }
 
-    /// Changes a part of the value: in place in a large entry, by way of a copy in a small one.
+    /// Changes a part of the value. The value of a large entry is changed in place. The value of a
+    /// small entry is copied first.
     pub(crate) fn update(&mut self, change: impl FnOnce(&mut Value)) {
         self.meta.set_written(Written::InParts);
         let expires_at_ms = self.expires_at_ms();
@@ -231,57 +238,60 @@ impl BucketSlot {
                 let mut value = self.value().to_value();
                 change(&mut value);
                 let new = BucketSlot::with_value(self.hash, self.key(), value, expires_at_ms);
-                self.meta.set_kind(new.meta.kind());
+                self.meta.set_packing(new.meta.packing());
                 self.entry = new.entry;
             }
         }
     }
 
-    /// Changes a hash in place, or to another form.
+    /// Changes a collection in place, or converts it to another form.
     ///
-    /// Panics if the value is no hash.
-    pub(crate) fn update_hash<R>(&mut self, change: impl FnOnce(&mut HashForm<'_>) -> R) -> R {
-        assert!(matches!(self.value(), ValueRef::Hash(_)), "a value that is no hash");
+    /// Panics if the value is a string.
+    pub(crate) fn update_collection<R>(
+        &mut self,
+        change: impl FnOnce(&mut EditForm<'_>) -> R,
+    ) -> R {
         let (expires, expires_at_ms) = (self.expires(), self.expires_at_ms());
         match &mut self.entry {
             Entry::Small(entry) => {
+                let packing = self.meta.packing().expect("the value is a collection");
                 let base = small::value_start(entry, expires);
                 let bytes = std::mem::take(entry).into_vec();
-                let mut form = HashForm::Packed { bytes, base };
+                let mut form = EditForm::Packed { packing, bytes, base };
                 let result = change(&mut form);
-                match form {
-                    HashForm::Packed { bytes, .. } if bytes.len() <= SMALL_SIZE_MAX => {
+                let (bytes, value) = match form {
+                    EditForm::Packed { packing, bytes, .. } if bytes.len() <= SMALL_SIZE_MAX => {
                         *entry = bytes.into_boxed_slice();
+                        self.meta.set_packing(Some(packing));
+                        return result;
                     }
-                    HashForm::Packed { bytes, base } => {
-                        let value = Value::PackedHash(Arc::new(bytes[base..].to_vec()));
-                        self.entry = large(small::split(&bytes, expires).0, value, expires_at_ms);
+                    EditForm::Packed { packing, bytes, base } => {
+                        let value = Value::Packed(packing, Arc::new(bytes[base..].to_vec()));
+                        (bytes, value)
                     }
-                    HashForm::Grown { bytes, tree } => {
-                        self.entry = large(
-                            small::split(&bytes, expires).0,
-                            Value::Hash(tree),
-                            expires_at_ms,
-                        );
-                    }
-                    HashForm::Tree(_) => unreachable!("a small entry holds no tree"),
-                }
+                    EditForm::Grown { bytes, tree } => (bytes, Value::Tree(tree)),
+                    EditForm::Tree(_) => unreachable!("a small entry holds no tree"),
+                };
+                self.entry = large(small::split(&bytes, expires).0, value, expires_at_ms);
                 result
             }
             Entry::Large(large) => match &mut large.value {
-                Value::PackedHash(piece) => {
+                Value::Packed(packing, piece) => {
                     let bytes = std::mem::take(Arc::make_mut(piece));
-                    let mut form = HashForm::Packed { bytes, base: 0 };
+                    let mut form = EditForm::Packed { packing: *packing, bytes, base: 0 };
                     let result = change(&mut form);
                     match form {
-                        HashForm::Packed { bytes, .. } => *Arc::make_mut(piece) = bytes,
-                        HashForm::Grown { tree, .. } => large.value = Value::Hash(tree),
-                        HashForm::Tree(_) => unreachable!("a listpack is no tree"),
+                        EditForm::Packed { packing: now, bytes, .. } => {
+                            *packing = now;
+                            *Arc::make_mut(piece) = bytes;
+                        }
+                        EditForm::Grown { tree, .. } => large.value = Value::Tree(tree),
+                        EditForm::Tree(_) => unreachable!("packed bytes are no tree"),
                     }
                     result
                 }
-                Value::Hash(tree) => change(&mut HashForm::Tree(tree)),
-                Value::Piece(_) | Value::Blob(_) => unreachable!("it was looked at"),
+                Value::Tree(tree) => change(&mut EditForm::Tree(tree)),
+                Value::Piece(_) | Value::Blob(_) => panic!("the value is a collection"),
             },
         }
     }
@@ -314,7 +324,7 @@ impl<'a> Form<'a> {
         match self {
             Form::Small(bytes) => {
                 let (key, value) = small::split(bytes, meta.expires());
-                (key, meta.kind().view(value), small::expiry(bytes, meta))
+                (key, meta.view(value), small::expiry(bytes, meta))
             }
             Form::Large(large) => {
                 (large.key.as_bytes(), large.value.as_ref(), large.expires_at_ms(meta))
@@ -323,7 +333,7 @@ impl<'a> Form<'a> {
     }
 }
 
-/// The value, if freeing it takes noticeable time.
+/// The value if freeing it takes noticeable time; otherwise frees the value and returns `None`.
 pub(crate) fn worth_deferring(value: Value) -> Option<Value> {
     value.as_ref().is_large().then_some(value)
 }
@@ -332,8 +342,8 @@ fn large(key: &[u8], value: Value, expires_at_ms: Option<i64>) -> Entry {
     Entry::Large(Box::new(Large::new(key, value, expires_at_ms)))
 }
 
-/// Overwrites a string in place if the new one fits its memory exactly and it is not shared. Says
-/// whether it did.
+/// Overwrites a string in place, if it is not shared and its memory has exactly the size of the new
+/// string. Returns whether the string was overwritten.
 fn overwrite(value: &mut Value, new: Arg<'_>) -> bool {
     let (Value::Piece(piece), Arg::Bytes(new)) = (value, new) else { return false };
     match Arc::get_mut(piece) {
@@ -352,7 +362,7 @@ mod tests {
 
     use super::*;
 
-    /// Sizes around every limit of a form.
+    /// Sizes near every limit at which the form of an entry changes.
     const SIZES: [usize; 11] = [
         0,
         1,

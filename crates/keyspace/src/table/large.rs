@@ -1,4 +1,4 @@
-//! Entries that are a box with the key, and a value in memory of its own.
+//! Entries that are a box with the key, and a separate allocation for the value.
 
 use std::sync::Arc;
 
@@ -6,16 +6,16 @@ use super::meta::Meta;
 use crate::memory::allocated;
 use crate::value::Value;
 
-/// A large entry. A clone shares its large parts.
+/// A large entry. A clone shares the large parts with the original.
 #[derive(Clone, Debug)]
 pub(crate) struct Large {
     pub(super) key: Key,
-    /// Means nothing unless the slot says that the key expires.
+    /// Valid only if the slot says that the key has an expiry.
     pub(super) expires_at_ms: i64,
     pub(super) value: Value,
 }
 
-// The cost of each large entry besides its bytes: changing it breaks a promise.
+// The fixed memory cost of each large entry. Do not raise it, because users rely on it.
 const _: () = assert!(size_of::<Large>() == 48);
 
 impl Large {
@@ -35,7 +35,7 @@ impl Large {
         meta.expires().then_some(self.expires_at_ms)
     }
 
-    /// Bytes that it takes in memory.
+    /// Bytes that the entry takes in memory.
     pub(super) fn memory(&self) -> usize {
         allocated(size_of::<Large>()) + self.key.memory() + self.value.memory()
     }
@@ -67,11 +67,11 @@ impl Key {
         }
     }
 
-    /// Bytes that it takes in memory beside the box.
+    /// Bytes that the key takes in memory besides the box.
     pub(super) fn memory(&self) -> usize {
         match self {
             Key::Inline { .. } => 0,
-            // Two counters stand before the bytes.
+            // Two reference counters precede the bytes.
             Key::Heap(bytes) => allocated(2 * size_of::<usize>() + bytes.len()),
         }
     }

@@ -1,8 +1,8 @@
-//! Which buckets hold keys that expire: a bit for each bucket, and counts by segment and group, so
-//! that a few buckets among many are found in a bounded time.
+//! Notes which buckets hold keys that expire. There is a bit for each bucket, and there are counts
+//! by segment and group, so that a few buckets among many are found in a bounded time.
 //!
-//! It costs a bit per bucket. Redis has a separate table for the keys that expire, which costs tens
-//! of bytes per key.
+//! The marks cost one bit per bucket. Redis has a separate table for the keys that expire, which
+//! costs tens of bytes per key.
 
 use super::SEGMENT_LEN;
 
@@ -24,8 +24,8 @@ pub(super) struct Marks {
 struct Group {
     /// Sum of `counts`.
     count: usize,
-    /// Marked buckets of each segment. They stand apart from the bits so that looking through all
-    /// of them reads 2 KiB.
+    /// Counts of marked buckets by segment. The counts are kept apart from the bits, so that a
+    /// search through all counts of a group reads only 2 KiB.
     counts: Vec<u16>,
     bits: Vec<Bits>,
 }
@@ -70,7 +70,8 @@ impl Marks {
         }
     }
 
-    /// The marked bucket with `rank` marked ones before it; `None` if there are not that many.
+    /// The marked bucket with `rank` marked buckets before it; `None` if at most `rank` buckets are
+    /// marked.
     pub(super) fn nth(&self, mut rank: usize) -> Option<usize> {
         let (group, found) = self.groups.iter().enumerate().find(|(_, group)| {
             let is_here = rank < group.count;
@@ -124,8 +125,8 @@ impl Marks {
 }
 
 impl Marks {
-    /// Counts the marks anew and returns how many there are. Panics where a count differs, or where
-    /// a bucket is marked that does not exist.
+    /// Counts the marks again, and returns how many there are. Panics if a stored count differs, or
+    /// if a bucket is marked that does not exist.
     pub(super) fn check(&self, bucket_count: usize) -> usize {
         let mut all = 0;
         for group in &self.groups {
@@ -139,18 +140,19 @@ impl Marks {
             assert_eq!(of_group, group.count, "a group counts its marks");
             all += of_group;
         }
-        assert_eq!(self.next(bucket_count), None, "a bucket that is not there has no mark");
+        assert_eq!(self.next(bucket_count), None, "no bucket past the last is marked");
         all
     }
 }
 
-/// Group, segment, word within the segment, and bit within the word.
+/// The place of a bucket's bit: the group, the segment, the word within the segment, and the bit as
+/// a mask of that word.
 fn place(bucket: usize) -> (usize, usize, usize, u64) {
     let (group, segment, within) = super::place(bucket);
     (group, segment, within / WORD_BITS, 1 << (within % WORD_BITS))
 }
 
-/// The bucket of the lowest bit of a word.
+/// The number of the bucket whose bit is the lowest of a word.
 fn bucket(group: usize, segment: usize, word: usize) -> usize {
     (group * SEGMENT_LEN + segment) * SEGMENT_LEN + word * WORD_BITS
 }
@@ -168,7 +170,8 @@ mod tests {
         let mut state = 7u64;
         for round in 0..4_000 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            // Three groups, with many equal numbers among the small ones.
+            // Bucket numbers from three groups alternate with small bucket numbers, many of which
+            // are equal.
             let bound = if round % 2 == 0 { 300 } else { 3 * SEGMENT_LEN * SEGMENT_LEN };
             let bucket = (state >> 20) as usize % bound;
             let is_marked = state >> 62 != 0;

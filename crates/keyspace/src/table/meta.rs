@@ -1,20 +1,21 @@
-//! The attributes of an entry in its slot.
+//! The attributes of an entry, which its bucket holds.
 
 use crate::access::Access;
-use crate::hash::HashRef;
+use crate::collection::{CollectionRef, Form};
+use crate::kinds::Packing;
 use crate::value::{StringRef, ValueRef};
 
-/// The attributes of an entry, known without looking at it.
+/// The attributes of an entry. They can be read without reading the entry's own memory.
 ///
 /// ```text
 /// 31     30 29      26    25      24       23                         0
-/// | written | kind     | epoch | expires |  access time or frequency   |
+/// | written | packing  | epoch | expires |  access time or frequency   |
 /// |         | of small |       |         |                             |
 /// ```
 ///
-/// `written` says how a string was written, for `OBJECT ENCODING`. `kind` says what the bytes of a
-/// small entry's value are. `epoch` says whether a running capture has taken the entry. The last
-/// access is for eviction.
+/// `written` says how a string was written, for `OBJECT ENCODING`. `packing` is the packing of a
+/// small entry's collection. `epoch` says whether a running capture has taken the entry. The access
+/// time or frequency is for eviction.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Meta(u32);
 
@@ -23,8 +24,8 @@ impl Meta {
     const EXPIRES: u32 = 1 << 24;
     const EPOCH: u32 = 1 << 25;
 
-    const KIND_SHIFT: u32 = 26;
-    const KIND_MASK: u32 = 0xf << Self::KIND_SHIFT;
+    const PACKING_SHIFT: u32 = 26;
+    const PACKING_MASK: u32 = 0xf << Self::PACKING_SHIFT;
 
     const WRITTEN_SHIFT: u32 = 30;
 
@@ -42,9 +43,9 @@ impl Meta {
         Access::from_bits(self.0)
     }
 
-    pub(super) fn new(kind: Kind, expires: bool) -> Self {
+    pub(super) fn new(packing: Option<Packing>, expires: bool) -> Self {
         let mut meta = Self::default();
-        meta.set_kind(kind);
+        meta.set_packing(packing);
         meta.set_expires(expires);
         meta
     }
@@ -83,20 +84,28 @@ impl Meta {
         self.0 = rest | (written as u32) << Self::WRITTEN_SHIFT;
     }
 
-    pub(super) fn kind(self) -> Kind {
-        match (self.0 & Self::KIND_MASK) >> Self::KIND_SHIFT {
-            0 => Kind::String,
-            _ => Kind::Hash,
-        }
+    /// The packing of a small entry's value; `None` for a string.
+    pub(super) fn packing(self) -> Option<Packing> {
+        Packing::of_number((self.0 & Self::PACKING_MASK) >> Self::PACKING_SHIFT)
     }
 
-    pub(super) fn set_kind(&mut self, kind: Kind) {
-        self.0 = self.0 & !Self::KIND_MASK | (kind as u32) << Self::KIND_SHIFT;
+    pub(super) fn set_packing(&mut self, packing: Option<Packing>) {
+        let number = packing.map_or(0, Packing::number);
+        self.0 = self.0 & !Self::PACKING_MASK | number << Self::PACKING_SHIFT;
+    }
+
+    /// The value of a small entry, read from its bytes.
+    pub(super) fn view(self, value: &[u8]) -> ValueRef<'_> {
+        match self.packing() {
+            None => ValueRef::String(StringRef::Inline(value)),
+            Some(packing) => ValueRef::Collection(CollectionRef(Form::Inline(packing, value))),
+        }
     }
 }
 
-/// How a string was written. Redis encodes the same bytes in different ways depending on it, and
-/// reports the encoding. It is meaningless for other values. A restart forgets it, as in Redis.
+/// How a string was written. Redis encodes the same bytes differently depending on how they were
+/// written, and `OBJECT ENCODING` shows the encoding. For types other than strings, this value has
+/// no meaning. It is lost in a restart, as in Redis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Written {
     /// It was set as a whole.
@@ -106,30 +115,13 @@ pub(crate) enum Written {
     InParts = 1,
     /// It was computed, and is kept as text even if it is an integer.
     AsText = 2,
-    /// It is a copy of a string that was set as a whole, so no integer that keys share.
+    /// It is a copy of a string that was set as a whole. If the copy is an integer, Redis does not
+    /// use one of its shared integer objects for the copy.
     Copied = 3,
 }
 
-/// The type of the bytes of a small entry's value. Meaningless for a large entry, whose value has
-/// its own type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    String = 0,
-    /// A listpack of fields and values.
-    Hash = 1,
-}
-
-impl Kind {
-    pub(super) fn view(self, value: &[u8]) -> ValueRef<'_> {
-        match self {
-            Kind::String => ValueRef::String(StringRef::Inline(value)),
-            Kind::Hash => ValueRef::Hash(HashRef::Inline(value)),
-        }
-    }
-}
-
-/// One of two alternating values. An entry's epoch says whether the running capture has still to
-/// take it. Between captures all entries have the same epoch.
+/// One of two alternating values. An entry's epoch says whether the running capture still has to
+/// take the entry. Between captures all entries have the same epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Epoch(bool);
 

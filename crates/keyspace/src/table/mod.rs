@@ -4,14 +4,16 @@
 //! groups ─► group: up to 1024 segments ─► segment: up to 1024 buckets ─► bucket: slots
 //! ```
 //!
-//! Linear hashing: with 2^L + S buckets, the low L bits of a hash name a bucket, and L + 1 bits one
-//! of those that have been split (the first S, and the S they were split into). An insertion that
-//! makes the buckets too full on average splits the next one in turn; a deletion that empties them
-//! undoes the last split. Nothing else moves: no step depends on how many keys there are. A bucket
-//! is a list of any length, so equal hashes overflow it and split nothing.
+//! This is linear hashing. With 2^L + S buckets, the low L bits of a hash select its bucket. The
+//! first S buckets have been split. If the selected bucket is one of these, the low L + 1 bits
+//! select either this bucket or the new bucket with its other half. If an insertion makes the
+//! buckets too full on average, it splits the next bucket in turn. If a deletion makes them too
+//! empty, it undoes the last split. No other entry moves, so no step takes longer if there are more
+//! keys. A bucket is a list of any length, so equal hashes make the list longer, but cause no
+//! further splits.
 //!
-//! Hash order is that of the hash's reversed bits. In it, a bucket that is split is followed by its
-//! other half, so a position means the same before and after the split.
+//! Hash order is the order of the hashes with their bits reversed. In this order, a bucket that is
+//! split is followed by its other half, so a position means the same before and after the split.
 
 mod check;
 mod entry;
@@ -38,20 +40,22 @@ use marks::Marks;
 /// Buckets in a segment, and segments in a group.
 const SEGMENT_LEN: usize = 1024;
 
-/// Keys per bucket, on average over all buckets, above which one is split.
+/// If the buckets hold more than this many keys on average, a bucket is split.
 const LOAD_MAX: usize = 9;
 
-/// Keys per bucket below which two are merged.
+/// If the buckets hold fewer than this many keys on average, two buckets are merged.
 const LOAD_MIN: usize = 3;
 
-/// By how many places a bucket grows: unused places waste memory.
+/// Count of places by which a full bucket grows. It is small, because unused places waste memory.
 const BUCKET_GROWTH: usize = 2;
 
-/// Places of a bucket that a random draw reaches: more than a bucket ever has.
+/// Count of the places of a bucket that a random draw can select. In practice, no bucket has that
+/// many entries.
 const DRAW_PLACES: usize = 64;
 
-/// The same for entries that expire. A bucket may hold few of them, so every further place makes
-/// more draws futile. An entry beyond these places is not drawn until there are fewer.
+/// Count of places that a random draw can select if it draws among a bucket's entries with an
+/// expiry. A bucket may hold few such entries, so with more places, more draws would find no entry.
+/// An entry beyond these places is not drawn until the bucket holds fewer entries with an expiry.
 const DRAW_EXPIRING_PLACES: usize = 32;
 
 pub(crate) type Bucket = Vec<BucketSlot>;
@@ -59,7 +63,7 @@ pub(crate) type Bucket = Vec<BucketSlot>;
 /// The buckets of a table that was taken apart.
 pub(crate) type Buckets = Flatten<Flatten<std::vec::IntoIter<Vec<Vec<Bucket>>>>>;
 
-/// A position in hash order; `END` is behind all of them.
+/// A position in hash order; `END` comes after all hashes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Position(pub(crate) u64);
 
@@ -72,7 +76,7 @@ impl Position {
     }
 }
 
-/// Where an entry is, until the next change of the table.
+/// The place of an entry. It is valid until the next change of the table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spot {
     bucket: usize,
@@ -84,9 +88,9 @@ pub(crate) struct Table {
     groups: Vec<Vec<Vec<Bucket>>>,
     bucket_count: usize,
     len: usize,
-    /// Count of entries that expire.
+    /// Count of entries with an expiry.
     expiring: usize,
-    /// The buckets they are in.
+    /// The buckets that hold entries with an expiry.
     marks: Marks,
     /// Bytes of memory of the entries, without the slots.
     entry_bytes: usize,
@@ -115,7 +119,7 @@ impl Table {
         self.len
     }
 
-    /// Count of entries that expire.
+    /// Count of entries with an expiry.
     pub(crate) fn expiring(&self) -> usize {
         self.expiring
     }
@@ -146,7 +150,7 @@ impl Table {
         Some(Spot { bucket, slot })
     }
 
-    /// An entry by the low bits of its hash alone.
+    /// An entry whose hash has these low bits, whatever the entry's key is.
     pub(crate) fn find_hash(&self, hash: u32) -> Option<Spot> {
         let bucket = self.index(hash);
         let slot = self.bucket(bucket).iter().position(|slot| slot.hash == hash)?;
@@ -161,7 +165,7 @@ impl Table {
         &self.bucket(spot.bucket)[spot.slot]
     }
 
-    /// Changes an entry, but not its key, and keeps account of it.
+    /// Changes an entry, but not its key, and updates the table's totals.
     pub(crate) fn change<R>(&mut self, spot: Spot, change: impl FnOnce(&mut BucketSlot) -> R) -> R {
         let slot = self.get_mut(spot);
         let (memory, expired) = (slot.memory(), slot.expires());
@@ -180,7 +184,7 @@ impl Table {
         &mut self.bucket_mut(spot.bucket)[spot.slot]
     }
 
-    /// Adds an entry whose key is not there yet. Splits at most one bucket.
+    /// Adds an entry whose key is not in the table yet. Splits at most one bucket.
     pub(crate) fn insert(&mut self, slot: BucketSlot) -> Spot {
         debug_assert!(self.find(slot.hash, slot.key()).is_none(), "the key is not there yet");
         if self.len >= self.bucket_count * LOAD_MAX {
@@ -201,14 +205,14 @@ impl Table {
         Spot { bucket, slot: len - 1 }
     }
 
-    /// Makes room for `len` entries, if there are none yet, so that adding them splits no bucket.
+    /// If the table is empty, makes room for `len` entries, so that adding them splits no bucket.
     pub(crate) fn reserve(&mut self, len: usize) {
         while self.len == 0 && self.bucket_count * LOAD_MAX < len {
             self.push_bucket(Bucket::new());
         }
     }
 
-    /// Adds an entry, or returns it if its key exists already.
+    /// Adds an entry. If its key exists already, returns the entry instead.
     pub(crate) fn try_insert(&mut self, slot: BucketSlot) -> Result<(), BucketSlot> {
         if self.find(slot.hash, slot.key()).is_some() {
             return Err(slot);
@@ -216,7 +220,8 @@ impl Table {
         let bucket = self.index(slot.hash);
         let slots = self.bucket_mut(bucket);
         if slots.capacity() == 0 {
-            // More are likely to follow, so an allocation for every two would be a waste.
+            // More entries are likely to follow, so an allocation for every two entries would cost
+            // too much time.
             slots.reserve_exact(LOAD_MAX - 1);
             let after = slots.capacity();
             self.resized(0, after);
@@ -225,10 +230,23 @@ impl Table {
         Ok(())
     }
 
-    /// Prefetches what adding these entries is going to look at: reading all of it together takes
-    /// less time than one after the other. Returns a number that depends on it.
+    /// Prefetches the buckets that these entries will be added to, because reading all of them
+    /// together takes less time than reading one after the other. The result depends on all of
+    /// these reads. So if the caller uses the result, the compiler keeps the reads.
     pub(crate) fn bring_in(&self, slots: &[BucketSlot]) -> usize {
         slots.iter().map(|slot| self.bucket(self.index(slot.hash)).len()).sum()
+    }
+
+    /// Prefetches the entries with these hashes, in three passes: first the buckets, then their
+    /// slots, then the entries. Within each pass, no read waits for another. The result makes the
+    /// compiler keep the reads, as in [`bring_in`](Self::bring_in).
+    pub(crate) fn bring_in_entries(&self, hashes: &[u64]) -> usize {
+        let buckets = || hashes.iter().map(|&hash| self.bucket(self.index(hash as u32)));
+        let lens: usize = buckets().map(Vec::len).sum();
+        let slots = buckets().flatten().fold(0, |all, slot| all ^ slot.hash);
+        let found = hashes.iter().filter_map(|&hash| self.find_hash(hash as u32));
+        let keys: usize = found.map(|spot| self.get(spot).key().len()).sum();
+        lens + slots as usize + keys
     }
 
     /// Removes an entry. Merges at most two buckets.
@@ -255,7 +273,8 @@ impl Table {
         slot
     }
 
-    /// The bucket at a position: its entries from there on, and where the next bucket begins.
+    /// The entries from `from` on that are in the bucket at `from`. The returned position is that
+    /// at which the next bucket begins.
     pub(crate) fn walk(
         &self,
         from: Position,
@@ -270,8 +289,9 @@ impl Table {
         (next, entries)
     }
 
-    /// Passes all entries of the bucket at a position that do not have this epoch to `take`, and
-    /// gives them this epoch. Returns where the next bucket begins, and the count of entries.
+    /// Visits the bucket at a position. Passes to `take` the entries that do not have this epoch
+    /// yet, and gives them this epoch. Returns where the next bucket begins, and the count of
+    /// entries in the visited bucket.
     pub(crate) fn take_bucket(
         &mut self,
         from: Position,
@@ -306,8 +326,8 @@ impl Table {
         (bucket, Position((from.0 & !(step - 1)) + step))
     }
 
-    /// The entry that a random number chooses, each equally likely. `None` if the number chooses an
-    /// empty place, as most are: call again.
+    /// The entry that a random number selects; all entries are equally likely. `None` if the number
+    /// selects an empty place, as most numbers do. The caller then tries another number.
     pub(crate) fn draw(&self, random: u64) -> Option<Spot> {
         let bucket = (random >> 32) as usize % self.bucket_count;
         let places = if self.bucket_count == 1 { self.len.max(1) } else { DRAW_PLACES };
@@ -315,7 +335,7 @@ impl Table {
         (slot < self.bucket(bucket).len()).then_some(Spot { bucket, slot })
     }
 
-    /// As [`draw`](Self::draw), among the entries that expire.
+    /// Like [`draw`](Self::draw), but among the entries with an expiry.
     pub(crate) fn draw_expiring(&self, random: u64) -> Option<Spot> {
         let bucket = self.marks.nth((random >> 32) as usize % self.marks.count().max(1))?;
         let place = (random as u32) as usize % DRAW_EXPIRING_PLACES;
@@ -324,21 +344,21 @@ impl Table {
         Some(Spot { bucket, slot })
     }
 
-    /// The entries of the bucket that a random number chooses, each bucket equally likely; `None`
-    /// if the table is empty.
+    /// The entries of the bucket that a random number selects; all buckets are equally likely.
+    /// `None` if the table is empty.
     pub(crate) fn draw_bucket(&self, random: u64) -> Option<&[BucketSlot]> {
         let bucket = (random >> 32) as usize % self.bucket_count;
         (self.len > 0).then(|| self.slots(bucket))
     }
 
-    /// As [`draw_bucket`](Self::draw_bucket), among the buckets that hold entries which expire;
-    /// `None` if there are none.
+    /// Like [`draw_bucket`](Self::draw_bucket), but among the buckets that hold entries with an
+    /// expiry. `None` if there is no such bucket.
     pub(crate) fn draw_expiring_bucket(&self, random: u64) -> Option<&[BucketSlot]> {
         let bucket = self.marks.nth((random >> 32) as usize % self.marks.count().max(1))?;
         Some(self.slots(bucket))
     }
 
-    /// The first bucket from number `from` on that holds entries which expire.
+    /// The first bucket from number `from` on that holds entries with an expiry.
     pub(crate) fn next_expiring_bucket(&self, from: usize) -> Option<usize> {
         self.marks.next(from)
     }
@@ -359,7 +379,7 @@ impl Table {
         &mut self.groups[group][segment][bucket]
     }
 
-    /// Splits the bucket whose turn it is into itself and a new one behind all others.
+    /// Splits the next bucket in turn: about half of its entries move to a new last bucket.
     fn split(&mut self) {
         if self.bucket_count > u32::MAX as usize {
             return;
@@ -413,13 +433,13 @@ impl Table {
         }
     }
 
-    /// Updates the memory of the slots after a bucket's capacity has changed.
+    /// Updates the memory total of the slots after a bucket's capacity has changed.
     fn resized(&mut self, before: usize, after: usize) {
         let bytes = |places: usize| allocated(places * size_of::<BucketSlot>());
         self.slot_bytes = self.slot_bytes - bytes(before) + bytes(after);
     }
 
-    /// Updates whether a bucket is marked as holding entries that expire.
+    /// Marks a bucket if it holds entries with an expiry, and unmarks it otherwise.
     fn mark(&mut self, bucket: usize) {
         if self.expiring > 0 || self.marks.count() > 0 {
             let is_marked = self.bucket(bucket).iter().any(BucketSlot::expires);
@@ -441,7 +461,7 @@ impl Table {
     }
 }
 
-/// Group, segment and bucket within the segment.
+/// The place of a bucket: the group, the segment, and the index within the segment.
 fn place(index: usize) -> (usize, usize, usize) {
     (index / (SEGMENT_LEN * SEGMENT_LEN), index / SEGMENT_LEN % SEGMENT_LEN, index % SEGMENT_LEN)
 }

@@ -1,31 +1,32 @@
 //! Entries that are one allocation without any waste.
 //!
 //! ```text
-//! | expires at, ms: i64, only if it does | key size: 1 or 2 bytes | key ... | value ... |
+//! | expires at, ms: i64, only if the key expires | key size: 1 or 2 bytes | key ... | value ... |
 //! ```
 
 use slimio_resp::Arg;
 
 use super::meta::Meta;
 
-/// Longest entry, in bytes of key, value and their head, that is one allocation.
+/// Size in bytes of the largest entry that is one allocation: of the key, the value, and the bytes
+/// before them.
 pub(crate) const SMALL_SIZE_MAX: usize = 1024;
 
-/// Size in bytes of a time in a small entry.
+/// Size in bytes of the expiry in a small entry.
 pub(super) const EXPIRY_SIZE: usize = 8;
 
-/// Size in bytes of the length of a key in a small entry.
+/// Size in bytes of the number before the key that says how long the key is.
 fn head_size(key: &[u8]) -> usize {
     if key.len() < 0x80 { 1 } else { 2 }
 }
 
-/// Size in bytes of an entry in small form, even if that is too large for it.
+/// Size in bytes that an entry would have in small form, even if it is too large for that form.
 pub(super) fn size(key: &[u8], value: Arg<'_>, expires_at_ms: Option<i64>) -> usize {
     let expiry_size = if expires_at_ms.is_some() { EXPIRY_SIZE } else { 0 };
     expiry_size + head_size(key) + key.len() + value.size()
 }
 
-/// Makes a small entry, if it is not too large for that.
+/// Makes a small entry; `None` if the entry is too large for that form.
 pub(super) fn make(key: &[u8], value: Arg<'_>, expires_at_ms: Option<i64>) -> Option<Box<[u8]>> {
     let size = size(key, value, expires_at_ms);
     if size > SMALL_SIZE_MAX {
@@ -45,7 +46,7 @@ pub(super) fn make(key: &[u8], value: Arg<'_>, expires_at_ms: Option<i64>) -> Op
     Some(bytes.into_boxed_slice())
 }
 
-/// Milliseconds since 1970 at which a small entry expires.
+/// The time at which a small entry expires, in milliseconds since 1970.
 pub(super) fn expiry(bytes: &[u8], meta: Meta) -> Option<i64> {
     let at = bytes.first_chunk().filter(|_| meta.expires())?;
     Some(i64::from_le_bytes(*at))

@@ -1,4 +1,4 @@
-//! Compares the table with a model of what it should hold.
+//! Compares the table with a model of what the table should hold.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -7,10 +7,10 @@ use slimio_resp::Arg;
 
 use super::*;
 
-/// Keys from here on are not touched while others come and go.
+/// Keys from this number on stay in the table while other keys are inserted and removed.
 const STAY: u32 = 1_000_000;
 
-/// A table with a model of what it should hold. The hash of a key is chosen, not computed.
+/// A table, and a model of what the table should hold. The hash of a key is chosen, not computed.
 #[derive(Default)]
 struct Model {
     table: Table,
@@ -48,7 +48,7 @@ impl Model {
         self.table.check();
     }
 
-    /// Changes when an entry expires, or its value.
+    /// Changes either the expiry of an entry or its value.
     fn change(&mut self, key: u32) {
         let Some(hash) = self.keys.get(&key) else { return };
         let spot = self.table.find(*hash, &key.to_le_bytes()).expect("it is there");
@@ -69,7 +69,7 @@ fn growing_and_shrinking_lose_nothing() {
     for round in 0..6 {
         for step in 0..20_000 {
             let (key, hash) = (model.random() % 30_000, model.random());
-            // Rounds of growth and rounds of decay.
+            // Rounds that mostly insert alternate with rounds that mostly remove.
             if model.random() % 10 < if round % 2 == 0 { 8 } else { 1 } {
                 model.insert(key, hash);
             } else {
@@ -91,13 +91,14 @@ fn growing_and_shrinking_lose_nothing() {
     assert_eq!(model.table.bucket_count(), 1, "an empty table is small again");
 }
 
-/// A key that expires in an unmarked bucket is never found.
+/// If a merged bucket with an expiring key were not marked, active expiry would never find that
+/// key.
 #[test]
 fn merged_buckets_say_whether_anything_in_them_expires() {
     let mut model = Model::default();
     for key in 0..20_000_u32 {
         let hash = model.random();
-        // Every fifth key would expire, but few of those are there.
+        // Every fifth key has an expiry, but only a few of these keys are inserted.
         if !key.is_multiple_of(5) || key.is_multiple_of(200) {
             model.insert(key, hash);
         }
@@ -130,7 +131,8 @@ fn one_operation_splits_or_merges_one_bucket() {
     }
 }
 
-/// A key that exists throughout is visited exactly once, whatever is split and merged meanwhile.
+/// A key that exists during the whole walk is visited exactly once, whichever buckets are split or
+/// merged meanwhile.
 #[test]
 fn a_walk_survives_splits_and_merges() {
     for (from, to) in [(2_000, 30_000), (30_000, 2_000), (10, 3_000), (5_000, 0)] {
@@ -189,7 +191,8 @@ fn equal_hashes_overflow_a_bucket_and_split_nothing_for_ever() {
 fn draws_are_even() {
     const DRAWS: usize = 200_000;
     let mut model = Model::default();
-    // A count for which half of the buckets are split and hold half as many.
+    // With this count of keys, half of the buckets are split. A split bucket holds half as many
+    // keys as another bucket, but each key must be drawn equally often.
     for key in 0..200 {
         let hash = model.random();
         model.insert(key, hash);

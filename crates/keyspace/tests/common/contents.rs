@@ -1,18 +1,21 @@
 //! Values in a form that can be compared.
 
-use slimio_keyspace::ValueRef;
+use std::borrow::Cow;
 
-/// Contents of a value, in an order that depends on nothing else: its type, then a string, or the
-/// fields of a hash, each with its value.
+use slimio_keyspace::{Element, ValueRef};
+
+/// Contents of a value. The first word is its type. Then comes either a string, or the elements of
+/// a collection in sorted order.
 pub(crate) fn words(value: ValueRef<'_>) -> Vec<Vec<u8>> {
-    let mut pairs = Vec::new();
+    let mut words = vec![value.value_type().name().as_bytes().to_vec()];
     match value {
-        ValueRef::String(string) => pairs.push((string.as_arg().to_bytes().into_owned(), vec![])),
-        ValueRef::Hash(hash) => pairs.extend(
-            hash.iter().map(|(f, v)| (f.to_bytes().into_owned(), v.to_bytes().into_owned())),
-        ),
+        ValueRef::String(string) => words.push(string.as_arg().to_bytes().into_owned()),
+        ValueRef::Collection(collection) => {
+            let strings: Vec<_> = collection.strings().map(Element::to_bytes).collect();
+            let mut elements: Vec<_> = strings.chunks(value.value_type().strings()).collect();
+            elements.sort();
+            words.extend(elements.concat().into_iter().map(Cow::into_owned));
+        }
     }
-    pairs.sort();
-    let name = value.value_type().name().as_bytes().to_vec();
-    std::iter::once(name).chain(pairs.into_iter().flat_map(|(f, v)| [f, v])).collect()
+    words
 }

@@ -12,7 +12,7 @@ pub(crate) fn contents(keyspace: &Keyspace) -> Vec<Entry> {
     sorted((0..16).map(DbIndex).flat_map(|db| keyspace.entries(db).map(move |entry| (db, entry))))
 }
 
-/// Entries from any source, in the same form.
+/// Entries from any source, in the same form as [`contents`].
 pub(crate) fn sorted<'a>(entries: impl Iterator<Item = (DbIndex, EntryView<'a>)>) -> Vec<Entry> {
     let entry = |(db, entry): (DbIndex, EntryView<'_>)| {
         (db.0, entry.key.to_vec(), words(entry.value), entry.expires_at_ms)

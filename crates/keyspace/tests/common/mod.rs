@@ -1,4 +1,4 @@
-//! Shared by the tests of commands: a driver for a keyspace.
+//! A driver for a keyspace, which the tests of commands share.
 
 use slimio_keyspace::{
     Config, Context, DbIndex, Effects, Gather, Keyspace, Mode, Outcome, Payload, command_table,
@@ -14,7 +14,7 @@ pub(crate) struct Driver {
     /// The log payload of the last command, or of the transaction so far.
     pub(crate) payload: Payload,
     pub(crate) in_transaction: bool,
-    /// Calls of [`check`](Self::check).
+    /// Count of calls of [`check`](Self::check).
     checks: usize,
 }
 
@@ -31,7 +31,7 @@ impl Driver {
         }
     }
 
-    /// For random steps: walks over the data set, after each eighth of them.
+    /// For tests of random steps: checks the invariants of the data set after every eighth step.
     pub(crate) fn check(&mut self) {
         self.checks += 1;
         if self.checks.is_multiple_of(8) {
@@ -44,7 +44,7 @@ impl Driver {
         self.run_request(&OwnedRequest::from_args(args)).0
     }
 
-    /// As [`run`](Self::run); also returns the effects of every step of the command.
+    /// Like [`run`](Self::run), but also returns the effects of every step of the command.
     pub(crate) fn run_request(&mut self, request: &OwnedRequest) -> (Vec<u8>, Vec<Effects>) {
         let args = request.args();
         let mut reply = ReplyBuf::new(self.protocol);
@@ -74,7 +74,7 @@ impl Driver {
             outcome = Some(match outcome.take() {
                 None => (command.run)(&mut context),
                 Some(Outcome::Yield(yielded)) => yielded.resume(&mut context),
-                Some(other) => panic!("{other:?} was the end"),
+                Some(other) => panic!("unexpected outcome: {other:?}"),
             });
             self.payload.add(&effects, args);
             if !self.in_transaction && steps.is_empty() {

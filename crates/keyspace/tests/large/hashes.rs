@@ -1,15 +1,14 @@
-//! Large hashes: no step is proportional to them, and a read sees one point in time.
+//! No step takes time in proportion to the size of a large hash, and a read sees one point in time.
 
-use slimio_keyspace::{
-    Context, DbIndex, Effects, Element, Garbage, Mode, Outcome, ValueRef, Yielded, command_table,
-};
+use slimio_keyspace::{DbIndex, Element, Garbage, Outcome, ValueRef, Yielded};
 use slimio_resp::{BLOB_PIECE_SIZE, OwnedRequest, ReplyBuf};
 
-use crate::common::{self, Driver};
+use crate::common::Driver;
+use crate::steps;
 
 const FIELDS: usize = 50_000;
 
-/// A hash of many fields at `h`.
+/// Makes a hash of many fields at the key `h`.
 fn fill(driver: &mut Driver) {
     for index in 0..FIELDS {
         driver.run(&["HSET", "h", &format!("field:{index:08}"), &format!("value {index}")]);
@@ -23,45 +22,23 @@ fn step(
     before: Option<Yielded>,
     reply: &mut ReplyBuf,
 ) -> Outcome {
-    let mut effects = Effects::new();
-    let mut context = Context {
-        keyspace: &mut driver.keyspace,
-        db: DbIndex(0),
-        args: request.args(),
-        now_ms: 1,
-        reply,
-        effects: &mut effects,
-        mode: Mode::Client,
-    };
-    let command = command_table().lookup(&request.args().bytes(0)).expect("a command");
-    let outcome = match before {
-        None => (command.run)(&mut context),
-        Some(yielded) => yielded.resume(&mut context),
-    };
+    let (outcome, effects) = steps::step(driver, steps::command(request), request, before, reply);
     assert!(effects.is_empty(), "it only reads");
     outcome
 }
 
-/// Runs a command to its end, and `between` between steps. Returns the reply and the step count.
+/// Runs a command to its end, and calls `between` between its steps. Returns the reply and the step
+/// count.
 fn run_in_steps(
     driver: &mut Driver,
     args: &[&str],
-    mut between: impl FnMut(&mut Driver, usize),
+    between: impl FnMut(&mut Driver, usize),
 ) -> (String, usize) {
     let request = OwnedRequest::from_args(args);
-    let mut reply = ReplyBuf::default();
-    let (mut steps, mut yielded) = (0, None);
-    loop {
-        steps += 1;
-        match step(driver, &request, yielded.take(), &mut reply) {
-            Outcome::Reply => break,
-            Outcome::Yield(next) => yielded = Some(next),
-            other => panic!("{other:?} was not to come"),
-        }
-        assert!(reply.is_empty(), "nothing is replied before the end");
-        between(driver, steps);
-    }
-    (String::from_utf8(common::bytes(&reply)).expect("text"), steps)
+    let run = steps::command(&request);
+    let (reply, steps, has_effects) = steps::run_in_steps(driver, run, &request, between);
+    assert!(!has_effects, "it only reads");
+    (String::from_utf8(reply).expect("text"), steps)
 }
 
 /// The strings of a reply.
@@ -101,8 +78,9 @@ fn a_large_hash_is_read_as_it_was_when_the_command_began() {
     }
 }
 
-/// The key is deleted while the command runs: the hash then belongs to the command, which hands it
-/// out as garbage when it is done or given up.
+/// The key is deleted while the command runs. Then only the command holds the hash. When the
+/// command ends or is given up, it must hand the hash out as garbage instead of freeing the hash
+/// itself.
 #[test]
 fn what_only_a_long_command_holds_is_freed_elsewhere() {
     let cases: [&[&str]; 3] =
@@ -128,7 +106,7 @@ fn what_only_a_long_command_holds_is_freed_elsewhere() {
                     outcome = step(&mut driver, &request, Some(yielded), &mut reply);
                 }
             });
-            // The fields take some megabytes.
+            // The fields take some megabytes, so this check would notice if they were freed here.
             assert!(info.bytes_current > -100_000, "{args:?} freed {}", info.bytes_current);
             let garbage = given_up.or_else(|| driver.keyspace.take_garbage());
             assert!(garbage.is_some_and(|garbage| !garbage.is_empty()), "{args:?}");
@@ -237,7 +215,8 @@ fn random_fields_are_any_of_them() {
         for index in 0..fields {
             driver.run(&["HSET", "h", &index.to_string(), "v"]);
         }
-        // One at a time, with repetitions, a few of many, almost all: every field equally often.
+        // Each field is equally likely, whether fields are drawn one at a time, with repetitions,
+        // few of many, or almost all.
         let few = (fields as isize / 20).max(1);
         for (asked, distinct) in
             [(0, false), (-1000, false), (few, true), (fields as isize - 1, true)]
@@ -263,7 +242,7 @@ fn random_fields_are_any_of_them() {
             }
             let mean = drawn / fields;
             let off = counts.iter().map(|count| count.abs_diff(mean)).max();
-            // Six standard deviations of a field's count, which is about sixty.
+            // The bound is about six standard deviations, because a field's count is about sixty.
             assert!(off < Some(mean * 4 / 5), "{fields} fields, {asked}: {off:?} off {mean}");
         }
     }
@@ -275,7 +254,7 @@ fn elements_say_what_they_are() {
     driver.run(&["HSET", "h", "12", "-7", "text", "", "long", &"x".repeat(700)]);
     let hash = driver.keyspace.get(DbIndex(0), b"h", 1).and_then(ValueRef::as_hash);
     let hash = hash.expect("a hash");
-    assert_eq!((hash.len(), hash.encoding_name()), (3, "hashtable"));
+    assert_eq!((hash.len(), hash.as_collection().encoding_name()), (3, "hashtable"));
     let find = |name: &[u8]| hash.iter().find(|(field, _)| *field.to_bytes() == *name);
     let (field, value) = find(b"12").expect("it is there");
     assert_eq!((field.to_i64(), value.to_i64(), value.size()), (Some(12), Some(-7), 2));
@@ -284,6 +263,6 @@ fn elements_say_what_they_are() {
     driver.run(&["HSET", "small", "12", "-7"]);
     let small = driver.keyspace.get(DbIndex(0), b"small", 1).and_then(ValueRef::as_hash);
     let small = small.expect("a hash");
-    assert_eq!(small.encoding_name(), "listpack");
+    assert_eq!(small.as_collection().encoding_name(), "listpack");
     assert!(matches!(small.iter().next(), Some((Element::Integer(12), Element::Integer(-7)))));
 }

@@ -1,5 +1,6 @@
-//! Looks up and changes elements in place, in a listpack that is known to be valid. It may begin
-//! anywhere in a vector: the bytes before it belong to the caller.
+//! Looks up and changes elements in place, in a listpack that is known to be valid. A listpack that
+//! is changed may begin anywhere in a vector. The bytes of the vector before the listpack belong to
+//! the caller.
 
 use std::ops::Range;
 
@@ -13,19 +14,20 @@ use crate::integer::canonical_i64;
 /// A listpack without elements.
 pub const EMPTY: [u8; HEADER_SIZE + 1] = [7, 0, 0, 0, 0, 0, END];
 
-/// When a listpack that stands alone grows, its spare room is its size divided by this.
+/// If a listpack is the only content of its vector, it gets spare room when it grows: its size
+/// divided by this number.
 const SLACK_DIVISOR: usize = 8;
 
 /// An element that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Where it begins.
+    /// Where the element begins.
     pub start: usize,
-    /// Where the next one begins.
+    /// Where the next element begins.
     pub end: usize,
 }
 
-/// Count of elements, of which there must be less than 65535.
+/// Count of elements. The listpack must have fewer than 65535 elements.
 pub fn len(listpack: &[u8]) -> usize {
     usize::from(u16::from_le_bytes([listpack[4], listpack[5]]))
 }
@@ -42,7 +44,7 @@ pub fn elements(listpack: &[u8]) -> impl Iterator<Item = Element<'_>> + Clone {
     })
 }
 
-/// The element that begins at `start`, and where the next one does.
+/// The element that begins at `start`, and where the next element begins.
 pub fn element(listpack: &[u8], start: usize) -> (Element<'_>, usize) {
     let (form, body) = sizes(listpack, start);
     let size = form + body;
@@ -50,7 +52,7 @@ pub fn element(listpack: &[u8], start: usize) -> (Element<'_>, usize) {
     let element = match listpack[start] {
         first @ 0..=0x7f => Element::Integer(i64::from(first)),
         first @ 0xc0..=0xdf => {
-            // 13 bits with their sign: moved to the top of 16, and back.
+            // The 13 bits are moved to the top of 16 bits and back. This extends their sign.
             let bits = u16::from_be_bytes([first, bytes[0]]) << 3;
             Element::Integer(i64::from(bits as i16 >> 3))
         }
@@ -60,9 +62,10 @@ pub fn element(listpack: &[u8], start: usize) -> (Element<'_>, usize) {
     (element, start + size + tail_size(size))
 }
 
-/// Looks among the first, third, fifth… elements for a string.
-pub fn find_key(listpack: &[u8], key: &[u8]) -> Option<Found> {
-    let integer = canonical_i64(key).map(Element::Integer);
+/// Looks for a string among every `stride`-th element, beginning with the first. With a stride of
+/// 2, these are the first, third, fifth…
+pub fn find(listpack: &[u8], string: &[u8], stride: usize) -> Option<Found> {
+    let integer = canonical_i64(string).map(Element::Integer);
     let mut start = HEADER_SIZE;
     while listpack[start] != END {
         let (form, body) = sizes(listpack, start);
@@ -70,19 +73,19 @@ pub fn find_key(listpack: &[u8], key: &[u8]) -> Option<Found> {
         let end = start + size + tail_size(size);
         let is_string = matches!(listpack[start], 0x80..=0xbf | 0xe0..=STRING_32);
         let is_found = if is_string {
-            body == key.len() && &listpack[start + form..start + size] == key
+            body == string.len() && &listpack[start + form..start + size] == string
         } else {
             integer.is_some() && integer == Some(element(listpack, start).0)
         };
         if is_found {
             return Some(Found { start, end });
         }
-        start = behind(listpack, end);
+        start = (1..stride).fold(end, |at, _| behind(listpack, at));
     }
     None
 }
 
-/// Where the element behind the one at `start` begins.
+/// Where the element after the one at `start` begins.
 pub fn behind(listpack: &[u8], start: usize) -> usize {
     let (form, body) = sizes(listpack, start);
     start + form + body + tail_size(form + body)
@@ -93,11 +96,12 @@ pub fn end(listpack: &[u8]) -> usize {
     listpack.len() - 1
 }
 
-/// Puts `elements` in place of a range of the listpack that begins at `base` of `bytes`; the range
-/// counts from there, and begins and ends with an element. `removed` is how many are in it.
+/// The listpack begins at `base` of `bytes`. Replaces a range of this listpack with `elements`. The
+/// range is relative to `base` and covers whole elements. `removed` is the count of the elements in
+/// the range.
 ///
 /// # Panics
-/// When the listpack would have 65535 elements or more, or 4 GiB.
+/// If the listpack would have 65535 elements or more, or 4 GiB or more.
 pub fn replace(
     bytes: &mut Vec<u8>,
     base: usize,
@@ -128,13 +132,13 @@ pub fn replace(
     let size = u32::try_from(bytes.len() - base).expect("a listpack has less than 4 GiB");
     let len = len(&bytes[base..]) - removed + elements.len();
     let count = u16::try_from(len).ok().filter(|count| *count < u16::MAX);
-    let count = count.expect("a listpack that is changed in place says how many elements it has");
+    let count = count.expect("a listpack that is changed in place has less than 65535 elements");
     bytes[base..base + 4].copy_from_slice(&size.to_le_bytes());
     bytes[base + 4..base + HEADER_SIZE].copy_from_slice(&count.to_le_bytes());
 }
 
-/// Sizes in bytes, for the element that begins at `start`: of its form and length, and of the
-/// integer or string behind.
+/// Two sizes in bytes for the element that begins at `start`: the size of its form and length, and
+/// the size of the integer or string after them.
 fn sizes(listpack: &[u8], start: usize) -> (usize, usize) {
     match listpack[start] {
         0..=0x7f => (1, 0),
@@ -151,7 +155,7 @@ fn sizes(listpack: &[u8], start: usize) -> (usize, usize) {
         INTEGER_24 => (1, 3),
         INTEGER_32 => (1, 4),
         INTEGER_64 => (1, 8),
-        other => panic!("{other:#x} begins no element of a listpack"),
+        other => panic!("no element of a listpack begins with {other:#x}"),
     }
 }
 
@@ -171,7 +175,8 @@ mod tests {
     }
 
     proptest! {
-        /// Changes pairs of a map one after the other, and compares with a list of them.
+        /// Changes pairs of a map one after the other, and compares the map with a list of the
+        /// pairs.
         #[test]
         fn changes_are_those_of_a_list_of_pairs(
             base in 0_usize..3,
@@ -186,7 +191,7 @@ mod tests {
             bytes.extend(EMPTY);
             let mut pairs: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
             for (key, value) in changes {
-                let found = find_key(&bytes[base..], &key);
+                let found = find(&bytes[base..], &key, 2);
                 let place = pairs.iter().position(|pair| pair.0 == key);
                 prop_assert_eq!(found.is_some(), place.is_some());
                 match (found, place, value) {

@@ -3,7 +3,7 @@
 use super::{INTEGER_16, INTEGER_24, INTEGER_32, INTEGER_64, STRING_32, bits_of, tail_size};
 use crate::integer::canonical_i64;
 
-/// Bytes of the longest form: an integer of eight bytes.
+/// Size in bytes of the longest form: that of an integer of eight bytes.
 const FORM_SIZE_MAX: usize = 9;
 
 /// An element that is not in a listpack yet.
@@ -16,10 +16,11 @@ pub struct NewElement<'a> {
 }
 
 impl<'a> NewElement<'a> {
-    /// The element for a string. An integer's decimal form becomes that integer.
+    /// The element for a string. If the string is the decimal form of an integer, the element is
+    /// that integer.
     ///
     /// # Panics
-    /// When the string has 4 GiB or more.
+    /// If the string has 4 GiB or more.
     pub fn string(string: &'a [u8]) -> Self {
         if let Some(value) = canonical_i64(string) {
             return Self::integer(value);
@@ -61,14 +62,15 @@ impl<'a> NewElement<'a> {
         Self { form, form_size: start.len(), string }
     }
 
-    /// Bytes that it takes in a listpack.
+    /// Bytes that the element takes in a listpack.
     pub fn size(&self) -> usize {
         let size = self.form_size + self.string.len();
         size + tail_size(size)
     }
 
-    /// Writes it to the front of `out`, and its size behind it: seven bits a byte, the low ones
-    /// last, the high bit set in every byte but the first. Returns the count of bytes.
+    /// Writes the element to the front of `out`, and then the element's size. Each byte of the size
+    /// has seven bits, and the lowest bits are in the last byte. The high bit is set in every byte
+    /// but the first. Returns the count of written bytes.
     pub(super) fn write(&self, out: &mut [u8]) -> usize {
         let size = self.form_size + self.string.len();
         out[..self.form_size].copy_from_slice(&self.form[..self.form_size]);

@@ -1,9 +1,9 @@
-//! Listpack: a list of strings and integers in one piece of memory, since version 10.
+//! Listpack: a list of strings and integers in one piece of memory, used since version 10.
 //!
 //! ```text
 //! | size: u32 | count: u16 | element ... | 0xff |
 //!
-//! element:  | form and length | bytes | size of both, readable from behind |
+//! element:  | form and length | bytes | size of both, read backwards |
 //!
 //! 0nnnnnnn                     integer 0..=127
 //! 10llllll                     string of up to 63 bytes
@@ -13,18 +13,18 @@
 //! 11110001..=11110100          integer of 2, 3, 4, 8 bytes, little-endian
 //! ```
 //!
-//! A `count` of 65535 says that there may be more. (`listpack.c` in Redis.)
+//! A `count` of 65535 means that there are 65535 elements or more. (`listpack.c` in Redis.)
 //!
-//! [`Listpack`] reads untrusted bytes, [`ListpackWriter`] makes a whole listpack. The functions are
-//! for listpacks that are known to be valid, because they were made here or read once before: they
-//! look up and change elements in place, and panic if the bytes are something else.
+//! [`Listpack`] reads untrusted bytes, and [`ListpackWriter`] makes a whole listpack. The functions
+//! of this module look up and change elements in place. They may panic if the listpack is invalid.
+//! A listpack is known to be valid if it was made here, or was read completely before.
 
 mod edit;
 mod element;
 mod reader;
 mod writer;
 
-pub use edit::{EMPTY, Found, behind, element, elements, end, find_key, len, replace};
+pub use edit::{EMPTY, Found, behind, element, elements, end, find, len, replace};
 pub use element::NewElement;
 pub use reader::Listpack;
 pub use writer::ListpackWriter;
@@ -41,13 +41,13 @@ const INTEGER_24: u8 = 0xf2;
 const INTEGER_32: u8 = 0xf3;
 const INTEGER_64: u8 = 0xf4;
 
-/// Bits of the smallest two's complement that holds `value`.
+/// Count of bits of the smallest two's complement that holds `value`.
 pub(crate) fn bits_of(value: i64) -> u32 {
     65 - (if value < 0 { !value } else { value }).leading_zeros()
 }
 
-/// Bytes of the size behind an element of `size` bytes. From two bytes on, Redis takes one more for
-/// the largest size that they could hold.
+/// Count of bytes that the size after an element takes, if the element has `size` bytes. The sizes
+/// 16383, 2097151 and 268435455 take one byte more than they need, as in Redis.
 fn tail_size(size: usize) -> usize {
     match size {
         0..=127 => 1,
@@ -58,7 +58,7 @@ fn tail_size(size: usize) -> usize {
     }
 }
 
-/// The signed little-endian integer of up to eight bytes.
+/// The signed little-endian integer that these bytes hold. There are at most eight bytes.
 pub(crate) fn signed(bytes: &[u8]) -> i64 {
     let mut wide = [0; 8];
     wide[8 - bytes.len()..].copy_from_slice(bytes);
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(elements, expected);
     }
 
-    /// An element of 16383 bytes has three bytes behind it, as `redis-server` 7.0 dumps it.
+    /// The size 16383 takes three bytes after its element, as in a dump of `redis-server` 7.0.
     #[test]
     fn the_largest_size_of_two_bytes_takes_three() {
         for (size, tail) in
@@ -163,7 +163,7 @@ mod tests {
             let mut cut = bytes[..end].to_vec();
             assert!(read(&cut).is_err(), "{end}");
             if end > HEADER_SIZE {
-                // The same with a frame that fits.
+                // The cut bytes get a frame that fits them, so that only the elements are wrong.
                 cut.push(END);
                 let size = cut.len() as u32;
                 cut[..4].copy_from_slice(&size.to_le_bytes());

@@ -15,13 +15,13 @@ pub struct Listpack<'a> {
 }
 
 impl<'a> Listpack<'a> {
-    /// Checks the frame; the elements are checked as they are read.
+    /// Checks the frame. Each element is checked when it is read.
     pub fn open(bytes: &'a [u8]) -> Result<Self, Malformed> {
         Cursor::open(bytes).map(|cursor| Self { bytes, cursor })
     }
 
-    /// How many elements are still to come, by the header; `None` if there are too many for it to
-    /// state.
+    /// How many elements are still to come, according to the header; `None` if the header does not
+    /// state their count.
     pub fn len_hint(&self) -> Option<usize> {
         self.cursor.len_hint()
     }
@@ -38,7 +38,7 @@ impl<'a> Iterator for Listpack<'a> {
 /// A place in a listpack.
 pub(crate) type Cursor = cursor::Cursor<ListpackElements>;
 
-/// The elements before do not matter.
+/// Reads elements of a listpack. An element of a listpack does not depend on earlier elements.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ListpackElements;
 
@@ -58,7 +58,8 @@ impl Elements for ListpackElements {
     }
 }
 
-/// The element whose first byte is `form`, and its size without the tail.
+/// The element whose first byte is `form`, and the element's size in bytes, without the bytes that
+/// repeat this size.
 fn element(form: u8, behind: &[u8]) -> Result<(Element<'_>, usize), Malformed> {
     let string = |skip: usize, size: usize| {
         let bytes = behind.get(skip..).and_then(|rest| rest.get(..size)).ok_or(Malformed(CUT))?;

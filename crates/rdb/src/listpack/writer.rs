@@ -2,7 +2,7 @@
 
 use super::{COUNT_UNKNOWN, END, HEADER_SIZE, NewElement};
 
-/// Builds a listpack, and can be used again for the next.
+/// Builds a listpack. The writer can be used again for the next listpack.
 #[derive(Clone, Debug)]
 pub struct ListpackWriter {
     bytes: Vec<u8>,
@@ -16,21 +16,21 @@ impl Default for ListpackWriter {
 }
 
 impl ListpackWriter {
-    /// An empty one.
+    /// An empty writer.
     pub fn new() -> Self {
         Self { bytes: vec![0; HEADER_SIZE], len: 0 }
     }
 
-    /// Starts over; the memory is kept.
+    /// Begins a new listpack. Keeps the allocated memory.
     pub fn clear(&mut self) {
         self.bytes.truncate(HEADER_SIZE);
         self.len = 0;
     }
 
-    /// Appends a string; one that is an integer's decimal form becomes that integer.
+    /// Appends a string. If the string is the decimal form of an integer, that integer is appended.
     ///
     /// # Panics
-    /// When the string has 4 GiB or more.
+    /// If the string has 4 GiB or more.
     pub fn push(&mut self, string: &[u8]) {
         self.push_element(&NewElement::string(string));
     }
@@ -52,7 +52,7 @@ impl ListpackWriter {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -62,10 +62,11 @@ impl ListpackWriter {
         self.bytes.len() + 1
     }
 
-    /// The whole listpack. More can be appended afterwards only once it is cleared.
+    /// Ends the listpack and returns it. [`clear`](Self::clear) the writer before appending to it
+    /// again.
     ///
     /// # Panics
-    /// When it has 4 GiB or more, which the format cannot say.
+    /// If the listpack has 4 GiB or more, which the format does not allow.
     pub fn finish(&mut self) -> &[u8] {
         self.bytes.push(END);
         let size = u32::try_from(self.bytes.len()).expect("a listpack has less than 4 GiB");

@@ -1,41 +1,45 @@
-//! The compressor: built to lose little time on data that does not shrink.
+//! The compressor, which is designed to waste little time on data that does not shrink.
 //!
-//! It looks for earlier occurrences of four bytes through a small hash table. The longer it finds
-//! none, the larger its steps, so that random bytes are mostly skipped, not searched. No byte is
-//! copied before the first match. A string that does not get smaller by a sixteenth is given up: it
-//! would cost the reader more than it saves. After many given up in a row, only some of those that
-//! follow are tried, until one shrinks.
+//! It looks up earlier occurrences of four bytes in a small hash table. The longer it finds no
+//! occurrence, the larger its steps become, so that it skips most of a run of random bytes. It
+//! copies no byte before the first match. It gives up a string that does not get smaller by a
+//! sixteenth, because decompressing such a string would cost the reader more than the smaller size
+//! saves. After it has given up many strings in a row, it tries only some of the following strings,
+//! until one shrinks.
 
 use super::{LITERALS_MAX, LONG, MATCH_MAX, WINDOW};
 
-/// Strings of fewer bytes are not compressed: as in Redis, which compresses from 21 on.
+/// Strings of fewer bytes are not compressed. Redis has the same limit.
 pub const LZF_SIZE_MIN: usize = 21;
 /// Strings of more bytes are not compressed, so that the memory for the result is bounded.
 pub const LZF_SIZE_MAX: usize = 4 << 20;
 
-/// Most places remembered, as a power of two: 16 KiB of them, half of a core's fastest cache.
+/// Limit of the count of places that the table remembers, as a power of two. The table takes 16
+/// KiB, which is half of a core's fastest cache.
 const TABLE_BITS_MAX: u32 = 12;
-/// Fewest places remembered, as a power of two.
+/// Least count of places that the table remembers, as a power of two.
 const TABLE_BITS_MIN: u32 = 6;
-/// Bytes that must be equal for a match to be taken. Three would be allowed, and gain nothing.
+/// Bytes that must be equal for a match. The format also allows matches of three bytes, but such
+/// matches would gain nothing.
 const MATCH_MIN: usize = 4;
-/// After this many places without a match, as a power of two, the step grows by one byte.
+/// Each time this many places had no match, the step grows by one byte. The number is given as a
+/// power of two.
 const PATIENCE_BITS: usize = 5;
-/// Longest step, so that the beginning of data that shrinks is noticed.
+/// Limit of the step, so that compressible data after random bytes is still noticed.
 const STEP_MAX: usize = 64;
-/// After this many strings in a row that did not shrink, one in four is tried.
+/// After this many strings in a row that did not shrink, only one string in four is tried.
 const GIVEN_UP_MAX: u32 = 16;
-/// Room behind the result for copies of fixed size.
+/// Room after the result, because copies of fixed size may go beyond its end.
 const SLACK: usize = LITERALS_MAX + 8;
 
-/// Compresses one string after the other. Between strings it keeps only how many in a row did not
-/// shrink.
+/// Compresses one string after the other. Between strings, it only keeps how many strings in a row
+/// did not shrink.
 #[derive(Debug)]
 pub struct Compressor {
-    /// By the hash of four bytes: where they were seen last, or the string's beginning.
+    /// For each hash, the last place in the input of four bytes with that hash, or 0.
     table: Box<[u32; 1 << TABLE_BITS_MAX]>,
     out: Vec<u8>,
-    /// Strings in a row that did not shrink.
+    /// Count of strings in a row that did not shrink.
     given_up: u32,
 }
 
@@ -46,14 +50,15 @@ impl Default for Compressor {
 }
 
 impl Compressor {
-    /// A compressor with 16 KiB for its table. Memory for results is allocated when they come.
+    /// A compressor with 16 KiB for its table. Memory for results is allocated when it is needed.
     pub fn new() -> Self {
         Self { table: Box::new([0; 1 << TABLE_BITS_MAX]), out: Vec::new(), given_up: 0 }
     }
 
-    /// The compressed form of `input`. `None` if it would not be at least a sixteenth smaller, if
-    /// `input` is shorter than [`LZF_SIZE_MIN`] or longer than [`LZF_SIZE_MAX`], or if it was not
-    /// tried: after 16 strings in a row that did not shrink, only one in four is.
+    /// The compressed form of `input`. `None` if that form would not be at least a sixteenth
+    /// smaller, or if `input` is shorter than [`LZF_SIZE_MIN`] or longer than [`LZF_SIZE_MAX`].
+    /// Also `None` if `input` was not tried: after 16 strings in a row that did not shrink, only
+    /// one string in four is tried.
     pub fn compress(&mut self, input: &[u8]) -> Option<&[u8]> {
         if !(LZF_SIZE_MIN..=LZF_SIZE_MAX).contains(&input.len()) {
             return None;
@@ -62,9 +67,9 @@ impl Compressor {
             self.given_up = self.given_up.wrapping_add(1);
             return None;
         }
-        // Cleared for each string, and only as large as it is worth clearing for this one. Then
-        // every place in the table lies before the current one, and no unpredictable branch has to
-        // check that.
+        // The table is cleared for each string, so only as much of it is used as this string needs.
+        // Every place in a cleared table lies before the current place, so no unpredictable branch
+        // has to check for that.
         let bits = input.len().ilog2().clamp(TABLE_BITS_MIN, TABLE_BITS_MAX);
         self.table[..1 << bits].fill(0);
         let size_max = input.len() - (input.len() / 16).max(4);
@@ -81,15 +86,18 @@ impl Compressor {
 }
 
 impl Compressor {
-    /// Strings come in an order, say fields and values in turn, so the ones to try must not be
-    /// every fourth. Multiples of the golden ratio fall in step with nothing (Knuth, The Art of
-    /// Computer Programming 3, 6.4).
+    /// Whether the next string should be tried. If every fourth string were tried, the same kind of
+    /// string could be missed each time, because strings often come in a regular order, such as
+    /// fields and values in turn. Multiples of the golden ratio select a fourth of the strings
+    /// without a period (Knuth, The Art of Computer Programming 3, 6.4).
     fn is_worth_trying(&self) -> bool {
         self.given_up < GIVEN_UP_MAX || self.given_up.wrapping_mul(0x9e37_79b9) >> 30 == 0
     }
 }
 
-/// Writes at most `size_max` bytes to `out`, which has [`SLACK`] more; returns how many.
+/// Compresses `input` into `out`. Returns the size of the result in bytes; `None` if it would be
+/// larger than `size_max`, or if there is no match. `out` must have room for [`SLACK`] bytes more
+/// than `size_max`.
 fn run(
     input: &[u8],
     table: &mut [u32; 1 << TABLE_BITS_MAX],
@@ -98,9 +106,9 @@ fn run(
     size_max: usize,
 ) -> Option<usize> {
     let mut written = 0;
-    // Where the literals begin that are not written yet.
+    // The place in `input` at which the unwritten literals begin.
     let mut pending = 0;
-    // Place 0 is what an empty table says, so the search starts behind it.
+    // 0 marks an empty entry of the table, so the search starts at 1.
     let mut at = 1;
     let mut misses = 0;
     while let Some(word) = word_at(input, at) {
@@ -124,7 +132,8 @@ fn run(
         written = literals(input, pending, start, out, written, size_max)?;
         (written, pending) = matches(start, end, distance, out, written, size_max)?;
         at = pending;
-        // What lies between two matches resembles what lay between the two before.
+        // Half of the misses still count, because the data between two matches often resembles the
+        // data before them.
         misses /= 2;
     }
     if pending == 0 {
@@ -137,7 +146,7 @@ fn word_at(input: &[u8], at: usize) -> Option<u32> {
     input.get(at..at + MATCH_MIN)?.first_chunk().map(|word| u32::from_le_bytes(*word))
 }
 
-/// How many bytes from `at` on are the same as `distance` before.
+/// How many bytes from `at` on are equal to the bytes that lie `distance` before them.
 fn common_size(input: &[u8], at: usize, distance: usize) -> usize {
     let (now, then) = (&input[at..], &input[at - distance..]);
     let mut size = 0;
@@ -152,7 +161,8 @@ fn common_size(input: &[u8], at: usize, distance: usize) -> usize {
     size + now[size..].iter().zip(&then[size..]).take_while(|(a, b)| a == b).count()
 }
 
-/// Writes `input[start..end]` as literals behind `written`; returns where they end.
+/// Writes `input[start..end]` as literals to `out` from `written` on. Returns where the literals
+/// end in `out`.
 fn literals(
     input: &[u8],
     start: usize,
@@ -186,7 +196,7 @@ fn literals(
     Some(written + 1 + rest.len())
 }
 
-/// Writes `start..end` as matches. Returns where they end in `out`, and how far they reach in the
+/// Writes `start..end` as matches. Returns the end of the output, and where the matches end in the
 /// input: up to two bytes may be left over.
 fn matches(
     start: usize,
@@ -242,7 +252,7 @@ mod tests {
         assert_eq!(round_trip(&mut compressor, &[7; 21]), Some(2 + 3));
         assert_eq!(round_trip(&mut compressor, &[7; 265]), Some(2 + 3));
         assert_eq!(round_trip(&mut compressor, &[7; 1 + 2 * 264]), Some(2 + 6));
-        // Two bytes that no match can hold.
+        // The last two bytes are too few for a match.
         assert_eq!(round_trip(&mut compressor, &[7; 1 + 264 + 2]), Some(2 + 3 + 3));
         assert_eq!(round_trip(&mut compressor, &vec![0; LZF_SIZE_MAX + 1]), None, "too long");
         assert!(round_trip(&mut compressor, &vec![0; LZF_SIZE_MAX]).unwrap() < LZF_SIZE_MAX / 80);
@@ -268,7 +278,8 @@ mod tests {
             });
             bytes
         };
-        // The string that shrinks stands where a field's value would, behind 1 to 6 that never do.
+        // One string that shrinks comes after 1 to 6 strings that never shrink, as if it were
+        // always the value of the same field of many hashes. It must not be missed each time.
         for period in 2..=7_u64 {
             let mut compressor = Compressor::new();
             for seed in 0..1000 {
@@ -300,7 +311,7 @@ mod tests {
                 (seed >> 56) as u8
             });
             bytes.extend_from_within(..51);
-            // Enough zeros that the whole is worth compressing.
+            // There are enough zeros that the whole string is worth compressing.
             bytes.resize(2 * gap, 0);
             bytes
         };

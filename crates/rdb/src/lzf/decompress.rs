@@ -1,17 +1,19 @@
-//! The decompressor, which trusts nothing that it reads.
+//! The decompressor, which does not trust its input.
 
 use slimio_planted::is_planted;
 
 use super::{LONG, WINDOW};
 use crate::error::Malformed;
 
-/// Three bytes make 264 at most: a string that claims to grow more is not read at all.
+/// Limit of the factor by which a string grows, because three bytes decompress to at most 264
+/// bytes. A string that claims to grow more is refused before it is read.
 const GROWTH_MAX: usize = 88;
 
-/// Decompresses `compressed` and appends the result to `out`: it must be exactly `size` bytes.
+/// Decompresses `compressed` and appends the result to `out`. The result must be exactly `size`
+/// bytes.
 ///
-/// Never writes more than that, nor allocates for what `compressed` is too short to hold. On an
-/// error `out` is as it was.
+/// Never writes more than `size` bytes. Allocates nothing if `compressed` is too short to become
+/// `size` bytes. On an error, the contents of `out` are unchanged.
 pub fn decompress(compressed: &[u8], size: usize, out: &mut Vec<u8>) -> Result<(), Malformed> {
     if size / GROWTH_MAX > compressed.len() && !is_planted("believe-sizes") {
         return Err(Malformed("a compressed string claims to be longer than it can be"));
@@ -32,7 +34,7 @@ pub fn decompress(compressed: &[u8], size: usize, out: &mut Vec<u8>) -> Result<(
     }
 }
 
-/// How far a [`decode`] came.
+/// How far a call of [`decode`] has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// Bytes of the input that were used.
@@ -41,8 +43,9 @@ pub(crate) struct Progress {
     pub(crate) written: usize,
 }
 
-/// Decodes literals and matches, and writes them behind `out[..written]`, which matches may refer
-/// to. Stops when the input ends or breaks off, or when the next one does not fit.
+/// Decodes literals and matches, and writes them after `out[..written]`. Matches may refer to these
+/// earlier bytes. Stops if the input ends, or if the next literals or match are incomplete or do
+/// not fit.
 pub(crate) fn decode(
     input: &[u8],
     out: &mut [u8],
@@ -72,7 +75,7 @@ pub(crate) fn decode(
         let distance = ((control & 0x1f) << 8 | usize::from(low)) + 1;
         debug_assert!(distance <= WINDOW);
         if distance > written {
-            return Err(Malformed("a compressed string repeats what is before its beginning"));
+            return Err(Malformed("a compressed string refers to bytes before its beginning"));
         }
         if written + size > out.len() {
             break;
@@ -93,7 +96,7 @@ fn repeat(out: &mut [u8], at: usize, distance: usize, size: usize) {
     } else if distance >= size {
         out.copy_within(from..from + size, at);
     } else {
-        // Each round doubles what can be copied.
+        // Each copy doubles what the next one can copy.
         let mut done = 0;
         while done < size {
             let now = (distance + done).min(size - done);
@@ -116,7 +119,8 @@ mod tests {
     #[test]
     fn each_form_is_read() {
         assert_eq!(decompressed(b"\x02abc", 3).unwrap(), b"abc");
-        // Three bytes, from three back; then nine, overlapping.
+        // The first string has a match of three bytes, three bytes back. The second has a match of
+        // nine bytes, which overlaps its own output.
         assert_eq!(decompressed(b"\x02abc\x20\x02", 6).unwrap(), b"abcabc");
         assert_eq!(decompressed(b"\x01ab\xe0\x00\x01", 11).unwrap(), b"abababababa");
         assert_eq!(decompressed(b"\x00a\xe0\xff\x00", 265).unwrap(), [b'a'; 265]);

@@ -1,6 +1,6 @@
 //! LZF: the compression of strings in RDB.
 //!
-//! A run of *literals* is copied as it is, a *match* repeats what was output before:
+//! A run of *literals* is copied as it is. A *match* repeats bytes that were output before:
 //!
 //! ```text
 //! 000nnnnn + n+1 bytes                    literals: 1 to 32
@@ -8,8 +8,8 @@
 //! 111ooooo llllllll oooooooo              match of l+9 bytes
 //! ```
 //!
-//! So a match is 3 to 264 bytes long, at most 8192 bytes back, and may overlap what it makes.
-//! (`lzf_d.c` of LibLZF, as shipped with Redis, must be able to read this.)
+//! So a match is 3 to 264 bytes long and at most 8192 bytes back. It may overlap its own output.
+//! (`lzf_d.c` of LibLZF, as shipped with Redis, must be able to read what is compressed here.)
 
 mod compress;
 mod decompress;
@@ -18,11 +18,11 @@ pub use compress::{Compressor, LZF_SIZE_MAX, LZF_SIZE_MIN};
 pub(crate) use decompress::decode;
 pub use decompress::decompress;
 
-/// Literals in one run, at most.
+/// Limit of the literals in one run.
 pub(crate) const LITERALS_MAX: usize = 32;
-/// Bytes of one match, at most.
+/// Limit of the bytes of one match.
 pub(crate) const MATCH_MAX: usize = 264;
 /// How far back a match can reach, in bytes.
 pub(crate) const WINDOW: usize = 8192;
-/// The length in the control byte that says that a byte with more follows.
+/// If the control byte has this length, another byte of the length follows.
 const LONG: usize = 7;

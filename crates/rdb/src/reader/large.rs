@@ -1,4 +1,4 @@
-//! A compressed string too large to be held whole, decompressed piece by piece.
+//! Decompresses a string piece by piece if it is too large to be held whole.
 
 use std::io::Read;
 
@@ -7,11 +7,12 @@ use crate::error::{Error, Malformed};
 use crate::lzf::{LITERALS_MAX, MATCH_MAX, WINDOW, decode};
 use crate::source::Source;
 
-/// Compressed bytes that are fetched at once.
+/// Limit of the compressed bytes that one fetch reads.
 const INPUT_SIZE: u64 = 64 * 1024;
-/// With fewer bytes, one step of decoding might not be possible.
+/// If fewer bytes than this are fetched, the next literals or match may be incomplete.
 const INPUT_SIZE_MIN: usize = 1 + LITERALS_MAX;
-/// Output that matches may still refer to, one piece, and room for one match beyond it.
+/// Size in bytes of `out`. It has room for the output that matches may still refer to, for one
+/// piece, and for one match beyond the piece.
 const OUT_SIZE: usize = WINDOW + STRING_PIECE_SIZE + MATCH_MAX;
 
 /// The state between two pieces: less than half a megabyte, however long the string is.
@@ -19,16 +20,16 @@ const OUT_SIZE: usize = WINDOW + STRING_PIECE_SIZE + MATCH_MAX;
 pub(super) struct LargeLzf {
     /// Where the string begins in the file.
     offset: u64,
-    /// Compressed bytes that were not fetched.
+    /// Count of compressed bytes that are not fetched yet.
     unfetched: u64,
-    /// Fetched bytes that were not decompressed.
+    /// Fetched bytes that are not decompressed yet.
     input: Vec<u8>,
     out: Vec<u8>,
-    /// Where the bytes handed out end in `out`.
+    /// The end, in `out`, of the bytes that were handed out.
     given: usize,
-    /// Where the decompressed bytes end in `out`.
+    /// The end, in `out`, of the decompressed bytes.
     written: usize,
-    /// Bytes of the string that were not handed out.
+    /// Count of the string's bytes that are not handed out yet.
     rest: u64,
 }
 
@@ -43,7 +44,7 @@ impl LargeLzf {
         self.rest
     }
 
-    /// The next piece: [`STRING_PIECE_SIZE`] bytes, or what is left.
+    /// The next piece: [`STRING_PIECE_SIZE`] bytes, or the rest of the string if it is shorter.
     pub(super) fn piece<R: Read>(&mut self, source: &mut Source<R>) -> Result<Vec<u8>, Error> {
         let wanted = self.rest.min(STRING_PIECE_SIZE as u64) as usize;
         // Keep what matches can refer to, and drop everything before it.
@@ -65,7 +66,8 @@ impl LargeLzf {
 
     /// Decompresses some more, or fails.
     fn go_on<R: Read>(&mut self, source: &mut Source<R>) -> Result<(), Error> {
-        // The bytes left may still make more than one piece.
+        // Bytes are fetched only if few are left, because one fetch may be enough for several
+        // pieces.
         if self.input.len() < INPUT_SIZE_MIN {
             let fetched = self.unfetched.min(INPUT_SIZE);
             source.append(fetched, &mut self.input)?;

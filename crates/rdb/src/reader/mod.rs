@@ -1,4 +1,4 @@
-//! A whole file, read front to back, with bounded memory.
+//! Reads a whole file from front to back, with bounded memory.
 
 mod large;
 mod stream;
@@ -19,10 +19,10 @@ pub use value::{Field, Part, Value};
 
 use value::Open;
 
-/// Size in bytes of the pieces of a large string, the last one excepted.
+/// Size in bytes of each piece of a large string except the last.
 pub const STRING_PIECE_SIZE: usize = 256 * 1024;
 
-/// Bytes of the name and the version together.
+/// Size in bytes of the name and the version together.
 const HEADER_SIZE: usize = 9;
 
 /// An item of a file. Items come in the order of the file.
@@ -35,32 +35,32 @@ pub enum Item {
         /// The note.
         value: Vec<u8>,
     },
-    /// How many keys a database holds. A hint only.
+    /// How many keys a database holds, as a hint.
     ResizeDb {
         /// The database.
         db: u64,
-        /// Its keys.
+        /// How many keys it has.
         key_count: u64,
-        /// Those of them that expire.
+        /// How many of these keys expire.
         expiring_count: u64,
     },
-    /// A key. Its value can be read now; unread parts of it are skipped.
+    /// A key. Its value can be read now; parts of the value that are not read are skipped.
     Key(Key),
     /// A library of functions, as its source.
     Function(Vec<u8>),
-    /// A module's data beside the keys, which was skipped.
+    /// A module's data that is not the value of a key. It was skipped.
     ModuleAux {
         /// The module's type.
         module: String,
     },
-    /// Hash slots that were being imported into a cluster, which were skipped.
+    /// Hash slots that were being imported into a cluster. They were skipped.
     SlotImport {
         /// The import's name.
         name: Vec<u8>,
     },
 }
 
-/// A key, and what is known of its value before it is read.
+/// A key, and what is known of its value before the value is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
     /// Its database.
@@ -73,12 +73,12 @@ pub struct Key {
     pub attributes: Attributes,
     /// The name of the module's type, if the value is a module's.
     pub module: Option<String>,
-    /// Where it begins in the file, in bytes: at its value's type.
+    /// Offset in bytes of the value's type in the file. The type comes just before the key.
     pub offset: u64,
 }
 
 impl Key {
-    /// What its value is to a user.
+    /// What the key's value is to a user.
     pub fn kind(&self) -> Kind {
         self.value_type.kind()
     }
@@ -87,28 +87,30 @@ impl Key {
 /// The result of checking the checksum at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
-    /// It matches the bytes that were read.
+    /// The checksum matches the bytes that were read.
     Matches,
-    /// The server that wrote the file left it out, or did not know of one yet.
+    /// The file has no checksum, because the server that wrote it left the checksum out or is older
+    /// than checksums.
     Absent,
 }
 
 /// Reads a file of any version that [`Version::to_read`] knows.
 ///
-/// No claim of the file makes it allocate: memory grows with what was really read, and no single
-/// string of more than [`WHOLE_SIZE_MAX`](crate::WHOLE_SIZE_MAX) is held. Only the value of a
-/// string may be longer: it comes in pieces.
+/// The reader does not allocate for sizes that the file only claims: memory grows with the bytes
+/// that were really read. The reader holds no single string of more than
+/// [`WHOLE_SIZE_MAX`](crate::WHOLE_SIZE_MAX) bytes. Only the value of a string key may be longer;
+/// it comes in pieces.
 ///
-/// It checks that each value is well formed, not that it makes sense: an empty collection, or a
-/// field or member that comes twice, is for the loader to judge.
+/// The reader checks that each value is well formed. The loader has to check whether the value
+/// makes sense, because a collection may be empty, and a field or member may come twice.
 ///
-/// After an error it returns nothing but errors.
+/// After an error, all calls return errors.
 #[derive(Debug)]
 pub struct FileReader<R> {
     source: Source<R>,
     version: Version,
     db: u64,
-    /// The last key's value, as far as it is unread.
+    /// The unread rest of the last key's value.
     open: Open,
     checksum: Option<Checksum>,
     has_failed: bool,
@@ -127,23 +129,44 @@ impl<R: Read> FileReader<R> {
         Ok(Self { source, version, db: 0, open, checksum: None, has_failed: false })
     }
 
+    /// Reads one value without a file around it: the value's type, and then the value itself.
+    /// `size` is the count of bytes that `reader` has. Read the value with
+    /// [`next_part`](Self::next_part).
+    pub fn open_value(
+        reader: R,
+        size: usize,
+        version: Version,
+    ) -> Result<(Self, ValueType), Error> {
+        let mut source = Source::sized(reader, size);
+        let code = source.byte()?;
+        let known = ValueType::from_code(code, version);
+        let value_type = known.filter(|value_type| value_type.kind() != Kind::Module);
+        let Some(value_type) = value_type else {
+            let what = format!("a value of type {code}");
+            return Err(Error::Unsupported { offset: 0, what });
+        };
+        let open = Open::Unread(value_type);
+        let (checksum, has_failed) = (None, false);
+        Ok((Self { source, version, db: 0, open, checksum, has_failed }, value_type))
+    }
+
     /// The file's version.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// Where the next byte is in the file: how far this came.
+    /// Offset of the next unread byte in the file.
     pub fn offset(&self) -> u64 {
         self.source.offset()
     }
 
-    /// The result of the checksum; `None` before the end.
+    /// The result of checking the checksum; `None` before the end of the file.
     pub fn checksum(&self) -> Option<Checksum> {
         self.checksum
     }
 
-    /// The next item; `None` at the end, when the checksum was found to be right. Bytes behind the
-    /// end are not read, as in Redis.
+    /// The next item; `None` at the end of the file, if its checksum matches or is absent. As in
+    /// Redis, bytes after the end are not read.
     pub fn next_item(&mut self) -> Result<Option<Item>, Error> {
         self.guarded(|reader| {
             while reader.read_part()?.is_some() {}
@@ -151,12 +174,12 @@ impl<R: Read> FileReader<R> {
         })
     }
 
-    /// The next part of the last key's value; `None` when there is no more of it.
+    /// The next part of the last key's value; `None` if the value has no more parts.
     pub fn next_part(&mut self) -> Result<Option<Part>, Error> {
         self.guarded(Self::read_part)
     }
 
-    /// The last key's value, or the unread rest of it, in one piece, however large.
+    /// The last key's value, or the unread rest of it, as a whole, however large it is.
     pub fn value(&mut self) -> Result<Value, Error> {
         let mut value = Value::empty(self.open.kind());
         while let Some(part) = self.next_part()? {
@@ -248,10 +271,11 @@ impl<R: Read> FileReader<R> {
     fn module_aux(&mut self) -> Result<Item, Error> {
         let module = module_name(self.source.length()?);
         let offset = self.offset();
-        // When it is to be loaded: an integer, marked as one.
+        // The data begins with an integer that says when to load the data. A mark in front of it
+        // says that it is an integer.
         let mark = self.source.length()?;
         if mark != value::MODULE_UNSIGNED {
-            return Err(Error::Corrupt { offset, what: "a module's data has no time to load it" });
+            return Err(Error::Corrupt { offset, what: "a module's data lacks its load time" });
         }
         self.source.length()?;
         value::skip_module(&mut self.source)?;
@@ -280,7 +304,7 @@ impl<R: Read> FileReader<R> {
     }
 }
 
-/// The version that a header names.
+/// The version in a header.
 fn version_of(header: &[u8; HEADER_SIZE]) -> Result<Version, Error> {
     let digits = header
         .strip_prefix(b"REDIS")
@@ -293,7 +317,7 @@ fn version_of(header: &[u8; HEADER_SIZE]) -> Result<Version, Error> {
         .ok_or_else(|| Error::UnknownVersion { found: header.escape_ascii().to_string() })
 }
 
-/// The name in a module's number: nine characters of six bits, above ten bits of its version.
+/// The name in a module's id: nine characters of six bits each, above ten bits for its version.
 /// (`moduleTypeNameByID` in Redis's `module.c`.)
 fn module_name(id: u64) -> String {
     const CHARACTERS: &[u8; 64] =
@@ -330,7 +354,7 @@ mod tests {
 
     #[test]
     fn modules_have_names() {
-        // The number that RedisJSON registers its type with.
+        // The number with which RedisJSON registers its type.
         let id = b"ReJSON-RL".iter().fold(0_u64, |id, byte| {
             let all = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
             id << 6 | all.iter().position(|it| it == byte).unwrap() as u64

@@ -9,9 +9,9 @@
 //!     pending, each: | id: 16 bytes |
 //! ```
 //!
-//! The lines with "each" begin with a count. Fields with one star came with type 19, with two stars
-//! with type 21. An id is two lengths or, where that is stated, 16 bytes in big-endian order. Times
-//! are Unix milliseconds. (`rdbSaveObject` in Redis's `rdb.c`.)
+//! If a list is marked "each", the count of its items precedes it. Fields with one star exist since
+//! type 19, and those with two stars since type 21. An id is two lengths or, if the layout says so,
+//! 16 bytes in big-endian order. Times are Unix milliseconds. (`rdbSaveObject` in Redis's `rdb.c`.)
 
 use std::io::Read;
 
@@ -22,19 +22,19 @@ use crate::listpack::Listpack;
 use crate::source::Source;
 use crate::version::ValueType;
 
-/// The name of an entry.
+/// The id of an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId {
     /// Unix milliseconds, usually.
     pub ms: u64,
-    /// Tells entries of one millisecond apart.
+    /// A number that tells entries of the same millisecond apart.
     pub sequence: u64,
 }
 
 /// One entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamEntry {
-    /// Its name.
+    /// Its id.
     pub id: StreamId,
     /// Fields and their values, in the order in which they were given.
     pub fields: Vec<(Vec<u8>, Vec<u8>)>,
@@ -45,7 +45,7 @@ pub struct StreamEntry {
 pub enum StreamPart {
     /// Some entries, ascending; deleted ones are left out.
     Entries(Vec<StreamEntry>),
-    /// The state of the whole stream. Comes once, behind the entries.
+    /// The state of the whole stream. Comes once, after the entries.
     Info {
         /// How many entries there are.
         len: u64,
@@ -62,34 +62,34 @@ pub enum StreamPart {
     Group {
         /// Its name.
         name: Vec<u8>,
-        /// The last entry that it delivered.
+        /// The last entry that the group delivered.
         last_id: StreamId,
-        /// How many entries it has read, if that is known.
+        /// How many entries the group has read, if that is known.
         read_count: Option<u64>,
     },
-    /// An entry that the group delivered and nobody has acknowledged.
+    /// An entry that the group has delivered, but that nobody has acknowledged.
     Pending {
         /// The entry.
         id: StreamId,
-        /// When it was delivered last, in Unix milliseconds.
+        /// When the entry was delivered last, in Unix milliseconds.
         delivered_at_ms: i64,
-        /// How often it was delivered.
+        /// How often the entry was delivered.
         delivery_count: u64,
     },
     /// A consumer of the group begins.
     Consumer {
         /// Its name.
         name: Vec<u8>,
-        /// When it last tried to read, in Unix milliseconds.
+        /// When the consumer last tried to read, in Unix milliseconds.
         seen_at_ms: i64,
-        /// When it last read something, in Unix milliseconds.
+        /// When the consumer last read something, in Unix milliseconds.
         active_at_ms: Option<i64>,
     },
-    /// One of the group's pending entries is this consumer's.
+    /// One of the group's pending entries. This entry belongs to the consumer.
     ConsumerPending(StreamId),
 }
 
-/// A place in a stream: the next part, and how many more of its kind.
+/// A place in a stream: what comes next, and how many items of it are left.
 #[derive(Clone, Debug)]
 pub(super) struct StreamState {
     has_counts: bool,
@@ -114,7 +114,7 @@ enum Next {
 }
 
 impl StreamState {
-    /// At the beginning of a stream of this type.
+    /// The place at the beginning of a stream of this type.
     pub(super) fn new(value_type: ValueType) -> Self {
         Self {
             has_counts: matches!(value_type, ValueType::Stream2 | ValueType::Stream3),
@@ -205,7 +205,7 @@ impl StreamState {
         let last_id = id(source)?;
         let mut read_count = None;
         if self.has_counts {
-            // Written as -1 when it is unknown.
+            // An unknown count is written as -1.
             read_count = Some(source.length()?).filter(|count| *count != u64::MAX);
         }
         Ok(StreamPart::Group { name, last_id, read_count })
@@ -233,11 +233,15 @@ fn node<R: Read>(source: &mut Source<R>) -> Result<Vec<StreamEntry>, Error> {
 
 /// Marks an entry that was deleted in place.
 const DELETED: i64 = 1;
-/// Marks an entry that has the fields of the first one.
+/// Marks an entry that has the same field names as the node.
 const SAME_FIELDS: i64 = 2;
 
-/// The entries of a node. First come the counts and the fields that most entries have, then each
-/// entry: | marks | id minus the node's id | fields and values | count of the elements before |
+/// The entries of a node. First come the counts, and the field names that most entries share. Then
+/// each entry follows:
+///
+/// ```text
+/// | marks | id minus the node's id | fields and values | count of its elements |
+/// ```
 fn entries(master: StreamId, listpack: &[u8]) -> Result<Vec<StreamEntry>, Malformed> {
     let mut elements = Listpack::open(listpack)?;
     let live_count = integer(&mut elements)?;
@@ -279,12 +283,12 @@ fn entries(master: StreamId, listpack: &[u8]) -> Result<Vec<StreamEntry>, Malfor
         }
     }
     if (entries.len() as i64, deleted) != (live_count, deleted_count) {
-        return Err(Malformed("a stream's node has other entries than it says"));
+        return Err(Malformed("a stream's node does not have as many entries as it says"));
     }
     Ok(entries)
 }
 
-const NO_INTEGER: Malformed = Malformed("a stream's node has no integer where one must be");
+const NO_INTEGER: Malformed = Malformed("a stream's node lacks an integer that it needs");
 
 fn integer(elements: &mut Listpack<'_>) -> Result<i64, Malformed> {
     match elements.next().transpose()? {

@@ -1,4 +1,4 @@
-//! Reads values of any layout as what they are to a user.
+//! Reads values of any layout as strings, lists, sets, sorted sets, hashes and streams.
 
 use std::io::Read;
 
@@ -15,11 +15,11 @@ use crate::version::{Kind, ValueType};
 /// A part of a value. The key's kind says which parts come.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Part {
-    /// Some of a string: all of it, or a piece of a large one.
+    /// A whole string, or a piece of a large one.
     String {
-        /// The bytes: [`STRING_PIECE_SIZE`] of them unless it is the last piece.
+        /// The bytes. Each piece except the last has [`STRING_PIECE_SIZE`] bytes.
         bytes: Vec<u8>,
-        /// How many bytes follow in other pieces, if the file is right.
+        /// How many bytes follow in other pieces, according to the file.
         rest_size: u64,
     },
     /// The next element of a list, or a member of a set.
@@ -44,7 +44,7 @@ pub struct Field {
     pub name: Vec<u8>,
     /// Its value.
     pub value: Vec<u8>,
-    /// When it expires, in Unix milliseconds.
+    /// When the field expires, in Unix milliseconds.
     pub expire_at_ms: Option<i64>,
 }
 
@@ -55,13 +55,13 @@ pub enum Value {
     String(Vec<u8>),
     /// The elements in order.
     List(Vec<Vec<u8>>),
-    /// The members as they came.
+    /// The members in the order of the file.
     Set(Vec<Vec<u8>>),
-    /// Members and their scores as they came.
+    /// Members and their scores in the order of the file.
     SortedSet(Vec<(Vec<u8>, f64)>),
-    /// The fields as they came.
+    /// The fields in the order of the file.
     Hash(Vec<Field>),
-    /// The parts as they came.
+    /// The parts in the order of the file.
     Stream(Vec<StreamPart>),
     /// A module's value, which was skipped.
     Module,
@@ -96,11 +96,11 @@ impl Value {
     }
 }
 
-/// What is left to read of a value.
+/// The rest of a value, which is still to be read.
 #[derive(Debug)]
 pub(super) enum Open {
     Nothing,
-    /// All of it.
+    /// The whole value, which has this type.
     Unread(ValueType),
     /// This many bytes of a large string.
     Plain(u64),
@@ -133,16 +133,17 @@ pub(super) enum Open {
     Module,
 }
 
-/// Where the expiry of a hash's fields stands.
+/// Where the expiry time of a hash's field is, and in which form.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Expiry {
-    /// They have none.
+    /// Fields have no expiry time.
     None,
-    /// In front, as it is; 0 is none.
+    /// In front of the field, as a length; 0 means none.
     InFront,
-    /// In front, as the distance from the smallest of all, plus one; 0 is none.
+    /// In front of the field, as a length. 0 means none. Any other number is one more than the
+    /// distance from the smallest time of the hash's fields.
     Above(i64),
-    /// Behind, in eight bytes; -1 is none.
+    /// After the value, in eight bytes; -1 means none.
     Behind,
 }
 
@@ -224,7 +225,7 @@ impl<R: Read> FileReader<R> {
     }
 }
 
-/// The first part of a string, and what is left of it.
+/// The first part of a string, and the rest of the string.
 fn string<R: Read>(source: &mut Source<R>) -> Result<(Part, Open), Error> {
     let offset = source.offset();
     let piece_size = STRING_PIECE_SIZE as u64;
@@ -278,7 +279,7 @@ fn begin<R: Read>(value_type: ValueType, source: &mut Source<R>) -> Result<Open,
             Open::Fields { rest: source.length()?, expiry: Expiry::Behind }
         }
         ValueType::HashListpackExpiry => {
-            // The smallest time of all; the listpack has them anyway.
+            // The smallest expiry time is skipped, because the listpack has all expiry times.
             source.array::<8>()?;
             packed(Layout::Listpack, Shape::ExpiringFields, source)?
         }
@@ -341,7 +342,7 @@ fn scored<R: Read>(source: &mut Source<R>, is_binary: bool) -> Result<Part, Erro
 
 const NO_NUMBER: Malformed = Malformed("a score is not a number");
 
-/// The number that decimal digits spell; NaN if they spell none.
+/// The number that the decimal digits spell; NaN if they are malformed.
 fn number(digits: &[u8]) -> f64 {
     std::str::from_utf8(digits).ok().and_then(|text| text.parse().ok()).unwrap_or(f64::NAN)
 }
@@ -388,7 +389,7 @@ fn packed_part(packed: &mut Packed, shape: Shape) -> Result<Option<Part>, Malfor
         Shape::ExpiringFields => {
             let value = packed.partner()?.to_vec();
             let Element::Integer(at_ms) = packed.partner()? else {
-                return Err(Malformed("a field expires at a time that is no integer"));
+                return Err(Malformed("the expiry time of a field is not an integer"));
             };
             let expire_at_ms = Some(at_ms).filter(|at_ms| *at_ms != 0);
             Part::Field(Field { name: first, value, expire_at_ms })
@@ -430,7 +431,7 @@ fn quicklist_part<R: Read>(
     }
 }
 
-/// Marks of the pieces that a module wrote. (`RDB_MODULE_OPCODE_` in Redis's `rdb.h`.)
+/// Marks in front of the pieces of a module's data. (`RDB_MODULE_OPCODE_` in Redis's `rdb.h`.)
 const MODULE_EOF: u64 = 0;
 const MODULE_SIGNED: u64 = 1;
 pub(super) const MODULE_UNSIGNED: u64 = 2;
@@ -438,7 +439,7 @@ const MODULE_FLOAT: u64 = 3;
 const MODULE_DOUBLE: u64 = 4;
 const MODULE_STRING: u64 = 5;
 
-/// Skips what a module wrote, up to its end mark.
+/// Skips a module's data, up to its end mark.
 pub(super) fn skip_module<R: Read>(source: &mut Source<R>) -> Result<(), Error> {
     loop {
         let offset = source.offset();

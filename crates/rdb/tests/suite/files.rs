@@ -1,4 +1,4 @@
-//! Files: written data are read back, and every type of every version is understood.
+//! Whole files: written data is read back, and every type of every version is understood.
 
 use crate::maker::{Contents, Maker, read_all};
 use proptest::prelude::*;
@@ -82,7 +82,7 @@ fn files_without_a_checksum_are_read_and_wrong_checksums_are_not() {
     file[end] = 1;
     let error = read_all(&file).unwrap_err();
     assert!(matches!(error, Error::Checksum { stored: 0x0100_0000_0000_0000, .. }), "{error}");
-    // Up to version 4 there is no checksum.
+    // Files of versions up to 4 have no checksum.
     let keys = read_all(b"REDIS0004\xfe\x00\x00\x01k\x01v\xff").unwrap().keys;
     assert_eq!(keys[0].1, Value::String(b"v".to_vec()));
 }

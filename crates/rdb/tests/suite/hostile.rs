@@ -1,11 +1,13 @@
-//! Truncated, damaged and malicious files: an error each, no panic, no memory for claimed sizes.
+//! If a file is truncated, damaged or malicious, the reader returns an error. It does not panic,
+//! and does not allocate the sizes that the file claims.
 
 use std::io::{self, Read};
 
 use crate::maker::{Maker, read_all};
 use slimio_rdb::{Error, FileReader, Item, ValueType, Version};
 
-/// Enough for the reader's own buffers and a piece of a large string, with room to spare.
+/// Limit of the bytes that the reader may allocate. This is more than enough for its own buffers
+/// and a piece of a large string.
 const MEMORY_MAX: u64 = 1 << 20;
 
 fn files() -> Vec<Vec<u8>> {
@@ -64,7 +66,7 @@ fn every_flipped_bit_is_found() {
         for at in 0..file.len() {
             for bit in 0..8 {
                 file[at] ^= 1 << bit;
-                // One bit makes version 9 version 1, which has no checksum.
+                // A flipped bit can turn version 9 into version 1, which has no checksum.
                 let opened = FileReader::open(&file[..]);
                 let has_checksum = opened.is_ok_and(|reader| reader.version().has_checksum());
                 let must_fail = has_checksum || at >= 9;
@@ -105,7 +107,8 @@ fn random_bytes_behind_every_type_are_survived() {
                 let mut file = version.to_vec();
                 file.extend_from_slice(&[code, 1, b'k']);
                 for _ in 0..random.usize(..12) {
-                    // Small bytes and any bytes: lengths that fit, and lengths that do not.
+                    // Small bytes make lengths that fit, and arbitrary bytes make lengths that do
+                    // not fit.
                     let bytes = random.u64(..).to_le_bytes();
                     let is_small = !bytes[0].is_multiple_of(3);
                     file.extend(
@@ -121,7 +124,7 @@ fn random_bytes_behind_every_type_are_survived() {
 #[test]
 fn claims_take_no_memory() {
     let large = b"\x81\x00\x00\x00\x7f\xff\xff\xff\xff";
-    // For each type a count or size of half a terabyte, then a few bytes.
+    // A value of each type claims a count or size of half a terabyte, but only a few bytes follow.
     for code in (0..=25).filter(|code| *code != 8) {
         let mut file = b"REDIS0012".to_vec();
         file.extend_from_slice(&[code, 1, b'k']);
@@ -129,7 +132,7 @@ fn claims_take_no_memory() {
         file.extend_from_slice(&[1; 50]);
         assert!(read(&file).is_err(), "type {code}");
     }
-    // A few compressed bytes with a large claimed size.
+    // A few compressed bytes claim to be a large string.
     for claim in [&b"\x80\x3f\xff\xff\xff"[..], large] {
         for code in [0, 16] {
             let mut file = b"REDIS0012".to_vec();
@@ -139,7 +142,7 @@ fn claims_take_no_memory() {
             assert!(read(&file).is_err(), "type {code}");
         }
     }
-    // A key, and an auxiliary field.
+    // First the name of a key claims to be large, then the name of a note.
     for head in [&b"\x00"[..], b"\xfa"] {
         let mut file = [b"REDIS0012", head, large].concat();
         file.extend_from_slice(&[1; 50]);
@@ -157,7 +160,7 @@ impl Read for Failing {
     }
 }
 
-/// A source that returns one byte at a time, and is interrupted in between.
+/// A source that returns one byte at a time. Between two bytes, a read is interrupted.
 struct Slow<'a> {
     bytes: &'a [u8],
     was_interrupted: bool,

@@ -1,4 +1,4 @@
-//! Files of every version, written, read, damaged, and exchanged with a stock server.
+//! Tests write, read and damage files of every version, and exchange files with a stock server.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
 

@@ -1,4 +1,4 @@
-//! Makes files with every type, and reads them.
+//! Makes files with values of every type, and reads files.
 
 use slimio_rdb::{
     Attributes, Encoder, Error, Field, FileReader, FileWriter, Item, Key, ListpackWriter, Value,
@@ -69,7 +69,8 @@ fn fields(fields: &[(&str, &str, Option<i64>)]) -> Value {
     Value::Hash(fields.iter().map(field).collect())
 }
 
-/// Makes files by hand, as servers of all versions would, and knows their contents.
+/// Makes files by hand, as servers of all versions would make them. The maker knows the contents of
+/// its file.
 pub(crate) struct Maker {
     version: Version,
     encoder: Encoder,
@@ -92,12 +93,12 @@ impl Maker {
         &mut self.encoder
     }
 
-    /// A value that is in one string as a whole.
+    /// Adds a value that is packed in one string.
     fn packed(&mut self, name: &str, value_type: ValueType, bytes: &[u8], value: Value) {
         self.key(name, value_type, value).string(bytes);
     }
 
-    /// The types of Redis 2.8 to 6.2.
+    /// Adds values of the types of Redis 2.8 to 6.2.
     pub(crate) fn old_types(&mut self) {
         let encoder = self.key("string", ValueType::String, Value::String(b"value".to_vec()));
         encoder.string(b"value");
@@ -161,7 +162,7 @@ impl Maker {
         encoder.string(&ziplist(&[b"1", b"2"]));
     }
 
-    /// The types of Redis 7.0.
+    /// Adds values of the types of Redis 7.0.
     pub(crate) fn listpack_types(&mut self) {
         let pairs = [&b"f"[..], b"1", b"gg", b"value"];
         let two = fields(&[("f", "1", None), ("gg", "value", None)]);
@@ -175,7 +176,7 @@ impl Maker {
         encoder.string(&listpack(&[b"1", b"2"]));
     }
 
-    /// The types of Redis 7.2 and 7.4 and their release candidates.
+    /// Adds values of the types of Redis 7.2 and 7.4, and of their release candidates.
     pub(crate) fn newest_types(&mut self) {
         let members = ["x", "17"];
         let packed = listpack(&members.map(str::as_bytes));
@@ -198,7 +199,7 @@ impl Maker {
         encoder.raw(b"\x02\x08\x01f\x011\x00\x02gg\x05value");
     }
 
-    /// The types of Valkey 9.
+    /// Adds values of the types of Valkey 9.
     pub(crate) fn valkey_types(&mut self) {
         self.encoder.raw(b"\xf3\x04name\x01\x00\x40\xff");
         let expected = fields(&[("f", "1", None), ("gg", "value", Some(99))]);
@@ -209,7 +210,7 @@ impl Maker {
         encoder.raw(&99_i64.to_le_bytes());
     }
 
-    /// Streams of each version, with a group, a consumer and a pending entry.
+    /// Adds streams of these types, with a group, a consumer and a pending entry.
     pub(crate) fn streams(&mut self, value_types: &[ValueType]) {
         use slimio_rdb::{StreamEntry, StreamId, StreamPart};
         let id = |ms, sequence| StreamId { ms, sequence };
@@ -276,9 +277,11 @@ impl Maker {
         }
     }
 
-    /// A module's value and its data beside the keys, and a library of functions.
+    /// Adds a module's value, a module's data that is not the value of a key, and a library of
+    /// functions.
     pub(crate) fn modules_and_functions(&mut self) {
-        // The name is AAAAAAAAB; opcodes for each kind of value that a module can write.
+        // The module's name is AAAAAAAAB. Its data has a piece of each kind that a module can
+        // write.
         let id = 1_u64 << 10 | 2;
         let marked = b"\x01\x05\x02\x06\x03abcd\x04abcdefgh\x05\x03xyz\x00";
         self.encoder.byte(opcode::MODULE_AUX);

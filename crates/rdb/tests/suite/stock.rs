@@ -1,4 +1,5 @@
-//! Reads files that a stock server writes, and has a stock server load files written here.
+//! Reads files that a stock server has written. Also writes files, and checks that a stock server
+//! loads them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +16,8 @@ use tempfile::TempDir;
 
 use crate::maker::{Maker, read_all};
 
-/// A stock server that is not started yet, in a folder that removes itself, where one is installed.
+/// A stock server that is not started yet, and its temporary folder. `None` if no stock server is
+/// installed.
 fn stock(flags: &[&str]) -> Option<(TempDir, ServerConfig)> {
     slimio_testing::stock(&[&["--enable-debug-command", "local"], flags].concat())
 }
@@ -150,7 +152,7 @@ fn check_stream(client: &mut Client, name: &[u8], parts: &[StreamPart]) {
     assert_eq!(counted, pending as i64);
 }
 
-/// Every type in every encoding that Redis 7.0 has, in several databases.
+/// Fills several databases with values of every type, in every encoding that Redis 7.0 has.
 fn fill(client: &mut Client) {
     run(client, "SET empty 1");
     call(client, &[b"SET", b"empty", b""]);
@@ -276,7 +278,8 @@ fn stock_without_checksums_is_read() {
     assert_eq!(reader.checksum(), Some(Checksum::Absent));
 }
 
-/// Puts the file in the server's directory, checks it with `redis-check-rdb`, starts the server.
+/// Puts the file in the server's directory, checks the file with `redis-check-rdb`, and starts the
+/// server.
 fn load(config: &ServerConfig, file: &[u8]) -> Server {
     fs::create_dir_all(config.data_directory()).unwrap();
     fs::write(file_path(config), file).unwrap();
@@ -286,7 +289,7 @@ fn load(config: &ServerConfig, file: &[u8]) -> Server {
         assert!(output.status.success(), "{text}");
         assert!(text.contains("Checksum OK") && text.contains("\\o/ RDB looks OK! \\o/"), "{text}");
     } else {
-        eprintln!("SKIPPED: redis-check-rdb is not installed, it did not look at the file");
+        eprintln!("SKIPPED: redis-check-rdb is not installed, so the file is not checked with it");
     }
     Server::start(config).unwrap()
 }
@@ -309,7 +312,8 @@ fn stock_loads_types_of_every_age() {
     }
 }
 
-/// A file of strings and hashes of all sizes, and the keys that stock must then have.
+/// A file of strings and hashes of all sizes, and the keys that a stock server must have after it
+/// has loaded the file.
 fn exported(version: Version) -> (Vec<u8>, Vec<(Key, Value)>) {
     let sizes =
         [0, 1, 10, 11, 12, 19, 20, 21, 22, 63, 64, 300, 4096, 16_383, 16_384, 70_000, 300_000];
@@ -357,7 +361,7 @@ fn exported(version: Version) -> (Vec<u8>, Vec<(Key, Value)>) {
             let encoder = writer.encoder().unwrap();
             encoder.key(format!("string:{index}").as_bytes(), ValueType::String, attributes);
             if db == 15 {
-                // In parts, as large strings are.
+                // Writes the string in parts, as large strings are written.
                 encoder.string_start(value.len() as u64);
                 value.chunks(1000).for_each(|part| encoder.raw(part));
             } else {
@@ -404,7 +408,7 @@ fn stock_loads_what_is_written() {
         for (key, value) in &expected {
             check(&mut client, key.db, &key.name, value, key.attributes.expire_at_ms);
         }
-        // And back: stock saves the same keys again.
+        // The other direction: the stock server saves the same keys again.
         run(&mut client, "SAVE");
         let again = read_all(&fs::read(file_path(&config)).unwrap()).unwrap().keys;
         assert_eq!(again.len(), expected.len());

@@ -1,4 +1,4 @@
-//! Once a ring has reached its peak load, its operations allocate nothing.
+//! Tests that once a ring has reached its peak load, its operations allocate nothing.
 
 use std::io::{Read, Write};
 

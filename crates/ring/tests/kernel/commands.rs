@@ -1,4 +1,4 @@
-//! Commands to a driver, on files that every kernel has.
+//! Tests of commands to a driver, with files that every kernel has.
 
 #![expect(unsafe_code, reason = "nothing checks that a command fits its memory")]
 
@@ -35,12 +35,13 @@ fn run(ring: &mut WideRing) -> Outcome {
 #[test]
 fn a_command_brings_its_memory_back() {
     let Some(mut ring) = ring() else { return };
-    // `/dev/null` takes any command and does nothing (kernel 6.1), or supports none.
+    // From kernel 6.1 on, `/dev/null` takes any command and does nothing. Before, it supports no
+    // command.
     let null = ring.adopt(OwnedFd::from(File::open("/dev/null").expect("Linux has it")));
     let file = ring.adopt(OwnedFd::from(tempfile::tempfile().expect("a file for the test")));
     for fd in [null, file] {
         for memory in [Some(vec![7; 64]), None] {
-            // SAFETY: neither does anything with the memory.
+            // SAFETY: neither file does anything with the memory.
             unsafe { ring.command(fd, NvmeCommand::default(), memory.clone(), 1) };
             let Outcome::Commanded { memory: back, result } = run(&mut ring) else {
                 panic!("it was a command")

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use slimio_ring::{Completion, Fd, Features, Polling, Ring, Setup};
 
-/// Longest that a test waits for something that must happen.
+/// How long a test waits at most for something that must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Runs a test with every set of features that matters; the test makes the rings.
@@ -23,7 +23,7 @@ pub(crate) fn with_each_setup(mut test: impl FnMut(Setup)) {
         eprintln!("without {avoid:?}");
         test(Setup { submissions: 8, completions: 16, avoid, ..Setup::default() });
     }
-    eprintln!("with a thread of the kernel's that takes submissions");
+    eprintln!("with a kernel thread that takes submissions");
     let polling = Polling { submissions_idle_ms: Some(1), completions: false };
     test(Setup { submissions: 8, completions: 16, polling, ..Setup::default() });
 }
@@ -39,7 +39,8 @@ pub(crate) fn connection<T: Copy>(ring: &mut Ring<T>) -> (Fd, UnixStream) {
     (ring.adopt(OwnedFd::from(near)), far)
 }
 
-/// Waits for `count` more completions. The ring may wake without one, for parts of operations.
+/// Waits for `count` more completions. The ring may wake without a completion, because only a part
+/// of an operation has ended.
 pub(crate) fn wait_for<T: Copy + Debug>(ring: &mut Ring<T>, count: usize) -> Vec<Completion<T>> {
     let deadline = Instant::now() + PATIENCE;
     let mut completions = Vec::new();

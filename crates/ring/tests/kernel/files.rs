@@ -1,4 +1,4 @@
-//! Files over a ring, and rings that watch rings.
+//! Tests of file operations through a ring, and of rings that wait for other rings.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -17,7 +17,7 @@ fn writes_then_reads() {
     with_each_setup(|setup| {
         let mut ring = ring::<u32>(setup);
         let file = ring.adopt(temporary_file());
-        // More than the queues hold at once.
+        // These are more operations than the queues hold at once.
         for index in 0..40_u32 {
             let bytes = vec![index as u8; 100];
             ring.write(file, bytes, u64::from(index) * 100, index % 2 == 0, index);
@@ -79,7 +79,7 @@ fn allocates() {
     });
 }
 
-/// One ring sleeps; work in another, of the same thread, wakes it.
+/// One ring sleeps. A completion in another ring of the same thread must wake it.
 #[test]
 fn a_ring_wakes_for_another_ring() {
     with_each_setup(|setup| {
@@ -95,7 +95,8 @@ fn a_ring_wakes_for_another_ring() {
             worker.write(file, vec![1; 65536], round * 65536, true, round);
             worker.submit().expect("the ring works");
             while completions.len() as u64 <= round {
-                // The kernel may wake twice for one completion: then there is nothing to reap.
+                // The kernel may wake the sleeper twice for one completion. The second time, there
+                // is nothing to reap.
                 sleeper.poll(readiness, Interest::Readable, "worker");
                 let completion = wait_for_one(&mut sleeper);
                 assert!(matches!(completion.outcome, Outcome::Polled(Ok(()))));
@@ -129,7 +130,7 @@ fn a_ring_that_is_not_deferred_goes_from_thread_to_thread() {
         let thread = std::thread::spawn(move || {
             ring.write(file, vec![2; 10], 0, true, ());
             assert_eq!(wait_for(&mut ring, 1).len(), 1);
-            // The next thread reaps the write that this one has submitted.
+            // The next thread reaps the write that this thread has submitted.
             ring.write(file, vec![3; 10], 0, true, ());
             ring.submit().expect("the ring works");
             ring
@@ -155,7 +156,7 @@ fn a_deferred_ring_belongs_to_one_thread() {
         let thread = std::thread::spawn(move || {
             let refused = ring.submit_and_wait(1, Some(PATIENCE)).expect_err("not its thread");
             assert_eq!(refused.number(), libc::EEXIST);
-            // This thread can't wait for operations in flight: the drop leaks them at once.
+            // This thread can't wait for operations in flight, so the drop leaks them at once.
             drop(ring);
         });
         thread.join().expect("dropping it is safe");
@@ -185,7 +186,8 @@ fn dropping_a_ring_ends_what_is_in_flight() {
         let begin = std::time::Instant::now();
         drop(ring);
         assert!(begin.elapsed() < Duration::from_secs(4), "it ends by itself, not by giving up");
-        // The ring's ends of the connections are closed.
+        // Each reader sees the end of the stream only if the ring has closed its ends of the
+        // connections.
         for mut far in fars {
             std::io::copy(&mut far, &mut std::io::sink()).expect("the end of the stream");
         }

@@ -30,12 +30,13 @@ fn a_ring_holds_a_file_until_it_is_dropped() {
             ring.submit().expect("the ring works");
             assert!(is_locked(&other), "only the ring has it");
             drop(ring);
-            assert!(!is_locked(&other), "it is let go of at once");
+            assert!(!is_locked(&other), "it is released at once");
         }
     });
 }
 
-/// The kernel refuses calls while the ring is dropped, so the drop sees no operation end.
+/// The kernel refuses calls while the ring is dropped, so the drop can't see that operations end.
+/// The file must then stay held.
 #[test]
 fn what_is_in_flight_holds_the_file_of_a_dropped_ring() {
     if let Err(refused) = slimio_ring::probe() {
@@ -54,7 +55,8 @@ fn what_is_in_flight_holds_the_file_of_a_dropped_ring() {
         let (fd, _far) = connection(&mut ring);
         ring.receive_into(fd, Vec::with_capacity(16), 16, "nothing comes");
         ring.submit().expect("the ring works");
-        // With its last descriptor the kernel closes the ring, and ends operations in flight.
+        // The kernel closes the ring, and ends its operations, when the ring's last descriptor is
+        // closed. So the test keeps a second descriptor of the ring.
         let readiness = ring.readiness().expect("this ring has it");
         let descriptor = readiness.try_clone_to_owned().expect("there is room for one");
         refuse((libc::SYS_io_uring_enter, None), libc::EBUSY);

@@ -1,4 +1,4 @@
-//! Rings over the real kernel, with each set of features that it may have.
+//! Tests of rings over the real kernel, with each set of features that a kernel may have.
 
 mod allocations;
 mod commands;

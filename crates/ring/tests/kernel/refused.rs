@@ -1,6 +1,8 @@
-//! System calls of a ring refused by a filter: all of them, one of them, or from some moment on.
+//! Tests of rings whose system calls a filter refuses. It refuses all of them, one of them, or all
+//! from some moment on.
 //!
-//! A filter is for one thread, and for good: each test puts it on a thread that it starts.
+//! A filter is for one thread, and can't be removed again. So each test starts a thread and puts
+//! the filter on it.
 
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
@@ -19,10 +21,12 @@ use crate::common::{PATIENCE, connection, ring};
 const PROBE: u64 = 8;
 const ENABLE_RINGS: u64 = 12;
 
-/// A system call, and the value of its second argument if only that is refused.
+/// The number of a system call. If the second field is set, only calls whose second argument has
+/// this value are refused.
 pub(crate) type Call = (i64, Option<u64>);
 
-/// Makes a call fail with an error number, on this thread; with zero it seems to succeed.
+/// Makes a call fail with an error number on this thread. If the number is zero, the call does
+/// nothing but seems to succeed.
 pub(crate) fn refuse((number, second): Call, errno: i32) {
     let rules = second.map(|value| {
         let is_that = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value);
@@ -79,7 +83,8 @@ fn a_ring_that_could_be_made_and_not_used_is_none() {
     assert_eq!(refused.errno, Some(Errno::new(libc::EPROTO)), "{refused}");
 }
 
-/// When the kernel is out of memory the call is retried, for a second unless the wait has a limit.
+/// If the kernel is out of memory, a wait retries its call for at most a second. If the limit of
+/// the wait is shorter, the wait must end at its limit.
 #[test]
 fn a_wait_ends_at_its_limit_though_the_kernel_has_no_memory() {
     if let Err(refused) = slimio_ring::probe() {
@@ -112,7 +117,8 @@ fn reap(ring: &mut slimio_ring::Ring<usize>, count: usize) -> Vec<Completion<usi
     completions
 }
 
-/// The kernel takes a receive, and then no further operation.
+/// The kernel takes a receive, and then no further operation. The further operations must end with
+/// an error, but the receive must still receive.
 fn end_what_was_not_taken(setup: Setup) {
     const RECEIVE: usize = 1000;
     let mut ring = ring::<usize>(setup);
@@ -123,7 +129,7 @@ fn end_what_was_not_taken(setup: Setup) {
     ring.submit().expect("the ring works");
 
     refuse((libc::SYS_io_uring_enter, None), libc::EPERM);
-    // More than the submission queue has room for.
+    // These are more operations than the submission queue has room for.
     let count = 3 * setup.submissions as usize;
     for index in 0..count {
         ring.send(near, b"never".to_vec(), index);
@@ -151,7 +157,8 @@ fn end_what_was_not_taken(setup: Setup) {
     assert_eq!(ring.submit_and_wait(1, None), Err(not_permitted));
 
     if ring.features().deferred {
-        // Such a ring gets no completions when it can't be entered: the kernel keeps the memory.
+        // Such a ring gets no completions if its system call is refused, so the kernel keeps the
+        // memory of the receive.
         return;
     }
     far.write_all(b"late").expect("the connection is open");
@@ -180,8 +187,8 @@ fn what_the_kernel_has_not_taken_ends_and_what_it_has_goes_on() {
     }
 }
 
-/// The kernel's polling thread sleeps, and waking it is refused. If anything else wakes it, it
-/// takes what is queued.
+/// The kernel's polling thread sleeps, and the filter refuses the call that wakes the thread. If
+/// something else wakes the thread, it takes what is queued. So what is queued must not be ended.
 #[test]
 fn what_a_thread_of_the_kernels_may_take_does_not_end() {
     let polling = Polling { submissions_idle_ms: Some(1), completions: false };
@@ -200,7 +207,8 @@ fn what_a_thread_of_the_kernels_may_take_does_not_end() {
         let mut count = 0;
         while ring.refused().is_none() {
             assert!(Instant::now() < deadline, "it never sleeps");
-            // The polling thread takes this by itself, unless it sleeps by then.
+            // The polling thread takes the following send without a call, unless it is asleep by
+            // then.
             std::thread::sleep(Duration::from_millis(10));
             ring.send(near, b"taken".to_vec(), count);
             count += 1;
@@ -213,7 +221,7 @@ fn what_a_thread_of_the_kernels_may_take_does_not_end() {
         };
         assert!(completions.iter().all(is_sent), "{completions:?}");
         assert_eq!(ring.in_flight(), count - completions.len());
-        // Dropping the ring would wait.
+        // Dropping the ring would wait for what is in flight.
         std::mem::forget(ring);
     });
 }

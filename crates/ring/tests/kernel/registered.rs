@@ -1,4 +1,4 @@
-//! Transfers from and to registered memory.
+//! Tests of transfers from and to registered memory.
 
 #![expect(unsafe_code, reason = "memory is mapped and shared with the ring")]
 
@@ -15,7 +15,7 @@ const SIZE: usize = 16 << 12;
 /// Mapped memory.
 struct Mapped(NonNull<u8>);
 
-// SAFETY: it is read and written through raw pointers, by one thread.
+// SAFETY: the memory is read and written through raw pointers, by one thread.
 unsafe impl Send for Mapped {}
 // SAFETY: as above.
 unsafe impl Sync for Mapped {}
@@ -29,7 +29,7 @@ impl Mapped {
         };
         let fd = file.map_or(-1, std::os::fd::AsRawFd::as_raw_fd);
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping, wherever the kernel likes.
+        // SAFETY: the kernel chooses the address, so no existing mapping is touched.
         let memory = unsafe { libc::mmap(null_mut(), SIZE, protection, flags, fd, 0) };
         assert!(memory != libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
         Arc::new(Self(NonNull::new(memory.cast()).expect("a mapping is not at zero")))
@@ -40,27 +40,29 @@ impl Mapped {
         unsafe { self.0.as_ptr().write_bytes(byte, SIZE) };
     }
 
-    /// Replaces the process's pages, which were registered, by fresh ones full of zeros.
+    /// Replaces the pages that the process has at these addresses, which were registered, by new
+    /// pages full of zeros.
     fn change_pages(&self) {
-        // SAFETY: it is our own private mapping.
+        // SAFETY: this is our own private mapping.
         let advised = unsafe { libc::madvise(self.0.as_ptr().cast(), SIZE, libc::MADV_DONTNEED) };
         assert_eq!(advised, 0, "{}", std::io::Error::last_os_error());
     }
 
     fn register<T: Copy>(self: &Arc<Self>, ring: &mut Ring<T, Piece>) -> Result<(), Errno> {
-        // SAFETY: the memory stays mapped until `self` is dropped, of which the ring gets a clone.
+        // SAFETY: the memory stays mapped until the last clone of `self` is dropped, and the ring
+        // gets a clone.
         unsafe { ring.register(self.0, SIZE, self.clone()) }
     }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: nothing points there any more.
+        // SAFETY: nothing points to the mapping any more.
         unsafe { libc::munmap(self.0.as_ptr().cast(), SIZE) };
     }
 }
 
-/// A part of a [`Mapped`]; no two of a test overlap.
+/// A part of a [`Mapped`]; no two pieces of a test overlap.
 #[derive(Clone)]
 struct Piece(Arc<Mapped>, Range<usize>);
 
@@ -97,8 +99,9 @@ fn transferred(ring: &mut Ring<(), Piece>) -> Result<(), TransferError> {
     result
 }
 
-/// Registered pages stay registered, whatever pages the process has at these addresses later. Only
-/// a transfer that does not look up the pages of its addresses uses them.
+/// Registered pages stay registered, even if the process gets other pages at the same addresses
+/// later. So the test changes the pages after registering. If a transfer looked up the pages at its
+/// addresses, it would use the new pages, and the test would fail.
 #[test]
 fn transfers_within_registered_memory_use_the_pages_that_were_registered() {
     let Some(mut ring) = ring() else { return };
@@ -119,7 +122,7 @@ fn transfers_within_registered_memory_use_the_pages_that_were_registered() {
     assert!(found.iter().all(|&byte| byte == 7), "its pages were looked up");
     ring.read(fd, within.clone(), 0, ());
     assert_eq!(transferred(&mut ring), Ok(()));
-    // SAFETY: it is within the mapped memory, and nothing is in flight.
+    // SAFETY: the byte is within the mapped memory, and nothing is in flight.
     assert_eq!(unsafe { *mapped.0.as_ptr().add(4096) }, 0, "its pages were looked up");
 }
 
@@ -139,7 +142,7 @@ fn transfers_of_other_memory_go_on_as_before() {
     other.fill(0);
     ring.read(fd, Piece(other.clone(), 0..SIZE), 0, ());
     assert_eq!(transferred(&mut ring), Ok(()));
-    // SAFETY: it is within the mapped memory, and nothing is in flight.
+    // SAFETY: the byte is within the mapped memory, and nothing is in flight.
     assert_eq!(unsafe { *other.0.as_ptr().add(SIZE - 1) }, 3);
 }
 
@@ -150,7 +153,8 @@ fn memory_that_a_file_is_mapped_to_is_refused() {
     place.set_len(SIZE as u64).expect("it can be made longer");
     let mapped = Mapped::new(Some(&place));
     mapped.fill(5);
-    // It may be allowed for a file system in memory; either way transfers work.
+    // Registering may be allowed if the file system is in memory. Transfers must work whether or
+    // not registering is allowed.
     if let Err(errno) = mapped.register(&mut ring) {
         assert!([libc::EFAULT, libc::EOPNOTSUPP].contains(&errno.number()), "{errno}");
     }

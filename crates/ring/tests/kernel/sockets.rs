@@ -1,4 +1,4 @@
-//! Sockets over a ring, with each set of features that a kernel may have.
+//! Tests of socket operations through a ring, with each set of features that a kernel may have.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -38,7 +38,7 @@ fn accepts_until_cancelled() {
         assert_eq!(errno, Errno::CANCELED);
         assert_eq!(ring.in_flight(), 0);
 
-        // The connections are real, and in order.
+        // The connections must work, and must be in the order in which the clients connected.
         let last = accepted.pop().expect("twenty were accepted");
         ring.send(last, b"hi".to_vec(), 0);
         let completion = wait_for_one(&mut ring);
@@ -80,7 +80,8 @@ fn receives_everything_through_few_buffers() {
                     other => panic!("{other:?}"),
                 }
             }
-            // All buffers are held before any is given back: the receive runs out each time.
+            // All buffers are held before any is given back, so the receive runs out of buffers
+            // each time.
             if held.len() == 4 || is_over {
                 held.drain(..).for_each(|provided| ring.give_back(provided));
             }
@@ -106,7 +107,8 @@ fn a_starved_receive_can_be_cancelled_and_closed() {
         let completion = wait_for_one(&mut ring);
         let Outcome::Received(Ok(Some(provided))) = completion.outcome else { panic!() };
         assert_eq!(ring.bytes(&provided), b"takes the only b");
-        // The second receive, and the rest of the first, find no buffer.
+        // The second receive finds no buffer, and the first receive finds none for the rest of its
+        // bytes.
         ring.receive(other, 2);
         other_far.write_all(b"more").expect("it is connected");
         let mut completions = Vec::new();
@@ -127,7 +129,7 @@ fn a_starved_receive_can_be_cancelled_and_closed() {
         assert_eq!(ring.in_flight(), 0);
         assert!(ring.descriptor(other).is_none(), "it is closed");
 
-        // The buffer and the socket still work, and no byte was lost.
+        // The buffer and the socket must still work, and no byte may be lost.
         ring.give_back(provided);
         ring.receive(near, 3);
         let completion = wait_for_one(&mut ring);
@@ -210,7 +212,7 @@ fn closing_ends_what_is_in_flight() {
         ring.provide_buffers(4, 16).expect("there is memory");
         let (near, mut far) = connection(&mut ring);
         ring.receive(near, "receive");
-        // More than the socket takes while its peer does not read.
+        // These are more bytes than the socket takes while its peer does not read.
         ring.send(near, vec![1; 10_000_000], "send");
         ring.submit().expect("the ring works");
         assert_eq!(ring.in_flight(), 2);
@@ -305,7 +307,7 @@ fn many_connections_on_small_queues() {
         let mut ring = ring::<usize>(setup);
         ring.provide_buffers(8, 64).expect("there is memory");
         let (nears, mut fars): (Vec<_>, Vec<_>) = (0..100).map(|_| connection(&mut ring)).unzip();
-        // A hundred receives at once: the queues have 8 and 16 entries.
+        // The queues have 8 and 16 entries, so they can't hold a hundred receives at once.
         for (index, near) in nears.iter().enumerate() {
             ring.receive(*near, index);
         }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use slimio_resp::ReplyBuf;
 use slimio_storage::Lsn;
 
-/// Replies of earlier turns, oldest first, each with what it depends on.
+/// Replies of earlier turns, oldest first, each with the LSN that the reply depends on.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     replies: VecDeque<(Lsn, ReplyBuf)>,
@@ -20,7 +20,7 @@ impl Held {
         self.replies.push_back((needs, reply));
     }
 
-    /// Takes the oldest reply if `may_leave` allows the LSN that it depends on.
+    /// Takes the oldest reply if `may_leave` accepts the LSN that the reply depends on.
     pub(crate) fn pop_if(&mut self, may_leave: impl FnOnce(Lsn) -> bool) -> Option<ReplyBuf> {
         self.replies.front().filter(|(needs, _)| may_leave(*needs))?;
         let (_, reply) = self.replies.pop_front()?;
@@ -37,12 +37,12 @@ impl Held {
         self.replies.len()
     }
 
-    /// Bytes that will be sent.
+    /// Bytes of the held replies, as they will be sent.
     pub(crate) fn size(&self) -> usize {
         self.size
     }
 
-    /// Panics where a sum is not that of its parts.
+    /// Panics if a stored sum differs from the sum over the replies.
     pub(super) fn check(&self) {
         let size: usize = self.replies.iter().map(|(_, reply)| reply.len()).sum();
         assert_eq!(size, self.size, "the bytes of held replies are their sum");
@@ -50,7 +50,7 @@ impl Held {
         assert_eq!(memory, self.own_memory, "the memory of held replies is their sum");
     }
 
-    /// Bytes of memory that nobody else holds.
+    /// Bytes of memory that only the held replies use.
     pub(crate) fn own_memory(&self) -> usize {
         self.own_memory
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use slimio_keyspace::{Mode, debug_populate};
+use slimio_keyspace::{DataFn, Mode, debug_digest, debug_digest_value, debug_populate};
 use slimio_planted::is_planted;
 use slimio_resp::Args;
 
@@ -16,7 +16,7 @@ pub(super) fn info(core: &mut Core, client: &mut Client, args: Args<'_>) {
     let sections: Vec<String> = (1..args.len())
         .map(|index| String::from_utf8_lossy(&args.bytes(index)).to_ascii_lowercase())
         .collect();
-    // Figures depend on no record: INFO must answer also while the log is stuck.
+    // The reply of INFO waits for no record, because INFO must answer even while the log is stuck.
     let text = crate::info::render(core, client, &sections);
     if is_planted("figures-wait") && core.keeps_undurable {
         client.needs = client.needs.max(core.undurable.of_all());
@@ -56,7 +56,8 @@ pub(super) fn shutdown(core: &mut Core, client: &mut Client, args: Args<'_>) {
         return;
     }
     if abort {
-        // A shutdown does not linger here, so there is none to abort.
+        // Unlike Redis, this server does not delay a shutdown, so there is never a shutdown to
+        // abort.
         client.out.error("ERR No shutdown in progress.");
         return;
     }
@@ -76,7 +77,7 @@ pub(super) fn debug(core: &mut Core, client: &mut Client, args: Args<'_>) {
     if sub.is("sleep") && args.len() == 3 {
         let seconds = String::from_utf8_lossy(&args.bytes(2)).parse::<f64>().unwrap_or(0.0);
         let seconds = if seconds.is_nan() { 0.0 } else { seconds };
-        // The thread is blocked on purpose: tests look at what happens then.
+        // The thread is blocked on purpose, because tests look at what happens while it is blocked.
         std::thread::sleep(Duration::from_secs_f64(seconds.clamp(0.0, SLEEP_SECONDS_MAX)));
         client.out.ok();
     } else if sub.is("set-active-expire") && args.len() == 3 {
@@ -93,10 +94,11 @@ pub(super) fn debug(core: &mut Core, client: &mut Client, args: Args<'_>) {
             core.hold(client, needs, before);
         }
     } else if sub.is("populate") && (3..=5).contains(&args.len()) {
-        let Ok(row) = core.find(args) else { unreachable!("it was found when it began") };
-        let mode = if core.transaction.is_some() { Mode::Atomic } else { Mode::Client };
-        let before = client.out.len();
-        core.run_data(client, row, debug_populate, args, mode, before);
+        run_data(core, client, args, debug_populate);
+    } else if sub.is("digest") && args.len() == 2 {
+        run_data(core, client, args, debug_digest);
+    } else if sub.is("digest-value") && args.len() > 2 {
+        run_data(core, client, args, debug_digest_value);
     } else if sub.is("reload") {
         super::reload::reload(core, client, args);
     } else if sub.is("help") {
@@ -104,13 +106,17 @@ pub(super) fn debug(core: &mut Core, client: &mut Client, args: Args<'_>) {
             client,
             &[
                 "DEBUG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+                "DIGEST",
+                "    Output a hex signature representing the current DB content.",
+                "DIGEST-VALUE <key> [<key> ...]",
+                "    Output a hex signature of the values of all the specified keys.",
                 "OBJECT <key>",
                 "    Show low level info about `key` and associated value.",
                 "POPULATE <count> [<prefix>] [<size>]",
                 "    Create <count> string keys named key:<num>. If <prefix> is specified then",
                 "    it is used instead of the 'key' prefix.",
                 "RELOAD",
-                "    Encode everything as a snapshot holds it, and load what comes of it.",
+                "    Encode the data set as in a snapshot, and load the result.",
                 "SLEEP <seconds>",
                 "    Stop the server for <seconds>. Decimals allowed.",
                 "SET-ACTIVE-EXPIRE <0|1>",
@@ -120,4 +126,12 @@ pub(super) fn debug(core: &mut Core, client: &mut Client, args: Args<'_>) {
     } else {
         super::wrong_sub(client, "DEBUG", args);
     }
+}
+
+/// Runs a subcommand that works on the data set.
+fn run_data(core: &mut Core, client: &mut Client, args: Args<'_>, run: DataFn) {
+    let Ok(row) = core.find(args) else { unreachable!("it was found when it began") };
+    let mode = if core.transaction.is_some() { Mode::Atomic } else { Mode::Client };
+    let before = client.out.len();
+    core.run_data(client, row, run, args, mode, before);
 }

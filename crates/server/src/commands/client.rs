@@ -100,11 +100,11 @@ fn size_of_arguments(args: Args<'_>) -> usize {
     args.iter().map(|arg| arg.size()).sum()
 }
 
-/// The clients that a filter's `TYPE` means.
+/// The clients that the `TYPE` of a filter selects.
 #[derive(Clone, Copy)]
 enum ClientKind {
     Normal,
-    /// There are none of these.
+    /// A type that no client of this server has.
     Other,
 }
 
@@ -122,7 +122,7 @@ fn unknown_type(client: &mut Client, arg: Arg<'_>) {
     client.out.error(&format!("ERR Unknown client type '{}'", String::from_utf8_lossy(&name)));
 }
 
-/// Which clients `CLIENT KILL` means.
+/// Which clients `CLIENT KILL` closes.
 #[derive(Default)]
 struct Filter {
     id: Option<u64>,
@@ -147,7 +147,7 @@ impl Filter {
 pub(super) fn kill(core: &mut Core, client: &mut Client, args: Args<'_>) {
     let text = |index| String::from_utf8_lossy(&args.bytes(index)).into_owned();
     if args.len() == 3 {
-        // The old form: an address, and a status as the reply.
+        // The old form has an address as its only argument, and replies with a status.
         let filter = Filter { address: Some(text(2)), ..Filter::default() };
         if kill_matching(core, client, &filter) == 0 {
             client.out.error("ERR No such client");
@@ -284,7 +284,7 @@ pub(super) fn help(_: &mut Core, client: &mut Client, _: Args<'_>) {
             "    * SKIPME (YES|NO)",
             "      Skip killing current connection (default: yes).",
             "    * MAXAGE <seconds>",
-            "      Kill connections that are at least so old.",
+            "      Kill connections that are at least <seconds> old.",
             "LIST [options ...]",
             "    Return information about client connections. Options:",
             "    * TYPE (NORMAL|MASTER|REPLICA|PUBSUB)",

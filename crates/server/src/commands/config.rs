@@ -8,23 +8,24 @@ use slimio_resp::Args;
 use crate::clients::Client;
 use crate::core::Core;
 
-/// Most patterns in one request: each is compared with the name of each directive.
+/// Limit of the number of patterns in one request. There is a limit because each pattern is
+/// compared with the name of each directive.
 const PATTERNS_MAX: usize = 128;
 
-/// Most bytes of them together.
+/// Limit of the bytes of all patterns in one request.
 const PATTERNS_SIZE_MAX: usize = 4096;
 
 pub(super) fn get(core: &mut Core, client: &mut Client, args: Args<'_>) {
     let size: usize = args.iter().skip(2).map(|arg| arg.size()).sum();
     if args.len() - 2 > PATTERNS_MAX || size > PATTERNS_SIZE_MAX {
         client.out.error(&format!(
-            "ERR too many patterns for 'config|get' command: no more than {PATTERNS_MAX}, of \
-             {PATTERNS_SIZE_MAX} bytes together"
+            "ERR too many patterns for 'config|get' command: at most {PATTERNS_MAX} patterns with \
+             {PATTERNS_SIZE_MAX} bytes in total"
         ));
         return;
     }
     let asked: Vec<_> = (2..args.len()).map(|index| args.bytes(index)).collect();
-    // A pattern refused as too long is longer than any name.
+    // If `Glob` refuses a pattern as too long, the pattern matches no name anyway.
     let pattern = |word: &Cow<'_, [u8]>| Glob::new(&word.to_ascii_lowercase()).ok();
     let patterns: Vec<Glob> = asked.iter().filter_map(pattern).collect();
     let found = core

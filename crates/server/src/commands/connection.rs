@@ -18,7 +18,7 @@ pub(super) fn echo(_: &mut Core, client: &mut Client, args: Args<'_>) {
     bulk(client, args.get(1));
 }
 
-/// Replies with an argument, which is not copied if it is large.
+/// Replies with an argument. A large argument is not copied.
 fn bulk(client: &mut Client, arg: Arg<'_>) {
     match arg {
         Arg::Bytes(bytes) => client.out.bulk(bytes),
@@ -81,7 +81,7 @@ fn log_in(core: &Core, client: &mut Client, user: &[u8], password: &[u8]) -> boo
     is_right
 }
 
-/// Takes as long for a password that is wrong in its last byte as for one wrong in its first.
+/// Whether two passwords are equal. The comparison takes the same time whichever byte is wrong.
 fn is_equal(wanted: &[u8], given: &[u8]) -> bool {
     let mut difference = u8::from(wanted.len() != given.len());
     for (i, byte) in given.iter().enumerate() {
@@ -174,14 +174,15 @@ pub(super) fn quit(_: &mut Core, client: &mut Client, _: Args<'_>) {
 }
 
 pub(super) fn reset(core: &mut Core, client: &mut Client, _: Args<'_>) {
-    client.multi = None;
+    core.end_multi(client.multi.take());
     core.watches.clear(client);
     client.db = DbIndex(0);
     client.name.clear();
     client.no_evict = false;
     client.no_touch = false;
     client.is_authenticated = core.settings.password.is_none();
-    // With `CLIENT REPLY SKIP`, the reply to leave out is this one.
+    // If `CLIENT REPLY SKIP` came just before, `Skip` stays in force, because the reply to `RESET`
+    // is the one to leave out.
     if client.replies != Replies::Skip {
         client.replies = Replies::On;
     }

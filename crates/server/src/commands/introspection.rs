@@ -3,7 +3,7 @@
 use std::iter;
 
 use slimio_keyspace::{Command, Glob, KeySpec};
-use slimio_resp::{Args, ReplyBuf};
+use slimio_resp::{Args, OwnedRequest, ReplyBuf};
 
 use super::{Entry, Run};
 use crate::clients::Client;
@@ -35,7 +35,7 @@ pub(super) fn info(core: &mut Core, client: &mut Client, args: Args<'_>) {
     }
 }
 
-/// A command, or a subcommand as `config|get`.
+/// Finds a command, or a subcommand written as `config|get`.
 pub(super) fn find(core: &Core, name: &[u8]) -> Option<&'static Command<Entry>> {
     let mut words = name.split(|byte| *byte == b'|');
     let row = core.table.lookup(words.next()?)?;
@@ -106,10 +106,15 @@ fn describe_keys(spec: &KeySpec, out: &mut ReplyBuf) {
     out.bulk(b"find_keys");
     out.map(2);
     out.bulk(b"type");
-    out.bulk(b"range");
+    out.bulk(if spec.is_counted { b"keynum" } else { b"range" });
     out.bulk(b"spec");
     out.map(3);
-    for (name, value) in [("lastkey", spec.last), ("keystep", spec.step), ("limit", spec.limit)] {
+    let fields = if spec.is_counted {
+        [("keynumidx", 0), ("firstkey", 1), ("keystep", 1)]
+    } else {
+        [("lastkey", spec.last), ("keystep", spec.step), ("limit", spec.limit)]
+    };
+    for (name, value) in fields {
         out.bulk(name.as_bytes());
         out.integer(i64::from(value));
     }
@@ -174,22 +179,15 @@ pub(super) fn list(core: &mut Core, client: &mut Client, args: Args<'_>) {
 }
 
 pub(super) fn getkeys(core: &mut Core, client: &mut Client, args: Args<'_>) {
-    if let Some(row) = with_keys(core, client, args) {
-        let keys: Vec<usize> = row.keys.indices(args.len() - 2).collect();
-        client.out.array(keys.len());
-        for index in keys {
-            client.out.bulk(&args.bytes(index + 2));
-        }
+    let Some(keys) = keys_and_flags(core, client, args) else { return };
+    client.out.array(keys.len());
+    for (index, _) in keys {
+        client.out.bulk(&args.bytes(index + 2));
     }
 }
 
 pub(super) fn getkeysandflags(core: &mut Core, client: &mut Client, args: Args<'_>) {
-    let Some(row) = with_keys(core, client, args) else { return };
-    let keys: Vec<_> = row
-        .key_specs
-        .iter()
-        .flat_map(|spec| spec.range().indices(args.len() - 2).map(|index| (index, spec.flags)))
-        .collect();
+    let Some(keys) = keys_and_flags(core, client, args) else { return };
     client.out.array(keys.len());
     for (index, flags) in keys {
         client.out.array(2);
@@ -205,9 +203,14 @@ fn flags_of_set(args: Args<'_>) -> &'static str {
     if has_get { "RW access update" } else { "OW update" }
 }
 
-/// The command or subcommand named from the third argument on, if it has keys. Otherwise replies
-/// with the error.
-fn with_keys(core: &Core, client: &mut Client, args: Args<'_>) -> Option<&'static Command<Entry>> {
+/// The keys of the request that is the arguments from the third on, with the flags of each. An index
+/// counts from the start of that request. If these arguments are not a valid request with keys,
+/// replies with the error and returns `None`.
+fn keys_and_flags(
+    core: &Core,
+    client: &mut Client,
+    args: Args<'_>,
+) -> Option<Vec<(usize, &'static str)>> {
     let named = core.table.lookup(&args.bytes(2));
     let row = named.and_then(|row| match subcommands(row) {
         [] => Some(row),
@@ -215,11 +218,24 @@ fn with_keys(core: &Core, client: &mut Client, args: Args<'_>) -> Option<&'stati
     });
     let error = match row {
         None => "ERR Invalid command specified",
-        Some(row) if row.keys.first == 0 => "ERR The command has no key arguments",
+        Some(row) if row.key_specs.is_empty() => "ERR The command has no key arguments",
         Some(row) if !row.accepts(args.len() - 2) => {
             "ERR Invalid number of arguments specified for command"
         }
-        Some(row) => return Some(row),
+        Some(row) => {
+            let request = OwnedRequest::from_args((2..args.len()).map(|index| args.bytes(index)));
+            let mut keys = Vec::new();
+            let are_valid = row.key_specs.iter().all(|spec| {
+                let range = spec.range_in(request.args());
+                let indices = range.into_iter().flat_map(|range| range.indices(args.len() - 2));
+                keys.extend(indices.map(|index| (index, spec.flags)));
+                range.is_some()
+            });
+            if are_valid {
+                return Some(keys);
+            }
+            "ERR Invalid arguments specified for command"
+        }
     };
     client.out.error(error);
     None

@@ -8,7 +8,8 @@ use crate::core::Core;
 use crate::latency::{doctor as diagnose, graph as draw};
 use slimio_keyspace::Command;
 
-/// The first bound of a histogram's buckets, in nanoseconds; each is double the one before.
+/// The upper bound of a histogram's first bucket, in nanoseconds. The bound of each further bucket
+/// is double the bound of the bucket before.
 const BUCKET_NS_MIN: u64 = 1024;
 
 pub(super) fn latest(core: &mut Core, client: &mut Client, _: Args<'_>) {
@@ -89,7 +90,7 @@ fn add_with_parts(row: &'static Command<Entry>, rows: &mut Vec<&'static Command<
     }
 }
 
-/// For each bound in microseconds, the number of calls that took at most that long.
+/// Writes each bound in microseconds, with the number of calls that took at most that long.
 fn distribution(core: &Core, row: &Command<Entry>, out: &mut ReplyBuf) {
     let Some(latency) = &core.stats.by_command[row.run.id].latency else { return };
     let (mut bounds, mut counted) = (Vec::new(), 0);

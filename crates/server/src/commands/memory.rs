@@ -1,4 +1,5 @@
-//! `MEMORY` and `OBJECT`: their rows, and the subcommands that concern the server.
+//! The table rows of `MEMORY` and `OBJECT`, and the code of those of their subcommands that do not
+//! work on the data set.
 
 use slimio_keyspace::{Command, Flags, KeyRange, KeySpec, inspect, key};
 use slimio_resp::Args;
@@ -63,7 +64,7 @@ fn malloc_stats(_: &mut Core, client: &mut Client, _: Args<'_>) {
     client.out.verbatim("txt", report.as_bytes());
 }
 
-/// Does nothing: the allocator returns memory by itself within seconds.
+/// Does nothing, because the allocator returns memory by itself within seconds.
 fn purge(_: &mut Core, client: &mut Client, _: Args<'_>) {
     client.out.ok();
 }

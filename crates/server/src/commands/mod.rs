@@ -1,4 +1,4 @@
-//! Connection and server commands, and the one table of all commands.
+//! Commands on connections and on the server, and the one table of all commands.
 
 mod admin;
 mod client;
@@ -23,29 +23,30 @@ use slimio_resp::Args;
 use crate::clients::Client;
 use crate::core::Core;
 
-/// Runs a connection or server command. Its reply goes to the client's output.
+/// Runs a command that works on connections or on the server. The reply goes to the client's
+/// output.
 pub(crate) type ServerFn = fn(&mut Core, &mut Client, Args<'_>);
 
-/// What runs a command, as its row says.
+/// What runs a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Run<S: 'static = &'static [Command<Entry>]> {
-    /// It works on the data set.
+    /// The command works on the data set.
     Data(DataFn),
-    /// It works on connections or the server.
+    /// The command works on connections or the server.
     Server(ServerFn),
-    /// Its second argument names the subcommand.
+    /// The second argument of the request names the subcommand to run.
     Container(S),
 }
 
-/// How the table runs a command.
+/// What the table holds to run and count a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) run: Run,
-    /// As in INFO and errors: `config|get`.
+    /// The command's name in INFO and errors, such as `config|get`.
     pub(crate) name: &'static str,
-    /// Place of its counters.
+    /// Index of the command's counters.
     pub(crate) id: usize,
-    /// Runs within `MULTI` instead of being queued.
+    /// Within `MULTI`, the command runs at once instead of being queued.
     pub(crate) ends_queueing: bool,
 }
 
@@ -58,7 +59,7 @@ pub(crate) struct Rows(&'static [Row]);
 
 const ENDS_QUEUEING: [&str; 6] = ["discard", "exec", "multi", "quit", "reset", "watch"];
 
-/// Bytes of a subcommand's name that an error repeats.
+/// An error repeats at most this many bytes of a subcommand's name.
 const SUBCOMMAND_SHOWN_MAX: usize = 128;
 
 pub(crate) fn table() -> &'static CommandTable<Entry> {
@@ -70,12 +71,12 @@ pub(crate) fn entry_count() -> usize {
     tables().names.len()
 }
 
-/// Names of the rows with counters, by their place.
+/// Names of the rows with counters, by the index of the counters.
 pub(crate) fn entry_names() -> &'static [&'static str] {
     &tables().names
 }
 
-/// `COMMAND` without arguments, which is a command besides being a container.
+/// `COMMAND` without arguments, which runs as a command although `COMMAND` is a container.
 pub(crate) fn bare_command() -> &'static Command<Entry> {
     &tables().bare_command
 }

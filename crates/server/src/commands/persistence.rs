@@ -32,7 +32,8 @@ pub(super) fn bgsave(core: &mut Core, client: &mut Client, args: Args<'_>) {
         return;
     }
     core.make_way_for_save();
-    // Also when the request is refused below: its client now waits for the running snapshot to end.
+    // Called even if the request is refused below, because the refused client then waits for the
+    // running snapshot to end.
     core.snapshot_asked_for();
     let is_queued = core.is_in_transaction();
     match core.begin_snapshot(SnapshotKind::OnDemand) {

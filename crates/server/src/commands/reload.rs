@@ -9,7 +9,7 @@ use slimio_resp::Args;
 use crate::clients::Client;
 use crate::core::Core;
 
-/// Most that one step of the capture takes.
+/// The largest part that one step of the capture takes.
 const STEP: CaptureBudget = CaptureBudget { size: 1 << 20, entries: 4096 };
 
 pub(super) fn reload(core: &mut Core, client: &mut Client, args: Args<'_>) {
@@ -17,9 +17,9 @@ pub(super) fn reload(core: &mut Core, client: &mut Client, args: Args<'_>) {
         let is_known = |option: &slimio_resp::Arg<'_>| {
             ["merge", "noflush", "nosave"].iter().any(|known| option.is(known))
         };
+        // The second text is Redis's own error for an unknown option.
         client.out.error(if args.iter().skip(2).all(|option| is_known(&option)) {
-            "ERR DEBUG RELOAD goes through memory here: there is no file to load instead, so it has \
-             no options"
+            "ERR DEBUG RELOAD works in memory here: it reads no file, so it takes no options"
         } else {
             "ERR DEBUG RELOAD only supports the MERGE, NOFLUSH and NOSAVE options."
         });
@@ -28,7 +28,7 @@ pub(super) fn reload(core: &mut Core, client: &mut Client, args: Args<'_>) {
     match core.reload() {
         Ok(()) => client.out.ok(),
         Err(error) => {
-            log::error!("DEBUG RELOAD: {error}; everything is as it was");
+            log::error!("DEBUG RELOAD failed: {error}; the data set is unchanged");
             client.out.error("ERR Error trying to load the RDB dump, check server logs.");
         }
     }
@@ -36,7 +36,8 @@ pub(super) fn reload(core: &mut Core, client: &mut Client, args: Args<'_>) {
 
 impl Core {
     /// Replaces the data set by the result of encoding and decoding all its chunks. Blocks the
-    /// thread meanwhile and needs the memory twice: this is for tests of what a snapshot holds.
+    /// thread, and needs twice the memory of the data set. This is acceptable because only tests
+    /// use this function, to check the contents of a snapshot.
     fn reload(&mut self) -> Result<(), ChunkError> {
         self.cancel_snapshot("DEBUG RELOAD");
         let mut taken = Vec::new();

@@ -1,4 +1,5 @@
-//! One row per connection and server command; the data commands have theirs in the keyspace.
+//! One row for each command that works on connections or on the server. The rows of the commands
+//! that work on the data set are in the keyspace crate.
 
 use slimio_keyspace::{Command, Flags, KeyRange, keys_from};
 
@@ -23,6 +24,7 @@ pub(super) const ROW: Row = Command {
     also: &[],
     tips: &[],
     key_specs: &[],
+    weigh: None,
     group: "connection",
     since: "1.0.0",
     complexity: "O(1)",
@@ -174,7 +176,7 @@ pub(super) const ROWS: &[Row] = &[
     Command {
         name: "slimio", arity: -2,
         group: "server", complexity: "Depends on subcommand.",
-        summary: "A container for what only SlimIO has", run: Run::Container(Rows(SLIMIO)),
+        summary: "A container for commands that only SlimIO has", run: Run::Container(Rows(SLIMIO)),
         ..ROW
     },
     Command {

@@ -6,8 +6,9 @@ use slimio_storage::SnapshotKind;
 use crate::clients::Client;
 use crate::core::{Core, NotBegun, NotChecked};
 
-/// `SLIMIO PIN [LAST]`: takes a snapshot, or with `LAST` chooses the last one, keeps it on the
-/// volume as it is until the connection ends, and replies with its area, number and epoch.
+/// `SLIMIO PIN`: takes a snapshot, keeps it unchanged on the volume until the connection ends, and
+/// replies with its area, number and epoch. `SLIMIO PIN LAST` uses the last snapshot instead of a
+/// new one.
 pub(super) fn pin(core: &mut Core, client: &mut Client, args: Args<'_>) {
     let wants_last = args.len() == 3 && args.get(2).is("last");
     if args.len() > 2 && !wants_last {
@@ -45,11 +46,11 @@ pub(super) fn help(_: &mut Core, client: &mut Client, _: Args<'_>) {
         &[
             "SLIMIO <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
             "CHECK",
-            "    Check the snapshots on the volume in the background, now. INFO slimio has what is",
-            "    found.",
+            "    Check the snapshots on the volume now, in the background.",
+            "    INFO slimio shows what it finds.",
             "PIN [LAST]",
-            "    Take a snapshot, or choose the last one, and keep it on the volume as it is until",
-            "    this connection ends. slimio export reads it there.",
+            "    Take a snapshot (with LAST: use the last one), and keep it unchanged on the volume",
+            "    until this connection ends. slimio export reads it there.",
         ],
     );
 }

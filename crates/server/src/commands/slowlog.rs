@@ -41,9 +41,10 @@ pub(super) fn len(core: &mut Core, client: &mut Client, _: Args<'_>) {
     client.out.integer(shown(core).count() as i64);
 }
 
-/// The entries whose command's reply could leave by now, newest first: an entry must not reveal a
-/// write that is not durable yet. Entries of a running transaction are visible only to that
-/// transaction, whose own reply waits for its record.
+/// The entries that may be shown, newest first. An entry is hidden until the reply of its command
+/// may leave, because the entry must not reveal a write that is not durable yet. The entries of a
+/// running transaction (`UNSETTLED`) are shown, too, because only the transaction itself can ask
+/// for them, and its reply waits for its record.
 fn shown(core: &Core) -> impl Iterator<Item = &SlowCommand> {
     let is_shown = |entry: &&SlowCommand| {
         entry.needs == SlowCommand::UNSETTLED

@@ -27,8 +27,8 @@ pub(super) fn discard(core: &mut Core, client: &mut Client, _: Args<'_>) {
     client.out.ok();
 }
 
-/// Most keys in one request, and most bytes of them: each takes time, and no other client is served
-/// meanwhile.
+/// Limits of the number of keys in one request and, if a request has several keys, of their bytes.
+/// There are limits because each key takes time, and no other client is served meanwhile.
 const WATCHED_AT_ONCE_MAX: usize = 2048;
 const WATCHED_SIZE_MAX: usize = 1 << 20;
 
@@ -37,8 +37,8 @@ pub(super) fn watch(core: &mut Core, client: &mut Client, args: Args<'_>) {
     let is_alone = args.len() == 2;
     if args.len() > 1 + WATCHED_AT_ONCE_MAX || size > WATCHED_SIZE_MAX && !is_alone {
         client.out.error(&format!(
-            "ERR too many keys for 'watch' command: no more than {WATCHED_AT_ONCE_MAX} at once, of \
-             {WATCHED_SIZE_MAX} bytes together, and further ones by another WATCH"
+            "ERR too many keys for 'watch' command: at most {WATCHED_AT_ONCE_MAX} keys with \
+             {WATCHED_SIZE_MAX} bytes in total; watch the others with another WATCH"
         ));
         return;
     }
@@ -46,7 +46,7 @@ pub(super) fn watch(core: &mut Core, client: &mut Client, args: Args<'_>) {
         client.out.error("ERR WATCH inside MULTI is not allowed");
         return;
     }
-    // A watched key has changed already: further changes make no difference.
+    // If a watched key has changed already, further changes make no difference.
     if !client.is_stale {
         for index in 1..args.len() {
             let key = args.bytes(index);
@@ -80,7 +80,9 @@ pub(super) fn exec(core: &mut Core, client: &mut Client, _: Args<'_>) {
         core.hold(client, needs, before);
         return;
     }
-    if let Some(size) = multi.log_size_max {
+    let value_room = if multi.weighed > 0 { core.weigh_queued(client.db, &multi) } else { 0 };
+    let size = multi.log_size_max.map(|size| size.saturating_add(value_room));
+    if let Some(size) = size {
         match core.admit(multi.purpose, size) {
             Admission::Granted => {}
             Admission::Wait => {
@@ -96,9 +98,11 @@ pub(super) fn exec(core: &mut Core, client: &mut Client, _: Args<'_>) {
         }
     }
     core.watches.clear(client);
+    core.begin_transaction(client.db, size.unwrap_or(0), value_room);
     run(core, client, &multi);
     core.end_multi(Some(multi));
-    // That `EXEC` ran reveals that no watched key was changed.
+    // The reply waits for the watched keys' records, because it reveals that no watched key was
+    // changed.
     if !is_planted("exec-undurable") {
         core.hold(client, needs, before);
     }
@@ -106,7 +110,6 @@ pub(super) fn exec(core: &mut Core, client: &mut Client, _: Args<'_>) {
 
 fn run(core: &mut Core, client: &mut Client, multi: &Multi) {
     let db = client.db;
-    core.begin_transaction(db, multi.log_size_max.unwrap_or(0));
     client.out.array(multi.len());
     for request in multi.requests() {
         let args = request.args();

@@ -1,4 +1,5 @@
-//! Waiting, and being made to wait: `WAITAOF`, `CLIENT PAUSE UNPAUSE UNBLOCK`.
+//! Commands that make clients wait, and commands that end such a wait: `WAITAOF`, `CLIENT PAUSE
+//! UNPAUSE UNBLOCK`.
 
 use std::time::{Duration, Instant};
 
@@ -68,7 +69,8 @@ pub(super) fn waitaof(core: &mut Core, client: &mut Client, args: Args<'_>) {
     core.add_waiting(client);
 }
 
-/// How many logs, ours and the replicas', have everything that this client wrote.
+/// Replies with two counts of logs that have everything that this client wrote: how many logs of
+/// our own (0 or 1), and how many logs of replicas (always 0).
 fn reply(core: &Core, client: &mut Client) {
     client.out.array(2);
     client.out.integer(i64::from(core.is_recoverable(client.last_write)));
@@ -111,7 +113,8 @@ pub(super) fn unblock(core: &mut Core, client: &mut Client, args: Args<'_>) {
     let Some(id) = args.get(2).to_i64() else {
         return client.out.error("ERR value is not an integer or out of range");
     };
-    // A client that waits for room or for the end of a pause is not in a blocking command.
+    // A client is not in a blocking command if it waits for room in the log or for the end of a
+    // pause.
     let blocked = core
         .clients
         .iter()
@@ -128,7 +131,7 @@ fn wrong_count(args: Args<'_>) -> String {
 }
 
 impl Core {
-    /// Ends a client's wait as if it had timed out, or with an error.
+    /// Ends a client's wait: with an error if `with_error`, otherwise as if the wait had timed out.
     fn end_wait(&mut self, conn: ConnId, with_error: bool) {
         self.waiting.retain(|waiting| *waiting != conn);
         let Some(mut client) = self.clients.take(conn) else { return };
@@ -142,7 +145,7 @@ impl Core {
         self.put_back(client);
     }
 
-    /// Replies to the clients whose wait is over.
+    /// Replies to the clients whose wait has ended.
     pub(crate) fn check_waiting(&mut self) {
         if self.waiting.is_empty() {
             return;
@@ -166,12 +169,13 @@ impl Core {
 
     fn is_over(&self, wait: &Wait) -> bool {
         let is_late = wait.deadline.is_some_and(|at: Instant| at <= self.now);
-        // A stopped log never gets the records that it lacks: the reply says so.
+        // If the log has stopped, it never gets the missing records. So the wait ends, and the
+        // reply counts 0 logs.
         is_late || (!wait.never && (self.is_recoverable(wait.lsn) || self.is_latched()))
     }
 
-    /// Whether the next start finds everything written up to `lsn`. Not while the log resumes
-    /// behind a snapshot that is not adopted yet, and not if it was written without a log.
+    /// Whether the next start finds everything written up to `lsn`. False if there is no log, or if
+    /// the log is being turned on again and its first snapshot is not adopted yet.
     fn is_recoverable(&self, lsn: Lsn) -> bool {
         let log = self.wal.as_ref().map(Wal::log);
         log.is_some_and(|log| {
@@ -184,7 +188,7 @@ impl Core {
         })
     }
 
-    /// Whether there is a log, or will be.
+    /// Whether there is a log or will be one.
     fn may_have_log(&self) -> bool {
         self.wal.is_some() && self.config.yes("appendonly")
     }

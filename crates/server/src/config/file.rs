@@ -1,4 +1,4 @@
-//! Files of directives, and what they `include`.
+//! Files of directives, and the files that they `include`.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,7 +10,7 @@ use slimio_keyspace::Glob;
 
 use super::{Config, ConfigError, split};
 
-/// Deepest nesting of `include`.
+/// Limit of the nesting of `include`.
 const DEPTH_MAX: usize = 16;
 
 impl Config {
@@ -25,7 +25,8 @@ impl Config {
         let text = text.map_err(|e| {
             ConfigError(format!("cannot read the configuration file {}: {e}", path.display()))
         })?;
-        // A configuration that came through a pipe cannot be written back.
+        // Empty if the configuration came through a pipe, because a configuration cannot be written
+        // back into a pipe.
         self.file = fs::canonicalize(path).unwrap_or_default();
         self.read_lines(path, &text, 0)
     }
@@ -38,7 +39,8 @@ impl Config {
     ) -> Result<(), ConfigError> {
         for (index, line) in lines(text).enumerate() {
             let line = line.trim_ascii();
-            // A comment may be in any encoding.
+            // Comments are skipped before anything is decoded, because comments may be in any
+            // encoding.
             if line.is_empty() || line.starts_with(b"#") {
                 continue;
             }
@@ -53,7 +55,7 @@ impl Config {
         Ok(())
     }
 
-    /// `include FILE`, where the name of the file may be a pattern.
+    /// `include FILE`. The name of the file may be a pattern.
     pub(super) fn include(&mut self, words: &[Vec<u8>], depth: usize) -> Result<(), ConfigError> {
         let [word] = words else {
             return Err(ConfigError(
@@ -67,7 +69,7 @@ impl Config {
                 path.display()
             )));
         }
-        // A pattern that nothing matches is no error: the directory may be empty for now.
+        // A pattern that no file matches is no error, because the directory may be empty for now.
         let files = if is_pattern(path.as_os_str()) { matching(&path)? } else { vec![path] };
         for file in files {
             let text = fs::read(&file).map_err(|e| {
@@ -78,7 +80,7 @@ impl Config {
         Ok(())
     }
 
-    /// A path relative to `dir`, with the value that this has up to here.
+    /// Resolves a path relative to `dir`, as the lines read so far have set it.
     pub(super) fn in_dir(&self, path: &[u8]) -> PathBuf {
         let (dir, path) = (self.path("dir"), Path::new(OsStr::from_bytes(path)));
         if dir == Path::new(".") || path.as_os_str().is_empty() {
@@ -101,8 +103,7 @@ fn is_pattern(name: &OsStr) -> bool {
     name.as_bytes().iter().any(|byte| b"*?[".contains(byte))
 }
 
-/// The files that a shell's pattern names, in order. A directory that can't be read counts as
-/// empty.
+/// The files that a shell pattern matches, sorted. A directory that can't be read counts as empty.
 fn matching(pattern: &Path) -> Result<Vec<PathBuf>, ConfigError> {
     let mut found = vec![PathBuf::new()];
     for part in pattern.components() {

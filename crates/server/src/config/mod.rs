@@ -1,8 +1,8 @@
 //! Configuration: a `redis.conf`-style file, `--directive value` flags, `CONFIG GET` and `SET`.
 //!
-//! A directive is one row of [`DIRECTIVES`]; nothing else in the crate knows names, defaults or
-//! bounds. Code asks for a value by the directive's name, at start or after a change, never per
-//! request.
+//! A directive is one row of [`DIRECTIVES`]; nothing else in the crate defines names, defaults or
+//! bounds. Other code looks up a value by the directive's name. It does so at start and after a
+//! change of the value, but never per request.
 
 mod file;
 mod rewrite;
@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 
 use words::split;
 
-/// Why a configuration was not accepted: a sentence that says where and what to do.
+/// Why a configuration was not accepted: a sentence that says where the error is and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError(pub String);
 
@@ -39,16 +39,17 @@ impl std::error::Error for ConfigError {}
 #[derive(Clone, Debug)]
 pub struct Config {
     values: Vec<Value>,
-    /// Directives that were set and have no effect here, for one warning each.
+    /// Directives that were set although they have no effect here. A warning is logged once for
+    /// each.
     inert: Vec<&'static str>,
-    /// The file read, for INFO; empty if none.
+    /// Path of the file that was read, for INFO; empty if none.
     file: PathBuf,
-    /// `save` was set: further `save` directives add to it.
+    /// `save` was set, so further `save` directives add to it.
     is_save_set: bool,
     /// `maxmemory` was set, perhaps to no limit.
     is_memory_set: bool,
-    /// Directives that were given a value that is not possible here, each with its error. A later
-    /// line or flag may still correct them.
+    /// Directives whose value is not possible here, each with its error. A later line or flag may
+    /// still correct the value.
     refused: Vec<(usize, ConfigError)>,
 }
 
@@ -104,8 +105,9 @@ impl Config {
             };
             let (name, mut words) = flag_and_values(flag_text)?;
             let place = |e: ConfigError| ConfigError(format!("argument --{name}: {}", e.0));
-            // As in Redis, the argument behind a bare name is its value, even if it begins with
-            // `--`, unless it names another directive.
+            // As in Redis, the argument after a bare name is its value, even if it begins with
+            // `--`. But if the argument consists of `--` and the name of a directive, it is the
+            // next flag.
             let is_directive = |name: &[u8]| find(&String::from_utf8_lossy(name)).is_some();
             let is_value = |a: &&&[u8]| !a.strip_prefix(b"--").is_some_and(is_directive);
             let first = behind.first().filter(is_value).filter(|_| words.is_empty());
@@ -125,8 +127,8 @@ impl Config {
         Ok(config)
     }
 
-    /// For a directive that can only have its default, keeps the error until everything is read: a
-    /// flag can override the file.
+    /// For a directive that can only have its default, keeps the error until everything is read,
+    /// because a later line or flag may correct the value. Other errors are returned.
     fn put_off(&mut self, name: &str, error: ConfigError) -> Result<(), ConfigError> {
         match find(name) {
             Some(index) if matches!(DIRECTIVES[index].effect, Effect::OnlyDefault(_)) => {
@@ -166,7 +168,8 @@ impl Config {
         if row.name == "dir"
             && let [dir] = &mut words.to_mut()[..]
         {
-            // As in Redis, which changes to it at once.
+            // Resolved now, because Redis changes to the directory of each `dir` line as soon as it
+            // reads the line.
             *dir = self.in_dir(dir).into_os_string().into_vec();
         }
         self.is_memory_set |= row.name == "maxmemory";
@@ -195,7 +198,8 @@ impl Config {
         Ok(())
     }
 
-    /// `CONFIG SET` of pairs: all of them or none. Returns the names of those that were set.
+    /// `CONFIG SET` of pairs: sets all of them or none. Returns the names of the directives that
+    /// were set.
     ///
     /// # Errors
     /// The text of the error reply, without its `ERR`.
@@ -203,7 +207,8 @@ impl Config {
         let failed = |name: &str, why: &str| {
             format!("CONFIG SET failed (possibly related to argument '{name}') - {why}")
         };
-        // As in Redis, an alias is another parameter: of both, the last one counts.
+        // As in Redis, an alias counts as another parameter. If a request sets a directive by both
+        // names, the last value applies.
         let mut found: Vec<(usize, &str)> = Vec::with_capacity(pairs.len());
         for (name, _) in pairs {
             let index = find(name).ok_or_else(|| {
@@ -300,7 +305,7 @@ impl Config {
         }
     }
 
-    /// The same as a path.
+    /// Value of a `Text` directive, as a path.
     pub fn path(&self, name: &str) -> &Path {
         Path::new(OsStr::from_bytes(self.bytes(name)))
     }
@@ -323,15 +328,15 @@ impl Config {
         &self.file
     }
 
-    /// Sets `maxmemory` to `size` bytes, unless it was set.
+    /// Sets `maxmemory` to `size` bytes, unless the configuration has set it.
     pub(crate) fn limit_memory(&mut self, size: u64) {
         if !self.is_memory_set {
             let set = self.set("maxmemory", size.to_string());
-            set.expect("any size is one that can be set");
+            set.expect("any size can be set");
         }
     }
 
-    /// Sets a directive as a flag would; for programs that embed the server.
+    /// Sets a directive as a flag would. Meant for programs that embed the server.
     ///
     /// # Errors
     /// As [`Config::from_args`].
@@ -340,8 +345,8 @@ impl Config {
     }
 }
 
-/// The name in a flag, and the values that stand in it: `--name`, `--name=value`, or, in one argument,
-/// `--name value…` as a line of a file.
+/// Splits one argument into the name of the directive and its values. The argument is `--name`,
+/// `--name=value`, or `--name value…`, which is read like a line of a file.
 fn flag_and_values(flag: &[u8]) -> Result<(String, Vec<Vec<u8>>), ConfigError> {
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     if let Some(at) = flag.iter().position(|byte| *byte == b'=')
@@ -355,7 +360,7 @@ fn flag_and_values(flag: &[u8]) -> Result<(String, Vec<Vec<u8>>), ConfigError> {
     Ok((text(&words.next().unwrap_or_default()), words.collect()))
 }
 
-/// A flag, as opposed to a value like `-2`.
+/// Whether an argument is a flag, as opposed to a value like `-2`.
 fn is_flag(arg: &[u8]) -> bool {
     arg.strip_prefix(b"--").is_some_and(|rest| !rest.is_empty())
 }

@@ -2,50 +2,52 @@
 
 use super::value::ValueKind;
 
-/// What setting a directive does here.
+/// What happens here if a directive is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// It does what it says, also while the server runs.
+    /// Takes effect at start, and also when it is set while the server runs.
     Live,
-    /// It does what it says, at start only.
+    /// Takes effect at start only.
     AtStart,
-    /// It does what it says, at this start only: `CONFIG REWRITE` does not keep it for the next.
+    /// Takes effect at this start only, because `CONFIG REWRITE` does not keep it for the next
+    /// start.
     Once,
-    /// It is accepted, kept for `CONFIG GET`, and changes nothing; setting it is worth a warning.
+    /// Accepted and kept for `CONFIG GET`, but changes nothing. Setting it logs a warning.
     None,
-    /// Only its default is possible. The text says why, or what to use instead.
+    /// The directive is accepted only with its default. The text says why, or what to use instead.
     OnlyDefault(&'static str),
 }
 
 /// A row of the table.
 #[derive(Debug)]
 pub struct Directive {
-    /// As in the file and in `CONFIG GET`.
+    /// The directive's name in the file and in `CONFIG GET`.
     pub name: &'static str,
-    /// Older name of the same thing; empty if none.
+    /// Older name of the same directive; empty if none.
     pub alias: &'static str,
-    /// The kind of its value.
+    /// The kind of the directive's value.
     pub kind: ValueKind,
-    /// The value in force when nobody sets it, as it would stand in a file.
+    /// The value in force if nobody sets it, written as in a file.
     pub default: &'static str,
-    /// What setting it does.
+    /// What happens if the directive is set.
     pub effect: Effect,
-    /// One line for people.
+    /// One line that explains the directive to people.
     pub doc: &'static str,
-    /// How it differs from Redis; empty if it does not.
+    /// How the directive differs from that of Redis; empty if it does not differ.
     pub differs: &'static str,
     /// Whether `CONFIG SET` may change it.
     pub access: Access,
 }
 
-/// Who may change a directive while the server runs, as far as its [effect](Effect) allows that.
+/// Who may change a directive with `CONFIG SET`, if its [effect](Effect) allows changes while the
+/// server runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Whoever may use `CONFIG`.
     Open,
-    /// Nobody, unless `enable-protected-configs` says so.
+    /// Nobody, unless `enable-protected-configs` allows it.
     Protected,
-    /// Nobody: Redis reads it at its start only.
+    /// Nobody, as in Redis, because Redis reads the directive only when it starts.
     Fixed,
 }
 
@@ -64,12 +66,12 @@ const fn row(
     Directive { name, alias: "", kind, default, effect, doc, differs: "", access: Access::Open }
 }
 
-/// Accepted without an effect.
+/// A directive that is accepted without an effect.
 const fn inert(name: &'static str, kind: ValueKind, default: &'static str) -> Directive {
     row(name, kind, default, Effect::None, "")
 }
 
-/// Accepted with its default only.
+/// A directive that is accepted only with its default.
 const fn only(
     name: &'static str,
     kind: ValueKind,
@@ -84,13 +86,13 @@ const fn also(mut row: Directive, alias: &'static str) -> Directive {
     row
 }
 
-/// Notes how the directive differs from Redis.
+/// Notes how the directive differs from that of Redis.
 const fn unlike(mut row: Directive, differs: &'static str) -> Directive {
     row.differs = differs;
     row
 }
 
-/// Cannot be changed while the server runs: see [`Access`].
+/// Marks a directive that `CONFIG SET` cannot change ([`Access::Fixed`]).
 const fn fixed(mut row: Directive) -> Directive {
     row.access = Access::Fixed;
     row
@@ -101,20 +103,23 @@ const fn protected(mut row: Directive) -> Directive {
     row
 }
 
-/// Redis has no such directive.
+/// Notes that Redis has no such directive.
 const fn own(row: Directive) -> Directive {
     unlike(row, "SlimIO's own")
 }
 
-/// The values of `appendfsync`: how much may be lost and when. In the order of Redis's own table.
+/// The values of `appendfsync`, which says when a write is acknowledged. They are in the order of
+/// Redis's own table.
 pub const APPENDFSYNC: &[&str] = &["everysec", "always", "no"];
-/// How much the server logs.
+/// The values of `loglevel`, which says how much the server logs.
 pub const LOGLEVEL: &[&str] = &["debug", "verbose", "notice", "warning", "nothing"];
-/// Which kernel interfaces may be used.
+/// The values of `io-backend`, which says which kernel interfaces may be used.
 pub const IO_BACKEND: &[&str] = &["auto", "uring", "plain"];
-/// What to do with a volume that was last written on another device.
+/// The values of `volume-identity`, which says what to do with a volume that was last written on
+/// another device.
 const VOLUME_IDENTITY: &[&str] = &["check", "accept"];
-/// What to do when the volume's best path is not available.
+/// The values of `volume-fallback`, which says what to do if the volume's best path is not
+/// available.
 pub const VOLUME_FALLBACK: &[&str] = &["allow", "require"];
 
 const MAXMEMORY_POLICY: &[&str] = &[
@@ -130,7 +135,7 @@ const MAXMEMORY_POLICY: &[&str] = &[
 const SYSLOG_FACILITY: &[&str] =
     &["user", "local0", "local1", "local2", "local3", "local4", "local5", "local6", "local7"];
 
-const ALWAYS_LAZY: &str = "what is large is always freed on a thread of its own";
+const ALWAYS_LAZY: &str = "large values are always freed on another thread";
 const NO_CLUSTER: &str = "this server is not a cluster node";
 const NO_REPLICA: &str = "this server is not a replica";
 const NO_TLS: &str = "put a TLS proxy in front";
@@ -141,75 +146,80 @@ const NO_EVENTS: &str = "keyspace events are not published";
 #[rustfmt::skip]
 pub static DIRECTIVES: &[Directive] = &[
     // Network.
-    unlike(row("bind", ValueKind::Words, "127.0.0.1 -::1", Effect::AtStart, "addresses to listen on; one that begins with - may be missing"), "Redis listens on all addresses"),
-    row("port", ValueKind::Int(0, 65535), "6379", Effect::AtStart, "TCP port; 0 listens on none"),
-    row("tcp-backlog", ValueKind::Int(0, INT_MAX), "511", Effect::AtStart, "connections the kernel may hold for us to accept"),
+    unlike(row("bind", ValueKind::Words, "127.0.0.1 -::1", Effect::AtStart, "addresses to listen on; one with a leading - may be unavailable"), "Redis listens on all addresses"),
+    row("port", ValueKind::Int(0, 65535), "6379", Effect::AtStart, "TCP port; 0 means no TCP"),
+    row("tcp-backlog", ValueKind::Int(0, INT_MAX), "511", Effect::AtStart, "most connections that the kernel queues until the server accepts them"),
     row("tcp-keepalive", ValueKind::Int(0, INT_MAX), "300", Effect::Live, "seconds between probes of a silent connection; 0 sends none"),
-    row("timeout", ValueKind::Int(0, INT_MAX), "0", Effect::Live, "seconds after which an idle client is disconnected; 0 is never"),
+    row("timeout", ValueKind::Int(0, INT_MAX), "0", Effect::Live, "seconds after which an idle client is disconnected; 0 means never"),
     row("unixsocket", ValueKind::Text, "", Effect::AtStart, "path of a Unix socket to listen on"),
-    row("unixsocketperm", ValueKind::Octal, "0", Effect::AtStart, "permissions of that socket; 0 is 600: for its owner alone"),
+    row("unixsocketperm", ValueKind::Octal, "0", Effect::AtStart, "permissions of the Unix socket; 0 means 600: only its owner may connect"),
     row("protected-mode", ValueKind::Bool, "yes", Effect::Live, "without a password only the same machine may connect"),
     row("maxclients", ValueKind::Int(1, 4_294_967_295), "10000", Effect::Live, "most clients at once"),
-    unlike(row("client-query-buffer-limit", ValueKind::Memory(1 << 20, SIZE_MAX), "1gb", Effect::Live, "most bytes of a request not yet complete, and of what MULTI has queued"), "Redis has no limit to what MULTI has queued"),
+    unlike(row("client-query-buffer-limit", ValueKind::Memory(1 << 20, SIZE_MAX), "1gb", Effect::Live, "most bytes of an incomplete request and of the requests that MULTI has queued"), "Redis does not limit the requests that MULTI has queued"),
     row("client-output-buffer-limit", ValueKind::OutputLimits, "normal 0 0 0 slave 256mb 64mb 60 pubsub 32mb 8mb 60", Effect::Live, "most bytes of replies that wait for one client"),
     row("proto-max-bulk-len", ValueKind::Memory(1 << 20, SIZE_MAX), "512mb", Effect::Live, "longest string in a request"),
     own(row("io-backend", ValueKind::Choice(IO_BACKEND), "auto", Effect::AtStart, "io_uring, plain system calls, or the better one that the kernel allows")),
     // Values.
-    also(unlike(row("hash-max-listpack-entries", ValueKind::Int(0, BIG), "128", Effect::Live, "most fields of a hash that is packed, up to 1024"), "Redis packs up to 512; here a larger hash takes no more memory and is faster"), "hash-max-ziplist-entries"),
-    also(row("hash-max-listpack-value", ValueKind::Memory(0, SIZE_MAX), "64", Effect::Live, "longest field or value of a hash that is packed, in bytes"), "hash-max-ziplist-value"),
+    also(unlike(row("hash-max-listpack-entries", ValueKind::Int(0, BIG), "128", Effect::Live, "most fields of a packed hash; more than 1024 counts as 1024"), "Redis's default is 512; here a hash above 128 fields takes no more memory as a tree, and is faster"), "hash-max-ziplist-entries"),
+    also(row("hash-max-listpack-value", ValueKind::Memory(0, SIZE_MAX), "64", Effect::Live, "longest field or value of a packed hash, in bytes"), "hash-max-ziplist-value"),
+    row("set-max-intset-entries", ValueKind::Int(0, BIG), "512", Effect::Live, "most members of a set of integers that is kept sorted; more than 8192 counts as 8192"),
+    row("set-max-listpack-entries", ValueKind::Int(0, BIG), "128", Effect::Live, "most members of a packed set; more than 1024 counts as 1024"),
+    row("set-max-listpack-value", ValueKind::Int(0, BIG), "64", Effect::Live, "longest member of a packed set, in bytes"),
     // Security.
-    row("requirepass", ValueKind::Text, "", Effect::Live, "password of the default user; empty asks for none"),
+    row("requirepass", ValueKind::Text, "", Effect::Live, "password of the default user; empty means none"),
     row("enable-debug-command", ValueKind::Choice(&["no", "yes", "local"]), "no", Effect::AtStart, "who may use DEBUG"),
     // The log.
-    unlike(row("appendonly", ValueKind::Bool, "yes", Effect::Live, "keep a log of writes, so that data survive"), "Redis keeps no log unless told to"),
-    unlike(row("appendfsync", ValueKind::Choice(APPENDFSYNC), "everysec", Effect::Live, "when a write is acknowledged: on stable media (always), or where it outlives the process"), "what everysec and no have acknowledged outlives the process, whatever ends it"),
+    unlike(row("appendonly", ValueKind::Bool, "yes", Effect::Live, "keep a log of writes, so that the data survives a restart"), "Redis's default is no"),
+    unlike(row("appendfsync", ValueKind::Choice(APPENDFSYNC), "everysec", Effect::Live, "when a write is acknowledged: once it is on stable media (always), or once it outlives the process (everysec, no)"), "even with everysec and no, an acknowledged write survives the end of the process, however it ends"),
     own(row("volume", ValueKind::Utf8, "./slimio-data/", Effect::AtStart, "directory, NVMe namespace, block device or emulated SSD (`emulated:4G`, docs/ssd.md) that holds the data")),
-    own(row("volume-passthrough", ValueKind::Bool, "yes", Effect::AtStart, "whether an NVMe namespace is reached by the driver's own commands rather than as a block device")),
-    own(row("volume-trace", ValueKind::Utf8, "", Effect::AtStart, "new file in which every write, deallocation and flush of a volume on a device is recorded, for `slimio waf`; empty records nothing")),
-    own(row("volume-fallback", ValueKind::Choice(VOLUME_FALLBACK), "allow", Effect::AtStart, "whether to start on less than the best I/O path")),
-    own(row("volume-identity", ValueKind::Choice(VOLUME_IDENTITY), "check", Effect::Once, "refuse a volume that was last written on another device, or accept it, as this one's from then on; `CONFIG REWRITE` does not keep it")),
-    own(row("log-size-max", ValueKind::Memory(1 << 20, SIZE_MAX), "96gb", Effect::AtStart, "size up to which the log may grow on the volume; on a device it leaves room for the snapshots besides")),
-    own(row("log-segment-size", ValueKind::Memory(1 << 20, 1 << 30), "64mb", Effect::AtStart, "size of the pieces the log grows by; fixed when the volume is made, on a device a power of two and a sixty-fourth of it at most")),
+    own(row("volume-passthrough", ValueKind::Bool, "yes", Effect::AtStart, "use NVMe passthrough commands for an NVMe namespace, rather than its block device")),
+    own(row("volume-trace", ValueKind::Utf8, "", Effect::AtStart, "new file to record every write, deallocation and flush of a volume on a device, for `slimio waf`; empty records nothing")),
+    own(row("volume-fallback", ValueKind::Choice(VOLUME_FALLBACK), "allow", Effect::AtStart, "whether the server starts without the best I/O path")),
+    own(row("volume-identity", ValueKind::Choice(VOLUME_IDENTITY), "check", Effect::Once, "refuse a volume that was last written on another device (check), or make it this device's (accept); `CONFIG REWRITE` does not keep it")),
+    own(row("log-size-max", ValueKind::Memory(1 << 20, SIZE_MAX), "96gb", Effect::AtStart, "most bytes of the log on the volume; on a device, the log also leaves room for the snapshots")),
+    own(row("log-segment-size", ValueKind::Memory(1 << 20, 1 << 30), "64mb", Effect::AtStart, "size of a segment of the log; fixed when the volume is made; on a device, a power of two and at most a sixty-fourth of the extents")),
     own(row("log-buffers", ValueKind::Int(4, 4096), "64", Effect::AtStart, "batches of the log that may be in memory at once")),
-    own(row("log-buffer-size", ValueKind::Memory(16 << 10, 1 << 20), "256kb", Effect::AtStart, "size of one of them; fixed when the volume is made")),
-    own(row("salvage", ValueKind::Bool, "no", Effect::Once, "open a damaged log, and lose everything behind the damage; `CONFIG REWRITE` does not keep it")),
+    own(row("log-buffer-size", ValueKind::Memory(16 << 10, 1 << 20), "256kb", Effect::AtStart, "size of the buffer of one batch of the log; fixed when the volume is made")),
+    own(row("salvage", ValueKind::Bool, "no", Effect::Once, "open a damaged volume, and lose what is damaged and all of the log behind the damage; `CONFIG REWRITE` does not keep it")),
     // Snapshots.
-    unlike(row("save", ValueKind::SavePoints, "", Effect::Live, "seconds and changes after which a point in time is kept; empty keeps none unless asked"), "the schedule of Redis holds with appendonly no; with the log, nothing depends on one; more than 2147483647 changes are refused"),
-    row("stop-writes-on-bgsave-error", ValueKind::Bool, "yes", Effect::Live, "refuse writes when save is set and the last point in time could not be kept"),
+    unlike(row("save", ValueKind::SavePoints, "", Effect::Live, "seconds and changes after which an on-demand snapshot is taken; empty takes none by itself"), "with appendonly no, the default is Redis's schedule; with the log, no schedule is needed; more than 2147483647 changes are refused"),
+    row("stop-writes-on-bgsave-error", ValueKind::Bool, "yes", Effect::Live, "refuse writes while save is set and the last on-demand snapshot failed"),
     row("rdbcompression", ValueKind::Bool, "yes", Effect::Live, "compress strings in snapshots"),
-    unlike(row("auto-aof-rewrite-percentage", ValueKind::Int(0, INT_MAX), "100", Effect::Live, "growth of the log, in percent of the snapshot it goes on from, at which a new one is taken; 0 is never"), "a log that takes three quarters of its room is rewritten whatever this says"),
-    row("auto-aof-rewrite-min-size", ValueKind::Memory(0, SIZE_MAX), "64mb", Effect::Live, "size of snapshot and log below which that is not done"),
-    own(row("snapshot-memory-limit", ValueKind::Memory(0, SIZE_MAX), "0", Effect::Live, "most bytes of old values that a snapshot may hold before writers wait; 0 is an eighth of the data set, at least 64 MB")),
-    own(row("snapshot-rate", ValueKind::Memory(0, SIZE_MAX), "450mb", Effect::Live, "most bytes of keys and values per second that a snapshot takes while commands are served, and four fifths of it what it writes; more while it holds half of the memory that it may, or the log runs out of room; less while it rewrites a log that has grown and nobody waits for that; 0 is no limit")),
-    own(row("snapshot-sqpoll-idle", ValueKind::Int(0, 60_000), "0", Effect::AtStart, "milliseconds that a thread of the kernel's spins for the next write of a snapshot before it sleeps; 0 has none, and a system call submits")),
-    own(row("snapshot-iopoll", ValueKind::Bool, "no", Effect::AtStart, "fetch completions of a snapshot's writes by spinning, without interrupts, where the device's driver has queues for that")),
+    unlike(row("auto-aof-rewrite-percentage", ValueKind::Int(0, INT_MAX), "100", Effect::Live, "size of the log, in percent of the snapshot before it, at which a new WAL-snapshot is taken; 0 means never"), "a log that takes three quarters of its room is rewritten in any case"),
+    row("auto-aof-rewrite-min-size", ValueKind::Memory(0, SIZE_MAX), "64mb", Effect::Live, "while that snapshot and the log together are no larger than this, no new one is taken for the log's growth"),
+    own(row("snapshot-memory-limit", ValueKind::Memory(0, SIZE_MAX), "0", Effect::Live, "most bytes of old values that a snapshot may hold before writers wait; 0 means an eighth of the data set, but at least 64 MB")),
+    own(row("snapshot-rate", ValueKind::Memory(0, SIZE_MAX), "450mb", Effect::Live, "most bytes of keys and values per second that a snapshot takes while commands are served; it writes at most four fifths of that. There is no limit while the snapshot holds more than half of the memory that it may hold, or while the log runs out of room. A WAL-snapshot that nobody waits for is usually slower. 0 means no limit")),
+    own(row("snapshot-sqpoll-idle", ValueKind::Int(0, 60_000), "0", Effect::AtStart, "milliseconds that a kernel thread polls for the next write of a snapshot before it sleeps (SQPOLL); 0 means no such thread: system calls submit the writes")),
+    own(row("snapshot-iopoll", ValueKind::Bool, "no", Effect::AtStart, "poll for completions of a snapshot's writes instead of using interrupts, if the device's driver has poll queues")),
     own(row("snapshot-check-rate", ValueKind::Memory(0, SIZE_MAX), "8mb", Effect::Live, "most bytes per second that the daily check of the snapshots on the volume reads; 0 turns it off")),
     // The data set.
     row("databases", ValueKind::Int(1, DATABASES_MAX), "16", Effect::AtStart, "number of databases"),
     row("hz", ValueKind::Int(1, 500), "10", Effect::Live, "rounds of background work per second"),
     row("active-expire-effort", ValueKind::Int(1, 10), "1", Effect::Live, "how hard to look for expired keys"),
     // Slow commands and delays.
-    row("slowlog-log-slower-than", ValueKind::Int(-1, BIG), "10000", Effect::Live, "microseconds from which a command is kept by SLOWLOG; -1 keeps none"),
-    row("slowlog-max-len", ValueKind::Int(0, BIG), "128", Effect::Live, "commands that SLOWLOG keeps"),
-    row("latency-monitor-threshold", ValueKind::Int(0, BIG), "0", Effect::Live, "milliseconds from which a delay is kept by LATENCY; 0 keeps none"),
-    row("latency-tracking", ValueKind::Bool, "yes", Effect::Live, "count the times of commands, for LATENCY HISTOGRAM and INFO latencystats"),
+    row("slowlog-log-slower-than", ValueKind::Int(-1, BIG), "10000", Effect::Live, "SLOWLOG keeps commands that take at least this many microseconds; -1 keeps none"),
+    row("slowlog-max-len", ValueKind::Int(0, BIG), "128", Effect::Live, "most commands that SLOWLOG keeps"),
+    row("latency-monitor-threshold", ValueKind::Int(0, BIG), "0", Effect::Live, "LATENCY keeps delays of at least this many milliseconds; 0 keeps none"),
+    row("latency-tracking", ValueKind::Bool, "yes", Effect::Live, "keep histograms of the times of commands, for LATENCY HISTOGRAM and INFO latencystats"),
     row("command-cpu-tracking", ValueKind::Bool, "no", Effect::Live, "measure the CPU time of each command and of each turn of the event loop, for command_cpu_us_max and turn_cpu_us_max of INFO slimio; takes a system call or two per command"),
-    row("latency-tracking-info-percentiles", ValueKind::Percentiles, "50 99 99.9", Effect::Live, "percentiles of them that INFO latencystats shows"),
-    unlike(row("maxmemory", ValueKind::Memory(0, SIZE_MAX), "0", Effect::Live, "most bytes that the data set and the clients may take; 0 is no limit"), "on a device, unless it is set, three tenths of its extents: three snapshots fit, and a log"),
-    row("maxmemory-policy", ValueKind::Choice(MAXMEMORY_POLICY), "noeviction", Effect::Live, "which keys go when maxmemory is reached"),
-    row("maxmemory-samples", ValueKind::Int(1, INT_MAX), "5", Effect::Live, "keys looked at for each one that goes"),
-    row("maxmemory-eviction-tenacity", ValueKind::Int(0, 100), "10", Effect::Live, "how long eviction may keep a command waiting: 10 is 0.5 ms, 100 as long as it takes"),
-    row("lfu-log-factor", ValueKind::Int(0, INT_MAX), "10", Effect::Live, "under LFU, how many uses count as one more"),
-    row("lfu-decay-time", ValueKind::Int(0, INT_MAX), "1", Effect::Live, "under LFU, minutes after which the count is one less; 0 is never"),
+    row("latency-tracking-info-percentiles", ValueKind::Percentiles, "50 99 99.9", Effect::Live, "percentiles of the times of commands that INFO latencystats shows"),
+    unlike(row("maxmemory", ValueKind::Memory(0, SIZE_MAX), "0", Effect::Live, "most bytes that the data set and the clients may take; 0 means no limit"), "on a device, the default is three tenths of its extents, so that three snapshots and a log fit"),
+    row("maxmemory-policy", ValueKind::Choice(MAXMEMORY_POLICY), "noeviction", Effect::Live, "which keys are evicted when maxmemory is reached"),
+    row("maxmemory-samples", ValueKind::Int(1, INT_MAX), "5", Effect::Live, "keys sampled for each key that is evicted"),
+    row("maxmemory-eviction-tenacity", ValueKind::Int(0, 100), "10", Effect::Live, "how long eviction may keep a command waiting: 10 means 0.5 ms, 100 means as long as it takes"),
+    row("lfu-log-factor", ValueKind::Int(0, INT_MAX), "10", Effect::Live, "under LFU, how slowly the access counter grows"),
+    row("lfu-decay-time", ValueKind::Int(0, INT_MAX), "1", Effect::Live, "under LFU, minutes after which the access counter decreases by one; 0 means never"),
     // Process.
-    protected(unlike(row("dir", ValueKind::Text, ".", Effect::AtStart, "working directory; a relative volume, logfile, pidfile or unixsocket is in it"), "the data are in volume, not here")),
+    protected(unlike(row("dir", ValueKind::Text, ".", Effect::AtStart, "working directory; a relative volume, logfile, pidfile or unixsocket is in it"), "the data is in volume, not here")),
     row("loglevel", ValueKind::Choice(LOGLEVEL), "notice", Effect::Live, "how much is logged"),
     unlike(row("logfile", ValueKind::Text, "", Effect::AtStart, "where messages go; empty is standard error"), "Redis writes to standard output"),
     row("pidfile", ValueKind::Text, "", Effect::AtStart, "file to write the process id to"),
-    unlike(row("supervised", ValueKind::Choice(&["upstart", "systemd", "auto", "no"]), "no", Effect::AtStart, "tell systemd when the server is ready"), "upstart is accepted and nobody is told"),
+    unlike(row("supervised", ValueKind::Choice(&["upstart", "systemd", "auto", "no"]), "no", Effect::AtStart, "tell systemd when the server is ready"), "upstart is accepted without effect"),
     fixed(row("always-show-logo", ValueKind::Bool, "no", Effect::None, "")),
     fixed(only("daemonize", ValueKind::Bool, "no", "start it from your service manager, or with & in a shell")),
-    // Redis has these; here they can only be off, because users who turn them on rely on them.
+    // Redis has these features, but this server does not have them, so they can only be off. A user
+    // who turns a feature on relies on it, so it would do harm to accept the directive without an
+    // effect.
     fixed(only("cluster-enabled", ValueKind::Bool, "no", NO_CLUSTER)),
     fixed(also(only("replicaof", ValueKind::Words, "", NO_REPLICA), "slaveof")),
     only("tls-port", ValueKind::Int(0, 65535), "0", NO_TLS),
@@ -225,8 +235,9 @@ pub static DIRECTIVES: &[Directive] = &[
     fixed(only("syslog-enabled", ValueKind::Bool, "no", "messages go to standard error or logfile")),
     only("activedefrag", ValueKind::Bool, "no", "the allocator does not support it"),
     fixed(only("io-threads", ValueKind::Int(1, 1), "1", "one thread serves the sockets")),
-    only("aof-timestamp-enabled", ValueKind::Bool, "no", "records carry no date"),
-    // Redis has these, and without them nothing breaks.
+    only("aof-timestamp-enabled", ValueKind::Bool, "no", "log records carry no timestamp"),
+    // Redis has these directives. They are accepted without an effect here, because nobody has to
+    // rely on their effect.
     protected(inert("dbfilename", ValueKind::Text, "dump.rdb")),
     fixed(inert("appendfilename", ValueKind::Text, "appendonly.aof")),
     fixed(inert("appenddirname", ValueKind::Text, "appendonlydir")),
@@ -258,9 +269,6 @@ pub static DIRECTIVES: &[Directive] = &[
     also(inert("busy-reply-threshold", ValueKind::Int(0, BIG), "5000"), "lua-time-limit"),
     also(inert("list-max-listpack-size", ValueKind::Int(i32::MIN as i64, INT_MAX), "-2"), "list-max-ziplist-size"),
     inert("list-compress-depth", ValueKind::Int(0, INT_MAX), "0"),
-    inert("set-max-intset-entries", ValueKind::Int(0, BIG), "512"),
-    inert("set-max-listpack-entries", ValueKind::Int(0, BIG), "128"),
-    inert("set-max-listpack-value", ValueKind::Int(0, BIG), "64"),
     also(inert("zset-max-listpack-entries", ValueKind::Int(0, BIG), "128"), "zset-max-ziplist-entries"),
     also(inert("zset-max-listpack-value", ValueKind::Memory(0, SIZE_MAX), "64"), "zset-max-ziplist-value"),
     inert("hll-sparse-max-bytes", ValueKind::Memory(0, SIZE_MAX), "3000"),
@@ -343,7 +351,7 @@ pub static DIRECTIVES: &[Directive] = &[
     fixed(inert("bio_cpulist", ValueKind::Text, "")),
     fixed(inert("aof_rewrite_cpulist", ValueKind::Text, "")),
     fixed(inert("bgsave_cpulist", ValueKind::Text, "")),
-    fixed(unlike(inert("syslog-ident", ValueKind::Text, "slimio"), "Redis says redis")),
+    fixed(unlike(inert("syslog-ident", ValueKind::Text, "slimio"), "Redis's default is redis")),
     fixed(inert("syslog-facility", ValueKind::Choice(SYSLOG_FACILITY), "local0")),
     inert("lua-enable-deprecated-api", ValueKind::Bool, "no"),
     inert("locale-collate", ValueKind::Text, ""),

@@ -1,8 +1,8 @@
-//! The kinds of value a directive takes: Redis's units, words and error texts.
+//! The kinds of values that directives have. Units, words and error texts are those of Redis.
 
 use std::num::{IntErrorKind, ParseIntError};
 
-/// Most changes that a save point may ask for.
+/// The largest number of changes that a save point may ask for.
 const CHANGES_MAX: i64 = i32::MAX as i64;
 
 const WRONG_COUNT: &str = "wrong number of arguments";
@@ -18,7 +18,7 @@ pub enum ValueKind {
     Bool,
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// Any one word, of any bytes: a password or a path may be no UTF-8.
+    /// One word of any bytes: a password or a path need not be UTF-8.
     Text,
     /// One word of UTF-8.
     Utf8,
@@ -26,7 +26,7 @@ pub enum ValueKind {
     Words,
     /// Any number of percentiles.
     Percentiles,
-    /// Any number of pairs: seconds, changes.
+    /// Any number of pairs of seconds and changes.
     SavePoints,
     /// File permissions in octal.
     Octal,
@@ -34,18 +34,19 @@ pub enum ValueKind {
     OutputLimits,
 }
 
-/// A limit on the memory that replies waiting for one client may take.
+/// A limit of the memory that one client's unsent replies may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct OutputLimit {
     /// Bytes at which the client is disconnected at once; 0 is no limit.
     pub hard_bytes: u64,
-    /// Bytes at which it is disconnected after `soft_seconds` above them; 0 is no limit.
+    /// Bytes that the replies may exceed for `soft_seconds` before the client is disconnected; 0 is
+    /// no limit.
     pub soft_bytes: u64,
-    /// How long the soft limit may be exceeded.
+    /// How many seconds the soft limit may be exceeded.
     pub soft_seconds: u64,
 }
 
-/// The classes of client that have an output limit of their own, as Redis prints them.
+/// The classes of clients that have an output limit of their own, as Redis prints the classes.
 pub const OUTPUT_CLASSES: [&str; 3] = ["normal", "slave", "pubsub"];
 
 /// A directive's value.
@@ -55,7 +56,7 @@ pub enum Value {
     Int(i64),
     /// Of a `Bool` directive.
     Bool(bool),
-    /// Of a `Choice` directive: which of its words.
+    /// Of a `Choice` directive: the index of the chosen word.
     Choice(usize),
     /// Of a `Text` directive.
     Bytes(Vec<u8>),
@@ -66,11 +67,10 @@ pub enum Value {
 }
 
 impl ValueKind {
-    /// Reads a value from its words. `old` is the value in force, which an output limit changes in
-    /// part only.
+    /// Reads a value from its words. `old` is the value in force. It is needed because the words of
+    /// `OutputLimits` may replace only some of the limits.
     ///
-    /// # Errors
-    /// Redis's own sentence for what is wrong.
+    /// # Errors Redis's own sentence that says what is wrong.
     pub fn parse(self, words: &[impl AsRef<[u8]>], old: Option<&Value>) -> Result<Value, String> {
         if let ValueKind::Text = self {
             let [word] = words else { return Err(WRONG_COUNT.into()) };
@@ -80,7 +80,8 @@ impl ValueKind {
         if matches!(self, ValueKind::Utf8 | ValueKind::Words) && !is_utf8 {
             return Err("argument must be UTF-8 text".into());
         }
-        // The others are numbers and known words: what stands in for other bytes is none of them.
+        // The other kinds are numbers and known words. Bytes that are not UTF-8 become replacement
+        // characters. No number or known word contains one, so such bytes are refused below.
         let text = |word: &_| String::from_utf8_lossy(AsRef::as_ref(word)).into_owned();
         let words: Vec<String> = words.iter().map(text).collect();
         if let ValueKind::Words = self {
@@ -98,7 +99,7 @@ impl ValueKind {
         let [word] = &words[..] else { return Err(WRONG_COUNT.into()) };
         match self {
             ValueKind::Int(min, max) => {
-                // As Redis: no sign but a minus, no zero in front.
+                // As in Redis, the only sign allowed is a minus, and a leading zero is refused.
                 let value = slimio_resp::parse_i64(word.as_bytes())
                     .ok_or("argument couldn't be parsed into an integer")?;
                 within(value, min, max).map(Value::Int)
@@ -143,7 +144,8 @@ impl ValueKind {
         }
     }
 
-    /// The same as text.
+    /// The value as [`render`](Self::render) writes it, but as text: bytes that are not UTF-8 are
+    /// replaced.
     pub(super) fn text_of(self, value: &Value) -> String {
         match (self, value) {
             (_, Value::Bytes(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
@@ -175,7 +177,8 @@ fn within(value: i64, min: i64, max: i64) -> Result<i64, String> {
     }
 }
 
-/// `10`, `10b`, `10k` (1000), `10kb` (1024), and so on for m and g, in any case. Not negative.
+/// Reads a size: `10`, `10b`, `10k` (1000), `10kb` (1024), and likewise with m and g, in upper or
+/// lower case. A negative size is refused.
 fn parse_memory(word: &str) -> Option<i64> {
     let digits_end = word.find(|c: char| !c.is_ascii_digit()).unwrap_or(word.len());
     let (digits, unit) = word.split_at(digits_end);
@@ -192,8 +195,8 @@ fn parse_memory(word: &str) -> Option<i64> {
     digits.parse::<i64>().ok()?.checked_mul(scale)
 }
 
-/// As Redis: a single word is cut at each blank, so that a blank too many leaves an empty word, which
-/// is the number 0.
+/// As in Redis, a single word is split at each blank, so that an extra blank leaves an empty word,
+/// which counts as 0.
 fn parse_save_points(words: &[String]) -> Result<Value, String> {
     let invalid = || String::from("Invalid save parameters");
     let words: Vec<&str> = match words {
@@ -208,7 +211,7 @@ fn parse_save_points(words: &[String]) -> Result<Value, String> {
     for pair in words.chunks_exact(2) {
         let (seconds, changes) = (save_number(pair[0]), save_number(pair[1]));
         let seconds = seconds.filter(|seconds| *seconds >= 1).ok_or_else(invalid)?;
-        // Redis keeps them as a C int and lets more overflow.
+        // Redis keeps the number of changes as a C int, which a larger number would overflow.
         let changes = changes.filter(|changes| (0..=CHANGES_MAX).contains(changes));
         let changes = changes.ok_or_else(invalid)?;
         numbers.extend([seconds.to_string(), changes.to_string()]);
@@ -216,7 +219,8 @@ fn parse_save_points(words: &[String]) -> Result<Value, String> {
     Ok(Value::Text(numbers.join(" ")))
 }
 
-/// A number as `strtoll` reads it: blanks and a sign in front, nothing behind, no digit at all is 0.
+/// A number as `strtoll` reads it: blanks and a sign may precede the digits, nothing may follow
+/// them, and a number out of range becomes the nearest limit. An empty word is 0.
 fn save_number(word: &str) -> Option<i64> {
     let is_blank = |c: char| matches!(c, ' ' | '\t'..='\r');
     if word.is_empty() {
@@ -256,7 +260,7 @@ pub(super) fn format_memory(bytes: i64) -> String {
 }
 
 fn parse_limits(words: &[String], old: Option<&Value>) -> Result<Value, String> {
-    // One argument of CONFIG SET holds all the words.
+    // An argument may hold several words, because `CONFIG SET` gives all words in one argument.
     let words: Vec<&str> = words.iter().flat_map(|w| w.split_ascii_whitespace()).collect();
     if words.is_empty() || !words.len().is_multiple_of(4) {
         return Err("Wrong number of arguments in buffer limit configuration.".into());

@@ -1,7 +1,9 @@
 //! Splits lines of a configuration file into words, and finds the name nearest to a misspelt one.
 
-/// Splits a line as Redis does: blanks separate, `"…"` with escapes, `'…'` verbatim but for `\'`.
-/// `None` when quotes do not close or are followed by something other than a blank.
+/// Splits a line as Redis does: blanks separate words, `"…"` may hold escapes, and `'…'` is
+/// verbatim except for `\'`. Unlike in Redis, a quote within a word is an ordinary character.
+/// Returns `None` if a quote is not closed, if anything but a blank follows the closing quote, or
+/// if `\x` is not followed by two hexadecimal digits.
 pub(super) fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut bytes = line.iter().copied().peekable();
     let mut words = Vec::new();
@@ -49,7 +51,8 @@ fn hex(byte: u8) -> Option<u8> {
     char::from(byte).to_digit(16).map(|d| d as u8)
 }
 
-/// The name that needs the fewest edits to become `wrong`, if it is near enough to be meant.
+/// The name that becomes `wrong` with the fewest edits; `None` if `wrong` differs too much from
+/// every name.
 pub(super) fn nearest<'a>(wrong: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let wrong = wrong.to_ascii_lowercase();
     let budget = (wrong.len() / 3).max(2);

@@ -1,4 +1,5 @@
-//! A request: found in the table, checked in the order in which Redis checks, and run.
+//! Finds a request's command in the table, checks the request in the order in which Redis does, and
+//! runs it.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -16,21 +17,23 @@ use crate::commands::{Entry, Run};
 use crate::slowlog::SlowCommand;
 use slimio_storage::Lsn;
 
-/// Bytes of a client's words that an error repeats.
+/// An error repeats at most this many bytes of a client's words.
 const QUOTED_SIZE_MAX: usize = 128;
 
-/// Most bytes of an argument compared with command names: more than any name has, and no fewer than
-/// an error repeats.
+/// At most this many bytes of an argument are compared with command names. Every name is shorter,
+/// and an error repeats no more bytes than this.
 const WORD_SIZE_MAX: usize = 256;
 
-/// Time for steps of long commands in a turn; each has half a millisecond.
+/// Time for the steps of all long commands in a turn. Each step takes at most about half a
+/// millisecond.
 const STEPS_TIME: Duration = Duration::from_millis(2);
 
-/// Most arguments of a command that does not run in steps: a connection or server command, or one that
-/// takes any number of options. Each takes time, and no other client is served meanwhile.
+/// Limit of the arguments of a command that does not run in steps, such as a server command or a
+/// command with any number of options. There is a limit because each argument takes time, and no
+/// other client is served meanwhile.
 const ARGS_MAX: usize = 1024;
 
-/// Most bytes of the arguments of a connection or server command.
+/// Limit of the bytes of all arguments of a command that works on connections or on the server.
 const SERVER_ARGS_SIZE_MAX: usize = 1 << 20;
 
 impl Core {
@@ -66,12 +69,13 @@ impl Core {
             return self.hold_up(client);
         }
         match row.run.run {
-            Run::Data(run) if Self::is_long(row, args) => {
+            Run::Data(run) if self.is_long(client.db, row, args) => {
                 return self.begin_long(client, row, run, args);
             }
             Run::Data(run) => {
                 if row.flags.has(Flags::WRITE) {
-                    match self.admit(self.purpose(row, client.db), row.log_size_max(args)) {
+                    let size = row.log_size_max(args) + self.weigh(client.db, row, args).log_size;
+                    match self.admit(self.purpose(row, client.db), size) {
                         Admission::Granted => {}
                         Admission::Wait => return self.park(client),
                         Admission::Refused(text) => {
@@ -116,6 +120,9 @@ impl Core {
         if !row.flags.has(Flags::WRITE) {
             self.limit_effects(client.db);
         }
+        if let Some(transaction) = &self.transaction {
+            self.effects.limit_values(transaction.value_room);
+        }
         self.note_reads();
         self.keyspace.set_untouched(client.no_touch);
         let outcome = run(&mut Context {
@@ -130,7 +137,8 @@ impl Core {
         self.conclude(client, row, args, outcome, before);
     }
 
-    /// Records what a data command did and what its reply depends on; queues its next step, if any.
+    /// Records what a data command did and what its reply depends on. If the command has a next
+    /// step, queues that step.
     fn conclude(
         &mut self,
         client: &mut Client,
@@ -161,8 +169,8 @@ impl Core {
         }
     }
 
-    /// Runs one step of each long command, or as many steps as there is time for. Those that lacked
-    /// room retry.
+    /// Runs one step of each long command, as far as there is time. Commands that lacked room in
+    /// the log retry.
     pub(crate) fn resume_yielded(&mut self) {
         self.yielding.append(&mut self.short_of_room);
         let until = Instant::now() + STEPS_TIME;
@@ -187,8 +195,8 @@ impl Core {
             let sees_part = self.is_long_writing() && !is_planted("stepped-within-long");
             let meets_long = writes && self.is_long_holding() && !is_planted("populate-not-held");
             if meets_long || sees_part {
-                // It may write keys that the long request holds, or read what that has written and
-                // not logged yet.
+                // The step may write keys that the long request holds, or read what the long
+                // request has written but not logged yet.
                 client.state = State::Yielding(yielding);
                 self.yielding.push_back(conn);
                 self.clients.put(client);
@@ -354,7 +362,7 @@ impl Core {
         self.count_error(client, before);
     }
 
-    /// Counts the CPU time of a command, or of a part of one, that has just ended.
+    /// Counts the CPU time of the command, or of the part of a command, that has just ended.
     pub(crate) fn count_cpu(&mut self) {
         if self.settings.is_cpu_tracked {
             let cpu = self.cpu_lap.end();
@@ -362,8 +370,8 @@ impl Core {
         }
     }
 
-    /// Counts a command that has run; `spent` is the time that its earlier steps took. Reads the
-    /// clock once: a lap begins where the last one ended.
+    /// Counts a command that has run. `spent` is the time that its earlier steps took. Reads the
+    /// clock only at the end of a lap, because the next lap begins at the same time.
     pub(super) fn account(
         &mut self,
         client: &mut Client,
@@ -389,7 +397,7 @@ impl Core {
         }
     }
 
-    /// Writes down that a command took long.
+    /// Notes a slow command for `LATENCY` and `SLOWLOG`.
     #[cold]
     fn was_slow(&mut self, client: &Client, row: &Command<Entry>, args: Args<'_>, took: Duration) {
         let at_s = self.now_ms / 1000;
@@ -418,8 +426,9 @@ impl Core {
     }
 }
 
-/// Whether a request may need more memory. Queueing any request does, and so do for Redis `MULTI` and
-/// `WATCH` in its place.
+/// Whether a request counts as one that may need more memory. Every request that a transaction
+/// queues counts. As in Redis, `MULTI` and `WATCH` within a transaction count, too, although they
+/// are not queued.
 fn needs_memory(client: &Client, row: &Command<Entry>) -> bool {
     match &client.multi {
         Some(multi) if row.name == "exec" => multi.needs_memory,
@@ -429,9 +438,9 @@ fn needs_memory(client: &Client, row: &Command<Entry>) -> bool {
     }
 }
 
-/// Whether a request is refused while snapshots fail: writes are, and so is `PING`, by which a
-/// monitor finds out. Unlike in Redis, writes that free memory are allowed: a snapshot may fail
-/// because there is too much data.
+/// Whether a request is refused while snapshots fail. Writes are refused. `PING` is refused, too,
+/// so that a monitor notices the failure. Unlike in Redis, writes that free memory are allowed,
+/// because too much data may be the reason for the failure.
 fn tells_of_broken_save(client: &Client, row: &Command<Entry>) -> bool {
     let frees = |purpose| purpose >= Purpose::Frees && !is_planted("broken-save-keeps-all");
     let exec = client.multi.as_ref().filter(|_| row.name == "exec");
@@ -441,8 +450,8 @@ fn tells_of_broken_save(client: &Client, row: &Command<Entry>) -> bool {
     is_written || writes || row.name == "ping"
 }
 
-/// Why a command that does not run in steps is refused: it would take too long. `PING` and `ECHO` only
-/// repeat their argument, which may have any size.
+/// The error for a command that does not run in steps, if the command would take too long. `PING`
+/// and `ECHO` may have an argument of any size, because they only repeat it.
 fn too_much(row: &Command<Entry>, args: Args<'_>) -> Option<String> {
     let is_server = matches!(row.run.run, Run::Server(_)) && row.keys == KeyRange::NONE;
     let is_data = matches!(row.run.run, Run::Data(_));
@@ -464,7 +473,7 @@ fn too_much(row: &Command<Entry>, args: Args<'_>) -> Option<String> {
     })
 }
 
-/// The beginning of an argument, which is all of it if it names a command.
+/// The beginning of an argument, long enough for any command's name.
 fn word(arg: Arg<'_>) -> Cow<'_, [u8]> {
     match arg {
         Arg::Blob(blob) => {
@@ -476,7 +485,8 @@ fn word(arg: Arg<'_>) -> Cow<'_, [u8]> {
     }
 }
 
-/// Runs no more requests of a client whose reply was cut at its output limit, as in Redis.
+/// If a client's reply was cut at the client's output limit, runs no more of its requests, as in
+/// Redis.
 pub(super) fn close_if_cut(client: &mut Client) {
     if client.out.is_cut() {
         client.close_after_replies();
@@ -486,7 +496,8 @@ pub(super) fn close_if_cut(client: &mut Client) {
 fn queue(client: &mut Client, row: &Command<Entry>, args: Args<'_>) {
     let Some(multi) = &mut client.multi else { return };
     if (multi.is_broken || client.is_stale) && !is_planted("void-request-queued") {
-        // The transaction will not run: the request is not kept, and no pause holds up `EXEC`.
+        // The transaction will not run, so the request is not kept. The request does not count as a
+        // write either, so that a pause of writes does not hold up `EXEC`.
         client.out.simple("QUEUED");
         return;
     }
@@ -498,6 +509,7 @@ fn queue(client: &mut Client, row: &Command<Entry>, args: Args<'_>) {
         } else {
             size
         };
+        multi.weighed += usize::from(row.weigh.is_some());
         multi.log_size_max = Some(multi.log_size_max.unwrap_or(0).saturating_add(size));
     }
     multi.needs_memory |= row.flags.has(Flags::DENYOOM);
@@ -505,9 +517,10 @@ fn queue(client: &mut Client, row: &Command<Entry>, args: Args<'_>) {
     client.out.simple("QUEUED");
 }
 
-/// What a queued request appends to the log if it writes: the purpose, and the most bytes of
-/// payload. Which keys there will be is not known yet, so of the flushes only `FLUSHALL` counts as
-/// emptying the data set.
+/// The purpose of a queued request that writes, and the largest payload in bytes that the request
+/// may append to the log; `None` if the request does not write. Only `FLUSHALL` counts as emptying
+/// the data set. `FLUSHDB` does not count, because it is not known yet whether it will empty the
+/// whole data set.
 fn asks_for(row: &Command<Entry>, args: Args<'_>) -> Option<(Purpose, u64)> {
     if row.name == "debug" && args.get(1).is("populate") {
         return Some((Purpose::Any, populate_log_size_max(args)));
@@ -523,7 +536,7 @@ fn asks_for(row: &Command<Entry>, args: Args<'_>) -> Option<(Purpose, u64)> {
 
 /// Why a request cannot be run: its command is unknown, or its arguments are wrong.
 pub(crate) struct NotFound {
-    /// The command, when only its arguments are wrong.
+    /// The command, if only its arguments are wrong.
     row: Option<&'static Command<Entry>>,
     /// The error to reply with.
     pub(crate) text: Vec<u8>,
@@ -544,7 +557,7 @@ fn unknown_command(name: &[u8], args: Args<'_>) -> Vec<u8> {
     [b"ERR unknown command '", name, b"', with args beginning with: ", &list].concat()
 }
 
-/// At most `size` bytes of a client's word, to be put in an error.
+/// The first bytes of a client's word, at most `size`, for the text of an error.
 fn quoted(word: &[u8], size: usize) -> &[u8] {
     &word[..word.len().min(size)]
 }

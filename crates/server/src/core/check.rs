@@ -1,4 +1,4 @@
-//! What the lists of clients promise, looked at client by client.
+//! Checks in debug builds that the lists of clients match the states of the clients.
 
 use std::collections::HashSet;
 
@@ -6,14 +6,15 @@ use super::Core;
 use crate::clients::{Client, State};
 use crate::net::ConnId;
 
-/// With more clients than this, nothing is looked at: it would be work of every turn.
+/// With more clients than this, nothing is checked, because the check runs in every turn and would
+/// take too long.
 const CLIENTS_MAX: usize = 64;
 
 impl Core {
-    /// Looks at all clients and the lists that they are in, between two turns. Panics with a
-    /// sentence where something is not as it is promised.
+    /// Checks all clients and the lists that they are in, between two turns. Panics if an invariant
+    /// does not hold.
     ///
-    /// In a build without debug assertions it does nothing.
+    /// Does nothing in a build without debug assertions.
     pub(super) fn check_clients(&self) {
         if !cfg!(debug_assertions) || self.clients.len() > CLIENTS_MAX {
             return;
@@ -34,8 +35,9 @@ impl Core {
         self.check_marked("holding", self.holding.iter(), |client| client.is_holding);
     }
 
-    /// Who is in a state that something else has to end is listed once, or nobody would end it. Who
-    /// is listed is in that state, is being closed, or has left.
+    /// Checks that each client whose state `belongs` to the list is listed exactly once, because an
+    /// unlisted client would stay in its state forever. A listed client must be in such a state, be
+    /// closing, or have left.
     fn check_listed<'a>(
         &self,
         name: &str,
@@ -55,7 +57,7 @@ impl Core {
         }
     }
 
-    /// The same for lists whose clients have a mark that says so.
+    /// Checks that the listed clients are exactly the marked clients, and that each is listed once.
     fn check_marked<'a>(
         &self,
         name: &str,

@@ -1,10 +1,11 @@
-//! Schedules the checks of the snapshots on the volume and reacts to damage; shortens the reserves,
-//! and retries a snapshot that lacked room.
+//! Schedules the checks of the snapshots on the volume, and reacts to damage. Also shortens the
+//! reserves (the slots for the next snapshots), and retries a snapshot that lacked room.
 //!
-//! A damaged root is replaced automatically, by a WAL-snapshot: the data in memory is whole, the
-//! volume could not be opened at the next start, and the new snapshot goes to the reserve, so
-//! nothing readable is overwritten before it is adopted. A damaged on-demand snapshot cannot be
-//! taken again: it is left as it is, and reported.
+//! If the root (the snapshot that the next start loads) is damaged, the volume could not be opened
+//! at the next start. So a WAL-snapshot replaces the root automatically. This works because the
+//! data in memory is intact. The new snapshot is written to the reserve, so no readable snapshot is
+//! overwritten before the new one is adopted. A damaged on-demand snapshot is only reported,
+//! because its point in time is past and cannot be taken again.
 
 use std::time::Instant;
 
@@ -15,12 +16,13 @@ use slimio_storage::{Error, SlotName, SlotSummary, SnapshotKind};
 use super::Core;
 use crate::snapshot::{Checked, SnapshotThread};
 
-/// Factor on what a snapshot will likely take, by the last one.
+/// The size of the next snapshot is estimated from the last snapshot, and multiplied by this safety
+/// factor.
 const MARGIN: f64 = 1.25;
-/// LBAs that it may take besides, whatever its size.
+/// LBAs that are added to the estimated size.
 const LBAS_BESIDE: u64 = (1 << 20) / LBA_SIZE as u64;
 
-/// Why no pass was begun.
+/// Why no pass of the check was begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotChecked {
     NoVolume,
@@ -31,7 +33,7 @@ pub(crate) enum NotChecked {
 }
 
 impl Core {
-    /// Begins a pass over what the slots hold.
+    /// Begins a pass of the check over the snapshots in the slots.
     pub(crate) fn begin_check(&mut self) -> Result<(), NotChecked> {
         let Some(wal) = self.wal.as_ref().filter(|_| self.snapshots.thread.is_some()) else {
             return Err(NotChecked::NoVolume);
@@ -49,7 +51,7 @@ impl Core {
     /// Begins a pass if one is due. Called once per round of background work.
     pub(super) fn schedule_check(&mut self) {
         if self.next_check_at().is_some_and(|at| at <= self.now) {
-            // If there is nothing to check yet, there may be the next time.
+            // An error is ignored: if there is nothing to check yet, the next round tries again.
             let _ = self.begin_check();
         }
     }
@@ -71,7 +73,8 @@ impl Core {
         }
     }
 
-    /// Takes the results of the check, and hands over the next slots. Called once per turn.
+    /// Takes the results of the check, and hands the next slots to the snapshot thread. Called once
+    /// per turn.
     pub(super) fn drive_check(&mut self) {
         while let Some(outcome) = self.snapshots.thread.as_ref().and_then(SnapshotThread::checked) {
             if let Checked::Read(summary, Some(error)) = &outcome {
@@ -81,7 +84,7 @@ impl Core {
         }
         let (Some(thread), Some(wal)) = (&self.snapshots.thread, &self.wal) else { return };
         while let Some(slot) = self.snapshots.checks.next_slot() {
-            // It may have become the reserve since the pass was begun.
+            // If the slot has become the reserve since the pass was begun, the slot is skipped.
             if let Some(check) = wal.log().check(slot) {
                 self.snapshots.checks.slot_begun(slot);
                 thread.check(check);
@@ -89,13 +92,13 @@ impl Core {
         }
     }
 
-    /// LBAs that the data set fills in memory: no snapshot of it is longer.
+    /// The size of the data set in memory, in LBAs. No snapshot of the data set is longer.
     pub(super) fn memory_lbas(&self) -> u64 {
         self.keyspace.used_bytes() as u64 / LBA_SIZE as u64
     }
 
-    /// LBAs that a snapshot of the data set will have at most, if its values can be compressed as well
-    /// as those of the last one.
+    /// Upper bound of the LBAs of a snapshot of the data set. If the slots are files, the bound
+    /// assumes that the values compress as well as the values of the last snapshot did.
     pub(super) fn snapshot_lbas_max(&self) -> u64 {
         let memory_lbas = self.memory_lbas();
         let is_on_device = self.wal.as_ref().is_some_and(|wal| wal.log().pool().is_some());
@@ -108,31 +111,32 @@ impl Core {
         }
     }
 
-    /// Makes the log leave room for a snapshot of the present data set. Called before the log may ask
-    /// for more.
+    /// Makes the log leave room for a snapshot of the present data set. Called before the log may
+    /// take more room.
     pub(crate) fn leave_room_for_snapshot(&mut self) {
         let lbas_max = self.snapshot_lbas_max();
         let (Some(wal), Some(thread)) = (&mut self.wal, &self.snapshots.thread) else { return };
         wal.log_mut().leave_room_for_snapshot(lbas_max, thread.slot_lbas());
     }
 
-    /// The log may hold the room that a `BGSAVE` lacks, and releases it when it is rewritten: postpones
-    /// the failed snapshot until then, once. Returns whether it did.
+    /// If a `BGSAVE` found no space, postpones it until the log has been rewritten, because a
+    /// rewrite may release space. Postpones each `BGSAVE` only once. Returns whether the `BGSAVE`
+    /// was postponed.
     pub(super) fn goes_behind_rewrite(&mut self, error: &Error) -> bool {
         let is_first =
             self.snapshots.runs(SnapshotKind::OnDemand) && !self.snapshots.is_behind_rewrite;
         if !(lacks_space(error) && is_first && self.is_log_on()) {
             return false;
         }
-        self.give_up("the log has its room, and is rewritten first");
+        self.give_up("it lacks space on the volume; the log is rewritten first");
         self.snapshots.is_behind_rewrite = true;
         self.snapshots.rewrites.is_scheduled = true;
         true
     }
 
-    /// The running snapshot found no space. The log keeps that of segments that it does not use, so
-    /// that it need not be zeroed again; once that is given back, the snapshot is tried once more.
-    /// Returns whether it will be.
+    /// If the running snapshot found no space, makes the log give back its unused segments, and
+    /// schedules a second try. (The log normally keeps these segments, so that they need not be
+    /// zeroed again.) Returns whether there will be a second try.
     pub(super) fn goes_with_more_space(&mut self, error: &Error) -> bool {
         let Some(running) = &self.snapshots.running else { return false };
         let kind = running.kind;
@@ -150,13 +154,13 @@ impl Core {
         true
     }
 
-    /// Returns to the file system what the reserves have far beyond need. Called at the start, and
-    /// whenever a slot has become a reserve.
+    /// If the reserves have far more space than they need, returns the surplus to the file system.
+    /// Called at the start, and whenever a slot has become a reserve.
     pub(crate) fn shorten_reserves(&self) {
         let (Some(thread), Some(wal)) = (&self.snapshots.thread, &self.wal) else { return };
         let held = wal.log().snapshots();
         let longest = held.all().map(|summary| summary.len_lbas).max().unwrap_or(0);
-        // The next snapshot also holds what has been added to memory since.
+        // The next snapshot also holds the data that has been added to memory since the last one.
         let memory_lbas = self.memory_lbas();
         for slot in SlotName::ALL {
             let is_held = held.get(slot).is_some() && !is_planted("shorten-held");
@@ -172,22 +176,23 @@ impl Core {
         let Some(wal) = &self.wal else { return };
         let held = wal.log().snapshots();
         if held.get(summary.slot) != Some(summary) {
-            // It was replaced while it was checked.
+            // The snapshot was replaced while it was checked.
             return;
         }
         let remedy = if held.root() != Some(summary) {
-            "the log and what it goes on from are not concerned; BGSAVE replaces it"
+            "the next start does not need it; BGSAVE replaces it"
         } else if self.is_latched() {
-            "the log has stopped, so that none can replace it: the volume can't be opened again as \
-             it is. Copy the data to another server before this one ends"
+            "the log has stopped, so no new snapshot can replace it, and the volume can't be \
+             opened again as it is. Copy the data to another server before this one ends"
         } else {
-            "what is in memory is whole: a new WAL-snapshot replaces it. Check the device and the \
-             kernel's messages"
+            "the data in memory is intact, and a new WAL-snapshot replaces it. Check the device \
+             and the kernel's messages"
         };
         log::warn!("the check of the snapshots has found: {error}; {remedy}");
     }
 
-    /// Whether a WAL-snapshot is needed although nobody asked for one, and no snapshot is running.
+    /// Whether a WAL-snapshot must be begun although nobody asked for one. False if a snapshot is
+    /// running, or if the log has stopped.
     pub(super) fn needs_rewrite(&self) -> bool {
         let is_needed = self.is_root_damaged() || self.is_log_resuming();
         is_needed && self.snapshots.running.is_none() && !self.is_latched()

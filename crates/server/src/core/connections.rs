@@ -7,7 +7,7 @@ use crate::clients::{Client, State};
 use crate::net::{ConnId, Peer};
 use crate::transactions::Multi;
 
-/// Bytes of memory of a transaction from which another thread frees it.
+/// A transaction that takes at least this many bytes of memory is freed by another thread.
 const LARGE_MULTI_SIZE_MIN: usize = 64 << 10;
 
 const PROTECTED: &str = "DENIED Redis is running in protected mode because protected mode is \
@@ -24,7 +24,7 @@ default user. NOTE: You only need to do one of the above things in order for the
 accepting connections from the outside.";
 
 impl Core {
-    /// A client has connected.
+    /// Called when a client has connected.
     pub(crate) fn accepted(&mut self, conn: ConnId, peer: Peer) {
         self.stats.connections += 1;
         let mut client = self.clients.add(conn, peer, self.now);
@@ -50,7 +50,8 @@ impl Core {
         self.put_back(client);
     }
 
-    /// The other end sends nothing more. Its requests still run, and their replies still leave.
+    /// Called if the client sends nothing more. The requests that the client has sent still run,
+    /// and their replies still leave.
     pub(crate) fn at_end(&mut self, conn: ConnId) {
         if is_planted("end-unanswered") {
             return self.ended(conn);
@@ -60,32 +61,35 @@ impl Core {
         self.put_back(client);
     }
 
-    /// The other end sends nothing more, noticed while the client's input is not being read.
+    /// Called if the network sees that the client sends nothing more, while the client's input is
+    /// not being read.
     pub(crate) fn hung_up(&mut self, conn: ConnId) {
         if self.clients.get(conn).is_some_and(|client| self.waits_in_vain(client)) {
             self.ended(conn);
         }
     }
 
-    /// Whether a client whose other end may have gone need not be kept waiting, as in Redis.
+    /// Whether a client that may have disconnected can be dropped although it still waits, as in
+    /// Redis.
     fn waits_in_vain(&self, client: &Client) -> bool {
         match client.state {
-            // After a pause, nothing is run for a client that may have gone during it.
+            // A request that a pause has postponed is not run if its client may have gone during
+            // the pause.
             State::Parked(_) => self.is_paused(),
             State::Waiting(wait) => wait.never,
             _ => false,
         }
     }
 
-    /// Whether a client has nothing left to run, though replies may still have to leave.
+    /// Whether a client has no request left to run. Its replies may still have to leave.
     pub(crate) fn is_done_with(&self, client: &Client) -> bool {
-        // A shutdown may be given up: then the requests received before still run.
+        // Requests that wait because of a shutdown still run if the shutdown is given up.
         let has_run = client.input.is_empty() || !self.is_ending();
         let is_over = matches!(client.state, State::Running) && has_run && !client.is_behind;
         client.is_closing() || (client.is_at_end && (is_over || self.waits_in_vain(client)))
     }
 
-    /// The connection is to end at once, or is broken.
+    /// Drops a client whose connection is broken or is to be closed at once.
     pub(crate) fn ended(&mut self, conn: ConnId) {
         if let Some(client) = self.clients.take(conn) {
             self.drop_client(client);
@@ -104,14 +108,16 @@ impl Core {
         self.clients.remove(client);
     }
 
-    /// Drops a transaction, elsewhere if that takes time.
+    /// Drops a transaction. If the transaction is large, another thread drops it, because this
+    /// takes time.
     pub(crate) fn end_multi(&mut self, multi: Option<Box<Multi>>) {
         if let Some(multi) = multi.filter(|multi| multi.memory() >= LARGE_MULTI_SIZE_MIN) {
             self.freeing.drop_elsewhere(multi);
         }
     }
 
-    /// Puts a served client back, and lists it for the end of the turn if there is something to do.
+    /// Puts a served client back. If it has replies or is to be closed, lists it for the end of the
+    /// turn.
     pub(crate) fn put_back(&mut self, mut client: Box<Client>) {
         let has_reply = !client.out.is_empty() || client.out.is_cut();
         let has_news = has_reply || client.is_closing() || client.is_at_end;

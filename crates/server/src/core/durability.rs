@@ -13,11 +13,14 @@ use crate::commands::Entry;
 use crate::gate::{Change, may_leave};
 use crate::net::ConnId;
 
-/// No reader is expected after this long without one.
+/// If every reply has had to wait for the log for this long, the next replies are expected to wait,
+/// too.
 const READERS_GONE_AFTER: Duration = Duration::from_millis(10);
 
 impl Core {
-    /// Logs what the command that just ran for `client` did, and tells those who watch its keys.
+    /// Logs the effects of the command that just ran for `client`, and tells the clients that watch
+    /// the changed keys. Returns the LSN that the reply has to wait for, or 0 if the command
+    /// appended nothing of its own.
     pub(crate) fn record(&mut self, client: &mut Client, args: Args<'_>) -> Lsn {
         if !self.watches.is_empty() {
             let touched = self.effects.touched(args);
@@ -32,6 +35,7 @@ impl Core {
             // The whole transaction is one record, appended when its last command has run.
             self.payload.add(&self.effects, args);
             transaction.room = transaction.room.min(self.effects.room());
+            transaction.value_room = transaction.value_room.min(self.effects.value_room());
             transaction.changes.extend(self.effects.touched(args).map(Change::from));
             return Lsn(0);
         }
@@ -47,7 +51,7 @@ impl Core {
         if flushed && self.emptied_at == Some(wal.log().appended()) {
             return self.flushed_again(client);
         }
-        // The value goes from the request right into the log's memory.
+        // The value is copied only once, from the request into the log's memory.
         let payload = self.gather.parts(&self.effects, client.db, args);
         debug_assert!(payload.size() as u64 <= self.log_size_max, "more than was asked for");
         let lsn = wal.append(client.db, payload.as_slice());
@@ -61,7 +65,8 @@ impl Core {
         lsn
     }
 
-    /// Reaps completions of the log's device and of the keeper, and notes a commit that took long.
+    /// Reaps completions of the log's device and of the keeper (the thread that looks after the
+    /// log's segments), and notes a slow commit for `LATENCY`.
     pub(crate) fn reap_log(&mut self) {
         let Some(wal) = &mut self.wal else { return };
         let (oldest, durable) = (wal.log().oldest_undurable(), wal.log().durable());
@@ -83,7 +88,7 @@ impl Core {
         }
     }
 
-    /// Forgets changes that have become durable: replies no longer depend on them.
+    /// Forgets changes that have become durable, because replies no longer depend on them.
     pub(crate) fn forget_durable(&mut self) {
         if self.keeps_undurable {
             let durable = self.durable();
@@ -92,13 +97,13 @@ impl Core {
     }
 
     /// Begins to gather the effects of a transaction, whose writes append at most `size` bytes of
-    /// payload.
-    pub(crate) fn begin_transaction(&mut self, db: DbIndex, size: u64) {
+    /// payload. `value_room` of these are for what effects have from values.
+    pub(crate) fn begin_transaction(&mut self, db: DbIndex, size: u64, value_room: u64) {
         self.payload.begin(db);
         let asked = if is_planted("exec-room-twice") { 0 } else { size };
         let room = self.room_to_free().saturating_sub(asked);
         self.log_size_max = size.saturating_add(room);
-        self.transaction = Some(Transaction { room, ..Transaction::default() });
+        self.transaction = Some(Transaction { room, value_room, ..Transaction::default() });
     }
 
     /// Logs a transaction, and notes what its reply depends on. Then turns the log on or off, if
@@ -143,8 +148,8 @@ impl Core {
         client.needs = client.needs.max(lsn);
     }
 
-    /// Logs effects of expiry and eviction, and tells those who watch the keys. `current` is the
-    /// client being served, which is not in `clients`.
+    /// Logs effects of expiry and eviction, and tells the clients that watch the deleted keys.
+    /// `current` is the client being served, which is not in `clients`.
     pub(crate) fn record_unasked(&mut self, db: DbIndex, current: &mut Client) {
         if self.effects.is_empty() {
             return;
@@ -167,7 +172,8 @@ impl Core {
         }
     }
 
-    /// Without a log, the next start would undo a flush: schedules a snapshot if `save` is set.
+    /// Called for a change while there is no log. If a flush empties the data set while `save` is
+    /// set, schedules a snapshot, because the next start would otherwise undo the flush.
     fn changed_without_log(&mut self, flushed: bool) {
         if flushed && !self.settings.save_points.is_empty() {
             let is_empty = self.dbs().all(|db| self.keyspace.dbsize(db) == 0);
@@ -176,7 +182,8 @@ impl Core {
         }
     }
 
-    /// When no key is left, nothing before this record is needed.
+    /// If no key is left, releases the part of the log before the record at `lsn`, because recovery
+    /// no longer needs that part.
     fn release_log(&mut self, lsn: Lsn) {
         if self.is_empty()
             && let Some(wal) = &mut self.wal
@@ -186,15 +193,16 @@ impl Core {
         }
     }
 
-    /// Has the effects note what the next command looks at, if replies depend on that.
+    /// Makes the effects note what the next command reads, if replies depend on what was read.
     pub(super) fn note_reads(&mut self) {
         if self.keeps_undurable {
             self.effects.note_reads(0);
         }
     }
 
-    /// What the reply of a command that appended nothing depends on: the newest of what it has looked
-    /// at. `None` stands for a command that began before that was asked for.
+    /// The LSN that a reply depends on if its command appended nothing. It is the LSN of the newest
+    /// record that changed anything that the command read. `reads` is `None` if the command began
+    /// before reads were noted. The reply then depends on all changes.
     pub(crate) fn depends_on_reads(&self, row: &Command<Entry>, reads: Option<&[Read]>) -> Lsn {
         if !self.keeps_undurable {
             return Lsn(0);
@@ -210,7 +218,7 @@ impl Core {
         reads.iter().map(of).max().unwrap_or_default()
     }
 
-    /// What the value or absence of one key depends on.
+    /// The LSN that the value or absence of one key depends on.
     pub(crate) fn depends_on_key(&self, db: DbIndex, key: &[u8]) -> Lsn {
         if !self.keeps_undurable {
             return Lsn(0);
@@ -218,7 +226,7 @@ impl Core {
         self.undurable.of_key(db, self.keyspace.hash(key))
     }
 
-    /// What the state of a client's watched keys, changed or not, depends on.
+    /// The LSN that the state (changed or not) of a client's watched keys depends on.
     pub(crate) fn depends_on_watched(&self, client: &Client) -> Lsn {
         if !self.keeps_undurable || is_planted("exec-nil-undurable") {
             return Lsn(0);
@@ -227,8 +235,8 @@ impl Core {
         keys.max().unwrap_or_default()
     }
 
-    /// Whether it may be shown that a key watched by the client was changed: only once every change
-    /// to its watched keys is durable.
+    /// Whether a key that the client watches was changed, and the change may be shown. The change
+    /// may be shown as soon as every change to the client's watched keys is durable.
     pub(crate) fn is_known_stale(&self, client: &Client) -> bool {
         let is_known = || {
             self.depends_on_watched(client) <= self.durable()
@@ -237,19 +245,19 @@ impl Core {
         client.is_stale && is_known()
     }
 
-    /// Whether a reply that depends on the log up to `needs` might leave now.
+    /// Whether a reply that depends on the log up to `needs` may leave now.
     pub(crate) fn is_free(&self, needs: Lsn) -> bool {
         may_leave(needs, self.releasable(), self.durable())
     }
 
-    /// Notes that a reply depends on the log up to `needs`. With the log latched and `needs` not
-    /// durable, the reply can never leave: an error replaces it.
+    /// Notes that a reply depends on the log up to `needs`. If the log is latched and `needs` is
+    /// not durable, the reply could never leave, so an error replaces the reply.
     pub(crate) fn hold(&mut self, client: &mut Client, needs: Lsn, before: usize) {
         if needs > self.durable() && self.is_latched() {
             client.out.truncate(before);
             client.out.error(
-                "MISCONF The log has stopped before this became durable. It cannot be read; check \
-                 the volume and restart the server",
+                "MISCONF The log has stopped before the data in this reply became durable, so the \
+                 reply is withheld; check the volume and restart the server",
             );
             return;
         }
@@ -259,14 +267,15 @@ impl Core {
         }
     }
 
-    /// Lets a request wait for room in the log.
+    /// Makes a request wait for room in the log.
     pub(crate) fn park(&mut self, client: &mut Client) {
         client.state = State::Parked(OwnedRequest::default());
         client.keeps_request = true;
         self.parked.push_back(client.conn);
     }
 
-    /// Retries requests that wait for room, in order, and those held up by a pause or long request.
+    /// Retries the requests that a pause or a long request has held up. Then retries, in order, the
+    /// requests that wait for room in the log.
     pub(crate) fn retry_parked(&mut self) {
         if self.shutdown.is_some() {
             return;
@@ -277,7 +286,8 @@ impl Core {
         for _ in 0..self.parked.len() {
             let Some(conn) = self.parked.pop_front() else { return };
             if self.retry(conn) && self.parked.back() == Some(&conn) {
-                // Those behind it would wait, too; it keeps its place.
+                // The requests behind this one would have to wait as well, so this request keeps
+                // its place at the front.
                 if !is_planted("parked-lose-place") {
                     self.parked.rotate_right(1);
                 }
@@ -290,7 +300,8 @@ impl Core {
         }
     }
 
-    /// Whether requests that waited for room were not all retried, because the turn was over.
+    /// Whether some requests that wait for room in the log were not retried, because the time of
+    /// the turn was used up.
     pub(crate) fn may_retry_parked(&self) -> bool {
         self.parked_untried > 0 && self.shutdown.is_none()
     }
@@ -321,24 +332,24 @@ impl Core {
         is_parked
     }
 
-    /// Whether requests or long commands wait for room.
+    /// Whether requests or long commands wait for room in the log.
     pub(crate) fn has_parked(&self) -> bool {
         !self.parked.is_empty() || !self.short_of_room.is_empty()
     }
 
-    /// Whether, under `always`, all clients served recently wait for the log: then it delays nobody
-    /// if the command thread waits for the log's write itself.
+    /// Whether, under `appendfsync always`, all clients that were served recently wait for the log.
+    /// If so, the command thread may itself wait for the log's write, because this delays nobody.
     pub(crate) fn only_writers_wait(&self) -> bool {
         let is_gone = |seen| self.now.saturating_duration_since(seen) >= READERS_GONE_AFTER;
         self.keeps_undurable && self.reader_seen.is_none_or(is_gone)
     }
 
-    /// Replies up to here may leave under the policy in force.
+    /// Replies that depend on the log up to this LSN may leave under the policy in force.
     pub(crate) fn releasable(&self) -> Lsn {
         self.wal.as_ref().map_or(Lsn(u64::MAX), |wal| wal.log().releasable(self.now))
     }
 
-    /// What is on stable media.
+    /// The log is on stable media up to this LSN.
     pub(crate) fn durable(&self) -> Lsn {
         self.wal.as_ref().map_or(Lsn(u64::MAX), |wal| wal.log().durable())
     }

@@ -10,33 +10,36 @@ use super::{Core, NetRequest, SPARE_SIZE_MAX};
 use crate::clients::{Client, Replies, State};
 use crate::net::{ConnId, ReceiveBuffer};
 
-/// Bytes that may wait behind a request that can't be run yet, before reading pauses.
+/// Reading pauses when more than this many bytes wait behind a request that can't be run yet.
 const WAITING_INPUT_SIZE_MAX: usize = 1 << 20;
 
-/// Bytes that may wait for the next turn, before reading pauses. Each turn moves all that wait, so they
-/// are fewer.
+/// Reading pauses when more than this many bytes wait for the next turn. This limit is lower than
+/// [`WAITING_INPUT_SIZE_MAX`], because each turn moves all of these bytes.
 const BEHIND_INPUT_SIZE_MAX: usize = 256 << 10;
 
-/// Reading resumes when no more than this waits for the next turn.
+/// Reading resumes when at most this many bytes wait for the next turn.
 const BEHIND_INPUT_SIZE_LOW: usize = 128 << 10;
 
-/// Size from which the received part of an incomplete request is kept apart from the input buffer.
+/// The received part of an incomplete request is kept apart from the input buffer if it has at
+/// least this many bytes.
 const SEALED_SIZE_MIN: usize = 1 << 20;
 
-/// Requests of one client in a turn, before others are served. Small ones take about a quarter of a
-/// millisecond in all. It is a count, not a time, so that the order in which requests run hardly
-/// depends on how busy the machine is; [`TURN_TIME`](super::TURN_TIME) is for those that take longer.
+/// In one turn, at most this many requests of one client run before other clients are served. If
+/// the requests are small, they take about a quarter of a millisecond together. The limit is a
+/// count, not a time, so that the order in which requests run hardly depends on how busy the
+/// machine is. [`TURN_TIME`](super::TURN_TIME) limits requests that take longer.
 const SLICE: usize = 256;
 
-/// Size of a request up to which it is copied to be kept: the buffer that it lies in may have room for
-/// much more.
+/// If a request of up to this size has to be kept, it is copied, because the buffer that contains
+/// it may be much larger.
 const COPIED_SIZE_MAX: usize = 32 << 10;
 
-/// Bytes of a request and its reply that count as one more request.
+/// The size of a request together with its reply is divided by this number. For the limit
+/// [`SLICE`], the request counts as one request plus the quotient.
 const BYTES_PER_REQUEST: usize = 4096;
 
 impl Core {
-    /// Bytes have come for a client.
+    /// Takes bytes that were received from a client.
     pub(crate) fn received(&mut self, conn: ConnId, bytes: &[u8]) {
         self.stats.reads += 1;
         self.stats.input_bytes += bytes.len() as u64;
@@ -46,8 +49,9 @@ impl Core {
             self.clients.put(client);
             return;
         }
-        // A large argument is received into its own memory; here it would be parsed as requests.
-        assert!(client.large.is_none(), "what comes is the argument's");
+        // A large argument is received into its own memory, through `filled`. Here its bytes would
+        // be parsed as requests.
+        assert!(client.large.is_none(), "the bytes belong to the argument");
         if client.is_running() && !client.is_behind {
             self.requests(&mut client, bytes);
         } else {
@@ -62,7 +66,7 @@ impl Core {
         self.put_back(client);
     }
 
-    /// The network returns the memory into which it received a large argument.
+    /// Called when the network returns the memory into which it received a large argument.
     pub(crate) fn filled(&mut self, conn: ConnId, filling: ReceiveBuffer) {
         let Some(mut client) = self.clients.take(conn) else { return };
         client.last_active = self.now;
@@ -101,8 +105,9 @@ impl Core {
         }
     }
 
-    /// Resumes a client that had to wait. [`serve_resumed`](Self::serve_resumed) runs the requests
-    /// that it sent meanwhile, for this may be called within another client's transaction.
+    /// Resumes a client that had to wait. The requests that the client sent meanwhile cannot run
+    /// here, because this function may be called within another client's transaction.
+    /// [`serve_resumed`](Self::serve_resumed) runs them.
     pub(crate) fn resume(&mut self, client: &mut Client) {
         client.state = State::Resumed;
         self.resumed.push_back(client.conn);
@@ -111,8 +116,8 @@ impl Core {
         }
     }
 
-    /// Runs the requests of resumed clients, also of clients that these resume. That comes to an
-    /// end: nothing is received meanwhile.
+    /// Runs the requests of resumed clients, and of clients that these requests resume. The loop
+    /// ends, because no new requests are received meanwhile.
     pub(crate) fn serve_resumed(&mut self) {
         if self.has_resumed() {
             self.begin_lap(Instant::now());
@@ -136,7 +141,7 @@ impl Core {
         self.waiting_requests(client);
     }
 
-    /// Runs requests that were received before, and resumes reading when few are left.
+    /// Runs requests that were received earlier, and resumes reading if few are left.
     fn waiting_requests(&mut self, client: &mut Client) {
         let first = self.net_requests.len();
         self.requests(client, &[]);
@@ -146,20 +151,23 @@ impl Core {
             (false, true) => false,
         };
         if !has_many || is_planted("received-without-end") {
-            // Before what the requests wished for: while reading is paused, no large argument comes.
+            // Reading must resume before the network gets the tasks that the requests have added,
+            // because it cannot receive a large argument while reading is paused.
             self.net_requests.insert(first, NetRequest::Receive(client.conn));
         }
     }
 
-    /// Whether the server is shutting down, so that nothing more is run: it would come behind the
-    /// last snapshot. Received requests wait: the shutdown may be given up. False during recovery.
+    /// Whether the server is shutting down; false during recovery. During a shutdown, no more
+    /// requests run, because the last snapshot would lack their effects. The requests wait and are
+    /// not dropped, because the shutdown may be given up.
     pub(super) fn is_ending(&self) -> bool {
         self.shutdown.is_some() && self.loading.is_none() && !is_planted("runs-behind-end")
     }
 
-    /// Runs the complete requests in the client's unread bytes and `received`, which follow them.
+    /// Runs the complete requests in the client's unread bytes and in `received`. The bytes of
+    /// `received` follow the unread bytes.
     fn requests(&mut self, client: &mut Client, received: &[u8]) {
-        debug_assert!(self.transaction.is_none(), "they would be part of it");
+        debug_assert!(self.transaction.is_none(), "the requests would become part of it");
         if client.out.memory() == 0 {
             let protocol = client.out.protocol();
             client.out = ReplyBuf::with_memory(self.spare_memory(), protocol);
@@ -170,9 +178,12 @@ impl Core {
             input.extend_from_slice(received);
             buffer = Cow::Owned(input);
         }
-        // The parsed request borrows the parser while running it changes the client.
+        // The parser is taken out of the client, because the parsed request borrows the parser, and
+        // the client must be changed while this request runs.
         let mut parser = std::mem::take(&mut client.parser);
         let mut at = 0;
+        // End of the requests whose keys have been prefetched.
+        let mut ahead = 0;
         if client.served.0 != self.turn {
             client.served = (self.turn, 0);
         }
@@ -187,6 +198,9 @@ impl Core {
             };
             match parser.step(&buffer[at..], &limits) {
                 Step::Complete { consumed } => {
+                    if at + consumed < buffer.len() && at >= ahead {
+                        ahead = at + self.bring_in_pipeline(client.db, &buffer[at..]);
+                    }
                     let args = parser.request().args(&buffer[at..]);
                     if !args.is_empty() {
                         client.running_size = buffer.len();
@@ -195,7 +209,8 @@ impl Core {
                         let replied = client.out.len().saturating_sub(before);
                         client.served.1 += 1 + (consumed + replied) / BYTES_PER_REQUEST;
                     } else if client.replies == Replies::SkipNext {
-                        // An empty request counts as one here, too, as in Redis.
+                        // As in Redis, `CLIENT REPLY SKIP` applies even if the next request is
+                        // empty.
                         client.replies = Replies::On;
                     }
                     if client.keeps_request {
@@ -215,8 +230,9 @@ impl Core {
                     client.large_size += size;
                     let mut builder = BlobBuilder::new(size);
                     let taken = builder.extend(&buffer[header..]);
-                    // The parser expects the bytes behind the argument where the argument began.
-                    // The bytes before it, which may be many, stay where they are.
+                    // The parser expects the bytes after the argument at the place where the
+                    // argument began. The bytes before the argument, which may be many, stay where
+                    // they are.
                     if let Cow::Owned(bytes) = &mut buffer {
                         bytes.drain(header..header + taken);
                     } else {
@@ -238,7 +254,8 @@ impl Core {
             }
         }
         if parser.sealable() >= SEALED_SIZE_MIN {
-            // Otherwise everything received of a long request would move whenever the buffer grows.
+            // Otherwise, all received bytes of a large request would be copied whenever the buffer
+            // grows.
             let end = at + parser.sealable();
             let mut rest = Vec::with_capacity(SEALED_SIZE_MIN + SPARE_SIZE_MAX);
             rest.extend_from_slice(&buffer[end..]);
@@ -263,20 +280,21 @@ impl Core {
         }
     }
 
-    /// Leaves a client's requests beyond its share to the next turn.
+    /// Leaves the requests that exceed the client's share of this turn to the next turn.
     fn fall_behind(&mut self, client: &mut Client) {
         if !std::mem::replace(&mut client.is_behind, true) {
             self.behind.push_back(client.conn);
         }
     }
 
-    /// Whether a client has requests beyond its share.
+    /// Whether any client has requests that exceed its share of this turn.
     pub(crate) fn has_behind(&self) -> bool {
         !self.behind.is_empty()
     }
 
-    /// Serves the clients that used up their share of the last turn, or came when it was over. The
-    /// first is always served; those that this turn has no time for keep their places.
+    /// Serves the clients that used up their share of the last turn, and those that sent requests
+    /// after the last turn's time was used up. The first client is always served. Clients that this
+    /// turn has no time for keep their places.
     pub(crate) fn serve_behind(&mut self) {
         for _ in 0..self.behind.len() {
             if self.is_turn_over() {
@@ -287,7 +305,7 @@ impl Core {
             client.is_behind = false;
             if client.is_running() {
                 self.waiting_requests(&mut client);
-                // What was read of a request that is not complete took time, too.
+                // Parsing an incomplete request took time, too.
                 self.begin_lap(Instant::now());
             }
             self.check_query_size(&mut client);
@@ -320,9 +338,10 @@ impl Core {
     }
 }
 
-/// Takes the last parsed request, `consumed` bytes from `at` on; returns it and where the next one
-/// begins. If it is large and most of what was received, it is taken out with everything before it, so
-/// that its bytes are not copied.
+/// Takes the last parsed request, which consists of the `consumed` bytes from `at` on. Returns the
+/// request and the index at which the next request begins. If the request is large and makes up
+/// most of the buffer, it is taken out together with the bytes before it, so that its own bytes are
+/// not copied.
 fn keep(
     parser: &mut Parser,
     buffer: &mut Cow<'_, [u8]>,
@@ -340,7 +359,8 @@ fn keep(
     (OwnedRequest::from_received(bytes, at, parser.take_request()), 0)
 }
 
-/// Hands a large argument to the parser, or has more of it received.
+/// If a large argument is complete, hands it to the parser. If not, asks the network for more of
+/// the argument.
 fn supply(
     parser: &mut Parser,
     mut builder: BlobBuilder,

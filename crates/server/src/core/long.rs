@@ -5,20 +5,21 @@
 //!                          └─────────── its keys are held ────────────┘
 //! ```
 //!
-//! To every other client, such a request happens at one point in time. While it holds its keys,
-//! requests that would write a key that it reads or writes, or read a key that it writes, wait in
-//! the order of arrival. So does every request that looks at the data set as a whole, and nothing
-//! expires or is evicted. One runs at a time. Once it holds its keys, it asks for no room and waits
-//! for nobody, so it always ends, also when its client has gone: the log has all its effects in one
-//! record, or none of them.
+//! To every other client, a long request happens at one point in time. While a long request holds
+//! its keys, another request has to wait if it would write a key that the long request reads or
+//! writes, or read a key that the long request writes. The waiting requests run in the order of
+//! arrival. Requests that look at the data set as a whole wait, too, and nothing expires or is
+//! evicted. Only one long request runs at a time. As soon as it holds its keys, it asks for no more
+//! room in the log and waits for nobody. So it always ends, even if its client has gone. The log
+//! has either all effects of the long request, in one record, or none of them.
 
 use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
 use std::time::{Duration, Instant};
 
 use slimio_keyspace::{
-    ARGS_AT_ONCE_MAX, Command, Context, DataFn, DbIndex, EFFECT_SIZE_BESIDE, Effects, Flags, Mode,
-    Outcome, PayloadWalk, Yielded,
+    ARGS_AT_ONCE_MAX, Command, Context, DataFn, DbIndex, EFFECT_SIZE_BESIDE, ELEMENTS_AT_ONCE_MAX,
+    Effects, Flags, Mode, Outcome, PayloadWalk, Weight, Yielded,
 };
 use slimio_planted::is_planted;
 use slimio_resp::{Args, OwnedRequest, ReplyBuf, SHARED_REPLY_SIZE_MIN};
@@ -30,72 +31,77 @@ use crate::commands::{Entry, Run};
 use crate::gate::{AlreadyHashed, Change, mix};
 use crate::net::ConnId;
 
-/// Longest time that such a request takes of the command thread in one turn.
+/// Limit of the command thread's time that the long request may take in one turn.
 const STEP_TIME: Duration = Duration::from_micros(500);
 
-/// Bytes of its arguments from which a request that writes runs in steps: they are copied to the log.
+/// A request that writes runs in steps if its arguments have more than this many bytes, because the
+/// arguments are copied to the log.
 const SIZE_AT_ONCE_MAX: usize = 1 << 20;
 
-/// With at most this many arguments, only large strings can take that many bytes.
+/// With at most this many arguments, a request can exceed [`SIZE_AT_ONCE_MAX`] only through large
+/// arguments.
 const FEW_ARGS: usize = 32;
 
-/// Arguments that are measured, or changes that are noted, between two looks at the clock.
+/// Between two looks at the clock, this many arguments are measured, or this many changes are
+/// noted.
 const STEP_ITEMS: usize = 128;
 
-/// Bytes of payload from which a record is made beside the log.
+/// A record whose payload may have at least this many bytes is first built outside the log's
+/// buffers.
 const STAGED_SIZE_MIN: u64 = 256 << 10;
 
-/// Commands without keys that look at the data set as a whole, or at what is logged.
+/// Commands that have no keys, but depend on the data set as a whole or on what is in the log.
 const LOOKS_AT_ALL: &[&str] =
     &["bgsave", "save", "bgrewriteaof", "config|set", "client|pause", "slimio|pin"];
 
 /// A request that runs in steps.
 #[derive(Debug)]
 pub(crate) struct Long {
-    /// The client that waits for it, and may have gone.
+    /// The client that waits for the reply. It may have gone.
     conn: ConnId,
     db: DbIndex,
     no_touch: bool,
     row: &'static Command<Entry>,
     run: DataFn,
     request: OwnedRequest,
-    /// When it began to run.
+    /// Time of day at which the command began to run.
     now_ms: i64,
     stage: Stage,
-    /// Hashes of its keys, mixed with their database.
+    /// Hashes of the request's keys. Each hash is mixed with the database.
     keys: HashSet<u64, BuildHasherDefault<AlreadyHashed>>,
     is_holding: bool,
-    /// Bytes of payload that its record may have.
+    /// The record's payload may have at most this many bytes.
     log_size_max: u64,
     effects: Effects,
     reply: ReplyBuf,
-    /// Position of its record, once that is appended.
+    /// Position of the request's record, once the record is appended.
     lsn: Option<Lsn>,
     needs: Lsn,
-    /// Time that its steps have taken before this turn.
+    /// Time that the steps before this turn have taken.
     spent: Duration,
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// The keys of the arguments before this index are known, and the room that they need.
+    /// The arguments before this index are measured: their keys are known, and so is the room in
+    /// the log that they need.
     Measuring(usize),
     /// The command runs; `None` before its first step.
     Running(Option<Yielded>),
-    /// Its record is being built.
+    /// The record is being built outside the log's buffers.
     Staging(PayloadWalk, StagedRecord),
-    /// This many of its changes, or of its keys if it only reads, are noted.
+    /// This many changes have been noted. If nothing was changed, this many reads have been noted.
     Noting(usize),
 }
 
 /// What follows a step.
 enum Next {
     Step,
-    /// There is no room in the log.
+    /// The request has to wait for room in the log.
     Park,
-    /// A pause has begun since it came.
+    /// The request has to wait for the end of a pause that began after the request arrived.
     Postpone,
-    /// It may not run.
+    /// The request may not run. Reply with this error.
     Reject(String),
     End,
 }
@@ -112,8 +118,14 @@ impl Long {
 
 impl Core {
     /// Whether a request is to run in steps.
-    pub(crate) fn is_long(row: &Command<Entry>, args: Args<'_>) -> bool {
+    pub(crate) fn is_long(&self, db: DbIndex, row: &Command<Entry>, args: Args<'_>) -> bool {
         if row.flags.has(Flags::IN_STEPS) && args.len() > ARGS_AT_ONCE_MAX {
+            return true;
+        }
+        if self.weigh(db, row, args).elements > ELEMENTS_AT_ONCE_MAX {
+            return true;
+        }
+        if row.flags.has(Flags::EXPANDS) && args.large_size() > 0 {
             return true;
         }
         let is_of_keys = row.flags.has(Flags::WRITE)
@@ -127,7 +139,15 @@ impl Core {
         is_of_keys && is_large()
     }
 
-    /// Begins a request that is to run in steps. Its arguments are [kept](Self::keep_request) afterwards.
+    /// What a request costs because of the values of its keys. A request with many arguments is not
+    /// weighed, because that would take long, and it runs in steps in any case.
+    pub(crate) fn weigh(&self, db: DbIndex, row: &Command<Entry>, args: Args<'_>) -> Weight {
+        let weigh = row.weigh.filter(|_| args.len() <= ARGS_AT_ONCE_MAX);
+        weigh.map_or_else(Weight::default, |weigh| weigh(&self.keyspace, db, args))
+    }
+
+    /// Begins a request that is to run in steps. The caller [keeps](Self::keep_request) its
+    /// arguments afterwards.
     pub(crate) fn begin_long(
         &mut self,
         client: &mut Client,
@@ -136,8 +156,8 @@ impl Core {
         args: Args<'_>,
     ) {
         let mut keys = HashSet::default();
-        // So that no step has to grow the set.
-        keys.reserve(row.keys.indices(args.len()).count());
+        // Memory is reserved for all keys, so that no step has to grow the set.
+        keys.reserve(row.key_indices(args).count());
         client.state = State::Long;
         client.keeps_request = true;
         self.long = Some(Box::new(Long {
@@ -160,11 +180,11 @@ impl Core {
         }));
     }
 
-    /// Whether a request has to wait until the long request is over.
+    /// Whether a request has to wait until the long request has ended.
     pub(crate) fn is_held_up(&self, client: &Client, row: &Command<Entry>, args: Args<'_>) -> bool {
         let Some(long) = &self.long else { return false };
         let is_data = matches!(row.run.run, Run::Data(_));
-        if is_data && Self::is_long(row, args) {
+        if is_data && self.is_long(client.db, row, args) {
             return true;
         }
         if !long.is_holding || is_planted("long-holds-nothing") {
@@ -186,14 +206,14 @@ impl Core {
         if !writes && !long.writes() {
             return false;
         }
-        let mut keys = row.keys.indices(args.len());
+        let mut keys = row.key_indices(args);
         keys.any(|index| {
             let hash = self.keyspace.hash(&args.bytes(index));
             long.keys.contains(&mix(client.db, hash))
         })
     }
 
-    /// Makes a request wait until the long request is over.
+    /// Makes a request wait until the long request has ended.
     pub(crate) fn hold_up(&mut self, client: &mut Client) {
         client.state = State::Parked(OwnedRequest::default());
         client.keeps_request = true;
@@ -204,15 +224,15 @@ impl Core {
         self.held_up.push_back(client.conn);
     }
 
-    /// Stores a request that did not run at once in its client's state or transaction, or in the long
-    /// request.
+    /// Stores a request that did not run at once: in its client's state, in its client's
+    /// transaction, or in `long` if it has become the long request.
     pub(crate) fn keep_request(&mut self, client: &mut Client, request: OwnedRequest) {
         client.keeps_request = false;
         match (&mut client.state, &mut self.long, &mut client.multi) {
             (State::Parked(parked), ..) => *parked = request,
             (State::Long, Some(long), _) if long.conn == client.conn => long.request = request,
             (State::Running, _, Some(multi)) => multi.push(request),
-            // It was given up meanwhile.
+            // The request was given up meanwhile.
             _ => {}
         }
     }
@@ -232,17 +252,20 @@ impl Core {
         self.long.is_some()
     }
 
-    /// Whether a long request holds its keys: then nothing expires, and nothing is evicted.
+    /// Whether a long request holds its keys. While it does, nothing expires and nothing is
+    /// evicted.
     pub(crate) fn is_long_holding(&self) -> bool {
         self.long.as_ref().is_some_and(|long| long.is_holding)
     }
 
-    /// Whether a long request is changing the data set, and may have changed a part of it already.
+    /// Whether a long request that writes holds its keys. If so, it may have changed a part of the
+    /// data set already.
     pub(crate) fn is_long_writing(&self) -> bool {
         self.long.as_ref().is_some_and(|long| long.is_holding && long.writes())
     }
 
-    /// Bytes of payload that a long request was granted room for and has not appended yet.
+    /// The bytes of payload for which a long request was granted room in the log, while its record
+    /// is not appended yet.
     pub(crate) fn long_reserved(&self) -> u64 {
         let reserves = |long: &&Long| {
             long.is_holding
@@ -279,13 +302,14 @@ impl Core {
         self.resume_held_up();
     }
 
-    /// Retries the requests that were held up, once no long request runs. One of them may become
-    /// long and hold up those behind it.
+    /// If no long request runs, retries the requests that were held up. One of these requests may
+    /// become the long request. It then holds up the requests behind it.
     pub(crate) fn resume_held_up(&mut self) {
         if self.has_long() || self.shutdown.is_some() {
             return;
         }
-        // Those that are held up again stay before those that this turn has no time for.
+        // Requests that are held up again stay before the requests that this turn has no time for,
+        // so that the order is kept.
         let mut waiting = std::mem::take(&mut self.held_up);
         while let Some(conn) = waiting.pop_front() {
             self.retry(conn);
@@ -296,12 +320,13 @@ impl Core {
         self.held_up.append(&mut waiting);
     }
 
-    /// Whether requests that a long request held up wait for nothing but their turn.
+    /// Whether requests that a long request held up can be retried now, because no long request
+    /// runs any more.
     pub(crate) fn may_retry_held_up(&self) -> bool {
         !self.has_long() && !self.held_up.is_empty() && self.shutdown.is_none()
     }
 
-    /// Runs the long request to its end at once, because the server ends.
+    /// Runs the long request to its end at once. Called when the server ends.
     pub(crate) fn finish_long(&mut self) {
         while self.long.is_some() {
             self.drive_long();
@@ -332,7 +357,7 @@ impl Core {
         let Stage::Measuring(next) = &mut long.stage else { unreachable!() };
         let args = long.request.args();
         let (from, to) = (*next, (*next + STEP_ITEMS).min(args.len()));
-        for index in long.row.keys.indices_from(from, args.len()).take_while(|i| *i < to) {
+        for index in long.row.key_indices_from(from, args).take_while(|i| *i < to) {
             let hash = self.keyspace.hash(&args.bytes(index));
             long.keys.insert(mix(long.db, hash));
         }
@@ -345,6 +370,10 @@ impl Core {
             return Next::Postpone;
         }
         if long.writes() {
+            // Weighed at last, because nobody changes the values from here on.
+            let size = self.weigh(long.db, long.row, long.request.args()).log_size;
+            long.log_size_max += size;
+            long.effects.limit_values(size);
             match self.admit(self.purpose(long.row, long.db), long.log_size_max) {
                 Admission::Granted => {}
                 Admission::Wait => return Next::Park,
@@ -358,7 +387,8 @@ impl Core {
         if self.keeps_undurable {
             long.effects.note_reads(long.keys.len());
         }
-        // All its steps use one time, no earlier than the time that other requests saw.
+        // All steps use the same time of day. This time is taken now, so that it is no earlier than
+        // the time that other requests saw before.
         (long.is_holding, long.now_ms) = (true, self.now_ms);
         long.stage = Stage::Running(None);
         Next::Step
@@ -387,7 +417,7 @@ impl Core {
             self.free(garbage);
         }
         if long.reply.own_memory() >= SHARED_REPLY_SIZE_MIN {
-            // So that the last step need not copy it.
+            // Sealed, so that the last step need not copy the reply.
             long.reply.seal();
         }
         match outcome {
@@ -399,7 +429,7 @@ impl Core {
         }
     }
 
-    /// The command has run: begins to put its effects into the log.
+    /// Called when the command has run. Begins to put its effects into the log.
     fn log_long(&mut self, long: &mut Long) {
         long.stage = Stage::Noting(0);
         if long.effects.is_empty() {
@@ -425,7 +455,7 @@ impl Core {
         long.lsn = self.append_if_open(append);
     }
 
-    /// Appends a record. Once the log has stopped, appends nothing and returns an LSN that never
+    /// Appends a record. If the log has stopped, appends nothing and returns an LSN that never
     /// becomes durable.
     fn append_if_open(&mut self, append: impl FnOnce(&mut crate::wal::Wal) -> Lsn) -> Option<Lsn> {
         let wal = self.wal.as_mut()?;
@@ -435,7 +465,8 @@ impl Core {
         Some(append(wal))
     }
 
-    /// Tells clients that watch changed keys, and notes the changes that later replies depend on.
+    /// Tells the clients that watch the changed keys. Also notes the changes, because later replies
+    /// depend on them. If nothing was changed, notes what the reply depends on.
     fn note_step(&mut self, long: &mut Long) -> Next {
         let Stage::Noting(next) = &mut long.stage else { unreachable!() };
         let args = long.request.args();

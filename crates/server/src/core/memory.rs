@@ -1,4 +1,4 @@
-//! How much memory is in use, and eviction when it exceeds the limit.
+//! How much memory is in use, and eviction when more is in use than the limit allows.
 
 use std::time::{Duration, Instant};
 
@@ -9,37 +9,39 @@ use super::Core;
 use crate::clients::Client;
 use crate::config::Config;
 
-/// Keys evicted between two looks at the clock, in one record of the log.
+/// At most this many keys are evicted between two looks at the clock. These deletions form one
+/// record of the log.
 const EVICTIONS_PER_STEP: usize = 16;
 
 /// Memory in use.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MemoryUse {
-    /// All that is known, in bytes.
+    /// All memory that is known, in bytes.
     pub(crate) used: u64,
-    /// The part of it that does not count towards the limit: the log's buffers, and what is held
-    /// only for a snapshot.
+    /// The part of `used` that does not count towards the limit: the log's buffers, and the memory
+    /// that is held only for a snapshot.
     pub(crate) uncounted: u64,
-    /// The part of it that is not data: tables, clients, and what does not count towards the limit.
+    /// The part of `used` that is not data: tables, clients, and `uncounted`.
     pub(crate) overhead: u64,
-    /// The part of that which the clients' requests and replies take.
+    /// The part of `overhead` that the clients' requests and replies take.
     pub(crate) clients: u64,
-    /// The part of that which was there before any data.
+    /// The part of `overhead` that was in use before there was any data.
     pub(crate) startup: u64,
     pub(crate) peak: u64,
 }
 
-/// What is known of memory between two commands.
+/// What is remembered about memory between two commands.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     startup: u64,
     peak: u64,
-    /// More is in use than the limit allows, and evictable keys are left: eviction continues in the
-    /// background.
+    /// Eviction continues in the background, because more memory is in use than the limit allows
+    /// and evictable keys are left.
     is_evicting: bool,
-    /// The log had no room for more evictions: they continue in the next round of background work.
+    /// Eviction continues in the next round of background work, because the log had no room for
+    /// more deletions.
     lacks_room: bool,
-    /// Since when commands run although eviction could not keep up.
+    /// Since when commands have been running although eviction could not keep up.
     exceeded_since: Option<Instant>,
     exceeded_time: Duration,
 }
@@ -72,7 +74,7 @@ impl Core {
         (self.clients.memory() + current.map_or(0, Client::memory) + self.long_memory()) as u64
     }
 
-    /// Notes what is in use before there are any data.
+    /// Notes how much memory is in use before there is any data.
     pub(crate) fn note_startup_memory(&mut self) {
         self.memory.startup = self.keyspace.used_bytes() as u64;
     }
@@ -87,7 +89,7 @@ impl Core {
         self.memory.is_evicting
     }
 
-    /// For how long eviction has not kept up: in all, and this time.
+    /// For how long eviction has not kept up: in total, and in the current period alone.
     pub(crate) fn eviction_exceeded(&self) -> (Duration, Duration) {
         let current = self
             .memory
@@ -110,8 +112,9 @@ impl Core {
     }
 
     /// Evicts keys while more memory is in use than the limit allows, for a bounded time. Returns
-    /// whether commands that need memory may run: also when the time ran out, but not when no
-    /// evictable key is left. While clients are paused, nothing is evicted and all of them may run.
+    /// whether commands that need memory may run. If no evictable key is left, they may not run. If
+    /// eviction has only run out of time or of room in the log, they may run. While clients are
+    /// paused, nothing is evicted, and all commands may run.
     pub(crate) fn make_room(&mut self, client: Option<&mut Client>) -> bool {
         let limit = self.settings.memory_max;
         let is_held = self.is_long_holding() && !is_planted("evicted-within-long");
@@ -134,7 +137,8 @@ impl Core {
         loop {
             let is_exhausted = self.evict_step(limit, client);
             if self.effects.lacked_room() {
-                // Writes wait for the log, or it refuses them. The thread may sleep.
+                // Writes wait for room in the log or are refused, so eviction is not urgent and the
+                // thread may sleep.
                 self.memory.is_evicting = false;
                 self.memory.lacks_room = !is_planted("eviction-given-up");
                 return true;
@@ -196,14 +200,14 @@ impl Core {
         self.memory.lacks_room
     }
 
-    /// Continues eviction that had no room, in a round of background work.
+    /// In a round of background work, continues an eviction that had no room in the log.
     pub(crate) fn retry_evicting(&mut self) {
         if std::mem::take(&mut self.memory.lacks_room) {
             self.make_room(None);
         }
     }
 
-    /// Frees garbage on the thread for that, where it delays nobody.
+    /// Frees garbage on a thread of its own, so that freeing it delays nobody.
     pub(crate) fn free(&mut self, garbage: Garbage) {
         self.freeing.free(garbage);
     }
@@ -221,8 +225,8 @@ pub(crate) fn eviction(config: &Config) -> EvictionConfig {
     }
 }
 
-/// How long eviction may keep a command waiting (`maxmemory-eviction-tenacity`): 50 us for each
-/// step up to 10, then 15 % more for each, and at 100 as long as it takes. As in Redis.
+/// How long eviction may keep a command waiting (`maxmemory-eviction-tenacity`): as in Redis, 50 us
+/// for each step up to 10 and 15 % more for each further step. At 100 there is no limit.
 pub(crate) fn eviction_time(tenacity: i64) -> Duration {
     match tenacity {
         ..=10 => Duration::from_micros(50 * tenacity.max(0) as u64),
@@ -240,7 +244,7 @@ mod tests {
         assert_eq!(eviction_time(0), Duration::ZERO);
         assert_eq!(eviction_time(10), Duration::from_micros(500));
         assert_eq!(eviction_time(11), Duration::from_micros(575));
-        // Two minutes, says redis.conf.
+        // redis.conf says that 99 means two minutes.
         assert!((120..150).contains(&eviction_time(99).as_secs()), "{:?}", eviction_time(99));
         assert_eq!(eviction_time(100), Duration::MAX);
     }

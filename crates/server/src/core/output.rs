@@ -9,8 +9,8 @@ use crate::clients::{Client, Replies, soft_limit_is_over};
 use crate::gate::may_leave;
 use crate::net::{ConnId, Net, Outgoing};
 
-/// Bytes of replies that may wait for a client that has to authenticate first: it could ask for errors
-/// and never read them.
+/// At most this many bytes of replies may wait for a client that has to authenticate first, because
+/// such a client could send failing requests and never read the errors.
 const STRANGER_OUTPUT_MAX: u64 = 64 << 10;
 
 impl Core {
@@ -52,20 +52,20 @@ impl Core {
             self.clients.put(client);
         }
         if self.dirty.is_empty() {
-            // Its memory is used again.
+            // Keeps the list's memory for the next turn.
             self.dirty = dirty;
             self.dirty.clear();
         }
         self.grant(net);
     }
 
-    /// Whether replies were added since the last [`flush`](Self::flush), such as those to clients
+    /// Whether replies were added since the last [`flush`](Self::flush), such as replies to clients
     /// that waited for the end of a snapshot.
     pub(crate) fn has_unflushed(&self) -> bool {
         !self.dirty.is_empty()
     }
 
-    /// Passes on what the network is to do.
+    /// Hands the noted [`NetRequest`]s to the network.
     pub(crate) fn grant(&mut self, net: &mut dyn Net) {
         for wish in self.net_requests.drain(..) {
             match wish {
@@ -77,7 +77,7 @@ impl Core {
         }
     }
 
-    /// The kernel has taken what was sent.
+    /// Called when the kernel has taken the bytes that were sent.
     pub(crate) fn sent(&mut self, conn: ConnId, outgoing: Outgoing) {
         self.keep_spare(outgoing.into_memory());
         let Some(mut client) = self.clients.take(conn) else { return };
@@ -105,7 +105,8 @@ impl Core {
         }
     }
 
-    /// Limits a client's replies to the size that may wait for it.
+    /// Limits the size of a client's next reply, so that the replies that wait for the client stay
+    /// within its output limit.
     pub(super) fn limit_reply(&self, client: &mut Client) {
         let hard = self.settings.output_limit.hard_bytes;
         // Replies that the client has turned off do not wait.
@@ -119,7 +120,8 @@ impl Core {
     /// Whether a client has too many unread replies, or has exceeded the soft limit for too long.
     fn is_over_limit(&mut self, client: &mut Client) -> bool {
         let limit = self.settings.output_limit;
-        // A reply that was cut under an earlier limit is incomplete under this one, too.
+        // A reply that was cut at an earlier limit stays incomplete, so it counts as over the limit
+        // even if there is no limit now.
         let is_stranger = self.settings.password.is_some() && !client.is_authenticated;
         let is_unlimited = limit.hard_bytes == 0 && limit.soft_bytes == 0;
         if !client.out.is_cut() && is_unlimited && !is_stranger {
@@ -146,15 +148,16 @@ impl Core {
         is_over
     }
 
-    /// Whether a client's held replies will never leave, because the log has failed. Whether the
-    /// writes happened is unknown, and closing the connection says just that.
+    /// Whether a client's held replies will never leave, because the log has failed. The connection
+    /// is then closed, which tells the client that the outcome of its writes is unknown.
     fn is_lost(&mut self, client: &Client) -> bool {
         let is_lost = !client.held.is_empty() && self.is_latched();
         self.stats.undelivered += u64::from(is_lost);
         is_lost
     }
 
-    /// Lists clients above their soft limit to be looked at, even if they do nothing.
+    /// If clients are above their soft limit, lists them, so that they are looked at when the turn
+    /// ends even if they do nothing.
     pub(crate) fn recheck_limits(&mut self) {
         for client in self.clients.iter_mut() {
             if client.soft_limit_since.is_some() && !client.is_dirty {
@@ -164,18 +167,19 @@ impl Core {
         }
     }
 
-    /// Whether all connected clients wait for the log, so that nothing else is to be done for them.
+    /// Whether all connected clients wait for the log, so that there is nothing else to do for
+    /// them.
     pub(crate) fn all_are_holding(&self) -> bool {
         !self.holding.is_empty() && self.holding.len() == self.clients.len()
     }
 
-    /// Whether some reply is not with the kernel.
+    /// Whether some reply has not reached the kernel yet.
     pub(crate) fn has_output(&self) -> bool {
         self.clients.iter().any(|client| client.output_size() > 0)
     }
 }
 
-/// Moves replies of this turn and of earlier ones to `ready` if they may leave.
+/// Moves replies of this turn and of earlier turns to `ready` if the replies may leave.
 fn release(client: &mut Client, releasable: Lsn, durable: Lsn) {
     if !client.out.is_empty() {
         let needs = std::mem::take(&mut client.needs);

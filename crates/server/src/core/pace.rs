@@ -1,4 +1,5 @@
-//! How fast the running snapshot may go.
+//! How many bytes of keys and values the running snapshot may encode per second. A rate of 0 means
+//! that there is no limit.
 
 use slimio_planted::is_planted;
 
@@ -7,7 +8,7 @@ use crate::snapshot::{RateInputs, SnapshotThread};
 use crate::wal::Wal;
 
 impl Core {
-    /// Sets the snapshot's rate to fit the other work that goes on.
+    /// Sets the snapshot's rate to suit the load and the room in the log.
     pub(crate) fn pace_snapshot(&mut self) {
         let (now, commands) = (self.now, self.stats.commands);
         let appended = self.wal.as_ref().map(|wal| wal.log().appended());
@@ -29,14 +30,16 @@ impl Core {
         }
     }
 
-    /// Whether the snapshot must run at full speed: to release memory, or to make room in the log.
+    /// Whether the snapshot must run without a limit, either to release memory or to make room in
+    /// the log.
     fn is_snapshot_pressing(&self) -> bool {
         let holds_much = self.snapshot_memory() > self.snapshot_memory_limit() / 2;
         (holds_much && !is_planted("memory-unhurried"))
             || (self.is_rewrite_urgent() && !is_planted("urgent-unhurried"))
     }
 
-    /// Whether somebody waits for the end of the running snapshot, or for what can begin only then.
+    /// Whether the running snapshot is waited for: a client asked for it or waits for its end, or
+    /// something else can begin only when it has ended.
     fn is_snapshot_awaited(&self) -> bool {
         let snapshots = &self.snapshots;
         let is_automatic = snapshots.running.as_ref().is_some_and(|running| running.is_automatic);
@@ -49,7 +52,8 @@ impl Core {
             || self.shutdown.is_some()
     }
 
-    /// A client asked for a snapshot, or for something that can begin only after the running one.
+    /// Called when a client asks for a snapshot, or for something that can begin only after the
+    /// running snapshot.
     pub(crate) fn snapshot_asked_for(&mut self) {
         if let Some(running) = &mut self.snapshots.running
             && !is_planted("asked-for-unheard")
@@ -99,7 +103,7 @@ mod tests {
 
     const CONN: ConnId = ConnId { index: 0, generation: 0 };
 
-    /// A new volume, with its log on or off, and a client.
+    /// Opens a new volume, with its log on or off, and connects a client.
     fn opened(dir: &Path, is_log_on: bool) -> Core {
         let mut config = Config::default();
         for (name, value) in [("log-segment-size", "1mb"), ("log-buffers", "8")] {
@@ -120,7 +124,7 @@ mod tests {
         core
     }
 
-    /// The client sends a request, which is run in this turn or, on a busy machine, in one behind it.
+    /// The client sends a request, which is run in this turn or, on a busy machine, in a later one.
     fn send(core: &mut Core, request: &str) {
         core.begin_turn();
         core.received(CONN, request.as_bytes());
@@ -130,7 +134,8 @@ mod tests {
         }
     }
 
-    /// Begins a WAL-snapshot that nobody has asked for. Nobody takes its steps, so it does not end.
+    /// Begins a WAL-snapshot that nobody has asked for. The snapshot does not end,
+    /// because the test never calls `drive_snapshots`.
     fn begin_unasked(core: &mut Core) {
         core.snapshots.rewrites.is_automatic = true;
         core.begin_snapshot(SnapshotKind::Wal).unwrap();
@@ -148,7 +153,7 @@ mod tests {
         core.settings.snapshot_rate
     }
 
-    /// Lets everything that is under way come to its end.
+    /// Drives the log and snapshots until `is_over` returns true.
     fn settle(core: &mut Core, is_over: impl Fn(&Core) -> bool) {
         let until = Instant::now() + Duration::from_secs(20);
         while !is_over(core) {
@@ -193,7 +198,8 @@ mod tests {
         let mut core = opened(dir.path(), true);
         begin_unasked(&mut core);
         assert!(rate(&mut core) < full(&core));
-        // What it writes may be large, so the log need not be nearly full.
+        // A parked client may have a large write, so the client may lack room although the log is
+        // far from full.
         core.parked.push_back(CONN);
         assert_eq!(rate(&mut core), full(&core));
     }
@@ -210,7 +216,7 @@ mod tests {
         assert_eq!(rate(&mut core), 0);
     }
 
-    /// Lets the log become durable.
+    /// Waits until the log is durable.
     fn settle_log(core: &mut Core) {
         settle(core, |core| {
             let log = core.wal.as_ref().unwrap().log();
@@ -255,7 +261,9 @@ mod tests {
         assert_eq!(rate(&mut core), 0);
     }
 
-    /// It may have been due without being asked for when the log was turned on again.
+    /// A log that was turned on again needs a snapshot before it can go on. This snapshot runs at the
+    /// configured rate even if it is marked as one that nobody asked for. It is so marked if a
+    /// snapshot was scheduled for another reason before the log was turned on.
     #[test]
     fn one_that_a_log_needs_to_go_on_does_not_take_its_time() {
         let dir = tempfile::tempdir().unwrap();

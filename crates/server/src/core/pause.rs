@@ -1,4 +1,4 @@
-//! `CLIENT PAUSE`: requests that are postponed, and when they are run after all.
+//! `CLIENT PAUSE`: postpones requests, and runs them when the pause has ended.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -12,24 +12,24 @@ use crate::clients::{Client, State};
 use crate::commands::Entry;
 use crate::net::ConnId;
 
-/// What is paused and for how long, and the clients that wait for its end.
+/// The pause in force, and the clients that wait for the end of the pause.
 #[derive(Debug, Default)]
 pub(crate) struct Pause {
     in_force: Option<InForce>,
-    /// In the order in which their requests came.
+    /// Clients whose requests are postponed, in the order in which the requests came.
     pub(super) postponed: VecDeque<ConnId>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct InForce {
-    /// `None`: later than the clock can represent.
+    /// When the pause ends; `None` if this is later than the clock can represent.
     until: Option<Instant>,
-    /// Every request, not only those that may write.
+    /// Every request is postponed, not only requests that may write.
     is_all: bool,
 }
 
 impl Core {
-    /// Postpones requests until `until`. A pause in force is made longer and stricter, never
+    /// Postpones requests until `until`. A pause in force can become longer and stricter, but never
     /// shorter or laxer.
     pub(crate) fn pause(&mut self, until: Option<Instant>, is_all: bool) {
         let new = InForce { until, is_all };
@@ -38,7 +38,7 @@ impl Core {
         self.pause.in_force = Some(InForce { until, is_all: is_all || old.is_all });
     }
 
-    /// Ends the pause; what was postponed is run within the turn.
+    /// Ends the pause. The postponed requests run within the turn.
     pub(crate) fn unpause(&mut self) {
         self.pause.in_force = None;
     }
@@ -48,7 +48,7 @@ impl Core {
         self.pause.in_force.and_then(|pause| pause.until)
     }
 
-    /// Whether the data set stays as it is: nothing expires or is evicted by itself.
+    /// Whether a pause is in force. During a pause, nothing expires or is evicted by itself.
     pub(crate) fn is_paused(&self) -> bool {
         self.pause.in_force.is_some()
     }
@@ -64,7 +64,8 @@ impl Core {
         self.pauses(writes)
     }
 
-    /// Whether a request, which `writes` or only reads, has to wait for the end of the pause.
+    /// Whether a request has to wait for the end of the pause. `writes` says whether the request
+    /// writes or only reads.
     pub(crate) fn pauses(&self, writes: bool) -> bool {
         self.pause.in_force.is_some_and(|pause| pause.is_all || writes)
     }
@@ -76,12 +77,12 @@ impl Core {
         self.pause.postponed.push_back(client.conn);
     }
 
-    /// Whether something was postponed, and the pause is over.
+    /// Whether requests were postponed, and the pause has ended.
     pub(crate) fn may_retry_postponed(&self) -> bool {
         !self.is_paused() && !self.pause.postponed.is_empty()
     }
 
-    /// Runs what was postponed, once the pause has ended.
+    /// If the pause has ended, runs the postponed requests.
     pub(crate) fn resume_postponed(&mut self) {
         if self.pause_ends().is_some_and(|until| until <= self.now) {
             self.unpause();
@@ -89,13 +90,15 @@ impl Core {
         if self.is_paused() {
             return;
         }
-        // Those that are postponed again stay before those that this turn has no time for.
+        // Requests that are postponed again stay before the requests that this turn has no time
+        // for, so that the order is kept.
         let mut waiting = std::mem::take(&mut self.pause.postponed);
         while !self.is_ending()
             && let Some(conn) = waiting.pop_front()
         {
             self.retry(conn);
-            // Requests that this client sent behind it run before the next client's, as in Redis.
+            // As in Redis, the requests that this client sent after the postponed request run
+            // before the requests of the next client.
             if !is_planted("postponed-rest-last") {
                 self.serve_resumed();
             }

@@ -1,4 +1,4 @@
-//! Snapshots that stay as they are because somebody reads them on the volume.
+//! Pinned snapshots, which stay unchanged on the volume while a client reads them.
 
 use slimio_planted::is_planted;
 use slimio_storage::{SlotSummary, SnapshotKind};
@@ -8,7 +8,8 @@ use crate::clients::{Client, State};
 use crate::net::ConnId;
 
 impl Core {
-    /// Pins the on-demand snapshot, or else the root, for a client, and replies which one it is.
+    /// Pins the on-demand snapshot for a client, or the root (the snapshot that the next start
+    /// loads) if there is no on-demand snapshot. Replies which snapshot is pinned.
     pub(crate) fn pin_last(&mut self, client: &mut Client) {
         let held = self.wal.as_ref().map(|wal| *wal.log().snapshots());
         let found = held
@@ -19,10 +20,10 @@ impl Core {
         }
     }
 
-    /// Makes a client wait for a snapshot that will be pinned for it.
+    /// Makes a client wait for a snapshot that will be pinned for the client.
     pub(crate) fn wait_for_pin(&mut self, client: &mut Client) {
         client.state = State::Saving;
-        // The running snapshot may have begun before this was asked for.
+        // The running snapshot cannot be used if it began before the client's request.
         self.snapshots.saves.is_scheduled |= !self.has_just_begun() || is_planted("pin-takes-two");
         let round = self.snapshots.saves.begun + u64::from(self.snapshots.saves.is_scheduled);
         self.snapshots.pinning.push((client.conn, round));
@@ -33,7 +34,7 @@ impl Core {
         running.is_some_and(|r| r.kind == SnapshotKind::OnDemand && r.began >= self.now)
     }
 
-    /// Answers the clients that wait for a snapshot to pin: `Err` says why there is none.
+    /// Answers the clients that wait for a snapshot to pin. `Err` says why there is no snapshot.
     pub(crate) fn answer_pinning(&mut self, outcome: Result<&SlotSummary, &str>) {
         let begun = self.snapshots.saves.begun;
         let (ready, later) = std::mem::take(&mut self.snapshots.pinning)
@@ -61,7 +62,7 @@ impl Core {
         client.out.bulk(text.as_bytes());
     }
 
-    /// Releases the pin of a connection, if it has one.
+    /// Releases the pin of a connection, if the connection has a pin.
     pub(crate) fn unpin(&mut self, conn: ConnId) {
         let pins = &mut self.snapshots.pins;
         let Some(index) = pins.iter().position(|(of, _)| *of == conn) else { return };
@@ -71,8 +72,9 @@ impl Core {
         }
     }
 
-    /// Releases all pins, for the reason `why`. Their clients are disconnected, so that they know
-    /// they have not read everything; but not the client that waits for the shutdown.
+    /// Releases all pins, for the reason `why`. Disconnects the clients that hold them, so that
+    /// each client knows that it has not read everything. The client that waits for the shutdown
+    /// stays connected.
     pub(crate) fn drop_pins(&mut self, why: &str) {
         let by = self.shutdown.and_then(|shutdown| shutdown.by);
         let pins: Vec<ConnId> = self.snapshots.pins.iter().map(|(conn, _)| *conn).collect();

@@ -1,9 +1,9 @@
-//! Who may append to the log, and how much.
+//! Which writes may append to the log, and how much.
 //!
 //! The invariant: nothing is appended without room for it. Before a write changes anything, it asks
-//! for room for the most that it can append. Expiry and eviction, which nobody asks for, get the
-//! room there is, and what does not fit in is left for later. Neither touches the room that is kept
-//! for emptying the data set.
+//! for room for the largest record that it can append. Expiry and eviction, which no client asks
+//! for, delete only as many keys as there is room for, and leave the others for later. Some room is
+//! kept for emptying the data set. Expiry, eviction and ordinary writes do not use this room.
 
 use slimio_keyspace::{Command, DbIndex, Flags};
 use slimio_planted::is_planted;
@@ -12,18 +12,25 @@ use slimio_storage::{LogState, Lsn, Room};
 use super::Core;
 use crate::clients::Client;
 use crate::commands::Entry;
+use crate::transactions::Multi;
 
-/// What a write is for: how much of the log's room it may use.
+/// Room in bytes for what a transaction takes out of values that its own commands have copied or
+/// renamed.
+const COPIED_ROOM: u64 = 256 << 10;
+
+/// What a write is for. This decides how much of the log's room it may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Purpose {
-    /// Anything: admitted only while there is also room for a write that makes room.
+    /// The write may be for anything. It is admitted only if the log, beyond the room for the
+    /// write's own record, still has room for writes that free memory.
     Any,
-    /// Frees memory.
+    /// The write frees memory.
     Frees,
-    /// Empties the data set, so that the log can start behind it.
+    /// The write empties the data set, so that the log can start anew behind this write.
     #[default]
     Empties,
-    /// Empties it when the log says already that it is empty: nothing is appended.
+    /// The write empties a data set that is already empty according to the log, so nothing is
+    /// appended.
     EmptiesAgain,
 }
 
@@ -32,12 +39,12 @@ pub(crate) enum Admission {
     Granted,
     /// The client has to wait for room.
     Wait,
-    /// It may not: the error to reply with.
+    /// The write may not run. Reply with this error.
     Refused(String),
 }
 
 impl Core {
-    /// Whether the log has room for a record with at most `size` bytes of payload.
+    /// Whether a write may run if its record has at most `size` bytes of payload.
     pub(crate) fn admit(&mut self, purpose: Purpose, size: u64) -> Admission {
         self.log_size_max = size;
         let reserved = self.long_reserved();
@@ -53,7 +60,8 @@ impl Core {
             LogState::Ending => Room::Wait,
             LogState::On | LogState::Resuming if purpose == Purpose::EmptiesAgain => Room::Free,
             LogState::On | LogState::Resuming if reserved > 0 => {
-                // How much of its room a long request leaves unused is known only when it ends.
+                // If a write does not fit beside the room of the long request, the write waits. It
+                // may fit later, because the long request may leave a part of its room unused.
                 let room = wal.room(size.saturating_add(reserved));
                 if room == Room::Free { room } else { Room::Wait }
             }
@@ -74,7 +82,18 @@ impl Core {
         }
     }
 
-    /// What a command that writes is for.
+    /// The bytes that the queued requests of a transaction may append for what their effects have
+    /// from values: what each of them would need now, all bytes that the transaction itself brings
+    /// in, and [`COPIED_ROOM`] for values that it copies or renames. A request that needs more fails.
+    pub(crate) fn weigh_queued(&self, db: DbIndex, multi: &Multi) -> u64 {
+        let sizes = multi.requests().map(|request| {
+            let args = request.args();
+            self.find(args).map_or(0, |row| self.weigh(db, row, args).log_size)
+        });
+        sizes.fold(COPIED_ROOM.saturating_add(2 * multi.size as u64), u64::saturating_add)
+    }
+
+    /// The purpose of a command that writes.
     pub(crate) fn purpose(&self, row: &Command<Entry>, db: DbIndex) -> Purpose {
         if !row.flags.has(Flags::FREES) {
             return Purpose::Any;
@@ -94,7 +113,7 @@ impl Core {
         if is_said { Purpose::EmptiesAgain } else { Purpose::Empties }
     }
 
-    /// Bytes of a record's payload that expiry and eviction may use now.
+    /// The largest payload in bytes that a record of expiry or eviction may have now.
     pub(crate) fn room_to_free(&self) -> u64 {
         match &self.wal {
             _ if self.is_paused() => 0,
@@ -107,8 +126,8 @@ impl Core {
         }
     }
 
-    /// Limits the deletions of expired keys that a command comes across although it only reads: it
-    /// has asked for no room.
+    /// Limits how many expired keys a command that only reads may delete, because the command has
+    /// not asked for room in the log.
     pub(crate) fn limit_effects(&mut self, db: DbIndex) {
         if let Some(transaction) = &self.transaction {
             self.effects.limit(transaction.room);
@@ -126,8 +145,8 @@ impl Core {
         self.dbs().all(|db| self.keyspace.dbsize(db) == 0)
     }
 
-    /// The data set was flushed, and the log says already that it is empty: nothing is appended,
-    /// the log only starts here. So even a log without any room can be started anew.
+    /// Handles a flush if the log already says that the data set is empty. Appends nothing, and
+    /// starts the log at its present end, so that even a log without any room can be started anew.
     pub(super) fn flushed_again(&mut self, client: &mut Client) -> Lsn {
         let Some(wal) = &mut self.wal else { return Lsn(0) };
         let lsn = wal.log().appended();
@@ -138,7 +157,7 @@ impl Core {
         lsn
     }
 
-    /// The log goes on from here with the data in memory: notes whether that is empty.
+    /// Notes whether the data set is empty at the present end of the log.
     pub(crate) fn note_if_empty(&mut self) {
         let end = self.wal.as_ref().map(|wal| wal.log().appended());
         self.emptied_at = end.filter(|_| self.is_empty());

@@ -1,4 +1,4 @@
-//! Snapshots: beginning one, taking it in steps, adopting it, and what that means for writers.
+//! Begins snapshots, takes them in steps, adopts them, and makes writers wait for them.
 
 use std::time::{Duration, Instant};
 
@@ -15,32 +15,34 @@ use crate::snapshot::{
 };
 use crate::wal::Wal;
 
-/// Longest time that a snapshot may take of the command thread in one turn.
+/// Limit of the command thread's time that a snapshot may take in one turn.
 const STEP_TIME_MAX: Duration = Duration::from_micros(200);
-/// Time that a snapshot may always take of a turn, even if there is other work.
+/// Time that a snapshot may take in every turn, even if there is other work.
 const STEP_TIME_MIN: Duration = Duration::from_micros(30);
-/// Share that a snapshot may take of a turn with other work: one part in this many.
+/// In a turn with other work, a snapshot may take the time that the other work took divided by this
+/// number.
 const STEP_SHARE: u32 = 8;
-/// What is taken between two looks at the clock.
+/// Limit of the part of the data set that is taken between two looks at the clock.
 const STEP_BUDGET: CaptureBudget = CaptureBudget { size: 64 << 10, entries: 512 };
-/// Least memory that a snapshot may hold unless `snapshot-memory-limit` says otherwise, in bytes.
+/// Lower bound of the default of `snapshot-memory-limit`, in bytes.
 const MEMORY_LIMIT_MIN: u64 = 64 << 20;
-/// Share of the data set that it may hold then: one part in this many.
+/// The default of `snapshot-memory-limit` is the data set's size divided by this number.
 const MEMORY_SHARE: u64 = 8;
 
 /// Why no snapshot was begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotBegun {
-    /// One is running, or the last one is being given up: try later.
+    /// A snapshot is running, the last snapshot is still being given up, or the data set is in the
+    /// middle of a change. Try later.
     Busy,
-    /// A pinned snapshot occupies its place.
+    /// A pinned snapshot occupies the place where the new snapshot would be written.
     Pinned,
     /// There is no volume, or its log has stopped.
     Never,
 }
 
 impl Core {
-    /// Begins a snapshot of what is in memory now.
+    /// Begins a snapshot of the data set as it is in memory now.
     pub(crate) fn begin_snapshot(&mut self, kind: SnapshotKind) -> Result<(), NotBegun> {
         let is_half_done = self.is_long_writing() && !is_planted("snapshot-within-long");
         let mut writer = WriterOptions {
@@ -54,7 +56,8 @@ impl Core {
         if wal.log().latched().is_some() {
             return Err(NotBegun::Never);
         }
-        // A transaction is in the log only when it is over.
+        // No snapshot begins within a transaction, because the transaction is logged only when it
+        // ends.
         let is_idle = self.keyspace.capture_state() == CaptureState::Idle;
         let is_within = self.transaction.is_some() && !is_planted("snapshot-in-transaction");
         if self.snapshots.running.is_some() || is_within || is_half_done || !is_idle {
@@ -121,8 +124,9 @@ impl Core {
         self.give_up(why);
     }
 
-    /// The running snapshot is no longer needed. That is no failure: the status of the last one
-    /// stays, as in Redis, and whoever asked for an on-demand snapshot gets a later one.
+    /// Ends the running snapshot, which is no longer needed. This is not a failure: as in Redis,
+    /// INFO still shows the status of the snapshot before. If it was an on-demand snapshot, another
+    /// one is scheduled for the clients that asked for it.
     pub(super) fn give_up(&mut self, why: &str) {
         let Some(running) = self.drop_running() else { return };
         log::info!("{} given up: {why}", running.kind.name());
@@ -132,7 +136,7 @@ impl Core {
         }
     }
 
-    /// Ends the running snapshot; everything is as it was before it.
+    /// Ends the running snapshot without adopting it.
     fn drop_running(&mut self) -> Option<Running> {
         let running = self.snapshots.running.take()?;
         self.keyspace.end_capture();
@@ -140,14 +144,15 @@ impl Core {
             && let Some(wal) = &mut self.wal
         {
             wal.log_mut().snapshot_failed();
-            // On a device, others may need the extents that it has taken.
+            // On a device, the log or another snapshot may need the extents that this snapshot has
+            // taken.
             self.shorten_reserves();
         }
         Some(running)
     }
 
     /// Does the command thread's part of snapshots in one turn, after the replies have left.
-    /// `is_idle`: nothing else happened in this turn.
+    /// `is_idle` says that nothing else happened in this turn.
     pub(crate) fn drive_snapshots(&mut self, is_idle: bool) {
         self.take_answers();
         self.take_event();
@@ -199,7 +204,8 @@ impl Core {
     }
 
     fn snapshot_step(&mut self) {
-        // Measured before the step, which hands that memory over: so the maximum is seen.
+        // The memory is measured before the step, because the step hands the memory to the snapshot
+        // thread. A measurement after the step would miss the maximum.
         let held = self.snapshot_memory();
         let Some(running) = &mut self.snapshots.running else {
             self.keyspace.capture_step(STEP_BUDGET, &mut Vec::new());
@@ -220,21 +226,21 @@ impl Core {
             CaptureState::Flushed => {
                 let kind = running.kind;
                 self.cancel_snapshot("everything was flushed");
-                // The data set that replaced it is empty or new: that is the one to keep.
+                // A new snapshot is scheduled. It holds the data set as it is after the flush.
                 self.snapshots.of_mut(kind).is_scheduled = true;
             }
             CaptureState::Running | CaptureState::Settling | CaptureState::Idle => {}
         }
     }
 
-    /// Bytes of memory that are held for the snapshot alone.
+    /// Bytes of memory that are held only for the snapshot.
     pub(crate) fn snapshot_memory(&self) -> u64 {
         let stats = self.keyspace.capture_stats();
         let waiting = self.snapshots.thread.as_ref().map_or(0, SnapshotThread::waiting_memory);
         (stats.owned_size + stats.flushed_size) as u64 + waiting
     }
 
-    /// Most bytes that it may hold.
+    /// Limit of the memory that a snapshot may hold, in bytes.
     pub(crate) fn snapshot_memory_limit(&self) -> u64 {
         match self.settings.snapshot_memory_limit {
             0 => (self.keyspace.used_bytes() as u64 / MEMORY_SHARE).max(MEMORY_LIMIT_MIN),
@@ -242,8 +248,8 @@ impl Core {
         }
     }
 
-    /// Whether writers have to wait until a snapshot holds less memory. They resume with each batch
-    /// that is written: at the snapshot's own rate, and evenly.
+    /// Whether writers have to wait until a snapshot holds less memory. Waiting writers are retried
+    /// after each batch that the snapshot writes, so they proceed evenly, at the snapshot's rate.
     pub(crate) fn is_snapshot_full(&mut self) -> bool {
         let is_taking = self.snapshots.running.as_ref().is_some_and(|r| r.stage == Stage::Taking);
         let is_full = is_taking && self.snapshot_memory() >= self.snapshot_memory_limit();
@@ -259,8 +265,9 @@ impl Core {
     fn take_answers(&mut self) {
         let plan = self.wal.as_ref().and_then(|wal| wal.log().running_snapshot());
         let is_fuzzy = plan.is_some_and(|plan| plan.is_fuzzy);
-        // A value that a long request has overwritten may be missing in a fuzzy snapshot, and its
-        // record is in the log only when the request is over.
+        // A fuzzy snapshot is adopted only after the long request has ended. Until then, the
+        // snapshot may lack a value that the request has overwritten, while the log does not have
+        // the request's record yet.
         if is_fuzzy && self.is_long_writing() && !is_planted("adopted-within-long") {
             return;
         }
@@ -328,7 +335,7 @@ impl Core {
         }
     }
 
-    /// The running snapshot has failed: everything is as it was before it.
+    /// Ends the running snapshot, which has failed, and reports why.
     fn snapshot_failed(&mut self, why: &str) {
         let Some(running) = self.drop_running() else { return };
         let kind = running.kind;
@@ -373,7 +380,7 @@ impl Core {
         }
     }
 
-    /// Answers the clients whose `SAVE` is over.
+    /// Answers the clients whose `SAVE` has ended.
     fn answer_saving(&mut self, failed: Option<&str>) {
         for conn in std::mem::take(&mut self.snapshots.saving) {
             let Some(mut client) = self.clients.take(conn) else { continue };
@@ -385,13 +392,14 @@ impl Core {
         }
     }
 
-    /// Whether a transaction runs, which is in the log only when it is over.
+    /// Whether a transaction is running. The transaction is logged only when it ends.
     pub(crate) fn is_in_transaction(&self) -> bool {
         self.transaction.is_some()
     }
 
-    /// When a client asks for an on-demand snapshot, cancels a running one that only a flush
-    /// caused: the new one holds more.
+    /// Called when a client asks for an on-demand snapshot. Cancels a running snapshot that was
+    /// begun only because of a flush, because the new snapshot also holds what was written since
+    /// the flush.
     pub(crate) fn make_way_for_save(&mut self) {
         if std::mem::take(&mut self.snapshots.is_of_flush)
             && self.snapshots.runs(SnapshotKind::OnDemand)
@@ -400,7 +408,7 @@ impl Core {
         }
     }
 
-    /// Lets a client wait until a snapshot is over: `SAVE`.
+    /// Makes a client wait until a snapshot has ended, for `SAVE`.
     pub(crate) fn wait_for_save(&mut self, client: &mut Client) {
         client.state = State::Saving;
         self.snapshots.saving.push(client.conn);
@@ -433,7 +441,8 @@ impl Core {
         }
     }
 
-    /// The log is running out of room: a WAL-snapshot, which makes some, goes first.
+    /// Schedules a WAL-snapshot, because this makes room in the log. Cancels a running on-demand
+    /// snapshot.
     fn begin_urgent(&mut self) {
         if self.snapshots.runs(SnapshotKind::Wal) {
             return;
@@ -444,7 +453,8 @@ impl Core {
         }
     }
 
-    /// Whether a WAL-snapshot is under way or will be, so that writes may wait for room.
+    /// Whether a WAL-snapshot is running or is now scheduled, so that writes may wait for the room
+    /// that it makes. Schedules a WAL-snapshot if one is urgent.
     pub(crate) fn may_gain_room(&mut self) -> bool {
         if self.snapshots.runs(SnapshotKind::Wal) || self.snapshots.rewrites.is_scheduled {
             return true;
@@ -469,7 +479,7 @@ impl Core {
         }
     }
 
-    /// Bytes of the snapshot that the log goes on from, and of the log behind it.
+    /// Bytes of the root snapshot and of the log behind it.
     pub(crate) fn root_and_log(&self) -> (u64, u64) {
         let Some(wal) = &self.wal else { return (0, 0) };
         let log = wal.log();
@@ -519,9 +529,9 @@ impl Core {
         self.snapshots.thread.is_some() && shutdown.save.unwrap_or(is_usual)
     }
 
-    /// `CONFIG SET appendonly`: ends the log, or resumes it behind a snapshot. Within a
-    /// transaction, waits for its end: a transaction is logged as a whole or not at all, and was
-    /// granted room accordingly.
+    /// `CONFIG SET appendonly`: ends the log, or resumes it behind a new snapshot. Within a
+    /// transaction, this is put off until the transaction ends, because the transaction is logged
+    /// as a whole or not at all, and its room in the log was granted accordingly.
     pub(crate) fn turn_log(&mut self) {
         if let Some(transaction) = &mut self.transaction
             && !is_planted("turned-within")
@@ -539,14 +549,16 @@ impl Core {
         if is_on == wanted_before {
             return;
         }
-        // Writes without a log do not move its end.
+        // `emptied_at` is not valid any longer, because writes without a log change the data set
+        // but not the end of the log.
         if !is_planted("empty-behind-the-end") {
             self.emptied_at = None;
         }
         if is_on {
             wal.log_mut().resume();
-            // A snapshot that was begun before does not hold the writes that the log lacks.
-            self.cancel_snapshot("the log goes on, and needs one of its own");
+            // A snapshot that was begun earlier is useless, because it may lack writes that are not
+            // in the log either.
+            self.cancel_snapshot("the log is on again, and needs a new snapshot");
             self.snapshots.rewrites.is_scheduled = true;
         } else {
             wal.log_mut().end();
@@ -557,12 +569,13 @@ impl Core {
         }
     }
 
-    /// Whether the log was turned on again, but counts only when a new snapshot has been adopted.
+    /// Whether the log was turned on again, but its records do not count yet, because no new
+    /// snapshot has been adopted.
     pub(super) fn is_log_resuming(&self) -> bool {
         self.wal.as_ref().is_some_and(|wal| wal.log().log_state() == LogState::Resuming)
     }
 
-    /// Whether the log is on, or will be when its snapshot has been adopted.
+    /// Whether the log is on, or will be on as soon as its snapshot has been adopted.
     pub(crate) fn is_log_on(&self) -> bool {
         self.wal.as_ref().is_some_and(Wal::takes_records)
     }

@@ -1,4 +1,4 @@
-//! What is done because time has passed: expiry, timeouts, samples.
+//! Timed work: expiry, timeouts, samples.
 
 use std::time::{Duration, Instant};
 
@@ -7,13 +7,16 @@ use slimio_planted::is_planted;
 use super::Core;
 use crate::clients::{Client, State};
 
-/// Keys looked at in one step of active expiry.
+/// Base of the number of keys that one step of active expiry looks at. The number is this base
+/// times 16, or more with a higher `active-expire-effort`.
 const EXPIRE_STEP_KEYS: usize = 20;
-/// Percentage of expired keys, among those looked at, above which another step follows.
+/// A step looks at keys with an expiry. If more than this percentage of these keys had expired,
+/// another step follows.
 const EXPIRE_AGAIN_PERCENT: usize = 10;
-/// Part of a round's time that expiry may take, in percent.
+/// Expiry may take a percentage of the time between two rounds. This is the base of the percentage;
+/// `active-expire-effort` adds to it.
 const EXPIRE_TIME_PERCENT: u32 = 25;
-/// Longest time that expiry takes of a turn.
+/// Limit of the time that expiry takes in one turn.
 const EXPIRE_STEP_TIME: Duration = Duration::from_millis(1);
 
 /// A round of expiry.
@@ -21,12 +24,12 @@ const EXPIRE_STEP_TIME: Duration = Duration::from_millis(1);
 pub(super) struct Expiry {
     /// The database being searched.
     db: usize,
-    /// What is left of its time.
+    /// The part of the round's time that is left.
     left: Duration,
 }
 
 impl Core {
-    /// Does what is due.
+    /// Does the work whose time has come.
     pub(crate) fn run_timers(&mut self) {
         self.check_waiting();
         self.watches.forget_some();
@@ -76,7 +79,8 @@ impl Core {
         if let Some(until) = self.pause_ends() {
             by(until);
         }
-        // A time later than the clock can represent is never due.
+        // If the clock cannot represent a time that late, the thread is never woken for the
+        // snapshot.
         if let Some(seconds) = self.next_save_in()
             && let Some(at) = self.now.checked_add(Duration::from_secs(seconds as u64))
         {
@@ -96,7 +100,8 @@ impl Core {
         at.map(|at| at.saturating_duration_since(self.now))
     }
 
-    /// Whether rounds of background work have anything to do. If not, the thread is not woken.
+    /// Whether rounds of background work have anything to do. If not, the thread is not woken for
+    /// them.
     fn has_background_work(&self) -> bool {
         let expires = self.loading.is_none() && self.dbs().any(|db| self.keyspace.expiring(db) > 0);
         let times_out = self.settings.timeout.is_some() && self.clients.len() > 0;
@@ -106,13 +111,13 @@ impl Core {
             || self.has_parked()
             || (self.evicts_later() && !is_planted("eviction-not-woken"))
             || self.needs_rewrite()
-            // The snapshot's rate depends on what else goes on.
+            // A round sets the running snapshot's rate, which must follow the load.
             || self.snapshots.running.is_some()
             || self.stats.is_moving()
             || (has_soft_limit && self.clients.iter().any(|c| c.soft_limit_since.is_some()))
     }
 
-    /// Begins a round of expiry, which has a part of the time until the next one.
+    /// Begins a round of expiry, which may take a part of the time until the next round.
     fn begin_expiry(&mut self) {
         let percent = EXPIRE_TIME_PERCENT + 2 * self.settings.expire_effort;
         self.expiry = Expiry { db: 0, left: self.settings.cron_every * percent / 100 };
@@ -124,7 +129,7 @@ impl Core {
         !self.expiry.left.is_zero()
     }
 
-    /// Goes on with the round of expiry, if there is one, for a bounded time.
+    /// Continues the round of expiry, if one is running, for a bounded time.
     fn expire(&mut self) {
         if !self.is_expiring() {
             return;
@@ -143,7 +148,8 @@ impl Core {
         self.latency.note("expire-cycle", self.now_ms / 1000, took, self.settings.latency_from);
     }
 
-    /// Deletes expired keys until `until`; returns whether no more are worth looking for.
+    /// Deletes expired keys until `until`. Returns whether the round has ended, because no more
+    /// keys are worth looking at or because the log has no room for deletions.
     fn expire_until(&mut self, until: Instant) -> bool {
         let budget = EXPIRE_STEP_KEYS * (1 + self.settings.expire_effort as usize / 4) * 16;
         let mut nobody = Client::nobody(self.now);

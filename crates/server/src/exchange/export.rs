@@ -5,25 +5,25 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use slimio_keyspace::{DbIndex, EntryView, HashRef, Keyspace, StringRef, Usage, ValueRef};
-use slimio_rdb::{Attributes, Encoder, FileWriter, ValueType, Version};
+use slimio_keyspace::{DbIndex, EntryView, Keyspace, Usage, ValueSink, encode_value, rdb_type};
+use slimio_rdb::{Attributes, Encoder, FileWriter, Version};
 
-/// The version note in the file, as Redis writes it: which server made the file.
+/// The field `redis-ver` of the file, in which Redis notes which server version made the file.
 const REDIS_VERSION_NOTE: &[u8] = crate::REDIS_VERSION.as_bytes();
 
 /// How an RDB file is written.
 #[derive(Clone, Copy, Debug)]
 pub struct ExportOptions {
-    /// The version of the format: 10 is that of Redis 7.0.
+    /// The version of the format. Redis 7.0 writes version 10.
     pub version: Version,
-    /// Whether strings that shrink are compressed by LZF.
+    /// Whether strings are compressed by LZF if this makes them shorter.
     pub compresses: bool,
-    /// Bytes of entries in memory at which they are written out.
+    /// Whenever the entries in memory take this many bytes, they are written to the file.
     pub batch_size: usize,
 }
 
 impl ExportOptions {
-    /// A batch that is large enough for its cost not to matter.
+    /// A batch size that is so large that the fixed cost of a batch does not matter.
     pub const BATCH_SIZE: usize = 64 << 20;
 }
 
@@ -41,10 +41,11 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Begins a file. What is at `path` stays until [`finish`](Self::finish).
+    /// Begins a file. A file that exists at `path` stays until [`finish`](Self::finish) replaces
+    /// it.
     ///
     /// # Errors
-    /// A sentence when the file cannot be made.
+    /// A sentence, if the file cannot be made.
     pub fn create(path: &Path, options: ExportOptions) -> Result<Self, String> {
         let path = replaced_by(path)?;
         let name = path.file_name().ok_or_else(|| format!("{} names no file", path.display()))?;
@@ -57,7 +58,7 @@ impl Exporter {
         let open = || {
             let mut options = OpenOptions::new();
             let file = options.write(true).create_new(true).mode(0o600).open(&unfinished)?;
-            // Whoever may read the file that it replaces may read this one.
+            // The new file gets the permissions of the file that it replaces.
             if let Ok(old) = path.metadata() {
                 file.set_permissions(old.permissions())?;
             }
@@ -91,11 +92,11 @@ impl Exporter {
         self.keys
     }
 
-    /// Writes entries of a keyspace, each to the database that `place` returns for its database and
-    /// key. `None` leaves it out.
+    /// Writes entries of a keyspace. `place` maps an entry's database and key to the database to
+    /// write the entry to; `None` leaves the entry out.
     ///
     /// # Errors
-    /// A sentence when the file cannot be written.
+    /// A sentence, if the file cannot be written.
     pub fn add(
         &mut self,
         keyspace: &Keyspace,
@@ -109,7 +110,8 @@ impl Exporter {
                     self.encoder()?.select_db(db.0.into());
                     self.db = Some(db);
                 }
-                // By the clock of the replay: an earlier one would put the last use in the future.
+                // The usage is relative to the time of the replay. Relative to an earlier time, the
+                // last use of a key could be in the future.
                 self.entry(&entry, keyspace.usage(&entry, keyspace.replay_time()))?;
             }
         }
@@ -124,74 +126,16 @@ impl Exporter {
             None => (None, None),
         };
         let attributes = Attributes { expire_at_ms: entry.expires_at_ms, idle_s, freq };
-        match entry.value {
-            ValueRef::String(string) => self.string(entry.key, string, attributes),
-            ValueRef::Hash(hash) => self.hash(entry.key, hash, attributes),
-        }
+        let rdb_type = rdb_type(entry.value, self.version);
+        self.encoder()?.key(entry.key, rdb_type, attributes);
+        encode_value(self, entry.value)
     }
 
-    fn string(
-        &mut self,
-        key: &[u8],
-        string: StringRef<'_>,
-        attributes: Attributes,
-    ) -> Result<(), String> {
-        let encoder = self.encoder()?;
-        encoder.key(key, ValueType::String, attributes);
-        match string {
-            StringRef::Inline(bytes) => encoder.string(bytes),
-            StringRef::Piece(piece) => encoder.string(piece),
-            StringRef::Blob(blob) => {
-                encoder.string_start(blob.size() as u64);
-                for piece in blob.pieces() {
-                    self.encoder()?.raw(piece);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn hash(
-        &mut self,
-        key: &[u8],
-        hash: HashRef<'_>,
-        attributes: Attributes,
-    ) -> Result<(), String> {
-        let packed = self.version.packed_hash();
-        let encoder = self.encoder()?;
-        if let Some(listpack) = hash.listpack() {
-            encoder.key(key, packed, attributes);
-            if packed == ValueType::HashListpack {
-                encoder.string(listpack);
-            } else {
-                let pairs: Vec<_> = hash
-                    .iter()
-                    .map(|(field, value)| (field.to_bytes(), value.to_bytes()))
-                    .collect();
-                encoder.packed_hash(pairs.iter().map(|(field, value)| (&**field, &**value)));
-            }
-            return Ok(());
-        }
-        encoder.key(key, ValueType::Hash, attributes);
-        encoder.hash_start(hash.len() as u64);
-        for (field, value) in hash.iter() {
-            let encoder = self.encoder()?;
-            encoder.string(&field.to_bytes());
-            encoder.string(&value.to_bytes());
-        }
-        Ok(())
-    }
-
-    fn encoder(&mut self) -> Result<&mut Encoder, String> {
-        let unfinished = &self.unfinished;
-        let writer = self.writer.as_mut().expect("it is there until the end");
-        writer.encoder().map_err(|e| said(unfinished, &self.path, &e))
-    }
-
-    /// Completes the file, makes it stable and gives it its name. Returns its size in bytes.
+    /// Completes the file, syncs it, and renames it to its final path. Returns its size in bytes.
     ///
-    /// # Errors
-    /// A sentence; what was at the path before is still there.
+    /// # Errors A sentence. If the error is that the directory could not be synced, the new file is
+    /// complete and at the path. After any other error, the file that was at the path before is
+    /// still there.
     pub fn finish(mut self) -> Result<u64, String> {
         let writer = self.writer.take().expect("it is there until the end");
         let failed = |error: &dyn std::fmt::Display| said(&self.unfinished, &self.path, error);
@@ -206,10 +150,11 @@ impl Exporter {
     }
 }
 
-/// The path of the file that an export to `path` makes or replaces: behind a link, what that leads to.
+/// The path of the file that an export to `path` makes or replaces. If `path` is a symbolic link,
+/// this is the link's target.
 ///
 /// # Errors
-/// A sentence when something else than a file is there, which a rename would take away.
+/// A sentence, if `path` is something other than a file, because the rename would remove it.
 fn replaced_by(path: &Path) -> Result<PathBuf, String> {
     match path.metadata() {
         Ok(found) if !found.is_file() => {
@@ -218,7 +163,7 @@ fn replaced_by(path: &Path) -> Result<PathBuf, String> {
         Ok(_) if path.is_symlink() => {
             path.canonicalize().map_err(|e| format!("cannot follow {}: {e}", path.display()))
         }
-        // Whatever else is wrong shows when the file is made.
+        // Any other problem shows as an error when the file is made.
         _ => Ok(path.to_path_buf()),
     }
 }
@@ -231,9 +176,19 @@ fn said(unfinished: &Path, path: &Path, error: &dyn std::fmt::Display) -> String
     )
 }
 
+impl ValueSink for Exporter {
+    type Error = String;
+
+    fn encoder(&mut self) -> Result<&mut Encoder, String> {
+        let unfinished = &self.unfinished;
+        let writer = self.writer.as_mut().expect("it is there until the end");
+        writer.encoder().map_err(|e| said(unfinished, &self.path, &e))
+    }
+}
+
 impl Drop for Exporter {
     fn drop(&mut self) {
-        // It is gone already when everything went well.
+        // Fails if the export went well, because the file has its final name then.
         let _ = std::fs::remove_file(&self.unfinished);
     }
 }

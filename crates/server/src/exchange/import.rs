@@ -19,14 +19,14 @@ use crate::core::Core;
 use crate::explain::explain;
 use crate::server::make_volume;
 
-/// Fields that are put into a hash at once.
+/// At most this many fields are put into a hash at once.
 const FIELDS_AT_ONCE: usize = 64;
 
 /// Reads a whole RDB file into a keyspace with as many databases as the configuration says. `size`
-/// is the file's, in bytes.
+/// is the file's size in bytes.
 ///
-/// # Errors
-/// A sentence: what is wrong with the file, or what it holds that does not exist here.
+/// # Errors A sentence that says what is wrong with the file, or which of its contents this server
+/// does not support.
 pub fn import_file(
     file: impl Read,
     size: u64,
@@ -44,9 +44,11 @@ pub fn import_file(
     while let Some(item) = reader.next_item().map_err(|e| e.to_string())? {
         match item {
             Item::Key(key) => target.key(&key, &mut reader)?,
-            Item::Function(_) => return Err("it holds functions, which do not exist here".into()),
+            Item::Function(_) => return Err("it holds functions, which are not supported".into()),
             Item::ModuleAux { module } => {
-                return Err(format!("it holds data of the module {module}, which is not here"));
+                return Err(format!(
+                    "it holds data of the module {module}, which is not supported"
+                ));
             }
             Item::Aux { .. } | Item::ResizeDb { .. } | Item::SlotImport { .. } => {}
         }
@@ -71,11 +73,13 @@ impl Target {
             Kind::String | Kind::Hash => key.kind(),
             _ if key.module.is_some() => {
                 let module = key.module.as_deref().unwrap_or_default();
-                return Err(format!("the key '{name}' is of the module {module}, not here"));
+                return Err(format!(
+                    "the key '{name}' is of the module {module}, which is not supported"
+                ));
             }
             other => {
                 return Err(format!(
-                    "the key '{name}' is a {other:?}, a type that is not here yet"
+                    "the key '{name}' is a {other:?}, a type that is not supported yet"
                 ));
             }
         };
@@ -97,7 +101,9 @@ impl Target {
                     is_first = false;
                 }
                 Piece::Field(field) if field.expire_at_ms.is_some() => {
-                    return Err(format!("fields of the hash '{name}' expire; here they cannot"));
+                    return Err(format!(
+                        "fields of the hash '{name}' expire, which is not supported"
+                    ));
                 }
                 Piece::Field(field) => {
                     pairs.push(field);
@@ -116,7 +122,7 @@ impl Target {
         }
         let idle = key.attributes.idle_s.map(Usage::IdleSeconds);
         if let Some(usage) = key.attributes.freq.map(Usage::Freq).or(idle) {
-            // A file has the same kind of usage for all its keys.
+            // All keys of a file have the same kind of usage (idle time or frequency).
             keep_usage(&mut self.keyspace, usage);
             self.keyspace.set_usage(db, &key.name, usage, self.now_ms);
         }
@@ -134,7 +140,7 @@ impl Target {
         self.run(db, &args)
     }
 
-    /// Runs a command as if it came from the log: nothing expires.
+    /// Runs a command as if it came from the log, so that no key expires by itself.
     fn run(&mut self, db: DbIndex, args: &[&[u8]]) -> Result<(), String> {
         let parts: Vec<Part<'_>> = args.iter().map(|arg| Part::Bytes(arg)).collect();
         self.effects.clear();
@@ -145,10 +151,10 @@ impl Target {
     }
 }
 
-/// Makes a new volume that holds what is in a keyspace. Durable when this returns.
+/// Makes a new volume that holds the entries of a keyspace. The volume is durable when this
+/// function returns.
 ///
-/// # Errors
-/// A sentence with a remedy. There may be a new volume then, and it is empty.
+/// # Errors A sentence with a remedy. After an error, a new volume may exist. If so, it is empty.
 pub fn write_volume(
     storage: &mut Storage,
     config: &Config,
@@ -190,7 +196,8 @@ pub fn write_volume(
     adopt(&mut volume).map_err(failed)
 }
 
-/// A sink for a new volume, which holds nothing.
+/// A sink for the recovery of a new volume. It refuses everything, because a new volume holds
+/// nothing.
 pub(crate) struct NewVolumeSink;
 
 impl RecoverSink for NewVolumeSink {
@@ -204,7 +211,7 @@ impl RecoverSink for NewVolumeSink {
     }
 }
 
-/// Waits until the superblock names the snapshot.
+/// Drives the log until the superblock names the snapshot.
 fn adopt(volume: &mut Volume) -> Result<(), Error> {
     loop {
         let now = Instant::now();

@@ -1,7 +1,8 @@
-//! Exports a volume as an RDB file, imports one into a new volume, and rolls a volume back.
+//! Exports a volume as an RDB file, imports an RDB file into a new volume, and rolls a volume back.
 //!
-//! The invariant: what was there before is there afterwards unless everything went well. A file
-//! gets its name when it is complete and stable; a volume is touched once the whole file was read.
+//! The invariant: an existing file or volume is not replaced unless everything succeeds. An
+//! exported file gets its name only when it is complete and on stable media. An import touches a
+//! volume only after the whole file was read.
 
 mod export;
 mod import;
@@ -22,7 +23,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use slimio_keyspace::{Config, DB_COUNT_MAX, DbIndex, EvictionConfig, EvictionPolicy, Usage};
 
-/// Is told the progress: bytes done, and bytes in all.
+/// Called with the progress: the number of bytes done, and the number of all bytes.
 pub type OnProgress<'a> = &'a mut dyn FnMut(u64, u64);
 
 /// Count of the keys in all databases.
@@ -32,7 +33,7 @@ pub fn key_count(keyspace: &Keyspace) -> usize {
 }
 
 /// Makes a keyspace keep this kind of usage (idle time or frequency) of its keys. Returns whether
-/// it did not before.
+/// the kind has changed.
 fn keep_usage(keyspace: &mut Keyspace, usage: Usage) -> bool {
     let policy = match usage {
         Usage::IdleSeconds(_) => EvictionPolicy::AllKeysLru,
@@ -47,8 +48,8 @@ fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as i64
 }
 
-/// A keyspace with as many databases as there can be.
+/// A keyspace with the largest possible number of databases.
 fn roomy_keyspace() -> Keyspace {
-    // Nobody chooses colliding keys to attack a tool: the seed may be known.
+    // The seed need not be secret, because nobody chooses colliding keys to attack a tool.
     Keyspace::new(Config { db_count: DB_COUNT_MAX, ..Config::default() }, 0)
 }

@@ -1,7 +1,8 @@
-//! Going back to the point in time that `BGSAVE` kept.
+//! Rolls a volume back to the point in time that `BGSAVE` kept.
 //!
-//! A command of its own rather than an option of the server's start: a service manager that
-//! restarts the server would roll back each time, and lose what was written since.
+//! This is a separate command rather than an option of the server's start. With an option, a
+//! service manager that restarts the server would roll back at each restart, and lose everything
+//! written since the previous restart.
 
 use std::time::Instant;
 
@@ -14,16 +15,19 @@ use super::source::SnapshotLoad;
 use crate::config::Config;
 use crate::explain::explain;
 
-/// Makes the on-demand snapshot of a volume the root, with an empty log behind it: what was written
-/// since it was taken is lost, with the WAL-snapshot. The snapshot is read, checked and decoded as a
-/// whole before anything is changed; one update of the superblock then does it, durable when this
-/// returns. Whether there is a log (`appendonly`) stays as it was.
+/// Turns a volume's on-demand snapshot into the root (the snapshot that the next start loads), with
+/// an empty log behind it. Everything that was written since the snapshot was taken is lost. The
+/// WAL-snapshot is lost, too. The on-demand snapshot is read, checked and decoded as a whole before
+/// anything is changed. Then one update of the superblock makes the change, which is durable when
+/// this function returns. Whether there is a log (`appendonly`) stays as it was.
 ///
-/// A volume that was last written on another device belongs to this one from then on if
-/// `accept_device` is set, and is refused otherwise. Takes as much memory as the data set.
+/// If the volume was last written on another device, the volume is refused unless `accept_device`
+/// is set. With `accept_device`, the volume becomes this device's volume. Rolling back takes as
+/// much memory as the data set.
 ///
 /// # Errors
-/// A sentence with a remedy. The volume is as it was, unless it could not be written.
+/// A sentence with a remedy. If the error is that a write to the volume failed, the volume may have
+/// changed; otherwise, it is unchanged.
 pub fn roll_back(
     storage: &mut Storage,
     accept_device: bool,

@@ -1,4 +1,5 @@
-//! Where an export reads: a volume that nobody else has open, or a slot that a server keeps for it.
+//! Sources of an export: a volume that nobody else has open, or a slot that a server has pinned for
+//! the export.
 
 use std::collections::HashMap;
 
@@ -16,7 +17,7 @@ use crate::explain::explain;
 /// Loads a snapshot into a keyspace.
 pub(super) struct SnapshotLoad<'a> {
     keyspace: Keyspace,
-    /// Bytes that the keyspace takes without entries.
+    /// Bytes that the keyspace takes while it has no entries.
     empty_size: usize,
     loader: Loader,
     on_progress: OnProgress<'a>,
@@ -50,7 +51,8 @@ impl<'a> SnapshotLoad<'a> {
             decoded.map_err(|e| refused(e.to_string()))
         };
         let mut decoded = decode(&self.keyspace)?;
-        // The snapshot says which kind of usage was kept when it was taken.
+        // The snapshot says which kind of usage (idle time or frequency) it holds. If the keyspace
+        // keeps another kind, the chunk is decoded again.
         if let Some(usage) = decoded.usage()
             && keep_usage(&mut self.keyspace, usage)
         {
@@ -85,10 +87,11 @@ impl RecoverSink for SnapshotLoad<'_> {
     }
 }
 
-/// Reads into memory the data set that opening a volume would give. Writes nothing to the volume.
+/// Reads a volume's data set into memory, as a recovery from `root` would rebuild it. Writes
+/// nothing to the volume.
 ///
 /// # Errors
-/// A sentence with a remedy when it cannot be read exactly.
+/// A sentence with a remedy, if the data set cannot be read exactly.
 pub fn load_volume(
     storage: &mut Storage,
     root: RootChoice,
@@ -100,8 +103,10 @@ pub fn load_volume(
     Ok(loading.keyspace)
 }
 
-/// Writes the data set that opening a volume would give to a file, and nothing to the volume. Keeps
-/// in memory all keys that the log touches, and the others in batches.
+/// Writes a volume's data set to a file, as a recovery from `root` would rebuild it. Writes nothing
+/// to the volume. Keeps in memory all keys that the log touches. The other keys pass through memory
+/// in batches. If the log has a record whose keys are not known, keeps the whole data set in
+/// memory.
 ///
 /// # Errors
 /// A sentence with a remedy.
@@ -150,15 +155,16 @@ impl RecoverSink for Noting {
     }
 }
 
-/// Passes on the keys that the log does not touch, and replays the log on the others.
+/// Passes the keys that the log does not touch to the exporter, and replays the log on the other
+/// keys.
 struct ExportSink<'a> {
     tail: LogTail,
-    /// Entries of the snapshot that were not passed on yet.
+    /// Entries of the snapshot that have not been passed on yet.
     loading: SnapshotLoad<'a>,
     /// The keys that the log touches.
     kept: Keyspace,
     exporter: &'a mut Exporter,
-    /// Why the file cannot be written.
+    /// Why the file could not be written; `None` if no write has failed.
     failed: Option<String>,
 }
 
@@ -177,7 +183,8 @@ impl ExportSink<'_> {
         let added = exporter.add(keyspace, place);
         loading.clear();
         added.map_err(|why| {
-            // The volume is fine: this error only ends the reading.
+            // This error only ends the reading. It is not reported, because nothing is wrong with
+            // the volume.
             self.failed = Some(why);
             Error::Refused { lsn: slimio_storage::Lsn(0), why: String::new() }
         })
@@ -204,13 +211,13 @@ impl RecoverSink for ExportSink<'_> {
     }
 }
 
-/// A slot that stays as it is while it is read.
+/// A slot that does not change while it is read.
 pub struct SlotSource<'a> {
-    /// A path to it.
+    /// A path to the slot.
     pub device: &'a mut dyn Device,
-    /// The volume that it belongs to.
+    /// The volume that the slot belongs to.
     pub volume_id: VolumeId,
-    /// What is in it.
+    /// The snapshot that is in the slot.
     pub summary: SlotSummary,
 }
 
@@ -220,7 +227,8 @@ impl std::fmt::Debug for SlotSource<'_> {
     }
 }
 
-/// Writes what is in a slot to a file, a bounded part of it in memory at a time.
+/// Writes the snapshot in a slot to a file. Only a bounded part of the snapshot is in memory at a
+/// time.
 ///
 /// # Errors
 /// A sentence with a remedy.
@@ -241,7 +249,7 @@ pub fn export_slot(
         reader.give_back(chunk.into_buffer());
         if loading.size() >= exporter.batch_size {
             exporter.add(&loading.keyspace, |db, _| Some(db))?;
-            // The loader keeps the parts of an incomplete value.
+            // This does not lose the parts of an incomplete value, because the loader keeps them.
             loading.clear();
         }
     }

@@ -1,23 +1,23 @@
 //! Memory as `INFO`, `MEMORY STATS` and `MEMORY DOCTOR` show it.
 //!
-//! Memory in use is the data set, which counts its bytes as the allocator rounds them, the clients'
-//! buffers, the log's buffers, which are mapped, and memory held for a snapshot. The rest of the
-//! process's memory in RAM is the program itself and the allocator's: free memory that it keeps,
-//! and its own tables.
+//! Memory in use is the sum of four parts: the data set, the clients' buffers, the log's mapped
+//! buffers, and the memory held for a snapshot. The sizes in the data set are as the allocator
+//! rounds them. The rest of the resident memory is the program itself, free memory that the
+//! allocator retains, and the allocator's own tables.
 
 use super::{Text, human};
 use crate::AllocatorBytes;
 use crate::clients::Client;
 use crate::core::{Core, MemoryUse};
 
-/// Memory of the process that is in RAM, in bytes; 0 where it cannot be read.
+/// Resident memory of the process, in bytes; 0 if it cannot be read.
 pub(crate) fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: u64 = statm.split(' ').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
     pages * rustix::param::page_size() as u64
 }
 
-/// Memory of the machine, in bytes; 0 where it cannot be read.
+/// Memory of the machine, in bytes; 0 if it cannot be read.
 fn machine_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
@@ -29,7 +29,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
-/// The data's share of the memory added since the start, in percent.
+/// The data's share of the memory that was added since the start, in percent.
 fn dataset_percent(memory: &MemoryUse) -> f64 {
     100.0 * ratio(dataset(memory), memory.used.saturating_sub(memory.startup))
 }
@@ -56,7 +56,7 @@ pub(super) fn section(text: &mut Text, core: &Core, _: &Client) {
     text.field("allocator_active", allocator.active);
     text.field("allocator_resident", allocator.resident);
     text.bytes("total_system_memory", machine_bytes());
-    // Scripts and functions, of which there are none.
+    // Memory of scripts and functions, which this server does not have.
     text.field("used_memory_lua", 0);
     text.field("used_memory_vm_eval", 0);
     text.field("used_memory_lua_human", human(0));
@@ -90,19 +90,20 @@ pub(super) fn section(text: &mut Text, core: &Core, _: &Client) {
     text.field("lazyfreed_objects", core.freeing.freed());
 }
 
-/// Bytes of the log that are not on stable media yet: how much of its buffers is occupied.
+/// Bytes in the log's buffers that are not durable yet.
 fn log_backlog(core: &Core) -> u64 {
     core.wal.as_ref().map_or(0, |wal| wal.stats().backlog_bytes)
 }
 
-/// What the allocator counts, or an estimate where it counts nothing.
+/// The allocator's counters, or an estimate if the allocator has no counters.
 fn allocator_bytes(memory: &MemoryUse, resident: u64) -> AllocatorBytes {
     let unknown = AllocatorBytes { allocated: memory.used, active: resident, resident };
     (crate::allocator().bytes)().unwrap_or(unknown)
 }
 
 impl AllocatorBytes {
-    /// The pairs of numbers that INFO compares, with its names for them.
+    /// The pairs of numbers that INFO compares. Before each pair is INFO's name for the ratio of
+    /// its numbers.
     fn ratios(&self, process: u64) -> [(&'static str, u64, u64); 3] {
         [
             ("allocator_frag", self.active, self.allocated),
@@ -118,7 +119,7 @@ enum Figure {
     Share(f64),
 }
 
-/// `MEMORY STATS`: Redis's own names, in its order.
+/// `MEMORY STATS`: Redis's own names, in the order of Redis.
 pub(crate) fn stats(core: &mut Core, client: &mut Client) {
     let memory = core.memory_use(Some(client));
     let resident = resident_bytes();
@@ -179,7 +180,7 @@ pub(crate) fn stats(core: &mut Core, client: &mut Client) {
         client.out.map(3);
         let table = core.keyspace.table_bytes_of(db) as u64;
         put(client, "overhead.hashtable.main", &count(table));
-        // A bit of the main table marks the keys that expire.
+        // There is no table of the keys that expire, because a bit in the main table marks them.
         put(client, "overhead.hashtable.expires", &count(0));
         put(client, "overhead.hashtable.slot-to-keys", &count(0));
     }
@@ -188,9 +189,9 @@ pub(crate) fn stats(core: &mut Core, client: &mut Client) {
     }
 }
 
-/// Bytes in use below which `MEMORY DOCTOR` finds nothing to say.
+/// If fewer bytes than this are in use, `MEMORY DOCTOR` gives no advice.
 const DOCTOR_USED_MIN: u64 = 5 << 20;
-/// Mean bytes of buffers per client above which they are too large.
+/// The clients' buffers are too large if their mean size per client is more than this many bytes.
 const DOCTOR_CLIENT_MAX: u64 = 200 << 10;
 
 /// `MEMORY DOCTOR`: what is wrong, and what can be done about it.
@@ -204,15 +205,15 @@ pub(crate) fn doctor(core: &mut Core, client: &Client) -> String {
     let mut advice = Vec::new();
     if memory.peak > memory.used / 2 * 3 {
         advice.push(
-            "Peak memory: what is in use now is much less than at the peak. What the allocator \
-             keeps of it is given back within seconds.",
+            "Peak memory: much less memory is in use now than at the peak. The allocator returns \
+             the freed memory to the system within seconds.",
         );
     }
     if resident > memory.used / 5 * 7 && resident - memory.used > 10 << 20 {
         advice.push(
             "High fragmentation: the process holds more than 1.4 times the memory in use. After a \
-             large deletion this passes; if it stays, values of very different sizes have replaced \
-             each other, and a restart packs them.",
+             large deletion this passes. If it stays, values of very different sizes have replaced \
+             each other, and a restart compacts the memory.",
         );
     }
     if memory.clients / core.clients.len().max(1) as u64 > DOCTOR_CLIENT_MAX {
@@ -222,7 +223,7 @@ pub(crate) fn doctor(core: &mut Core, client: &Client) -> String {
         );
     }
     let limit = core.settings.memory_max;
-    if limit > 0 && memory.used - memory.uncounted > limit {
+    if limit > 0 && memory.used.saturating_sub(memory.uncounted) > limit {
         advice.push(
             "Over the limit: more is in use than maxmemory allows. Raise it, delete keys, or choose \
              a maxmemory-policy that may evict some.",

@@ -1,8 +1,8 @@
 //! Snapshots and the log as `INFO` shows them.
 //!
-//! The fields of Redis keep their meaning: a `bgsave` is an on-demand snapshot, a `rewrite` a
-//! WAL-snapshot. Where Redis counts memory that was copied on write, these count memory held only
-//! for the snapshot.
+//! Redis's fields keep their meaning. A `bgsave` is an on-demand snapshot, and a `rewrite` is a
+//! WAL-snapshot. In Redis, the fields `*_cow_size` count memory that was copied on write. Here they
+//! count memory held only for the snapshot.
 
 use slimio_storage::{LogState, SnapshotKind};
 
@@ -15,7 +15,7 @@ fn status(history: &History) -> &'static str {
     if history.failed.is_some() { "err" } else { "ok" }
 }
 
-/// Seconds that the last one took; -1 if there was none.
+/// Seconds that the last snapshot took; -1 if there was none.
 fn seconds(history: &History) -> i64 {
     history.took.map_or(-1, |took| took.as_secs() as i64)
 }
@@ -48,7 +48,7 @@ pub(super) fn section(text: &mut Text, core: &Core, _: &Client) {
     text.field("rdb_current_bgsave_time_sec", running_s(SnapshotKind::OnDemand));
     text.field("rdb_saves", saves.tries);
     text.field("rdb_last_cow_size", saves.memory_max);
-    // No key expires during recovery: the log says which ones did.
+    // Recovery expires no keys itself, because the log has a record of each expiry.
     text.field("rdb_last_load_keys_expired", 0);
     text.field("rdb_last_load_keys_loaded", snapshots.loaded_keys);
     let rewrites = &snapshots.rewrites;
@@ -86,7 +86,7 @@ fn loading(text: &mut Text, core: &Core) {
     let percent = done as f64 / total.max(1) as f64 * 100.0;
     text.field("loading_start_time", loading.since_ms / 1000);
     text.field("loading_total_bytes", total);
-    // A snapshot does not say how much memory its server had in use.
+    // This is 0, because a snapshot does not record how much memory its server used.
     text.field("loading_rdb_used_mem", 0);
     text.field("loading_loaded_bytes", done);
     text.field("loading_loaded_perc", format_args!("{percent:.2}"));

@@ -1,10 +1,10 @@
-//! Where the device places writes, in the section of our own.
+//! Fields of the section `Slimio` about where the device places writes.
 
 use slimio_storage::{Lifetime, PlacementMonitor};
 
 use super::Text;
 
-/// The placement of each lifetime, and what the device has counted.
+/// The placement of each lifetime, and the device's own counters.
 pub(super) fn fields(text: &mut Text, monitor: &dyn PlacementMonitor) {
     let report = monitor.report();
     text.field("placement_count", report.placement_count);

@@ -5,14 +5,15 @@ use std::fmt::Write as _;
 use super::{Latency, Sample, Series};
 use crate::config::Config;
 
-/// Samples that a graph shows: the newest ones.
+/// A graph shows at most this many samples, the newest ones.
 const COLUMNS_MAX: usize = 80;
 /// Lines of a graph.
 const ROWS: usize = 4;
 /// Heights that one character can show, the lowest first.
 const TOPS: [char; 3] = ['_', 'o', '#'];
 
-/// The newest samples of an event as columns, with their age written below them from top to bottom.
+/// Draws the newest samples of an event as columns. Below each column, the sample's age is written
+/// from top to bottom.
 pub(crate) fn graph(event: &str, series: &Series, now_s: i64) -> String {
     let skipped = series.samples.len().saturating_sub(COLUMNS_MAX);
     let shown: Vec<Sample> = series.samples.iter().skip(skipped).copied().collect();
@@ -59,7 +60,7 @@ fn age(seconds: i64) -> String {
     }
 }
 
-/// What was observed, and what can be done about it.
+/// Says which delays were observed, and what can be done about them.
 pub(crate) fn doctor(latency: &Latency, config: &Config) -> String {
     if config.int("latency-monitor-threshold") == 0 {
         return "The latency monitor is off. Turn it on with CONFIG SET latency-monitor-threshold \
@@ -117,8 +118,8 @@ fn advice_on(event: &str, config: &Config) -> Vec<String> {
             }
             lines.push("SLOWLOG GET names the commands that took long.".into());
             lines.push(
-                "A fast command that took long was interrupted: see whether the machine has \
-                 processors to spare, and memory, so that nothing is swapped."
+                "If a fast command took long, it was interrupted: check that the machine has idle \
+                 processors, and enough memory that nothing is swapped."
                     .into(),
             );
         }
@@ -131,13 +132,13 @@ fn advice_on(event: &str, config: &Config) -> Vec<String> {
             .push("Keys are evicted all the time: raise maxmemory, or write less at once.".into()),
         name if name.starts_with("aof-") => {
             lines.push(
-                "The device is slow to make writes durable: INFO slimio says how it is reached \
-                 and why not in a better way; see what else writes to it."
+                "The device is slow to make writes durable: INFO slimio shows the I/O path in use \
+                 and why it is not a better one. Check what else writes to the device."
                     .into(),
             );
             if config.choice("appendfsync") == "always" {
                 lines.push(
-                    "If the loss of a second may be risked: CONFIG SET appendfsync everysec."
+                    "If losing a second of writes is acceptable: CONFIG SET appendfsync everysec."
                         .into(),
                 );
             }

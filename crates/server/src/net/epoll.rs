@@ -1,8 +1,9 @@
 //! Sockets over epoll, for kernels and containers that refuse io_uring.
 //!
-//! Reading is done when the event is taken, into one buffer that all connections share, so the
-//! bytes are in the cache when they are parsed. Sending is tried at once; what the kernel does not
-//! take waits for the socket to become writable.
+//! A connection is read when its event is taken, into one buffer that all connections share, so
+//! that the bytes are in the processor's cache when they are parsed. Bytes to send are offered to
+//! the kernel at once. If the kernel does not take all of them, the rest waits until the socket
+//! becomes writable.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -17,13 +18,14 @@ use slimio_planted::is_planted;
 
 use super::{ACCEPT_RETRY, ConnId, Event, Net, Outgoing, ReceiveBuffer, WatchId};
 
-/// Bytes read from one connection before the next one's turn.
+/// Largest number of bytes read from one connection before it is the next connection's turn.
 const RECEIVE_SIZE: usize = 64 << 10;
-/// Readiness events taken from the kernel at once.
+/// Largest number of readiness events taken from the kernel at once.
 const READY_MAX: usize = 512;
-/// Connections accepted in one go before others are served.
+/// Largest number of connections accepted in one turn. There is a limit so that clients that are
+/// connected already are served, too.
 const ACCEPT_BATCH_MAX: usize = 64;
-/// Pieces sent with one system call.
+/// Largest number of pieces sent with one system call.
 const SLICES_MAX: usize = 64;
 
 const KIND_LISTENER: u64 = 1 << 62;
@@ -37,15 +39,15 @@ pub struct EpollNet {
     conns: Vec<Conn>,
     free: Vec<u32>,
     ready: Vec<epoll::Event>,
-    /// Events of the kernel not looked at yet in this turn.
+    /// Events from the kernel that were not handled yet in this turn.
     todo: VecDeque<(u64, EventFlags)>,
-    /// Events that were made outside `next`.
+    /// Work and events that this back end has queued itself. They are handled before `todo`.
     made: VecDeque<Made>,
     scratch: Vec<u8>,
     accept_retry_at: Option<Instant>,
-    /// Accepted in this turn.
+    /// Number of tries to accept in this turn.
     accepted: usize,
-    /// Why no event can be waited for any more.
+    /// The error, if waiting for events has failed.
     broken: Option<Errno>,
     syscalls: u64,
 }
@@ -63,15 +65,15 @@ struct Conn {
     generation: u32,
     socket: Option<OwnedFd>,
     reading: bool,
-    /// Reading is paused, and it is to be reported when nothing more will come.
+    /// Reading is paused, and a hang-up of the peer is to be reported.
     is_paused: bool,
-    /// What the kernel was told to report.
+    /// The events that the kernel was told to report.
     interest: EventFlags,
-    /// That was reported.
+    /// The hang-up was reported.
     is_hung_up: bool,
-    /// The end was reported: there is nothing more to read.
+    /// The end was reported or queued: there is nothing more to read.
     is_ended: bool,
-    /// It was reported that nothing can be sent either.
+    /// The breakage was reported or queued: nothing can be sent either.
     is_broken: bool,
     filling: Option<ReceiveBuffer>,
     outgoing: Option<Outgoing>,
@@ -81,7 +83,7 @@ impl EpollNet {
     /// Opens the event queue.
     ///
     /// # Errors
-    /// When the kernel has no room for one.
+    /// When the kernel has no room for an event queue.
     pub fn new() -> Result<Self, Errno> {
         Ok(Self {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -104,7 +106,7 @@ impl EpollNet {
         (conn.generation == id.generation && conn.socket.is_some()).then_some(conn)
     }
 
-    /// Tells the kernel what we want to hear about a connection, if that has changed.
+    /// Tells the kernel which events of a connection to report, if that has changed.
     fn update(&mut self, id: ConnId) {
         let Some(conn) = self.conn(id) else { return };
         let mut interest = EventFlags::empty();
@@ -125,7 +127,8 @@ impl EpollNet {
         let data = epoll::EventData::new_u64(pack(id));
         let conn = &self.conns[id.index as usize];
         let socket = conn.socket.as_ref().expect("looked up above");
-        // A descriptor without interest would still report hang-ups, for ever; so it is taken out.
+        // If no event is of interest, the descriptor is removed, because the kernel would otherwise
+        // report its hang-ups again and again.
         let result = if interest.is_empty() {
             epoll::delete(&self.epoll, socket)
         } else if was_empty {
@@ -163,7 +166,8 @@ impl EpollNet {
         self.conn(id).is_some_and(|conn| conn.is_paused && !conn.is_ended)
     }
 
-    /// Notes that a paused connection hung up; returns whether that is to be reported.
+    /// If the connection is paused, notes that its peer hung up. Returns whether the hang-up is to
+    /// be reported.
     fn hung_up(&mut self, id: ConnId) -> bool {
         let is_news = self.is_paused(id);
         if is_news && let Some(conn) = self.conn(id) {
@@ -192,14 +196,16 @@ impl EpollNet {
                 Some(Event::Accepted(ConnId { index, generation }, listener))
             }
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => {
-                // The clients that waited have given up: the kernel is to report the next ones.
+                // The clients that waited have given up. From now on, the kernel must report new
+                // clients again.
                 if self.accept_retry_at.take().is_some() {
                     self.listen_again();
                 }
                 None
             }
             Err(errno) => {
-                // The listener stays readable: asking the kernel about it again would spin.
+                // The listeners are removed from the event queue, because they stay readable: the
+                // kernel would report them again at once, and the loop would spin.
                 let first = self.accept_retry_at.replace(Instant::now() + ACCEPT_RETRY).is_none();
                 if first {
                     for fd in &self.listeners {
@@ -231,7 +237,8 @@ impl EpollNet {
         None
     }
 
-    /// Reads from a readable connection. Returns how much came, or the memory it came into.
+    /// Reads from a readable connection. Returns how many bytes `scratch` holds. If the bytes went
+    /// into memory of the caller, returns that memory instead.
     fn read(&mut self, id: ConnId) -> Option<Read> {
         self.syscalls += 1;
         let conn = self.conns.get_mut(id.index as usize)?;
@@ -244,7 +251,8 @@ impl EpollNet {
             let result = if filling.buffer.capacity() - before == filling.wanted {
                 rustix::io::read(socket, rustix::buffer::spare_capacity(&mut filling.buffer))
             } else {
-                // The allocator gave more than was asked for: zeros mark the end of what is wanted.
+                // The allocation is larger than requested, so the read is limited to `wanted`
+                // bytes, which are set to zero first.
                 filling.buffer.resize(before + filling.wanted, 0);
                 let result = rustix::io::read(socket, &mut filling.buffer[before..]);
                 filling.buffer.truncate(before + result.unwrap_or(0));
@@ -284,7 +292,7 @@ enum Read {
 }
 
 fn pack(id: ConnId) -> u64 {
-    // The two top bits tell connections from listeners and watches.
+    // The two top bits distinguish connections from listeners and watches.
     (u64::from(id.generation) << 32 | u64::from(id.index)) & !KIND_MASK
 }
 
@@ -308,7 +316,7 @@ impl Net for EpollNet {
         self.watch(fd, id)
     }
 
-    // Every readiness is reported anyway.
+    // Does nothing, because every readiness is reported anyway.
     fn expect(&mut self, _id: WatchId) {}
 
     fn receive(&mut self, id: ConnId) {
@@ -357,11 +365,14 @@ impl Net for EpollNet {
                     rustix::net::sendmsg(socket, slices, &mut control, SendFlags::NOSIGNAL)
                 }
             };
+            self.syscalls += 1;
             match result {
                 Ok(count) => outgoing.advance(count),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
-                    conn.outgoing = Some(outgoing);
+                    if let Some(conn) = self.conn(id) {
+                        conn.outgoing = Some(outgoing);
+                    }
                     self.update(id);
                     return None;
                 }
@@ -370,14 +381,13 @@ impl Net for EpollNet {
                     return None;
                 }
             }
-            self.syscalls += 1;
         }
         Some(outgoing)
     }
 
     fn close(&mut self, id: ConnId) {
         if let Some(conn) = self.conn(id) {
-            // Closing takes the descriptor out of the event queue.
+            // Closing removes the descriptor from the event queue.
             let generation = conn.generation.wrapping_add(1) & (u32::MAX >> 2);
             *conn = Conn { generation, ..Conn::default() };
             self.syscalls += 1;
@@ -455,7 +465,8 @@ impl Net for EpollNet {
                     if flags.intersects(EventFlags::OUT | EventFlags::ERR | EventFlags::HUP)
                         && let Some(event) = self.write(id)
                     {
-                        // Readability is reported again in the next turn.
+                        // If the socket is readable, too, the kernel reports that again in the next
+                        // turn.
                         return Some(event);
                     }
                     if flags.contains(EventFlags::ERR) && self.is_paused(id) {
@@ -485,8 +496,8 @@ impl Net for EpollNet {
     fn broken(&self) -> Option<String> {
         let errno = self.broken?;
         Some(format!(
-            "the kernel takes nothing for sockets any more: epoll_pwait: {errno}; allow it to this \
-             process, or start it with io-backend auto"
+            "the kernel refuses to wait for sockets: epoll_pwait: {errno}; allow that call to this \
+             process, or start the server with io-backend auto"
         ))
     }
 

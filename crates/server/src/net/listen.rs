@@ -1,4 +1,4 @@
-//! Opening the sockets to accept on.
+//! Opens the sockets that accept connections.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -13,28 +13,30 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 use crate::config::{Config, ConfigError};
 use crate::explain::explain_system;
 
-/// How long an address may still be taken: the kernel closes the sockets that a killed server's
-/// io_uring held a moment after the process has gone.
+/// How long to retry an address that is in use. The retries are needed after a server was killed.
+/// When its process has ended, the kernel still takes a moment to close the sockets that the
+/// server's io_uring held.
 const FREE_WITHIN: Duration = Duration::from_secs(1);
-/// Time between two tries to listen on it.
+/// Time between two tries to listen on an address that is in use.
 const FREE_LOOK: Duration = Duration::from_millis(10);
 
-/// Permissions of a Unix socket without `unixsocketperm`: whoever connects may read everything.
+/// Permissions of a Unix socket if `unixsocketperm` is not set. Only the socket's owner may
+/// connect, because clients may read everything.
 const SOCKET_MODE: u32 = 0o600;
 
 /// A socket that accepts connections.
 #[derive(Debug)]
 pub struct Listener {
-    /// In blocking mode.
+    /// The socket, in blocking mode.
     pub fd: OwnedFd,
-    /// The TCP address that it is bound to; `None` for a Unix socket.
+    /// The TCP address that the socket is bound to; `None` for a Unix socket.
     pub address: Option<SocketAddr>,
 }
 
 /// Opens the sockets that `bind`, `port` and `unixsocket` name.
 ///
-/// # Errors
-/// When an address that must be there cannot be bound, or there is nothing to listen on.
+/// # Errors When a required address cannot be bound, when an optional address is in use, when no
+/// descriptor is left for an optional address, or when there is nothing to listen on.
 pub fn open(config: &Config) -> Result<Vec<Listener>, ConfigError> {
     let mut listeners = Vec::new();
     let backlog = config.int("tcp-backlog") as i32;
@@ -46,7 +48,8 @@ pub fn open(config: &Config) -> Result<Vec<Listener>, ConfigError> {
                 None => (word, false),
             };
             let ip = parse_ip(name)?;
-            // All addresses share the port that the kernel chose for the first (port 0 in tests).
+            // With port 0, which tests use, all addresses share the port that the kernel chose for
+            // the first address.
             let chosen = listeners
                 .iter()
                 .find_map(|l: &Listener| l.address)
@@ -91,12 +94,12 @@ fn parse_ip(name: &str) -> Result<IpAddr, ConfigError> {
         "::*" => Ok(IpAddr::from([0u16; 8])),
         "localhost" => Ok(IpAddr::from([127, 0, 0, 1])),
         _ => name.parse().map_err(|_| {
-            ConfigError(format!("bind: '{name}' is no IP address (like 127.0.0.1, ::1 or *)"))
+            ConfigError(format!("bind: '{name}' is not an IP address (like 127.0.0.1, ::1 or *)"))
         }),
     }
 }
 
-/// Listens on an address, and waits a moment if it is still taken.
+/// Listens on an address. If the address is in use, retries for [`FREE_WITHIN`].
 fn listen_when_free(address: SocketAddr, backlog: i32) -> Result<Listener, Errno> {
     let deadline = Instant::now() + FREE_WITHIN;
     loop {
@@ -129,7 +132,8 @@ fn listen_unix(path: &Path, permissions: u32, backlog: i32) -> Result<Listener, 
             _ => format!("cannot {doing}: {e}; check unixsocket"),
         })
     };
-    // A socket that a killed server left behind may be replaced; one that answers may not.
+    // A socket that a killed server left on the file system may be replaced. A socket that still
+    // answers must not be replaced.
     if UnixStream::connect(path).is_ok() {
         return Err(ConfigError(format!(
             "the Unix socket {shown} is in use: stop the server that holds it, or choose another \
@@ -145,7 +149,8 @@ fn listen_unix(path: &Path, permissions: u32, backlog: i32) -> Result<Listener, 
         let kind = SocketType::STREAM;
         let fd = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
         rustix::net::bind(&fd, &SocketAddrUnix::new(path)?)?;
-        // Nobody can connect before it listens.
+        // No client can connect before `listen` is called below, so the permissions hold for every
+        // client.
         let permissions = if permissions == 0 { SOCKET_MODE } else { permissions };
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(permissions))?;
         rustix::net::listen(&fd, backlog)?;
@@ -170,7 +175,7 @@ mod tests {
         assert!(error.contains(&format!("port {port} on 127.0.0.1 is in use")), "{error}");
         assert!(error.contains("--port"), "{error}");
         config.set("bind", "nonsense").unwrap();
-        assert!(open(&config).unwrap_err().0.contains("'nonsense' is no IP address"));
+        assert!(open(&config).unwrap_err().0.contains("'nonsense' is not an IP address"));
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! Sockets, in the style of completions: the outcome of an operation comes back as an [`Event`].
+//! Sockets with a completion interface: the outcome of an operation comes back as an [`Event`].
 //!
-//! Two back ends do the same work: io_uring where the kernel allows it, epoll where not. The
-//! caller's turn is always: ask for things, [`Net::wait`] (one system call, which also hands over
-//! everything asked for), then take events one by one with [`Net::next`]. Received bytes are lent
-//! for the time between two calls of `next`, straight from the memory that the kernel filled.
+//! Of the two back ends, io_uring is used if the kernel allows it, and epoll otherwise. In each
+//! turn, the caller requests operations, calls [`Net::wait`] (one system call, which also submits
+//! the requested operations), and takes events one by one with [`Net::next`]. Received bytes are
+//! lent until the next call of `next`, directly from the memory that the kernel filled.
 
 pub mod epoll;
 pub mod listen;
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-/// Names a connection; never used for another one.
+/// Identifies a connection. No other connection ever gets the same identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnId {
     /// Small and reused, so that tables can be indexed by it.
@@ -27,40 +27,45 @@ pub struct ConnId {
     pub generation: u32,
 }
 
-/// Name of a descriptor that is watched.
+/// Identifies a watched descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchId(pub u32);
 
-/// Memory of the caller's that is filled with received bytes, behind its length.
+/// The caller's memory for received bytes, which are appended to it.
 #[derive(Debug, Default)]
 pub struct ReceiveBuffer {
     /// Has room for `wanted` more bytes within its capacity.
     pub buffer: Vec<u8>,
-    /// Most bytes to receive.
+    /// Largest number of bytes to receive.
     pub wanted: usize,
 }
 
-/// What has happened, mostly to the connection named first.
+/// An event. If its first value is a connection, the event has happened on this connection.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// A client connected to the listener with this index. Nothing is read before [`Net::receive`].
+    /// A client connected to the listener with this index. Nothing is read from the client before
+    /// [`Net::receive`] is called.
     Accepted(ConnId, usize),
-    /// A connection could not be accepted. Reported once until accepting works again; meanwhile it
-    /// is retried every [`ACCEPT_RETRY`].
+    /// A connection could not be accepted. Until accepting works again, it is retried every
+    /// [`ACCEPT_RETRY`], and further failures are not reported.
     AcceptFailed(Errno),
-    /// Bytes have come.
+    /// Bytes were received.
     Received(ConnId, &'a [u8]),
-    /// The memory handed over with [`Net::fill`] comes back; it is longer by what came, or the
-    /// connection has ended or is broken, which is an event of its own.
+    /// Returns the memory handed over with [`Net::fill`], with the received bytes appended. If no
+    /// bytes were appended, the connection has ended or is broken. A separate event reports the end
+    /// or the breakage.
     Filled(ConnId, ReceiveBuffer),
-    /// The other side sends nothing more: it has closed at least its sending half. Sending goes on.
+    /// The peer sends nothing more: it has closed at least its sending half. Bytes can still be
+    /// sent to the peer.
     Ended(ConnId),
-    /// As [`Event::Ended`], for a paused connection: what it sent before may be unread. Reported
-    /// once until [`Net::receive`].
+    /// As [`Event::Ended`], but for a paused connection. Bytes that the peer sent earlier may still
+    /// be unread. The event is not reported again before [`Net::receive`] is called.
     HungUp(ConnId),
-    /// The connection broke: nothing comes or leaves any more. [`Net::close`] is still to be called.
+    /// The connection broke: nothing can be received or sent any more. The caller must still call
+    /// [`Net::close`].
     Broken(ConnId),
-    /// The kernel has taken all that [`Net::send`] was given. The memory comes back to be reused.
+    /// The kernel has taken all bytes that were given to [`Net::send`]. Returns the memory for
+    /// reuse.
     Sent(ConnId, Outgoing),
     /// A watched descriptor is readable.
     Ready(WatchId),
@@ -71,28 +76,30 @@ pub const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// A back end.
 pub trait Net {
-    /// Starts to accept. The listener's index is its place in the order of calls.
+    /// Starts to accept connections. The listener's index is the place of this call among all
+    /// calls.
     ///
     /// # Errors
     /// When the kernel refuses.
     fn listen(&mut self, fd: OwnedFd) -> Result<(), Errno>;
 
-    /// Reports [`Event::Ready`] whenever the descriptor is readable. The caller keeps it open.
+    /// Reports [`Event::Ready`] whenever the descriptor is readable. The caller must keep the
+    /// descriptor open.
     ///
     /// # Errors
     /// When the kernel refuses.
     fn watch(&mut self, fd: BorrowedFd<'_>, id: WatchId) -> Result<(), Errno>;
 
-    /// As [`watch`](Self::watch), but reported reliably only once after each
-    /// [`expect`](Self::expect): a completion that nobody expects wakes nobody. At most one
-    /// descriptor has the id.
+    /// As [`watch`](Self::watch), but each [`expect`](Self::expect) guarantees only one
+    /// [`Event::Ready`]. A back end may thus leave out events that are not expected. Such events
+    /// then do not end a wait. Each id belongs to at most one descriptor.
     ///
     /// # Errors
     /// When the kernel refuses.
     fn watch_on_demand(&mut self, fd: BorrowedFd<'_>, id: WatchId) -> Result<(), Errno>;
 
-    /// Reports [`Event::Ready`] when the descriptor watched on demand is readable, at once if it is
-    /// already.
+    /// Asks for one [`Event::Ready`] as soon as the descriptor that is watched on demand is
+    /// readable. If it is readable already, the event comes at once.
     fn expect(&mut self, id: WatchId);
 
     /// Starts or resumes reading.
@@ -101,35 +108,42 @@ pub trait Net {
     /// Stops reading. Bytes already taken from the socket may still be reported.
     fn pause(&mut self, conn: ConnId);
 
-    /// Reads the next bytes of the connection into the caller's memory instead, until it is full
-    /// or the kernel has no more. Returns with [`Event::Filled`]; then reading goes on as before.
+    /// Reads the next bytes of the connection into the caller's memory instead of lending them,
+    /// until the memory is full or the kernel has no more bytes. [`Event::Filled`] returns the
+    /// memory; after this event, reading continues as before.
     fn fill(&mut self, conn: ConnId, filling: ReceiveBuffer);
 
-    /// Sends. One at a time per connection. Returns the memory when everything could be handed to
-    /// the kernel at once; else [`Event::Sent`] or [`Event::Broken`] follows.
+    /// Sends bytes; each connection has at most one send at a time. If the kernel takes everything
+    /// at once, returns the memory; otherwise [`Event::Sent`] or [`Event::Broken`] follows.
     fn send(&mut self, conn: ConnId, outgoing: Outgoing) -> Option<Outgoing>;
 
-    /// Closes, once all that the kernel has taken is sent. No event of this connection follows.
+    /// Closes the connection; the kernel still sends what it has taken. No event of this connection
+    /// follows.
     fn close(&mut self, conn: ConnId);
 
     /// The socket, for its address and options; `None` after [`Net::close`].
     fn socket(&self, conn: ConnId) -> Option<BorrowedFd<'_>>;
 
-    /// Hands over what was asked for, and sleeps until there is an event or the timeout has passed.
+    /// Submits the requested operations, and sleeps until there is an event or the timeout has
+    /// passed.
     fn wait(&mut self, timeout: Option<Duration>);
+
+    /// Passes to `_see` the received bytes that [`next`](Self::next) will report, as far as the
+    /// back end knows them already.
+    fn peek_received(&self, _see: &mut dyn FnMut(ConnId, &[u8])) {}
 
     /// The next event; `None` ends the turn.
     fn next(&mut self) -> Option<Event<'_>>;
 
-    /// Why no event will ever come again: the kernel takes nothing any more, because of a filter that
-    /// was put on the process while it ran, for example.
+    /// If the kernel refuses all operations, says why. There will then be no more events. This
+    /// happens, for example, if a system-call filter was installed while the process ran.
     fn broken(&self) -> Option<String>;
 
     /// System calls made so far, for measurement.
     fn syscalls(&self) -> u64;
 }
 
-/// Who is at the other end of a connection, and which end is ours.
+/// The addresses of both ends of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
     /// `None` for a Unix socket.

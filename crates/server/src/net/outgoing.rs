@@ -3,17 +3,17 @@
 use slimio_resp::ReplyBuf;
 use slimio_ring::Segments;
 
-/// Bytes on their way to a socket. Owns them, or its share of them.
+/// Bytes on their way to a socket, owned or shared.
 #[derive(Debug)]
 pub enum Outgoing {
-    /// In one place; the first `usize` of them have left.
+    /// In one piece. The number says how many of the bytes have been sent.
     Bytes(Vec<u8>, usize),
-    /// In several places.
+    /// In several pieces.
     Segments(Box<Segments>),
 }
 
 impl Outgoing {
-    /// What a reply consists of. Nothing is copied.
+    /// Takes over the bytes of a reply, without copying them.
     pub fn from_reply(reply: ReplyBuf) -> Self {
         let (bytes, shared) = reply.into_parts();
         if shared.len() == 0 {
@@ -31,7 +31,7 @@ impl Outgoing {
         Self::Segments(segments)
     }
 
-    /// Bytes that have not left.
+    /// Number of bytes that have not been sent.
     pub fn len(&self) -> usize {
         match self {
             Self::Bytes(bytes, sent) => bytes.len() - sent,
@@ -39,12 +39,12 @@ impl Outgoing {
         }
     }
 
-    /// Whether everything has left.
+    /// Whether everything has been sent.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Takes note that `count` bytes have left.
+    /// Notes that `count` more bytes have been sent.
     pub fn advance(&mut self, count: usize) {
         match self {
             Self::Bytes(_, sent) => *sent += count,
@@ -52,7 +52,7 @@ impl Outgoing {
         }
     }
 
-    /// Memory to write the next reply into.
+    /// Returns the memory, to write the next reply into.
     pub fn into_memory(self) -> Vec<u8> {
         match self {
             Self::Bytes(bytes, _) => bytes,

@@ -1,4 +1,4 @@
-//! What both back ends promise.
+//! Tests of both back ends.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use slimio_resp::{Piece, Protocol, ReplyBuf};
 use super::*;
 use crate::config::Config;
 
-/// An event, owned.
+/// An event that owns its bytes.
 #[derive(Debug)]
 enum Came {
     Accepted(ConnId),
@@ -131,7 +131,7 @@ fn large_arguments_land_in_the_callers_memory_and_nothing_is_lost_around_them() 
                     assert!(filling.buffer.len() <= wanted);
                     got.extend_from_slice(&filling.buffer);
                 }
-                Came::Received(..) => panic!("bytes passed by the memory that waits"),
+                Came::Received(..) => panic!("the bytes are not in the memory to fill"),
                 other => panic!("{other:?}"),
             }
         }
@@ -147,7 +147,8 @@ fn large_arguments_land_in_the_callers_memory_and_nothing_is_lost_around_them() 
     });
 }
 
-/// The reported bytes are gone when they are to be read: the memory to fill keeps waiting.
+/// Tests that memory to be filled is not lost if the kernel has reported bytes, but the bytes are
+/// gone when the back end reads them. The memory must be filled with the bytes that come later.
 #[test]
 fn memory_that_waits_stays_where_nothing_is_there() {
     let mut config = Config::default();
@@ -155,7 +156,7 @@ fn memory_that_waits_stays_where_nothing_is_there() {
     config.set("bind", "127.0.0.1").unwrap();
     let listener = listen::open(&config).unwrap().remove(0);
     let address = listener.address.unwrap();
-    // Only epoll reports bytes before they are taken.
+    // Only epoll reports that there are bytes before it takes them from the socket.
     let mut net = epoll::EpollNet::new().unwrap();
     net.listen(listener.fd).unwrap();
     let mut client = TcpStream::connect(address).unwrap();
@@ -167,7 +168,7 @@ fn memory_that_waits_stays_where_nothing_is_there() {
     assert_eq!(rustix::io::read(net.socket(conn).unwrap(), &mut stolen), Ok(4));
     assert!(net.next().is_none());
     client.write_all(b"there").unwrap();
-    let Came::Filled(_, filling) = next(&mut net) else { panic!("they pass by the memory") };
+    let Came::Filled(_, filling) = next(&mut net) else { panic!("the memory is not filled") };
     assert_eq!(filling.buffer, b"there");
 }
 
@@ -179,7 +180,8 @@ fn a_paused_connection_is_not_read_until_it_is_resumed() {
         net.pause(conn);
         net.wait(Some(Duration::ZERO));
         client.write_all(b"later").unwrap();
-        // A second connection shows that the first one's bytes had their chance.
+        // A second connection sends bytes later. If the paused connection were read, its bytes
+        // would be reported before the bytes of the second connection.
         let mut other = connect();
         let second = accept(net);
         other.write_all(b"now").unwrap();
@@ -224,7 +226,7 @@ fn another_ring_is_reported_each_time_that_it_completes_something() {
             ring.submit().unwrap();
             assert!(matches!(next(net), Came::Ready(WatchId(3))));
             ring.reap(&mut completions);
-            // Two reports of one completion do no harm; an unreported completion does.
+            // Two reports of one completion do no harm. An unreported completion would do harm.
             while net.next().is_some() {}
         }
         assert_eq!(completions.len(), 3);
@@ -246,7 +248,8 @@ fn a_descriptor_that_nobody_expects_wakes_nobody() {
         writer.write_all(b"x").unwrap();
         net.wait(Some(Duration::from_millis(20)));
         assert!(net.next().is_none(), "nobody asked");
-        // It is ready before it is expected, and then again after.
+        // The descriptor is ready before the first two calls of `expect`. Before the third call, it
+        // is not ready, and it becomes ready after that call.
         net.expect(WatchId(7));
         net.expect(WatchId(7));
         assert!(matches!(next(&mut net), Came::Ready(WatchId(7))));
@@ -276,7 +279,7 @@ fn who_sends_nothing_more_is_told_of_and_can_be_told() {
         }
         net.close(conn);
         let mut all = Vec::new();
-        // With io_uring it is closed when its operations have ended.
+        // With io_uring, the socket is closed only when its operations have ended.
         net.wait(Some(Duration::ZERO));
         let reader = std::thread::spawn(move || client.read_to_end(&mut all).map(|_| all));
         while !reader.is_finished() {

@@ -1,9 +1,9 @@
-//! Sockets over io_uring: one system call per turn hands over all sends and brings all that came.
+//! Sockets over io_uring: one system call per turn submits all sends and brings all completions.
 //!
-//! Connections are accepted and bytes received by operations that the kernel repeats by itself;
-//! received bytes are parsed where the kernel put them, in a buffer that goes back to it when the
-//! next event is taken. A large argument is received right into the memory that it will live in:
-//! the repeating receive is cancelled for that time.
+//! Multishot operations, which the kernel repeats by itself, accept connections and receive bytes.
+//! Received bytes are parsed where the kernel put them, in a buffer that goes back to the kernel
+//! when the next event is taken. A large argument is received directly into its final memory, and
+//! the multishot receive is cancelled for that time.
 
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -15,12 +15,14 @@ use slimio_ring::{Completion, Fd, Interest, OpId, Outcome, Provided, Ring, Setup
 
 use super::{ACCEPT_RETRY, ConnId, Event, Net, Outgoing, ReceiveBuffer, WatchId};
 
-/// Buffers for received bytes. More connections than this may be active: the others wait.
+/// Number of buffers for received bytes. If more connections than this have bytes to receive, some
+/// of them wait.
 const BUFFERS: u16 = 128;
-/// Size of each: several small requests, or a common value with its header.
+/// Size of each buffer, in bytes. It has room for several small requests, or for a common value
+/// with its header.
 const BUFFER_SIZE: u32 = 16 << 10;
 
-/// What an operation belongs to.
+/// The purpose of an operation, and its listener, connection or watch.
 #[derive(Clone, Copy, Debug)]
 enum Tag {
     Accept(usize),
@@ -42,9 +44,10 @@ pub struct UringNet {
     todo: VecDeque<Completion<Tag>>,
     /// The buffer whose bytes are lent out.
     lent: Option<Provided>,
-    /// What remained of a buffer after a large argument was complete.
+    /// Set if a buffer had bytes left when a large argument was complete. The values are the
+    /// connection, the buffer, and the place where these bytes begin.
     rest: Option<(ConnId, Provided, usize)>,
-    /// Connections whose receive may have to be started before sleeping.
+    /// Connections on which receiving may have to be started before the next sleep.
     unarmed: Vec<ConnId>,
     /// Connections whose end or breakage is to be reported.
     ended: VecDeque<(ConnId, Ended)>,
@@ -53,14 +56,14 @@ pub struct UringNet {
     syscalls: u64,
 }
 
-/// What has ended of a connection.
+/// What has ended in a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     Receiving,
     Everything,
 }
 
-/// A descriptor that is polled when it is expected to become ready.
+/// A descriptor that is polled only while it is expected to become ready.
 struct OnDemand {
     id: WatchId,
     fd: Fd,
@@ -78,30 +81,31 @@ struct Conn {
     generation: u32,
     fd: Option<Fd>,
     wants_receive: bool,
-    /// Receiving is paused, and it is to be reported when nothing more will come.
+    /// Receiving is paused, and a hang-up of the peer is to be reported.
     is_paused: bool,
-    /// That was reported.
+    /// The hang-up was reported.
     is_hung_up: bool,
-    /// A poll for it is under way.
+    /// A poll for the hang-up is in flight.
     is_polled: bool,
     /// There is nothing more to receive.
     is_ended: bool,
     /// Nothing can be sent.
     is_broken: bool,
-    /// The repeating receive.
+    /// The multishot receive.
     receive: Option<OpId>,
     is_cancelling: bool,
-    /// Memory to fill, not yet in an operation.
+    /// Memory to fill that no operation uses yet.
     filling: Option<ReceiveBuffer>,
     /// Memory is being filled by an operation.
     is_filling: bool,
 }
 
 impl UringNet {
-    /// Makes a ring with its buffers, and checks that it works. It belongs to the calling thread.
+    /// Makes a ring with its buffers, and checks that it works. The ring belongs to the calling
+    /// thread.
     ///
     /// # Errors
-    /// Why there is none here.
+    /// Why io_uring cannot be used.
     pub fn new() -> Result<Self, String> {
         let mut ring = Ring::new(Setup::default()).map_err(|refused| refused.to_string())?;
         ring.provide_buffers(BUFFERS, BUFFER_SIZE)
@@ -147,12 +151,13 @@ impl UringNet {
         }
     }
 
-    /// Starts the receive that a connection should have and lacks.
+    /// Starts to receive from a connection, if this is wanted and no receive operation is in
+    /// flight.
     fn arm(&mut self, id: ConnId) {
         let Some(conn) = self.conn(id) else { return };
         let Some(fd) = conn.fd else { return };
         if self.rest.as_ref().is_some_and(|(other, ..)| *other == id) {
-            // Bytes that came before still have to be taken.
+            // Bytes that were received before must be taken first.
             self.unarmed.push(id);
             return;
         }
@@ -215,7 +220,8 @@ impl UringNet {
         }
     }
 
-    /// Takes bytes from a buffer of the ring: to memory that waits for them, or to be lent out.
+    /// Takes bytes from a buffer of the ring. If memory of the caller is to be filled, copies the
+    /// bytes there. Otherwise, returns the buffer, whose bytes are to be lent out.
     fn received(&mut self, id: ConnId, provided: Provided, from: usize) -> Option<Taken> {
         let Some(conn) = self.conn(id) else {
             self.ring.give_back(provided);
@@ -290,7 +296,8 @@ impl UringNet {
             (Tag::HangUp(id), Outcome::Polled(result)) => {
                 let conn = self.conn(id)?;
                 conn.is_polled = false;
-                // If reading was resumed, reading reports the end.
+                // If reading was resumed, nothing is reported here, because reading reports the
+                // end.
                 if result.is_err() || conn.is_ended || !std::mem::take(&mut conn.is_paused) {
                     return None;
                 }
@@ -298,8 +305,8 @@ impl UringNet {
                 Some(Judged::Event(Event::HungUp(id)))
             }
             (Tag::Watch(fd, id), Outcome::Polled(result)) => {
-                // The kernel ends a repeating poll of another ring at its first event, lest two
-                // rings wake each other for ever.
+                // The kernel ends a multishot poll of another ring after the first event, so that
+                // two rings cannot wake each other endlessly. The poll is therefore started again.
                 if is_last && result.is_ok() {
                     self.ring.poll_repeatedly(fd, Interest::Readable, Tag::Watch(fd, id));
                 }
@@ -307,7 +314,7 @@ impl UringNet {
             }
             (Tag::Expect(id), Outcome::Polled(result)) => {
                 let mut watches = self.on_demand.iter_mut();
-                let watch = watches.find(|watch| watch.id == id).expect("a watch is for ever");
+                let watch = watches.find(|watch| watch.id == id).expect("it is never removed");
                 watch.is_expected = false;
                 result.is_ok().then_some(Judged::Event(Event::Ready(id)))
             }
@@ -444,8 +451,8 @@ impl Net for UringNet {
         }
         let must_not_sleep = !self.ended.is_empty() || timeout.is_some_and(|t| t.is_zero());
         self.syscalls += 1;
-        // Without memory, the kernel leaves operations queued; if it refuses for good, `broken`
-        // says so.
+        // If the kernel has no memory, it leaves operations queued. If the kernel refuses the
+        // operations for good, `broken` says so.
         let result =
             if must_not_sleep { self.ring.submit() } else { self.ring.submit_and_wait(1, timeout) };
         if let Err(errno) = result {
@@ -455,9 +462,20 @@ impl Net for UringNet {
         self.todo.extend(self.completions.drain(..));
     }
 
+    fn peek_received(&self, see: &mut dyn FnMut(ConnId, &[u8])) {
+        for completion in &self.todo {
+            if let (Tag::Receive(id), Outcome::Received(Ok(Some(provided)))) =
+                (completion.payload, &completion.outcome)
+            {
+                see(id, self.ring.bytes(provided));
+            }
+        }
+    }
+
     fn next(&mut self) -> Option<Event<'_>> {
         if self.ring.refused().is_some() {
-            // Operations that end because of that say nothing of their connections.
+            // The operations failed because the kernel refuses all of them, so their results say
+            // nothing about the connections.
             return None;
         }
         if let Some(provided) = self.lent.take() {
@@ -493,8 +511,8 @@ impl Net for UringNet {
     fn broken(&self) -> Option<String> {
         let errno = self.ring.refused()?;
         Some(format!(
-            "the kernel takes nothing for sockets any more: io_uring_enter: {errno}; allow it to this \
-             process, or start it with io-backend plain"
+            "the kernel refuses operations on sockets: io_uring_enter: {errno}; allow that call to \
+             this process, or start the server with io-backend plain"
         ))
     }
 

@@ -1,4 +1,5 @@
-//! The end of the server: a last snapshot, the log made durable, the last replies.
+//! The end of the server, which takes a last snapshot, makes the log durable and sends the last
+//! replies.
 
 use std::time::{Duration, Instant};
 
@@ -10,26 +11,28 @@ use crate::clients::Client;
 use crate::core::{Core, Shutdown};
 use crate::net::{ConnId, Event};
 
-/// How long replies may take to leave when the server ends.
+/// Longest time that the server, at its end, waits for the last replies to leave.
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
-/// How often the last snapshot is looked at while there is nothing else to do.
+/// How often the state of the last snapshot is checked while there is nothing else to do.
 const SAVE_LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
 impl Server {
-    /// Takes the snapshot that a shutdown asks for. Returns whether the server may end; if not, it
-    /// goes on.
+    /// Takes a last snapshot if the shutdown asks for one. Returns whether the server may end. If
+    /// the server may not end, it continues to serve.
     pub(super) fn may_end(&mut self) -> bool {
         let Some(shutdown) = self.core.shutdown else { return false };
-        // A part of a long request is no state to save, or to go on from.
+        // A long request is finished first, because its intermediate state must not be saved, and
+        // must not become the final state.
         if !is_planted("long-unfinished") {
             self.core.finish_long();
         }
         if !self.core.saves_at_shutdown(shutdown) {
             return true;
         }
-        log::info!("Saving before the end");
+        log::info!("Taking the last snapshot before the server ends");
         self.core.cancel_snapshot("the server ends");
-        // A snapshot that is being adopted is not given up, but does not hold the writes behind it.
+        // A snapshot that is already being adopted is not cancelled. But it lacks the writes that
+        // came after its beginning, so only a snapshot that begins from here on counts.
         let before = self.core.snapshots.saves.begun;
         self.core.snapshots.saves.is_scheduled = true;
         loop {
@@ -53,14 +56,15 @@ impl Server {
             let Some(thread) = &snapshots.thread else { return true };
             if !self.core.wants_snapshot_step() {
                 let mut fds = [PollFd::from_borrowed_fd(thread.readiness(), PollFlags::IN)];
-                // Woken or not, it is looked at again.
+                // If the poll fails, the loop checks again at once.
                 let _ = rustix::event::poll(&mut fds, Some(&SAVE_LOOK_EVERY));
             }
         }
     }
 
-    /// Releases all pins, also new ones, for the last snapshot needs their place. Their clients are
-    /// disconnected before anything is written there.
+    /// Releases all pins, including new ones, because the last snapshot may need the pinned slots.
+    /// The clients with pins, except the client that asked for the shutdown, are disconnected
+    /// before anything is written to these slots.
     fn make_place(&mut self) {
         let pins = &self.core.snapshots.pins;
         if pins.is_empty() || is_planted("end-keeps-pins") {
@@ -70,7 +74,8 @@ impl Server {
         let is_other = |conn| Some(conn) != by || is_planted("end-closes-who-asks");
         for (conn, _) in pins.iter().filter(|(conn, _)| is_other(*conn)) {
             if let Some(socket) = self.net.socket(*conn) {
-                // Closing may wait for operations under way; this does not. The client may be gone.
+                // Closing the socket could have to wait for operations in flight, but shutting it
+                // down does not. The call fails if the client is gone.
                 let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
             }
         }
@@ -82,7 +87,7 @@ impl Server {
         if shutdown.is_forced {
             return true;
         }
-        log::error!("The snapshot before the end has failed, so the server goes on");
+        log::error!("The last snapshot has failed, so the server does not end");
         self.core.shutdown = None;
         self.core.run_held_up(shutdown.by);
         if let Some(mut client) = shutdown.by.and_then(|conn| self.core.clients.take(conn)) {
@@ -90,7 +95,8 @@ impl Server {
             self.core.answer(&mut client, |_, client| client.out.error(why));
             self.core.put_back(client);
         }
-        // The next shutdown may have been asked for already: these replies do not wait for it.
+        // Another shutdown may have been asked for already. These replies must leave before that
+        // shutdown.
         self.core.forget_durable();
         self.core.flush(&mut *self.net);
         false
@@ -116,7 +122,7 @@ impl Server {
                 if wal.is_in_flight() {
                     wal.wait(Some(LOG_WAIT_MAX), now);
                 } else {
-                    // The keeper is making room: there is nothing of the device's to wait for.
+                    // The keeper is making room, and no operation of this path is in flight.
                     std::thread::sleep(LOG_WAIT_MAX);
                 }
             }
@@ -144,7 +150,8 @@ impl Server {
 }
 
 impl Core {
-    /// Resumes clients whose requests came during a shutdown, except the client that asked for it.
+    /// Resumes clients whose requests came during a shutdown, except the client that asked for the
+    /// shutdown.
     fn run_held_up(&mut self, by: Option<ConnId>) {
         let is_held_up = |client: &&Client| client.is_running() && !client.input.is_empty();
         let held_up: Vec<ConnId> = self

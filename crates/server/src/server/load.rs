@@ -1,4 +1,4 @@
-//! Recovery, as the server sees it: data come back, sockets are served in between.
+//! Recovery in the server, which loads the data and serves sockets in between.
 
 use std::time::{Duration, Instant};
 
@@ -12,13 +12,15 @@ use crate::core::{Core, Loading, policy};
 use crate::explain::{explain, explain_system};
 use crate::snapshot::Decoders;
 
-/// Batches in flight at once under `always` before records gather for the next one.
+/// Largest number of batches in flight under `always`. While that many batches are in flight,
+/// further records gather for the next batch.
 const COMMITS_IN_FLIGHT: usize = 2;
 /// Time between two rounds of serving sockets during recovery.
 const LOADING_TURN_EVERY: Duration = Duration::from_millis(10);
 
 impl Server {
-    /// Recovers the data set, serving sockets in between. `None` when told to stop meanwhile.
+    /// Recovers the data set, and serves sockets in between. Returns `None` if the server was told
+    /// to stop during the recovery.
     pub(super) fn load(&mut self, storage: &mut Storage) -> Result<Option<Volume>, String> {
         let config = &self.core.config;
         if !storage.exists {
@@ -65,13 +67,13 @@ impl Server {
                 Some(held) => {
                     log::warn!("the {} is lost: its file {name} is missing", held.kind.name());
                 }
-                None => log::warn!("the file {name}, a reserve, was missing: it is made again"),
+                None => log::warn!("the file {name} of a reserve was missing: it is created again"),
             }
         }
         if options.accept_device && volume.report.other_device.is_none() {
             log::warn!(
-                "volume-identity accept was not needed: the volume is at home here; leave it out, or \
-                 the next copy is taken for the volume unasked"
+                "volume-identity accept was not needed: the volume is on its own device. Leave the \
+                 directive out, or the next copy is accepted without a check"
             );
         }
         let keys: usize = self.core.dbs().map(|db| self.core.keyspace.dbsize(db)).sum();
@@ -91,7 +93,7 @@ impl Server {
     }
 }
 
-/// Takes what recovery brings back, and serves sockets in between.
+/// Receives what recovery reads, and serves sockets in between.
 struct Recovery<'a> {
     server: &'a mut Server,
     keyspace: Keyspace,

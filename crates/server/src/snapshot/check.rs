@@ -1,8 +1,9 @@
 //! Slow background check of the snapshots on the volume.
 //!
-//! A pass checks one slot after the other on the snapshot thread, which has the paths to them: a
-//! chunk at a time, with pauses that keep it below `snapshot-check-rate`, and not while a snapshot
-//! is written. A result counts only while the slot still holds what was checked.
+//! A pass checks one slot after the other on the snapshot thread, which has the paths to the slots.
+//! The pass reads a chunk at a time, with pauses that keep its rate below `snapshot-check-rate`. It
+//! reads nothing while a snapshot is written. A result is valid as long as the slot holds the
+//! snapshot that was checked.
 
 use std::time::{Duration, Instant};
 
@@ -10,24 +11,26 @@ use slimio_device::Device;
 use slimio_planted::is_planted;
 use slimio_storage::{Error, SlotCheck, SlotName, SlotSummary, Snapshots};
 
-/// Time from the start to the first pass: recovery has just checked what it read.
+/// Time from the server's start to the first pass. This time is long, because recovery has just
+/// checked the snapshot that it loaded.
 const FIRST_AFTER: Duration = Duration::from_secs(60 * 60);
-/// Time from the beginning of one pass to that of the next.
+/// Time from the beginning of one pass to the beginning of the next pass.
 const EVERY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The outcome of checking a slot.
 #[derive(Debug)]
 pub(crate) enum Checked {
-    /// The snapshot was read to its end; the error says what is wrong with it, if anything is.
+    /// The snapshot was read to its end. The error says what is wrong with the snapshot, if
+    /// anything is.
     Read(SlotSummary, Option<Error>),
-    /// The check was given up.
+    /// The check was given up before its end.
     GivenUp,
 }
 
 /// A slot that is being checked, as the snapshot thread has it.
 pub(super) struct Checking {
     check: SlotCheck,
-    /// When its next piece may be read.
+    /// When the next piece of the slot may be read.
     next_at: Instant,
 }
 
@@ -45,13 +48,15 @@ impl Checking {
         self.next_at.saturating_duration_since(Instant::now())
     }
 
-    /// Reads the next piece, and sets the pause after it that keeps the check below `rate` bytes
-    /// per second. Returns the piece's size, and after the last piece the outcome for the slot.
+    /// Reads the next piece, and sets the pause after this piece so that the check stays below
+    /// `rate` bytes per second. Returns the size of the piece. If no piece was left, or if there
+    /// was an error, returns 0 and the outcome for the slot.
     pub(super) fn step(&mut self, path: &mut dyn Device, rate: u64) -> (u64, Option<Checked>) {
         let began = Instant::now();
         match self.check.step(path) {
             Ok(Some(size)) => {
-                // In microseconds: a piece is far smaller than what overflows.
+                // The pause is in microseconds. The product cannot overflow, because a piece is far
+                // too small for that.
                 let pause = size.saturating_mul(1_000_000) / rate.max(1);
                 self.next_at = began + Duration::from_micros(pause);
                 (size, None)
@@ -66,22 +71,23 @@ impl Checking {
 #[derive(Clone, Debug)]
 pub(crate) struct Finding {
     summary: SlotSummary,
-    /// When, in seconds since 1970.
+    /// When the slot was checked, in seconds since 1970.
     pub(crate) at_s: i64,
-    /// What is wrong with it, if anything is.
+    /// What is wrong with the snapshot in the slot, if anything is.
     pub(crate) damage: Option<String>,
 }
 
 /// Checks as the command thread sees them.
 #[derive(Debug)]
 pub(crate) struct Checks {
-    /// Slots of the pass under way whose turn has not come.
+    /// Slots that are still to be checked in the current pass.
     waiting: Vec<SlotName>,
     /// The slot that the snapshot thread is checking.
     current: Option<SlotName>,
     /// When the next pass begins by itself.
     pub(crate) next_pass: Instant,
-    /// When a slot was last checked to its end, in seconds since 1970; 0 if none was.
+    /// When a slot was last checked to its end, in seconds since 1970; 0 if no slot was checked
+    /// yet.
     pub(crate) ended_at_s: i64,
     findings: Vec<Finding>,
 }
@@ -102,24 +108,25 @@ impl Checks {
         self.current.is_some() || !self.waiting.is_empty()
     }
 
-    /// Begins a pass over what is held; the root comes first.
+    /// Begins a pass over the snapshots in `held`. The root (the snapshot that the next start
+    /// loads) is checked first.
     pub(crate) fn begin(&mut self, held: &Snapshots, now: Instant) {
         self.next_pass = now + EVERY;
         let others = held.all().filter(|summary| held.root() != Some(summary));
         self.waiting = others.chain(held.root()).map(|summary| summary.slot).collect();
     }
 
-    /// The slot whose turn it is, when none is being checked.
+    /// The slot to check next, if none is being checked.
     pub(crate) fn next_slot(&mut self) -> Option<SlotName> {
         if self.current.is_some() { None } else { self.waiting.pop() }
     }
 
-    /// The slot was given to the snapshot thread, which answers once.
+    /// Notes that the snapshot thread now checks the slot. That thread will answer exactly once.
     pub(crate) fn slot_begun(&mut self, slot: SlotName) {
         self.current = Some(slot);
     }
 
-    /// The snapshot thread is done with the slot, `now_s` seconds after 1970.
+    /// Notes the outcome for the slot, at `now_s` seconds since 1970.
     pub(crate) fn slot_ended(&mut self, outcome: &Checked, now_s: i64) {
         self.current = None;
         let Checked::Read(summary, error) = outcome else { return };
@@ -129,12 +136,12 @@ impl Checks {
         self.findings.push(Finding { summary: *summary, at_s: now_s, damage });
     }
 
-    /// Ends the pass under way with the slot that is being checked: what was checked stays known.
+    /// Ends the pass after the slot that is being checked. The results so far remain.
     pub(crate) fn cut_short(&mut self) {
         self.waiting.clear();
     }
 
-    /// What the last check of this snapshot has found, if there was one.
+    /// What the last check of this snapshot has found; `None` if this snapshot was not checked yet.
     pub(crate) fn finding(&self, summary: &SlotSummary) -> Option<&Finding> {
         let is_of = |known: &&Finding| {
             known.summary == *summary

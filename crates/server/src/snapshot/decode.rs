@@ -1,4 +1,4 @@
-//! Threads that check and decode the chunks of a snapshot while others are read.
+//! Threads that check and decode chunks of a snapshot while other chunks are read.
 //!
 //! ```text
 //!            ┌─► chunks 0, n, 2n ... ─► decode ─┐
@@ -6,9 +6,9 @@
 //!            └─► ...                            ┘
 //! ```
 //!
-//! Each thread decodes every n-th chunk, and returns results in the order of its chunks: so the
-//! order of all is known without numbers. One more thread joins values that come in parts: a large
-//! hash is handed over whole.
+//! Each of n threads decodes every n-th chunk, and returns its results in the order of its chunks.
+//! So the results of all threads can be put in order although they have no numbers. One more thread
+//! joins values that come in parts, so that a large hash is handed over whole.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -16,12 +16,13 @@ use std::thread::JoinHandle;
 use slimio_keyspace::{ChunkError, DecodeContext, Decoded, Loader, decode_chunk};
 use slimio_storage::{Chunk, Error};
 
-/// Most threads that decode: with more of them, loading what they decoded takes longer.
+/// Largest number of threads that decode. More threads would not help, because with this number,
+/// decoding is already faster than loading the decoded chunks.
 const THREADS_MAX: usize = 8;
-/// Chunks that may be with one thread, decoded or not.
+/// Largest number of chunks that one thread holds, decoded or not.
 const AHEAD: usize = 4;
 
-/// The outcome of a chunk.
+/// The outcome of decoding a chunk.
 pub(crate) type Result = std::result::Result<Decoded, Error>;
 
 #[derive(Debug)]
@@ -29,7 +30,7 @@ pub(crate) struct Decoders {
     threads: Vec<DecoderThread>,
     joined: Receiver<Result>,
     joiner: Option<JoinHandle<()>>,
-    /// Chunks handed over, and results taken back.
+    /// The number of chunks that were handed over, and the number of results that were taken back.
     given: usize,
     taken: usize,
 }
@@ -42,23 +43,23 @@ struct DecoderThread {
 }
 
 impl Decoders {
-    /// Starts one thread per processor, within reason.
+    /// Starts one thread per processor, but at most [`THREADS_MAX`], and the thread that joins.
     ///
     /// # Errors
-    /// When none can be started.
+    /// When a thread cannot be started.
     pub(crate) fn start(context: DecodeContext) -> std::io::Result<Self> {
         let count = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
         let started = (0..count).map(|_| DecoderThread::start(context));
         let started = started.collect::<std::io::Result<Vec<_>>>()?;
         let (threads, results) = started.into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
-        // Room for all results that may be under way, and for an error at the end.
+        // Room for all results that have not been taken, and for an error at the end.
         let (sender, joined) = sync_channel(count * AHEAD + 1);
         let joiner = std::thread::Builder::new().name("join".into());
         let joiner = joiner.spawn(move || join(&results, &sender, &context))?;
         Ok(Self { threads, joined, joiner: Some(joiner), given: 0, taken: 0 })
     }
 
-    /// Whether no more can be handed over before something is taken back.
+    /// Whether a result must be taken before the next chunk can be handed over.
     pub(crate) fn are_full(&self) -> bool {
         self.given - self.taken >= self.threads.len() * AHEAD
     }
@@ -70,20 +71,20 @@ impl Decoders {
         assert!(chunks.send(chunk).is_ok(), "a decoder thread has panicked");
     }
 
-    /// Waits for the outcome of the next chunk. `None` when all are taken back.
+    /// Waits for the outcome of the next chunk. `None` if the outcomes of all chunks were taken.
     pub(crate) fn take(&mut self) -> Option<Result> {
         if self.taken == self.given {
             return None;
         }
         self.taken += 1;
-        Some(self.joined.recv().expect("each chunk is answered for"))
+        Some(self.joined.recv().expect("each chunk has an outcome"))
     }
 
-    /// Once all chunks are taken back, says whether every value that came in parts is whole. No
-    /// more can be handed over.
+    /// Called when all results have been taken. Checks that every value that came in parts is
+    /// complete. After this call, no more chunks can be handed over.
     ///
     /// # Errors
-    /// The value that is not whole, once.
+    /// When a value is not complete; reported only once.
     pub(crate) fn finish(&mut self) -> std::result::Result<(), Error> {
         for thread in &mut self.threads {
             thread.chunks = None;
@@ -104,13 +105,13 @@ fn join(results: &[Receiver<Result>], joined: &SyncSender<Result>, context: &Dec
         }
     }
     if let Err(error) = loader.finish() {
-        // Fails only if recovery was given up.
+        // The send fails only if recovery was given up.
         let _ = joined.send(Err(refused(error)));
     }
 }
 
 impl DecoderThread {
-    /// Starts a thread. Also returns the receiver of what it decodes.
+    /// Starts a thread. Also returns the receiver of the decoded chunks.
     fn start(context: DecodeContext) -> std::io::Result<(Self, Receiver<Result>)> {
         let (chunks, chunk_receiver) = sync_channel::<Chunk>(AHEAD);
         let (result_sender, results) = sync_channel(AHEAD);
@@ -139,7 +140,7 @@ fn decode(chunk: &Chunk, context: &DecodeContext) -> Result {
 
 impl Drop for Decoders {
     fn drop(&mut self) {
-        // There is room for all results under way: no thread waits for one to be taken.
+        // The channels have room for all results, so no thread is blocked until a result is taken.
         let threads = self.threads.drain(..).map(|DecoderThread { chunks, thread }| {
             drop(chunks);
             thread

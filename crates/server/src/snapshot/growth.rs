@@ -1,38 +1,41 @@
-//! The rate of a WAL-snapshot that nobody waits for: low while the log has much room, higher as
-//! that shrinks, and never so low that the snapshot would come too late.
+//! The rate of a WAL-snapshot that nobody waits for. It is low while the log has much room, rises
+//! as the room shrinks, and is never so low that the snapshot would come too late.
 
 use std::time::{Duration, Instant};
 
 use slimio_planted::is_planted;
 use slimio_storage::Lsn;
 
-/// Time between two samples of how much was appended.
+/// Time between two samples of the log's end.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// The rate is at least this part of `snapshot-rate`: a snapshot that hardly advances keeps a slot
-/// occupied, and delays the next snapshot.
+/// The rate is at least `snapshot-rate` divided by this, because a snapshot that hardly advances
+/// keeps a slot occupied and delays the next snapshot.
 const SHARE_MIN: u64 = 16;
-/// How many times the data set's size the log may grow meanwhile: a restart reads that, too.
+/// During a snapshot, the log may grow by this many times the data set's size. The growth is
+/// limited because a restart must read the snapshot and, in addition, everything by which the log
+/// has grown.
 const GROWTH_MAX: u64 = 3;
-/// A smaller data set counts as this size, in bytes.
+/// If a data set has fewer bytes than this, it counts as having this size.
 const DATA_MIN: u64 = 64 << 20;
-/// Factor on the rate that would just suffice for the log's room: the log may come to grow faster,
-/// and the snapshot gets no more than its rate.
+/// The rate that would just suffice for the log's room is multiplied by this factor, because the
+/// log may grow faster later, or the snapshot may not reach its rate.
 const SAFETY_FACTOR: f64 = 1.5;
-/// Shares of the memory that it may hold: from the first one on, held memory raises the rate. From
-/// the second one on there is no limit.
+/// Shares of the memory that may be held for a snapshot. If more than `MEMORY_FROM` is held, the
+/// rate rises with the held memory, up to the full rate at `MEMORY_TO`. If more than `MEMORY_TO` is
+/// held, the caller sets no limit.
 const MEMORY_FROM: f64 = 0.125;
 const MEMORY_TO: f64 = 0.5;
 
 /// What the rate depends on, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RateInputs {
-    /// The data set.
+    /// Size of the data set.
     pub(crate) data: u64,
-    /// What is still to be encoded.
+    /// The part of the data set that is still to be encoded.
     pub(crate) left: u64,
-    /// How much the log may grow before a snapshot must make room in it.
+    /// How much the log may grow before a snapshot must make room in the log.
     pub(crate) room: u64,
-    /// Memory that it holds, and the most that it may.
+    /// Memory held for the snapshot; `memory_max` is its limit.
     pub(crate) memory: u64,
     pub(crate) memory_max: u64,
 }
@@ -47,25 +50,26 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    /// At the beginning of a snapshot: no growth is known yet.
+    /// The state at the beginning of a snapshot, when no growth is known yet.
     pub(crate) fn new(now: Instant, appended: Lsn) -> Self {
         Self { began: appended, looked_at: now, appended, per_s: 0.0 }
     }
 
-    /// Samples the log, which ends at `appended` at `now`.
+    /// Samples the log, whose end is `appended` at the time `now`.
     pub(crate) fn look(&mut self, now: Instant, appended: Lsn) {
         let since = now.saturating_duration_since(self.looked_at);
         if since < POLL_INTERVAL {
             return;
         }
         let per_s = appended.bytes_since(self.appended) as f64 / since.as_secs_f64();
-        // Faster growth counts at once; slower growth counts gradually.
+        // If the log grows faster than before, this counts at once. If it grows more slowly, this
+        // counts gradually.
         self.per_s = per_s.max(self.per_s * 0.9 + per_s * 0.1);
         (self.looked_at, self.appended) = (now, appended);
     }
 
-    /// Bytes of keys and values per second to take, where `full` is the rate of a snapshot that
-    /// somebody waits for; 0 is no limit.
+    /// Number of bytes of keys and values to take per second; 0 means that there is no limit.
+    /// `full` is the rate of a snapshot that somebody waits for.
     pub(crate) fn rate(&self, full: u64, inputs: RateInputs) -> u64 {
         if is_planted("too-late") {
             return full / SHARE_MIN;
@@ -76,7 +80,7 @@ impl Growth {
         let grown = self.appended.bytes_since(self.began);
         let growth_max = inputs.data.max(DATA_MIN) * GROWTH_MAX;
         let within = |bytes: u64| self.per_s * inputs.left as f64 / bytes.max(1) as f64;
-        // A longer restart is no reason to go faster than for somebody who waits.
+        // The full rate is not exceeded merely to shorten a restart.
         let for_restart = within(growth_max.saturating_sub(grown)).min(full as f64);
         let held = inputs.memory as f64 / inputs.memory_max.max(1) as f64;
         let for_memory = full as f64 * (held - MEMORY_FROM) / (MEMORY_TO - MEMORY_FROM);
@@ -99,7 +103,7 @@ mod tests {
         memory_max: 128 * MB,
     };
 
-    /// A log that has grown for two seconds.
+    /// The growth of a log that has grown by `mb_per_s` for two seconds.
     fn grown(mb_per_s: u64) -> Growth {
         let began = Instant::now();
         let mut growth = Growth::new(began, Lsn(0));
@@ -118,7 +122,8 @@ mod tests {
 
     #[test]
     fn it_is_over_before_the_log_has_grown_by_three_times_the_data_set() {
-        // After two seconds at 100 MB/s, 2800 of 3000 MB are left: 28 seconds.
+        // After two seconds at 100 MB/s, 2800 of 3000 MB are left, which will be used up in 28
+        // seconds.
         let rate = grown(100).rate(FULL, INPUTS);
         assert!((35 * MB..37 * MB).contains(&rate), "{rate}");
         assert_eq!(grown(1400).rate(FULL, INPUTS), FULL, "and goes no faster for that");

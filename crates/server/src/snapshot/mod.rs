@@ -1,4 +1,4 @@
-//! Snapshots as the command thread sees them: which one runs and why, what became of the last ones.
+//! Snapshots as the command thread sees them: which one runs and why, and how the last ones ended.
 //!
 //! ```text
 //!  command thread                    snapshot thread              log, keeper
@@ -10,8 +10,8 @@
 //!  adopted ◄────────────────────────────────────────────────────┘
 //! ```
 //!
-//! The command thread gives a turn a bounded time to a snapshot, and none while enough is waiting
-//! for the snapshot thread. Nothing here waits.
+//! In each turn, the command thread spends a bounded time on a snapshot, and no time while enough
+//! entries are queued for the snapshot thread. Nothing here blocks.
 
 mod check;
 mod decode;
@@ -37,7 +37,7 @@ pub(crate) use thread::{Answer, DbSize, SnapshotThread};
 
 use crate::net::ConnId;
 
-/// How long after a failure a snapshot that nobody asked for waits before it is tried again.
+/// Time from a failed snapshot to the next try, if nobody asks for a snapshot.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// What the running snapshot is doing.
@@ -47,12 +47,12 @@ pub(crate) enum Stage {
     Taking,
     /// Everything was handed to the snapshot thread.
     Writing,
-    /// It is on the volume, and waits for its place in the superblock.
+    /// The snapshot is complete on the volume, and waits to be recorded in the superblock.
     Adopting,
 }
 
 impl Stage {
-    /// Its name in INFO.
+    /// The stage's name in INFO.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Taking => "taking",
@@ -68,99 +68,108 @@ pub(crate) struct Running {
     pub(crate) kind: SnapshotKind,
     pub(crate) stage: Stage,
     pub(crate) began: Instant,
-    /// Changes of the data set that it holds and that the last one did not.
+    /// Number of changes of the data set that this snapshot holds, but that the last snapshot did
+    /// not hold.
     pub(crate) changes: u64,
-    /// Most bytes of memory that it has held.
+    /// Largest memory held for this snapshot so far, in bytes.
     pub(crate) memory_max: u64,
-    /// Nobody has asked for it: the log has grown.
+    /// Whether the snapshot runs because the log has grown, and nobody has asked for it.
     pub(crate) is_automatic: bool,
     /// Whether commands are being served.
     pub(crate) traffic: Traffic,
-    /// How fast the log grows meanwhile.
+    /// How fast the log grows during the snapshot.
     pub(crate) growth: Growth,
-    /// Taken, and not yet handed to the snapshot thread.
+    /// Entries that were taken but not handed to the snapshot thread yet.
     pub(crate) taken: Vec<Captured>,
 }
 
-/// What became of the snapshots of one kind.
+/// Results of the snapshots of one kind.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
-    /// How many were begun since the start.
+    /// How many snapshots were begun since the server's start.
     pub(crate) begun: u64,
-    /// How many of them succeeded.
+    /// How many of these snapshots succeeded.
     pub(crate) count: u64,
-    /// How many were begun since the start or `CONFIG RESETSTAT`, as Redis counts.
+    /// How many snapshots were begun since the server's start or the last `CONFIG RESETSTAT`. Redis
+    /// counts them this way.
     pub(crate) tries: u64,
-    /// How many have failed since one succeeded.
+    /// How many snapshots have failed since the last one that succeeded.
     pub(crate) failures: u64,
-    /// When the last one began.
+    /// When the last snapshot began.
     pub(crate) tried_at: Option<Instant>,
-    /// How long the last one took, if there was one.
+    /// How long the last snapshot took, if there was one.
     pub(crate) took: Option<Duration>,
-    /// Most memory that the last one held, in bytes.
+    /// Largest memory held for the last snapshot, in bytes.
     pub(crate) memory_max: u64,
-    /// Why the last one failed, if it did.
+    /// Why the last snapshot failed, if it failed.
     pub(crate) failed: Option<String>,
-    /// One is to begin as soon as that is possible.
+    /// Whether a snapshot is to begin as soon as possible.
     pub(crate) is_scheduled: bool,
-    /// It found no space, and is tried again with what the log has given back.
+    /// Whether the scheduled snapshot is a second try. The first try found no space, and the log
+    /// has given space back since.
     pub(crate) is_second_try: bool,
-    /// Nobody has asked for that one.
+    /// Whether nobody has asked for the scheduled snapshot.
     pub(crate) is_automatic: bool,
 }
 
 impl History {
-    /// Whether one that nobody asked for may be tried.
+    /// Whether a snapshot that nobody asked for may be tried.
     pub(crate) fn may_retry(&self, now: Instant) -> bool {
         self.failed.is_none()
             || self.tried_at.is_none_or(|at| now.saturating_duration_since(at) >= RETRY_AFTER)
     }
 }
 
-/// All about snapshots. There are none without a volume.
+/// The state of snapshots. Without a volume, there are no snapshots.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
     /// `None` without a volume.
     pub(crate) thread: Option<SnapshotThread>,
     pub(crate) running: Option<Running>,
-    /// `BGSAVE`.
+    /// The on-demand snapshots (`BGSAVE`).
     pub(crate) saves: History,
-    /// `BGREWRITEAOF`.
+    /// The WAL-snapshots (`BGREWRITEAOF`).
     pub(crate) rewrites: History,
     /// Changes of the data set since the last `BGSAVE` that succeeded.
     pub(crate) changes: u64,
-    /// When the last one succeeded, in seconds since 1970; the start counts as one.
+    /// When the last `BGSAVE` succeeded, in seconds since 1970. Before the first success, this is
+    /// the start of the server.
     pub(crate) saved_at_s: i64,
-    /// A `BGSAVE` that lacked room is taken again behind a rewrite of the log, which makes some.
+    /// Whether a `BGSAVE` that lacked room is tried again after a rewrite of the log, because a
+    /// rewrite may make room.
     pub(crate) is_behind_rewrite: bool,
-    /// LBAs of the last snapshot for each byte of its keys and values. `None` where none was long
-    /// enough to tell, or where one lacked space since.
+    /// How many LBAs the last snapshot took for each byte of its keys and values. `None` until a
+    /// snapshot was large enough to tell, and again after a snapshot has lacked space.
     pub(crate) lbas_per_byte: Option<f64>,
-    /// The scheduled or running `BGSAVE` keeps what a flush did. No client has asked for it.
+    /// Whether the scheduled or running `BGSAVE` was not asked for by a client, but preserves the
+    /// effect of a flush.
     pub(crate) is_of_flush: bool,
     /// Clients whose `SAVE` is under way.
     pub(crate) saving: Vec<ConnId>,
-    /// Clients that wait for a snapshot to pin, each with the count of `BGSAVE`s begun by then.
+    /// Clients that wait for a snapshot to pin. The number beside each client is the value that
+    /// `saves.begun` will have when this snapshot begins.
     pub(crate) pinning: Vec<(ConnId, u64)>,
-    /// Clients for whom a slot is kept as it is.
+    /// Clients that have pinned a slot, each with this slot. A pinned slot is not overwritten.
     pub(crate) pins: Vec<(ConnId, SlotName)>,
-    /// Writes that had to wait for memory that a snapshot held.
+    /// Number of writes that had to wait because a snapshot held too much memory.
     pub(crate) waits: u64,
-    /// Longest stretch of the command thread's time that a snapshot took at once, ever.
+    /// Longest step that the command thread has ever taken for a snapshot.
     pub(crate) step_max: Duration,
     /// Checks of the snapshots on the volume.
     pub(crate) checks: Checks,
-    /// `step_max` in CPU time: time that others took from the command thread is not in it.
+    /// As `step_max`, but in CPU time, which does not include the time in which the thread did not
+    /// run.
     pub(crate) step_cpu_max: Duration,
     /// Keys in the snapshot that recovery read.
     pub(crate) loaded_keys: usize,
 }
 
-/// A snapshot of fewer bytes of keys and values does not tell what others will take.
+/// If a snapshot has fewer bytes of keys and values than this, it does not predict the size of
+/// other snapshots.
 const TELLING_SIZE: u64 = 1 << 20;
 
 impl Snapshots {
-    /// A snapshot of `payload` bytes of keys and values has `lbas` LBAs.
+    /// Notes that a snapshot of `payload` bytes of keys and values has taken `lbas` LBAs.
     pub(crate) fn was_written(&mut self, lbas: u64, payload: u64) {
         if payload >= TELLING_SIZE {
             self.lbas_per_byte = Some(lbas as f64 / payload as f64);
@@ -203,14 +212,15 @@ impl Snapshots {
         }
     }
 
-    /// `CONFIG RESETSTAT`: what Redis counts anew.
+    /// `CONFIG RESETSTAT`: resets the counters that Redis resets.
     pub(crate) fn reset_stats(&mut self) {
         (self.saves.tries, self.rewrites.tries) = (0, 0);
         self.rewrites.failures = 0;
     }
 
-    /// Whether a `BGSAVE` is under way as far as its client can tell: also while it only waits for
-    /// the last snapshot to be cleared away, or for the log to make room.
+    /// Whether a `BGSAVE` is under way from the point of view of the client that asked for it. A
+    /// `BGSAVE` is also under way while it waits until the last snapshot is cleared away, or until
+    /// the log has made room.
     pub(crate) fn is_saving(&self) -> bool {
         let is_put_off =
             self.saves.is_scheduled && (self.is_behind_rewrite || self.running.is_none());

@@ -1,6 +1,6 @@
-//! The rate at which a snapshot goes through the data set: `snapshot-rate` while commands are
-//! served, so that it takes a small share of cores and device; no limit when nobody would notice,
-//! or when a delay would cost more.
+//! The rate at which a snapshot goes through the data set. While commands are served, it is
+//! `snapshot-rate`, so that the snapshot takes a small share of the cores and of the device. There
+//! is no limit if nobody would notice the load, or if a late snapshot would do more harm.
 
 use std::time::{Duration, Instant};
 
@@ -8,26 +8,33 @@ use slimio_planted::is_planted;
 
 /// Time between two samples of how many commands were served.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Commands in that time that count as traffic; fewer are somebody who looks at INFO now and then.
+/// If fewer commands than this were served between two samples, they do not count as traffic,
+/// because they may be from somebody who looks at INFO now and then.
 const COMMANDS_MIN: u64 = 10;
-/// Consecutive samples without traffic after which it has ended: clients that wait for a core, or
-/// for each other, pause as well.
+/// After this many consecutive samples without traffic, the traffic has ended. Fewer samples are
+/// not enough, because clients that wait for a core, or for each other, pause as well.
 const QUIET_LOOKS: u32 = 5;
-/// Shortest pause, so that few wake-ups are spent on pauses.
+/// Shortest pause. The time of a shorter pause is added to the next pause, so that few wake-ups are
+/// spent on pauses.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
-/// Most time lost to others on the core that is made up for.
+/// The snapshot loses time while other threads run on its core. It makes up for at most this much
+/// of the lost time.
 ///
-/// That comes as a burst, during which other threads wait longer for this core: with 50 ms the
-/// p99.9 of SETs under `always` was twice as long.
+/// The snapshot makes up for lost time in a burst. During the burst, other threads wait longer for
+/// this core. With a limit of 50 ms, the p99.9 latency of SET under `appendfsync always` was twice
+/// as long.
 const CREDIT_MAX: Duration = Duration::from_millis(5);
 
-/// Cost of a byte written, relative to a byte of keys and values: a log that makes each batch
-/// durable waits for the same device. With values that do not compress, clients under `always` kept
-/// 0.79 of their throughput at a cost of 1, and 0.83 at this one.
+/// Cost of a byte written, relative to a byte of keys and values. The cost is above 1 because a log
+/// that makes each batch durable waits for the same device. In a measurement with values that do
+/// not compress, clients under `appendfsync always` kept 0.79 of their throughput at a cost of 1,
+/// and 0.83 at this cost.
 const WRITTEN_COST: f64 = 1.25;
 
-/// What a piece of `size` bytes of keys and values uses of the rate, where `payload` bytes became
-/// `written` bytes on the device so far: its bytes or those written for it, whichever cost more.
+/// The cost of a piece of `size` bytes of keys and values, in bytes of the rate. It is the cost of
+/// these bytes, or the cost of the bytes that are written for the piece, whichever is higher. The
+/// number of bytes that are written is estimated from the snapshot so far: `payload` bytes of keys
+/// and values became `written` bytes on the device.
 pub(super) fn cost(size: u64, payload: u64, written: u64) -> u64 {
     let per_byte = WRITTEN_COST * written as f64 / payload.max(1) as f64;
     (size as f64 * per_byte.max(1.0)) as u64
@@ -42,13 +49,15 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// Starts without traffic, with `commands` served until `now`.
+    /// Starts without traffic. `commands` is the number of commands that were served until `now`.
     pub(crate) fn new(now: Instant, commands: u64) -> Self {
-        // The snapshot may have been asked for amid traffic: the next sample tells.
+        // A first sample without traffic is still needed, because the snapshot may have been
+        // requested amid traffic.
         Self { looked_at: now, commands, quiet_looks: QUIET_LOOKS - 1 }
     }
 
-    /// Whether commands are being served, given that `commands` were served until `now`.
+    /// Whether commands are being served. `commands` is the number of commands that were served
+    /// until `now`.
     pub(crate) fn is_served(&mut self, now: Instant, commands: u64) -> bool {
         let since = now.saturating_duration_since(self.looked_at);
         if since >= POLL_INTERVAL {
@@ -66,11 +75,11 @@ impl Traffic {
 /// The pauses of the snapshot thread.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// When the work so far is due at the rate.
+    /// When the work done so far should have ended according to the rate.
     due: Instant,
-    /// Bytes per second; 0 is no limit.
+    /// Bytes per second; 0 means no limit.
     rate: u64,
-    /// Lost time beyond what is made up for.
+    /// Lost time that will not be made up for.
     lost: Duration,
 }
 
@@ -79,7 +88,8 @@ impl Pace {
         Self { due: now, rate: 0, lost: Duration::ZERO }
     }
 
-    /// Pause at `now`, after `size` more bytes, that keeps to `rate` bytes a second; 0 is no limit.
+    /// Returns how long to pause at `now`, after `size` more bytes, to keep to `rate` bytes per
+    /// second. If `rate` is 0, there is no limit.
     pub(super) fn pause_after(&mut self, now: Instant, size: u64, rate: u64) -> Option<Duration> {
         if rate != self.rate {
             self.change_rate(now, rate);
@@ -94,9 +104,9 @@ impl Pace {
         Some(self.due.saturating_duration_since(now)).filter(|rest| *rest >= PAUSE_MIN)
     }
 
-    /// Takes the time lost, beyond what is made up for, since the last call.
-    /// What is owed is bytes: under another rate they take another time. Without a limit nothing was
-    /// owed, and nothing is.
+    /// Changes the rate. If the bytes so far took less time than they should, the rest of that time
+    /// is scaled to the new rate. If there is no limit before or after the change, there is no such
+    /// rest.
     fn change_rate(&mut self, now: Instant, rate: u64) {
         if self.rate == 0 || rate == 0 || is_planted("owed-forgotten") {
             *self = Self { due: now, rate, lost: Duration::ZERO };
@@ -109,6 +119,7 @@ impl Pace {
         self.rate = rate;
     }
 
+    /// Takes the time that was lost since the last call and will not be made up for.
     pub(super) fn take_lost(&mut self) -> Duration {
         std::mem::take(&mut self.lost)
     }
@@ -128,7 +139,7 @@ mod tests {
         let mut done = 0;
         while done < 100_000_000 {
             done += 64_000;
-            // The work itself takes a part of its time.
+            // The work itself takes a part of the time that the rate allows.
             now += Duration::from_micros(50);
             if let Some(rest) = pace.pause_after(now, 64_000, 100_000_000) {
                 assert!(rest < 10 * MS, "{rest:?} at once");
@@ -147,7 +158,8 @@ mod tests {
         assert!((9990 * MS..10_000 * MS).contains(&lost), "{lost:?}");
     }
 
-    /// The rate of a WAL-snapshot that nobody asked for is another one at each look.
+    /// Tests that a rate is kept even if it changes after each piece. The rate of a WAL-snapshot
+    /// that nobody asked for changes at each sample.
     #[test]
     fn a_rate_that_changes_all_the_time_is_kept_too() {
         let begin = Instant::now() + Duration::from_secs(60);

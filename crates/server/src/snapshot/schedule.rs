@@ -1,7 +1,7 @@
-//! When a snapshot begins that nobody asked for.
+//! When a snapshot begins without a request.
 
-/// `save seconds changes`: a snapshot is due this many seconds after the last one, with at least
-/// this many changes since.
+/// `save seconds changes`: a snapshot is due `seconds` seconds after the last one, if there were at
+/// least `changes` changes since then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SavePoint {
     pub(crate) seconds: i64,
@@ -9,15 +9,17 @@ pub(crate) struct SavePoint {
 }
 
 impl SavePoint {
-    /// Seconds until it is due, `since` after the last snapshot, as Redis counts: when more than its
-    /// seconds have passed. `None` without enough changes.
+    /// Seconds until a snapshot is due, if `since` seconds have passed since the last one. As in
+    /// Redis, the snapshot is due when more than `seconds` have passed. `None` if there are not
+    /// enough changes.
     pub(crate) fn due_in(self, since: i64, changes: u64) -> Option<i64> {
         (changes >= self.changes && changes > 0)
             .then(|| self.seconds.saturating_add(1).saturating_sub(since).max(0))
     }
 }
 
-/// The points that `save` names: pairs of numbers, which were checked when it was set.
+/// The save points in the value of `save`. The value is a list of pairs of numbers, which were
+/// checked when `save` was set.
 pub(crate) fn save_points(text: &str) -> Vec<SavePoint> {
     let numbers: Vec<i64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     numbers
@@ -26,40 +28,45 @@ pub(crate) fn save_points(text: &str) -> Vec<SavePoint> {
         .collect()
 }
 
-/// `auto-aof-rewrite-percentage` and `auto-aof-rewrite-min-size`, and what the volume demands.
+/// What decides on a rewrite of the log: `auto-aof-rewrite-percentage`,
+/// `auto-aof-rewrite-min-size`, and the room on the volume.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RewriteRule {
-    /// Growth since the last snapshot, in percent of it; 0 turns this off.
+    /// A rewrite is due when the log has grown by this percentage of the last snapshot's size; 0
+    /// turns this condition off.
     pub(crate) percentage: u64,
-    /// Size of snapshot and log below which they are left alone, in bytes.
+    /// As long as the snapshot and the log together have at most this many bytes, no rewrite is
+    /// due.
     pub(crate) size_min: u64,
-    /// Most bytes that the log may have.
+    /// Largest number of bytes that the log may have.
     pub(crate) room: u64,
 }
 
-/// Part of the log's room, in percent, from which a snapshot must make room.
+/// A snapshot must make room when more than this percentage of the log's room is taken.
 const ROOM_PERCENT: u64 = 75;
 
-/// Part of the log's room, in percent, that must have been written since the last snapshot so that
-/// another one makes room.
+/// If at most this percentage of the log's room was written since the last snapshot, no further
+/// snapshot is made to make room, because it would gain too little.
 const GAIN_PERCENT: u64 = 10;
 
 impl RewriteRule {
-    /// Whether the log has grown so much that a snapshot is worth it: `base` bytes of the snapshot
-    /// that it goes on from, and `log` bytes behind that.
+    /// Whether the log has grown so much that a snapshot is worth its cost. The root has `base`
+    /// bytes, and the log after the root has `log` bytes.
     pub(crate) fn is_due(&self, base: u64, log: u64) -> bool {
         self.percentage > 0
             && base + log > self.size_min
             && log.saturating_mul(100) / base.max(1) >= self.percentage
     }
 
-    /// Bytes by which the log may still grow before a snapshot must make room, with `used` bytes taken.
+    /// Bytes by which the log may grow before a snapshot must make room, if `used` bytes of its
+    /// room are taken.
     pub(crate) fn room_at_ease(&self, used: u64) -> u64 {
         (self.room / 100 * ROOM_PERCENT).saturating_sub(used)
     }
 
-    /// Whether a snapshot must make room, with `used` bytes of the log taken and `log` of them
-    /// written since the last snapshot. `is_full`: the log cannot grow any more.
+    /// Whether a snapshot must make room, if `used` bytes of the log's room are taken and `log`
+    /// bytes of them were written since the last snapshot. If `is_full` is set, the log cannot grow
+    /// any more.
     pub(crate) fn is_urgent(&self, used: u64, log: u64, is_full: bool) -> bool {
         let room = if is_full { used } else { self.room };
         let is_over = is_full || used > self.room / 100 * ROOM_PERCENT;

@@ -1,10 +1,12 @@
-//! Returns space that reserves will not need to the file system.
+//! Shortens reserves (slots for the next snapshots): the space that they will not need is returned
+//! to the file system, or on a device to the device's pool of extents.
 //!
-//! A slot keeps its blocks and is overwritten; but after a data set has become far smaller, its
-//! slots hold space that nobody else can use. A reserve is shortened a piece at a time, with
-//! pauses, on the snapshot thread while it writes no snapshot, so that the file system's work for
-//! it never holds up the log. Only a slot that the superblock in force does not name is ever
-//! shortened: an interruption touches nothing that counts.
+//! A slot keeps its space when it becomes a reserve, and is overwritten by a later snapshot. But
+//! after a data set has become far smaller, its slots hold space that nobody else can use.
+//! Therefore the snapshot thread shortens reserves while it writes no snapshot. It returns one
+//! piece at a time, with pauses, so that the file system's work for this never holds up the log.
+//! Only slots that the current superblock does not name are shortened, so an interruption cannot
+//! damage a snapshot.
 
 use std::time::{Duration, Instant};
 
@@ -16,14 +18,14 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Reserves that may be too long.
 #[derive(Debug, Default)]
 pub(super) struct Surplus {
-    /// Each with the LBAs that a snapshot may need.
+    /// Each slot with the number of LBAs that the next snapshot may need.
     slots: Vec<(SlotName, u64)>,
-    /// When the next piece may be given back.
+    /// When the next piece may be returned.
     next_at: Option<Instant>,
 }
 
 impl Surplus {
-    /// Adds a reserve; the next snapshot takes about `need_lbas` LBAs.
+    /// Adds a reserve. The next snapshot takes about `need_lbas` LBAs.
     pub(super) fn add(&mut self, slot: SlotName, need_lbas: u64) {
         self.forget(slot);
         self.slots.push((slot, need_lbas));
@@ -34,13 +36,14 @@ impl Surplus {
         self.slots.retain(|(known, _)| *known != slot);
     }
 
-    /// How long to wait before the next [`step`](Self::step); `None` when there is none.
+    /// How long to wait before the next [`step`](Self::step); `None` if no reserve is left to
+    /// shorten.
     pub(super) fn pause(&self) -> Option<Duration> {
         let since = |at: Instant| at.saturating_duration_since(Instant::now());
         (!self.slots.is_empty()).then(|| self.next_at.map_or(Duration::ZERO, since))
     }
 
-    /// Gives back a piece.
+    /// Shortens a reserve by one piece.
     pub(super) fn step(&mut self, paths: &mut SlotPaths) {
         let Some((slot, need_lbas)) = self.slots.pop() else { return };
         match paths.give_back(slot, need_lbas) {
@@ -50,7 +53,7 @@ impl Surplus {
             }
             Ok(false) => {}
             Err(error) => {
-                log::warn!("{} stays as long as it is: {error}", Area::Snapshot(slot).name());
+                log::warn!("{} cannot be shortened: {error}", Area::Snapshot(slot).name());
             }
         }
     }

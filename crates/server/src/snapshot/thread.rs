@@ -1,7 +1,7 @@
 //! The snapshot thread as the command thread sees it.
 //!
-//! The queue to it is bounded by its size in bytes, which the command thread checks before it takes
-//! more, so that handing over never blocks.
+//! The queue of captured entries to the thread is bounded by its size in bytes. The command thread
+//! checks this size before it takes more entries, so that handing them over never blocks.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use super::check::Checked;
 use super::turns::TurnThreads;
 use super::worker::Worker;
 
-/// Bytes that may wait to be encoded before no more is taken.
+/// No more entries are taken while this many bytes or more wait to be encoded.
 const WAITING_SIZE_MAX: u64 = 4 << 20;
-/// Bytes that still wait when the command thread is woken for more.
+/// The command thread is woken for more entries when fewer bytes than this wait.
 pub(super) const WAITING_SIZE_MIN: u64 = 1 << 20;
 
-/// What the thread is told.
+/// An order to the thread.
 pub(super) enum Order {
     Begin {
         plan: SnapshotPlan,
@@ -52,37 +52,40 @@ pub(crate) struct DbSize {
     pub(crate) expiring: usize,
 }
 
-/// What became of a snapshot.
+/// The outcome of a snapshot.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// It is complete and stable: what it is, and the bytes of keys and values in it.
+    /// The snapshot is complete and durable. Contains its summary, and the number of bytes of its
+    /// keys and values.
     Written(SlotSummary, u64),
-    /// It failed; batches that still come are dropped.
+    /// The snapshot failed. If further batches arrive, they are dropped.
     Failed(Error),
 }
 
-/// State shared by both sides.
+/// State that the command thread and the snapshot thread share.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     /// Bytes of keys and values that wait to be encoded.
     pub(super) waiting_size: AtomicU64,
-    /// Bytes of memory that they alone keep in use.
+    /// Bytes of memory that only waiting entries keep in use.
     pub(super) waiting_memory: AtomicU64,
-    /// Bytes written, or about to be.
+    /// Bytes of the snapshot that are written or are about to be written.
     pub(super) written: AtomicU64,
-    /// Blocks that each slot has.
+    /// LBAs that each slot has.
     pub(super) slot_lbas: [AtomicU64; SlotName::ALL.len()],
     /// Bytes that checks have read.
     pub(super) checked: AtomicU64,
-    /// Most bytes of keys and values to encode per second; 0 is no limit.
+    /// Largest number of bytes of keys and values to encode per second; 0 means no limit.
     pub(super) rate: AtomicU64,
-    /// Turns of the idle thread that ended because it hardly got a core.
+    /// Number of turns that the idle thread (see `turns`) ended because it hardly got a core.
     pub(super) starved_turns: AtomicU64,
-    /// The command thread wants to be woken when less is waiting.
+    /// The command thread wants to be woken when fewer bytes wait to be encoded.
     pub(super) is_wake_wanted: AtomicBool,
-    /// The command thread wants to be woken as soon as less memory is held: writers wait for it.
+    /// The command thread wants to be woken as soon as less memory is held, because writers wait
+    /// for memory.
     pub(super) is_memory_wanted: AtomicBool,
-    /// Counts snapshots begun and given up: batches queued in another round are dropped.
+    /// Incremented when a snapshot begins and when a snapshot is given up, so that batches that
+    /// were queued in an earlier round are dropped.
     pub(super) round: AtomicU64,
 }
 
@@ -120,12 +123,13 @@ impl SnapshotThread {
         Ok(Self { orders: Some(orders), answers, checked, shared, wake, threads: Some(threads) })
     }
 
-    /// Readable when there is an answer, or when more can be taken.
+    /// A descriptor that is readable when there is an answer, or when more entries can be handed
+    /// over.
     pub(crate) fn readiness(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 
-    /// Begins a snapshot. The one before must have been answered for.
+    /// Begins a snapshot. The previous snapshot must have been answered or given up.
     pub(crate) fn begin(
         &self,
         plan: SnapshotPlan,
@@ -147,17 +151,17 @@ impl SnapshotThread {
         self.tell(Order::Batch(batch, self.shared.round.load(Ordering::Relaxed)));
     }
 
-    /// Sets the most bytes of keys and values that are encoded per second; 0 is no limit.
+    /// Sets how many bytes of keys and values may be encoded per second; 0 means no limit.
     pub(crate) fn set_rate(&self, rate: u64) {
         self.shared.rate.store(rate, Ordering::Relaxed);
     }
 
-    /// The limit in force.
+    /// The current limit; see [`set_rate`](Self::set_rate).
     pub(crate) fn rate(&self) -> u64 {
         self.shared.rate.load(Ordering::Relaxed)
     }
 
-    /// Everything was handed over: an answer follows.
+    /// Completes the snapshot after everything was handed over; an answer follows.
     pub(crate) fn finish(&self) {
         self.tell(Order::Finish);
     }
@@ -168,18 +172,21 @@ impl SnapshotThread {
         self.tell(Order::Cancel);
     }
 
-    /// Whether more may be handed over. If not, the command thread is woken when it may.
+    /// Whether more entries may be handed over. If not, the command thread is woken as soon as more
+    /// entries may be handed over.
     pub(crate) fn has_room(&self) -> bool {
         if self.waiting_size() < WAITING_SIZE_MAX {
             return true;
         }
         self.shared.is_wake_wanted.store(true, Ordering::SeqCst);
-        // The thread may have caught up meanwhile without seeing that.
+        // The snapshot thread may have caught up before the flag was set. If so, it does not wake
+        // anybody.
         self.shared.waiting_size.load(Ordering::SeqCst) < WAITING_SIZE_MIN
     }
 
-    /// Has the command thread woken when the next batch has been dropped. If no batch is queued, it
-    /// is up to the command thread: the memory held waits for it to take entries.
+    /// Asks the snapshot thread to wake the command thread as soon as the next batch is encoded and
+    /// dropped. If no batch is queued, only the command thread can release memory, and to do so it
+    /// must first take entries.
     pub(crate) fn wake_when_less(&self) {
         self.shared.is_memory_wanted.store(true, Ordering::SeqCst);
     }
@@ -189,51 +196,53 @@ impl SnapshotThread {
         self.shared.waiting_size.load(Ordering::Relaxed)
     }
 
-    /// Bytes of memory that they alone keep in use.
+    /// Bytes of memory that would be free if no entries waited to be encoded.
     pub(crate) fn waiting_memory(&self) -> u64 {
         self.shared.waiting_memory.load(Ordering::Relaxed)
     }
 
-    /// Bytes written so far, or about to be.
+    /// Bytes of the snapshot that are written so far or are about to be written.
     pub(crate) fn written(&self) -> u64 {
         self.shared.written.load(Ordering::Relaxed)
     }
 
-    /// Blocks that each slot has.
+    /// LBAs that each slot has.
     pub(crate) fn slot_lbas(&self) -> [u64; SlotName::ALL.len()] {
         self.shared.slot_lbas.each_ref().map(|lbas| lbas.load(Ordering::Relaxed))
     }
 
-    /// How often the idle thread's turn has ended because it hardly got a core.
+    /// How many turns the idle thread has ended because it hardly got a core.
     pub(crate) fn starved_turns(&self) -> u64 {
         self.shared.starved_turns.load(Ordering::Relaxed)
     }
 
-    /// The outcome of the snapshot, once.
+    /// The outcome of the current snapshot, which is returned only once.
     pub(crate) fn answer(&self) -> Option<Answer> {
         let round = self.shared.round.load(Ordering::Relaxed);
         let mut answers = self.answers.try_iter();
         answers.find(|(of, _)| *of == round || is_planted("any-answer")).map(|(_, answer)| answer)
     }
 
-    /// Checks what a slot holds, while no snapshot is written. The one before must have been
-    /// answered for.
+    /// Checks the snapshot in a slot. The check reads only while no snapshot is being written. The
+    /// previous check must have been answered.
     pub(crate) fn check(&self, check: SlotCheck) {
         self.tell(Order::Check(Box::new(check)));
     }
 
-    /// Sets the most bytes per second that a check reads. At 0 the check under way is given up.
+    /// Sets how many bytes per second a check may read. If this is 0, the check under way is given
+    /// up.
     pub(crate) fn set_check_rate(&self, rate: u64) {
         self.tell(Order::CheckRate(rate));
     }
 
-    /// Shortens a slot that holds nothing that counts and that nobody reads: what it has far beyond
-    /// `need_lbas`, about what the next snapshot takes, goes back to the file system.
+    /// Shortens a slot that is not in use, if the slot has far more LBAs than the next snapshot
+    /// needs. The next snapshot needs about `need_lbas`. The surplus is returned to the file
+    /// system, or on a device to the pool.
     pub(crate) fn shorten_reserve(&self, slot: SlotName, need_lbas: u64) {
         self.tell(Order::Reserve { slot, need_lbas });
     }
 
-    /// The outcome of a check, once.
+    /// The outcome of a check, which is returned only once.
     pub(crate) fn checked(&self) -> Option<Checked> {
         self.checked.try_recv().ok()
     }
@@ -243,9 +252,9 @@ impl SnapshotThread {
         self.shared.checked.load(Ordering::Relaxed)
     }
 
-    /// Forgets that the command thread was woken.
+    /// Clears the wake-up of the command thread.
     pub(crate) fn woken(&self) {
-        // It does no harm if there is nothing to read.
+        // If there is nothing to read, the call does no harm.
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
     }
 

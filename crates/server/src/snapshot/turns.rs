@@ -1,12 +1,13 @@
-//! Two threads that do the work on snapshots in turns: which of them does it makes no difference to
-//! the work, but it does to other threads.
+//! Two threads that do the work on snapshots in turns. The work is the same in both threads, but
+//! the two threads affect other threads differently.
 //!
-//! A thread of idle class (`SCHED_IDLE`, sched(7)) runs when no other thread wants its core. Linux
-//! takes that core for a free one when it places a waking thread, which then runs there at once:
-//! the command thread and its clients do not wait. But on a machine with no core to spare, the idle
-//! thread starves, and without CAP_SYS_NICE it cannot leave that class. So there are two: when the
-//! idle thread has lost too much time, or the work is urgent, the other one, which is merely nice,
-//! takes a turn, and hands the work back after a while.
+//! The first thread has the idle class (`SCHED_IDLE`, sched(7)): it runs when no other thread wants
+//! its core. When Linux places a waking thread, it treats the core of an idle thread as free, and
+//! the waking thread runs there at once. So the command thread and its clients do not wait for the
+//! idle thread. But on a machine with no core to spare, the idle thread starves, and without
+//! CAP_SYS_NICE it cannot leave its class. So there is a second thread, which is merely nice
+//! (nice(2)). If the idle thread has lost too much time, or if the work is urgent, the nice thread
+//! takes a turn. It hands the work back after a while.
 //!
 //! The [`Worker`] itself is passed back and forth, so that only one thread has it at a time.
 
@@ -19,36 +20,40 @@ use slimio_planted::is_planted;
 
 use super::worker::Worker;
 
-/// Niceness of the nice thread (nice(2)). With a higher one it may starve as well, and the log
-/// grows meanwhile.
+/// Niceness of the nice thread (nice(2)). With a higher niceness, the thread might starve as well,
+/// while the log grows.
 const NICENESS: i32 = 10;
-/// The idle thread's turn ends when it has lost more time than this that is not made up for, more
-/// than one part in [`LOST_SHARE_MAX`] of the time passed, and waited longer than this for a core.
+/// The idle thread's turn ends when three conditions hold. Since the last sample, the idle thread
+/// has lost more time than this (the time that it makes up for is not counted). The lost time is
+/// more than the passed time divided by [`LOST_SHARE_MAX`]. And the idle thread has waited longer
+/// than this for a core.
 const LOST_MAX: Duration = Duration::from_millis(20);
-/// A smaller loss makes the snapshot slower by less than that, and everybody else gains: with the
-/// nice thread in its place, clients under `always` lost a tenth more of their throughput.
+/// See [`LOST_MAX`]. A smaller loss slows only the snapshot, and only by the lost share of the
+/// time, while everybody else gains: when the nice thread ran instead, clients under `appendfsync
+/// always` lost a tenth more of their throughput.
 const LOST_SHARE_MAX: u32 = 4;
 /// Shortest turn of the nice thread, unless the work ends.
 const NICE_TURN_MIN: Duration = Duration::from_millis(200);
-/// The nice thread's turn lasts at least this many times as long as the idle thread waited for a
-/// core in its last turn: little is lost while that one hardly gets a core.
+/// The time that the idle thread waited for a core in its last turn is multiplied by this number.
+/// The nice thread's turn lasts at least as long as the product. As a result, the work loses little
+/// time while the idle thread hardly gets a core.
 const NICE_PER_WAITED: u32 = 5;
 
-/// The work, and for how long it waited for a core in the turn that has ended.
+/// The work, and for how long the idle thread waited for a core in the turn that has ended.
 type Returned = (Box<Worker>, Duration);
 
-/// The two threads. Dropping this waits until they have ended, which they do when nobody can give
-/// orders any more.
+/// The two threads. Dropping this value waits until both threads have ended. They end when nobody
+/// can give orders any more.
 #[derive(Debug)]
 pub(super) struct TurnThreads {
     threads: Vec<JoinHandle<()>>,
 }
 
 impl TurnThreads {
-    /// Starts them.
+    /// Starts both threads.
     ///
     /// # Errors
-    /// When one cannot be made.
+    /// When a thread cannot be started.
     pub(super) fn start(worker: Box<Worker>) -> std::io::Result<Self> {
         let (lend, idle_turns) = channel();
         let (give_back, returned) = channel();
@@ -56,7 +61,7 @@ impl TurnThreads {
             slimio_device::give_way(NICENESS);
             nice_turns(worker, &lend, &returned);
         })?;
-        // If this fails, the nice thread ends because nobody gives orders.
+        // If this thread cannot be started, the nice thread ends because nobody gives it orders.
         let idle = Builder::new().name("snapshot-idle".into()).spawn(move || {
             slimio_device::give_way_entirely();
             take_idle_turns(&idle_turns, &give_back);
@@ -74,19 +79,20 @@ impl Drop for TurnThreads {
     }
 }
 
-/// Does the work, and lends it to the idle thread to spare others, until nobody gives orders.
+/// Does the work until nobody gives orders. To spare other threads, lends the work to the idle
+/// thread.
 fn nice_turns(mut worker: Box<Worker>, lend: &Sender<Box<Worker>>, returned: &Receiver<Returned>) {
-    // Nothing is known yet of how busy the cores are.
+    // The first turn has no minimum, because nothing is known yet of how busy the cores are.
     let mut turn_ends = Instant::now();
     while worker.work(|worker| worker.is_paced() && Instant::now() >= turn_ends) {
-        // It does not come back if the idle thread has panicked.
+        // The worker does not come back if the idle thread has panicked.
         let Ok(Ok((back, waited))) = lend.send(worker).map(|()| returned.recv()) else { return };
         worker = back;
         turn_ends = Instant::now() + NICE_TURN_MIN.max(waited * NICE_PER_WAITED);
     }
 }
 
-/// Does the work whenever it is lent, until it starves or the work is urgent.
+/// Does the work whenever it is lent, until this thread starves or the work is urgent.
 fn take_idle_turns(turns: &Receiver<Box<Worker>>, give_back: &Sender<Returned>) {
     while let Ok(mut worker) = turns.recv() {
         let mut hunger = Starvation::new();
@@ -107,15 +113,17 @@ fn take_idle_turns(turns: &Receiver<Box<Worker>>, give_back: &Sender<Returned>) 
     }
 }
 
-/// How much the calling thread starves for a core.
+/// Measures how much the calling thread starves for a core.
 struct Starvation {
-    /// Time that its work has lost, for any reason, since the reason was last looked for.
+    /// Time that the thread's work has lost, for any reason, since the last sample of `waited`.
     lost: Duration,
-    /// When that was.
+    /// When the last sample of `waited` was taken.
     looked_at: Instant,
-    /// How long it had waited for a core by then, in all; `None` if the kernel does not tell.
+    /// Total time that the thread had waited for a core at the last sample; `None` if the kernel
+    /// does not tell.
     waited: Option<Duration>,
-    /// How long it has waited for a core since little was lost, as far as that was looked at.
+    /// How long the thread has waited for a core, added up over the samples since the last sample
+    /// at which little time was lost.
     total: Duration,
 }
 
@@ -125,14 +133,15 @@ impl Starvation {
         Self { lost, looked_at: Instant::now(), waited: waited_for_core(), total }
     }
 
-    /// Whether it starves, now that its work has lost this much more time.
+    /// Whether the thread starves, now that its work has lost this much more time.
     fn is_too_much(&mut self, lost: Duration) -> bool {
         self.lost += lost;
         if self.lost <= LOST_MAX {
             return false;
         }
-        // The time may have been lost to a slow device, or there was nothing to do. If the kernel
-        // does not tell, the other thread may as well try.
+        // The time may have been lost to a slow device, or because there was nothing to do, so the
+        // time spent waiting for a core is sampled. If the kernel does not tell that time, all lost
+        // time counts as time spent waiting for a core, and the nice thread gets a try.
         let before = std::mem::replace(&mut self.waited, waited_for_core());
         let hungry = match (before, self.waited) {
             (Some(before), Some(now)) => now.saturating_sub(before),
@@ -144,8 +153,9 @@ impl Starvation {
         self.count(lost, since, hungry)
     }
 
-    /// The same, when it has `lost` part of the time `since` the last look, and `waited` for a core
-    /// in that time.
+    /// Counts a sample, and returns whether the thread starves. In the time `since` the last
+    /// sample, the thread's work has lost the time `lost`, and the thread has waited for a core for
+    /// the time `waited`.
     fn count(&mut self, lost: Duration, since: Duration, waited: Duration) -> bool {
         if lost * LOST_SHARE_MAX <= since {
             self.total = Duration::ZERO;

@@ -1,5 +1,5 @@
-//! The work on a snapshot off the command thread: encoding captured entries, writing them to the
-//! slot; and between snapshots checking the slots.
+//! The snapshot thread's work: it encodes captured entries and writes them to a slot. Between
+//! snapshots, it checks slots and shortens reserves.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -16,7 +16,8 @@ use super::pace::{Pace, cost};
 use super::surplus::Surplus;
 use super::thread::{Answer, DbSize, Order, Shared, WAITING_SIZE_MIN};
 
-/// Longest sleep before looking whether the pause is still wanted.
+/// During a pause, the worker sleeps at most this long before it checks whether the rest of the
+/// pause is still wanted.
 const REST_MAX: Duration = Duration::from_millis(10);
 
 /// Obeys the command thread's orders. It owns a path to each slot.
@@ -24,29 +25,29 @@ pub(super) struct Worker {
     orders: Receiver<Order>,
     paths: SlotPaths,
     current: Option<Current>,
-    /// All of the current snapshot was handed over, and nothing but its end is left to do.
+    /// All of the current snapshot was handed over; only its end is still to be written.
     is_finish_due: bool,
     shared: Arc<Shared>,
     wake: Arc<OwnedFd>,
     answers: Sender<(u64, Answer)>,
-    /// Which snapshot is being written.
+    /// The round of the snapshot that is being written; see [`Shared::round`].
     round: u64,
     pace: Pace,
     checking: Option<Checking>,
-    /// Bytes per second that a check reads at most.
+    /// Limit of the bytes per second that a check reads.
     check_rate: u64,
     checked: Sender<Checked>,
     surplus: Surplus,
 }
 
-/// Takes a chunk that is complete.
+/// A function that takes a complete chunk.
 type Emit<'a> = dyn FnMut(Chunk<'_>) -> Result<(), Error> + 'a;
 
 /// The snapshot that is being written.
 struct Current {
     writer: SlotWriter,
     encoder: ChunkEncoder,
-    /// Bytes of keys and values so far.
+    /// Bytes of keys and values that were encoded so far.
     payload: u64,
 }
 
@@ -85,9 +86,9 @@ impl Worker {
         }
     }
 
-    /// Obeys orders until `is_over`, which it asks before each one, or until nobody can give orders
-    /// any more; returns whether somebody can. While it writes no snapshot, it checks slots and
-    /// gives back space in between.
+    /// Obeys orders, and calls `is_over` before each order. Returns true as soon as `is_over`
+    /// returns true, and false if nobody can give orders any more. Between orders, checks slots and
+    /// shortens reserves, but not while a snapshot is written.
     pub(super) fn work(&mut self, mut is_over: impl FnMut(&mut Self) -> bool) -> bool {
         while !is_over(self) {
             if std::mem::take(&mut self.is_finish_due) {
@@ -121,14 +122,16 @@ impl Worker {
         true
     }
 
-    /// Whether a snapshot is being written at a limited rate. Its end is not: a starving thread
-    /// would wait long for the device several times, and no turn could end between these waits.
+    /// Whether a snapshot is being written at a limited rate. The end of a snapshot has no limit,
+    /// because writing the end waits for the device several times. A starving thread takes long for
+    /// these waits, and no turn can end in between.
     pub(super) fn is_paced(&self) -> bool {
         let is_finish_due = self.is_finish_due && !is_planted("end-starves");
         self.current.is_some() && !is_finish_due && self.shared.rate.load(Ordering::Relaxed) != 0
     }
 
-    /// Takes the time lost since the last call, for any reason, that is not made up for.
+    /// Takes the time that was lost since the last call, for any reason, and will not be made up
+    /// for.
     pub(super) fn take_lost(&mut self) -> Duration {
         self.pace.take_lost()
     }
@@ -204,7 +207,8 @@ impl Worker {
         self.throttle(payload);
     }
 
-    /// Sleeps as the rate demands, until the rate changes or the snapshot is no longer wanted.
+    /// Sleeps as long as the rate demands. Ends the sleep early if the rate changes or the snapshot
+    /// is no longer wanted.
     fn throttle(&mut self, payload: u64) {
         let rate = self.shared.rate.load(Ordering::Relaxed);
         let cost = self.current.as_mut().map_or(payload, |current| {
@@ -269,7 +273,7 @@ impl Worker {
         }
     }
 
-    /// Gives up the check of a slot whose contents are no longer of use.
+    /// Gives up the check of a slot whose contents are no longer needed.
     fn give_up_check_of(&mut self, slot: SlotName) {
         if self.checking.as_ref().is_some_and(|checking| checking.slot() == slot) {
             self.end_check(Checked::GivenUp);
@@ -278,19 +282,19 @@ impl Worker {
 
     fn end_check(&mut self, outcome: Checked) {
         self.checking = None;
-        // Fails only when the server ends.
+        // The send fails only when the server ends.
         let _ = self.checked.send(outcome);
         self.wake();
     }
 
     fn answer(&self, answer: Answer) {
-        // Fails only when the server ends.
+        // The send fails only when the server ends.
         let _ = self.answers.send((self.round, answer));
         self.wake();
     }
 
     fn wake(&self) {
-        // The counter cannot overflow, so this cannot fail.
+        // The counter cannot overflow, so this write cannot fail.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }

@@ -1,4 +1,4 @@
-//! The snapshot check on a running server's volume: what it finds, and what follows from that.
+//! The snapshot check on a running server's volume: its findings and their consequences.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt as _;
@@ -11,7 +11,7 @@ use slimio_storage::layout::TRAILER_MAGIC;
 use crate::common::{BACK_ENDS, Client, POLL_EVERY, patience, start, threads};
 use crate::info;
 
-/// Blocks read from a slot; every snapshot taken here fits.
+/// Number of LBAs read from a slot. Every snapshot taken here fits in them.
 const LOOK_LBAS: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
@@ -138,8 +138,8 @@ fn a_damaged_point_in_time_is_said_and_left() {
         let area = ["snapshot-a", "snapshot-b", "snapshot-c"][slot];
         let place = format!("the snapshot in {area} is damaged: chunk 0 at block 1");
         assert!(what.starts_with(&place), "{what}");
-        // Neither the log nor its root needs this snapshot, and no other can replace that point in
-        // time.
+        // There must be no rewrite. Recovery does not need this snapshot, and a new snapshot could
+        // not have the same point in time.
         assert_eq!(info(&mut client, "snapshot_rewrites_complete"), "0");
         assert_eq!(slot_of(&mut client, "kind=on-demand,"), slot);
         take(&mut client, "BGSAVE");
@@ -152,7 +152,7 @@ fn a_damaged_point_in_time_is_said_and_left() {
 fn a_reserve_gives_back_what_is_far_too_much_and_a_slot_in_use_nothing() {
     /// Bytes of a slot that once held a large snapshot.
     const LONG: u64 = 320 << 20;
-    /// A shortened slot is smaller than this.
+    /// A slot is smaller than this after it was shortened.
     const KEPT: u64 = 66 << 20;
     for back_end in BACK_ENDS {
         let dir = tempfile::tempdir().unwrap();
@@ -187,7 +187,7 @@ fn a_reserve_gives_back_what_is_far_too_much_and_a_slot_in_use_nothing() {
 fn a_check_gives_way_and_can_be_stopped() {
     for back_end in BACK_ENDS {
         let dir = tempfile::tempdir().unwrap();
-        // After the first piece, the next one is due only hours later.
+        // At this rate, the second piece is due only hours after the first.
         let directives = "snapshot-check-rate 1";
         let Some(server) = start(back_end, &dir.path().join("volume"), directives) else {
             continue;
@@ -203,7 +203,7 @@ fn a_check_gives_way_and_can_be_stopped() {
         let running = "-ERR Background check of the snapshots already in progress\r\n";
         assert_eq!(begin(&mut client), running);
         take(&mut client, "BGREWRITEAOF");
-        assert!(!is_over(&mut client), "what is checked lies there still");
+        assert!(!is_over(&mut client), "the checked snapshot is still in its slot");
         assert_ne!(take(&mut client, "BGSAVE"), slot);
         wait_until(&mut client, "giving way", is_over);
         assert_eq!(info(&mut client, "snapshot_check_damaged"), "0");

@@ -21,26 +21,25 @@ pub(crate) const BACK_ENDS: [&str; 2] = ["uring", "plain"];
 /// How often [`until`] polls.
 pub(crate) const POLL_EVERY: Duration = Duration::from_millis(1);
 
-/// The longest that anything may take: the value that `cargo x planted` sets, where most tests wait
-/// in vain, or 20 s.
+/// The longest time that anything may take. This is 20 s, unless `cargo x planted` sets another
+/// value, because with planted bugs most tests wait in vain.
 pub(crate) fn patience() -> Duration {
     let seconds = std::env::var("SLIMIO_PATIENCE_SECONDS");
     Duration::from_secs(seconds.map_or(20, |text| text.parse().expect("a number of seconds")))
 }
 
-/// Polls until `is_so` is true. `what` is the message if that does not happen in time.
+/// Polls until `is_so` returns true. If that takes too long, panics with the message `what`.
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + patience();
     while !is_so() {
         assert!(Instant::now() < deadline, "{what}; {}", threads());
-        // Polling without a pause would keep a core from the threads that run only when a core is
-        // idle.
+        // Polling without a pause would take a core from threads that run only on idle cores.
         std::thread::sleep(POLL_EVERY);
     }
 }
 
-/// What the kernel is doing for each thread of this process, as far as permissions allow: for the
-/// message of a test that timed out.
+/// What the kernel is doing for each thread of this process, as far as permissions allow. This is
+/// for the message of a test that timed out.
 pub(crate) fn threads() -> String {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let describe = |task: PathBuf| {
@@ -58,13 +57,14 @@ enum Address {
 
 pub(crate) struct Running {
     address: Address,
-    /// Anything written to it stops the server, as SIGTERM stops the program; closing it does, too.
+    /// Writing anything to this socket, or closing it, stops the server as SIGTERM stops the
+    /// program.
     stop: UnixStream,
     thread: JoinHandle<Result<(), String>>,
 }
 
-/// Starts a server with directives given as `name value` lines. `None`, with a message, where the
-/// kernel refuses the back end.
+/// Starts a server with directives given as `name value` lines. If the kernel refuses the back end,
+/// prints a message and returns `None`.
 pub(crate) fn start(back_end: &str, volume: &Path, directives: &str) -> Option<Running> {
     start_on(back_end, volume, directives, |storage| storage)
 }
@@ -79,7 +79,7 @@ pub(crate) fn start_on(
     launch(back_end, volume, directives, wrap).map(Starting::serving)
 }
 
-/// As [`start`], with the log behind a gate, which is open.
+/// As [`start`], but the returned gate can hold back the log. The gate is open at first.
 pub(crate) fn start_held(
     back_end: &str,
     volume: &Path,
@@ -127,7 +127,7 @@ impl Starting {
         }
     }
 
-    /// Waits until it has ended, and checks that it never served commands.
+    /// Waits until the server has ended, and checks that it never served commands.
     pub(crate) fn ended(self) -> Result<(), String> {
         let result = self.running.thread.join().unwrap();
         assert!(self.is_ready.try_recv().is_err(), "commands were served");
@@ -135,7 +135,7 @@ impl Starting {
     }
 }
 
-/// As [`start_on`], without waiting until commands are served.
+/// As [`start_on`], but does not wait until commands are served.
 pub(crate) fn launch(
     back_end: &str,
     volume: &Path,
@@ -162,7 +162,8 @@ pub(crate) fn launch(
     }))
 }
 
-/// As [`launch`], on the volume that `open` returns, or without one if it returns `None`.
+/// As [`launch`], but on the volume that `open` returns. If `open` returns `None`, the server has
+/// no volume.
 pub(crate) fn launch_with(
     config: Config,
     open: impl FnOnce(&Config) -> Result<Option<Storage>, String> + Send + 'static,
@@ -230,7 +231,7 @@ impl Running {
         self.ended().unwrap();
     }
 
-    /// Asks it to end as a signal does.
+    /// Asks the server to end as a signal does.
     pub(crate) fn ask_to_stop(&mut self) {
         self.stop.write_all(b"x").unwrap();
     }
@@ -259,7 +260,7 @@ impl Client {
                 stream.set_nodelay(true).unwrap();
                 stream
             }
-            // The calls made on it work on any socket.
+            // The calls that are made on the stream work on any socket.
             Address::Unix(path) => OwnedFd::from(UnixStream::connect(path).unwrap()).into(),
         };
         stream.set_read_timeout(Some(patience())).unwrap();
@@ -343,7 +344,7 @@ impl Client {
     /// How many bytes arrive before the server closes or resets the connection.
     pub(crate) fn try_read_to_end(&mut self) -> usize {
         let mut all = Vec::new();
-        // A reset is an end, too.
+        // A reset also counts as the end.
         drop(self.stream.read_to_end(&mut all));
         all.len()
     }

@@ -1,4 +1,5 @@
-//! One volume, life after life: what was promised, and what came back.
+//! One volume has several lives: in each, a server starts on it, executes requests and dies. After
+//! each start, the data that has come back is compared with what was promised.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// More operations than any life has.
 const NEVER: u64 = u64::MAX / 2;
 
-/// How `WAITAOF` says that all is durable.
+/// Start of the reply to `WAITAOF` if everything is durable.
 const DURABLE: &[u8] = b"*2\r\n:1\r\n";
 
 const LIMITS: Limits = Limits { exhaustive_max: 3, random_count: 4, torn: true };
@@ -32,7 +33,7 @@ const LIMITS: Limits = Limits { exhaustive_max: 3, random_count: 4, torn: true }
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Log {
     On,
-    /// The log will count once a snapshot is adopted.
+    /// Units are logged, but the log counts only once a snapshot is adopted.
     Resuming,
     Off,
 }
@@ -42,22 +43,22 @@ enum Log {
 enum Space {
     Enough,
     None,
-    /// It had none for a while.
+    /// The disk has space again, after a time without space.
     Again,
 }
 
-/// A volume, and all that is known of what it holds.
+/// A volume, and all that is known about its contents.
 pub(crate) struct World {
     config: SimConfig,
     kind: Kind,
-    /// What the last death left; `None` before the first life.
+    /// The image that the last death left; `None` before the first life.
     image: Option<Image>,
     /// The server's time of day, in milliseconds since 1970.
     clock: Arc<AtomicI64>,
     oracle: Oracle,
-    /// Units that were executed, each with its time, followed by those that may have been.
+    /// Units that were executed, each with its time, followed by units that may have been executed.
     units: Vec<(i64, Unit)>,
-    /// The state after each number of units, from none on.
+    /// The states after zero units, after one unit, after two units, and after each further unit.
     states: Vec<State>,
     /// How many units come back when the process dies.
     kept: usize,
@@ -65,13 +66,15 @@ pub(crate) struct World {
     durable: usize,
     /// Whether power was cut since the units were last read back.
     was_cut: bool,
-    /// How many units come back once a later write was acknowledged: the log was ended here.
+    /// How many units were executed before the log was turned off. Once a later write is
+    /// acknowledged, these units must come back.
     ended_at: Option<usize>,
     log: Log,
     is_log_wanted: bool,
     policy: &'static str,
     space: Space,
-    /// For each client, the number of units up to the last one in which it changed anything.
+    /// For each client, the number of units up to the last unit in which this client changed
+    /// anything.
     wrote: [usize; CLIENT_COUNT],
     /// Units that were not executed, because there was no room for them.
     pub(crate) refused: u32,
@@ -102,7 +105,7 @@ impl World {
         }
     }
 
-    /// One life and its end. `Err` says which promise was broken.
+    /// Runs one life, including its end. `Err` says which promise was broken.
     pub(crate) fn live(&mut self, life: &Life) -> Result<(), String> {
         let exists = self.image.is_some();
         self.pass(life.rests_ms);
@@ -121,7 +124,8 @@ impl World {
         let clock = WallClock::Given(Arc::clone(&self.clock));
         let mut directives = self.directives();
         if life.untaken_polls > 0 {
-            // Each round of background work polls for the log, so there must be few.
+            // Operations stay queued for a number of polls, and each round of background work polls
+            // the log's device. With many rounds, the operations would be taken too early.
             directives.set("hz", "10").unwrap();
         }
         let starting = launch_on(media, exists, directives, clock);
@@ -138,7 +142,7 @@ impl World {
                 let is_in_order = server.abandon().is_ok();
                 outcome?;
                 if life.end.is_some() && is_in_order && !disk.has_crashed() {
-                    // It ended in good order, so there is nothing that a power cut could take.
+                    // After an orderly end, a power cut loses nothing.
                     self.durable = self.kept;
                 }
                 disk.crashed().unwrap_or_else(|| disk.crash_now())
@@ -155,7 +159,7 @@ impl World {
         Ok(())
     }
 
-    /// A last start, which nothing disturbs.
+    /// Starts the server a last time, disturbed by nothing, and checks what comes back.
     pub(crate) fn check_last(&mut self) -> Result<(), String> {
         let (batches, dies_after, end) = (Vec::new(), NEVER, Some(End::Plain));
         let (rests_ms, recovers_ms) = (NEAR_MS / 2, 0);
@@ -177,7 +181,7 @@ impl World {
         self.clock.load(Ordering::SeqCst)
     }
 
-    /// Lets time pass for both servers. Nothing may be under way that depends on it.
+    /// Lets time pass for both servers. No command whose result depends on the time may be running.
     fn pass(&mut self, ms: i64) {
         self.clock.fetch_add(ms, Ordering::SeqCst);
         self.oracle.clock.store(self.now_ms(), Ordering::SeqCst);
@@ -225,7 +229,7 @@ impl World {
         for batch in &life.batches {
             self.pass(batch.passes_ms);
             self.look_at_log(&mut clients[batch.client]);
-            // Where steps may be refused, each one is a batch of its own.
+            // If steps may be refused, each one is sent as a separate batch.
             let fills = batch.steps.iter().any(|step| matches!(step, Step::Full(_)));
             let is_step_by_step = self.space != Space::Enough || fills;
             let at_once = if is_step_by_step { 1 } else { batch.steps.len() };
@@ -235,7 +239,8 @@ impl World {
             if has_waiter {
                 let mut request = Vec::new();
                 Step::WaitUntilDurable.encode(&mut request);
-                // If the disk has died, the batch below finds out.
+                // If sending fails because the disk has died, the batch that is sent below will
+                // fail too, and that is noticed.
                 clients[waiter].try_send_bytes(&request);
             }
             for (number, steps) in batch.steps.chunks(at_once).enumerate() {
@@ -254,7 +259,8 @@ impl World {
             }
         }
         match life.end {
-            // There is no space for a snapshot.
+            // Without space, `SHUTDOWN SAVE` would fail, because there is no space for its
+            // snapshot.
             Some(_) if self.space == Space::None => self.end(&mut clients[0], disk, End::Plain),
             Some(end) => self.end(&mut clients[0], disk, end),
             None => Ok(()),
@@ -262,7 +268,7 @@ impl World {
     }
 
     /// Reads the reply to a `WAITAOF` that was sent before a batch, by a client whose writes are in
-    /// the first `wrote` units. False when this life is over.
+    /// the first `wrote` units. False when this life has ended.
     fn end_waiting(
         &mut self,
         client: &mut Client,
@@ -273,17 +279,18 @@ impl World {
         if disk.has_crashed() {
             return Ok(false);
         }
-        let reply = reply.ok_or("the server closed the connection of one who waits")?;
+        let reply = reply.ok_or("the server closed the connection of a waiting client")?;
         if reply.starts_with(DURABLE) {
             (self.kept, self.durable) = (self.kept.max(wrote), self.durable.max(wrote));
         } else if !reply.starts_with(b"*2\r\n:0\r\n") && !reply.starts_with(b"-ERR WAITAOF") {
-            return Err(format!("who waits is answered {}", shown(&[reply])));
+            return Err(format!("a waiting client is answered {}", shown(&[reply])));
         }
         Ok(true)
     }
 
-    /// Takes the rest of the disk's space, or gives it back. First waits until the log has a second
-    /// segment: a log with only one cannot leave it. False when this life is over.
+    /// Takes the rest of the disk's space, or gives it back. Before it takes the space, waits until
+    /// the log has a second segment, because a log that has only one segment can't release that
+    /// segment. Returns false if this life has ended.
     fn set_full(&mut self, client: &mut Client, disk: &SimDisk, is_full: bool) -> bool {
         if is_full && self.log != Log::Off {
             let asked = Instant::now();
@@ -305,7 +312,7 @@ impl World {
         true
     }
 
-    /// Tells the server to end, and waits for that.
+    /// Tells the server to end, and waits until it closes the connection.
     fn end(&mut self, client: &mut Client, disk: &SimDisk, end: End) -> Result<(), String> {
         let mut request = Vec::new();
         encode_line(if end == End::Save { "SHUTDOWN SAVE" } else { "SHUTDOWN" }, &mut request);
@@ -322,10 +329,10 @@ impl World {
         Ok(())
     }
 
-    /// How many units have come back; an error if no such state is possible.
+    /// How many units have come back. Returns an error if the state that was found is not possible.
     fn find(&self, found: &State) -> Result<usize, String> {
         let promised = if self.was_cut { self.durable } else { self.kept };
-        // Keys that expired meanwhile are gone, whoever deleted them.
+        // Keys that have expired by now are gone, whoever deleted them.
         let now_ms = self.now_ms();
         let seen = |state: &State| {
             if self.space == Space::Enough { state.clone() } else { state.clone().uncounted() }
@@ -337,8 +344,8 @@ impl World {
             let (first, last) = (&states[0], &states[states.len() - 1]);
             let older = older.iter().rposition(|state| state == found);
             format!(
-                "what came back is no state behind {promised} promised of {} units (an older one: \
-                 {older:?}); beside what was promised: {}; beside the last: {}",
+                "the state that came back is none of those after {promised} promised of {} units \
+                 (an older one: {older:?}); compared with the promised one: {}; with the last: {}",
                 self.units.len(),
                 found.difference(first),
                 found.difference(last),
@@ -347,7 +354,8 @@ impl World {
         Ok(promised + behind)
     }
 
-    /// Notes when the log's snapshot is adopted: then everything executed is kept.
+    /// A log that is turned on resumes when a snapshot is adopted. Notes whether that has happened,
+    /// because from then on every executed unit is kept.
     fn look_at_log(&mut self, client: &mut Client) {
         if self.log != Log::Resuming {
             return;
@@ -362,7 +370,7 @@ impl World {
         }
     }
 
-    /// Sends steps one after the other, and reads their replies. False when this life is over.
+    /// Sends steps one after the other, and reads their replies. False when this life has ended.
     fn batch(
         &mut self,
         (client, index_of_client): (&mut Client, usize),
@@ -370,8 +378,10 @@ impl World {
         steps: &[Step],
         piece_size: usize,
     ) -> Result<bool, String> {
-        // There is no space for a snapshot, and whether one fails depends on what was there before.
-        // A resuming log has nothing durable before its snapshot: `WAITAOF` would wait for space.
+        // On a full disk, a snapshot fails or succeeds depending on how much space its slot already
+        // has. If the log is resuming, nothing becomes durable before the snapshot is adopted, so
+        // `WAITAOF` would wait for space. Steps with such an uncertain outcome are replaced with
+        // `BGREWRITEAOF`, which promises nothing.
         let told = |step: &Step| match step {
             Step::Save | Step::SaveInBackground | Step::Log(_) if self.space == Space::None => {
                 Step::Rewrite
@@ -428,7 +438,8 @@ impl World {
                 let [replies, expected] = [replies, expected].map(|replies| shown(&replies));
                 return Err(format!("{step:?} is answered {replies}, not {expected}"));
             }
-            // A reply leaves under the policy in force by then, maybe that of the batch's end.
+            // The policy at the moment when a reply leaves applies to this reply. It may already be
+            // the policy at the end of the batch.
             let is_always =
                 |step: &Step| !matches!(step, Step::Policy(policy) if *policy != "always");
             let stays_always = steps[index..].iter().all(is_always);
@@ -452,7 +463,7 @@ impl World {
         let reply = replies.last().map_or(&b""[..], |reply| &reply[..]);
         match step {
             Step::Run(unit) => {
-                // A read does not wait for the log to end.
+                // A write waits until the log has ended, but a read does not.
                 if unit.writes()
                     && let Some(ended_at) = self.ended_at.take()
                 {
@@ -469,7 +480,7 @@ impl World {
             Step::Save if reply == b"+OK\r\n" => (self.kept, self.durable) = (executed, executed),
             Step::Save if reply.starts_with(b"-ERR Background save already") => {}
             Step::WaitUntilDurable if reply.starts_with(DURABLE) => {
-                // It does not wait for the writes of other clients.
+                // `WAITAOF` does not wait for the writes of other clients.
                 let wrote = self.wrote[client];
                 (self.kept, self.durable) = (self.kept.max(wrote), self.durable.max(wrote));
             }
@@ -485,7 +496,7 @@ impl World {
                     (Log::On | Log::Resuming, true) | (Log::Off, false) => {}
                 }
             }
-            // Refused or not: it promises nothing.
+            // These steps promise nothing, whether they were refused or not.
             Step::Rewrite | Step::SaveInBackground | Step::Full(_) => {}
             Step::Save | Step::WaitUntilDurable | Step::Policy(_) | Step::Log(_) => {
                 return Err(format!("{step:?} is answered {}", shown(replies)));

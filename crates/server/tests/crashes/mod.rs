@@ -1,11 +1,11 @@
 //! Random commands, snapshots and deaths of the whole server on a simulated disk, life after life.
-//! It must come back with a state that was in memory at one moment, not an earlier one than
-//! promised.
+//! After each death, the server must come back with a state that was in memory at one moment, and
+//! this state must not be earlier than promised.
 //!
 //! A second server without a volume runs the same units (commands or transactions) at the same time
-//! of day, and tells what was in memory after each. So nothing here says what a command does. Both
-//! clocks move only between batches, between lives, and during recovery. An expired key is gone,
-//! whichever command touches it first.
+//! of day, and shows what was in memory after each unit. So nothing here needs to know what a
+//! command does. Both servers' clocks move only between batches, between lives, and during
+//! recovery. An expired key is gone on both servers, whichever command touches it first.
 
 mod life;
 #[path = "../../../storage/tests/suite/common/media.rs"]
@@ -38,7 +38,8 @@ const CASES: u32 = 24;
 const SECONDS: &str = "SLIMIO_SIM_SECONDS";
 /// A volume has fewer lives than this.
 const LIVES_MAX: usize = 5;
-/// Most attempts to shrink a failing case: each runs the lives of a few servers.
+/// Limit of the attempts to shrink a failing case. It is low because each attempt runs the lives of
+/// a few servers.
 const SHRINKS_MAX: u32 = 300;
 
 fn config() -> ProptestConfig {
@@ -80,8 +81,8 @@ fn what_comes_back_was_in_memory_and_was_promised() {
     println!("server: {} lives on {} volumes in {took} s", lived.get(), volumes.get());
 }
 
-/// A life that ends by SIGKILL. Each batch has the milliseconds that pass before it, and the lines
-/// that are sent at once, in database 0.
+/// A life that ends by SIGKILL. Each batch consists of the milliseconds that pass before it, and of
+/// the lines that are sent at once, in database 0.
 fn killed(rests_ms: i64, batches: &[(i64, &[&str])]) -> Life {
     let step = |line: &&str| match *line {
         "BGREWRITEAOF" => Step::Rewrite,
@@ -123,13 +124,13 @@ fn databases_that_change_places_do_not_change_a_snapshot_that_runs() {
     let fill = ["SET k0 1", "COPY k0 k1 DB 1", "COPY k0 k2 DB 2"];
     let swap: &[&str] = &["BGREWRITEAOF", "SWAPDB 0 1", "MOVE k1 2", "RENAME k1 k0", "SWAPDB 2 0"];
     for is_device in [false, true] {
-        // `SAVE` begins when the rewrite is over.
+        // `SAVE` begins when the rewrite has ended.
         check(&[killed(0, &[(0, &fill), (0, swap), (0, &["SAVE"])])], 1, is_device).unwrap();
     }
 }
 
-/// What a rewrite leaves out is in the log behind it. Values that the log reads or computes from
-/// are not left out.
+/// A rewrite may leave out values that the log after it sets. It must not leave out values that
+/// records of that log read or compute with.
 #[test]
 fn a_rewrite_and_the_log_behind_it_are_all_there_is() {
     let fill =
@@ -146,7 +147,7 @@ fn a_rewrite_and_the_log_behind_it_are_all_there_is() {
         "GETDEL k1",
     ];
     for is_device in [false, true] {
-        // `SAVE` begins when the rewrite is over.
+        // `SAVE` begins when the rewrite has ended.
         check(&[killed(0, &[(0, &fill), (0, beside), (0, &["SAVE"])])], 1, is_device).unwrap();
     }
 }
@@ -193,7 +194,7 @@ fn who_waits_for_a_log_that_stops_is_answered() {
     for _ in 0..2 {
         assert_eq!(client.call(&["WAITAOF", "1", "0", "0"]), "*2\r\n:0\r\n:0\r\n");
     }
-    assert!(server.abandon().is_err(), "what was not durable can't be");
+    assert!(server.abandon().is_err(), "the log cannot be made durable any more");
 }
 
 #[test]
@@ -204,7 +205,7 @@ fn who_waits_is_answered_though_the_kernel_had_no_memory_and_nothing_else_happen
     directives.set("hz", "10").unwrap();
     let server = launch_on(media, false, directives, WallClock::System).served().unwrap();
     let (mut client, _idle) = (server.connect(), server.connect());
-    // More than there are rounds of background work after the last request.
+    // More polls than there are rounds of background work after the last request.
     disk.faults(|faults| faults.untaken_polls = 40);
     for policy in ["everysec", "always"] {
         assert_eq!(client.call(&["CONFIG", "SET", "appendfsync", policy]), "+OK\r\n");
@@ -249,7 +250,7 @@ fn who_waits_for_a_log_that_is_ended_is_told() {
     for key in 0..8 {
         assert_eq!(one.call(&["SET", &format!("k{key}"), &value]), "+OK\r\n");
     }
-    // The log would resume behind a snapshot for which there is no space, so nothing is kept.
+    // The log would resume after a snapshot for which there is no space, so nothing is kept.
     disk.faults(|faults| faults.full = true);
     turn("yes");
     one.send(&["WAITAOF", "1", "0", "0"]);
@@ -260,7 +261,8 @@ fn who_waits_for_a_log_that_is_ended_is_told() {
     let reply = one.read();
     let reply = String::from_utf8_lossy(&reply);
     assert!(reply.starts_with("-ERR WAITAOF cannot be used"), "{reply}");
-    // Nor does the reply to a request for no log say that the log has the writes.
+    // A `WAITAOF` that does not ask for the log is answered, but the reply does not say that the
+    // log has the writes.
     assert_eq!(one.call(&["WAITAOF", "0", "0", "0"]), "*2\r\n:0\r\n:0\r\n");
     disk.faults(|faults| faults.full = false);
     server.stop();

@@ -12,13 +12,14 @@ use crate::common::{Client, Running, config, launch_at};
 
 pub(crate) struct Oracle {
     pub(crate) client: Client,
-    /// Its own time of day: units are run again at the time at which they ran.
+    /// The oracle has its own time of day, because it runs each unit again at the time at which the
+    /// unit ran first.
     pub(crate) clock: Arc<AtomicI64>,
     _server: Running,
 }
 
 impl Oracle {
-    /// With nothing in memory.
+    /// Starts the oracle with an empty data set.
     pub(crate) fn start() -> Self {
         let clock = Arc::new(AtomicI64::new(FIRST_MS));
         let config = config("plain", Path::new("none"), "appendonly no");
@@ -36,7 +37,7 @@ impl Oracle {
         (replies, read(&mut self.client).unwrap())
     }
 
-    /// Resets the state to that after these units, running each at its own time.
+    /// Resets the state to the state after these units, by running each at its own time.
     pub(crate) fn reset(&mut self, units: &[(i64, Unit)], now_ms: i64) {
         self.client.call(&["FLUSHALL"]);
         for at_once in units.chunk_by(|(at_ms, _), (next_ms, _)| at_ms == next_ms) {

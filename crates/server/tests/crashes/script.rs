@@ -1,29 +1,30 @@
-//! What is done in a life, and how it ends.
+//! The steps of a life, and how it ends.
 
 use proptest::prelude::*;
 
 use crate::common::encode;
 
-/// Databases that are used.
+/// Number of databases that are used.
 pub(crate) const DB_COUNT: u8 = 3;
-/// Keys that are used in each.
+/// Number of keys that are used in each database.
 pub(crate) const KEY_COUNT: u8 = 7;
 /// When the first life begins, in milliseconds since 1970.
 pub(crate) const FIRST_MS: i64 = 1_700_000_000_000;
-/// A date that no test lives to see.
+/// A date after the end of every test.
 const FAR_MS: i64 = 4_102_444_800_000;
-/// Most keys that expire do so within this time of the first life's start, in milliseconds: about
-/// as long as all lives take, by their clock.
+/// Most keys that expire do so within this time after the first life's start, in milliseconds. By
+/// the servers' clock, all lives together take about the same time.
 pub(crate) const NEAR_MS: i64 = 2000;
-/// Longest value, in bytes: larger than one batch of the log, and than one piece of a large string.
+/// Longest value, in bytes. It is larger than one batch of the log, and larger than one piece of a
+/// large string.
 const VALUE_SIZE_MAX: usize = 300_000;
 /// Commands that write nothing.
 const READS: [&str; 5] = ["GET", "EXISTS", "STRLEN", "HLEN", "TYPE"];
-/// Most commands of a transaction.
+/// A transaction has fewer commands than this.
 const MANY_COMMANDS: usize = 3000;
-/// Connections that send the steps, in turn.
+/// Number of connections that send the steps, in turn.
 pub(crate) const CLIENT_COUNT: usize = 3;
-/// Fields of a hash that is no longer kept packed.
+/// A hash with this many fields is no longer packed.
 const MANY_FIELDS: u16 = 600;
 
 /// A unit of execution: one command, or several in a transaction.
@@ -35,13 +36,13 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
-    /// Whether it may write.
+    /// Whether the unit may write.
     pub(crate) fn writes(&self) -> bool {
         let is_read = |line: &String| READS.iter().any(|read| line.split(' ').next() == Some(read));
         !self.commands.iter().all(is_read)
     }
 
-    /// Encodes its requests. Returns how many replies they get.
+    /// Encodes the unit's requests. Returns how many replies they get.
     pub(crate) fn encode(&self, bytes: &mut Vec<u8>) -> usize {
         let mut count = 0;
         let mut add = |line: &str| {
@@ -76,8 +77,9 @@ pub(crate) fn encode_line(line: &str, bytes: &mut Vec<u8>) {
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Run(Unit),
-    /// The disk has no more space, or has some again. While it has none, each step waits for the
-    /// previous one: only the replies tell which steps were refused.
+    /// The disk has no more space (true), or has space again (false). While the disk has no space,
+    /// each step waits for the previous step, because only the replies tell which steps were
+    /// refused.
     Full(bool),
     /// `BGREWRITEAOF`
     Rewrite,
@@ -94,7 +96,7 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// Encodes its requests. Returns how many replies they get.
+    /// Encodes the step's requests. Returns how many replies they get.
     pub(crate) fn encode(&self, requests: &mut Vec<u8>) -> usize {
         let line = match self {
             Self::Run(unit) => return unit.encode(requests),
@@ -102,8 +104,9 @@ impl Step {
             Self::Rewrite => "BGREWRITEAOF",
             Self::SaveInBackground => "BGSAVE",
             Self::Save => "SAVE",
-            // If the disk dies while the log resumes from a snapshot, nothing ever becomes durable:
-            // the snapshot is retried forever. Otherwise the reply comes far sooner.
+            // If the disk dies while the log resumes from a snapshot, nothing ever becomes durable,
+            // because the snapshot is retried endlessly; the timeout is for this case. Otherwise,
+            // the reply comes far sooner.
             Self::WaitUntilDurable => "WAITAOF 1 0 5000",
             Self::Policy(policy) => &format!("CONFIG SET appendfsync {policy}"),
             Self::Log(true) => "CONFIG SET appendonly yes",
@@ -118,11 +121,12 @@ impl Step {
 #[derive(Clone, Debug)]
 pub(crate) struct Batch {
     pub(crate) passes_ms: i64,
-    /// Which client sends them.
+    /// Which client sends the steps.
     pub(crate) client: usize,
-    /// Bytes of them sent at a time. Between two pieces the server may be in any state.
+    /// How many bytes of the requests are sent at a time. Between two pieces, the server may be in
+    /// any state.
     pub(crate) piece_size: usize,
-    /// Another client waits in `WAITAOF` while they run.
+    /// Whether another client waits in `WAITAOF` while the steps run.
     pub(crate) has_waiter: bool,
     pub(crate) steps: Vec<Step>,
 }
@@ -134,23 +138,24 @@ impl Batch {
     }
 }
 
-/// Larger than any batch.
+/// A size of pieces that is larger than any batch.
 pub(crate) const AT_ONCE: usize = usize::MAX;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Life {
     /// How long no server runs before this life, in milliseconds.
     pub(crate) rests_ms: i64,
-    /// How much time passes while it recovers, in milliseconds.
+    /// How much time passes while the server recovers, in milliseconds.
     pub(crate) recovers_ms: i64,
     pub(crate) batches: Vec<Batch>,
-    /// Operations of the disk after which it dies, including those of the start, except when that
-    /// makes the volume. It dies after the batches at the latest.
+    /// The disk dies after this many operations, at the latest when all batches have run.
+    /// Operations during the start are counted, unless the start has to make the volume.
     pub(crate) dies_after: u64,
     pub(crate) is_power_cut: bool,
     /// Which of the possible images the next life starts from.
     pub(crate) image: usize,
-    /// Polls during which kicked operations stay queued, as if the kernel had no memory for them.
+    /// Number of polls during which kicked operations stay queued, as if the kernel had no memory
+    /// for them.
     pub(crate) untaken_polls: u32,
     /// How the server is asked to end after the batches, before it dies.
     pub(crate) end: Option<End>,
@@ -211,7 +216,7 @@ fn string_command() -> impl Strategy<Value = String> {
         1 => key().prop_map(|key| format!("GETDEL {key}")),
         1 => (key(), 1..3_u8).prop_map(|(key, seconds)| format!("GETEX {key} EX {seconds}")),
         1 => (key(), 1..3_u8, value()).prop_map(|(k, s, v)| format!("SETEX {k} {s} {v}")),
-        // The sum has as many digits.
+        // The sum has as many digits as the exponent says.
         1 => (key(), 0..4900_u16).prop_map(|(key, ten)| format!("INCRBYFLOAT {key} 1e{ten}")),
     ]
 }
@@ -229,11 +234,29 @@ fn hash_command() -> impl Strategy<Value = String> {
         }),
         2 => (key(), field(), field()).prop_map(|(k, f, g)| format!("HDEL {k} {f} {g}")),
         1 => (key(), field()).prop_map(|(k, f)| format!("HINCRBY {k} {f} 7")),
+        3 => set_command(),
     ]
 }
 
-/// Commands with enough arguments that they run in steps. Some have a record that is built beside
-/// the log.
+/// Commands on sets, without `SPOP`: a server that was never killed must give the same replies.
+fn set_command() -> impl Strategy<Value = String> {
+    let operation = || prop_oneof![Just("SINTERSTORE"), Just("SUNIONSTORE"), Just("SDIFFSTORE")];
+    prop_oneof![
+        4 => (key(), -2..40_i16, field())
+            .prop_map(|(k, number, text)| format!("SADD {k} {number} {} {text}", number + 1)),
+        2 => (key(), -2..40_i16).prop_map(|(k, number)| format!("SADD {k} {number}")),
+        1 => (key(), 100..800_u16).prop_map(|(k, count)| {
+            let members: Vec<_> = (0..count).map(|n| (n * 7).to_string()).collect();
+            format!("SADD {k} {}", members.join(" "))
+        }),
+        2 => (key(), -2..40_i16).prop_map(|(k, number)| format!("SREM {k} {number}")),
+        2 => (key(), key(), -2..40_i16).prop_map(|(k, l, n)| format!("SMOVE {k} {l} {n}")),
+        2 => (operation(), key(), key(), key()).prop_map(|(o, k, l, m)| format!("{o} {k} {l} {m}")),
+    ]
+}
+
+/// Commands that run in steps because of the number of their arguments. The record of some of these
+/// commands is built before it is appended to the log.
 fn long_command() -> impl Strategy<Value = String> {
     let counts = 520..MANY_FIELDS;
     let words = |count: u16, word: &dyn Fn(u16) -> String| {
@@ -294,7 +317,7 @@ fn unit() -> impl Strategy<Value = Unit> {
         .prop_map(|(db, commands)| Unit { db, commands, is_transaction: true });
     let reads = (db(), proptest::collection::vec(read_command(), 2..8))
         .prop_map(|(db, commands)| Unit { db, commands, is_transaction: true });
-    // Their records are longer than the requests.
+    // Transactions whose records are longer than their requests.
     let longer = (db(), key(), 100..MANY_COMMANDS).prop_map(|(db, key, count)| Unit {
         db,
         commands: vec![format!("EXPIRE {key} 9"); count],
@@ -303,8 +326,8 @@ fn unit() -> impl Strategy<Value = Unit> {
     prop_oneof![40 => one, 8 => several, 2 => reads, 1 => longer]
 }
 
-/// Values until the log is full or nearly full, and a few more batches. Space comes back then, or
-/// not in this life.
+/// Sets values until the log is full or nearly full, and sends a few more batches. After these,
+/// either space comes back, or it does not come back in this life.
 fn filling() -> impl Strategy<Value = Vec<Batch>> {
     let fill = (db(), key(), 100_000..VALUE_SIZE_MAX).prop_map(|(db, key, size)| {
         let commands = vec![format!("SET {key} @{size}")];
@@ -354,7 +377,7 @@ pub(crate) fn life() -> impl Strategy<Value = Life> {
     let full = (batches(), filling(), batches());
     let full = full.prop_map(|(before, full, behind)| [before, full, behind].concat());
     let batches = prop_oneof![3 => batches(), 1 => full];
-    // Few enough to die during recovery, or more than the life has.
+    // The disk may die early, perhaps during recovery. It may also die later, or at the life's end.
     let dies_after = prop_oneof![1 => 0..40_u64, 3 => 0..400_u64, 1 => Just(u64::MAX / 2)];
     let end = prop_oneof![3 => Just(None), 1 => Just(Some(End::Plain)), 1 => Just(Some(End::Save))];
     let times = (while_ms(), while_ms());

@@ -6,13 +6,15 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use super::script::{DB_COUNT, KEY_COUNT, encode_line};
 use crate::common::Client;
 
-/// Bytes of a value that are kept for messages; a hash covers all of it.
+/// Number of bytes of a value that are kept for messages. In addition, a hash of the whole value is
+/// kept.
 const SHOWN_SIZE: usize = 24;
 
-/// What a key holds, and the date at which it expires, in milliseconds since 1970; -1 if it does not.
+/// What a key holds, and the date at which the key expires, in milliseconds since 1970. The date is
+/// -1 if the key does not expire.
 type Entry = (String, i64);
 
-/// By database and key. Keys that are not there are left out.
+/// The keys that exist, by database and key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
     keys: BTreeMap<(u8, u8), Entry>,
@@ -21,7 +23,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// What is left of it at a later time, if nobody changes anything.
+    /// The state at a later time, without the keys that have expired by then.
     pub(crate) fn at(&self, now_ms: i64) -> Self {
         let mut left = self.clone();
         left.keys.retain(|(db, _), (_, expires_at)| {
@@ -34,8 +36,8 @@ impl State {
         left
     }
 
-    /// The same without the sizes of databases: while the log is full, these count expired keys
-    /// that nobody can read any more.
+    /// The state without the sizes of databases. While the log is full, the sizes count expired
+    /// keys that nobody can read any more.
     pub(crate) fn uncounted(mut self) -> Self {
         self.sizes.clear();
         self
@@ -55,17 +57,17 @@ impl State {
     }
 }
 
-/// Reads the whole state. `None` when the server has gone meanwhile, or refuses reads.
+/// Reads the whole state. `None` if the server has gone by then, or refuses reads.
 pub(crate) fn read(client: &mut Client) -> Option<State> {
     let mut requests = Vec::new();
     for db in 0..DB_COUNT {
         encode_line(&format!("SELECT {db}"), &mut requests);
         for key in 0..KEY_COUNT {
-            for command in ["GET", "HGETALL", "PEXPIRETIME"] {
+            for command in ["GET", "HGETALL", "SMEMBERS", "PEXPIRETIME"] {
                 encode_line(&format!("{command} k{key}"), &mut requests);
             }
         }
-        // Comes last, because expired keys count until a request touches them.
+        // `DBSIZE` comes last, because expired keys count until a request touches them.
         encode_line("DBSIZE", &mut requests);
     }
     if !client.try_send_bytes(&requests) {
@@ -75,11 +77,13 @@ pub(crate) fn read(client: &mut Client) -> Option<State> {
     for db in 0..DB_COUNT {
         let _selected = client.try_read()?;
         for key in 0..KEY_COUNT {
-            let (string, hash) = (client.try_read()?, client.try_read()?);
+            let string = client.try_read()?;
+            let (hash, set) = (client.try_read()?, client.try_read()?);
             let expires_at = number(&client.try_read()?)?;
             let content = match (string.first(), hash.first()) {
                 (Some(b'$'), Some(b'-')) => described(&string),
-                (Some(b'-'), Some(b'*')) if !string.starts_with(b"-MISCONF") => sorted(&hash),
+                (Some(b'-'), Some(b'*')) if !string.starts_with(b"-MISCONF") => sorted(&hash, 2),
+                (Some(b'-'), Some(b'-')) if set.starts_with(b"*") => sorted(&set, 1),
                 _ if expires_at == -2 => continue,
                 _ => return None,
             };
@@ -101,17 +105,12 @@ fn described(bytes: &[u8]) -> String {
     format!("{:?} #{:x}", String::from_utf8_lossy(shown), hasher.finish())
 }
 
-/// A hash has no order.
-fn sorted(reply: &[u8]) -> String {
-    let mut words = bulks(reply);
-    let mut pairs = Vec::new();
-    while let (Some(value), Some(field)) = (words.pop(), words.pop()) {
-        pairs.push((field, value));
-    }
-    pairs.sort();
-    described(
-        &pairs.into_iter().flat_map(|(field, value)| [field, value].concat()).collect::<Vec<u8>>(),
-    )
+/// Sorts the elements, of `count` strings each, because a hash or set has no order.
+fn sorted(reply: &[u8], count: usize) -> String {
+    let words = bulks(reply);
+    let mut elements: Vec<_> = words.chunks(count).map(<[Vec<u8>]>::concat).collect();
+    elements.sort();
+    described(&[b"*".repeat(count), elements.concat()].concat())
 }
 
 /// The bulk strings of an array.

@@ -1,5 +1,5 @@
-//! A volume on a simulated disk with the descriptor that the server's event loop needs. It says
-//! when the log's device has completed something.
+//! A volume on a simulated disk, with the descriptor by which the server's event loop knows when
+//! the log's device has completed something.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use slimio_testing::media::{Path, wrapped};
 
 use super::media::SimMedia;
 
-/// What the server opens.
+/// The storage that the server opens.
 pub(crate) fn storage(media: SimMedia, exists: bool) -> Storage {
     let media = wrapped(Box::new(media), |area, path| match area {
         Area::Wal => Box::new(Readable::new(path)),
@@ -28,8 +28,8 @@ pub(crate) fn storage(media: SimMedia, exists: bool) -> Storage {
     }
 }
 
-/// Its descriptor is readable while operations are in flight: a simulated device completes them
-/// when it is polled.
+/// A path with a descriptor that is readable while operations are in flight. A simulated device
+/// completes operations only when it is polled, so the server must poll until none is in flight.
 struct Readable {
     path: Path,
     ready: OwnedFd,
@@ -45,7 +45,7 @@ impl Readable {
         if self.path.in_flight() > 0 && !self.path.has_unsubmitted() {
             rustix::io::write(&self.ready, &1_u64.to_ne_bytes()).unwrap();
         } else {
-            // It may not have been readable.
+            // The read fails if the descriptor was not readable.
             let _ = rustix::io::read(&self.ready, &mut [0; 8]);
         }
     }

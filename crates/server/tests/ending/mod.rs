@@ -1,5 +1,5 @@
-//! A requested shutdown: the snapshot before it, the commands that no longer run, and what goes on
-//! when the shutdown is given up.
+//! A requested shutdown: the snapshot before it, the commands that no longer run, and the commands
+//! that continue when the shutdown is given up.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use slimio_sim::{SimConfig, SimDisk};
 use crate::common::{BACK_ENDS, Client, Running, config, encode, patience, start, until};
 use crate::crashes::{Kind, SimMedia, launch_on};
 
-/// How long the command thread sleeps. Requests sent meanwhile arrive in one turn.
+/// How long the command thread sleeps, in seconds. Requests sent in this time arrive in one turn.
 const SLEEP_SECONDS: &str = "0.2";
 
 /// Runs a check against a server without a log, on a simulated disk, over both back ends.
@@ -80,7 +80,7 @@ fn nothing_is_run_behind_the_last_snapshot() {
             [(&mut saves, b"SAVE\r\nSET k 1\r\n"), (&mut ends, b"SHUTDOWN SAVE\r\n")];
         at_once(&server, &mut { requests });
         assert_eq!(saves.read(), b"+OK\r\n");
-        assert_eq!(saves.try_read(), None, "what the last snapshot has not is acknowledged");
+        assert_eq!(saves.try_read(), None, "acknowledged, but not in the last snapshot");
         assert_eq!(ends.read_to_end(), b"");
         server.abandon().unwrap();
     });
@@ -127,7 +127,8 @@ fn each_who_asks_for_an_end_is_told_that_it_is_given_up() {
     });
 }
 
-/// The snapshot before the shutdown gets a slot only if the pinned ones are given up.
+/// The snapshot before the shutdown gets a slot only if the server gives up the pins. So it must
+/// give them up.
 #[test]
 fn a_pinned_snapshot_does_not_hold_up_the_end() {
     for asks in [true, false] {
@@ -152,12 +153,13 @@ fn a_pinned_snapshot_does_not_hold_up_the_end() {
             } else {
                 server.abandon().unwrap();
             }
-            assert_eq!(reader.try_read(), None, "who reads a snapshot that is given up is told");
+            assert_eq!(reader.try_read(), None, "the reader of a released pin is disconnected");
         }
     }
 }
 
-/// No client is served any more that it could slow down.
+/// The rate of the snapshot before the end must not be limited. No client is served any more, so
+/// the snapshot can slow down no client.
 #[test]
 fn the_snapshot_before_the_end_is_not_held_back() {
     without_log(|server, _| {
@@ -186,7 +188,7 @@ fn a_signal_asks_for_one_end() {
             client.call(&["INFO", "persistence"]).contains("rdb_last_bgsave_status:err")
         });
         disk.faults(|faults| faults.full = false);
-        // A second request would end the server now.
+        // If the server saw the request twice, it would end now.
         for _ in 0..100 {
             assert_eq!(client.call(&["EXISTS", "none"]), ":0\r\n");
         }
@@ -195,7 +197,8 @@ fn a_signal_asks_for_one_end() {
     });
 }
 
-/// The log has stopped, so no snapshot begins.
+/// The log has stopped, so no snapshot can begin. `SHUTDOWN SAVE` must be refused, and must not
+/// wait for a snapshot.
 #[test]
 fn a_snapshot_that_cannot_begin_is_none_before_the_end() {
     let media = SimMedia::new(SimConfig::default(), Kind::Files);

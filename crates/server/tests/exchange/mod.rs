@@ -1,4 +1,5 @@
-//! The two ways to export a stopped volume give the same result: all of it in memory, and in parts.
+//! If a volume's server has stopped, the volume can be exported in two ways: it is loaded into
+//! memory as a whole, or in parts. Both ways must give the same result.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use fastrand::Rng;
 use slimio_device::PathOptions;
-use slimio_keyspace::{DbIndex, HashRef, Keyspace, StringRef, Usage, ValueRef};
+use slimio_keyspace::{CollectionRef, DbIndex, Element, Keyspace, StringRef, Usage, ValueRef};
 use slimio_server::config::Config;
 use slimio_server::exchange::{
     ExportOptions, Exporter, RdbVersion, export_volume, import_file, load_volume,
@@ -17,14 +18,14 @@ use slimio_testing::random::Generator;
 use crate::common::{Client, encode, start, until};
 use crate::info;
 
-/// Databases that commands use.
+/// Number of databases that commands use.
 const DBS: u64 = 3;
 const SEEDS: u64 = 8;
-/// Commands that write. More often than others are drawn those that have one database change another.
+/// Commands that write. Commands that change another database are drawn more often than others.
 const WRITES: &str = "\
     append copy copy copy del del flushall flushdb getdel hdel hincrby hset hset hset incr move move \
     move mset persist pexpireat pexpireat rename rename set set set set setrange swapdb swapdb";
-/// No key expires within the test.
+/// Largest time to live, in milliseconds. It is so large that no key expires within the test.
 const TTL_MS_MAX: usize = 1 << 50;
 
 /// A client that sends random commands.
@@ -41,7 +42,7 @@ impl Random {
         };
         let words: Vec<&[u8]> = command.iter().map(Vec::as_slice).collect();
         self.client.send_bytes(&encode(&words));
-        // Some fail: there is no such key, or it is of another type.
+        // Some commands fail, because the key does not exist or has another type.
         self.client.read();
     }
 
@@ -61,8 +62,8 @@ impl Random {
     }
 }
 
-/// Fills several chunks with keys that no later command uses, except the huge `k0`. Huge values
-/// are in parts.
+/// Fills several chunks with keys. Of these, later commands use only the huge `k0`. In a snapshot,
+/// huge values are stored in parts.
 fn fill(client: &mut Client, random: &mut Rng) {
     let (value, huge) = ("x".repeat(3000), "z".repeat(900_000));
     for db in 0..DBS {
@@ -95,7 +96,7 @@ fn contents(keyspace: &Keyspace) -> Contents {
         ValueRef::String(StringRef::Inline(bytes)) => vec![bytes.to_vec()],
         ValueRef::String(StringRef::Piece(piece)) => vec![piece.to_vec()],
         ValueRef::String(StringRef::Blob(blob)) => vec![blob.to_vec()],
-        ValueRef::Hash(hash) => fields(hash),
+        ValueRef::Collection(collection) => elements_of(collection),
     };
     let dbs = (0..keyspace.config().db_count).map(|db| DbIndex(db as u16));
     let entries = dbs.flat_map(|db| keyspace.entries(db).map(move |entry| (db, entry)));
@@ -105,14 +106,13 @@ fn contents(keyspace: &Keyspace) -> Contents {
     entries.map(of).collect()
 }
 
-fn fields(hash: HashRef<'_>) -> Vec<Vec<u8>> {
-    let pair = |(field, value): (slimio_keyspace::Element<'_>, slimio_keyspace::Element<'_>)| {
-        [&*field.to_bytes(), b" = ", &*value.to_bytes()].concat()
-    };
-    let mut fields: Vec<_> = hash.iter().map(pair).collect();
-    fields.sort();
-    fields.insert(0, b"hash".to_vec());
-    fields
+fn elements_of(collection: CollectionRef<'_>) -> Vec<Vec<u8>> {
+    let strings: Vec<_> = collection.strings().map(Element::to_bytes).collect();
+    let elements = strings.chunks(collection.value_type().strings());
+    let mut elements: Vec<_> = elements.map(|element| element.join(&b" = "[..])).collect();
+    elements.sort();
+    elements.insert(0, collection.value_type().name().into());
+    elements
 }
 
 /// The contents of an export of the volume, and how many keys the exporter reports.
@@ -167,15 +167,15 @@ fn an_export_in_parts_is_what_a_replay_in_memory_is() {
     }
 }
 
-/// The file is created before the volume is read, and reading may take long. A key used after that
-/// must not appear as used in the future.
+/// The file is created before the volume is read, which may take long. A key that was used after
+/// the file was created must not appear as used in the future.
 #[test]
 fn how_keys_were_used_is_as_of_when_the_volume_was_read() {
     let dir = tempfile::tempdir().unwrap();
     let volume = dir.path().join("volume");
     let server = start("plain", &volume, "maxmemory-policy allkeys-lru").unwrap();
     let mut client = server.connect();
-    // More than one chunk, so that there is more than one batch.
+    // The values take more than one chunk, so that there is more than one batch.
     let huge = "z".repeat(900_000);
     for key in ["a", "b", "c"] {
         client.call(&["SET", key, &huge]);

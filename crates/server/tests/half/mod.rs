@@ -1,13 +1,13 @@
-//! Clients that stop sending: those that wait for their replies, and those that have disconnected.
+//! Clients that stop sending, which either wait for their replies or have disconnected.
 
 use std::time::Duration;
 
 use crate::common::{BACK_ENDS, Client, encode, start_held, until};
 use crate::serving;
 
-/// Number and size of words. Together they are just a few kilobytes more than the server reads
-/// behind a waiting request, so that the rest fits into the socket: the kernel may charge thirty
-/// kilobytes as a hundred.
+/// Number and size of words. Together, the words are just a few kilobytes longer than what the
+/// server reads after a waiting request. The rest must fit into the socket's buffer, and the kernel
+/// may count thirty kilobytes there as a hundred.
 const BEHIND: [usize; 2] = [36, 29_200];
 
 fn count_of(client: &mut Client, command: &str) -> usize {
@@ -29,7 +29,8 @@ fn who_sends_nothing_more_is_answered() {
     }
 }
 
-/// Their input ends before the replies are ready, or the replies are too large for the socket.
+/// The client's input ends before the replies are ready, and a reply is too large for the socket.
+/// The client must get all replies nevertheless.
 #[test]
 fn who_sends_nothing_more_is_answered_whatever_it_takes() {
     serving("appendfsync everysec\nenable-debug-command yes", |server| {
@@ -89,7 +90,7 @@ fn who_has_gone_does_not_stay() {
                 })
                 .collect();
             until("they do not wait", || count_of(&mut client, "waitaof") == gone.len());
-            // By then everything they sent has arrived, and nothing else is left to be read.
+            // After this pause, everything that the clients sent has arrived.
             std::thread::sleep(Duration::from_millis(100));
             drop(gone);
             until("they stay", || count_of(&mut client, "waitaof") == 0);

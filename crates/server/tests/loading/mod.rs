@@ -1,5 +1,5 @@
-//! What clients are told while the log is being read. The log's device holds its completions back
-//! until the test lets it go.
+//! Replies to clients during recovery. The log's device holds back its completions until the test
+//! opens a gate.
 
 use std::path::Path;
 
@@ -10,8 +10,8 @@ use crate::info;
 
 const LOADING: &str = "-LOADING Redis is loading the dataset in memory\r\n";
 
-/// Fills a volume, and starts a server on it that can read nothing of its log until the gate is
-/// opened. `None` where the back end is refused.
+/// Fills a volume, and starts a server on it. The server can read nothing of its log until the gate
+/// is opened. Returns `None` if the kernel refuses the back end.
 fn loading(back_end: &str, volume: &Path, directives: &str) -> Option<(Starting, Gate)> {
     let server = start(back_end, volume, "appendfsync always")?;
     let mut client = server.connect();
@@ -78,7 +78,7 @@ fn what_is_changed_while_loading_is_in_force_behind_it() {
     }
 }
 
-/// As redis-server 7.0 replies while it reads its own log.
+/// Checks that the server replies as redis-server 7.0 does while it reads its own log.
 fn check_replies(client: &mut Client) {
     let refused: [&[&str]; 17] = [
         &["PING"],
@@ -164,7 +164,7 @@ fn stopped_while_loading_it_leaves_no_socket_file_and_the_volume_as_it_was() {
         assert!(socket.exists());
 
         server.ask_to_stop();
-        // The second reply comes in a later turn than the one that saw the stop request.
+        // The second reply comes in a turn after the turn that saw the stop request.
         for _ in 0..2 {
             assert_eq!(client.call(&["PING"]), LOADING);
         }

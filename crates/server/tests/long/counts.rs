@@ -1,14 +1,15 @@
-//! A long request's time, and what it is counted as.
+//! The time that a long request sees, and how the request is counted. In names and messages, `it`
+//! is the long request.
 
 use super::{MANY, mset, until_met};
 use crate::common::{Client, encode, until};
 use crate::undurable::held;
 use crate::{info, serving};
 
-/// Times that a request names its key: enough for several dozen turns.
+/// How often a request names its key. A request with this many names takes several dozen turns.
 const TIMES: usize = 10 * MANY;
 
-/// `EXISTS` of one key, so often that it runs in steps.
+/// `EXISTS` of one key, named so often that the request runs in steps.
 fn exists(key: &[u8], times: usize) -> Vec<u8> {
     let mut words = vec![b"EXISTS".as_slice()];
     words.resize(times + 1, key);
@@ -25,7 +26,7 @@ fn a_key_that_expires_meanwhile_is_there_for_all_of_its_steps() {
             let is_running = |observer: &mut Client| info(observer, "long_request") == "running";
             while reader.is_silent() && !is_running(&mut world.observer) {}
             world.pass_ms(2000);
-            // A turn that begins now has the new time.
+            // A turn that begins from now on sees the new time.
             let has_met = is_running(&mut world.observer);
             let count = String::from_utf8(reader.read()).unwrap();
             assert!(!has_met || count == format!(":{TIMES}\r\n"), "{count}");
@@ -34,7 +35,8 @@ fn a_key_that_expires_meanwhile_is_there_for_all_of_its_steps() {
     });
 }
 
-/// It has asked for no room in the log, and a pause lets it run because it changes nothing.
+/// A request that only reads has asked for no room in the log. During a pause for writes it may
+/// run, because it changes nothing. So it must not delete expired keys.
 #[test]
 fn one_that_only_reads_deletes_nothing_that_has_expired() {
     held("", |world| {
@@ -74,7 +76,8 @@ fn its_request_is_in_memory_while_it_runs() {
     });
 }
 
-/// Of a request of many arguments, what was received is kept apart until it is complete.
+/// Until a request with many arguments is complete, its received part is kept separately. `INFO`
+/// must count this part as memory of the client.
 #[test]
 fn half_a_request_is_in_memory() {
     const SIZE: usize = 6 << 20;
@@ -95,7 +98,7 @@ fn half_a_request_is_in_memory() {
 fn half_a_request_of_many_arguments_has_a_limit() {
     serving("appendonly no\nclient-query-buffer-limit 3mb", |server| {
         let (mut client, mut observer) = (server.connect(), server.connect());
-        // It may be closed before it has sent everything.
+        // The connection may be closed before everything is sent.
         client.try_send_bytes(&exists(b"a-key-of-sixteen", TIMES)[..6 << 20]);
         until("it was not closed", || {
             info(&mut observer, "client_query_buffer_limit_disconnections") == "1"

@@ -1,4 +1,5 @@
-//! Requests that run in steps: other clients see each of them as one point in time.
+//! Requests that run in steps. To other clients, each such request is atomic. In names and
+//! messages, `it` is the long request.
 
 mod counts;
 mod others;
@@ -14,13 +15,14 @@ use crate::common::{
 use crate::undurable::held;
 use crate::{info, serving};
 
-/// Keys, or fields, of a request that takes a few dozen turns.
+/// Number of keys, or of fields, in a request that takes a few dozen turns.
 const MANY: usize = 30_000;
 
-/// Bytes of a value that is not written to the log at once, and leaves no piece of a string aligned.
+/// Size in bytes of a value that takes several steps to log. It is odd, so that the pieces of a
+/// string are not aligned.
 const LARGE: usize = (3 << 20) + 5;
 
-/// `head`, and the words that `of` makes for each of [`MANY`] numbers.
+/// A request of `head` and the words that `of` makes for each of [`MANY`] numbers.
 fn many<const N: usize>(head: &[&str], of: impl Fn(usize) -> [String; N]) -> Vec<u8> {
     let mut words: Vec<Vec<u8>> = head.iter().map(|word| word.as_bytes().to_vec()).collect();
     words.extend((0..MANY).flat_map(|number| of(number).map(String::into_bytes)));
@@ -35,8 +37,8 @@ fn mset(value: usize) -> Vec<u8> {
     many(&["MSET"], |number| [key(number), value.to_string()])
 }
 
-/// Requests the first and the last of many repeatedly while `is_running`. Both values must be the
-/// same.
+/// As long as `is_running` is true, sends a request for the first and the last of many values. If
+/// the two values differ, the client has seen a part of a long request.
 fn is_one(client: &mut Client, request: &[&str], is_running: &AtomicBool) {
     while is_running.load(Ordering::SeqCst) {
         let reply = client.call(request);
@@ -46,7 +48,7 @@ fn is_one(client: &mut Client, request: &[&str], is_running: &AtomicBool) {
     }
 }
 
-/// Retries until a rare order of events has occurred, for longer than anything else may take.
+/// Retries until a rare order of events has occurred. The time limit is longer than [`patience`].
 fn until_met(what: &str, mut has_come: impl FnMut() -> bool) {
     let deadline = Instant::now() + 5 * patience();
     while !has_come() {
@@ -54,7 +56,7 @@ fn until_met(what: &str, mut has_come: impl FnMut() -> bool) {
     }
 }
 
-/// Runs requests of one client one after the other while `beside` runs.
+/// Runs the requests of one client in order, while `beside` runs as another client.
 fn beside(
     server: &Running,
     requests: &[Vec<u8>],
@@ -124,7 +126,8 @@ fn others_see_all_of_it_or_nothing() {
                 assert_eq!(values.next(), values.nth(MANY - 2), "of two requests");
             }
         });
-        // Each deletion is counted once, by either client.
+        // Two clients delete the same keys. Each deletion must be counted once, in the reply to the
+        // client whose request ran first.
         let delete = many(&["DEL"], |number| [key(number)]);
         let (mut one, mut two) = (server.connect(), server.connect());
         one.send_bytes(&delete);
@@ -169,7 +172,8 @@ fn it_comes_to_its_end_without_its_client() {
         let mut client = server.connect();
         client.send_bytes(&mset(1));
         drop(client);
-        // If its keys are counted, all of it was received. Otherwise it may have been cut off.
+        // If the request was received as a whole, all its keys are counted. If the request was cut
+        // off, no key is counted.
         until("its client is gone", || info(&mut observer, "connected_clients") == "1");
         let size = observer.call(&["DBSIZE"]);
         assert!(size == ":0\r\n" || size == format!(":{MANY}\r\n"), "{size}");
@@ -205,7 +209,8 @@ fn what_it_has_written_is_read_when_it_is_durable() {
     });
 }
 
-/// Its record is in no mapped buffer, so it outlives the process only once it is written.
+/// The record of a large value is not in a mapped buffer, so it outlives the process only after it
+/// was written. The reply must not leave before that.
 #[test]
 fn a_large_value_is_kept_when_it_is_written() {
     for back_end in BACK_ENDS {
@@ -221,14 +226,15 @@ fn a_large_value_is_kept_when_it_is_written() {
         });
         assert!(client.is_silent(), "acknowledged before it outlives the process");
         gate.open();
-        // Nothing signals that the log's path may report again, but any turn polls it.
+        // Opening the gate does not wake the server, but any turn of the server polls the log's
+        // path.
         assert_eq!(observer.call(&["PING"]), "+PONG\r\n");
         assert_eq!(client.read(), b"+OK\r\n");
         server.stop();
     }
 }
 
-/// If a snapshot held a part of it, replaying the whole record would apply that part twice.
+/// If a snapshot held a part of a request, replaying the whole record would apply that part twice.
 #[test]
 fn no_snapshot_holds_a_part_of_it() {
     const APPENDS: usize = 6;
@@ -248,7 +254,8 @@ fn no_snapshot_holds_a_part_of_it() {
                     (0..APPENDS).for_each(|_| assert!(client.read().starts_with(b":")));
                 });
                 while !task.is_finished() && info(&mut observer, "long_request") == "none" {}
-                // The second snapshot begins when the first is over, whatever runs at that moment.
+                // The second snapshot is due as soon as the first has ended. A long request may be
+                // running at that time.
                 for request in [&["BGSAVE"][..], &["BGREWRITEAOF"]] {
                     observer.call(request);
                 }
@@ -274,10 +281,12 @@ fn no_snapshot_holds_a_part_of_it() {
 }
 
 /// A WAL-snapshot may leave out entries that were overwritten while it was taken. The new values
-/// are in the log only when the request is over.
+/// are in the log only when the long request has ended. So the snapshot must not lack an entry that
+/// the long request overwrites before that.
 #[test]
 fn no_snapshot_lacks_what_it_overwrites() {
-    /// Of 10 KB each: more than is taken while the snapshot is held back.
+    /// Number of keys with 10 KB each. As long as the snapshot is held back, it can't take all of
+    /// them.
     const OTHERS: usize = 2000;
     const BEFORE: usize = 100;
     const BEHIND: usize = 30 * MANY;
@@ -326,7 +335,8 @@ fn no_snapshot_lacks_what_it_overwrites() {
                 }
                 gate.open();
                 assert!(server.abandon().is_ok());
-                // The server has closed its connection.
+                // If the thread has panicked, the reason is that the server closed the thread's
+                // connection.
                 drop(task.join());
             });
             let server = start(back_end, &volume, "").unwrap();
@@ -340,13 +350,15 @@ fn no_snapshot_lacks_what_it_overwrites() {
     }
 }
 
-/// It asks for room before it begins, and nobody else takes that room meanwhile.
+/// A long request reserves room in the log before it begins. Nobody else may take that room, so
+/// there must be room for its record when it ends.
 #[test]
 fn it_has_room_in_the_log_when_it_is_over() {
     let directives = "log-segment-size 1mb\nlog-size-max 26mb\nlog-buffer-size 256kb";
     let large = "x".repeat(5 * LARGE);
     let set = encode(&[b"SET", b"text", large.as_bytes()]);
-    // Two of them need more than the log has beyond what it was asked for: a segment, and its reserve.
+    // Besides the room that the long request asks for, the log has a segment and its reserve. Two
+    // of these values need more than this segment and the reserve.
     let value = "v".repeat(1_000_000);
     let small = encode(&[b"SET", b"small", value.as_bytes()]);
     let (head, end) = small.split_at(small.len() - 2);
@@ -369,7 +381,7 @@ fn it_has_room_in_the_log_when_it_is_over() {
             for client in writers.iter_mut().chain([&mut client]) {
                 assert_eq!(client.read(), b"+OK\r\n");
             }
-            // The log starts over.
+            // The flush lets the log start over.
             assert_eq!(client.call(&["FLUSHALL"]), "+OK\r\n");
             has_met
         });
@@ -391,7 +403,7 @@ fn a_stop_finds_no_part_of_it() {
             assert_eq!(client.read(), b"+OK\r\n");
             client.send_bytes(&mset(2));
             while client.is_silent() && info(&mut observer, "long_request") != "running" {}
-            // In one turn of the server's.
+            // Both requests arrive in one turn of the server.
             observer.send_bytes(&[encode(&[b"INFO"]), encode(&[b"SHUTDOWN"])].concat());
             let before = String::from_utf8(observer.read()).unwrap();
             server.ended().unwrap();
@@ -411,7 +423,8 @@ fn a_stop_finds_no_part_of_it() {
     }
 }
 
-/// It may have arrived before, and be about to begin.
+/// When the pause begins, a long request may have arrived but not begun. It must not write before
+/// the pause has ended.
 #[test]
 fn nothing_of_it_is_written_within_a_pause() {
     let get = ["MGET", &key(0), &key(MANY - 1)];
@@ -424,7 +437,7 @@ fn nothing_of_it_is_written_within_a_pause() {
             value += 1;
             client.send_bytes(&mset(value));
             while client.is_silent() && info(&mut observer, "long_request") == "none" {}
-            // In one turn of the server's.
+            // All requests arrive in one turn of the server.
             observer.send_bytes(&paused_get);
             let before = String::from_utf8(observer.read()).unwrap();
             assert_eq!(observer.read(), b"+OK\r\n");
@@ -438,7 +451,8 @@ fn nothing_of_it_is_written_within_a_pause() {
     });
 }
 
-/// It gets its share of each turn, the others get theirs, and all of its requests are answered.
+/// The pipeline and the other clients must each get a share of each turn, and all requests must be
+/// answered.
 #[test]
 fn a_long_pipeline_leaves_others_their_turn() {
     const COUNT: usize = 100_000;

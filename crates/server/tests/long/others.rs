@@ -1,5 +1,6 @@
-//! What else waits for a long request, or must be told of it: transactions, counts, moved keys,
-//! eviction, watchers, and whoever asks whether a write is durable.
+//! Other work that must wait for a long request, or is affected by it: transactions, counts, moved
+//! keys, eviction, watchers, and requests that ask whether a write is durable. In names and
+//! messages, `it` is the long request.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -47,7 +48,8 @@ fn transactions_and_counts_see_all_of_it_or_nothing() {
     });
 }
 
-/// `MSETNX` looks whether a key is there before it writes: a key that comes in between would be lost.
+/// Before it writes, `MSETNX` looks whether its keys exist. If another client moved a key to one of
+/// these names between the look and the write, `MSETNX` would overwrite the moved key.
 #[test]
 fn no_key_is_moved_into_its_database_meanwhile() {
     const ROUNDS: usize = 5;
@@ -62,7 +64,7 @@ fn no_key_is_moved_into_its_database_meanwhile() {
             assert_eq!(mover.call(&["SET", &last, "moved"]), "+OK\r\n");
             client.send_bytes(&msetnx());
             while client.is_silent() && info(&mut mover, "long_request") != "running" {}
-            // In one turn of the server's.
+            // Both requests arrive in one turn of the server.
             mover.send_bytes(&moves);
             let before = String::from_utf8(mover.read()).unwrap();
             let (moved, set) = (mover.read(), client.read());
@@ -86,7 +88,8 @@ fn who_watches_one_of_its_keys_is_told() {
     });
 }
 
-/// An eviction in between would be logged before the record that sets the key.
+/// If a key that the request sets were evicted before the request has ended, the eviction would be
+/// in the log before the record that sets the key. So recovery would bring the key back.
 #[test]
 fn nothing_that_it_sets_is_evicted_before_its_end() {
     for back_end in BACK_ENDS {
@@ -113,7 +116,8 @@ fn nothing_that_it_sets_is_evicted_before_its_end() {
     }
 }
 
-/// Small enough for its reply to leave at once under `everysec`.
+/// The request is so small that, under `everysec`, its reply leaves at once. `WAITAOF` must not say
+/// that the log has the request before its record is durable.
 #[test]
 fn whether_it_is_durable_is_told_when_it_is() {
     for back_end in BACK_ENDS {
@@ -181,7 +185,8 @@ fn who_waits_for_it_goes_on_in_the_order_of_arrival() {
     });
 }
 
-/// Its record is not appended to a log that has stopped, so nobody is told that it was done.
+/// A log that has stopped does not take the request's record, so the request must not be
+/// acknowledged.
 #[test]
 fn one_that_ends_behind_a_failure_of_the_log_is_never_acknowledged() {
     let media = SimMedia::new(SimConfig::default(), Kind::Files);
@@ -210,7 +215,8 @@ fn one_that_ends_behind_a_failure_of_the_log_is_never_acknowledged() {
     server.abandon().unwrap_err();
 }
 
-/// It would change memory behind what the request has set already, and the log before it.
+/// If the copy did not wait, it would come after the request's writes in memory, but before them in
+/// the log.
 #[test]
 fn nothing_is_copied_onto_its_keys_meanwhile() {
     let first = key(0);
@@ -225,7 +231,7 @@ fn nothing_is_copied_onto_its_keys_meanwhile() {
             assert_eq!(client.call(&["SELECT", "1"]), "+OK\r\n");
             client.send_bytes(&mset(1));
             while client.is_silent() && info(&mut copier, "long_request") != "running" {}
-            // In one turn of the server's.
+            // Both requests arrive in one turn of the server.
             copier.send_bytes(&[encode(&[b"INFO"]), encode(&copy)].concat());
             let before = String::from_utf8(copier.read()).unwrap();
             assert_eq!(copier.read(), b":1\r\n");
@@ -235,14 +241,54 @@ fn nothing_is_copied_onto_its_keys_meanwhile() {
             let server = start(back_end, &volume, "").unwrap();
             let mut client = server.connect();
             assert_eq!(client.call(&["SELECT", "1"]), "+OK\r\n");
-            assert_eq!(client.call(&["GET", &first]), value, "a restart has another order");
+            assert_eq!(client.call(&["GET", &first]), value, "the order differs after a restart");
             server.stop();
             before.contains("long_request:running\r\n")
         });
     }
 }
 
-/// A reply that is made in steps depends on what is in the log: of what is not, it may tell nothing.
+/// The payload is smaller than the size from which every write runs in steps, but the value in it
+/// is so large that `RESTORE` runs in steps. The request does not say `REPLACE`, so a key that
+/// another client sets must not be replaced.
+#[test]
+fn nobody_sets_a_key_that_is_being_restored() {
+    for back_end in BACK_ENDS {
+        until_met("no key was to be set while one was restored", || {
+            let dir = tempfile::tempdir().unwrap();
+            let Some(server) = start(back_end, &dir.path().join("volume"), "") else { return true };
+            let (mut client, mut setter) = (server.connect(), server.connect());
+            let value = vec![b'a'; 20_000];
+            for field in 0..1_500 {
+                client.send_bytes(&encode(&[
+                    b"HSET",
+                    b"source",
+                    &[field as u8, (field >> 8) as u8],
+                    &value,
+                ]));
+                assert_eq!(client.read(), b":1\r\n");
+            }
+            client.send_bytes(&encode(&[b"DUMP", b"source"]));
+            let dump = client.read();
+            let start_of_bytes = dump.iter().position(|&byte| byte == b'\n').unwrap() + 1;
+            let payload = &dump[start_of_bytes..dump.len() - 2];
+            assert!(payload.len() < 1 << 20, "{} bytes", payload.len());
+            client.send_bytes(&encode(&[b"RESTORE", b"key", b"0", payload]));
+            while client.is_silent() && info(&mut setter, "long_request") != "running" {}
+            // Both requests arrive in one turn of the server.
+            setter.send_bytes(&[encode(&[b"INFO"]), encode(&[b"SET", b"key", b"mine"])].concat());
+            let before = String::from_utf8(setter.read()).unwrap();
+            assert_eq!(setter.read(), b"+OK\r\n");
+            assert_eq!(client.read(), b"+OK\r\n");
+            assert_eq!(client.call(&["GET", "key"]), "$4\r\nmine\r\n");
+            server.stop();
+            before.contains("long_request:running\r\n")
+        });
+    }
+}
+
+/// A reply that is made in steps waits for what the log holds, so it must not show data that is not
+/// in the log yet.
 #[test]
 fn a_search_that_is_under_way_sees_nothing_of_it_before_it_is_logged() {
     held("log-segment-size 8mb", |world| {
@@ -271,7 +317,8 @@ fn a_search_that_is_under_way_sees_nothing_of_it_before_it_is_logged() {
     });
 }
 
-/// Some requests of another client are held up until it is over, and not only if they touch its keys.
+/// Checks that this request of another client is held up until the long request has ended, although
+/// it does not touch the same keys.
 fn waits_for_it(request: &[&str]) {
     const ROUNDS: usize = 5;
     let words: Vec<&[u8]> = request.iter().map(|word| word.as_bytes()).collect();
@@ -282,7 +329,7 @@ fn waits_for_it(request: &[&str]) {
         until_met("it was never asked for while one ran", || {
             client.send_bytes(&mset(1));
             while client.is_silent() && info(&mut other, "long_request") != "running" {}
-            // The first two in one turn of the server's.
+            // The first two requests arrive in one turn of the server.
             other.send_bytes(&requests);
             let replies = [other.read(), other.read(), other.read()];
             let [before, reply, behind] = replies.map(|reply| String::from_utf8(reply).unwrap());
@@ -295,7 +342,8 @@ fn waits_for_it(request: &[&str]) {
     });
 }
 
-/// Whether it is logged must not change between its admission and its record.
+/// While a long request runs, no directive may turn the log on or off. Otherwise the request could
+/// be admitted as one that is logged, and end as one that is not.
 #[test]
 fn no_directive_is_changed_meanwhile() {
     waits_for_it(&["CONFIG", "SET", "appendfsync", "no"]);
@@ -306,8 +354,10 @@ fn nothing_is_debugged_meanwhile() {
     waits_for_it(&["DEBUG", "SET-ACTIVE-EXPIRE", "1"]);
 }
 
-/// `DEBUG POPULATE` may have begun before. Its keys would be there for the last steps of a request
-/// that reads, and not for the first, and come in the log before one that writes.
+/// `DEBUG POPULATE` may have begun before the long request. If it continued during the long
+/// request, a long request that reads would see the new keys only in its last steps. A long request
+/// that writes would have its record in the log behind the records of the new keys, although it
+/// began before them.
 #[test]
 fn no_keys_are_made_for_trials_meanwhile() {
     const COUNT: &str = "100000";
@@ -316,7 +366,7 @@ fn no_keys_are_made_for_trials_meanwhile() {
         let (mut client, mut maker) = (server.connect(), server.connect());
         let mut observer = server.connect();
         assert_eq!(maker.call(&["SELECT", "1"]), "+OK\r\n");
-        // How many keys there are in the other database, if a long request runs and more are to come.
+        // How many keys the other database has, if a long request runs and more keys are to come.
         let mut made = || {
             let text = observer.call(&["INFO", "everything"]);
             let keys = text.lines().find_map(|line| line.strip_prefix("db1:keys="));

@@ -35,7 +35,7 @@ fn the_buffers_of_the_log_are_in_use_and_no_part_of_the_limit() {
         let mut client = server.connect();
         assert_eq!(client.call(&["SET", "a", "b"]), "+OK\r\n");
         let uncounted: u64 = info(&mut client, "mem_not_counted_for_evict").parse().unwrap();
-        // Only buffers that were used are in memory: here not all of them.
+        // Only buffers that have been used are in memory, and here some have not been used.
         assert!([1, 2, 3].contains(&(uncounted / (256 * 1024))), "{uncounted}");
         let overhead: u64 = info(&mut client, "used_memory_overhead").parse().unwrap();
         assert!(overhead >= uncounted, "{overhead}");
@@ -50,13 +50,14 @@ fn without_eviction_what_needs_memory_is_refused() {
         let mut client = server.connect();
         let set = fill(&mut client, 2_000, &[]);
         assert!((500..1_500).contains(&set), "{set} keys in 1 MB");
-        // A request takes memory, too: a short one might just fit.
+        // The limit is lowered, because a short request might just fit below the old limit.
         assert_eq!(client.call(&["CONFIG", "SET", "maxmemory", "900kb"]), "+OK\r\n");
         assert_eq!(client.call(&["SET", "a", "b"]), OOM);
         assert_eq!(client.call(&["APPEND", "key:1", "b"]), OOM);
         assert_eq!(client.call(&["STRLEN", "key:1"]), ":1000\r\n");
         assert_eq!(client.call(&["EXPIRE", "key:1", "1000"]), ":1\r\n");
-        // Nothing is queued either, and queued commands are not run.
+        // In a transaction, even a command that needs no memory is refused. Commands that were
+        // queued before the limit was reached are not run.
         assert_eq!(client.call(&["MULTI"]), "+OK\r\n");
         assert_eq!(client.call(&["GET", "a"]), OOM);
         assert!(client.call(&["EXEC"]).starts_with("-EXECABORT"));
@@ -90,7 +91,7 @@ fn keys_go_when_memory_is_short_and_stay_away_after_a_restart() {
             assert_eq!(watcher.call(&["WATCH", "key:0"]), "+OK\r\n");
             assert_eq!(fill(&mut client, 5_000, &["EX", "1000"]), 5_000);
             let used = counted(&mut client);
-            // Eviction comes before a command: the last one may exceed the limit.
+            // Eviction comes before each command, so the last command may exceed the limit.
             assert!(used <= (1 << 20) + 4096, "{used} bytes in use");
             let evicted: u64 = info(&mut client, "evicted_keys").parse().unwrap();
             assert!(evicted > 3_000, "{evicted} evicted");
@@ -100,7 +101,8 @@ fn keys_go_when_memory_is_short_and_stay_away_after_a_restart() {
             if policy == "volatile-ttl" {
                 assert_eq!(client.call(&["GET", "stays"]), "$1\r\nx\r\n");
             }
-            // The shutdown request needs memory, too.
+            // From here on nothing may be evicted, or the count would be wrong. Even the shutdown
+            // request could evict a key.
             assert_eq!(client.call(&["CONFIG", "SET", "maxmemory", "0"]), "+OK\r\n");
             let count = client.call(&["DBSIZE"]);
             server.stop();
@@ -112,7 +114,8 @@ fn keys_go_when_memory_is_short_and_stay_away_after_a_restart() {
     }
 }
 
-/// Their memory counts as free at once, not only when memory is next measured.
+/// The memory of a disconnected client counts as free at once, not only when memory is next
+/// measured.
 #[test]
 fn clients_that_have_left_leave_their_room_to_keys() {
     const KEYS: usize = 50;
@@ -126,7 +129,8 @@ fn clients_that_have_left_leave_their_room_to_keys() {
             client.call(&["DBSIZE"])[1..].trim().parse::<usize>().unwrap()
         };
         assert_eq!(fill(&mut client), KEYS);
-        // Half a request, of which no argument is large.
+        // A part of a request. Its arguments are below 32 KiB, so they are received into the
+        // ordinary buffer.
         let argument = [&b"$25000\r\n"[..], &b"x".repeat(25_000), b"\r\n"].concat();
         let half = [b"*40\r\n$4\r\nMSET\r\n".to_vec(), argument.repeat(10)].concat();
         let mut others: Vec<Client> = (0..30).map(|_| server.connect()).collect();
@@ -197,7 +201,7 @@ fn a_lowered_limit_is_reached_while_nobody_asks() {
         fill(&mut client, 3_000, &[]);
         let limit = ["CONFIG", "SET", "maxmemory-policy", "allkeys-lru", "maxmemory", "1mb"];
         assert_eq!(client.call(&limit), "+OK\r\n");
-        // INFO alone would evict for half a millisecond each time: what it sees is little more.
+        // Each INFO also evicts, but for at most half a millisecond.
         let is_reached = (0..1_000).any(|_| counted(&mut client) <= 1 << 20);
         assert!(is_reached, "{} bytes in use", counted(&mut client));
         let keys: u64 = client.call(&["DBSIZE"])[1..].trim().parse().unwrap();
@@ -223,7 +227,7 @@ fn keys_are_described() {
         is(&["OBJECT", "REFCOUNT", "small"], ":1\r\n");
         is(&["OBJECT", "ENCODING", "none"], "$-1\r\n");
         is(&["MEMORY", "USAGE", "none"], "$-1\r\n");
-        // 24 bytes for its slot, and 9 rounded up.
+        // The entry's slot takes 24 bytes, and the 9 bytes of the entry are rounded up to 16.
         is(&["MEMORY", "USAGE", "key", "SAMPLES", "0"], ":40\r\n");
         is(&["MEMORY", "USAGE", "key", "SAMPLES", "-1"], "-ERR syntax error\r\n");
         is(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lfu"], "+OK\r\n");

@@ -1,4 +1,4 @@
-//! Rollback to the point in time that `BGSAVE` kept, and only once.
+//! Rollback to the on-demand snapshot that `BGSAVE` took. Later starts must not roll back again.
 
 use std::path::Path;
 
@@ -16,8 +16,8 @@ fn back(back_end: &str, volume: &Path) -> Result<Report, String> {
     roll_back(&mut storage, false, &mut |_, _| {})
 }
 
-/// A volume on which `k` was `old` when `BGSAVE` ran and is `new` now, with a root and a log behind
-/// that. Returns the slots of the two snapshots.
+/// A volume on which `k` was `old` when `BGSAVE` ran, and is `new` in a later root, which a log
+/// follows. Returns the slots of the two snapshots.
 fn written(back_end: &str, volume: &Path) -> Option<(usize, usize)> {
     let server = start(back_end, volume, "appendfsync always")?;
     let mut client = server.connect();
@@ -49,7 +49,7 @@ fn a_rollback_goes_back_once_and_what_is_written_then_stays() {
             expected = format!("written in life {life}");
             assert_eq!(client.call(&["SET", "k", &expected]), "+OK\r\n");
             if life == 1 {
-                // It stays beside a WAL-snapshot as the root.
+                // The on-demand snapshot stays, but a WAL-snapshot becomes the root.
                 take(&mut client, "BGREWRITEAOF");
             }
             server.stop();

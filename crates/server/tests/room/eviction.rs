@@ -11,16 +11,16 @@ use super::{WATCHED_MS, cpu_ms, pass};
 use crate::common::until;
 use crate::crashes::WAL;
 
-/// Blocks of four segments.
+/// Number of LBAs of four segments.
 const LOG_LBAS: u64 = 1024;
 
-/// Fills a log, then evicts as many keys as there is room for.
+/// Fills a log, then evicts as many keys as the log can still record.
 fn evict_what_may_go(full: &mut Full) {
     full.fill(&["v"]);
     let set = ["CONFIG", "SET", "maxmemory-policy", "allkeys-lru", "maxmemory", "1"];
     assert_eq!(full.client.call(&set), "+OK\r\n");
     let mut before = String::new();
-    until("it goes on", || {
+    until("eviction never stops", || {
         pass(&mut full.client, 100.0);
         let now = full.client.call(&["DBSIZE"]);
         std::mem::replace(&mut before, now) == before
@@ -28,7 +28,7 @@ fn evict_what_may_go(full: &mut Full) {
     assert_ne!(before, ":0\r\n", "there was room for every deletion");
 }
 
-/// First blocks of the batches that the log has on the disk.
+/// The first block of each batch that the log has on the disk.
 fn batches(disk: &SimDisk) -> HashSet<Vec<u8>> {
     let blocks = (0..LOG_LBAS).map(|lba| disk.peek(WAL, lba));
     blocks.filter(|block| block.starts_with(&BATCH_MAGIC)).collect()
@@ -38,9 +38,10 @@ fn batches(disk: &SimDisk) -> HashSet<Vec<u8>> {
 fn eviction_stops_where_the_log_is_full_and_does_not_spin() {
     always_a_way_out(|full| {
         evict_what_may_go(full);
-        // A thread that spins does so for ever. On a busy machine, the last keys that may be
-        // evicted take a while.
-        until("it does not sleep while there is no room", || {
+        // The CPU time is measured repeatedly, because on a busy machine the last evictions take a
+        // while. If the server's thread spins, the test fails nevertheless, because the thread
+        // never stops.
+        until("the server never sleeps while there is no room", || {
             let before = cpu_ms(&mut full.client);
             pass(&mut full.client, WATCHED_MS);
             cpu_ms(&mut full.client) - before < WATCHED_MS / 2.0
@@ -53,11 +54,12 @@ fn eviction_stops_where_the_log_is_full_and_does_not_spin() {
 fn eviction_goes_on_when_there_is_room_though_nobody_asks() {
     let mut full = Full::new("always");
     evict_what_may_go(&mut full);
-    // Without recent figures, the server does not stay awake for them.
+    // If figures had changed, the server would wake up to sample them, and then eviction could
+    // continue by chance. After a reset there are no changed figures to sample.
     assert_eq!(full.client.call(&["CONFIG", "RESETSTAT"]), "+OK\r\n");
     let before = batches(&full.disk);
     full.disk.faults(|faults| faults.full = false);
-    until("it does not go on", || {
+    until("eviction does not resume", || {
         std::thread::sleep(Duration::from_millis(5));
         !batches(&full.disk).is_subset(&before)
     });

@@ -1,5 +1,5 @@
-//! A log that is full, on a disk that has no more space: whatever fills it, nobody hangs, and there is
-//! a way out.
+//! A full log, on a disk without space. Whatever fills the log, no request hangs, and there is a
+//! way out.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,21 +13,22 @@ use crate::common::{Client, Running, config, encode, until};
 use crate::crashes::{Kind, SimMedia, launch_on};
 use crate::info;
 
-/// Where the clock starts, in milliseconds since 1970.
+/// The time at which the clock starts, in milliseconds since 1970.
 const FIRST_MS: i64 = 1_700_000_000_000;
 /// Milliseconds until a key expires.
 const LIFE_MS: i64 = 1000;
 /// Bytes of a key's name.
 const NAME_SIZE: usize = 600;
-/// Transactions that flush, sent at once: more than fit into the room that is kept for a flush.
+/// Number of transactions that are sent at once. Each of them flushes. Together they need more room
+/// than the log keeps free for a flush.
 const TRANSACTIONS: usize = 5000;
-/// Requests that are sent at once.
+/// Number of requests that are sent at once.
 const AT_ONCE: usize = 100;
 
 const POLICIES: [&str; 2] = ["always", "everysec"];
 const ONE_IMAGE: Limits = Limits { exhaustive_max: 0, random_count: 1, torn: false };
 
-/// A server on a disk that is full: its log has two segments, and gets no more.
+/// A server on a full disk. Its log has two segments, and gets no more.
 pub(super) struct Full {
     pub(super) server: Running,
     pub(super) client: Client,
@@ -37,12 +38,12 @@ pub(super) struct Full {
 }
 
 impl Full {
-    /// A new one. Expired keys go only when a request touches them.
+    /// A new server. Expired keys are deleted only when a request touches them.
     pub(super) fn new(policy: &'static str) -> Self {
         let media = SimMedia::new(SimConfig::default(), Kind::Files);
         let mut new = Self::start(media, policy, Arc::new(AtomicI64::new(FIRST_MS)));
         let capacity = |client: &mut Client| info(client, "log_capacity_bytes");
-        until("nothing is prepared", || capacity(&mut new.client) == (2 << 20).to_string());
+        until("no segment is prepared", || capacity(&mut new.client) == (2 << 20).to_string());
         new.disk.faults(|faults| faults.full = true);
         new
     }
@@ -65,7 +66,7 @@ impl Full {
         Self { server, client, disk, clock, policy }
     }
 
-    /// Sets keys until there is no room for more, with `words` behind the name. Returns the names.
+    /// Sets keys until there is no room for more, with `words` after the name. Returns the names.
     pub(super) fn fill(&mut self, words: &[&str]) -> Vec<String> {
         let mut names = Vec::new();
         loop {
@@ -100,7 +101,7 @@ impl Full {
     /// Ends the server as SIGTERM does. The next start must find the same keys.
     fn restarted(mut self) -> Self {
         let keys = |client: &mut Client| client.call(&["DBSIZE"]);
-        // Asked for first: expired keys may go at any moment.
+        // The figures are read before `DBSIZE`, because expired keys may be deleted at any moment.
         let figures = self.client.call(&["INFO", "keyspace"]);
         let expires = figures.split("expires=").skip(1).any(|count| !count.starts_with('0'));
         let before = keys(&mut self.client);
@@ -111,7 +112,7 @@ impl Full {
         media.disk.faults(|faults| faults.full = true);
         let mut next = Self::start(media, policy, clock);
         let now = keys(&mut next.client);
-        // Expired keys may be deleted as soon as it serves.
+        // Expired keys may be deleted as soon as the server serves.
         assert!(now == before || expires, "{now}, not {before}");
         next
     }
@@ -120,7 +121,7 @@ impl Full {
     fn check(mut self) -> Self {
         assert_eq!(info(&mut self.client, "log_latched"), "0");
         let reply = self.client.call(&["BGREWRITEAOF"]);
-        // The log may have begun one by itself.
+        // The log may have begun a rewrite by itself.
         assert!(reply.contains("Background append only file rewriting"), "{reply}");
         let client = &mut self.client;
         until("the rewrite does not end", || {
@@ -140,7 +141,7 @@ impl Full {
     }
 }
 
-/// Fills a log of two segments, and checks that this leaves the way out.
+/// Fills a log of two segments, and checks that there is still a way out.
 pub(super) fn always_a_way_out(fill: impl Fn(&mut Full)) {
     for policy in POLICIES {
         let mut full = Full::new(policy);
@@ -224,7 +225,8 @@ fn a_transaction_reads_keys_that_have_expired_in_a_full_log() {
     });
 }
 
-/// Expired keys that a transaction deletes do not take the room that its writes have asked for.
+/// A transaction also deletes expired keys. These deletions must not take the room that its writes
+/// have asked for.
 #[test]
 fn a_transaction_writes_and_reads_keys_that_have_expired() {
     always_a_way_out(|full| {
@@ -274,7 +276,7 @@ fn what_expires_by_itself_stops_where_the_log_is_full() {
 fn a_transaction_asks_for_what_it_appends() {
     always_a_way_out(|full| {
         assert_eq!(full.client.call(&["SET", "k", "v"]), "+OK\r\n");
-        // The requests are as long as there is room for, but their records are three times as long.
+        // There is room for the length of the requests, but their records are three times as long.
         let count = 110_000;
         let mut requests = encode(&[b"MULTI"]);
         (0..count).for_each(|_| requests.extend(encode(&[b"EXPIRE", b"k", b"9"])));
@@ -321,12 +323,12 @@ fn flushes_of_one_database_leave_room_for_one_of_all() {
     });
 }
 
-/// What several clients send at random. Reads delete keys that have expired.
+/// Commands that several clients send at random. Reads delete keys that have expired.
 const COMMANDS: &str = "\
     append copy del expire expire incrbyfloat mget mget mget mget randomkey rename scan set set set set \
     set set set";
 
-/// Random commands on names of all sizes. All clients use the same.
+/// Random commands on names of all sizes. All clients use the same names.
 fn generator(seed: u64) -> Generator {
     let sizes = [3, 30, 600, 4000];
     let names = |number: usize| sizes.map(|size| format!("{number:0>size$}").into_bytes());
@@ -349,7 +351,7 @@ fn random_requests(generator: &mut Generator) -> Vec<Vec<Vec<u8>>> {
 
 #[test]
 fn several_clients_fill_a_log_and_nobody_hangs() {
-    // Repeated as far as threads let it be.
+    // The requests can be repeated by the seed, but not the order in which threads run.
     let seed = seed();
     for policy in ["always", "everysec", "no"] {
         let mut full = Full::new(policy);
@@ -390,8 +392,8 @@ fn several_clients_fill_a_log_and_nobody_hangs() {
     }
 }
 
-/// A flush alone need not be logged if the log already says that nothing is left. In a transaction
-/// it is logged, and needs room like any other write.
+/// A flush alone need not be logged if the log already ends with an empty data set. In a
+/// transaction it is logged, and needs room like any other write.
 #[test]
 fn transactions_of_flushes_ask_for_room() {
     for policy in POLICIES {
@@ -417,7 +419,8 @@ fn transactions_of_flushes_ask_for_room() {
     }
 }
 
-/// Keys that were set while the log was off are flushed, although the log ended with a flush, too.
+/// A flush must remove the keys that were set while the log was off, although the log ended with a
+/// flush already.
 #[test]
 fn a_flush_counts_behind_a_log_that_was_off() {
     let media = SimMedia::new(SimConfig::default(), Kind::Files);
@@ -434,7 +437,8 @@ fn a_flush_counts_behind_a_log_that_was_off() {
     next.server.stop();
 }
 
-/// A transaction that empties the data set gives the room back as a flush alone does.
+/// A transaction that empties the data set must give the room back, like a flush without a
+/// transaction.
 #[test]
 fn a_transaction_that_flushes_is_a_way_out() {
     for policy in POLICIES {
@@ -448,7 +452,7 @@ fn a_transaction_that_flushes_is_a_way_out() {
     }
 }
 
-/// A snapshot that has no room is no reason to refuse commands that make room.
+/// If a snapshot fails for lack of room, it must not block commands that make room.
 #[test]
 fn what_frees_goes_on_where_a_snapshot_has_no_room() {
     let mut full = Full::new("everysec");
@@ -461,7 +465,7 @@ fn what_frees_goes_on_where_a_snapshot_has_no_room() {
     assert!(refused(client.call(&["SET", "k", "v"])));
     assert!(refused(client.call(&["PING"])));
     assert_eq!(client.call(&["DEL", &names[0]]), ":1\r\n");
-    // What a transaction does is known only at `EXEC`.
+    // Whether a transaction is refused is decided only at `EXEC`.
     client.call(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
     let mut other = full.server.connect();
     for (client, words) in

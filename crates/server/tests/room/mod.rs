@@ -10,7 +10,7 @@ use crate::info;
 /// Milliseconds for which a test watches whether the server sleeps.
 const WATCHED_MS: f64 = 500.0;
 
-/// Makes the server wait this long: there are no replicas that could answer.
+/// Lets this much time pass, by a `WAITAOF` that times out because there are no replicas.
 fn pass(client: &mut Client, milliseconds: f64) {
     let reply = client.call(&["WAITAOF", "0", "1", &format!("{milliseconds:.0}")]);
     assert!(reply.ends_with(":0\r\n"), "{reply}");
@@ -48,7 +48,8 @@ fn a_long_command_without_room_does_not_spin() {
         assert!(took < WATCHED_MS / 10.0, "{took} ms of CPU time while nothing could be done");
 
         gate.open();
-        // Nothing signals that the log's path may report again, but any turn polls it.
+        // Opening the gate does not wake the server, but any turn of the server polls the log's
+        // path.
         assert_eq!(observer.call(&["PING"]), "+PONG\r\n");
         assert_eq!(client.read(), b"+OK\r\n");
         assert_eq!(observer.call(&["DBSIZE"]), ":20000\r\n");
@@ -81,7 +82,8 @@ fn who_waits_for_room_is_served_in_the_order_of_arrival() {
             until("it does not wait", || parked(&mut observer) == number + 2);
         }
         gate.open();
-        // Nothing signals that the log's path may report again, but any turn polls it.
+        // Opening the gate does not wake the server, but any turn of the server polls the log's
+        // path.
         assert_eq!(observer.call(&["PING"]), "+PONG\r\n");
         (0..sent).for_each(|_| assert_eq!(filler.read(), b"+OK\r\n"));
         for (number, client) in clients.iter_mut().enumerate() {

@@ -3,20 +3,22 @@
 use crate::common::{BACK_ENDS, start, until};
 use crate::info;
 
-/// The snapshot that makes room finds a slot, although one is pinned and another is given up.
+/// The snapshot that makes room finds a slot although one slot is pinned, because the server gives
+/// up the running `BGSAVE`. So the pin must stay.
 #[test]
 fn a_pinned_snapshot_that_is_in_nobodys_way_stays() {
     for back_end in BACK_ENDS {
-        // Where the machine is so busy that no request comes for a tenth of a second, `BGSAVE` goes as fast
-        // as it can and is over too early: then the pinned snapshot is in the way.
+        // If no request comes for a tenth of a second because the machine is busy, `BGSAVE` runs
+        // without a limit and ends too early. In this case, the pinned snapshot is in the way.
         assert!(
             (0..5).any(|_| stays_in_nobodys_way(back_end)),
-            "{back_end}: it was always too busy"
+            "{back_end}: the machine was always too busy"
         );
     }
 }
 
-/// Returns whether it was in nobody's way. Panics if it was given up nevertheless.
+/// Returns whether the pinned snapshot was not in the way. Panics if its pin was given up
+/// nevertheless.
 fn stays_in_nobodys_way(back_end: &str) -> bool {
     let dir = tempfile::tempdir().unwrap();
     let directives = "enable-debug-command yes\nauto-aof-rewrite-percentage 0\n\

@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::common::{BACK_ENDS, Client, patience, start};
 use crate::info;
 
-/// Keys that are set by requests sent together.
+/// Number of keys that are set by requests sent together.
 const KEYS_AT_ONCE: usize = 500;
 const KEYS: usize = 75 * KEYS_AT_ONCE;
 
@@ -22,8 +22,9 @@ fn set(client: &mut Client, first: usize, value: &str) {
     }
 }
 
-/// On such a machine every step of the snapshot thread waits for a core. A thread that always gives
-/// way falls behind, and must be relieved.
+/// If all cores are busy, every step of the snapshot thread waits for a core. If that thread always
+/// let others go first, the snapshot would never end. So another thread, which only has a higher
+/// nice value, must take over.
 #[test]
 fn a_machine_without_a_core_to_spare_does_not_starve_a_snapshot() {
     let dir = tempfile::tempdir().unwrap();
@@ -46,11 +47,11 @@ fn a_machine_without_a_core_to_spare_does_not_starve_a_snapshot() {
             });
         }
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            // It usually takes some seconds.
+            // The loop usually takes some seconds.
             let deadline = Instant::now() + 2 * patience();
             let mut started = 0;
-            // If its clients hardly get a core either, a server may take that for a pause in the
-            // load, and hurry a snapshot.
+            // If the clients hardly get a core either, the server may mistake this for a pause in
+            // the load, and take the snapshot without a limit.
             while info(&mut client, "snapshot_starved_turns") == "0" || started == 0 {
                 started += 1;
                 assert!(client.call(&["BGSAVE", "SCHEDULE"]).starts_with("+Background"));

@@ -1,4 +1,5 @@
-//! Transactions and snapshots: recovery brings back all of a transaction, and once.
+//! Transactions with snapshots, the log and `WATCH`. Recovery applies a transaction as a whole, and
+//! only once.
 
 use crate::common::{BACK_ENDS, encode, start, until};
 use crate::{info, serving};
@@ -10,7 +11,7 @@ fn a_snapshot_does_not_begin_within_a_transaction() {
         let volume = dir.path().join("volume");
         let Some(server) = start(back_end, &volume, "appendfsync always") else { continue };
         let mut client = server.connect();
-        // Applied twice, each of these writes has another result.
+        // Each of these writes has a different result if it is applied twice.
         let requests: [&[&str]; 5] = [
             &["APPEND", "text", "first"],
             &["INCR", "n"],
@@ -32,8 +33,8 @@ fn a_snapshot_does_not_begin_within_a_transaction() {
     }
 }
 
-/// The log is turned off and on only behind the transaction, which is logged as a whole or not at
-/// all.
+/// A transaction turns the log off and on. That must happen only after the transaction, because a
+/// transaction is logged as a whole or not at all.
 #[test]
 fn a_transaction_is_logged_in_whole_where_the_log_is_turned_within() {
     for back_end in BACK_ENDS {
@@ -88,8 +89,8 @@ fn a_transaction_that_turns_the_log_on_needs_no_room_in_it() {
     }
 }
 
-/// A key that had expired before a client began to watch it was not there for it before either, as
-/// in Redis.
+/// If a key had expired before a client began to watch it, deleting the key must not abort the
+/// client's transaction, as in Redis.
 #[test]
 fn a_key_that_had_expired_when_it_was_watched_may_go() {
     serving("enable-debug-command yes", |server| {
@@ -119,7 +120,8 @@ fn a_key_that_had_expired_when_it_was_watched_may_go() {
     });
 }
 
-/// A watched key also changes when another database takes the place of its own.
+/// If the database of a watched key is swapped with another database, that counts as a change of
+/// the key.
 #[test]
 fn what_is_swapped_in_under_a_watched_key_is_a_change() {
     const DEAD: &[&str] = &["SET", "k", "v", "PX", "1"];
@@ -164,13 +166,14 @@ fn what_is_swapped_in_under_a_watched_key_is_a_change() {
     });
 }
 
-/// Keys that are no longer watched are forgotten in steps; until then they count for nobody.
+/// Keys that are no longer watched are removed in steps. Before a key is removed, it must not
+/// affect any client.
 #[test]
 fn a_key_that_was_watched_before_it_expired_may_be_watched_again() {
     serving("appendonly no\nenable-debug-command yes", |server| {
         let mut watch: Vec<String> = (0..2000).map(|n| format!("key:{n}")).collect();
         watch.insert(0, "WATCH".into());
-        // The last one in order.
+        // This key is the last in sorted order, so it is removed last.
         watch.push("z".into());
         let watch: Vec<&[u8]> = watch.iter().map(String::as_bytes).collect();
         let requests: [&[&[u8]]; 9] = [

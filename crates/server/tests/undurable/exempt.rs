@@ -1,7 +1,8 @@
-//! Replies that depend on no write although they change with the data, or that leave out what is not
-//! durable. `docs/durability.md` has the same table.
+//! Commands whose replies need not wait for writes. Such a reply either shows only figures, which
+//! change with the data but show no write, or it leaves out what is not durable.
+//! `docs/durability.md` has the same table.
 
-/// Rows, and why their replies may leave at once.
+/// Rows of the command table, and why their replies may leave at once.
 pub(crate) const EXEMPT: &[(&[&str], &str)] = &[
     (&["info"], "figures of the server, its data set and its log"),
     (&["memory|stats", "memory|doctor", "memory|malloc-stats"], "figures of memory"),

@@ -1,15 +1,16 @@
-//! Every row of the command table, requested while another client's write is not durable.
+//! Sends requests for every row of the command table while a write of another client is not
+//! durable.
 //!
 //! ```text
 //!  writer:  a change, held ────────────────────────────────────────► durable
 //!  reader:      a request, alone or in a transaction ─► reply now, or ──┘ then
-//!  twin:        the same, where the change never came ─► its reply
+//!  twin:        the same, without the change ─► its reply
 //! ```
 //!
-//! A reply that leaves while the change is held must be, byte by byte, that of the twin: so it
-//! depends only on durable data. Commands that show figures are exempt by name, and must not wait;
-//! none of their replies may contain words that only the change has. Nothing here knows what a
-//! command does.
+//! A reply that leaves while the change is held must equal the twin's reply byte by byte, because
+//! then it depends only on durable data. This rule does not apply to commands that show figures,
+//! which `exempt.rs` lists. Their replies must not wait, and must not contain words that occur only
+//! in the change. Nothing here knows what a command does.
 
 use std::collections::BTreeMap;
 
@@ -23,27 +24,32 @@ use super::world::World;
 use super::{read_text, send_all};
 use crate::common::{BACK_ENDS, Client, until};
 
-/// Requests per row and way of asking: for rows that work on the data set, and for others.
+/// Number of requests per row and [`Way`], first for rows that work on the data set, then for
+/// others.
 const DRAWS: [usize; 2] = [3, 1];
-/// Most further draws until a command has taken a request, and a reply has waited if it must.
+/// If a command has not accepted any request, or if none of its replies has waited although one
+/// must, further requests are drawn. This is the largest number of them.
 const DRAWS_MAX: usize = 200;
-/// Fewest rows: the table that is walked must not shrink unnoticed.
+/// The table has at least this many rows. This is checked so that a table that has shrunk is
+/// noticed.
 const ROWS_MIN: usize = 130;
 
-/// A row whose reply is drawn at random, from a key that nobody else may have touched.
-const RANDOM: &str = "hrandfield";
+/// Rows whose replies are drawn at random from a key, so a reply may differ from the twin's although
+/// nobody has changed the key.
+const RANDOM: [&str; 3] = ["hrandfield", "spop", "srandmember"];
 
-/// Stands for words that only the change has.
+/// Placeholder for a word that occurs only in the change.
 const SECRET: &str = "SECRET";
 
-/// Among the writer's requests: a moment passes on both servers' clocks.
+/// A step of a change that is not a request: lets a moment pass on both servers' clocks.
 const PASS: &str = "a moment passes";
-/// Among them: active expiry deletes the expired keys.
+/// A step of a change that is not a request: waits until active expiry has deleted the expired
+/// keys.
 const EXPIRE: &str = "keys expire";
 /// Length of a moment, in milliseconds.
 const MOMENT_MS: i64 = 10;
 
-/// What the writer does.
+/// The requests of the writer and the other steps of a change.
 type Change = &'static [&'static str];
 
 const CHANGES: &[Change] = &[
@@ -64,16 +70,20 @@ const CHANGES: &[Change] = &[
     &["COPY hash new", "COPY str hash REPLACE"],
     &["MOVE hash 1", "MOVE num 1"],
     &["HSET hash f1 SECRET f4 SECRET", "HDEL hash f2"],
+    &["SADD set SECRET", "SREM set 2"],
+    &["SADD new SECRET 7", "SUNIONSTORE set set new", "SMOVE set new 1"],
+    &["SPOP set 5"],
     &["EXPIRE str 1000", "EXPIRE hash 1000", "PERSIST ttl"],
     &["GETEX str PXAT 4102444800000", "GETDEL num"],
     &["DEBUG POPULATE 3 new", "DEBUG POPULATE 1 SECRET"],
-    // Moving or copying a key there is refused.
+    // After this change, keys cannot be moved or copied to database 1.
     &["SET new SECRET", "SELECT 1", "MSET str SECRET num 6 hash SECRET ttl SECRET", "SELECT 0"],
-    // An expired key is gone, touched or not, or deleted by active expiry.
+    // Keys that have expired and that nobody touches, that a request touches, or that active expiry
+    // deletes.
     &["PEXPIRE str 5", "PEXPIRE hash 5", PASS],
     &["PEXPIRE str 5", PASS, "EXISTS str gone"],
     &["PEXPIRE str 5", "DEBUG SET-ACTIVE-EXPIRE 1", PASS, EXPIRE],
-    // All keys that may be evicted are.
+    // All keys that may be evicted are evicted.
     &[
         "CONFIG SET maxmemory-policy allkeys-random maxmemory 1",
         "PING",
@@ -88,7 +98,7 @@ enum Way {
     Queued,
     /// In a transaction, with keys that were watched before the change.
     WatchedBefore,
-    /// The same, but watched after it.
+    /// In a transaction, with keys that were watched after the change.
     WatchedAfter,
 }
 
@@ -100,7 +110,7 @@ impl Way {
     }
 }
 
-/// One question to both servers.
+/// One request to both servers, and its circumstances.
 struct Case<'a> {
     row: &'a Row,
     way: Way,
@@ -115,9 +125,9 @@ struct Case<'a> {
 #[derive(Debug, Default)]
 struct Seen {
     ways: BTreeMap<Way, usize>,
-    /// The command accepted the request.
+    /// Whether the command accepted a request.
     is_proper: bool,
-    /// A reply waited for the change.
+    /// Whether a reply waited for the change.
     has_waited: bool,
 }
 
@@ -126,7 +136,7 @@ struct Pair {
     held: World,
     twin: World,
     writer: Client,
-    /// Resets both between two cases.
+    /// Connections that reset both servers between two cases.
     setup: [Client; 2],
     cases: usize,
 }
@@ -143,7 +153,7 @@ fn no_row_of_the_command_table_shows_what_is_not_durable() {
     }
 }
 
-/// Asks for every row in every way, with changes in turn.
+/// Sends requests of every row in every way, with changes in turn.
 fn walk(pair: &mut Pair, rng: &mut Rng) {
     let rows = rows::all(&mut pair.twin.observer);
     assert!(rows.len() >= ROWS_MIN, "there are {} rows", rows.len());
@@ -154,7 +164,7 @@ fn walk(pair: &mut Pair, rng: &mut Rng) {
         for way in WAYS {
             for _ in 0..DRAWS[usize::from(!row.is_data())] {
                 let &change = changes.nth(next).unwrap();
-                // A row does not always meet the same change.
+                // A random step, so that a row does not always meet the same change.
                 next = rng.usize(..3);
                 pair.check(&Case::draw(row, way, change, rng), &mut seen);
             }
@@ -169,22 +179,27 @@ fn walk(pair: &mut Pair, rng: &mut Rng) {
         }
         assert!(
             is_enough(&seen),
-            "{}: the requests that are drawn show little: {seen:?}",
+            "{}: the requests that were drawn test too little: {seen:?}",
             row.name
         );
         assert_eq!(seen.ways.len(), WAYS.len(), "{}: {seen:?}", row.name);
     }
 }
 
-/// Whether some reply of a row must have waited for some change.
+/// Commands that show data, although their rows do not say so.
+const SHOW_DATA: [&str; 3] = ["debug|object", "debug|digest", "debug|digest-value"];
+
+/// Whether at least one reply of a row must have waited for a change.
 fn depends_on_keys(row: &Row) -> bool {
-    row.is_data() || row.name == "debug|object"
+    row.is_data() || SHOW_DATA.contains(&row.name.as_str())
 }
 
-/// Whether a reply may leave whatever is held: it shows no key, and does not wait for a snapshot.
+/// Whether a reply must leave although the log is held. It must if it shows no key and does not
+/// wait for a snapshot.
 fn must_not_wait(case: &Case<'_>) -> bool {
-    let waits = ["debug|object", "debug|populate", "save", "slimio|pin", "waitaof"];
-    !case.row.is_data() && !case.way.is_watched() && !waits.contains(&case.row.name.as_str())
+    let waits = ["debug|populate", "save", "slimio|pin", "waitaof"];
+    let name = case.row.name.as_str();
+    !depends_on_keys(case.row) && !case.way.is_watched() && !waits.contains(&name)
 }
 
 impl<'a> Case<'a> {
@@ -226,20 +241,21 @@ impl<'a> Case<'a> {
 }
 
 impl Pair {
-    /// Two servers that keep every command in the slow log, and take no snapshot unasked.
+    /// Starts two servers that keep every command in the slow log, and take no snapshot without a
+    /// request.
     fn start(back_end: &str, dir: &std::path::Path) -> Option<Self> {
         let directives =
             "slowlog-log-slower-than 0\nhz 500\nauto-aof-rewrite-percentage 0\nsave 3600 1000000";
         let held = World::start(back_end, &dir.join("held"), directives)?;
         let twin = World::start(back_end, &dir.join("twin"), directives)?;
         let writer = held.connect("writer");
-        // The connections get the same numbers.
+        // Both servers get the same connections, so that these have the same ids.
         drop(twin.connect("writer"));
         let setup = [held.connect("setup"), twin.connect("setup")];
         Some(Self { held, twin, writer, setup, cases: 0 })
     }
 
-    /// Resets the data sets of both to the beginning of a case.
+    /// Resets the data sets of both servers to what they are at the beginning of a case.
     fn reset(&mut self) {
         let lines = [
             "CLIENT UNPAUSE",
@@ -251,12 +267,13 @@ impl Pair {
             "SELECT 0",
             "MSET str text num 5 still untouched",
             "HSET hash f1 v1 f2 v2 f3 v3",
+            "SADD set 1 2 7 text value",
             "SET ttl text PX 100000000",
             "SET gone text PX 50",
         ];
         let requests: Vec<Vec<&str>> = lines.map(|line| line.split(' ').collect()).into();
         let requests: Vec<&[&str]> = requests.iter().map(Vec::as_slice).collect();
-        // All of a case is in one second: the last use of a key is counted in seconds.
+        // Each case happens within one second, because the last use of a key is counted in seconds.
         self.held.pass_to_second();
         self.twin.pass_to_second();
         for setup in &mut self.setup {
@@ -276,7 +293,7 @@ impl Pair {
         self.twin.pass_ms(ms);
     }
 
-    /// Connections to both, with the same number, in the case's database and protocol.
+    /// Connections to both servers, with the same id, in the case's database and protocol.
     fn readers(&self, case: &Case<'_>) -> ([Client; 2], String) {
         let mut requests = vec![vec!["HELLO", case.protocol], vec!["SELECT", case.db]];
         if case.way == Way::WatchedBefore {
@@ -289,11 +306,11 @@ impl Pair {
             send_all(reader, &requests);
             requests.iter().map(|_| read_text(reader)).last().unwrap()
         });
-        assert_eq!(ids[0], ids[1], "the servers have had as many connections");
+        assert_eq!(ids[0], ids[1], "the servers have had different numbers of connections");
         (readers, ids[0].trim_matches([':', '\r', '\n']).to_owned())
     }
 
-    /// Has the writer make the change; returns how many replies it is to get.
+    /// Lets the writer make the change. Returns how many replies the writer must get.
     fn make(&mut self, change: Change) -> usize {
         let (secret, mut count) = (self.secret(), 0);
         let expires = change.contains(&EXPIRE);
@@ -303,7 +320,7 @@ impl Pair {
                 PASS => self.pass_ms(MOMENT_MS),
                 EXPIRE => {
                     let wanted = expired + 2;
-                    until("two keys did not go", || self.held.expired_keys() == wanted);
+                    until("two keys did not expire", || self.held.expired_keys() == wanted);
                 }
                 _ => {
                     let line = line.replace(SECRET, &secret);
@@ -321,12 +338,12 @@ impl Pair {
         count
     }
 
-    /// A word that is only in the change of the present case.
+    /// A word that occurs only in the change of the current case.
     fn secret(&self) -> String {
         format!("zq{}x", self.cases)
     }
 
-    /// Sends the requests to both, and judges the replies.
+    /// Sends the requests to both servers, and judges the replies.
     fn check(&mut self, case: &Case<'_>, seen: &mut Seen) {
         self.cases += 1;
         self.reset();
@@ -356,7 +373,7 @@ impl Pair {
         }
         assert!(
             left.len() == twins.len() || !must_not_wait(case),
-            "{}: a reply waits that shows no key",
+            "{}: a reply that shows no key waits",
             case.tell()
         );
 
@@ -376,13 +393,14 @@ impl Pair {
     fn judge(&self, case: &Case<'_>, index: usize, reply: &[u8], twin: &[u8]) {
         let row = case.row.name.as_str();
         let (shown, expected) = (to_compare(reply), to_compare(twin));
-        let is_same = if !is_exempt(row) && row != RANDOM {
+        let is_same = if !is_exempt(row) && !RANDOM.contains(&row) {
             shown == expected
         } else if case.way == Way::Alone {
-            // It may be anything that does not come from the change.
+            // The reply may be anything that does not come from the change.
             true
         } else {
-            // The first line says whether it has run: that is no figure.
+            // The first line shows whether the transaction has run. That is not a figure, so the
+            // first lines must be equal.
             shown.lines().next() == expected.lines().next()
         };
         assert!(

@@ -55,7 +55,7 @@ fn under_always_nobody_reads_what_is_not_durable() {
         (&["STRLEN", "changed"], ":3\r\n"),
         (&["MGET", "untouched", "deleted"], "*2\r\n$1\r\ny\r\n$-1\r\n"),
         (&["DBSIZE"], ":2\r\n"),
-        // A write that changes nothing: this reply depends on a record that is not durable.
+        // This write changes nothing, but its reply depends on a record that is not durable.
         (&["SETNX", "changed", "other"], ":0\r\n"),
     ];
     held("", |world| {
@@ -148,7 +148,8 @@ fn a_transaction_waits_for_the_time_that_a_watched_key_was_given() {
     });
 }
 
-/// The key would have expired, but was kept. That the transaction runs shows this.
+/// A watched key would have expired if a `PERSIST`, which is not durable, had not come before. If
+/// the transaction runs, its reply reveals the `PERSIST`, so the reply must wait.
 #[test]
 fn a_transaction_that_runs_waits_for_what_a_watched_key_was_spared() {
     held("", |world| {
@@ -227,7 +228,7 @@ fn the_slow_log_leaves_out_what_is_not_durable() {
         let mut other = world.connect("other");
         send_all(&mut other, &[&["MULTI"], &["SET", "key", "secret-transaction"], &["EXEC"]]);
         world.wait_until_run("other", "exec");
-        // The entry of a command that the write made fail would reveal it, too.
+        // An entry for a command that failed because of the write would reveal the write, too.
         let mut third = world.connect("third");
         third.send(&["SETNX", "key", "secret-refused"]);
         world.wait_until_run("third", "setnx");
@@ -238,7 +239,7 @@ fn the_slow_log_leaves_out_what_is_not_durable() {
         let log = world.observer.call(&["SLOWLOG", "GET", "-1"]);
         assert!(log.contains("durable-value"), "{log}");
         assert!(!log.contains("secret"), "{log}");
-        // Each of these two is in the slow log before the next one counts.
+        // `SLOWLOG GET` itself is in the slow log when `SLOWLOG LEN` counts.
         let len = count(&world.observer.call(&["SLOWLOG", "LEN"]));
         assert_eq!(len, listed(&log) + 1, "the length counts what is shown");
 

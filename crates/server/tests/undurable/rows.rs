@@ -2,11 +2,11 @@
 
 use crate::common::Client;
 
-/// A command, or a subcommand as `client|list`.
+/// A command, or a subcommand such as `client|list`.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) name: String,
-    /// What `CLIENT LIST` calls it.
+    /// The row's name in `CLIENT LIST`.
     pub(crate) called: String,
     arity: i64,
     flags: Vec<String>,
@@ -19,17 +19,18 @@ impl Row {
         self.flags.iter().any(|f| f == flag)
     }
 
-    /// Whether it works on the data set.
+    /// Whether the row reads or writes the data set.
     pub(crate) fn is_data(&self) -> bool {
         self.has("write") || self.has("readonly")
     }
 
-    /// Fewest arguments, the words of the name included; and whether there can be more.
+    /// The least number of arguments, including the words of the row's name, and whether there can
+    /// be more arguments.
     pub(crate) fn len(&self) -> (usize, bool) {
         (self.arity.unsigned_abs() as usize, self.arity < 0)
     }
 
-    /// The step from one key to the next, if keys go on to the last argument; else 1.
+    /// If the keys extend to the last argument, the step from one key to the next; otherwise 1.
     pub(crate) fn step(&self) -> usize {
         if self.keys.1 < 0 { self.keys.2 as usize } else { 1 }
     }
@@ -43,8 +44,8 @@ impl Row {
     }
 }
 
-/// All rows. Subcommands, and the words that follow `DEBUG`, replace their container, but not
-/// `COMMAND`.
+/// All rows. Subcommands replace their container command, except that `COMMAND` stays as well. The
+/// words that follow `DEBUG` count as subcommands.
 pub(crate) fn all(client: &mut Client) -> Vec<Row> {
     let mut rows = Vec::new();
     for described in ask(client, &["COMMAND"]).list() {
@@ -109,7 +110,7 @@ impl Value {
     }
 }
 
-/// Returns a reply, and what follows it.
+/// Returns the first reply in `bytes`, and the rest.
 fn parse(bytes: &str) -> (Value, &str) {
     let (line, mut rest) = bytes.split_once("\r\n").unwrap();
     let (kind, word) = line.split_at(1);

@@ -5,8 +5,8 @@ use slimio_testing::random::pick;
 
 use super::rows::Row;
 
-/// The keys that the data set begins with, and `new`, which does not exist.
-pub(crate) const KEYS: [&str; 7] = ["str", "num", "hash", "ttl", "gone", "still", "new"];
+/// The keys of the initial data set, and `new`, which does not exist.
+pub(crate) const KEYS: [&str; 8] = ["str", "num", "hash", "set", "ttl", "gone", "still", "new"];
 
 const NUMBERS: [&str; 8] = ["0", "1", "2", "7", "-1", "100", "4102444800", "4102444800000"];
 
@@ -42,17 +42,17 @@ const WORDS: [&str; 26] = [
 /// Stands for a key in a line.
 const KEY: &str = "KEY";
 
-/// Arguments that random words rarely form, or must not form: for a row, whether only these lines
-/// may follow its name, and the lines.
+/// Argument lines for rows with which random words rarely make a valid request, or would do harm.
+/// Each entry has the name of the row, whether only these lines may follow the name, and the lines.
 const LINES: &[(&str, bool, &[&str])] = &[
     ("auth", true, &["word", "default word"]),
     ("client|kill", true, &["127.0.0.1:1", "ID 4102444800", "ADDR 127.0.0.1:1 SKIPME yes"]),
     ("client|list", true, &["", "TYPE normal", "ID 1 2 3"]),
     ("client|no-evict", true, &["on", "off"]),
     ("client|no-touch", true, &["on", "off"]),
-    // Otherwise nobody would be served, the test's own connections least of all.
+    // With other arguments, the server would serve nobody for a while, including the test.
     ("client|pause", true, &["0", "0 WRITE"]),
-    // Otherwise there is no reply.
+    // With other arguments, there is no reply.
     ("client|reply", true, &["ON"]),
     ("client|setinfo", true, &["LIB-NAME word", "LIB-VER 1"]),
     ("client|unblock", true, &["4102444800", "4102444800 ERROR"]),
@@ -61,6 +61,8 @@ const LINES: &[(&str, bool, &[&str])] = &[
     ("config|get", true, &["maxmemory*", "timeout hz"]),
     ("config|set", true, &["timeout 0", "timeout 0 hz 500"]),
     ("copy", false, &["KEY KEY", "KEY KEY REPLACE", "KEY KEY DB 1", "KEY KEY DB 1 REPLACE"]),
+    ("debug|digest", true, &[""]),
+    ("debug|digest-value", true, &["KEY", "KEY KEY"]),
     ("debug|help", true, &[""]),
     ("debug|object", true, &["KEY"]),
     ("debug|populate", true, &["3", "2 new", "2 str 10"]),
@@ -85,9 +87,18 @@ const LINES: &[(&str, bool, &[&str])] = &[
     ("scan", false, &["0", "0 MATCH s*", "0 COUNT 100 TYPE hash"]),
     ("select", false, &["0", "1", "2"]),
     ("set", false, &["KEY v NX", "KEY v XX", "KEY v GET", "KEY v KEEPTTL", "KEY v EX 100 NX GET"]),
-    // It would end the server.
+    // Other arguments would end the server.
     ("shutdown", true, &["ABORT", "SAVE NOSAVE"]),
+    ("sdiffstore", false, &["new set KEY", "set set", "KEY KEY KEY"]),
+    ("sintercard", false, &["1 set", "2 set KEY", "2 set new LIMIT 2"]),
+    ("sinterstore", false, &["new set KEY", "set set set", "KEY KEY KEY"]),
     ("slowlog|get", true, &["-1", ""]),
+    ("smismember", false, &["set 1 value 100", "KEY 1 2"]),
+    ("smove", false, &["set new 1", "set set 7", "KEY KEY text"]),
+    ("spop", false, &["set", "set 2", "KEY 100"]),
+    ("srandmember", false, &["set", "set 2", "KEY -5"]),
+    ("sscan", false, &["set 0", "KEY 0 MATCH * COUNT 10"]),
+    ("sunionstore", false, &["new set KEY", "set set set", "KEY KEY KEY"]),
     ("swapdb", false, &["0 1", "0 2", "1 1"]),
     ("waitaof", true, &["0 0 0", "1 0 1", "0 1 1"]),
 ];

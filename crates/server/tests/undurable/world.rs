@@ -10,7 +10,7 @@ use slimio_testing::held::Gate;
 
 use crate::common::{Client, Running, config, launch_at, until};
 
-/// The time unless a test moves the clock: milliseconds since 1970.
+/// What the clock shows until a test moves it, in milliseconds since 1970.
 const BEGIN_MS: i64 = 1_700_000_000_000;
 
 /// Directives that all of these servers get.
@@ -20,13 +20,13 @@ pub(crate) struct World {
     server: Running,
     gate: Gate,
     clock: Arc<AtomicI64>,
-    /// Never writes, and asks for figures only, so that it is always answered.
+    /// A client that never writes, and asks only for figures, so that it is always answered.
     pub(crate) observer: Client,
 }
 
 impl World {
-    /// A server that commits every write at once, with these further directives. `None`, with a
-    /// message, where the kernel refuses the back end.
+    /// Starts a server that commits every write at once, with these further directives. If the
+    /// kernel refuses the back end, prints a message and returns `None`.
     pub(crate) fn start(back_end: &str, volume: &Path, directives: &str) -> Option<Self> {
         if back_end == "uring"
             && let Err(refused) = slimio_ring::probe()
@@ -50,7 +50,7 @@ impl World {
         Some(Self { server, gate, clock, observer })
     }
 
-    /// From now on nothing becomes durable.
+    /// From now on, nothing becomes durable.
     pub(crate) fn shut(&self) {
         self.gate.shut();
     }
@@ -58,7 +58,8 @@ impl World {
     /// Lets what was held become durable.
     pub(crate) fn open(&mut self) {
         self.gate.open();
-        // Nothing signals that the log's path may report again, but any turn polls it.
+        // Opening the gate does not wake the server, but any turn of the server polls the log's
+        // path.
         self.settle();
     }
 
@@ -67,7 +68,7 @@ impl World {
         self.clock.fetch_add(ms, Ordering::SeqCst);
     }
 
-    /// Lets time pass until a second begins.
+    /// Lets time pass until the next second begins.
     pub(crate) fn pass_to_second(&self) {
         let now = self.clock.load(Ordering::SeqCst);
         self.pass_ms(1000 - now % 1000);
@@ -84,14 +85,14 @@ impl World {
         client
     }
 
-    /// Waits until `command` of the client of this name has been run, and every reply that may leave
-    /// has left.
+    /// Waits until the client with this name has run `command`, and every reply that may leave has
+    /// left.
     pub(crate) fn wait_until_run(&mut self, name: &str, command: &str) {
         self.wait_for_command(&format!(" name={name} "), command, &format!("{name}: {command}"));
     }
 
-    /// As [`wait_until_run`](Self::wait_until_run) for the client whose line of `CLIENT LIST` has
-    /// `mark`, or until there is none. `what` is for the message.
+    /// As [`wait_until_run`](Self::wait_until_run), for the client whose line of `CLIENT LIST` has
+    /// `mark`. Also returns if there is no such client. `what` is for the message.
     pub(crate) fn wait_for_command(&mut self, mark: &str, command: &str, what: &str) {
         let command = format!(" cmd={command} ");
         until(&format!("it was not run: {what}"), || {
@@ -119,7 +120,8 @@ impl World {
         line.unwrap().trim().parse().unwrap()
     }
 
-    /// Runs another turn of the server: then the kernel has whatever the previous turn had to send.
+    /// Runs another turn of the server, so that the kernel has everything that the previous turn
+    /// had to send.
     fn settle(&mut self) {
         assert_eq!(self.observer.call(&["PING"]), "+PONG\r\n");
     }

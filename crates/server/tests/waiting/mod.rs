@@ -1,4 +1,4 @@
-//! Clients that wait for something, and how they go on.
+//! Clients that wait for something, and how they continue.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use crate::{info, serving};
 /// A request that waits until `CLIENT UNBLOCK`.
 const FOR_EVER: [&str; 4] = ["WAITAOF", "0", "1", "0"];
 
-/// Sends `requests` behind one that waits, and waits until the server has received all of them.
-/// Returns the client's id.
+/// Sends a request that waits, and `requests` after it. Returns the client's id when the server has
+/// received all of them.
 fn send_behind_a_wait(client: &mut Client, requests: &[&[&str]], observer: &mut Client) -> String {
     let id = client.call(&["CLIENT", "ID"])[1..].trim().to_owned();
     let behind: usize = requests.iter().map(|request| encoded(request).len()).sum();
@@ -27,8 +27,8 @@ fn encoded(request: &[&str]) -> Vec<u8> {
     encode(&request.iter().map(|arg| arg.as_bytes()).collect::<Vec<_>>())
 }
 
-/// This holds for every kind of write. A second `FLUSHALL` finds nothing to flush, and has no
-/// record of its own.
+/// `WAITAOF` waits for every kind of write. A second `FLUSHALL` finds nothing to flush, and appends
+/// no record.
 #[test]
 fn who_asks_for_the_log_waits_for_each_kind_of_write() {
     let writes: [&[&[&str]]; 5] = [
@@ -119,20 +119,22 @@ fn who_is_unblocked_within_a_transaction_is_answered_when_it_is_durable() {
     });
 }
 
-/// A client waits in the first of `requests`, with more input behind it than the limit. After `end`
-/// lets it go on, it reads again, and must be closed.
+/// A client waits in the first of `requests`, and has sent more input after that request than the
+/// limit allows. Then `end` lets the client continue. When the client has read its replies, the
+/// server must close the connection.
 fn check_stays_closing(requests: &[u8], begin: &[&str], end: &[&str]) {
     held("client-query-buffer-limit 1mb", |world| {
         let mut other = world.connect("other");
         assert_eq!(other.call(&["SET", "v", &"v".repeat(100_000)]), "+OK\r\n");
         assert_eq!(world.observer.call(begin), "+OK\r\n");
-        // No snapshot ends before this is durable.
+        // No snapshot ends before this write is durable.
         world.shut();
         other.send(&["APPEND", "held", "v"]);
         world.wait_until_run("other", "append");
         let mut client = world.connect_unnamed();
         client.set_patience(Duration::from_secs(2));
-        // More replies than the socket's buffers hold: the client stays until it has read them.
+        // These are more replies than the socket's buffers hold, so the client stays until it has
+        // read them.
         client.send_bytes(&encoded(&["GET", "v"]).repeat(400));
         client.send_bytes(requests);
         client.send_bytes(&b"PING\r\n".repeat(200_000));
@@ -167,7 +169,8 @@ fn who_is_to_be_closed_in_a_pause_is_closed_when_that_is_over() {
 #[test]
 fn who_is_to_be_closed_in_a_long_command_is_closed_when_that_is_over() {
     let nothing = ["CLIENT", "SETNAME", "observer"];
-    // Several, so that everything behind them has arrived before the last one is over.
+    // There are several requests, so that everything after them has arrived before the last of them
+    // has ended.
     let requests = b"KEYS nothing\r\n".repeat(50);
     check_stays_closing(&requests, &["DEBUG", "POPULATE", "50000"], &nothing);
 }
@@ -217,7 +220,8 @@ fn who_pins_waits_for_one_snapshot() {
     });
 }
 
-/// Large values that arrive one after the other are never in the query buffer together.
+/// Large values that arrive one after the other must never be in the query buffer together.
+/// Otherwise they would exceed its limit.
 #[test]
 fn large_values_do_not_add_up_to_the_limit_of_the_query_buffer() {
     serving("client-query-buffer-limit 1mb", |server| {
@@ -229,7 +233,8 @@ fn large_values_do_not_add_up_to_the_limit_of_the_query_buffer() {
     });
 }
 
-/// It says how far the log is, without the transaction's own writes.
+/// `WAITAOF` in a transaction does not wait. It reports how far the log is durable, without the
+/// transaction's own writes.
 #[test]
 fn nobody_waits_within_a_transaction() {
     serving("appendfsync no", |server| {
@@ -299,7 +304,7 @@ fn what_was_postponed_behind_an_end_does_not_run() {
         let [mut observer, mut one, mut two] = [(); 3].map(|()| server.connect());
         assert_eq!(observer.call(&["CLIENT", "PAUSE", "300", "ALL"]), "+OK\r\n");
         one.send(&["SHUTDOWN"]);
-        // During such a pause no client can ask whether the request has arrived.
+        // During a pause for all commands, no client can ask whether the request has arrived.
         std::thread::sleep(Duration::from_millis(50));
         two.send(&["SET", "k", "v"]);
         server.ended().unwrap();

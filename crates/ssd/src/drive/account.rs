@@ -45,7 +45,7 @@ impl FdpAccount for Account {
             .ftl()
             .events()
             .map(|event| FdpEvent { kind: event.kind.code(), placement: Some(event.handle) });
-        // From 0x80 on they are controller events, which the collector causes.
+        // Codes from 0x80 on are controller events. Only host events are reported here.
         Ok(events.filter(|event| event.kind < 0x80).collect())
     }
 

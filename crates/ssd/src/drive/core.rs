@@ -13,10 +13,10 @@ use super::undo::Undo;
 use super::{Clock, DriveOptions, Shared};
 use crate::Clocked;
 
-/// Longest transfer of one operation, in blocks: 8 MiB.
+/// Limit of the blocks that one operation transfers, which are 8 MiB.
 const TRANSFER_LBAS_MAX: u32 = 2048;
 
-/// Each byte of a block that holds nothing reads as this.
+/// A block that holds nothing reads as bytes of this value.
 const HOLDS_NOTHING: u8 = 0xDD;
 
 #[derive(Debug)]
@@ -50,7 +50,7 @@ pub(super) struct StartedOp {
 enum OpKind {
     Read {
         lba: u64,
-        /// Indexes of its blocks that hold nothing.
+        /// Indexes of the blocks of the read that hold nothing.
         empty: Vec<usize>,
     },
     Write {
@@ -59,7 +59,7 @@ enum OpKind {
         durable: bool,
     },
     Flush {
-        /// Writes that it makes stable.
+        /// Ids of the writes and deallocations that the flush makes stable.
         covers: Vec<u64>,
     },
     Deallocate,
@@ -96,7 +96,7 @@ impl Core {
         (geometry, self.cuts)
     }
 
-    /// The time by the drive's clock.
+    /// The current time by the drive's clock.
     pub(super) fn drive_now(&self, shared: &Shared) -> Duration {
         match self.clock {
             Clock::Real => shared.real_now(),
@@ -104,8 +104,8 @@ impl Core {
         }
     }
 
-    /// Begins an operation at `now`, from a path that was opened after `cuts` power cuts. The
-    /// caller [moves](StartedOp::transfer) its bytes next.
+    /// Begins an operation at `now`. Its path was opened after `cuts` power cuts. After that, the
+    /// caller [moves](StartedOp::transfer) the bytes of the operation.
     fn begin(&mut self, op: Op, now: Duration, cuts: u64) -> StartedOp {
         self.deallocate_until(now);
         let (buffer, asked) = match op {
@@ -129,8 +129,8 @@ impl Core {
             }
             OpRequest::Deallocate(range) => {
                 let due = now + self.deallocate_latency;
-                // Paths read the clock before they lock the drive: a later caller may be due
-                // earlier.
+                // Paths read the clock before they lock the drive, so a request that gets the lock
+                // later may be due earlier.
                 let at = self.deallocating.partition_point(|(other, _)| *other <= due);
                 self.deallocating.insert(at, (due, range));
                 Ok((due, OpKind::Deallocate))
@@ -191,14 +191,14 @@ impl Core {
         let written = written.map_err(|_| DeviceError::OutOfRange)?;
         let due = match &mut self.cache {
             Some(cache) if !durable => cache.take(lbas, now, written),
-            // A durable write goes through the cache, and takes no room in it.
+            // A durable write takes no room in the cache.
             Some(_) | None => written,
         };
         Ok((due, OpKind::Write { lba, id, durable: durable || self.cache.is_none() }))
     }
 
-    /// The handle of a placement. An unknown one is noted as an event, and the first handle is
-    /// used, as FDP specifies.
+    /// The handle of a placement. For an unknown placement, an event is recorded and the first
+    /// handle is used, as FDP specifies.
     fn handle_of(&mut self, placement: PlacementId) -> u16 {
         let handles = self.drive.ftl().config().handles;
         if !self.has_fdp {
@@ -249,7 +249,7 @@ impl Core {
         }
     }
 
-    /// Deallocates blocks, in the mapping and in the file.
+    /// Deallocates blocks in the mapping and in the file.
     fn forget(&mut self, range: LbaRange) {
         let freed = self.drive.deallocate(range.start.0, range.end.0 - range.start.0);
         freed.expect("it was within the drive when it was asked for");
@@ -280,25 +280,27 @@ impl Drop for Core {
     fn drop(&mut self) {
         self.deallocate_until(Duration::MAX);
         if let Some(beside) = self.data.beside() {
-            // If it is missing or cut short, whoever opens the drive next says what is lost.
+            // If this fails, the next process that opens the drive reports what is lost.
             drop(beside.end(&self.drive.ftl().encode()));
         }
     }
 }
 
 impl Shared {
-    /// Begins an operation at `now`, or at the drive's own time, and moves its bytes. The path was
-    /// opened after `cuts` power cuts.
+    /// Begins an operation at `now`, or at the drive's own time if `now` is `None`, and moves its
+    /// bytes. The path was opened after `cuts` power cuts.
     pub(super) fn begin(&self, op: Op, now: Option<Duration>, cuts: u64, data: &Data) -> StartedOp {
         let mut core = self.lock();
         let now = now.unwrap_or(core.now);
         let mut begun = core.begin(op, now, cuts);
         if core.undo.is_none() {
-            // Other paths may go on meanwhile.
+            // The bytes are moved without the lock, so that other paths can use the drive
+            // meanwhile.
             drop(core);
             begun.transfer(data);
         } else {
-            // Under the lock: the next write to these blocks reads them for its undo.
+            // The bytes are moved under the lock. The next write to these blocks keeps a copy of
+            // them, so that a power cut can undo that write. So they must be complete by then.
             begun.transfer(data);
         }
         begun
@@ -328,7 +330,7 @@ impl StartedOp {
         }
     }
 
-    /// Completes it. Its completion may be reported now.
+    /// Completes the operation. The caller reports the completion.
     pub(super) fn end(mut self, core: &Shared) -> (Option<Buffer>, Result<(), DeviceError>) {
         if self.result.is_ok() {
             core.lock().end(&mut self);
@@ -337,13 +339,13 @@ impl StartedOp {
     }
 }
 
-/// A volatile cache, of which only the room is modelled: blocks leave it, in order, when they are
-/// on the media.
+/// A volatile cache. Only the free room in the cache is modelled. Blocks leave the cache, in order,
+/// when they are on the media.
 #[derive(Debug)]
 struct Cache {
     lbas_max: u64,
     lbas: u64,
-    /// Blocks, and when they are on the media.
+    /// Each element has a count of blocks, and the time at which these blocks are on the media.
     taken: VecDeque<(u64, Duration)>,
     empty_at: Duration,
 }
@@ -354,7 +356,8 @@ impl Cache {
         Self { lbas_max: u64::from(lbas_max), lbas: 0, taken, empty_at: Duration::ZERO }
     }
 
-    /// Takes blocks that are on the media at `written`. Returns when there is room for them.
+    /// Takes blocks that will be on the media at `written`. Returns the time at which there is room
+    /// for them.
     fn take(&mut self, lbas: u64, now: Duration, written: Duration) -> Duration {
         self.empty_at = self.empty_at.max(written);
         if lbas > self.lbas_max {
@@ -384,7 +387,9 @@ mod tests {
     use super::*;
     use crate::Config;
 
-    /// Paths read the clock before they lock the drive.
+    /// Paths read the clock before they lock the drive, so a request that begins later may have an
+    /// earlier time. The test begins such a deallocation. It must take effect at its own time, and
+    /// not wait for the one that began before it.
     #[test]
     fn a_late_deallocation_has_its_effect_when_it_is_acknowledged_whoever_else_waits() {
         let millis = Duration::from_millis;

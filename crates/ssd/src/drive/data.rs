@@ -15,7 +15,7 @@ use super::made::{SavedConfig, StateFile};
 pub(super) enum Data {
     File {
         file: ImageFile,
-        /// Its path, and the file beside it; `None` if it has no name.
+        /// The file's path, and the state file beside it; `None` if the file has no name.
         named: Option<(PathBuf, StateFile)>,
     },
     Dropped,
@@ -32,7 +32,7 @@ impl fmt::Display for Data {
 }
 
 impl Data {
-    /// Opens the bytes of a drive of `lba_count` blocks, and says whether they are new.
+    /// Opens the bytes of a drive of `lba_count` blocks. Returns whether they are new.
     pub(super) fn open(place: &DataPlace, lba_count: u64) -> Result<(Self, bool), OpenError> {
         let size = lba_count * LBA_SIZE as u64;
         match place {
@@ -49,7 +49,7 @@ impl Data {
                     0 => file.set_size(size)?,
                     same if same == size => {}
                     other => {
-                        let why = format!("it has {other} bytes, the drive {size}");
+                        let why = format!("it has {other} bytes, the drive has {size}");
                         return Err(OpenError::Unsuitable { path: path.clone(), why });
                     }
                 }
@@ -73,19 +73,19 @@ impl Data {
         match self {
             Self::File { file, .. } => file.map(offset, size),
             Self::Dropped => {
-                let why = "its data are dropped".into();
+                let why = "its data is dropped".into();
                 Err(OpenError::Unsuitable { path: "emulated".into(), why })
             }
         }
     }
 
-    /// The file beside this one, if this one has a name.
+    /// The state file beside the data file, if the data file has a name.
     pub(super) fn beside(&self) -> Option<&StateFile> {
         let Self::File { named: Some((_, beside)), .. } = self else { return None };
         Some(beside)
     }
 
-    /// Writes the drive's configuration to the file beside its bytes, if these have a name.
+    /// Writes the drive's configuration to the state file, if there is one.
     pub(super) fn keep(&self, made: &SavedConfig) -> Result<(), OpenError> {
         let Some(beside) = self.beside() else { return Ok(()) };
         beside.begin(made).map_err(|error| failed("writing", beside.path(), &error))
@@ -123,7 +123,7 @@ impl Data {
         }
     }
 
-    /// Frees the room of blocks, where the file system can.
+    /// Gives the room of blocks back to the file system, if the file system supports this.
     pub(super) fn deallocate(&self, range: LbaRange) {
         if let Self::File { file, .. } = self {
             file.deallocate(range);

@@ -1,14 +1,14 @@
-//! The configuration of a drive in a file, and its state when it was last closed, in a file beside
-//! it.
+//! The state file beside a drive's data file. It holds the drive's configuration, and its state
+//! when it was last closed.
 //!
 //! ```text
 //! | magic | checksum | numbers of the head, zeros | mapping, once the drive was closed |
 //! 0       8          16                           256
 //! ```
 //!
-//! All integers are little-endian. The checksum (XXH3) covers the head behind itself; the mapping has its
-//! own. The head is there from when the drive is made, and stays when its process is killed; the mapping
-//! is there only while nobody has the drive open.
+//! All integers are little-endian. The checksum (XXH3) covers the rest of the head; the mapping has
+//! a checksum of its own. The head is written when the drive is made, and survives a kill of the
+//! process. The mapping exists only while no process has the drive open.
 
 use std::fmt::{self, Display};
 use std::fs::{File, OpenOptions};
@@ -28,17 +28,17 @@ const MAGIC: [u8; 8] = *b"SLIMSSD2";
 
 const HEAD_SIZE: usize = 256;
 
-/// Where the part of the head begins that the checksum covers.
+/// The checksum covers the part of the head from this offset on.
 const CHECKED_FROM: usize = 16;
 
-/// A drive's configuration: what it has for good, and what may change from one start to the next.
+/// A drive's configuration. Some of it may change from one start to the next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SavedConfig {
     pub(crate) config: Config,
     pub(crate) has_fdp: bool,
     pub(crate) cache_lbas: u32,
     pub(crate) deallocate_latency: Duration,
-    /// Blocks that were mapped into memory: stores to them did not pass through the drive.
+    /// Blocks that were mapped into memory. Stores to them do not pass through the drive.
     pub(crate) mapped: Range<u64>,
 }
 
@@ -53,13 +53,14 @@ impl SavedConfig {
         }
     }
 
-    /// The configuration of the drive whose bytes are in the file at `path`, if it is recorded.
+    /// The configuration of the drive whose bytes are in the file at `path`, if a valid state file
+    /// is beside that file.
     pub(crate) fn read(path: &Path) -> Option<Self> {
         StateFile::of(path).ok()?.read_head()
     }
 
-    /// The first difference to a drive made as `wanted`, as a sentence without a full stop. Values
-    /// that may change from one start to the next make no difference.
+    /// The first difference between this configuration and `wanted`, as a sentence without a full
+    /// stop. Values that may change from one start to the next are not compared.
     pub(super) fn difference(&self, wanted: &Self) -> Option<String> {
         let both = self.facts().into_iter().zip(wanted.facts());
         let mut different = both.filter(|(was, is)| was != is);
@@ -67,7 +68,7 @@ impl SavedConfig {
         Some(format!("the drive in it was made with {name}{was}, not {is}"))
     }
 
-    /// What never changes of a drive, by name, in words.
+    /// The properties of a drive that never change: the name and the value of each, in words.
     fn facts(&self) -> [(&'static str, String); 7] {
         let Config { geometry, isolation, .. } = &self.config;
         let isolation = match isolation {
@@ -77,7 +78,7 @@ impl SavedConfig {
         [
             ("size=", Size(self.config.exported_size()).to_string()),
             ("reclaim units of ru=", Size(geometry.unit_size()).to_string()),
-            ("this many reclaim units (spare=): ", geometry.unit_count().to_string()),
+            ("a count of reclaim units (spare=) of ", geometry.unit_count().to_string()),
             ("fdp=", if self.has_fdp { "on" } else { "off" }.to_owned()),
             ("handles=", self.config.handles.to_string()),
             ("isolation=", isolation.to_owned()),
@@ -199,30 +200,30 @@ pub(super) struct StateFile {
     path: PathBuf,
 }
 
-/// Why there is no mapping to go on with.
+/// Why the mapping could not be restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lost {
-    /// There is no file beside that of the bytes, or it is not one of a drive.
+    /// There is no valid state file beside the data file.
     All,
-    /// The drive was not closed well.
+    /// The state file has no valid mapping, because the drive was not closed properly.
     Mapping,
 }
 
 impl Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::All => "the file beside it, .mapping behind its name, is missing or damaged",
-            Self::Mapping => "the process that had it last was killed, or could not leave it whole",
+            Self::All => "the file beside it whose name ends in .mapping is missing or damaged",
+            Self::Mapping => "the process that had it last was killed, or could not write it",
         })?;
         f.write_str(
-            ": what it holds counts as written by the first handle, and its counters begin at 0",
+            ": the drive's data counts as written by the first handle, and the counters begin at 0",
         )
     }
 }
 
 impl StateFile {
-    /// The file beside the data file at `path`, which must exist. It is the same one by whatever
-    /// links the drive is reached.
+    /// The state file beside the data file at `path`, which must exist. Links are resolved, so all
+    /// links to a data file have the same state file.
     pub(super) fn of(path: &Path) -> io::Result<Self> {
         let mut name = path.canonicalize()?.into_os_string();
         name.push(".mapping");
@@ -239,7 +240,7 @@ impl StateFile {
         SavedConfig::decode(&head)
     }
 
-    /// What the drive's last process left: the head, and the mapping if it is whole.
+    /// What the drive's last process left: the head, and the mapping if it is valid.
     pub(super) fn read(&self, config: &Config) -> (Option<SavedConfig>, Result<Ftl, Lost>) {
         let Some(head) = self.read_head() else { return (None, Err(Lost::All)) };
         let mapping = std::fs::read(&self.path).ok().and_then(|bytes| {
@@ -249,8 +250,8 @@ impl StateFile {
         (Some(head), mapping.ok_or(Lost::Mapping))
     }
 
-    /// Writes the head and removes the mapping: if this process leaves none, an older one must not
-    /// be taken for it.
+    /// Writes the head and removes the mapping, so that no later process uses the outdated mapping
+    /// if this process is killed.
     pub(super) fn begin(&self, made: &SavedConfig) -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
@@ -259,7 +260,7 @@ impl StateFile {
         opened.set_len(HEAD_SIZE as u64)
     }
 
-    /// Leaves the mapping for whoever opens the drive next.
+    /// Writes the mapping for the next process that opens the drive.
     pub(super) fn end(&self, mapping: &[u8]) -> io::Result<()> {
         let opened = OpenOptions::new().write(true).open(&self.path)?;
         opened.write_all_at(mapping, HEAD_SIZE as u64)

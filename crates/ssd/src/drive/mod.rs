@@ -1,18 +1,20 @@
-//! An emulated SSD as a device: what is written can be read, and takes as long as on NAND.
+//! An emulated SSD as a device: it stores data, and operations take as long as on NAND.
 //!
 //! ```text
-//!  path ── op ──► core: mapping, collector, clocks ──► when it is over
+//!  path ── op ──► core: mapping, collector, clocks ──► when it completes
 //!     └─── bytes ──► data: a file, block by block where the host put them
 //! ```
 //!
-//! The bytes lie in a file at the logical block's own place: nothing in it moves when the collector
-//! moves a page. Blocks that hold nothing read as bytes `0xDD`, and take no room in the file.
+//! The file holds each logical block at its address, so nothing in the file moves when the
+//! collector copies a page. Blocks that hold nothing read as bytes `0xDD`, and take no room in the
+//! file.
 //!
 //! # What it promises
-//! What the contract of [`Device`] says. With a cache, a write that is not durable completes when
-//! the cache has room for it, and a [power cut](EmulatedDrive::cut_power) may lose it until a
-//! flush. The cache hides how long writes take; it never saves one. A deallocation takes effect
-//! when it is acknowledged, and removes whatever was written to its blocks meanwhile.
+//! It keeps the contract of [`Device`]. If the drive has a cache, a write that is not durable
+//! completes when the cache has room for it. Until a flush, a [power cut](EmulatedDrive::cut_power)
+//! may lose such a write. The cache hides the latency of writes, but every write still goes to the
+//! NAND. A deallocation takes effect when it is acknowledged. It then removes all data of its
+//! blocks, also data that was written between the request and the acknowledgement.
 
 mod account;
 mod core;
@@ -42,55 +44,58 @@ use crate::{Clocked, Config, Counters, Ftl, Isolation};
 
 pub(crate) use self::made::SavedConfig;
 
-/// By which clock a drive's operations end.
+/// The clock that determines when a drive's operations complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// The machine's: each path has a thread that waits as long as NAND would take.
+    /// The machine's clock. Each path has a thread that waits as long as NAND would take.
     Real,
-    /// Its own, which moves only when somebody waits for the drive or polls it: nobody sleeps, and
-    /// the same work takes the same time each time.
+    /// The drive's own clock, which advances only when a caller waits for the drive or polls it. No
+    /// thread sleeps, and the same work always takes the same time.
     Virtual,
 }
 
 /// Where a drive's bytes are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DataPlace {
-    /// In a file without a name, which is gone with the drive.
+    /// In a file without a name, which is deleted with the drive.
     Temporary,
     /// In the file at this path, which is created if it is missing. The drive's configuration is in
-    /// a file beside it, `.mapping` behind the name; on drop, the drive writes its mapping and
-    /// counters there, too, for the next one. If these are missing, because the process was killed,
+    /// a second file, the state file. Its name is that of the data file with `.mapping` appended.
+    /// When the drive is dropped, it also writes its mapping and counters to the state file, for
+    /// the next start. If mapping and counters are missing because the process was killed,
     /// everything in the data file counts as written by the first handle, in the order of the
     /// blocks.
     File(PathBuf),
-    /// Nowhere: a block that was written reads as a pattern made of its address.
+    /// Nowhere: a written block reads as a pattern made from its address.
     Dropped,
 }
 
 /// How an emulated drive is made.
 #[derive(Clone, Debug)]
 pub struct DriveOptions {
-    /// What it is made of.
+    /// Its configuration.
     pub config: Config,
-    /// Whether hosts see its handles; if not, it is a conventional drive.
+    /// Whether hosts see its handles. If they do not, it is a conventional drive.
     pub has_fdp: bool,
-    /// By which clock its operations end.
+    /// The clock that determines when its operations complete.
     pub clock: Clock,
     /// Where its bytes are.
     pub data: DataPlace,
-    /// Blocks that its volatile cache holds; 0 for no cache: then every write is stable.
+    /// The count of blocks that its volatile cache holds. If it is 0, the drive has no cache, so
+    /// every write is stable.
     pub cache_lbas: u32,
     /// Time from the request for a deallocation until it takes effect and is acknowledged.
     pub deallocate_latency: Duration,
-    /// Whether its power may be cut: then it keeps in memory what unstable writes have replaced.
+    /// Whether its power may be cut. If so, the drive keeps in memory the data that unstable writes
+    /// have replaced.
     pub can_lose_power: bool,
-    /// Most operations in flight on one path.
+    /// Limit of the operations in flight on one path.
     pub in_flight_max: u32,
 }
 
 impl DriveOptions {
-    /// A drive with data placement if it has several handles, no volatile cache, and bytes that are
-    /// gone with it.
+    /// A drive without a volatile cache, with its data in a temporary file. It has data placement
+    /// if it has several handles.
     pub fn new(config: Config, clock: Clock) -> Self {
         Self {
             has_fdp: config.handles > 1,
@@ -104,7 +109,7 @@ impl DriveOptions {
         }
     }
 
-    /// Checks that opening the drive would not create one.
+    /// Checks that the drive exists, so that opening it does not create a new one.
     ///
     /// # Errors
     /// When the drive's file is missing.
@@ -118,13 +123,13 @@ impl DriveOptions {
     }
 }
 
-/// An SSD in this process, which opens paths to itself.
+/// An emulated SSD in this process.
 pub struct EmulatedDrive {
     core: Shared,
     data: Arc<Data>,
     options: DriveOptions,
     made: SavedConfig,
-    /// Why its mapping is lost, if it is.
+    /// Why its mapping is lost, if it is lost.
     lost: Option<Lost>,
     placements: Vec<PlacementId>,
 }
@@ -139,7 +144,7 @@ struct Shared {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Core> {
-        // A panic while it was held has been reported where it happened.
+        // A panic that poisoned the lock has been reported by its thread.
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -150,11 +155,12 @@ impl Shared {
 }
 
 impl EmulatedDrive {
-    /// Creates a drive, or opens the file of one.
+    /// Creates a drive, or opens the file of an existing one.
     ///
     /// # Errors
-    /// [`OpenError::Unsuitable`] when such a drive can't work, or the drive in the file is of another
-    /// size or was made with other options; [`OpenError::InUse`] when another process has the file.
+    /// [`OpenError::Unsuitable`] if a drive with these options can't work, or if the drive in the
+    /// file has another size or was made with other options. [`OpenError::InUse`] if the file is
+    /// already open.
     pub fn open(options: DriveOptions) -> Result<Self, OpenError> {
         let name = match &options.data {
             DataPlace::File(path) => path.clone(),
@@ -202,11 +208,12 @@ impl EmulatedDrive {
         })
     }
 
-    /// Cuts the power and turns it on again. Of the writes that were not stable, those to blocks
-    /// that `survives` names remain, and the others are undone. Open paths fail from now on.
+    /// Cuts the power and turns it on again. Unstable writes and deallocations survive on the
+    /// blocks for which `survives` returns true, and are undone on the others. All paths that are
+    /// open now fail from then on.
     ///
     /// # Panics
-    /// When the drive was not made to lose power.
+    /// If [`DriveOptions::can_lose_power`] was false.
     pub fn cut_power(&self, survives: impl FnMut(u64) -> bool) {
         self.core.lock().cut_power(survives);
     }
@@ -221,7 +228,8 @@ impl EmulatedDrive {
         look(self.core.lock().drive.ftl())
     }
 
-    /// A look at the drive while it is in use elsewhere.
+    /// Returns a [`DriveWatch`], with which a caller can look at the drive while other code uses
+    /// it.
     pub fn watch(&self) -> DriveWatch {
         DriveWatch(self.core.clone())
     }
@@ -232,12 +240,12 @@ impl EmulatedDrive {
     }
 }
 
-/// A look at a drive that somebody else uses.
+/// Lets a caller look at a drive while other code uses the drive.
 #[derive(Clone, Debug)]
 pub struct DriveWatch(Shared);
 
 impl DriveWatch {
-    /// The mapping as it is now. The drive stands still meanwhile.
+    /// The mapping as it is now. The drive is locked while `look` runs.
     pub fn with_ftl<T>(&self, look: impl FnOnce(&Ftl) -> T) -> T {
         look(self.0.lock().drive.ftl())
     }
@@ -287,7 +295,7 @@ impl WholeDevice for EmulatedDrive {
     }
 
     fn is_best(&self) -> bool {
-        // An emulated drive is always what was asked for.
+        // There is only one way to reach an emulated drive, so it is the best one.
         true
     }
 
@@ -332,11 +340,11 @@ impl WholeDevice for EmulatedDrive {
     fn notes(&self) -> Vec<String> {
         let survives = match &self.options.data {
             DataPlace::File(_) => {
-                "what is acknowledged outlives the server's process (kill -9), and not a failure of \
-                 the machine: nothing is synced to the disk that its file is on"
+                "acknowledged writes survive the end of the server's process (kill -9), but not a \
+                 failure of the machine: nothing is synced to the disk that the drive's file is on"
             }
             DataPlace::Temporary | DataPlace::Dropped => {
-                "what is acknowledged is gone with the server's process"
+                "acknowledged writes are lost when the server's process ends"
             }
         };
         let lost = self.lost.map(|lost| format!("the SSD's mapping is lost: {lost}"));
@@ -344,7 +352,7 @@ impl WholeDevice for EmulatedDrive {
     }
 }
 
-/// Bytes, for people.
+/// Formats a count of bytes with a unit.
 struct Size(u64);
 
 impl fmt::Display for Size {

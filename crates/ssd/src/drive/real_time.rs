@@ -1,12 +1,13 @@
-//! A path whose operations end by the machine's clock: a thread moves their bytes and waits.
+//! A path whose operations complete by the machine's clock: a thread moves their bytes and waits.
 //!
 //! ```text
 //!  submit ──► queued ──kick──► arrived ──► thread: begin, bytes, sleep ──► finished ──poll──►
 //!             (ours)           └──────────────── shared ─────────────────────┘
 //! ```
 //!
-//! The event descriptor is signalled when `finished` gets its first completion, and cleared when it
-//! is emptied, both under the lock: it is readable exactly while there is a completion.
+//! The event descriptor is signalled when `finished` gets its first completion, and cleared when
+//! `finished` is emptied. Both happen under the lock, so the descriptor is readable exactly while
+//! `finished` has a completion.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,7 +24,8 @@ use super::data::Data;
 
 pub(super) struct RealTimePath {
     core: Shared,
-    /// A copy, because the drive is locked for as long as the file system takes to free room.
+    /// A copy of the drive's geometry, because the drive may be locked for long while the file
+    /// system frees space.
     geometry: Geometry,
     queued: Vec<(Token, Op)>,
     in_flight: usize,
@@ -50,7 +52,7 @@ struct State {
 
 impl Meeting {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic while it was held has been reported where it happened.
+        // A panic that poisoned the lock has been reported by its thread.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -88,7 +90,8 @@ impl RealTimePath {
         if !state.finished.is_empty() {
             self.in_flight -= state.finished.len();
             completions.append(&mut state.finished);
-            // It was signalled when they were put there.
+            // This clears the descriptor, and does not block, because the descriptor was signalled
+            // when the completions were added.
             let _ = rustix::io::read(&self.meeting.event, &mut [0; 8]);
         }
     }
@@ -166,7 +169,7 @@ impl Drop for RealTimePath {
         self.meeting.lock().is_over = true;
         self.meeting.work.notify_one();
         if let Some(thread) = self.thread.take() {
-            // It can only have ended early by a panic, which has been reported where it happened.
+            // The thread ends early only by a panic, which it has reported itself.
             drop(thread.join());
         }
     }
@@ -192,7 +195,8 @@ impl Worker {
         }
     }
 
-    /// Sleeps until something arrives or the next operation is due. `None` when the path is gone.
+    /// Sleeps until operations have arrived or the next operation is due. Returns the operations
+    /// that have arrived, or `None` if the path is gone.
     fn sleep(&self) -> Option<VecDeque<(Token, Op, Duration)>> {
         let next = self.begun.iter().map(|(_, begun)| begun.due).min();
         let mut state = self.meeting.lock();
@@ -214,7 +218,7 @@ impl Worker {
         }
     }
 
-    /// Completes the operations that are due, in the order of time.
+    /// Completes the operations that are due, in the order of their due times.
     fn finish(&mut self) {
         self.begun.sort_by_key(|(_, begun)| begun.due);
         let now = self.core.real_now();
@@ -229,7 +233,7 @@ impl Worker {
         }
         let mut state = self.meeting.lock();
         if state.finished.is_empty() {
-            // Its counter has room for 2^64 - 2 of them.
+            // This can't fail: the descriptor's counter is 0 now, and its limit is 2^64 - 2.
             let _ = rustix::io::write(&self.meeting.event, &1_u64.to_ne_bytes());
         }
         state.finished.append(&mut finished);

@@ -1,4 +1,4 @@
-//! What blocks held before writes and deallocations that a power cut may still undo.
+//! The earlier contents of blocks, for writes and deallocations that a power cut may still undo.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -7,7 +7,7 @@ use slimio_device::{DeviceError, LBA_SIZE};
 
 use super::data::Data;
 
-/// What a block held: its bytes, and the handle that wrote them. `None`: nothing.
+/// What a block held: its bytes, and the handle that wrote them. `None` if it held nothing.
 pub(super) type Held = Option<(Box<[u8]>, u16)>;
 
 /// Writes and deallocations that are not stable, and what they have replaced.
@@ -22,8 +22,8 @@ pub(super) struct Undo {
 }
 
 impl Undo {
-    /// Begins a write or a deallocation, and reads what it replaces. `writer` says which handle
-    /// wrote a block. Returns an id for it.
+    /// Begins a write or a deallocation, and reads the data that it replaces. `writer` gives the
+    /// handle that wrote a block. Returns the id of the write or deallocation.
     pub(super) fn begin(
         &mut self,
         data: &Data,
@@ -59,12 +59,13 @@ impl Undo {
         }
     }
 
-    /// Ids of writes and deallocations that have completed and are not stable.
+    /// Ids of writes and deallocations that have completed but are not stable.
     pub(super) fn over(&self) -> Vec<u64> {
         self.writes.iter().filter(|(_, (_, is_over))| *is_over).map(|(id, _)| *id).collect()
     }
 
-    /// Makes them stable: what they have replaced does not come back.
+    /// Makes writes and deallocations stable, so that the data that they replaced does not come
+    /// back.
     pub(super) fn make_stable(&mut self, ids: &[u64]) {
         for id in ids {
             let Some((range, _)) = self.writes.remove(id) else { continue };
@@ -78,9 +79,9 @@ impl Undo {
         }
     }
 
-    /// What a power cut undoes: blocks, and what each held before everything that is not stable.
-    /// Blocks that `survives` names keep their latest contents. There is nothing to undo from now
-    /// on.
+    /// The blocks that a power cut restores, and the last stable contents of each. Blocks for which
+    /// `survives` returns true keep their latest contents and are left out. Afterwards there is
+    /// nothing left to undo.
     pub(super) fn cut(&mut self, mut survives: impl FnMut(u64) -> bool) -> Vec<(u64, Held)> {
         self.writes.clear();
         std::mem::take(&mut self.layers)

@@ -1,4 +1,4 @@
-//! A path whose operations end by the drive's own clock, without any thread.
+//! A path whose operations complete by the drive's own clock, without any thread.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -11,7 +11,8 @@ use super::Shared;
 use super::core::StartedOp;
 use super::data::Data;
 
-/// Drive time that each poll takes, so that a caller who only polls makes progress.
+/// The drive's clock advances by this time at each poll, so that a caller that only polls makes
+/// progress.
 const LOOK: Duration = Duration::from_micros(1);
 
 #[derive(Debug)]
@@ -19,7 +20,7 @@ pub(super) struct VirtualTimePath {
     core: Shared,
     data: Arc<Data>,
     geometry: Geometry,
-    /// Power cuts before it was opened.
+    /// Power cuts before the path was opened.
     cuts: u64,
     /// Submitted but not kicked.
     queued: VecDeque<(Token, Op)>,
@@ -32,7 +33,7 @@ impl VirtualTimePath {
         Self { core, data, geometry, cuts, queued: VecDeque::new(), begun: Vec::new() }
     }
 
-    /// Completes the operations that are due at `now`, in the order of time.
+    /// Completes the operations that are due at `now`, in the order of their due times.
     fn reap(&mut self, now: Duration, completions: &mut Vec<Completion>) {
         self.begun.sort_by_key(|(_, begun)| begun.due);
         let over = self.begun.partition_point(|(_, begun)| begun.due <= now);

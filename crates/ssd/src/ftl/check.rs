@@ -1,13 +1,13 @@
-//! What a drive promises, looked at block by block and unit by unit.
+//! Checks the invariants of a drive, block by block and unit by unit.
 
 use super::units::UnitState;
 use super::{Ftl, number};
 
 impl Ftl {
-    /// Walks over the mapping and all units. Panics with a sentence where something is not as it is
-    /// promised.
+    /// Checks the mapping and all units. Panics with the violated invariant as its message.
     ///
-    /// For tests, between two calls. In a build without debug assertions it does nothing.
+    /// For tests, which call it between other calls. In a build without debug assertions it does
+    /// nothing.
     pub fn check(&self) {
         if !cfg!(debug_assertions) {
             return;
@@ -23,7 +23,7 @@ impl Ftl {
         let mut mapped = 0;
         for (lba, page) in (0..).zip(&self.page_of) {
             let Some(page) = number(*page) else { continue };
-            // A page names one block, so no two blocks are on it.
+            // A page names only one block, so two blocks can't be on the same page.
             let back = number(self.lba_of[page as usize]);
             assert_eq!(back, Some(lba), "the page that a block is on names that block");
             valid[(page / self.unit_pages) as usize] += 1;
@@ -39,15 +39,15 @@ impl Ftl {
         let mut is_free = vec![false; self.units.count() as usize];
         for unit in self.units.free() {
             let was_free = std::mem::replace(&mut is_free[unit as usize], true);
-            assert!(!was_free, "unit {unit} is free once");
+            assert!(!was_free, "unit {unit} is only once in the list of free units");
         }
         for unit in 0..self.units.count() {
             let frontiers = self.frontiers.iter().filter(|frontier| frontier.is_at(unit)).count();
             let state = self.units.report(unit, 0).state;
             let is_open = state == UnitState::Open;
-            assert_eq!(frontiers, usize::from(is_open), "an open unit is filled from one place");
+            assert_eq!(frontiers, usize::from(is_open), "an open unit has one frontier");
             let is_listed = is_free[unit as usize];
-            assert_eq!(state == UnitState::Free, is_listed, "unit {unit} is free, or it is not");
+            assert_eq!(state == UnitState::Free, is_listed, "unit {unit} is listed if it is free");
             assert!(!is_listed || self.units.valid(unit) == 0, "a free unit holds nothing");
         }
         assert!(

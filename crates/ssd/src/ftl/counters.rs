@@ -1,4 +1,4 @@
-//! What an SSD counts: bytes that hosts wrote, that went to the media, that were erased.
+//! An SSD's counters: bytes that hosts wrote, that were written to the media, and that were erased.
 
 use slimio_device::LBA_SIZE;
 
@@ -7,7 +7,7 @@ use super::Owner;
 /// Exact counts since the drive was made, in all and for each handle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters {
-    /// The handles' counts, then those of units where several handles are mixed.
+    /// The counts of each handle, then those of units with data of several handles.
     owners: Vec<HandleCounters>,
     host_pages: u64,
     unit_size: u64,
@@ -20,7 +20,7 @@ pub struct HandleCounters {
     pub host_pages: u64,
     /// Copied by the collector.
     pub copied_pages: u64,
-    /// Filled with nothing when the handle was sent on to a fresh unit.
+    /// Filled with padding when the host moved the handle to a fresh unit.
     pub padded_pages: u64,
     /// Reclaim units erased.
     pub erased_units: u64,
@@ -75,26 +75,27 @@ impl Counters {
         units * self.unit_size
     }
 
-    /// Write amplification: bytes to the media for each that hosts wrote; `None` before the first.
+    /// Write amplification: media bytes over host bytes; `None` before the first write.
     pub fn waf(&self) -> Option<f64> {
         (self.host_pages > 0).then(|| self.media_bytes() as f64 / self.host_bytes() as f64)
     }
 
-    /// The counts of each handle. Pages that the collector has put among those of other handles, as
-    /// initially isolated handles allow, count as [`mixed`](Self::mixed) from then on.
+    /// The counts of each handle. With initially isolated handles, the collector puts pages of
+    /// several handles into one unit. Everything that happens to such pages afterwards is counted
+    /// in [`mixed`](Self::mixed).
     pub fn handles(&self) -> &[HandleCounters] {
         &self.owners[..self.owners.len() - 1]
     }
 
-    /// The counts of units where the collector mixed what several handles wrote.
+    /// The counts of units in which the collector mixed data of several handles.
     pub fn mixed(&self) -> &HandleCounters {
         &self.owners[self.owners.len() - 1]
     }
 
-    /// Panics where a sum is not that of its parts.
+    /// Panics if a total is not the sum of its parts.
     pub(super) fn check(&self) {
         let host_pages: u64 = self.owners.iter().map(|owner| owner.host_pages).sum();
-        assert_eq!(host_pages, self.host_pages, "what the host wrote is what it wrote by handles");
+        assert_eq!(host_pages, self.host_pages, "the host's total is the sum over all handles");
     }
 
     pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
@@ -104,7 +105,7 @@ impl Counters {
         std::iter::once(self.host_pages).chain(of_owners)
     }
 
-    /// Counters of a drive like that of `like`, from the numbers that `next` gives.
+    /// Counters with as many handles and the same unit size as `like`, from the numbers of `next`.
     pub(super) fn from_numbers(like: &Self, mut next: impl FnMut() -> Option<u64>) -> Option<Self> {
         let mut counters = like.clone();
         counters.host_pages = next()?;

@@ -2,20 +2,21 @@
 
 use std::collections::VecDeque;
 
-/// Events that a drive keeps: as many as the FDP events log page has room for. Older ones are
-/// dropped.
+/// The largest count of events that a drive keeps. The FDP events log page has room for this many.
+/// Older events are dropped.
 pub const EVENTS_MAX: usize = 63;
 
 /// What happened. Source: NVMe base specification 2.1, 5.1.12.1.30, "FDP Events".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// A handle was sent on to a fresh unit before its present one was full.
+    /// The host moved a handle to a fresh unit before the handle's current unit was full.
     UnitNotFull,
     /// A write named a handle that does not exist.
     InvalidHandle,
-    /// The collector copied what a handle wrote.
+    /// The collector copied data of a handle.
     Reallocated,
-    /// A handle went on to another unit by itself, because its present one was full.
+    /// A handle went on to another unit, because its current unit was full or the host moved the
+    /// handle.
     HandleTurned,
 }
 
@@ -36,9 +37,9 @@ impl EventKind {
 pub struct Event {
     /// What happened.
     pub kind: EventKind,
-    /// The handle that it is about; 0 for a unit where several are mixed.
+    /// The handle that the event is about; 0 for a unit with data of several handles.
     pub handle: u16,
-    /// Pages that hosts had written when it happened.
+    /// Count of pages that hosts had written when the event happened.
     pub at: u64,
 }
 

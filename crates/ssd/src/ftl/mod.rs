@@ -1,12 +1,14 @@
-//! The flash translation layer: where each logical block lies, and what is collected when.
+//! The flash translation layer: the mapping of logical blocks to NAND pages, and the collector.
 //!
 //! A write goes to the next NAND page of its handle's frontier, a reclaim unit that is being
-//! filled. The page that the block was on before is not valid any more. When free units run short,
-//! the collector takes a victim, copies its valid pages to a frontier of its own, and erases it.
+//! filled. The page that held the block before is no longer valid. If free units run short, the
+//! collector takes a victim. It copies the valid pages of the victim to one of the collector's
+//! frontiers (or to the host's, if collector and host share one), and then erases the victim.
 //!
-//! Invariant: outside a call, at least `foreground_units` units are free, so the collector can always
-//! begin; [`Config::check`] makes sure that some filled unit then has a page that is not valid, so
-//! that it also comes to an end.
+//! Invariant: between calls, at least `foreground_units` units are free, so the collector can
+//! always begin. [`Config::check`] makes sure that, if fewer units are free, some filled unit has a
+//! page that is not valid. So each collection gains free pages, and the collector stops after some
+//! collections.
 
 mod check;
 mod counters;
@@ -32,8 +34,8 @@ use victims::VictimIndex;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NandPage(pub u32);
 
-/// The number of a page or block, plus one, or none. None is zero: the memory for a drive that
-/// holds nothing is not touched, and so takes no room.
+/// The number of a page or block plus one, or `None`. `None` is stored as zero, so the tables of an
+/// empty drive are zeroed memory. That memory takes no room, because nothing touches it.
 type Link = Option<NonZeroU32>;
 
 /// The link to a page or a block; there are fewer than 2^32 - 1 of either.
@@ -45,29 +47,29 @@ fn number(link: Link) -> Option<u32> {
     link.map(|number| number.get() - 1)
 }
 
-/// Sees what happens to the NAND, as it happens. Each method does nothing by default.
+/// Is told what happens to the NAND, as it happens. Each method does nothing by default.
 pub trait Observer {
-    /// `page` is programmed with what the host wrote to `lba`.
+    /// `page` is programmed with the host's data for `lba`.
     fn program(&mut self, page: NandPage, lba: u64) {
         let _ = (page, lba);
     }
 
-    /// `page` is not valid any more: the host has written its block again.
+    /// `page` is no longer valid, because the host has written its block again.
     fn outdated(&mut self, page: NandPage) {
         let _ = page;
     }
 
-    /// `page` is programmed with nothing, because its handle goes on in another unit.
+    /// `page` is filled with padding, because the host moves its handle to another unit.
     fn pad(&mut self, page: NandPage) {
         let _ = page;
     }
 
-    /// The collector begins on `unit`.
+    /// The collector begins to collect `unit`.
     fn victim(&mut self, unit: u32) {
         let _ = unit;
     }
 
-    /// The collector reads `from` and programs `to` with it.
+    /// The collector reads `from` and programs `to` with the same data.
     fn copy(&mut self, from: NandPage, to: NandPage) {
         let _ = (from, to);
     }
@@ -86,7 +88,7 @@ pub struct Ftl {
     config: Config,
     unit_pages: u32,
     page_of: Vec<Link>,
-    /// The logical block that each page was last programmed with: the page is valid while that
+    /// The logical block that each page was last programmed with. The page is valid while that
     /// block is mapped to it.
     lba_of: Vec<Link>,
     mapped_count: u64,
@@ -100,12 +102,12 @@ pub struct Ftl {
     background_invalid_pages: u32,
 }
 
-/// Why a request can't be served; nothing has changed then.
+/// Why a request can't be served. A request that is not served leaves the drive unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FtlError {
-    /// Beyond what is exported.
+    /// The request reaches beyond the exported blocks.
     OutOfRange {
-        /// First block that is beyond it.
+        /// First block that is beyond the exported blocks.
         lba: u64,
         /// Blocks that are exported.
         lba_count: u64,
@@ -123,7 +125,7 @@ impl fmt::Display for FtlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OutOfRange { lba, lba_count } => {
-                write!(f, "the drive is full: block {lba} is beyond the {lba_count} that it has")
+                write!(f, "block {lba} is beyond the drive, which has {lba_count} blocks")
             }
             Self::UnknownHandle { handle, handles } => {
                 write!(f, "no handle {handle}: the drive has handles 0 to {}", handles - 1)
@@ -138,13 +140,13 @@ impl Ftl {
     /// A drive that holds nothing.
     ///
     /// # Errors
-    /// When such a drive can't work.
+    /// If a drive with this configuration can't work.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         config.check()?;
         let unit_pages = config.geometry.unit_pages();
         let mut units = Units::new(config.geometry.unit_count());
         let mut frontiers = vec![Frontier::NONE; config.frontier_count() as usize];
-        // The handles' frontiers are open from the start, as on an FDP drive.
+        // Each handle has an open unit from the start, as on an FDP drive.
         for (handle, frontier) in frontiers[..usize::from(config.handles)].iter_mut().enumerate() {
             *frontier = units.open(Owner::Handle(handle as u16), unit_pages);
         }
@@ -170,7 +172,7 @@ impl Ftl {
         &self.config
     }
 
-    /// What was written, copied and erased until now.
+    /// Counts of what was written, copied and erased until now.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -180,12 +182,13 @@ impl Ftl {
         self.mapped_count
     }
 
-    /// The page that a logical block lies on; `None` where it holds nothing or is beyond the drive.
+    /// The page that a logical block is on; `None` if the block holds nothing or is beyond the
+    /// drive.
     pub fn page_of(&self, lba: u64) -> Option<NandPage> {
         number(*self.page_of.get(usize::try_from(lba).ok()?)?).map(NandPage)
     }
 
-    /// The logical block that a page holds; `None` where it is not valid.
+    /// The logical block that a page holds; `None` if the page is not valid.
     pub fn lba_of(&self, page: NandPage) -> Option<u64> {
         self.lba_of.get(page.0 as usize)?;
         self.valid_lba(page.0).map(u64::from)
@@ -200,7 +203,7 @@ impl Ftl {
         })
     }
 
-    /// Reclaim units that hold nothing and are erased.
+    /// Count of reclaim units that are erased and not in use.
     pub fn free_units(&self) -> u32 {
         self.units.free_count()
     }
@@ -227,28 +230,28 @@ impl Ftl {
     /// Writes one logical block.
     ///
     /// # Errors
-    /// When it is beyond the drive, or there is no such handle.
+    /// If the block is beyond the drive, or if there is no such handle.
     pub fn write(&mut self, lba: u64, handle: u16) -> Result<(), FtlError> {
         self.write_observed(lba, handle, &mut ())
     }
 
-    /// Maps a block as if the first handle had written it, before anything is counted. A block
-    /// beyond the drive is ignored.
+    /// Maps a block as if the first handle had written it, and resets the counters. A block beyond
+    /// the drive is ignored.
     pub(crate) fn preload(&mut self, lba: u64) {
         if self.write(lba, 0).is_ok() {
             self.counters.forget();
         }
     }
 
-    /// The handle that wrote a block, or 0 where the block is in a mixed unit; `None` where it
+    /// The handle that wrote a block, or 0 if the block is in a mixed unit; `None` if the block
     /// holds nothing.
     pub(crate) fn writer_of(&self, lba: u64) -> Option<u16> {
         let page = self.page_of(lba)?;
         Some(self.units.owner(page.0 / self.unit_pages).handle())
     }
 
-    /// Maps a block to a page of its handle after a power cut has brought back its data. This is no
-    /// write: nothing is counted.
+    /// Maps a block to a page of its handle after a power cut has restored its data. This does not
+    /// count as a write. Does nothing if the block is mapped.
     pub(crate) fn bring_back(&mut self, lba: u64, handle: u16) {
         if self.page_of(lba).is_none() {
             let counters = self.counters.clone();
@@ -260,7 +263,7 @@ impl Ftl {
     /// As [`write`](Self::write), and tells `observer` what happens to the NAND.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`write`](Self::write).
     pub fn write_observed(
         &mut self,
         lba: u64,
@@ -284,7 +287,8 @@ impl Ftl {
         }
         self.counters.wrote(Owner::Handle(handle), Cause::Host, 1);
         self.close_if_full(frontier);
-        // Once for each row of pages across the unit's dies.
+        // Once for each row of pages across the unit's dies, the drive decides whether to collect
+        // in the background.
         if page.is_multiple_of(self.config.geometry.unit_dies())
             && self.units.free_count() <= self.config.thresholds.background_units
         {
@@ -299,7 +303,8 @@ impl Ftl {
     /// When some of them are beyond the drive.
     pub fn deallocate(&mut self, lba: u64, count: u64) -> Result<(), FtlError> {
         self.check_range(lba, count)?;
-        // Blocks that were written together lie together: their units are looked up once.
+        // Blocks that were written together are often in the same unit, so each run of blocks in
+        // one unit is invalidated at once.
         let (mut unit, mut pages) = (u32::MAX, 0);
         for index in lba as usize..(lba + count) as usize {
             let Some(page) = number(self.page_of[index].take()) else { continue };
@@ -314,9 +319,9 @@ impl Ftl {
         Ok(())
     }
 
-    /// Sends a handle on to a fresh reclaim unit; the pages left in its present one are filled with
-    /// nothing, which counts as written to the media (as QEMU's drive counts it). If its present
-    /// unit is empty, nothing happens.
+    /// Moves a handle to a fresh reclaim unit. The pages left in its current unit are filled with
+    /// padding, which counts as written to the media (as QEMU's emulated drive counts it). If the
+    /// handle's current unit is empty, nothing happens.
     ///
     /// # Errors
     /// When there is no such handle.
@@ -345,8 +350,8 @@ impl Ftl {
         Ok(())
     }
 
-    /// Collects one unit if few are free and collecting one pays, as the background thresholds say.
-    /// Returns whether it did.
+    /// Collects one unit if few units are free and a filled unit is worth collecting, both
+    /// according to the background thresholds. Returns whether it collected one.
     pub fn collect_in_background(&mut self, observer: &mut impl Observer) -> bool {
         self.units.free_count() <= self.config.thresholds.background_units
             && self.collect_if_it_pays(observer)
@@ -365,10 +370,11 @@ impl Ftl {
         }
     }
 
-    /// Gives a handle whose frontier is full a fresh unit, after collecting until enough are free.
+    /// Gives a fresh unit to a handle whose frontier is full. Before that, it collects until enough
+    /// units are free.
     fn turn_handle(&mut self, handle: u16, observer: &mut impl Observer) {
         let frontier = usize::from(handle);
-        // A collector that shares the frontier may have given it a unit.
+        // A collector that shares the frontier may have given the frontier a unit.
         while self.frontiers[frontier].is_full() {
             if self.units.free_count() > self.config.thresholds.foreground_units {
                 self.frontiers[frontier] = self.units.open(Owner::Handle(handle), self.unit_pages);
@@ -379,8 +385,8 @@ impl Ftl {
         }
     }
 
-    /// Takes the next page of a frontier that is not full for a block. The caller maps the block to
-    /// it.
+    /// Programs the next page of a frontier with a block, and returns the page. The frontier must
+    /// not be full. The caller maps the block to the page.
     fn program(&mut self, frontier: usize, lba: u32) -> u32 {
         let (unit, page) = self.frontiers[frontier].take();
         self.lba_of[page as usize] = link(lba);
@@ -425,7 +431,7 @@ impl Ftl {
     }
 
     fn collect(&mut self, observer: &mut impl Observer) {
-        let victim = self.choose().expect("less is exported than there is, so some unit is filled");
+        let victim = self.choose().expect("the drive has spare units, so some unit is filled");
         observer.victim(victim);
         self.victims.remove(victim);
         let owner = self.units.owner(victim);
@@ -448,7 +454,7 @@ impl Ftl {
         observer.erase(victim);
     }
 
-    /// The block that a page holds; `None` where it is not valid.
+    /// The block that a page holds; `None` if the page is not valid.
     #[inline]
     fn valid_lba(&self, page: u32) -> Option<u32> {
         number(self.lba_of[page as usize]).filter(|lba| self.page_of[*lba as usize] == link(page))

@@ -1,11 +1,11 @@
-//! A drive's mapping as bytes, for when the drive is opened again.
+//! A drive's mapping as bytes, which are stored while the drive is closed.
 //!
 //! ```text
 //! | magic | checksum | lba_count | units, unit_pages, handles, frontiers | counters |
 //! | page of each block ... | each unit ... | free units ... | each frontier ... |
 //! ```
 //!
-//! All integers are little-endian. The checksum (XXH3) covers everything behind itself.
+//! All integers are little-endian. The checksum (XXH3) covers everything after it.
 
 use twox_hash::XxHash3_64;
 
@@ -44,7 +44,7 @@ impl Ftl {
         bytes
     }
 
-    /// What must be the same in a drive that these bytes are decoded into.
+    /// The numbers that must be equal in the drive that was encoded and in the one being decoded.
     fn shape(&self) -> [u64; 5] {
         [
             self.config.lba_count,
@@ -55,8 +55,8 @@ impl Ftl {
         ]
     }
 
-    /// The drive that `bytes` describe. `None` when they are damaged, or when that drive has
-    /// another shape.
+    /// The drive that `bytes` describe. `None` when they are damaged, or when their drive has
+    /// another shape than `config`.
     pub(crate) fn decode(config: Config, bytes: &[u8]) -> Option<Self> {
         let (head, rest) = bytes.split_at_checked(HEAD_SIZE)?;
         let checksum = XxHash3_64::oneshot(rest).to_le_bytes();
@@ -90,7 +90,7 @@ impl Ftl {
         Some(ftl)
     }
 
-    /// Works out what follows from mapping and units: valid counts and the victims' order.
+    /// Computes valid counts and the victims' order from the mapping and the units.
     fn count_valid(&mut self, config: &Config) {
         for page in self.page_of.iter().filter_map(|page| number(*page)) {
             self.units.add_valid(page / self.unit_pages);
@@ -121,7 +121,7 @@ impl Input<'_> {
     }
 }
 
-/// A mixed unit's owner, in the place of a handle's number.
+/// Stands for [`Owner::Mixed`] instead of a handle's number.
 const MIXED: u32 = u32::MAX;
 
 impl Units {
@@ -195,7 +195,8 @@ mod tests {
                     one.write(lba, 0).expect("it is within");
                     other.write(lba, 0).expect("it is within");
                 }
-                // Of equally good victims another one may be chosen.
+                // If several victims are equally good, the two drives may choose different ones. So
+                // only these counts have to be equal.
                 assert_eq!(other.counters().host_bytes(), one.counters().host_bytes());
                 assert_eq!(other.mapped_count(), one.mapped_count());
             }

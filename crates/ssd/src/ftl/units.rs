@@ -1,4 +1,4 @@
-//! Reclaim units: who fills them, how much of them is valid, and which are free.
+//! Reclaim units: which handle fills each, how many of its pages are valid, and which are free.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,7 +13,7 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// The handle, or 0 where there is no single one.
+    /// The handle, or 0 for a mixed unit.
     pub fn handle(self) -> u16 {
         match self {
             Self::Handle(handle) => handle,
@@ -22,10 +22,10 @@ impl Owner {
     }
 }
 
-/// What a unit is doing.
+/// The state of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnitState {
-    /// Erased, and nobody's.
+    /// Erased, and without an owner.
     Free,
     /// Being filled.
     Open,
@@ -36,7 +36,7 @@ pub enum UnitState {
 /// A unit as it is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnitReport {
-    /// What it is doing.
+    /// Its state.
     pub state: UnitState,
     /// Who filled it, or fills it; `None` when it is free.
     pub owner: Option<Owner>,
@@ -100,7 +100,7 @@ impl Frontier {
     }
 }
 
-/// What is stored of a unit while its drive is closed.
+/// The data about a unit that is stored while its drive is closed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Saved {
     pub(super) state: UnitState,
@@ -114,10 +114,10 @@ pub(super) struct Units {
     valid: Vec<u32>,
     state: Vec<UnitState>,
     owner: Vec<Owner>,
-    /// Pages that the host had written when it was filled.
+    /// Count of pages that the host had written when the unit was filled.
     closed_at: Vec<u64>,
     erase_count: Vec<u32>,
-    /// The one that has been free longest is taken first, so that all wear alike.
+    /// The unit that has been free longest is taken first, so that all wear evenly.
     free: VecDeque<u32>,
 }
 
@@ -181,9 +181,9 @@ impl Units {
         }
     }
 
-    /// Takes a free unit to be filled.
+    /// Takes a free unit, and opens it for filling.
     pub(super) fn open(&mut self, owner: Owner, unit_pages: u32) -> Frontier {
-        let unit = self.free.pop_front().expect("one is kept free for whoever opens one");
+        let unit = self.free.pop_front().expect("a unit is always free when one is opened");
         let is_free = self.state[unit as usize] == UnitState::Free;
         assert!(is_free && self.valid[unit as usize] == 0, "a unit that is opened holds nothing");
         self.state[unit as usize] = UnitState::Open;
@@ -225,10 +225,10 @@ impl Units {
         self.valid[unit as usize] += 1;
     }
 
-    /// Returns how many are left.
+    /// Subtracts from the valid count. Returns the new count.
     pub(super) fn remove_valid(&mut self, unit: u32, pages: u32) -> u32 {
         let valid = &mut self.valid[unit as usize];
-        assert!(*valid >= pages, "no unit has fewer valid pages than none");
+        assert!(*valid >= pages, "a unit's valid count does not go below 0");
         *valid -= pages;
         *valid
     }

@@ -1,4 +1,4 @@
-//! Which filled unit is collected next: an index that makes the choice cheap.
+//! An index that makes it cheap to choose which filled unit is collected next.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ pub(super) enum VictimIndex {
     Greedy(ByValidCount),
     /// In the order they were filled.
     Fifo(VecDeque<u32>),
-    /// No index: every choice looks at all units, because their scores change with time.
+    /// No index: each choice computes the scores of all units, because scores change with time.
     CostBenefit,
 }
 
@@ -46,7 +46,7 @@ impl VictimIndex {
         }
     }
 
-    /// The chosen unit is collected.
+    /// Removes the chosen unit, which is being collected.
     pub(super) fn remove(&mut self, unit: u32) {
         match self {
             Self::Greedy(units) => units.remove(unit),
@@ -58,7 +58,8 @@ impl VictimIndex {
         }
     }
 
-    /// All filled units, each with the valid count that it is known by, where there is an index.
+    /// All filled units in the index, each with its valid count if the index has it; `None` if
+    /// there is no index.
     pub(super) fn known(&self) -> Option<Vec<(u32, Option<u32>)>> {
         match self {
             Self::Greedy(units) => Some(units.walk()),
@@ -67,7 +68,7 @@ impl VictimIndex {
         }
     }
 
-    /// The next victim, when the host has written `now` pages; `None` when no unit is filled.
+    /// The next victim after the host has written `now` pages; `None` if no unit is filled.
     pub(super) fn choose(&mut self, units: &Units, unit_pages: u32, now: u64) -> Option<u32> {
         match self {
             Self::Greedy(by_valid) => by_valid.first(),
@@ -88,8 +89,9 @@ impl VictimIndex {
     }
 }
 
-/// The benefit of collecting a unit over its cost. A unit that was just filled has age 1, so that
-/// one with nothing valid comes before one with everything valid.
+/// The benefit of collecting a unit divided by its cost. The age counts from 1. If it counted from
+/// 0, every unit that was just filled would have the benefit 0, whether none or all of its pages
+/// are valid.
 fn benefit(valid: u32, unit_pages: u32, age: u64) -> f64 {
     let (valid, all) = (f64::from(valid), f64::from(unit_pages));
     (all - valid) / (all + valid) * (age + 1) as f64
@@ -146,7 +148,7 @@ impl ByValidCount {
         }
     }
 
-    /// All units in all lists. Panics where a list is not what it promises to be.
+    /// All units in all lists. Panics if a list is inconsistent.
     fn walk(&self) -> Vec<(u32, Option<u32>)> {
         let mut met = Vec::new();
         for (valid, head) in (0..).zip(&self.heads) {

@@ -2,21 +2,24 @@
 
 use super::{ModelError, check_alpha, effective_alpha, lambert_w0};
 
-/// Write amplification under FIFO cleaning (also called LRU, or least recently written), for a drive
-/// of many units: the solution of `1 - 1/A = e^(-alpha / A)`, which is
-/// `A = alpha / (alpha + W0(-alpha e^-alpha))`.
+/// Write amplification under FIFO cleaning (also called LRU, or least recently written), for a
+/// drive of many units: the solution of `1 - 1/A = e^(-alpha / A)`, which is `A = alpha / (alpha +
+/// W0(-alpha e^-alpha))`.
 ///
-/// A page is copied if it is still valid when its unit's turn comes, `T Np / A` host writes after it
-/// was written, and each host write leaves it valid with probability `1 - 1 / (U Np)`. W0 is the
-/// principal branch; the other one gives the trivial root `-alpha`, an infinite A. How many pages a
-/// unit has does not matter.
+/// Let the drive have T units of Np pages, of which U are exported. A unit is collected `T Np / A`
+/// host writes after it was filled. A page is copied if it is still valid at that time, and each
+/// host write leaves it valid with probability `1 - 1 / (U Np)`. W0 is the principal branch; the
+/// other branch gives the trivial root `-alpha`, an infinite A. The result does not depend on how
+/// many pages a unit has.
 ///
-/// For a drive with trimmed pages `alpha` is that of [`effective_alpha`](super::effective_alpha).
+/// For a drive with trimmed pages, pass the [`effective_alpha`](super::effective_alpha).
 ///
-/// Range: `alpha >= ALPHA_MIN`; uniform writes, many units ([`fifo_finite`] is for few), one frontier.
+/// Range: `alpha >= ALPHA_MIN`; uniform writes, many units ([`fifo_finite`] is for few), one
+/// frontier.
 ///
-/// Source: Desnoyers, "Analytic Modeling of SSD Write Performance", SYSTOR 2012 (and ACM Transactions
-/// on Storage 10(2), 2014), LRU cleaning; the same form in Xiang and Kurkoski, arXiv 1110.4245, 2011.
+/// Source: Desnoyers, "Analytic Modeling of SSD Write Performance", SYSTOR 2012 (and ACM
+/// Transactions on Storage 10(2), 2014), LRU cleaning; the same form in Xiang and Kurkoski, arXiv
+/// 1110.4245, 2011.
 ///
 /// # Errors
 /// When alpha is out of range.
@@ -31,7 +34,7 @@ pub fn fifo(alpha: f64) -> Result<f64, ModelError> {
 pub struct Units {
     /// Units that the exported capacity would fill.
     pub user_units: u32,
-    /// Units that data may lie in; one that is kept back for the collector is not among them.
+    /// Units that data may lie in, without the unit that is kept free for the collector.
     pub unit_count: u32,
     /// Pages of a unit.
     pub unit_pages: u32,
@@ -43,17 +46,18 @@ pub struct Units {
 /// `A = 1 / (1 - (1 - 1 / L)^(T' Np / A))` with `L` live pages and `T' = T - 1 / (2 A)`.
 ///
 /// The power is `e^(-c / A)` with `c = -T' Np ln(1 - 1 / L)`, so the closed form of [`fifo`] solves
-/// this one too, with `c` in place of alpha.
+/// this equation too, with `c` in place of alpha.
 ///
 /// Range: as [`fifo`], for any number of units.
 ///
-/// Source: Desnoyers 2012 and, with trims, Lee et al., `HotStorage` 2025, before the size goes to
-/// infinity. The term that T' subtracts is derived here: a unit is collected as a whole. It begins
-/// with copies, and the host's writes follow; a page that the host wrote has `Np / (2 A)` fewer
-/// host writes behind it on average, and these pages are one part in A of the unit.
+/// Source: Desnoyers 2012 and, with trims, Lee et al., `HotStorage` 2025, before the authors let
+/// the size go to infinity. The term `1 / (2 A)` in T' is derived here. A new unit begins with
+/// copies, and the host's writes follow. The host's pages are one part in A of the unit. Since the
+/// unit is collected as a whole, a page of the host sees on average `Np / (2 A)` fewer host writes
+/// before the collection.
 ///
 /// # Errors
-/// When the drive has no pages, or no spare ones.
+/// When the drive has no pages, or no spare pages.
 pub fn fifo_finite(units: &Units) -> Result<f64, ModelError> {
     if units.user_units == 0 || units.unit_pages == 0 {
         return Err(ModelError::NoPages);
@@ -64,7 +68,8 @@ pub fn fifo_finite(units: &Units) -> Result<f64, ModelError> {
     if live <= 1.0 {
         return Ok(1.0);
     }
-    // T' hardly depends on A: the more units, the more digits each step gains.
+    // The iteration converges fast, because T' depends little on A, and even less if there are many
+    // units.
     for _ in 0..STEPS {
         let written = count - 0.5 / waf;
         let alpha = effective_alpha(written / user, units.live_share)?;
@@ -112,7 +117,8 @@ mod tests {
             let waf = fifo(alpha).unwrap();
             let error = 1.0 - 1.0 / waf - (-alpha / waf).exp();
             assert!(waf >= 1.0 && error.abs() < 1e-9, "alpha {alpha}: {waf}, {error}");
-            // The trivial root, 1/A = 0, solves it too.
+            // The trivial root, 1/A = 0, solves the equation too. This check makes sure that the
+            // result is another root.
             assert!(waf < 2.0 / (alpha - 1.0) + 2.0, "alpha {alpha}: {waf}");
         }
     }

@@ -5,26 +5,29 @@ use super::{ModelError, check_alpha};
 /// Write amplification under greedy cleaning with units of `unit_pages` pages, for a drive of many
 /// units.
 ///
-/// In steady state, units go from `i` to `i - 1` valid pages as often as units are collected. So
-/// with `V` victims per host write there are `V U Np / i` units with `i` valid pages, for each `i`
-/// down to the one at which units are collected. Victims have `k` valid pages, or `k - 1`: of the
-/// units that come to `k`, a share `q` loses one more before it is collected. All units together
-/// are T, and each victim gives `Np - (k - q)` pages to host writes:
+/// Let the drive have T units of Np pages, of which U are exported. In steady state, units go from
+/// `i` to `i - 1` valid pages as often as units are collected. So with `V` victims per host write
+/// there are `V U Np / i` units with `i` valid pages, for each `i` from `Np` down to the valid
+/// count of victims. Victims have `k` or `k - 1` valid pages, because a share `q` of the units that
+/// reach `k` loses one more page before it is collected. The counts of units add up to T, and each
+/// victim frees `Np - (k - q)` pages for host writes:
 ///
 /// ```text
 /// alpha = A (H(Np) - H(k) + q / k)      A = Np / (Np - k + q)      H: harmonic numbers
 /// ```
 ///
-/// which has one solution with a whole `k` and `0 <= q <= 1`, found by going down from `Np`. As units
-/// get large, the harmonic numbers become logarithms and this becomes [`fifo`](super::fifo).
+/// These equations have one solution with a whole `k` and `0 <= q <= 1`. The code finds it by
+/// counting `k` down from `Np`. For large units, the harmonic numbers become logarithms, and the
+/// result becomes that of [`fifo`](super::fifo).
 ///
-/// Range: `alpha >= ALPHA_MIN`, `unit_pages >= 1`; uniform writes, many units (some hundred: valid
-/// counts have to spread out), one frontier. Above `H(Np)` victims hold nothing that is valid and A is 1.
+/// Range: `alpha >= ALPHA_MIN`, `unit_pages >= 1`; uniform writes, some hundred units or more
+/// (valid counts have to spread out), one frontier. For alpha above `H(Np)`, victims have no valid
+/// pages, and A is 1.
 ///
-/// Source: the balance is that of the mean-field models (Van Houdt, "A mean field model for a class of
-/// garbage collection algorithms in flash-based solid state drives", SIGMETRICS 2013), in the limit of
-/// greedy choice; Desnoyers 2012 has a closed form of the same kind. The interpolation with `q` is
-/// derived here, and checked against simulation.
+/// Source: the balance is that of the mean-field models (Van Houdt, "A mean field model for a class
+/// of garbage collection algorithms in flash-based solid state drives", SIGMETRICS 2013), in the
+/// limit of greedy choice; Desnoyers 2012 has a closed form of the same kind. The interpolation
+/// with `q` is derived here, and checked against simulation.
 ///
 /// # Errors
 /// When alpha is out of range, or units have no pages.
@@ -55,8 +58,9 @@ mod tests {
 
     #[test]
     fn greedy_has_its_known_values() {
-        // Simulated independently of this code: spare factor 0.1, without trims and with 0.1 trims
-        // of any page per write.
+        // The expected values were simulated independently of this code. The spare factor is 0.1,
+        // with no trims for the first value, and with 0.1 trims of any page per write for the
+        // second.
         for (alpha, simulated) in [(1.0 / 0.9, 5.0002), (1.1 / 0.9, 2.8867)] {
             let waf = greedy(alpha, 128).unwrap();
             assert!((waf / simulated - 1.0).abs() < 0.005, "{waf} for {simulated}");
@@ -72,7 +76,8 @@ mod tests {
                 let left = pages * (1.0 - 1.0 / waf);
                 let whole = left.floor();
                 let harmonic = |n: f64| (1..=n as u32).map(|i| 1.0 / f64::from(i)).sum::<f64>();
-                // A fraction of a valid page lies between the values of the two whole numbers.
+                // If the mean count of valid pages is not a whole number, its harmonic number is
+                // interpolated between those of the two whole numbers around it.
                 let between = (left - whole) / (whole + 1.0);
                 let found = waf * (harmonic(pages) - harmonic(whole) - between);
                 let all_empty = harmonic(pages) <= alpha;

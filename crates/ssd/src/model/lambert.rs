@@ -1,20 +1,20 @@
 //! Lambert's W function on its principal branch.
 //!
-//! Written out rather than taken from a crate: what is needed is one real branch on
-//! `-1/e <= x < 0`, which is ten lines; the crates bring complex numbers along.
+//! The function is not taken from a crate. Only one real branch is needed, on `-1/e <= x < 0`, and
+//! ten lines compute it. The crates also depend on complex numbers.
 
 use std::f64::consts::E;
 
-/// Steps of Halley's iteration before it is given up. From the start below, five suffice.
+/// Limit of the steps of Halley's iteration. From the starting values below, five suffice.
 const STEPS_MAX: usize = 32;
 
 /// The principal branch W0: the `w >= -1` with `w e^w = x`.
 ///
-/// Halley's iteration, from the series around the branch point where `x` is near it (there Newton's
-/// method would creep) and from `ln(1 + x)` elsewhere. Range: `x >= -1/e`, `None` below that and
-/// for NaN; a hair below -1/e, a rounding error, counts as -1/e. Precision: some units in the last
-/// place; near the branch point about the square root of that, since W0 is as steep as a root
-/// there.
+/// Computed by Halley's iteration. Near the branch point it starts from the series around that
+/// point (Newton's method would converge slowly there), elsewhere from `ln(1 + x)`. Range:
+/// `x >= -1/e`; `None` below that and for NaN. An `x` below -1/e by a rounding error counts as
+/// -1/e. Precision: some units in the last place. Near the branch point, where W0 is as steep as a
+/// square root, only about half of the digits are exact.
 ///
 /// Source: Corless, Gonnet, Hare, Jeffrey, Knuth, "On the Lambert W Function", Advances in
 /// Computational Mathematics 5, 1996: the series is (4.22), the iteration (5.9).

@@ -1,14 +1,15 @@
 //! Write amplification by formula: how much spare space, and how much TRIM, a drive needs.
 //!
 //! Everything here assumes uniform writes of single pages to a page-mapped drive in steady state,
-//! whose collector writes where the host writes. Then two numbers decide:
+//! whose collector writes to the same frontier as the host. Then two numbers determine the result:
 //!
-//! * **alpha**, NAND pages that data may lie in over logical pages ([`alpha_of_spare`]);
+//! * **alpha**, the count of NAND pages that data may lie in, divided by that of logical pages
+//!   ([`alpha_of_spare`]);
 //! * the **live share**, the part of the logical pages that holds data ([`Trims::live_share`]).
 //!
-//! To the collector a trimmed page is spare space like any other, so what counts is alpha over the
-//! live share ([`effective_alpha`]), and the two readings of a "trim ratio" differ in nothing but the
-//! live share that they lead to.
+//! To the collector a trimmed page is spare space like any other, so the formulas take alpha
+//! divided by the live share ([`effective_alpha`]). The two meanings of "trim ratio" ([`Trims`])
+//! differ only in the live share that they give.
 //!
 //! ```
 //! use slimio_ssd::model::{Trims, alpha_of_spare, effective_alpha, fifo, greedy};
@@ -34,19 +35,19 @@ pub use fifo::{Units, fifo, fifo_finite};
 pub use greedy::greedy;
 pub use lambert::lambert_w0;
 
-/// The least spare factor for which the formulas are evaluated: below it, rounding shows in the
+/// The least spare factor for which the formulas are evaluated. Below it, rounding errors reach the
 /// fourth digit.
 pub const SPARE_MIN: f64 = 1e-5;
 
-/// The least alpha for which the formulas are evaluated; that of [`SPARE_MIN`].
+/// The least alpha for which the formulas are evaluated, from [`SPARE_MIN`].
 pub const ALPHA_MIN: f64 = 1.0 + SPARE_MIN;
 
-/// Which trims the ratio of trims to writes counts.
+/// Which trims count in the ratio of trims to writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trims {
-    /// Trims of pages drawn from all logical pages, including those that hold nothing: some trims
-    /// have no effect. This is what the term `(1 + D) / (U Np)` of the CXL flash model means: each
-    /// page is hit by a write or a trim equally often.
+    /// Trims of pages drawn from all logical pages, including those that hold nothing, so some
+    /// trims have no effect. The term `(1 + D) / (U Np)` of the CXL flash model has this meaning:
+    /// writes and trims hit every page equally often.
     ///
     /// Source: Lee et al., "Revisiting Trim for CXL Memory", `HotStorage` 2025.
     AnyPage,
@@ -61,15 +62,15 @@ pub enum Trims {
 impl Trims {
     /// Share of the logical pages that hold data in steady state, with `ratio` trims per write.
     ///
-    /// A write hits a page without data with probability `1 - live`. Trims of any page undo
-    /// `ratio * live` of it: `live = 1 / (1 + ratio)`. Trims of live pages undo `ratio`:
-    /// `live = 1 - ratio`.
+    /// A write adds a live page with probability `1 - live`. Per write, trims of any page remove
+    /// `ratio * live` live pages, so in balance `live = 1 / (1 + ratio)`. Trims of live pages
+    /// remove `ratio` live pages, so `live = 1 - ratio`.
     ///
-    /// Range: `ratio >= 0` for any pages, `0 <= ratio < 1` for live ones: a host that trims as much
-    /// as it writes keeps nothing.
+    /// Range: `ratio >= 0` for any pages, `0 <= ratio < 1` for live ones, because a host that trims
+    /// as much as it writes keeps nothing.
     ///
     /// # Errors
-    /// When the ratio is outside of that.
+    /// When the ratio is out of this range.
     pub fn live_share(self, ratio: f64) -> Result<f64, ModelError> {
         if !(ratio.is_finite() && ratio >= 0.0) {
             return Err(ModelError::TrimRatio { ratio });
@@ -82,7 +83,7 @@ impl Trims {
         }
     }
 
-    /// In words.
+    /// A name in words.
     pub const fn name(self) -> &'static str {
         match self {
             Self::AnyPage => "trims of any page",
@@ -91,17 +92,17 @@ impl Trims {
     }
 }
 
-/// Alpha of a drive that keeps `spare` of its NAND to itself: `1 / (1 - spare)`.
+/// Alpha of a drive that does not export the part `spare` of its NAND: `1 / (1 - spare)`.
 ///
-/// The spare factor is relative to all of the NAND, overprovisioning to what is exported: with a
-/// spare factor of 0.1, overprovisioning is 0.111.
+/// The spare factor is relative to all of the NAND, and overprovisioning is relative to what is
+/// exported. With a spare factor of 0.1, overprovisioning is 0.111.
 ///
 /// Range: `SPARE_MIN <= spare < 1`.
 ///
 /// Source: Desnoyers, "Analytic Modeling of SSD Write Performance", SYSTOR 2012.
 ///
 /// # Errors
-/// When the factor is outside of that.
+/// When the factor is out of this range.
 pub fn alpha_of_spare(spare: f64) -> Result<f64, ModelError> {
     if (SPARE_MIN..1.0).contains(&spare) {
         Ok(1.0 / (1.0 - spare))
@@ -110,12 +111,13 @@ pub fn alpha_of_spare(spare: f64) -> Result<f64, ModelError> {
     }
 }
 
-/// Alpha as the collector sees it where only `live_share` of the logical pages hold data: everything
-/// else is spare.
+/// Alpha as the collector sees it when only `live_share` of the logical pages holds data and the
+/// rest is spare.
 ///
 /// With [`Trims::AnyPage`] this is `alpha * (1 + ratio)`, the extension of the FIFO formula in Lee
 /// et al.; with [`Trims::LivePage`] it is `alpha / (1 - ratio)`, the effective overprovisioning of
-/// Frankie et al. It holds for every choice of victims that only asks whether pages are valid.
+/// Frankie et al. The division by the live share is right for every way to choose victims, if the
+/// choice depends only on which pages are valid.
 ///
 /// Range: `0 < live_share <= 1`; writes and trims that hit every page equally often.
 ///
@@ -142,12 +144,12 @@ pub enum ModelError {
         /// The spare factor.
         spare: f64,
     },
-    /// No more NAND than logical pages, or an infinite amount.
+    /// No more NAND pages than logical pages, or infinitely many.
     Alpha {
         /// NAND pages over logical pages.
         alpha: f64,
     },
-    /// Not a ratio.
+    /// The ratio is negative or not finite.
     TrimRatio {
         /// Trims per write.
         ratio: f64,
@@ -157,7 +159,7 @@ pub enum ModelError {
         /// Trims per write.
         ratio: f64,
     },
-    /// Not a share above zero.
+    /// The share is not above 0, or it is above 1.
     LiveShare {
         /// Live pages over logical pages.
         live_share: f64,
@@ -176,24 +178,24 @@ impl fmt::Display for ModelError {
             ),
             Self::Spare { spare } => write!(
                 f,
-                "a spare factor of {spare}: it is a part of the NAND; give a number between \
+                "a spare factor of {spare}: it must be a part of the NAND; give a number between \
                  {SPARE_MIN} and 1"
             ),
             Self::Alpha { alpha } => write!(
                 f,
-                "{alpha} NAND pages for each logical page: the formulas need at least {ALPHA_MIN}, and \
-                 an end"
+                "{alpha} NAND pages for each logical page: the formulas need a finite number, at \
+                 least {ALPHA_MIN}"
             ),
             Self::TrimRatio { ratio } => {
                 write!(f, "a trim ratio of {ratio}: it is trims per write, 0 or more")
             }
             Self::NothingLives { ratio } => write!(
                 f,
-                "a trim ratio of {ratio} of live pages: who trims as many live pages as he writes keeps \
-                 nothing; give less than 1"
+                "a trim ratio of {ratio} of live pages: a host that trims as many as it writes \
+                 keeps nothing; give less than 1"
             ),
             Self::LiveShare { live_share } => {
-                write!(f, "a live share of {live_share}: it is above 0, and 1 at most")
+                write!(f, "a live share of {live_share}: it must be above 0, and 1 at most")
             }
             Self::NoPages => write!(f, "a drive without pages"),
         }

@@ -1,7 +1,8 @@
-//! Whether the streams of a trace stay apart: in the host's addresses, and in the drive's reclaim units.
+//! Whether the streams of a trace stay apart: in the host's addresses, and in the drive's reclaim
+//! units.
 //!
-//! Write amplification alone does not tell whether data placement works: a host that deallocates
-//! what it frees may have none even without data placement.
+//! Write amplification alone does not show whether data placement works, because a host that
+//! deallocates what it frees may have a write amplification of 1 even without data placement.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,16 +15,16 @@ const STREAMS: usize = STREAMS_MAX as usize;
 /// How far the streams of a trace stayed apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Separation {
-    /// Blocks that the host wrote in each stream, up to the last one that has any.
+    /// Blocks that the host wrote in each stream, up to the last stream that has any.
     pub written: Vec<u64>,
     /// Blocks that another stream overwrote: the stream that they were in, the stream that
-    /// overwrote them, and how many.
+    /// overwrote them, and their count.
     pub changed: Vec<(u8, u8, u64)>,
-    /// Most reclaim units at one time that held blocks of several streams.
+    /// The largest count of reclaim units that held blocks of several streams at one time.
     pub mixed_units_max: u32,
 }
 
-/// How the streams of a trace did not stay apart.
+/// Why the streams of a trace do not count as separate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotSeparate {
     /// Nothing was written in a stream.
@@ -37,12 +38,12 @@ pub enum NotSeparate {
         from: u8,
         /// The stream that overwrote them.
         to: u8,
-        /// How many.
+        /// How many blocks were overwritten.
         blocks: u64,
     },
     /// Reclaim units held blocks of several streams.
     Mixed {
-        /// Most at one time.
+        /// The largest count of such units at one time.
         units: u32,
     },
 }
@@ -66,9 +67,10 @@ impl fmt::Display for NotSeparate {
 impl std::error::Error for NotSeparate {}
 
 impl Separation {
-    /// Checks that each of the first `streams` streams has writes, and that all of them have
-    /// addresses and reclaim units of their own at any time. Streams in `sharing` may use the same
-    /// addresses one after the other.
+    /// Checks that each of the first `streams` streams has writes. Also checks that no two streams
+    /// had data at the same addresses without a deallocation in between, and that no reclaim unit
+    /// had data of two streams at one time. Streams in `sharing` may overwrite each other's
+    /// addresses.
     ///
     /// # Errors
     /// The first condition that does not hold.
@@ -93,11 +95,11 @@ impl Separation {
 /// Follows the streams of a trace through a drive.
 pub(super) struct Census {
     unit_pages: u32,
-    /// The stream that last programmed each page.
+    /// The stream whose data each page was last programmed with.
     stream_of_page: Vec<u8>,
     /// Valid pages of each unit and stream.
     valid: Vec<[u32; STREAMS]>,
-    /// How many streams each unit has valid pages of.
+    /// For each unit, the count of streams that have valid pages in it.
     kinds: Vec<u8>,
     mixed_units: u32,
     mixed_units_max: u32,
@@ -108,7 +110,7 @@ pub(super) struct Census {
 }
 
 impl Census {
-    /// Begins a census of a drive. Blocks that are mapped already count as stream 0.
+    /// Begins a census of a drive. Blocks that are already mapped count as stream 0.
     pub(super) fn of(drive: &Ftl) -> Self {
         let geometry = drive.config().geometry;
         let units = geometry.unit_count() as usize;
@@ -129,7 +131,7 @@ impl Census {
         census
     }
 
-    /// The host writes this stream from here on.
+    /// From now on, the host writes this stream.
     pub(super) fn writes(&mut self, stream: u8) {
         self.stream = stream;
     }

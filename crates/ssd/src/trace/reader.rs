@@ -11,20 +11,20 @@ use super::{
 /// Why a trace can't be replayed.
 #[derive(Debug)]
 pub enum TraceError {
-    /// It can't be read.
+    /// The input can't be read.
     Io(io::Error),
-    /// It is no trace.
+    /// The input is not a trace.
     NotATrace,
-    /// It was written by a later version.
+    /// The trace was written by a later version.
     Version(u32),
-    /// It lacks its end: its recording was interrupted, or a copy of it.
+    /// The trace's end is missing, because recording or copying it was interrupted.
     Cut {
-        /// Events in front of the cut.
+        /// Events before the cut.
         events: u64,
     },
-    /// Its bytes are not those that were written.
+    /// The trace's bytes are not those that were written.
     Damaged {
-        /// Events in front of the damage.
+        /// Events before the damage.
         events: u64,
     },
 }
@@ -33,7 +33,7 @@ impl fmt::Display for TraceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(error) => write!(f, "it can't be read: {error}"),
-            Self::NotATrace => f.write_str("it is no trace of a device's writes"),
+            Self::NotATrace => f.write_str("it is not a trace of a device's writes"),
             Self::Version(version) => {
                 write!(f, "it is a trace of version {version}; this program reads {VERSION}")
             }
@@ -62,9 +62,9 @@ pub struct TraceReader<R> {
     input: R,
     header: TraceHeader,
     payload: Vec<u8>,
-    /// Bytes of `payload` that are decoded.
+    /// Bytes of `payload` that are already decoded.
     taken: usize,
-    /// Events that `payload` still has, as its header says.
+    /// Events left in `payload`, according to the header of its block.
     payload_events: u32,
     events: u64,
     time_ns: u64,
@@ -76,7 +76,7 @@ impl<R: Read> TraceReader<R> {
     /// Reads the header. `input` need not be buffered.
     ///
     /// # Errors
-    /// When it can't be read or is no trace.
+    /// If the input can't be read or is not a trace.
     pub fn new(mut input: R) -> Result<Self, TraceError> {
         let mut fields = [0; HEADER_SIZE];
         let got = fill(&mut input, &mut fields)?;
@@ -118,7 +118,7 @@ impl<R: Read> TraceReader<R> {
         })
     }
 
-    /// What the trace says of itself.
+    /// The trace's header.
     pub fn header(&self) -> &TraceHeader {
         &self.header
     }
@@ -165,7 +165,8 @@ impl<R: Read> TraceReader<R> {
         if self.payload_events == 0 { Err(self.damaged()) } else { Ok(true) }
     }
 
-    /// `None` where the payload holds no event. Its checksum keeps that from happening by chance.
+    /// Decodes the next event; `None` if it is malformed. Random damage does not get here, because
+    /// the checksum has been verified.
     fn decode(&mut self) -> Option<TraceRecord> {
         let tag = *self.payload.get(self.taken)?;
         self.taken += 1;
@@ -237,7 +238,7 @@ impl<R: Read> Iterator for TraceReader<R> {
     }
 }
 
-/// Reads until `bytes` is full or nothing is left; returns how many came.
+/// Reads until `bytes` is full or the input ends. Returns the count of bytes read.
 fn fill(input: &mut impl Read, bytes: &mut [u8]) -> Result<usize, TraceError> {
     let mut filled = 0;
     while filled < bytes.len() {

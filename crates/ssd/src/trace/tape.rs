@@ -8,8 +8,9 @@ use std::time::Instant;
 
 use super::{TraceEvent, TraceHeader, TraceWriter};
 
-/// Records events with the time of the call, from any thread. The first one that can't be recorded
-/// is reported; the trace is given up then and has no end, as something is missing from it.
+/// Records events, from any thread, each with the time of the call. If an event can't be recorded,
+/// the error is reported once, and the trace is given up: it gets no end block, so that readers
+/// refuse it.
 #[derive(Debug)]
 pub struct Tape {
     began: Instant,
@@ -19,7 +20,7 @@ pub struct Tape {
 /// Why an event was not recorded.
 #[derive(Debug)]
 pub enum TapeError {
-    /// It can't be written: the trace is given up.
+    /// The trace can't be written, or can't hold the event. The trace is given up.
     Failed(io::Error),
     /// The trace was given up before, or has ended.
     Over,
@@ -56,21 +57,21 @@ impl Tape {
     /// Begins a trace in an empty file. Its clock starts now.
     ///
     /// # Errors
-    /// When it can't be written, or the header can't be in a trace.
+    /// When the file can't be written, or the header is not valid.
     pub fn new(file: File, header: &TraceHeader) -> io::Result<Self> {
         let writer = TraceWriter::new(file, header)?;
         Ok(Self { began: Instant::now(), writer: Mutex::new(Some(writer)) })
     }
 
-    /// Adds an event at this moment.
+    /// Adds an event with the current time.
     ///
     /// # Errors
-    /// When it is not in the trace: [`TapeError::Failed`] the first time, [`TapeError::Over`] from then
-    /// on.
+    /// When the event was not recorded: [`TapeError::Failed`] the first time, [`TapeError::Over`]
+    /// from then on.
     pub fn record(&self, event: &TraceEvent) -> Result<(), TapeError> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let open = writer.as_mut().ok_or(TapeError::Over)?;
-        // Under the lock, so that times are in order.
+        // The clock is read under the lock, so that times are in order.
         let time_ns = self.began.elapsed().as_nanos() as u64;
         open.push(time_ns, event).map_err(|error| {
             *writer = None;
@@ -81,7 +82,7 @@ impl Tape {
     /// Ends the trace; returns how many events it has.
     ///
     /// # Errors
-    /// When its end can't be written, or it was given up or ended before.
+    /// If the end can't be written, or if the trace was given up or finished before.
     pub fn finish(&self) -> Result<u64, TapeError> {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         let writer = writer.ok_or(TapeError::Over)?;

@@ -7,7 +7,8 @@ use super::{
     TraceHeader, VERSION, checksum, tag,
 };
 
-/// Writes a trace. Without [`finish`](Self::finish) it has no end, and can't be read.
+/// Writes a trace. If [`finish`](Self::finish) is not called, the trace has no end block, and
+/// readers refuse it.
 #[derive(Debug)]
 pub struct TraceWriter<W> {
     out: W,
@@ -21,17 +22,18 @@ pub struct TraceWriter<W> {
 }
 
 impl<W: Write> TraceWriter<W> {
-    /// Begins a trace on `out`, which should be buffered no further: it gets blocks of 64 KiB.
+    /// Begins a trace on `out`, which needs no buffer because it gets blocks of 64 KiB.
     ///
     /// # Errors
-    /// When `out` can't be written, or the header's text is too long or would not be read as written.
+    /// If `out` can't be written, if the header's text is too long, or if a reader could not read
+    /// the text back.
     pub fn new(mut out: W, header: &TraceHeader) -> io::Result<Self> {
         let text = header.text();
         let is_plain = |(name, value): &(String, String)| {
             !name.contains([':', '\n']) && !value.contains('\n') && value.trim() == value
         };
         if text.len() > TEXT_SIZE_MAX || !header.about.iter().all(is_plain) {
-            return Err(refused("what a trace says of itself is a short line per name"));
+            return Err(refused("a trace's header is too long, or its lines are not plain"));
         }
         let mut fields = Vec::new();
         fields.extend(MAGIC);
@@ -53,12 +55,12 @@ impl<W: Write> TraceWriter<W> {
         })
     }
 
-    /// Adds an event. A time before that of the last event counts as the last event's time.
+    /// Adds an event. A time before that of the last event is replaced by the last event's time.
     ///
     /// # Errors
-    /// When the trace can't be written, or can't hold the event: its range is beyond the device or
-    /// not of whole sectors, its stream is too high, or its mark is too long. Nothing is added
-    /// then.
+    /// If the trace can't be written, or if it can't hold the event. It can't if the event's range
+    /// is beyond the device or does not consist of whole sectors, if the stream is too high, or if
+    /// the mark is too long. Such an event is not added.
     pub fn push(&mut self, time_ns: u64, event: &TraceEvent) -> io::Result<()> {
         let (kind, stream, range) = match event {
             TraceEvent::Write { stream, range } => (tag::WRITE, *stream, Some(*range)),
@@ -74,7 +76,7 @@ impl<W: Write> TraceWriter<W> {
             return Err(refused("a trace has 31 streams"));
         }
         if range.is_some_and(|range| !range.is_valid(self.device_bytes)) {
-            return Err(refused(&format!("{range:?} is no range of the device's sectors")));
+            return Err(refused(&format!("{range:?} is not a range of the device's sectors")));
         }
         self.payload.push(kind | stream << tag::STREAM_SHIFT);
         put_number(&mut self.payload, time_ns.saturating_sub(self.time_ns));
@@ -96,7 +98,7 @@ impl<W: Write> TraceWriter<W> {
         self.events
     }
 
-    /// Ends the trace and gives back its output, flushed.
+    /// Ends the trace, flushes its output and returns it.
     ///
     /// # Errors
     /// When it can't be written.
@@ -146,7 +148,7 @@ fn put_number(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// Small numbers of either sign become small numbers.
+/// Maps small numbers of either sign to small unsigned numbers.
 fn zigzag(number: i64) -> u64 {
     (number << 1 ^ number >> 63) as u64
 }

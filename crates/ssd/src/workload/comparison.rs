@@ -1,4 +1,4 @@
-//! Formula and simulation side by side.
+//! Compares formula and simulation.
 
 use std::fmt;
 
@@ -8,30 +8,30 @@ use crate::model::{
 };
 use crate::{Config, ConfigError, Ftl, Victims};
 
-/// What is compared.
+/// The parameters of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Case {
     /// Part of the NAND that is not exported; the drive rounds it to whole units.
     pub spare: f64,
-    /// Which trims the ratio counts.
+    /// Which trims are counted in `ratio`.
     pub trims: Trims,
     /// Trims per write.
     pub ratio: f64,
-    /// How victims are chosen; the formulas know FIFO and greedy.
+    /// How victims are chosen; there are formulas for FIFO and greedy.
     pub victims: Victims,
 }
 
-/// How large a drive is simulated.
+/// The size of the simulated drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     /// Units that data may lie in.
     pub unit_count: u32,
-    /// Pages of each.
+    /// Pages of each unit.
     pub unit_pages: u32,
 }
 
 impl Size {
-    /// Large enough for the formulas to hold, which are for an infinitely large drive.
+    /// The formulas are for an infinitely large drive, and this size is large enough for them.
     pub const DEFAULT: Self = Self { unit_count: 4000, unit_pages: 128 };
 }
 
@@ -42,16 +42,17 @@ pub struct Compared {
     pub spare: f64,
     /// WAF by formula, for an infinitely large drive.
     pub model: f64,
-    /// WAF by the formula for a drive of this size, where there is one.
+    /// WAF by the formula for a drive of this size, if there is one.
     pub finite: Option<f64>,
     /// The simulation's steady state.
     pub steady: Steady,
-    /// WAF of the first third of the capacity, right after the drive was filled in sequence.
+    /// WAF right after the drive was filled in sequence, while the host writes a third of its
+    /// capacity.
     pub first_third: f64,
 }
 
 impl Compared {
-    /// How far the simulation is from the formula, relative to that.
+    /// The deviation of the simulation from the formula, relative to the formula.
     pub fn error(&self) -> f64 {
         self.steady.waf / self.model - 1.0
     }
@@ -105,9 +106,11 @@ impl std::error::Error for CompareError {}
 /// stream of writes that `seed` gives.
 ///
 /// # Errors
-/// When the case is out of the formula's range, or the drive can't be made or never gets steady.
+/// If the case is out of the formula's range, if the drive can't be made, or if the drive never
+/// reaches a steady state.
 pub fn compare(case: &Case, size: Size, seed: u64) -> Result<Compared, CompareError> {
-    // Checked before the drive is made: these errors say best what is wrong with the numbers.
+    // The case is checked before the drive is made, because the errors of this check are clearer
+    // than those of making a drive.
     alpha_of_spare(case.spare)?;
     let live_share = case.trims.live_share(case.ratio)?;
     let exported = f64::from(size.unit_count) * (1.0 - case.spare);

@@ -1,4 +1,4 @@
-//! Many simulations, each of which is one thread's work.
+//! Runs many single-threaded simulations on all cores.
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use std::thread;
 /// Runs `work` on every item, on all cores; the results are in the items' order.
 ///
 /// # Panics
-/// When `work` does.
+/// When `work` panics.
 pub fn on_all_cores<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
     let next = AtomicUsize::new(0);

@@ -1,7 +1,7 @@
 //! Streams of host writes and deallocations, generated from a seed, and their effect on a drive.
 //!
-//! Invariant: the seed decides the whole stream, and the drive has no random source, so a run can be
-//! repeated on any machine.
+//! Invariant: the seed determines the whole stream, and the drive has no randomness, so a run can
+//! be repeated on any machine.
 
 mod comparison;
 mod cores;
@@ -38,10 +38,10 @@ pub enum HostOp {
 }
 
 impl HostOp {
-    /// Runs it, through the drive's first handle.
+    /// Runs the operation, through the drive's first handle.
     ///
     /// # Errors
-    /// When it is beyond the drive.
+    /// If its blocks are beyond the drive.
     pub fn run(self, drive: &mut Ftl) -> Result<(), FtlError> {
         match self {
             Self::Write { lba } => drive.write(lba, 0),

@@ -1,5 +1,5 @@
-//! The first workload of SlimIO's paper (SC Workshops 2025): SETs, and snapshots while they run,
-//! scaled to the size of a drive. The paper's has 180 GiB.
+//! The first workload of SlimIO's paper (SC Workshops 2025): SETs with snapshots at the same time,
+//! scaled to the size of a drive. The paper's drive has 180 GiB.
 
 /// What ran on the paper's drive.
 const KEYS: f64 = 5_321_523.0;
@@ -13,9 +13,9 @@ pub struct PaperRun {
     pub key_count: u64,
     /// Size of a value, in bytes.
     pub value_size: usize,
-    /// Times that an on-demand snapshot is taken while clients write.
+    /// How often an on-demand snapshot is taken while clients write.
     pub repetitions: u32,
-    /// SETs of each repetition, of keys drawn uniformly.
+    /// SETs of each repetition, with keys drawn uniformly.
     pub requests: u64,
     /// The log is rewritten when it has grown by this many bytes.
     pub log_bytes: u64,
@@ -40,8 +40,9 @@ impl PaperRun {
         }
     }
 
-    /// Size of the log's segments on a drive of `device_bytes` bytes: the share that the default of
-    /// 64 MiB has of the paper's drive, at least the smallest size that there is.
+    /// Size of the log's segments on a drive of `device_bytes` bytes. It is the same share of the
+    /// drive as the default of 64 MiB is of the paper's drive, but at least the smallest allowed
+    /// size, 1 MiB.
     pub fn segment_bytes(device_bytes: u64) -> u64 {
         (device_bytes / 2880).next_power_of_two().clamp(1 << 20, 64 << 20)
     }

@@ -1,14 +1,15 @@
-//! Machines that come and go on one drive: their jobs and sizes, and when they are there.
+//! Virtual machines that come and go on one drive: their jobs, sizes, beginnings and ends.
 //!
-//! The population is made up. What is known of the real one (Lee et al., "Revisiting Trim for CXL
-//! Memory", `HotStorage` 2025) is the traffic of each job, the two mixes of jobs, 5000 machines, and a
-//! drive of 22.75 GiB that was never fuller. What is not known, the machines' sizes, lifetimes and
-//! arrivals, is drawn: sizes from those that Azure offered, lifetimes from a log-normal distribution,
-//! arrivals from a Poisson process that fills the drive to a given share.
+//! The population is invented. The paper (Lee et al., "Revisiting Trim for CXL Memory",
+//! `HotStorage` 2025) gives the traffic of each job, the two mixes of jobs, the count of 5000
+//! machines, and their peak of 22.75 GiB. It does not give the machines' sizes, lifetimes and
+//! arrivals. These are drawn at random: sizes from those that Azure offered, lifetimes from a
+//! log-normal distribution, and arrivals from a Poisson process that fills the drive to a given
+//! share.
 
 use fastrand::Rng;
 
-/// What a machine does.
+/// The job of a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Job {
     /// Its name in the paper.
@@ -21,7 +22,7 @@ const fn job(name: &'static str, write_mb_per_s: u32) -> Job {
     Job { name, write_rate: write_mb_per_s as f64 * 1e6 }
 }
 
-/// The YCSB workloads. Source: Lee et al., table of memory access traffic, as are those of [`DLRM`].
+/// The YCSB workloads. Source, also of [`DLRM`]: Lee et al., table of memory access traffic.
 pub const YCSB: [Job; 6] = [
     job("YCSB A", 147),
     job("YCSB B", 154),
@@ -34,15 +35,15 @@ pub const YCSB: [Job; 6] = [
 /// Training and inference of a recommendation model.
 pub const DLRM: [Job; 2] = [job("DLRM training", 500), job("DLRM inference", 267)];
 
-/// Sizes of machines in GiB, and how many of a hundred have each. The sizes are those of the Azure
-/// machines of 2017; the shares are chosen: small ones are common, large ones are rare.
+/// Sizes of machines in GiB, and the percentage of machines with each. The sizes are those of the
+/// Azure machines of 2017. The percentages are assumed: small machines are common, large ones rare.
 pub const SIZES: [(f64, u32); 5] = [(0.75, 10), (1.75, 40), (3.5, 30), (7.0, 15), (14.0, 5)];
 
-/// Bytes of the drive that they share. The paper writes GB; but it is a sum of machines' sizes (14 + 7 +
-/// 1.75), which are in GiB.
+/// Bytes of the drive that the machines share. The paper writes GB, but the number is a sum of
+/// sizes of machines (14 + 7 + 1.75), which are in GiB.
 pub const CAPACITY: f64 = 22.75 * GIB;
 
-/// How far lifetimes lie apart: the standard deviation of their logarithm.
+/// The spread of lifetimes: the standard deviation of their logarithm.
 const LIFETIME_SIGMA: f64 = 1.0;
 
 const GIB: f64 = (1_u64 << 30) as f64;
@@ -50,13 +51,14 @@ const GIB: f64 = (1_u64 << 30) as f64;
 /// The parameters that a population is drawn from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Population {
-    /// How many machines.
+    /// Count of machines.
     pub count: u32,
-    /// Part of them that runs a YCSB workload; the others run DLRM.
+    /// Part of the machines that runs a YCSB workload; the others run DLRM.
     pub ycsb_share: f64,
-    /// How long a machine runs on average after its memory was loaded, in seconds.
+    /// Mean time that a machine runs after its memory was loaded, in seconds.
     pub run_s: f64,
-    /// Part of the drive that the machines would hold on average if none ever had to wait.
+    /// Part of the drive that the machines would hold on average if no machine ever had to wait.
+    /// The time in which a machine loads its memory is not counted.
     pub load: f64,
 }
 
@@ -67,21 +69,21 @@ pub struct Stay {
     pub start_s: f64,
     /// When it ends.
     pub end_s: f64,
-    /// Bytes of its memory: it writes all of it once, then at random places in it.
+    /// Bytes of its memory. It writes all of it once, then at random places.
     pub memory: f64,
-    /// What it does.
+    /// Its job.
     pub job: Job,
 }
 
 impl Stay {
-    /// Bytes that it writes.
+    /// Bytes that the machine writes.
     pub fn written(&self) -> f64 {
         (self.end_s - self.start_s) * self.job.write_rate
     }
 }
 
-/// Draws a population and starts its machines in the order in which they arrive: a machine that
-/// does not fit waits until it does, and so do all behind it.
+/// Draws a population, and starts its machines in the order in which they arrive. A machine that
+/// does not fit waits until it fits, and all later machines wait until it has started.
 pub fn schedule(population: &Population, seed: u64) -> Vec<Stay> {
     let mut rng = Rng::with_seed(seed);
     let mean_memory: f64 =
@@ -89,7 +91,7 @@ pub fn schedule(population: &Population, seed: u64) -> Vec<Stay> {
     let mut arrived_s = 0.0;
     let mut begun_s = 0.0;
     let mut stays: Vec<Stay> = Vec::new();
-    // The machines that are there: when each leaves, and its memory.
+    // The machines on the drive: when each ends, and its memory.
     let mut present: Vec<(f64, f64)> = Vec::new();
     for _ in 0..population.count {
         let job = draw_job(population.ycsb_share, &mut rng);
@@ -131,14 +133,14 @@ fn draw_memory(rng: &mut Rng) -> f64 {
     unreachable!("the shares are a hundred")
 }
 
-/// A draw with mean 1 (Box and Muller).
+/// A log-normal random number with mean 1 (Box and Muller's method).
 fn draw_log_normal(rng: &mut Rng) -> f64 {
     let radius = (-2.0 * (1.0 - rng.f64()).ln()).sqrt();
     let normal = radius * (std::f64::consts::TAU * rng.f64()).cos();
     (LIFETIME_SIGMA * normal - LIFETIME_SIGMA * LIFETIME_SIGMA / 2.0).exp()
 }
 
-/// What happened in a stretch of time.
+/// The machines' activity in a stretch of time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stretch {
     /// When it begins, in seconds.
@@ -154,14 +156,14 @@ pub struct Stretch {
 }
 
 impl Stretch {
-    /// Bytes given back for each that was written: the trim ratio of this stretch.
+    /// Bytes given back per byte written: the trim ratio of this stretch.
     pub fn trim_ratio(&self) -> f64 {
         if self.written > 0.0 { self.given_back / self.written } else { 0.0 }
     }
 }
 
-/// Cuts the time until the last machine begins in `count` equal stretches: after that the drive only
-/// empties.
+/// Divides the time until the last machine begins into `count` equal stretches. After that time the
+/// drive only empties.
 pub fn stretches(stays: &[Stay], count: u32) -> Vec<Stretch> {
     let last_s = stays.iter().map(|stay| stay.start_s).fold(0.0, f64::max);
     let len_s = last_s / f64::from(count);

@@ -1,11 +1,12 @@
 //! Write amplification at true steady state.
 //!
-//! A drive that was filled in sequence is far from it: all units are fully valid, and the first
-//! victims are better than any later ones. A window is as many host writes as the drive has blocks.
-//! After one window, a block is still unwritten with probability 1/e; the state forgets its past at
-//! that rate, so windows become alike. When the last [`ALIKE`] windows lie within [`CLOSE`] of one
-//! another, and do not all rise or all fall, the state counts as steady. The WAF is measured over
-//! [`MEASURED`] windows *after* those, which had no part in the decision.
+//! A drive that was just filled in sequence is far from steady: all units are fully valid, and the
+//! first victims are better than any later ones. A window is as many host writes as the drive has
+//! blocks. With probability 1/e, a block has not been overwritten after one window. The influence
+//! of the past decays at this rate, so the windows become more and more alike. The state counts as
+//! steady when the WAFs of the last [`ALIKE`] windows are within [`CLOSE`] of one another, and are
+//! neither in rising nor in falling order. After that, the WAF is measured over the next
+//! [`MEASURED`] windows, which do not affect this decision.
 
 use std::fmt;
 
@@ -16,24 +17,23 @@ use crate::{Ftl, FtlError};
 
 /// Windows that must be alike.
 const ALIKE: usize = 3;
-/// How far windows that are alike may lie apart, relative to their mean.
+/// Largest difference between the WAFs of windows that are alike, relative to their mean.
 const CLOSE: f64 = 0.004;
 /// Windows that are measured.
 const MEASURED: usize = 6;
-/// Windows after which a stream counts as never steady.
+/// After this many windows, the drive counts as never steady.
 pub const WINDOWS_MAX: usize = 100;
 
 /// What was measured at steady state.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Steady {
-    /// Bytes written to the media for each that the host wrote.
+    /// Write amplification: bytes written to the media per byte that the host wrote.
     pub waf: f64,
-    /// How far the measured windows lie apart, relative to their mean.
+    /// Largest difference between the WAFs of the measured windows, relative to their mean.
     pub spread: f64,
-    /// Part of the blocks that held data, at the ends of the measured windows.
+    /// Part of the blocks that held data: the mean over the ends of the measured windows.
     pub live_share: f64,
-    /// How often the host had written the drive's capacity before the state was steady, without the
-    /// first time.
+    /// Windows until the state was steady, without the first fill.
     pub settled_after: usize,
 }
 
@@ -75,11 +75,11 @@ impl fmt::Display for SteadyError {
 
 impl std::error::Error for SteadyError {}
 
-/// Writes the whole of `drive` in sequence, then runs `stream` until the state is steady, and
-/// measures.
+/// Fills `drive` in sequence, runs `stream` until the state is steady, and then measures.
 ///
 /// # Errors
-/// When the stream does not fit the drive, ends, or never gets steady.
+/// If the stream does not fit the drive, if the stream ends, or if the drive never reaches a steady
+/// state.
 pub fn run_to_steady_state(
     drive: &mut Ftl,
     mut stream: impl Iterator<Item = HostOp>,
@@ -109,8 +109,9 @@ pub fn run_to_steady_state(
     })
 }
 
-/// Writes the whole of `drive` in sequence, then `host_pages` of `stream`, and returns the WAF of
-/// those alone: what a measurement shows that does not wait for the steady state.
+/// Fills `drive` in sequence, then runs `stream` until it has written `host_pages`. Returns the WAF
+/// of these writes alone, which is the result of a measurement that does not wait for the steady
+/// state.
 ///
 /// # Errors
 /// When the stream does not fit the drive, or ends.

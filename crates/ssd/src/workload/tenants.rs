@@ -1,9 +1,10 @@
-//! The writes of machines that come and go, and their effect on a drive.
+//! The writes of virtual machines that come and go, and their effect on a drive.
 //!
-//! A drive of a few ten thousand pages stands for the real one: a page is a larger share of it, and
-//! everything else is in proportion. Within its memory a machine writes in sequence until all of it
-//! was written once, then at random. A new machine gets pieces of memory from all over the drive,
-//! as from an allocator that has been in use for a while.
+//! A drive of some ten thousand pages represents the real drive. Each of its pages represents many
+//! pages of the real drive, and all other sizes and rates are scaled in the same way. A machine
+//! first writes all of its memory once, in sequence. Then it writes at random places. A new machine
+//! gets pieces of memory from all over the drive, as from an allocator that has been in use for a
+//! while.
 
 use fastrand::Rng;
 use slimio_planted::is_planted;
@@ -12,18 +13,18 @@ use super::HostOp;
 use super::population::{CAPACITY, Stay, Stretch};
 use crate::{Ftl, FtlError};
 
-/// Pages of a piece, the unit in which memory is handed out.
+/// Pages of a piece. Memory is handed out in pieces.
 pub const PIECE_PAGES: u64 = 16;
 
-/// The stream of all machines of a schedule, with the time.
+/// The writes and deallocations of all machines of a schedule, with the current time.
 #[derive(Clone, Debug)]
 pub struct Tenants {
     rng: Rng,
-    /// Machines still to come, the next one last.
+    /// Machines that have not begun yet. The machine that begins next is the last element.
     coming: Vec<Stay>,
     present: Vec<Tenant>,
     free: Vec<u32>,
-    /// Pieces that machines gave back and that are still to be deallocated.
+    /// Pieces that machines gave back, but that are not deallocated yet.
     trims: Vec<u32>,
     with_trim: bool,
     page_size: f64,
@@ -58,8 +59,8 @@ impl Tenant {
 }
 
 impl Tenants {
-    /// The stream of a schedule for a drive of `lba_count` pages that stand for [`CAPACITY`]; with or
-    /// without trims, the writes are the same.
+    /// The stream of a schedule for a drive of `lba_count` pages that represent [`CAPACITY`]. The
+    /// writes are the same with and without trims.
     pub fn new(schedule: &[Stay], lba_count: u64, with_trim: bool, seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         let mut free: Vec<u32> = (0..(lba_count / PIECE_PAGES) as u32).collect();
@@ -144,15 +145,15 @@ impl Iterator for Tenants {
 /// Writes between two samples of how full a drive is.
 const SAMPLE_WRITES: u64 = 256;
 
-/// What a drive did in a stretch of time.
+/// A drive's writes in a stretch of time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Moment {
-    /// Bytes to the media for each that the host wrote; `None` if it wrote nothing.
+    /// Write amplification; `None` if the host wrote nothing.
     pub waf: Option<f64>,
     /// Pages written to the media.
     pub media_pages: u64,
-    /// Part of the logical pages that was mapped, sampled every `SAMPLE_WRITES` writes; write
-    /// amplification is not linear in it, so the mean alone would not do.
+    /// Part of the logical pages that was mapped, sampled every `SAMPLE_WRITES` writes. Write
+    /// amplification is not a linear function of that part, so its mean alone would not suffice.
     pub mapped_shares: Vec<f64>,
 }
 

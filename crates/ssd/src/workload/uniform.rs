@@ -1,19 +1,19 @@
-//! Writes of single blocks, all equally likely, with trims in between.
+//! Uniformly random writes of single blocks, with trims in between.
 
 use fastrand::Rng;
 
 use super::HostOp;
 use crate::model::{ModelError, Trims};
 
-/// Endless uniform writes to a drive on which every block has been written, and after each `1 / ratio`
-/// writes a trim of one block.
+/// An endless stream of uniform writes to a drive on which every block has been written. After each
+/// `1 / ratio` writes there is a trim of one block.
 #[derive(Clone, Debug)]
 pub struct UniformWrites {
     rng: Rng,
     lba_count: u32,
     /// Trims per write.
     ratio: f64,
-    /// Trims that are due; one is done when this reaches 1.
+    /// Trims, and parts of a trim, that are due. When this reaches 1, one trim is issued.
     due: f64,
     target: Target,
 }
@@ -28,8 +28,8 @@ impl UniformWrites {
     /// The stream of `seed` for a drive of `lba_count` blocks.
     ///
     /// # Errors
-    /// When nothing would live in steady state, see [`Trims::live_share`], or there are no blocks, or
-    /// 2^32 or more.
+    /// If the ratio is out of the range of [`Trims::live_share`], or if there are no blocks or at
+    /// least 2^32 of them.
     pub fn new(lba_count: u64, trims: Trims, ratio: f64, seed: u64) -> Result<Self, ModelError> {
         trims.live_share(ratio)?;
         let lba_count = u32::try_from(lba_count).unwrap_or(0);
@@ -67,11 +67,11 @@ impl Iterator for UniformWrites {
     }
 }
 
-/// The blocks that hold data, to draw from.
+/// The set of blocks that hold data, from which random blocks can be drawn.
 #[derive(Clone, Debug)]
 struct LiveSet {
     lbas: Vec<u32>,
-    /// The place of each block in `lbas`; [`ABSENT`] for blocks that are not there.
+    /// The index of each block in `lbas`; [`ABSENT`] for blocks that are not in it.
     place_of: Vec<u32>,
 }
 
@@ -91,7 +91,7 @@ impl LiveSet {
         }
     }
 
-    /// Takes one out, all equally likely.
+    /// Removes a random block and returns it.
     fn take(&mut self, rng: &mut Rng) -> Option<u32> {
         let len = self.lbas.len();
         if len == 0 {
@@ -113,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    /// Blocks that are live after `ops` operations, and how many of those were trims.
+    /// Blocks that are live after `ops` operations, and how many of the operations were trims.
     fn live_after(trims: Trims, ratio: f64, ops: usize) -> (HashSet<u64>, usize) {
         let stream = UniformWrites::new(1000, trims, ratio, 7).unwrap();
         let (mut live, mut trimmed): (HashSet<u64>, usize) = ((0..1000).collect(), 0);

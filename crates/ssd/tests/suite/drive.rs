@@ -62,7 +62,7 @@ fn contract(options: &DriveOptions) {
     contract::check_all(|| {
         let mut drive = drive(options);
         let path = drive.open_path().expect("there is room for one more");
-        // This drops the previous drive, with its file.
+        // This assignment drops the drive of the previous call, and its file.
         last = Some(drive);
         path
     });
@@ -153,10 +153,11 @@ fn what_was_not_flushed_is_gone_when_power_is_cut() {
     let mut drive = drive(&losing_power());
     let mut path = drive.open_path().expect("there is room");
     do_all(&mut *path, [write(0, 8, 1, true)]);
-    // Overwritten: durably, flushed, flushed and again, not flushed.
+    // Block 1 is overwritten durably, block 2 before a flush, block 3 before the flush and again
+    // after it, and block 4 after the flush.
     do_all(&mut *path, [write(1, 1, 2, true), write(2, 1, 2, false), write(3, 1, 2, false)]);
     do_all(&mut *path, [Op::Flush, write(3, 1, 3, false), write(4, 1, 3, false)]);
-    // In flight, and never completed.
+    // This write is in flight, and does not complete before the cut.
     path.submit(Token(9), write(5, 1, 4, true)).expect("there is room");
     path.kick();
     drive.cut_power(|_| false);
@@ -190,7 +191,7 @@ fn a_flush_saves_what_was_over_before_it_and_not_more() {
     let mut drive = drive(&losing_power());
     let mut path = drive.open_path().expect("there is room");
     do_all(&mut *path, [write(0, 4, 1, true), write(0, 1, 2, false)]);
-    // Both in flight at the same time: the flush does not cover the second write.
+    // Flush and write are in flight at the same time, so the flush does not cover the write.
     path.submit(Token(1), Op::Flush).expect("there is room");
     path.submit(Token(2), write(1, 1, 2, false)).expect("there is room");
     let mut completions = Vec::new();
@@ -269,7 +270,8 @@ fn a_durable_write_takes_no_room_in_the_cache() {
     assert!(drive.now() < Timing::PAPER.program);
 }
 
-/// A file system takes long to give space back, and the drive is locked meanwhile.
+/// A file system takes long to free space, and the drive is locked in the meantime. A path must
+/// report its geometry nevertheless, and not wait for the lock.
 #[test]
 fn what_a_path_can_do_is_known_while_the_drive_is_busy() {
     for clock in [Clock::Virtual, Clock::Real] {
@@ -289,7 +291,7 @@ fn a_large_drive_that_holds_nothing_takes_no_memory() {
     };
     let before = resident();
     let ftl = slimio_ssd::Ftl::new(Config::scaled(1 << 40)).expect("it can work");
-    // Its mapping has 2.3 GiB; other tests take little memory meanwhile.
+    // Its mapping has 2.3 GiB. Other tests that run at the same time take little memory.
     assert!(resident() < before + (500 << 20));
     assert_eq!(ftl.mapped_count(), 0);
 }

@@ -46,7 +46,7 @@ fn a_drive_in_a_file_is_there_again() {
     assert!(refused.to_string().contains("it has 8 bytes, the drive"), "{refused}");
 }
 
-/// Leaves a drive's files as a kill of its process does.
+/// Leaves a drive's files in the state in which killing its process would leave them.
 fn kill(drive: EmulatedDrive, file: &Path) {
     let mapping = file.with_extension("mapping");
     let head = std::fs::read(&mapping).expect("it is there while the drive is open");
@@ -67,7 +67,8 @@ fn a_drive_in_a_file_is_made_once() {
     let made = parse(all);
     let first = drive(&made);
     kill(first, &file);
-    // Options left out are as before, and options may be repeated.
+    // An option that is left out keeps its earlier value. An option may also be given again with
+    // its earlier value.
     for options in ["", all, ",size=64M", ",ru=1M", ",spare=30%", ",handles=4,fdp=on"] {
         let again = parse(options);
         assert_eq!((&again.config, again.cache_lbas), (&made.config, made.cache_lbas), "{options}");
@@ -79,7 +80,7 @@ fn a_drive_in_a_file_is_made_once() {
     assert_eq!(parse("").config, other.config, "it is as at the last start");
     for (options, why) in [
         (",ru=2M", "made with reclaim units of ru=1 MiB, not 2 MiB"),
-        (",spare=40%", "made with this many reclaim units (spare=): 92, not 107"),
+        (",spare=40%", "made with a count of reclaim units (spare=) of 92, not 107"),
         (",fdp=off", "made with fdp=on, not off"),
         (",handles=5", "made with handles=4, not 5"),
         (",isolation=persistent", "made with isolation=initial, not persistent"),
@@ -89,7 +90,7 @@ fn a_drive_in_a_file_is_made_once() {
         assert!(refused.contains(why), "{refused}");
     }
     drop(drive(&parse("")));
-    // A size alone was rounded when the drive was made.
+    // A size that was given without a unit size was rounded when the drive was made.
     let file = folder.path().join("rounded");
     let rounded = format!("{},size=64M", file.display());
     let rounded = || DriveOptions::parse(&rounded, Clock::Virtual).expect("it names one");

@@ -1,4 +1,5 @@
-//! The mapping and the collector against naive NAND, with random drives and random steps.
+//! Compares the mapping and the collector with a naive model of NAND, on random drives with random
+//! steps.
 
 use std::collections::HashSet;
 use std::num::NonZeroU32;
@@ -21,7 +22,7 @@ enum Step {
         count: u64,
         handle: u16,
     },
-    /// Writes one block again and again.
+    /// Overwrites one block many times.
     Beat {
         at: u16,
         count: u64,
@@ -247,8 +248,9 @@ fn a_full_drive_can_be_overwritten_for_ever() {
 
 #[test]
 fn lifetimes_apart_cost_nothing_and_mixed_they_do() {
-    // Half of the drive is overwritten in order; every eighth time, so is a block of another
-    // quarter, whose data live four times as long.
+    // Half of the drive is overwritten in order. After every eighth write, a block of another
+    // quarter of the drive is overwritten, in order too, so the data in that quarter lives four
+    // times as long.
     let waf = |handles: u16| {
         let mut drive = Ftl::new(Config { handles, ..Config::scaled(64 << 20) }).expect("it works");
         let lbas = drive.config().lba_count;
@@ -274,7 +276,7 @@ fn what_is_beyond_the_drive_is_refused_and_changes_nothing() {
     drive.write(lbas - 1, 7).expect("it is the last one, and the last handle");
     let beyond = drive.write(lbas, 0).expect_err("it is beyond the drive");
     assert_eq!(beyond, FtlError::OutOfRange { lba: lbas, lba_count: lbas });
-    let sentence = format!("the drive is full: block {lbas} is beyond the {lbas} that it has");
+    let sentence = format!("block {lbas} is beyond the drive, which has {lbas} blocks");
     assert_eq!(beyond.to_string(), sentence);
     for (lba, count) in [(lbas - 1, 2), (u64::MAX, 1), (1, u64::MAX)] {
         assert!(matches!(drive.deallocate(lba, count), Err(FtlError::OutOfRange { .. })));

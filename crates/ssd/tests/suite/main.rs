@@ -1,4 +1,4 @@
-//! Tests of the SSD from outside.
+//! Tests of the SSD through its public interface.
 
 mod drive;
 mod drive_file;

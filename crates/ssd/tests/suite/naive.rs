@@ -1,11 +1,11 @@
-//! NAND as an array of cells, with counters from watching it: nothing of the mapping's own state is
-//! used.
+//! NAND as an array of cells, with its own counters. It only observes the drive, and uses none of
+//! the mapping's state.
 
 use std::collections::BTreeSet;
 
 use slimio_ssd::{Config, NandPage, Observer, Victims};
 
-/// The state of a NAND page: erased, or what it was programmed with since.
+/// The state of a NAND page: erased, or the data that it was programmed with since the last erase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cell {
     Erased,
@@ -25,7 +25,8 @@ pub(crate) struct Naive {
     next_version: u64,
     /// The handle of the write in progress.
     pub(crate) handle: u16,
-    /// For each filled unit, the host pages written by then, and its place in the order of filling.
+    /// For each filled unit, the count of host pages when the unit was filled, and the unit's place
+    /// in the order in which units were filled.
     filled: Vec<Option<(u64, u64)>>,
     fills: u64,
     pub(crate) host_pages: Vec<u64>,
@@ -153,7 +154,8 @@ impl Observer for Naive {
         for other in 0..self.filled.len() as u32 {
             if self.filled[other as usize].is_some() {
                 let others = self.merit(other);
-                // Equal scores near a million may differ in their last digit.
+                // If equal scores are near a million, rounding may make them differ in their last
+                // digit.
                 let is_as_good = others <= merit + 1e-9 * merit.abs();
                 assert!(is_as_good, "{other} is a better victim than {unit}: {others}, {merit}");
             }

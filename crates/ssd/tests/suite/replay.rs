@@ -63,7 +63,8 @@ fn a_page_is_written_when_a_part_of_it_is_and_freed_when_all_of_it_is() {
     assert_eq!(outcome.marks[1], (6 * PAGE, "a part of two pages, and four".to_owned()));
 }
 
-/// The same pages are written again and again, all over the drive, by a trace and directly.
+/// Overwrites the pages of a full drive, once by replaying a trace and once directly. Both drives
+/// must count the same.
 #[test]
 fn what_a_replay_counts_is_what_the_drive_counts() {
     let config = config();
@@ -88,13 +89,14 @@ fn what_a_replay_counts_is_what_the_drive_counts() {
     assert!(outcome.points.len() > 400, "a look at each hundredth of the capacity");
 }
 
-/// The census at the end agrees with the drive's mapping. It reports streams that share a handle as
-/// mixed.
+/// At the end, the replay's count of mixed units must agree with the drive's mapping. If streams
+/// share a handle, the replay must report mixed units.
 #[test]
 fn streams_are_followed_into_every_reclaim_unit() {
     let lbas = config().lba_count;
     let quarter = lbas / 4;
-    // Two streams in turn, each all over its half of the drive; then a quarter is deallocated.
+    // Two streams write in turn, each all over its half of the drive. Then a quarter is
+    // deallocated.
     let mut random = fastrand::Rng::with_seed(1);
     let turns = (0..12 * quarter).map(|index| {
         let stream = index % 2;
@@ -113,7 +115,7 @@ fn streams_are_followed_into_every_reclaim_unit() {
     let together = replayed_on(config(), vec![0, 0], &events);
     let units = together.separation.mixed_units_max;
     assert_eq!(together.separation.check(2, &[]), Err(NotSeparate::Mixed { units }));
-    // Counted directly, from the mapping that the same writes leave.
+    // The mixed units are counted directly, in the mapping that the same writes leave.
     let mut drive = Ftl::new(config()).unwrap();
     for event in &events {
         match event {
@@ -132,13 +134,15 @@ fn streams_are_followed_into_every_reclaim_unit() {
     assert!(mixed > 0 && drive.counters().copied_bytes() > 0, "{mixed} mixed");
     assert_eq!(together.points.last().unwrap().mixed_units, mixed);
 
-    // Copies from initially isolated handles share a unit, and so do their streams.
+    // If the handles are initially isolated, copies of both handles are in one unit, so both
+    // streams are in it too.
     let initial = Config { isolation: Isolation::Initial, ..config() };
     let copied = replayed_on(initial, vec![0, 1], &events);
     assert!(copied.counters.mixed().copied_pages > 0 && copied.separation.mixed_units_max > 0);
 }
 
-/// On a drive larger by the stretch factor, the same shares of everything are written and copied.
+/// If the drive is larger by the stretch factor, the replay must write and copy the same shares of
+/// the drive.
 #[test]
 fn a_stretched_trace_is_the_same_experiment_on_a_larger_drive() {
     let small = Config::scaled(45 << 20);

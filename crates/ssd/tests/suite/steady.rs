@@ -1,5 +1,5 @@
-//! The formulas against the drive at steady state. The drives are small: the deviation is mostly
-//! due to their size, which the finite form takes into account.
+//! Compares the formulas with the drive at steady state. Most of the deviation exists because the
+//! drives are small. The finite form of the formula takes their size into account.
 
 use slimio_ssd::model::{Trims, Units, effective_alpha, fifo, fifo_finite, greedy};
 use slimio_ssd::workload::{Steady, UniformWrites, run_to_steady_state};
@@ -9,8 +9,8 @@ use slimio_ssd::{Config, Ftl, Victims};
 const TOLERANCE: f64 = 0.01;
 const UNIT_PAGES: u32 = 64;
 
-/// Exported units and all units, for spare factors of 0.05, 0.1 and 0.3; enough of them that a
-/// tenth of a unit does not show.
+/// Exported units and all units, for spare factors of 0.05, 0.1 and 0.3. The drives have enough
+/// units that a tenth of a unit has no visible effect.
 const DRIVES: [(u32, u32); 3] = [(1900, 2000), (900, 1000), (700, 1000)];
 
 fn simulated(drive: (u32, u32), victims: Victims, trims: Trims, ratio: f64) -> Steady {
@@ -78,7 +78,8 @@ fn greedy_cleaning_is_as_the_formula_says() {
 
 #[test]
 fn a_drive_of_few_units_is_as_the_finite_form_says() {
-    // With 40 units, the fraction of a unit that the closed form leaves out shows.
+    // The closed form neglects a fraction of a unit. In a drive of 40 units, this has a visible
+    // effect.
     let drive = (36, 40);
     let steady = simulated(drive, Victims::Fifo, Trims::AnyPage, 0.0);
     let units = Units { user_units: 36, unit_count: 40, unit_pages: UNIT_PAGES, live_share: 1.0 };

@@ -5,13 +5,14 @@
 //!                                              log      slot b   (free)
 //! ```
 //!
-//! No area has a fixed share: each takes extents when it grows and gives whole ones back. The map,
-//! which extent is which piece of which area, is part of the superblock. Taking an extent changes
-//! memory only: the map is written with the next update of the superblock. Data in the extent
-//! counts by the same update or a later one, never by an earlier one.
+//! No area has a fixed share. Each area takes extents when it grows, and gives whole extents back.
+//! The map in the superblock says which extent is which piece of which area. Taking an extent
+//! changes only memory. The next update of the superblock writes the map. Data in the extent can't
+//! count before this update.
 //!
-//! The invariant: an extent is free only when nothing in it counts by any superblock that a crash can
-//! leave in force, and when its deallocation is over. So whoever takes it may write at once.
+//! The invariant: an extent is free only if its deallocation is complete, and if no superblock that
+//! a crash can leave in force makes anything in the extent count. So whoever takes a free extent
+//! may write to it at once.
 
 mod path;
 mod pool;
@@ -29,7 +30,7 @@ use crate::{Area, SlotName};
 /// Areas that are made of extents.
 pub(crate) const AREA_COUNT: usize = 1 + SlotName::ALL.len();
 
-/// All of them, in the order of [`index_of`].
+/// All areas that are made of extents, in the order of [`index_of`].
 pub(crate) const AREAS: [Area; AREA_COUNT] = [
     Area::Wal,
     Area::Snapshot(SlotName::A),
@@ -37,7 +38,7 @@ pub(crate) const AREAS: [Area; AREA_COUNT] = [
     Area::Snapshot(SlotName::C),
 ];
 
-/// Index of an area in [`AREAS`]; `None` for the superblock's, which has its own place.
+/// Index of an area in [`AREAS`]; `None` for the superblock's area, which is not made of extents.
 pub(crate) fn index_of(area: Area) -> Option<usize> {
     match area {
         Area::Superblock => None,
@@ -46,7 +47,7 @@ pub(crate) fn index_of(area: Area) -> Option<usize> {
     }
 }
 
-/// Where the extents of a device are, and which area has each, as a superblock says.
+/// Where the extents of a device are, and which area each extent belongs to, as a superblock says.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ExtentMap {
     /// Blocks of the device.
@@ -55,12 +56,13 @@ pub struct ExtentMap {
     pub first_lba: u64,
     /// Blocks of an extent.
     pub extent_lbas: u64,
-    /// For each extent its area, and which piece of that it is, counted from 0; `None` when free.
+    /// For each extent, its area and which piece of the area it is, counted from 0; `None` if the
+    /// extent is free.
     pub owners: Vec<Option<(Area, u32)>>,
 }
 
 impl ExtentMap {
-    /// The extents of an area, by their place in it; `None` for a hole.
+    /// The extents of an area, by their place in the area; `None` for a hole.
     pub(crate) fn pieces(&self, area: Area) -> Vec<Option<u32>> {
         let mut pieces = Vec::new();
         for (extent, owner) in (0..).zip(&self.owners) {
@@ -72,7 +74,7 @@ impl ExtentMap {
         pieces
     }
 
-    /// Each area with its number of extents, and the number of free ones.
+    /// Each area with its number of extents, and the number of free extents.
     pub fn counts(&self) -> ([(Area, usize); AREA_COUNT], usize) {
         let of = |wanted| self.owners.iter().flatten().filter(|(area, _)| *area == wanted).count();
         let counts = AREAS.map(|area| (area, of(area)));
@@ -93,8 +95,8 @@ impl ExtentMap {
         }
     }
 
-    /// Reads it from the bytes of a superblock. Does not check that other bytes are zero: the
-    /// caller does, by encoding again.
+    /// Reads the map from the bytes of a superblock. Does not check that other bytes are zero,
+    /// because the caller checks this by encoding again.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let count = u32_at(bytes, at::EXTENT_COUNT) as usize;
         if count > EXTENTS_MAX {
@@ -109,12 +111,12 @@ impl ExtentMap {
                 0 if piece == 0 => None,
                 area => {
                     let area = usize::from(area).checked_sub(1).and_then(|area| AREAS.get(area));
-                    let area = area.ok_or_else(|| format!("extent {extent} is nobody's"))?;
+                    let area = area.ok_or_else(|| format!("extent {extent} has no known area"))?;
                     Some((*area, piece))
                 }
             };
             if owner.is_some_and(|owner| !taken.insert(owner)) {
-                return Err(format!("extent {extent} is where another one is"));
+                return Err(format!("extent {extent} has the place of another one"));
             }
             owners.push(owner);
         }

@@ -1,4 +1,5 @@
-//! A path to one area of a device: its blocks, one after the other, wherever its extents are.
+//! A path to one area of a device. In the path, the area's blocks follow each other, wherever the
+//! area's extents are on the device.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -12,18 +13,19 @@ use slimio_planted::is_planted;
 use super::pool::{Pieces, Pool, SUPER_LBAS};
 use crate::Area;
 
-/// A path to an area, through one to the whole device.
+/// A path to an area, through a path to the whole device.
 ///
-/// An operation whose blocks are contiguous on the device is passed on as it is. One that crosses
-/// to an extent elsewhere is cut, and joined when all parts are done; that needs a copy.
+/// An operation whose blocks are contiguous on the device is passed on as it is. An operation that
+/// crosses to an extent elsewhere is cut in parts, which are joined when all of them are done. The
+/// cut needs a copy of the operation's data.
 pub(super) struct AreaPath {
-    /// `None`: the free extents.
+    /// `None` if this path is to the free extents.
     area: Option<Area>,
     pool: Pool,
     pieces: Pieces,
     device_lbas: u64,
     below: Box<dyn Device + Send>,
-    /// Operations that the path below has, by their token there.
+    /// Operations that the path below has, by the token that they have in that path.
     flying: Vec<Option<CompletionOwner>>,
     /// Operations that were cut.
     joins: Vec<Option<Join>>,
@@ -31,18 +33,19 @@ pub(super) struct AreaPath {
     waiting: VecDeque<(CompletionOwner, Op)>,
     in_flight: usize,
     reaped: Vec<Completion>,
-    /// Finished, and not yet polled.
+    /// Completions of finished operations that were not yet polled.
     done: Vec<Completion>,
 }
 
 /// Where a completion goes.
 #[derive(Clone, Copy)]
 enum CompletionOwner {
-    /// It is the caller's, under this token.
+    /// To the caller, under this token.
     Whole(Token),
-    /// It is a part of a cut operation, from this byte on.
+    /// To a cut operation. The completion is that of the part which starts at this byte of the
+    /// operation.
     Part { join: usize, at: usize },
-    /// It is awaited here.
+    /// To this path itself, which waits for it.
     Own,
 }
 
@@ -55,7 +58,7 @@ struct Join {
     result: Result<(), DeviceError>,
 }
 
-/// Blocks that lie one after the other on the device.
+/// Contiguous blocks of the device: the first block, and the number of blocks.
 type Part = (u64, u64);
 
 impl AreaPath {
@@ -82,7 +85,8 @@ impl AreaPath {
         }
     }
 
-    /// Where a block is on the device, and how many blocks from it on are in the same piece.
+    /// Where a block is on the device, and how many blocks from this block on are in the same
+    /// piece.
     fn locate(&self, lba: u64) -> Option<Part> {
         if self.area != Some(Area::Superblock) {
             let left = self.pieces.extent_lbas - lba % self.pieces.extent_lbas;
@@ -96,7 +100,7 @@ impl AreaPath {
         }
     }
 
-    /// Where `lbas` blocks are; `None` when some of them are in no extent.
+    /// Where the `lbas` blocks from `lba` on are; `None` if some of them are in no extent.
     fn parts(&self, lba: u64, lbas: u64) -> Option<Vec<Part>> {
         let (mut at, end) = (lba, lba.checked_add(lbas)?);
         let mut parts: Vec<Part> = Vec::with_capacity(1);
@@ -112,7 +116,7 @@ impl AreaPath {
         Some(parts)
     }
 
-    /// Hands an operation to the path below, as soon as that takes it.
+    /// Hands an operation to the path below, as soon as that path takes it.
     fn pass(&mut self, flying: CompletionOwner, op: Op) {
         self.waiting.push_back((flying, op));
         self.pump();
@@ -218,8 +222,8 @@ impl AreaPath {
         completions.append(&mut self.done);
     }
 
-    /// Deallocates extents, in ranges as long as possible, and waits until that is over. A device
-    /// may refuse, which does no harm.
+    /// Deallocates extents, in ranges that are as long as possible, and waits until this is done. A
+    /// device may refuse, which does no harm.
     fn deallocate(&mut self, extents: &[u32]) {
         let mut extents = extents.to_vec();
         extents.sort_unstable();
@@ -293,7 +297,8 @@ impl Device for AreaPath {
                     self.cut(token, op, parts);
                     return Ok(());
                 }
-                // Blocks in no extent are refused by the path below, as it refuses everything.
+                // Some of the blocks are in no extent, or the blocks are too many. So the operation
+                // gets an address that the path below refuses.
                 _ => u64::MAX,
             },
         };
@@ -314,7 +319,8 @@ impl Device for AreaPath {
     fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) {
         let until = timeout.map(|timeout| Instant::now() + timeout);
         let mut left = timeout;
-        // The end of a part is no reason to wake the caller.
+        // If only a part of an operation has completed, the caller has nothing yet, so this waits
+        // again.
         while self.in_flight > 0 && self.done.is_empty() {
             self.below.wait(left, &mut self.reaped);
             self.settle();
@@ -342,8 +348,7 @@ impl Device for AreaPath {
         self.below.readiness()
     }
 
-    /// The area has the new extents at once, for the life of the process; the next superblock makes
-    /// them its own for good.
+    /// The area has the new extents at once; the next update of the superblock makes this durable.
     fn grow(&mut self, lba_count: u64) -> Result<(), DeviceError> {
         let now = self.geometry().lba_count;
         if lba_count <= now {
@@ -361,7 +366,7 @@ impl Device for AreaPath {
         self.release(LbaRange { start: Lba(lba_count), end: Lba(u64::MAX) })
     }
 
-    /// Whole extents go back to the pool, once their deallocation is over.
+    /// Whole extents go back to the pool, once their deallocation is complete.
     fn release(&mut self, range: LbaRange) -> Result<(), DeviceError> {
         let Some(area) = self.area else { return Ok(()) };
         self.refresh();

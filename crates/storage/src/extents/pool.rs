@@ -1,7 +1,8 @@
 //! Which extents are free, and how many each area may take.
 //!
-//! Shared by all paths of a volume, and by the keeper, which writes the map. The lock is held for
-//! steps in memory only; a path asks for it when something has changed, not for each operation.
+//! The pool is shared by all paths of a volume, and by the keeper, which writes the map. The pool's
+//! lock is held only for steps in memory. A path takes the lock only if some area's extents have
+//! changed, not for each operation.
 
 mod check;
 
@@ -16,14 +17,14 @@ use super::{AREA_COUNT, AREAS, ExtentMap, index_of};
 use crate::layout::{EXTENTS_MAX, SUPERBLOCK_AREA_LBAS_MIN};
 use crate::{Area, Error, SlotName, SnapshotKind, Snapshots};
 
-/// Blocks of the superblock's area: half of them at either end of the device.
+/// Blocks of the superblock's area. One half is at the start of the device, the other at its end.
 pub(super) const SUPER_LBAS: u64 = SUPERBLOCK_AREA_LBAS_MIN;
 
-/// Fewest extents: one for each area, and one more for the log to go on in.
+/// The smallest number of extents: one for each area, and a second one that the log can go on in.
 const EXTENTS_MIN: u64 = AREA_COUNT as u64 + 1;
 
-/// If less than one in this many extents would be left to the log, it leaves no room for an
-/// on-demand snapshot: it would be rewritten all the time.
+/// The log leaves room for an on-demand snapshot only if at least one in this many extents remains
+/// for the log. A shorter log would have to be rewritten all the time.
 const LOG_SHARE_MIN: u64 = 16;
 
 /// The extents of a device. Clones share one pool.
@@ -49,17 +50,17 @@ pub(super) struct Pieces {
 /// How the extents are used at present, in blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolUse {
-    /// All extents.
+    /// Blocks of all extents.
     pub total: u64,
     /// Blocks of an extent.
     pub extent: u64,
-    /// Those of the log.
+    /// Blocks of the log's extents.
     pub wal: u64,
-    /// Those of each snapshot slot.
+    /// Blocks of each snapshot slot's extents.
     pub slots: [u64; SlotName::ALL.len()],
-    /// The free ones.
+    /// Blocks of the free extents.
     pub free: u64,
-    /// Those that the log leaves free for the next snapshot.
+    /// Blocks that the log leaves free for the next snapshot.
     pub kept: u64,
 }
 
@@ -69,12 +70,12 @@ struct State {
     first_lba: u64,
     extent_lbas: u64,
     areas: [Vec<Option<u32>>; AREA_COUNT],
-    /// Whether each extent is free.
+    /// For each extent, whether it is free.
     free: Vec<bool>,
-    /// Blocks that the log's area may have at most.
+    /// The largest number of blocks that the log's area may have.
     wal_lbas_max: u64,
-    /// Blocks that a snapshot of the data set takes once the log's present room is used up. `None`
-    /// until it is set: then nothing is left for a snapshot.
+    /// Blocks that a snapshot of the data set takes once the log's present room is used up. If this
+    /// is `None`, no room is kept for a snapshot.
     need_lbas: Option<u64>,
     snapshots: Snapshots,
     /// The snapshot that is being written.
@@ -82,12 +83,12 @@ struct State {
 }
 
 impl Pool {
-    /// The extents of a device of `device_lbas` blocks from `first_lba` on, all of them free. There
-    /// are at most as many as the superblock has room for, of at least `extent_lbas_min` blocks.
-    /// The log's area does not get longer than `wal_lbas_max` blocks.
+    /// The extents of a device of `device_lbas` blocks, from `first_lba` on, all of them free. Each
+    /// extent has at least `extent_lbas_min` blocks, and there are at most as many extents as the
+    /// superblock has room for. The log's area does not get longer than `wal_lbas_max` blocks.
     ///
     /// # Errors
-    /// In words, when the device is too small.
+    /// If the device is too small; the error is a sentence.
     pub fn new(
         device_lbas: u64,
         first_lba: u64,
@@ -119,7 +120,7 @@ impl Pool {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each change is complete before anything can fail.
+        // A poisoned lock may be used, because each change is complete before anything can fail.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -132,12 +133,13 @@ impl Pool {
         Box::new(AreaPath::new(Some(area), self.clone(), below))
     }
 
-    /// A path to all free extents, one after the other, through `below`.
+    /// A path in which all free extents follow each other, through `below`, a path to the whole
+    /// device.
     pub fn free_path(&self, below: Box<dyn Device + Send>) -> Box<dyn Device + Send> {
         Box::new(AreaPath::new(None, self.clone(), below))
     }
 
-    /// Frees all extents: their contents are given up.
+    /// Frees all extents, and gives up their contents.
     pub fn clear(&self) {
         let mut state = self.state();
         state.areas = Default::default();
@@ -184,7 +186,8 @@ impl Pool {
         }
     }
 
-    /// The superblock in force has these snapshots: slots that it does not name are reserves.
+    /// Takes over the snapshots of the superblock in force. Slots that hold none of them are
+    /// reserves.
     pub(crate) fn set_snapshots(&self, snapshots: &Snapshots) {
         self.state().snapshots = *snapshots;
     }
@@ -194,15 +197,17 @@ impl Pool {
         self.state().running = running;
     }
 
-    /// Says how many blocks the next snapshot will take: for the present data set, and for what may
+    /// Says how many blocks the next snapshot will take, for the present data set and for what may
     /// be appended with the extents that the log has. The log and on-demand snapshots leave room
-    /// for it. Each extent that the log takes is added to it, until the next call.
+    /// for this snapshot. Until the next call, each extent that the log takes is added to the
+    /// blocks of this snapshot.
     pub(crate) fn set_need(&self, lbas: u64) {
         self.state().need_lbas = Some(lbas);
     }
 
-    /// Blocks that the log should have at most, so that there is room beside the snapshots held for
-    /// the next one, and for an on-demand snapshot where both fit.
+    /// The largest number of blocks that the log should have, so that the present snapshots and the
+    /// next one have room beside the log. If an on-demand snapshot would fit as well, the log
+    /// leaves room for it too.
     pub fn wal_lbas_max(&self) -> u64 {
         let state = self.state();
         let held = SlotName::ALL.into_iter().filter(|slot| state.snapshots.get(*slot).is_some());
@@ -210,7 +215,8 @@ impl Pool {
         let all = state.free.len() as u64 * state.extent_lbas;
         let need = state.need();
         let beside_next = all.saturating_sub(held + need);
-        // The on-demand snapshot held is replaced, and its extents are then the next one's.
+        // A new on-demand snapshot replaces the present one, and the next snapshot then gets the
+        // extents of the replaced one.
         let on_demand = state.snapshots.of_kind(SnapshotKind::OnDemand);
         let replaced = on_demand.map_or(0, |held| state.slot_lbas(held.slot));
         let beside_both = beside_next.saturating_sub(need.saturating_sub(replaced));
@@ -231,7 +237,7 @@ impl Pool {
         }
     }
 
-    /// Where on the device a block of an area is; `None` when it is in no extent.
+    /// Where on the device a block of an area is; `None` if the block is in no extent.
     pub fn locate(&self, area: Area, lba: Lba) -> Option<Lba> {
         self.pieces(Some(area)).locate(lba.0).map(Lba)
     }
@@ -243,7 +249,8 @@ impl Pool {
 
     /// The extents of an area; without an area, the free ones.
     pub(super) fn pieces(&self, area: Option<Area>) -> Pieces {
-        // Read before the lock is taken: a change in between only makes the path fetch them again.
+        // The generation is read before the lock is taken, so that if the extents change in
+        // between, the path only fetches them again.
         let generation = self.0.generation.load(Ordering::Acquire);
         let state = self.state();
         let (first_lba, extent_lbas) = (state.first_lba, state.extent_lbas);
@@ -262,16 +269,18 @@ impl Pool {
         self.state().device_lbas
     }
 
-    /// Gives an area the extents that it lacks from block `start` to `end`. All or nothing.
+    /// Gives an area all extents that it lacks from block `start` to `end`, or none of them.
     ///
-    /// They are the area's from the next superblock on: nothing in them may count before.
+    /// The extents belong to the area from the next superblock on. Nothing in them may count before
+    /// that.
     pub(super) fn take(&self, area: Area, start: u64, end: u64) -> Result<(), DeviceError> {
         let Some(index) = index_of(area) else { return Err(DeviceError::NoSpace) };
         let mut state = self.state();
         let Some(pieces) = state.pieces_of(start, end) else { return Err(DeviceError::NoSpace) };
         let has = |piece: usize| state.areas[index].get(piece).is_some_and(Option::is_some);
         let lacking: Vec<usize> = pieces.filter(|&piece| !has(piece)).collect();
-        // An on-demand snapshot has to leave room even when its slot already has all that it needs.
+        // An on-demand snapshot has to leave room even if its slot already has all the extents that
+        // it needs.
         if lacking.is_empty() && !state.is_on_demand(area) {
             return Ok(());
         }
@@ -322,7 +331,8 @@ impl Pool {
             .collect()
     }
 
-    /// Frees pieces of an area: nothing in them counts, and their deallocation is over.
+    /// Frees pieces of an area. Nothing in them may count any more, and their deallocation must be
+    /// complete.
     pub(super) fn free(&self, area: Area, pieces: impl IntoIterator<Item = u32>) {
         let Some(index) = index_of(area) else { return };
         let mut state = self.state();
@@ -364,24 +374,27 @@ impl State {
         self.lbas_of(1 + slot.index())
     }
 
-    /// The pieces that blocks from `start` to `end` are in; `None` when there can't be that many.
+    /// The pieces that blocks from `start` to `end` are in; `None` if there can't be that many
+    /// pieces.
     fn pieces_of(&self, start: u64, end: u64) -> Option<std::ops::Range<usize>> {
         let last = end.div_ceil(self.extent_lbas);
-        // The map can't describe more.
+        // The map can't describe more pieces.
         (last <= EXTENTS_MAX as u64).then(|| (start / self.extent_lbas) as usize..last as usize)
     }
 
-    /// Whether an area may take extents until `left` blocks are free, when a snapshot needs `need`.
+    /// Whether an area may take extents until only `left` blocks stay free, if the next snapshot
+    /// needs `need` blocks.
     ///
     /// A WAL-snapshot may take everything, because it makes room. The log and an on-demand snapshot
-    /// leave enough for the next one, which is written to a reserve and may use the reserve's
-    /// extents.
+    /// must leave enough for the next snapshot, which is written to a reserve and may use the
+    /// reserve's extents.
     fn leaves_enough(&self, area: Area, left: u64, need: u64) -> bool {
         let next = match area {
             Area::Superblock => return false,
             Area::Wal => self.reserve_lbas(&self.snapshots),
             Area::Snapshot(slot) if self.is_on_demand(area) => {
-                // The slot that it replaces is the next one's.
+                // The next snapshot can use the slot of the snapshot that the one in `slot` will
+                // replace.
                 self.reserve_lbas(&self.snapshots.with(slot, SnapshotKind::OnDemand))
             }
             Area::Snapshot(_) => return true,
@@ -389,7 +402,7 @@ impl State {
         left + next >= self.round_up(need)
     }
 
-    /// Whether an on-demand snapshot is being written there.
+    /// Whether an on-demand snapshot is being written to an area.
     fn is_on_demand(&self, area: Area) -> bool {
         self.running.is_some_and(|(slot, kind)| {
             kind == SnapshotKind::OnDemand && area == Area::Snapshot(slot)
@@ -402,8 +415,10 @@ impl State {
         reserves.map(|slot| self.slot_lbas(slot)).max().unwrap_or(0)
     }
 
-    /// A free extent for a piece of an area: right behind the piece before it, if possible, so that
-    /// ranges stay long; else in the longest free run, away from the extent that may grow into it.
+    /// A free extent for a piece of an area. If possible, it is right after the extent of the
+    /// previous piece, so that ranges stay long. If not, it is in the middle of the longest free
+    /// run, because the area before this run may grow into it. If the run begins with the first
+    /// extent, it is the first extent.
     fn choose(&self, index: usize, piece: usize) -> u32 {
         let before = piece.checked_sub(1).and_then(|before| self.areas[index].get(before));
         if let Some(Some(before)) = before

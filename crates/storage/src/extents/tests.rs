@@ -1,4 +1,5 @@
-//! Areas of a device against a model: which piece of which area there is, and what it holds.
+//! Compares areas of a device with a model that knows which pieces each area has, and what each
+//! piece holds.
 
 use std::collections::BTreeMap;
 
@@ -64,15 +65,16 @@ fn what_is_deallocated_at_once_reaches_no_further_than_what_was_given_back() {
         write(&mut *wal, piece * EXTENT_LBAS, 1);
         write(&mut *a, piece * EXTENT_LBAS, 2);
     }
-    // Between any two extents of one area is one of the other.
+    // Between any two extents of one area lies an extent of the other area, which must keep its
+    // data.
     wal.release(LbaRange { start: Lba(0), end: Lba(6 * EXTENT_LBAS) }).expect("it is its own");
-    io::run(&mut *a, Op::Flush).expect("the disk is well");
+    io::run(&mut *a, Op::Flush).expect("the disk has no faults");
     for piece in 0..6 {
         let op = Op::Read { lba: Lba(piece * EXTENT_LBAS), buffer: Buffer::zeroed(1) };
-        let buffer = io::run(&mut *a, op).expect("it can be read").expect("it comes home");
+        let buffer = io::run(&mut *a, op).expect("it can be read").expect("it comes back");
         assert!(buffer.iter().all(|byte| *byte == 2), "piece {piece}");
     }
-    // Contiguous extents are one deallocation.
+    // Contiguous extents are given back with one deallocation.
     let (pool, disk) = (self::pool(12), self::disk(12));
     let mut wal = path(&pool, &disk, Area::Wal);
     wal.grow(5 * EXTENT_LBAS).expect("there is room");
@@ -81,7 +83,7 @@ fn what_is_deallocated_at_once_reaches_no_further_than_what_was_given_back() {
         wal.shrink(left * EXTENT_LBAS).expect("it can be given back");
         disk.ops() - before
     };
-    assert_eq!((ops_of(4), ops_of(0)), (2, 2), "it is submitted, and it is over");
+    assert_eq!((ops_of(4), ops_of(0)), (2, 2), "it is submitted, and it completes");
 }
 
 #[test]
@@ -97,13 +99,15 @@ fn extents_are_as_large_as_they_must_be() {
     assert!(Pool::new(mib(70), mib(65), mib(1), u64::MAX).is_err());
 }
 
-/// The log leaves room for the next snapshot, and so does an on-demand one, which makes no room.
+/// The log leaves room for the next snapshot. An on-demand snapshot leaves it too, because an
+/// on-demand snapshot does not make the log shorter.
 #[test]
 fn room_is_kept_for_the_next_snapshot() {
     let (pool, disk) = (pool(20), disk(20));
     let [mut wal, mut a, mut b, _] = AREAS.map(|area| path(&pool, &disk, area));
     pool.set_need(5 * EXTENT_LBAS - 1);
-    // The log's new extents may be filled by growth of the data set.
+    // Records that fill the log's new extents may make the data set larger, so each of these
+    // extents adds to the need.
     wal.grow(7 * EXTENT_LBAS).expect("thirteen are left, and one more than is needed");
     assert_eq!(wal.grow(7 * EXTENT_LBAS + 1), Err(DeviceError::NoSpace));
     pool.set_need(4 * EXTENT_LBAS);
@@ -116,12 +120,13 @@ fn room_is_kept_for_the_next_snapshot() {
     wal.grow(15 * EXTENT_LBAS).expect("five are left");
     pool.set_need(5 * EXTENT_LBAS - 1);
     assert_eq!(pool.wal_lbas_max(), 10 * EXTENT_LBAS, "a point in time would fit");
-    // An on-demand snapshot would leave nothing for the WAL-snapshot, which makes room.
+    // An on-demand snapshot is refused, because it would leave nothing for the WAL-snapshot that
+    // makes room.
     pool.set_running(Some((SlotName::A, SnapshotKind::OnDemand)));
     assert_eq!(a.grow(EXTENT_LBAS), Err(DeviceError::NoSpace));
     pool.set_running(Some((SlotName::A, SnapshotKind::Wal)));
     a.grow(5 * EXTENT_LBAS).expect("it is what was kept");
-    // It is the root; the log before it is gone.
+    // The snapshot in slot a is the root, and the log before it is gone.
     let held = Snapshots::default().with(SlotName::A, SnapshotKind::Wal);
     pool.set_snapshots(&held);
     let range = LbaRange { start: Lba(0), end: Lba(13 * EXTENT_LBAS) };
@@ -130,14 +135,16 @@ fn room_is_kept_for_the_next_snapshot() {
     pool.set_running(Some((SlotName::B, SnapshotKind::OnDemand)));
     b.grow(8 * EXTENT_LBAS).expect("five are left");
     assert_eq!(b.grow(8 * EXTENT_LBAS + 1), Err(DeviceError::NoSpace));
-    // The slot that another on-demand snapshot replaces counts as the next one's.
+    // If another on-demand snapshot is written, the slot of the on-demand snapshot that it replaces
+    // counts as room for the next snapshot.
     pool.set_snapshots(&held.with(SlotName::B, SnapshotKind::OnDemand));
     pool.set_running(Some((SlotName::C, SnapshotKind::OnDemand)));
     let mut c = path(&pool, &disk, Area::Snapshot(SlotName::C));
     c.grow(5 * EXTENT_LBAS).expect("slot b becomes the reserve");
 }
 
-/// An on-demand snapshot may need no more than its slot has, and still leave too little.
+/// An on-demand snapshot whose slot already has all the extents that it needs is refused if too few
+/// extents are free for the next snapshot.
 #[test]
 fn what_a_reserve_has_is_counted_too() {
     let (pool, disk) = (pool(20), disk(20));
@@ -164,7 +171,7 @@ enum Step {
     Release(u64, u64),
     /// The map becomes part of a superblock.
     Update,
-    /// Only what the last superblock says is left.
+    /// Nothing is left but what the last superblock says.
     Crash,
 }
 
@@ -253,7 +260,8 @@ fn live(steps: Vec<Step>) {
                 pool.load(&map, &Snapshots::default()).expect("it is this device's");
                 paths = AREAS.map(|area| path(&pool, &disk, area));
                 model.clone_from(&updated.0);
-                // Others may have written to these since: what was there did not count.
+                // Other areas may have written to the extents of these pieces since then, because
+                // the contents of these extents did not count.
                 for (&(area, piece), byte) in &mut model {
                     next_byte = u8::wrapping_add(next_byte, 1);
                     *byte = next_byte;
@@ -272,7 +280,8 @@ fn live(steps: Vec<Step>) {
     }
 }
 
-/// Each piece holds what was written to it, and an extent of no area is free.
+/// Checks that each piece holds what was written to it, and that each extent without an area is
+/// free.
 fn check(pool: &Pool, paths: &mut [Box<dyn Device + Send>], model: &Model, extents: u64) {
     pool.check();
     let (counts, free) = pool.map().counts();
@@ -285,7 +294,7 @@ fn check(pool: &Pool, paths: &mut [Box<dyn Device + Send>], model: &Model, exten
         let buffer = Buffer::zeroed(EXTENT_LBAS as usize);
         let op = Op::Read { lba: Lba(piece * EXTENT_LBAS), buffer };
         let buffer =
-            io::run(&mut *paths[area], op).expect("it can be read").expect("it comes home");
+            io::run(&mut *paths[area], op).expect("it can be read").expect("it comes back");
         assert!(buffer.iter().all(|found| found == byte), "piece {piece} of area {area}");
     }
 }

@@ -1,4 +1,4 @@
-//! What the log promises, looked at batch by batch.
+//! Checks of the log's invariants, batch by batch.
 
 use super::{Log, OpenBatch};
 use crate::Lsn;
@@ -6,9 +6,10 @@ use crate::layout::batch;
 
 impl Log {
     /// Walks over all batches, marks and segments, and over the extents of a device. Panics with a
-    /// sentence where something is not as it is promised.
+    /// message if an invariant is broken.
     ///
-    /// For tests, between two calls. In a build without debug assertions it does nothing.
+    /// Tests call this between their other calls of the log. In a build without debug assertions it
+    /// does nothing.
     pub fn check_all(&self) {
         if !cfg!(debug_assertions) {
             return;
@@ -36,7 +37,7 @@ impl Log {
             ("appended", self.appended),
         ];
         assert!(order.is_sorted_by_key(|(_, lsn)| *lsn), "LSNs in their order: {order:?}");
-        assert!(self.told_durable <= self.durable, "only what is durable is told to be");
+        assert!(self.told_durable <= self.durable, "only what is durable is noted as durable");
         assert!(self.soft_end <= self.written, "only what is written waits for a flush");
         assert!(self.release_to <= self.appended, "only what was appended is released");
         assert!(self.flush_target <= Some(self.appended), "only what was appended is flushed");
@@ -44,12 +45,15 @@ impl Log {
         assert!(covers <= self.written, "a flush covers what was written before it");
     }
 
-    /// The batches in flight, those that wait and the open one are the log from what is written to
-    /// its end, without a gap.
+    /// Checks that the batches in flight, the closed batches and the open batch are together the
+    /// log from the written LSN to its end, without a gap.
     fn check_batches(&self) {
         let ends: Vec<Lsn> = self.flight.iter().map(|flight| flight.end).collect();
         assert!(ends.is_sorted_by(|a, b| a < b), "batches are in flight in order: {ends:?}");
-        assert!(ends.first().is_none_or(|end| *end > self.written), "what is written has landed");
+        assert!(
+            ends.first().is_none_or(|end| *end > self.written),
+            "no batch in flight is written"
+        );
         let is_tail = |index: usize| self.flight[index].is_tail;
         assert!(!(1..ends.len()).any(is_tail), "a tail is alone when it is submitted");
         let mut end = self.submitted();

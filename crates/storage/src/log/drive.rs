@@ -1,4 +1,4 @@
-//! Between the log and its device: what is submitted when, and what a completion means.
+//! Between the log and its device: when something is submitted, and what a completion means.
 
 use std::time::{Duration, Instant};
 
@@ -10,16 +10,16 @@ use crate::batch::{Header, Kind, write_closing_half};
 use crate::layout::{WAL_IN_FLIGHT_MAX, batch};
 use crate::{FLUSH_AFTER, LatchCause, Lifetime, Lsn, Policy, WRITE_AFTER};
 
-/// Flushes have one token; there is never more than one in flight.
+/// The token of every flush. One is enough, because there is never more than one flush in flight.
 const FLUSH_TOKEN: Token = Token(u64::MAX);
 
-/// Records seen within this time of each other count as equally old.
+/// Records that were seen within this time of each other count as equally old.
 const MARK_SPAN: Duration = Duration::from_millis(10);
 
 impl Log {
-    /// Submits what is due under the policy. Never blocks, and makes no system call: when this
-    /// returns true, a [`Device::kick`] must follow, or a [`wait`](Self::wait).
-    #[must_use = "what was submitted rests until the device is kicked"]
+    /// Submits what is due under the policy. Never blocks and makes no system call. If this returns
+    /// true, a [`Device::kick`] or a [`wait`](Self::wait) must follow.
+    #[must_use = "the device starts nothing submitted until it is kicked"]
     pub fn drive(&mut self, device: &mut dyn Device, now: Instant) -> bool {
         if self.latch.is_some() {
             return false;
@@ -34,7 +34,8 @@ impl Log {
         is_queued | self.submit_flush(device, now)
     }
 
-    /// Notes when the records appended since the last call were seen.
+    /// Notes `now` as the time at which the log has seen the records that were appended since the
+    /// last call.
     fn stamp(&mut self, now: Instant) {
         let stamped = self.marks.back().map_or(self.durable, |&(end, _)| end);
         if self.appended > stamped {
@@ -53,14 +54,15 @@ impl Log {
         }
     }
 
-    /// Sets how far the log must become durable next, where the policy asks for it.
+    /// Sets how far the log must become durable next, because of the policy, a release or a
+    /// snapshot.
     fn aim(&mut self, now: Instant) {
         let is_old = || {
             self.oldest_undurable()
                 .is_some_and(|oldest| now.saturating_duration_since(oldest) >= FLUSH_AFTER)
         };
         match self.policy {
-            // Batches written under another policy are not durable by themselves.
+            // Batches that were written under another policy become durable only with a flush.
             Policy::Always if self.soft_end > self.durable => {
                 self.flush_target = self.flush_target.max(Some(self.soft_end));
             }
@@ -69,7 +71,7 @@ impl Log {
             }
             _ => {}
         }
-        // Under a policy that flushes nothing, whoever waits for that release would wait for ever.
+        // Without this target, a release would never happen under a policy that flushes nothing.
         if self.release_to > self.durable && self.is_release_due() {
             self.flush_target = self.flush_target.max(Some(self.release_to));
         }
@@ -99,10 +101,10 @@ impl Log {
         }
     }
 
-    /// Submits closed batches while the device takes them and there is room for them.
+    /// Submits closed batches as long as the device takes them and the segments have room for them.
     fn submit_closed(&mut self, device: &mut dyn Device, now: Instant) -> bool {
         let mut is_queued = false;
-        // One place is left for a flush.
+        // One place in the device's queue is left for a flush.
         let in_flight_max = WAL_IN_FLIGHT_MAX.min(device.geometry().in_flight_max as usize - 1);
         while device.in_flight() < in_flight_max.max(1) {
             let Some(batch) = self.closed.pop_front() else { break };
@@ -208,7 +210,7 @@ impl Log {
         self.flight.push_back(flight);
     }
 
-    /// Submits a flush when all up to the flush target is written, but not durable by itself.
+    /// Submits a flush when everything up to the flush target is written, but not yet durable.
     fn submit_flush(&mut self, device: &mut dyn Device, now: Instant) -> bool {
         let Some(target) = self.flush_target else { return false };
         if self.durable >= target {
@@ -225,8 +227,8 @@ impl Log {
         true
     }
 
-    /// Handles the device's completions. Never blocks. A [`drive`](Self::drive) must follow: a
-    /// completion may have made room for more.
+    /// Handles the device's completions. Never blocks. A [`drive`](Self::drive) must follow,
+    /// because a completion may have made room for another submission.
     pub fn reap(&mut self, device: &mut dyn Device, now: Instant) {
         device.poll(&mut self.completions);
         let mut completions = std::mem::take(&mut self.completions);
@@ -271,7 +273,8 @@ impl Log {
         if self.latch.is_none() {
             self.advance();
         }
-        // Also where a write failed beside the flush: what that flush covers is durable.
+        // This is done even if a write has failed, because a flush that succeeded before the
+        // failure has made the records that it covers durable.
         let durable = self.durable;
         self.marks.retain(|&(end, _)| end > durable);
     }
@@ -281,7 +284,7 @@ impl Log {
         while self.flight.front().is_some_and(|flight| flight.is_done) {
             let Some(flight) = self.flight.pop_front() else { break };
             self.first_token += 1;
-            assert!(flight.end > self.written, "what is written goes on where it has ended");
+            assert!(flight.end > self.written, "the written prefix only grows");
             self.written = flight.end;
             if !flight.is_durable {
                 self.soft_end = flight.end;
@@ -302,9 +305,9 @@ impl Log {
         self.tell_durable();
     }
 
-    /// Sleeps until the device has finished something or `timeout` has passed; a
-    /// [`reap`](Self::reap) must follow. Returns at once when nothing is in flight. Without a timeout, a
-    /// lone operation may run on the calling thread.
+    /// Sleeps until the device has finished something or `timeout` has passed. A
+    /// [`reap`](Self::reap) must follow. Returns at once when nothing is in flight. Without a
+    /// timeout, a lone operation may run on the calling thread.
     pub fn wait(&mut self, device: &mut dyn Device, timeout: Option<Duration>) {
         device.wait(timeout, &mut self.completions);
     }

@@ -1,9 +1,10 @@
-//! Which records outlive the process, and which no longer do after a fault of the mapped buffers.
+//! Which records outlive the process, also after a fault of the mapped buffers.
 //!
-//! A record in a mapped buffer outlives the process as soon as it is stored. When the kernel can't
-//! give a page of the mapping, private memory takes its place. The record stored at that moment and
-//! those behind it outlive the process only once they are written. Records before it are in the
-//! file, and count as before. Buffers taken from then on are private.
+//! A record in a mapped buffer outlives the process as soon as it is stored. If the kernel can't
+//! provide a page of the mapping, private memory takes the place of the page. The record that is
+//! stored at that moment, and the records after it, outlive the process only once they are written.
+//! The records before it are in the mapped file, and still outlive the process. Buffers that are
+//! taken after the fault are private.
 
 use slimio_device::{Buffer, DeviceError, Faults};
 use slimio_planted::is_planted;
@@ -25,9 +26,10 @@ impl Log {
         first.unwrap_or(self.appended).max(self.written)
     }
 
-    /// Notes in a mapped buffer how far the log is durable, once all of it is. No later batch says
-    /// so yet, and a recovery that finds a shorter log must know that it is damaged. Nothing is
-    /// written for this. It uses the buffer that is taken last.
+    /// Once the whole log is durable, notes the log's end in a mapped buffer. Without the note, a
+    /// recovery that finds a shorter log could not know that the log is damaged, because no batch
+    /// in the log says yet that this end is durable. The note needs no write to the device. It goes
+    /// into the buffer that would be taken last.
     pub(super) fn tell_durable(&mut self) {
         if self.durable != self.appended || self.told_durable == self.durable {
             return;
@@ -53,12 +55,14 @@ impl Log {
         !self.are_buffers_kept || buffer.index().is_none()
     }
 
-    /// The free buffer, unless it is a piece of a mapping that had a fault: it is then given back.
+    /// Returns the free buffer. If the buffer belongs to a mapping that had a fault, drops it and
+    /// returns `None`.
     pub(super) fn without_faults(&mut self, free: Option<Buffer>) -> Option<Buffer> {
         free.filter(|free| is_planted("faulty-buffer-reused") || !self.note_faults(free))
     }
 
-    /// Notes the faults of the mapping that a buffer is a piece of. Returns whether there were any.
+    /// Notes the faults of the mapping that a buffer belongs to. Returns whether there were any
+    /// faults.
     pub(super) fn note_faults(&mut self, buffer: &Buffer) -> bool {
         let faults = buffer.faults();
         if faults == Faults::default() {
@@ -85,15 +89,16 @@ impl Log {
         self.open = Some(open);
     }
 
-    /// Whether everything that was put into a batch is still there.
+    /// Whether everything that was put into a batch is still in it.
     fn is_there(&self, open: &OpenBatch) -> bool {
         let mut walk = Records::new(&open.buffer[..open.used], self.salt, open.first_lsn);
         let found = walk.by_ref().fold(0, |found, view| chain(found, view.checksum));
         walk.at == open.used && found == open.records_chain
     }
 
-    /// Whether a batch may be written in spite of faults; if not, the log is latched. `bytes` is
-    /// what would be written, `source` the buffer that it was built in.
+    /// Whether a batch may be written although the mapping may have had faults. If the batch may
+    /// not be written, latches the log. `bytes` is what would be written, and `source` is the
+    /// buffer that the batch was built in.
     pub(super) fn may_be_written(&mut self, bytes: &[u8], source: &Buffer) -> bool {
         if source.faults().lost == 0 || is_planted("lost-batch-written") {
             return true;

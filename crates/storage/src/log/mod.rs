@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A device does not order its writes, so only the longest unbroken prefix of completed batches
-//! counts. A buffer is reused only once that prefix has passed it: until then, a process that dies
-//! may leave a hole in the log that only the mapped buffers can fill.
+//! counts. A buffer is reused only once its batch is in that prefix. If the process dies before
+//! that, the log may have a hole that only the mapped buffers can fill.
 
 mod check;
 mod drive;
@@ -47,10 +47,11 @@ const FRAGMENT_SIZE_MIN: usize = 256;
 
 /// The log, open for appending. Plain state: the device and the time are arguments.
 ///
-/// A turn of the caller's loop: [`reap`](Self::reap), then check [`room`](Self::room) and
-/// [`append`](Self::append) as often as wanted, then [`drive`](Self::drive); replies may leave up
-/// to [`releasable`](Self::releasable). [`next_job`](Self::next_job) goes to the keeper, whose
-/// answer comes back through [`job_done`](Self::job_done).
+/// In each turn of its loop, the caller first calls [`reap`](Self::reap). Then it checks
+/// [`room`](Self::room) and calls [`append`](Self::append), as often as it wants. Last, it calls
+/// [`drive`](Self::drive), and may send the replies that depend on records up to
+/// [`releasable`](Self::releasable). If [`next_job`](Self::next_job) returns a job, the caller
+/// hands it to the keeper, and hands the job's outcome to [`job_done`](Self::job_done).
 #[derive(Debug)]
 pub struct Log {
     volume_id: VolumeId,
@@ -61,7 +62,7 @@ pub struct Log {
     commits_in_flight: usize,
     /// Whether mapped buffers outlive the process.
     are_buffers_kept: bool,
-    /// Faults of the mapping noticed so far.
+    /// Faults of the mapping that were noticed so far.
     faults: Faults,
     /// Whether every completed write is stable.
     are_writes_stable: bool,
@@ -70,34 +71,37 @@ pub struct Log {
     appended: Lsn,
     written: Lsn,
     durable: Lsn,
-    /// Durable LSN last noted in a mapped buffer, when everything appended was durable.
+    /// The durable LSN that was last noted in a mapped buffer. It is noted when everything appended
+    /// is durable.
     told_durable: Lsn,
-    /// End of the last batch in the written prefix that was not written durably.
+    /// End of the last written batch that needs a flush to be durable.
     soft_end: Lsn,
-    /// Spans of the log not yet durable: the end of each, and when its oldest record was seen.
+    /// Spans of the log that are not yet durable. Each has its end, and the time when its oldest
+    /// record was seen.
     marks: VecDeque<(Lsn, Instant)>,
 
     free: Vec<Buffer>,
     buffer_count: usize,
-    /// How many buffers were ever used.
+    /// Number of buffers that were ever used.
     buffers_used: usize,
     open: Option<OpenBatch>,
     closed: VecDeque<OpenBatch>,
     flight: VecDeque<Flight>,
     /// Token of the first batch in `flight`.
     first_token: u64,
-    /// Batches not yet written that hold records which die with the process.
+    /// Number of unwritten batches that hold records which die with the process.
     private_count: usize,
     completions: Vec<Completion>,
-    /// Checksum of the last batch submitted.
+    /// Checksum of the last batch that was submitted.
     parent: u64,
     segments: Segments,
-    /// The extent pool, on a device.
+    /// The extent pool, if the volume is on a device.
     pool: Option<Pool>,
 
-    /// The tail pair that small commits go to, while there is one.
+    /// The tail pair that small commits go to, if there is one.
     tail: Option<Tail>,
-    /// Small commits in a row with nothing else in flight.
+    /// Number of commits in a row that were small and were submitted while nothing else was in
+    /// flight.
     lone_commits: u32,
 
     flush: Option<Flush>,
@@ -109,7 +113,7 @@ pub struct Log {
     snapshots: SnapshotStage,
     prepare_failed: Option<(DeviceError, Instant)>,
     unused_space: UnusedSpace,
-    /// What the log leaves to snapshots, where each area is a file.
+    /// The space that snapshots need, which the log leaves free.
     snapshot_need: SnapshotNeed,
     /// Bytes of room that a record waits for.
     wanted: u64,
@@ -125,9 +129,11 @@ struct OpenBatch {
     used: usize,
     records_chain: u64,
     opened_at: Option<Instant>,
-    /// Its records from here on die with the process; `None` when none do.
+    /// The batch's records from this LSN on die with the process; `None` if all of them outlive the
+    /// process.
     private_from: Option<Lsn>,
-    /// Its buffer was allocated because none was free, and is freed once the batch is written.
+    /// The batch's buffer was allocated instead of taken from `Log::free`. The buffer is freed once
+    /// the batch is written.
     is_extra: bool,
 }
 
@@ -141,20 +147,22 @@ impl OpenBatch {
     }
 }
 
-/// A batch that the device has, or had.
+/// A batch that was submitted to the device.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "facts that do not depend on each other")]
 struct Flight {
     end: Lsn,
-    /// Its records from here on die with the process; `None` when none do.
+    /// The batch's records from this LSN on die with the process; `None` if all of them outlive the
+    /// process.
     private_from: Option<Lsn>,
     is_extra: bool,
     is_durable: bool,
     is_done: bool,
     submitted_at: Instant,
-    /// The batch's buffer: back when `is_done`, or here all the time when the device has a copy.
+    /// The batch's buffer. The device has it until the write completes, unless the device writes a
+    /// copy of the batch.
     buffer: Option<Buffer>,
-    /// The device writes a copy of the batch, in the tail's block.
+    /// Whether the device writes the tail's block, which has a copy of the batch.
     is_tail: bool,
 }
 
@@ -176,7 +184,7 @@ pub struct LogStats {
     pub batches: u64,
     /// Bytes sent to the device.
     pub device_bytes: u64,
-    /// Bytes of the log's area used up.
+    /// Bytes of the log's area that were used up.
     pub log_bytes: u64,
     /// Flushes completed.
     pub flushes: u64,
@@ -186,11 +194,11 @@ pub struct LogStats {
     pub backlog_bytes: u64,
     /// Bytes of the segments that the log has now, prepared ones included.
     pub capacity_bytes: u64,
-    /// Bytes of them that are free.
+    /// Bytes of these segments that are free.
     pub free_bytes: u64,
-    /// Bytes of memory of the buffers for batches that were ever used. The others take no memory.
+    /// Bytes of the batch buffers that were ever used. The other buffers take no memory.
     pub buffer_bytes: u64,
-    /// Longest time from the submission of a batch or flush to its completion being reaped.
+    /// Longest time from the submission of a batch or flush until its completion was reaped.
     pub latency_max: Duration,
 }
 
@@ -203,7 +211,7 @@ pub(crate) struct LogSeed {
     pub(crate) superblock_sequence: u64,
     pub(crate) commits_in_flight: usize,
     pub(crate) write_cache: WriteCache,
-    /// End of the log; all before it is durable.
+    /// End of the log. Everything before it is durable.
     pub(crate) lsn: Lsn,
     pub(crate) parent: u64,
     pub(crate) segments: Segments,
@@ -271,7 +279,8 @@ impl Log {
         for buffer in &buffers {
             assert_eq!(buffer.capacity_lbas(), self.geometry.batch_lbas_max as usize);
         }
-        // The first buffers are taken first, and the same few are reused while the load is low.
+        // Buffers are taken from the end, so after the reversal the first buffers are taken first.
+        // While the load is low, the same few buffers are reused.
         buffers.reverse();
         self.buffer_count = buffers.len();
         self.free = buffers;
@@ -284,7 +293,8 @@ impl Log {
         self.buffers_used = 0;
     }
 
-    /// Appends a fragment as it is, without cutting it again: records behind it keep their LSNs.
+    /// Appends a fragment as it is, without cutting it again, so that the records after it keep
+    /// their LSNs.
     pub(crate) fn append_fragment(&mut self, db: u16, flags: u32, payload: &[u8]) {
         let size = record::SIZE + payload.len();
         if self.open.as_ref().is_some_and(|open| open.buffer.len() - open.used < size) {
@@ -294,7 +304,7 @@ impl Log {
     }
 
     /// Appends a record, the concatenation of `parts`, and returns its LSN. Never fails and never
-    /// blocks: the caller has asked [`room`](Self::room) before.
+    /// blocks, because the caller has asked [`room`](Self::room) before.
     pub fn append(&mut self, db: u16, parts: &[&[u8]]) -> Lsn {
         let mut left: usize = parts.iter().map(|part| part.len()).sum();
         let mut rest = Parts { parts, at: 0 };
@@ -325,7 +335,7 @@ impl Log {
         }
     }
 
-    /// Puts a fragment into the open batch, where it fits.
+    /// Puts a fragment into the open batch, which has room for it.
     fn put(&mut self, db: u16, flags: u32, payload_size: usize, fill: impl FnOnce(&mut [u8])) {
         let salt = self.salt;
         let open = match &mut self.open {
@@ -344,12 +354,13 @@ impl Log {
         }
     }
 
-    /// Opens a batch in a free buffer, or in new private memory when a record is larger than all
-    /// buffers together.
+    /// Opens a batch in a free buffer. If no buffer is free, opens it in new private memory. No
+    /// buffer is free before [`start`](Self::start), or when a record has used up all the free
+    /// ones.
     fn open_batch(&mut self) -> &mut OpenBatch {
         let free = self.free.pop();
         let is_extra = free.is_none();
-        // `free` is a stack, so the buffers at its bottom were never used.
+        // `free` is a stack, so buffers near its bottom are not used until those above are taken.
         self.buffers_used =
             self.buffers_used.max(self.buffer_count.saturating_sub(self.free.len()));
         let lbas = self.geometry.batch_lbas_max as usize;
@@ -357,7 +368,8 @@ impl Log {
         buffer.set_len_lbas(buffer.capacity_lbas());
         let first_lsn = self.appended;
         write_open_half(&mut buffer, self.volume_id, self.epoch, first_lsn);
-        // A fault up to here has lost no record; `put` notices it behind the next record.
+        // A fault before this point has lost no record of this batch, because the batch has no
+        // record yet. `put` notices the fault when it has stored the first record.
         let is_private = self.is_private(&buffer);
         if is_private {
             self.private_count += 1;
@@ -391,7 +403,8 @@ impl Log {
         self.appended
     }
 
-    /// Records up to here are not needed: the root, if there is one, holds their effects.
+    /// Records up to here are not needed: the root holds their effects or, if there is no root, the
+    /// data set was empty after them.
     pub fn start_lsn(&self) -> Lsn {
         self.segments.start_lsn()
     }
@@ -401,7 +414,7 @@ impl Log {
         self.durable
     }
 
-    /// Replies that depend on records up to here may leave, under the policy in force.
+    /// Under the policy in force, replies that depend only on records up to here may be sent.
     pub fn releasable(&self, now: Instant) -> Lsn {
         let is_late = || {
             self.oldest_undurable()
@@ -416,7 +429,8 @@ impl Log {
         }
     }
 
-    /// When [`drive`](Self::drive) must be called again, if nothing is appended or reaped before.
+    /// When [`drive`](Self::drive) must be called again, if nothing is appended or reaped before
+    /// then.
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.latch.is_some() {
             return None;
@@ -437,13 +451,14 @@ impl Log {
         self.policy
     }
 
-    /// Changes the policy. Records appended before are acknowledged under the new one.
+    /// Changes the policy. Records that were appended before the change are acknowledged under the
+    /// new policy too.
     pub fn set_policy(&mut self, policy: Policy) {
         self.policy = policy;
     }
 
     /// Asks that everything appended so far becomes durable as soon as possible, whatever the
-    /// policy (SHUTDOWN, WAITAOF).
+    /// policy is. SHUTDOWN and WAITAOF need this.
     pub fn request_durable(&mut self) {
         if self.appended > self.durable {
             self.flush_target = Some(self.appended);
@@ -479,10 +494,10 @@ impl Log {
     }
 }
 
-/// The rest of some parts that is still to be copied.
+/// The part of a record's payload that is still to be copied.
 struct Parts<'a> {
     parts: &'a [&'a [u8]],
-    /// Bytes of the first part that are copied.
+    /// Number of bytes of the first part that are already copied.
     at: usize,
 }
 

@@ -1,14 +1,15 @@
-//! Room in the log: who may append, and what the keeper is asked for.
+//! Room in the log: which commands may append, and which jobs the keeper gets.
 //!
-//! The invariant: everything appended has a place. Room is counted as if each segment wasted as
-//! much as its end can waste, and shares are set aside for commands that give room back:
+//! The invariant: everything appended has a place in the segments. So room is counted as if each
+//! segment wasted at its end the most bytes that it can waste. Shares are set aside for commands
+//! that give room back:
 //!
 //! ```text
 //! | every write may run (Free) | what frees memory (Scarce) | what empties the data set (Last) |
 //! ```
 //!
-//! Nothing else touches the last share. So however full the log is, the data set can be emptied,
-//! and the log can start from nothing behind that.
+//! Only commands that empty the data set may use the last share. So however full the log is, the
+//! data set can be emptied, and the log can then start anew, without a snapshot.
 
 use std::time::{Duration, Instant};
 
@@ -20,23 +21,27 @@ use super::{Log, LogState, OpenBatch};
 use crate::layout::{batch, record};
 use crate::{Job, LatchCause, Lsn, Outcome, Pool, Room};
 
-/// Bytes that each batch and each fragment take beside their payload, at most.
+/// The largest number of bytes that a fragment takes beside its payload: its own header, and the
+/// header of the batch if the fragment begins one.
 const OVERHEAD: u64 = (batch::SIZE + record::SIZE) as u64;
 
-/// Bytes set aside for commands that empty the data set: some records of less than a block.
+/// Bytes set aside for commands that empty the data set. They suffice for a few records of less
+/// than a block each.
 const LAST_SHARE: u64 = 4 * LBA_SIZE as u64;
 
-/// Largest deletion that no client asked for, in bytes of payload, however much room there is.
+/// The largest payload, in bytes, of a deletion that no client asked for. It applies even if the
+/// log has room for more.
 const UNASKED_SIZE_MAX: u64 = 1 << 30;
 
-/// In bytes: more than any log has room for, and small enough that adding overhead can't overflow.
+/// A size in bytes that is more than any log has room for, yet so small that adding overhead to it
+/// can't overflow.
 const PAYLOAD_SIZE_MAX: u64 = 1 << 62;
 
-/// After the keeper failed to prepare a segment, it is asked again at this interval.
+/// If the keeper failed to prepare a segment, the log asks the keeper again after this time.
 const PREPARE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl Log {
-    /// Whether a record with `payload_size` bytes may be appended now.
+    /// Whether a record with `payload_size` bytes of payload may be appended now.
     pub fn room(&mut self, payload_size: u64) -> Room {
         if self.latch.is_some() {
             return Room::Full;
@@ -51,14 +56,15 @@ impl Log {
         };
         let has_buffer =
             self.buffer_count == 0 || !self.free.is_empty() || self.open.as_ref().is_some_and(fits);
-        // The batches that fill the buffers have their place, so a buffer will become free.
+        // The batches that fill the buffers have a place in the segments, so a buffer will become
+        // free.
         if !has_buffer {
             return Room::Wait;
         }
         if usable >= need + self.reserve() {
             return Room::Free;
         }
-        // Some records are too large for any number of segments.
+        // Some records would be too large even if the log had all the segments that it may have.
         let is_possible = need + self.reserve() <= self.segments.usable_max();
         if is_possible {
             self.wanted = self.wanted.max(need);
@@ -74,18 +80,19 @@ impl Log {
         }
     }
 
-    /// Bytes of payload that a record may have which no client waits for: of expired or evicted
-    /// keys. 0 when none may be appended now. It leaves the last share alone, and while no buffer
-    /// is free it fits into the open one.
+    /// The largest payload, in bytes, of a record that no client waits for, such as a deletion of
+    /// expired or evicted keys. 0 if no such record may be appended now. Such a record does not use
+    /// the last share. If no buffer is free, the record must fit into the buffer of the open batch.
     pub fn room_to_free(&self) -> u64 {
         if self.latch.is_some() {
             return 0;
         }
         let kept = if is_planted("unasked-takes-last-share") { 0 } else { self.last_share() };
         let space = self.usable().saturating_sub(kept).min(UNASKED_SIZE_MAX);
-        // Not the largest payload that `space_for` lets fit, but computed without a division,
-        // because reads ask for it. No payload takes as much as twice its size plus what is
-        // subtracted here; the next call gets half of the rest.
+        // `space_for` would allow a larger payload, but it divides by a batch's size, and this
+        // function must be fast, because reads call it. `placed` is safe, because a payload takes
+        // less than twice its size plus what is subtracted here. After a payload of this size, the
+        // next call returns about half as much.
         let placed = space.saturating_sub(2 * LBA_SIZE as u64 + 4 * OVERHEAD) / 2;
         let has_buffer = self.buffer_count == 0 || !self.free.is_empty();
         if has_buffer || is_planted("unasked-takes-memory") {
@@ -100,21 +107,24 @@ impl Log {
         self.pending() <= self.segments.usable()
     }
 
-    /// Most bytes that the log has room for: in as many segments as the volume's format allows, and
-    /// on a device in what the held snapshots and the next one leave free.
+    /// The largest number of bytes that the log can have room for. It is limited by the number of
+    /// segments that the volume's format allows and, on a device, by the space that the held
+    /// snapshots and the next one leave free.
     pub fn size_max(&self) -> u64 {
         let extents = self.pool.as_ref().map(|pool| pool.wal_lbas_max() * LBA_SIZE as u64);
         self.segments.usable_max().min(extents.unwrap_or(u64::MAX))
     }
 
-    /// The extent pool, on a device; `None` where each area is a file.
+    /// The extent pool, if the volume is on a device; `None` if each area is a file.
     pub fn pool(&self) -> Option<&Pool> {
         self.pool.as_ref()
     }
 
-    /// Most bytes of the log's area that a record with `payload_size` bytes may take.
+    /// The largest number of bytes of the log's area that a record with `payload_size` bytes of
+    /// payload may take.
     fn space_for(&self, payload_size: u64) -> u64 {
-        // Fragments that begin a batch, and one in the open batch. Each but the last fills a batch.
+        // Counts the fragments that begin a batch, and one in the open batch. Each fragment that
+        // begins a batch fills the batch, except the last fragment.
         let fragments = payload_size / (self.geometry.batch_size() as u64 - OVERHEAD) + 2;
         let overhead = if is_planted("room-without-headers") { 0 } else { fragments * OVERHEAD };
         (payload_size + overhead).next_multiple_of(LBA_SIZE as u64)
@@ -125,7 +135,8 @@ impl Log {
         (self.geometry.segment_size() / 4).max(self.geometry.batch_size() as u64)
     }
 
-    /// The part of `reserve` that deletes may not use; none with segments of a few blocks (tests).
+    /// The part of `reserve` that deletes may not use. It is 0 if a segment has only a few blocks,
+    /// as in tests.
     fn last_share(&self) -> u64 {
         if is_planted("deletes-take-all") {
             return 0;
@@ -134,20 +145,20 @@ impl Log {
         LAST_SHARE.min(part_max - part_max % LBA_SIZE as u64)
     }
 
-    /// Bytes of the log's area that nothing appended will need.
+    /// Usable bytes of the log's area that no appended record needs.
     pub(super) fn usable(&self) -> u64 {
         self.segments.usable().saturating_sub(self.pending())
     }
 
-    /// Bytes of the log's area that appended records will need and do not have yet.
+    /// Bytes of the log's area that appended records will need but do not have yet.
     fn pending(&self) -> u64 {
         let lbas: usize = self.closed.iter().chain(&self.open).map(OpenBatch::lbas).sum();
         (lbas * LBA_SIZE) as u64
     }
 
-    /// The data set was empty at `lsn`, so neither the root nor records up to there are needed any
-    /// more: as soon as `lsn` is durable, the log may start behind it, from nothing. Does nothing
-    /// unless the state is [`LogState::On`].
+    /// Tells the log that the data set was empty at `lsn`, so that neither the root nor records up
+    /// to `lsn` are needed any more. As soon as `lsn` is durable, the log may start after `lsn`,
+    /// without a snapshot. If the state is not [`LogState::On`], this does nothing.
     pub fn release_before(&mut self, lsn: Lsn) {
         assert!(lsn <= self.appended, "only what was appended can be released");
         if self.log_state() == LogState::On {
@@ -164,7 +175,8 @@ impl Log {
         self.log_state() == LogState::On && self.segments.start_behind(self.release_to).is_some()
     }
 
-    /// The keeper's next job. Returns nothing more until [`job_done`](Self::job_done).
+    /// Returns the keeper's next job, if there is one. After it has returned a job, it returns no
+    /// other job until [`job_done`](Self::job_done) is called.
     pub fn next_job(&mut self, now: Instant) -> Option<Job> {
         if self.is_job_running || self.latch.is_some() {
             return None;
@@ -225,8 +237,8 @@ impl Log {
             Outcome::LogEnded { snapshots, superblock_sequence } => {
                 self.ended();
                 self.snapshots_changed(&snapshots);
-                // It may have ended before; then nothing was written.
-                assert!(superblock_sequence >= self.superblock_sequence, "it was the latest");
+                // If the log had ended already, the superblock was not written again.
+                assert!(superblock_sequence >= self.superblock_sequence, "it never goes back");
                 self.superblock_sequence = superblock_sequence;
             }
             Outcome::GivenBack => {
@@ -237,13 +249,13 @@ impl Log {
         }
     }
 
-    /// A superblock with this sequence is now the one in force.
+    /// Notes that the superblock with this sequence is now in force.
     fn is_in_force(&mut self, superblock_sequence: u64) {
         assert!(superblock_sequence > self.superblock_sequence, "each superblock is a later one");
         self.superblock_sequence = superblock_sequence;
     }
 
-    /// Why the keeper could not make room, if it could not.
+    /// Why the keeper failed to prepare a segment the last time; `None` if it did not fail.
     pub fn prepare_failed(&self) -> Option<&DeviceError> {
         self.prepare_failed.as_ref().map(|(error, _)| error)
     }

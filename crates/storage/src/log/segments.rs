@@ -14,25 +14,26 @@ pub(crate) struct UsedSegment {
     pub(crate) wal_slot: u32,
     /// First LSN of its first batch.
     pub(crate) first_lsn: Lsn,
-    /// Checksum of the batch before that.
+    /// Checksum of the batch before the first one.
     pub(crate) parent: u64,
 }
 
-/// The segments of the log, from its start to those prepared ahead.
+/// The segments of the log, from the one that the log starts in to the ones that were prepared
+/// ahead.
 #[derive(Clone, Debug)]
 pub(crate) struct Segments {
     geometry: VolumeGeometry,
     start: LogStart,
-    /// From the segment that the log starts in to the one that is written now.
+    /// The segments from the one that the log starts in to the one that is written now.
     used: VecDeque<UsedSegment>,
     /// Next free block of the last used segment.
     next_lba: u64,
-    /// Prepared ahead: segment and slot.
+    /// The segments that were prepared ahead, each with its slot.
     prepared: VecDeque<(u64, u32)>,
 }
 
 impl Segments {
-    /// `used` has at least the segment that is written now.
+    /// `used` must have at least the segment that is written now.
     pub(crate) fn new(
         geometry: VolumeGeometry,
         start: LogStart,
@@ -40,12 +41,12 @@ impl Segments {
         next_lba: u64,
         prepared: VecDeque<(u64, u32)>,
     ) -> Self {
-        assert!(!used.is_empty(), "the log is somewhere");
+        assert!(!used.is_empty(), "the log has a segment");
         Self { geometry, start, used, next_lba, prepared }
     }
 
-    /// Allocates `lbas` blocks for a batch that starts at `first_lsn`; `None` when that needs a new
-    /// segment and none is prepared.
+    /// Allocates `lbas` blocks for a batch that starts at `first_lsn`; `None` if the batch needs a
+    /// new segment and none is prepared.
     pub(crate) fn take(&mut self, lbas: u64, first_lsn: Lsn, parent: u64) -> Option<Lba> {
         let segment_lbas = self.geometry.segment_lbas;
         assert!(lbas <= segment_lbas, "a batch fits into a segment");
@@ -88,7 +89,7 @@ impl Segments {
         self.start.lsn
     }
 
-    /// Bytes of the segments that the log has, and how many of them are free.
+    /// Bytes of the segments that the log has, and how many of these bytes are free.
     pub(crate) fn capacity_and_free(&self) -> (u64, u64) {
         let prepared = self.prepared.len() as u64 * self.geometry.segment_size();
         let used = self.used.len() as u64 * self.geometry.segment_size();
@@ -96,8 +97,8 @@ impl Segments {
         (used + prepared, prepared + current)
     }
 
-    /// Where the log would start if records up to `lsn` were not needed; `None` when that would
-    /// free no segment.
+    /// Where the log would start if records up to `lsn` were not needed; `None` if a start there
+    /// would free no segment.
     pub(crate) fn start_behind(&self, lsn: Lsn) -> Option<LogStart> {
         let first = self.used.iter().rev().find(|used| used.first_lsn <= lsn)?;
         if first.segment <= self.start.segment || lsn < self.start.lsn {
@@ -107,8 +108,8 @@ impl Segments {
         Some(LogStart { segment, lba: 0, batch_lsn: first.first_lsn, lsn, parent })
     }
 
-    /// Where the log starts when it goes on from a snapshot of that LSN; `None` when it starts
-    /// behind that already.
+    /// Where the log starts if it goes on from a snapshot whose LSN is `lsn`; `None` if the log
+    /// already starts after `lsn`.
     pub(crate) fn start_at(&self, lsn: Lsn) -> Option<LogStart> {
         if lsn < self.start.lsn {
             return None;
@@ -116,15 +117,16 @@ impl Segments {
         Some(self.start_behind(lsn).unwrap_or(LogStart { lsn, ..self.start }))
     }
 
-    /// The log now starts there, by the superblock in force: drops the segments before.
+    /// Takes over the log's start from the superblock that is now in force, and drops the segments
+    /// before this start.
     pub(crate) fn released(&mut self, start: LogStart) {
         assert!(start.lsn >= self.start.lsn, "the start of the log never goes back");
         self.start = start;
         self.used.retain(|used| used.segment >= start.segment);
-        assert!(!self.used.is_empty(), "the log is somewhere");
+        assert!(!self.used.is_empty(), "the log has a segment");
     }
 
-    /// Walks over all segments. Panics with a sentence where something is not as it is promised.
+    /// Walks over all segments. Panics with a message if an invariant is broken.
     pub(super) fn check(&self) {
         let used = || self.used.iter().map(|used| (used.segment, used.wal_slot));
         let all: Vec<(u64, u32)> = used().chain(self.prepared.iter().copied()).collect();
@@ -134,7 +136,7 @@ impl Segments {
             "each segment follows the one before it: {all:?}"
         );
         for (index, (_, slot)) in all.iter().enumerate() {
-            assert!(*slot < self.geometry.wal_slots_max, "a segment is in a slot that there is");
+            assert!(*slot < self.geometry.wal_slots_max, "the slot of a segment exists");
             let is_alone = !all[..index].iter().any(|(_, other)| other == slot);
             assert!(is_alone, "no two segments are in one slot: {all:?}");
         }

@@ -1,9 +1,9 @@
-//! Snapshots as the log sees them: when one may be begun, when it may be adopted, and whether there
-//! is a log behind it.
+//! Snapshots as the log sees them: when a snapshot may be begun, when it may be adopted, and
+//! whether the log goes on after it.
 //!
-//! The invariant: a snapshot is adopted only when every record that it needs is durable: up to its
-//! LSN, or for a fuzzy one up to the last record appended when it was finished. So no power cut can
-//! undo anything that it holds.
+//! The invariant: a snapshot is adopted only when every record that it needs is durable. A snapshot
+//! needs the records up to its LSN. A fuzzy snapshot needs all records that were appended before it
+//! was finished. So no power loss can undo anything that an adopted snapshot holds.
 
 use slimio_planted::is_planted;
 
@@ -16,15 +16,16 @@ use crate::{Lsn, SlotCheck, SlotName, SlotSummary, SnapshotKind, Snapshots};
 /// Whether records count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LogState {
-    /// Every record counts: `appendonly yes`.
+    /// The state of `appendonly yes`: every record counts.
     On,
-    /// The log is about to end: nothing is appended, and no write is acknowledged before it is
+    /// The log is about to end. Nothing is appended, and no write is acknowledged before the log is
     /// [`Off`](Self::Off).
     Ending,
-    /// Nothing is appended: `appendonly no`. Recovery reads the root, and the log up to its end.
+    /// The state of `appendonly no`: nothing is appended. Recovery reads the root, and the log up
+    /// to its end.
     Off,
-    /// Records are appended, but count only when a WAL-snapshot that was begun since has been
-    /// adopted. Nothing is promised until then.
+    /// Records are appended, but count only when a WAL-snapshot that was begun in this state has
+    /// been adopted. Before its adoption, nothing is promised.
     Resuming,
 }
 
@@ -33,7 +34,8 @@ pub enum LogState {
 pub enum SnapshotEvent {
     /// It was adopted into its role.
     Adopted(SlotSummary),
-    /// It is useless: the log already starts behind it, or it is fuzzy and the log ended meanwhile.
+    /// The snapshot is useless, because the log already starts after it. Or the snapshot is fuzzy,
+    /// and the log ended before the snapshot was finished.
     Obsolete(SlotSummary),
 }
 
@@ -46,14 +48,15 @@ pub(super) struct SnapshotStage {
     number: u64,
     running: Option<SnapshotPlan>,
     finished: Option<SlotSummary>,
-    /// Whether the snapshot that is running or finished turns the log on: it was begun with every
-    /// record behind it appended.
+    /// Whether adopting the running or finished snapshot turns the log on. If the log was resuming
+    /// when the snapshot was begun, and has not been ended since, the adoption turns the log on,
+    /// because every command since then has been logged.
     does_resume: bool,
     event: Option<SnapshotEvent>,
-    /// Readers of each slot; a slot that is being read must not be written.
+    /// Number of readers of each slot. A slot that is being read must not be written.
     pins: [u32; crate::layout::SLOT_COUNT],
     is_log_wanted: bool,
-    /// Where the log is to end.
+    /// The LSN at which the log is to end, if it is ending.
     ending: Option<Lsn>,
 }
 
@@ -72,7 +75,8 @@ impl SnapshotStage {
         }
     }
 
-    /// The log must be durable up to here before it can end, or the finished snapshot be adopted.
+    /// The log must be durable up to here before it can end, and before the finished snapshot can
+    /// be adopted.
     pub(super) fn needs_durable(&self) -> Lsn {
         let finished = self.finished.map_or(Lsn(0), |finished| {
             if is_planted("needed-unasked") { finished.lsn } else { finished.consistent_lsn }
@@ -82,15 +86,16 @@ impl SnapshotStage {
 }
 
 impl Log {
-    /// Plans a snapshot of the data set as it is now: it holds the effects of everything appended
-    /// so far. A WAL-snapshot of a log that goes on may be [fuzzy](SnapshotPlan::is_fuzzy). The
-    /// plan goes to a [`SlotWriter`](crate::SlotWriter), whose result comes back through
-    /// [`adopt`](Self::adopt) or [`snapshot_failed`](Self::snapshot_failed); there is one snapshot
-    /// at a time. `created_ms` is the time now, in milliseconds since 1970.
+    /// Plans a snapshot of the data set as it is now, with the effects of everything appended so
+    /// far. If the state is [`LogState::On`], a WAL-snapshot is [fuzzy](SnapshotPlan::is_fuzzy).
+    /// The caller hands the plan to a [`SlotWriter`](crate::SlotWriter), and the writer's result to
+    /// [`adopt`](Self::adopt) or [`snapshot_failed`](Self::snapshot_failed). Only one snapshot at a
+    /// time is under way. `created_ms` is the time now, in milliseconds since 1970.
     ///
-    /// `None` when a snapshot is under way already, when all reserves are [pinned](Self::pin), or
-    /// when the log has latched or [gives back space](Self::give_back_space); also for a WAL-snapshot
-    /// while a log that is to be resumed is still ending: it would not turn the log on.
+    /// `None` if a snapshot is under way already, if all reserves are [pinned](Self::pin), if the
+    /// log has latched, or if the log [gives back space](Self::give_back_space). Also `None` for a
+    /// WAL-snapshot if the log is to be resumed but is still ending, because such a snapshot would
+    /// not turn the log on.
     pub fn begin_snapshot(&mut self, kind: SnapshotKind, created_ms: u64) -> Option<SnapshotPlan> {
         let stage = &self.snapshots;
         if stage.running.is_some() || stage.finished.is_some() || self.latch.is_some() {
@@ -127,8 +132,8 @@ impl Log {
         Some(plan)
     }
 
-    /// The slot of the next snapshot: the reserve that already has the most blocks, for there may be
-    /// no more.
+    /// The slot of the next snapshot. It is the reserve that already has the most blocks, because
+    /// the volume may have no free blocks to make a shorter one longer.
     pub(super) fn next_slot(&self) -> Option<SlotName> {
         self.longest_reserve(|_, held| match held {
             Some(held) if is_planted("overwrite-root") => held.kind == SnapshotKind::Wal,
@@ -136,7 +141,7 @@ impl Log {
         })
     }
 
-    /// The slot of the snapshot that is under way, and the one that will be written behind that.
+    /// The slot of the snapshot that is under way, and the slot of the snapshot after it.
     pub(super) fn writing_slot(&self) -> Option<(SlotName, Option<SlotName>)> {
         let stage = &self.snapshots;
         let running = stage.running.as_ref().map(|plan| (plan.slot, plan.kind));
@@ -148,7 +153,8 @@ impl Log {
         Some((slot, next))
     }
 
-    /// The longest slot that nobody reads and that holds what `may_overwrite` allows.
+    /// The longest slot that nobody reads and that may be overwritten. `may_overwrite` is asked
+    /// with the slot and the snapshot that the slot holds.
     fn longest_reserve(
         &self,
         may_overwrite: impl Fn(SlotName, Option<&SlotSummary>) -> bool,
@@ -166,25 +172,26 @@ impl Log {
         self.snapshots.running.as_ref()
     }
 
-    /// The snapshot under way is written and stable: adopts it as soon as possible.
-    /// [`take_snapshot_event`](Self::take_snapshot_event) returns the outcome.
+    /// Adopts the snapshot under way as soon as possible. The snapshot must be written and stable
+    /// by now. [`take_snapshot_event`](Self::take_snapshot_event) returns the outcome.
     ///
-    /// For a fuzzy one, everything done until the end of its capture must have been appended.
+    /// If it is fuzzy, the records of all commands that ran before the end of its capture must have
+    /// been appended.
     ///
     /// # Panics
-    /// When another one, or none, is under way.
+    /// If another snapshot, or none, is under way.
     pub fn adopt(&mut self, mut summary: SlotSummary) {
         let running = self.snapshots.running.take().expect("a snapshot is under way");
         assert_eq!(
             (running.number, running.slot),
             (summary.number, summary.slot),
-            "it is this one"
+            "it is the one under way"
         );
         if running.is_fuzzy {
             summary.consistent_lsn = self.appended;
             if self.log_state() != LogState::On && !is_planted("fuzzy-behind-the-end") {
-                // Values that it lacks may have been overwritten behind the end, and not been
-                // logged.
+                // After the log ended, values that the snapshot lacks may have been overwritten by
+                // commands that were not logged.
                 self.snapshots.event = Some(SnapshotEvent::Obsolete(summary));
                 return;
             }
@@ -192,8 +199,8 @@ impl Log {
         self.snapshots.finished = Some(summary);
     }
 
-    /// The snapshot that is being written has failed or was cancelled. Nothing has changed on the
-    /// volume. One that is finished can't fail any more.
+    /// Notes that the snapshot that is being written has failed or was cancelled. The volume still
+    /// holds what it held before. A finished snapshot can't fail any more.
     pub fn snapshot_failed(&mut self) {
         if self.snapshots.running.take().is_some() {
             self.snapshots.does_resume = false;
@@ -230,15 +237,15 @@ impl Log {
     /// Takes back one [`pin`](Self::pin).
     ///
     /// # Panics
-    /// When it is not pinned.
+    /// If the slot is not pinned.
     pub fn unpin(&mut self, slot: SlotName) {
         let pins = &mut self.snapshots.pins[slot.index()];
         *pins = pins.checked_sub(1).expect("it is pinned");
     }
 
-    /// Begins to check the snapshot in a slot, a small piece at a time; `None` when there is none.
-    /// When damage is found, [`snapshots`](Self::snapshots) says whether the slot still holds that
-    /// snapshot.
+    /// Begins to check the snapshot in a slot, a small piece at a time; `None` if the slot holds no
+    /// snapshot. If the check finds damage, [`snapshots`](Self::snapshots) says whether the slot
+    /// still holds the snapshot that was checked.
     pub fn check(&self, slot: SlotName) -> Option<SlotCheck> {
         let held = self.snapshots.known.get(slot)?;
         Some(SlotCheck::new(self.volume_id, *held, 1))
@@ -255,14 +262,16 @@ impl Log {
         }
     }
 
-    /// Whether the log goes on, or will: which of [`end`](Self::end) and [`resume`](Self::resume)
-    /// was called last. Both may take their time.
+    /// Whether the log is on or will be. This depends on whether [`end`](Self::end) or
+    /// [`resume`](Self::resume) was called last. [`log_state`](Self::log_state) may change only
+    /// later.
     pub fn is_wanted(&self) -> bool {
         self.snapshots.is_log_wanted
     }
 
-    /// `appendonly no`: ends the log behind the last record appended. From here on nothing may be
-    /// appended; commands that run meanwhile are acknowledged when the state is [`LogState::Off`].
+    /// Ends the log after the last record that was appended, for `appendonly no`. From this call on
+    /// nothing may be appended. Commands that run while the log is ending are acknowledged when the
+    /// state is [`LogState::Off`].
     pub fn end(&mut self) {
         if !std::mem::take(&mut self.snapshots.is_log_wanted) {
             return;
@@ -274,19 +283,20 @@ impl Log {
         self.snapshots.ending = Some(self.appended);
     }
 
-    /// `appendonly yes`: as soon as the state is [`LogState::Resuming`], everything is appended
-    /// again. It counts once a WAL-snapshot that was begun in that state is adopted: the state is
-    /// then [`LogState::On`]. Should it fail, another one may be begun.
+    /// Resumes the log, for `appendonly yes`. As soon as the state is [`LogState::Resuming`],
+    /// records may be appended again. These records count once a WAL-snapshot that was begun in
+    /// this state is adopted, and the state is then [`LogState::On`]. If the snapshot fails,
+    /// another one may be begun.
     pub fn resume(&mut self) {
         self.snapshots.is_log_wanted = true;
     }
 
-    /// Where the log ends, when the job that ends it is due.
+    /// Where the log ends, if the job that ends it is due.
     pub(super) fn end_due(&self) -> Option<Lsn> {
         self.snapshots.ending.filter(|&lsn| lsn <= self.durable || is_planted("end-log-undurable"))
     }
 
-    /// The adoption of the finished snapshot, when it is due. A useless snapshot is dropped.
+    /// The adoption of the finished snapshot, if it is due. A useless snapshot is dropped.
     pub(super) fn adoption_due(&mut self) -> Option<Adoption> {
         let summary = self.snapshots.finished?;
         let needed =
@@ -306,7 +316,7 @@ impl Log {
         Some(Adoption { summary, start: Some(start), continues_log })
     }
 
-    /// Whether a snapshot is under way whose adoption lets the log start behind it.
+    /// Whether a snapshot is under way whose adoption lets the log start after the snapshot.
     pub(super) fn is_room_coming(&self) -> bool {
         let stage = &self.snapshots;
         let running = stage.running.as_ref().map(|plan| (plan.kind, plan.lsn));
@@ -327,8 +337,9 @@ impl Log {
     pub(super) fn adopted(&mut self, adoption: &Adoption) {
         if let Some(start) = adoption.start {
             self.segments.released(start);
-            // The data set was empty at `release_to`, but this snapshot may hold data at the same
-            // LSN, written while the log was off.
+            // The data set was empty at `release_to`. But the adopted snapshot may have the same
+            // LSN, and it may hold data that was written while the log was off. So that release
+            // must not happen any more.
             if self.release_to <= start.lsn && !is_planted("release-drops-new-root") {
                 self.release_to = Lsn(0);
             }
@@ -340,8 +351,8 @@ impl Log {
 
     pub(super) fn ended(&mut self) {
         self.snapshots.ending = None;
-        // Everything before the end is written. Records appended after a resume must not share a
-        // batch with it, so the tail stops growing.
+        // Everything before the log's end is written. Records that are appended after a resume must
+        // not share a batch with records before this end, so the tail stops growing.
         if !is_planted("tail-behind-the-end") {
             self.tail = None;
         }

@@ -1,9 +1,9 @@
-//! Space on the volume that the log shares with snapshots: a log that takes all of it could never be
-//! shortened again.
+//! Space on the volume that the log shares with snapshots. If the log took all of this space, the
+//! log could never be shortened again, because no snapshot could be written.
 //!
-//! On a device the [pool](Pool) leaves to the next snapshot what it needs. Where each area is a file,
-//! the file system knows nothing of that. So the log knows how long the slots are, and each
-//! [`Job::Prepare`] says how many bytes must stay free behind it.
+//! On a device, the [pool](Pool) leaves the next snapshot the space that it needs. A file system
+//! does not do this. So if each area is a file, the log is told how long the slots are, and each
+//! [`Job::Prepare`] says how many bytes must still be free after the job.
 
 use slimio_device::LBA_SIZE;
 use slimio_planted::is_planted;
@@ -18,25 +18,26 @@ use crate::{SlotName, SnapshotKind};
 /// What becomes of the space of segments that hold nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UnusedSpace {
-    /// The log will use them again, and need not zero them then.
+    /// The log keeps the space. It will use these segments again, and then need not zero them.
     Kept,
-    /// A snapshot lacks space: the keeper gives it back.
+    /// A snapshot lacks space, so the keeper gives the space of these segments back.
     Wanted,
 }
 
-/// What snapshots need, as the caller said last.
+/// What snapshots need, as the caller has said in its last call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SnapshotNeed {
-    /// Blocks that a snapshot of the data set takes at most.
+    /// The largest number of blocks that a snapshot of the data set takes.
     data_lbas: u64,
     /// Blocks that each slot has.
     slot_lbas: [u64; SLOT_COUNT],
 }
 
 impl Log {
-    /// Leaves room for a snapshot of a data set of `data_lbas` blocks, and of what may be appended
-    /// before the log asks for more room. `slot_lbas`: the blocks that each slot has, where slots are
-    /// files. Call it again whenever one of them may have grown, before [`next_job`](Self::next_job).
+    /// Leaves room for a snapshot that holds a data set of `data_lbas` blocks and everything that
+    /// may be appended before the log asks for more room. `slot_lbas` says how many blocks each
+    /// slot has, if slots are files. Call this again before [`next_job`](Self::next_job) whenever
+    /// the data set or a slot may have grown.
     pub fn leave_room_for_snapshot(&mut self, data_lbas: u64, slot_lbas: [u64; SLOT_COUNT]) {
         self.snapshot_need = SnapshotNeed { data_lbas, slot_lbas };
         if let Some(pool) = &self.pool {
@@ -44,8 +45,9 @@ impl Log {
         }
     }
 
-    /// Blocks that the next snapshot takes at most. What the log has room for may be appended before
-    /// that begins; a segment that `is_coming` is room, too.
+    /// The largest number of blocks that the next snapshot can take. All the room of the log is
+    /// counted, because records may fill it before the snapshot begins. If `is_coming`, this room
+    /// includes the segment that is being prepared.
     fn longest_snapshot(&self, is_coming: bool) -> u64 {
         let (_, ready) = self.segments.capacity_and_free();
         let coming = if is_coming { self.geometry.segment_size() } else { 0 };
@@ -53,8 +55,8 @@ impl Log {
         self.snapshot_need.data_lbas + growth / LBA_SIZE as u64
     }
 
-    /// Bytes of the file system that snapshots need beside what their slots have: the running one, and
-    /// the one behind that. 0 on a device.
+    /// Bytes of the file system that the running snapshot, if there is one, and the next snapshot
+    /// need in addition to the blocks of their slots. 0 on a device.
     pub(super) fn snapshot_space(&self) -> u64 {
         if self.pool.is_some() || is_planted("snapshot-space-taken") {
             return 0;
@@ -65,8 +67,9 @@ impl Log {
         }
     }
 
-    /// Bytes of the file system that the snapshot behind the planned one will need. 0 on a device, where
-    /// the [pool](Pool) sees to it, and for a WAL-snapshot, behind which the log is short.
+    /// Bytes of the file system that the snapshot after the planned one will need. 0 on a device,
+    /// because the [pool](Pool) leaves the space that this snapshot needs. Also 0 for a
+    /// WAL-snapshot, because the log is short after that, and 0 if the log is not on.
     pub fn space_behind(&self, plan: &SnapshotPlan) -> u64 {
         let needs_none = plan.kind == SnapshotKind::Wal || self.log_state() != LogState::On;
         if self.pool.is_some() || needs_none || is_planted("save-takes-all") {
@@ -76,13 +79,13 @@ impl Log {
         self.lacks(next)
     }
 
-    /// Bytes that the longest snapshot needs beyond what a slot has.
+    /// Bytes that the longest snapshot needs in addition to the blocks of a slot.
     fn lacks(&self, slot: Option<SlotName>) -> u64 {
         let has = slot.map_or(0, |slot| self.snapshot_need.slot_lbas[slot.index()]);
         self.longest_snapshot(true).saturating_sub(has) * LBA_SIZE as u64
     }
 
-    /// Blocks that a slot has: the longer of two reserves is written next.
+    /// Blocks that a slot has. Of two reserves, the longer one is written next.
     pub(super) fn slot_lbas(&self, slot: SlotName) -> u64 {
         match &self.pool {
             Some(pool) => pool.usage().slots[slot.index()],
@@ -90,9 +93,9 @@ impl Log {
         }
     }
 
-    /// A snapshot lacks space on the volume: what the log's area has and does not use goes back to the
-    /// file system before the next snapshot can be begun. Returns whether there may be any: on a device
-    /// the log keeps none.
+    /// Lets unused blocks of the log's area go back to the file system, because a snapshot lacks
+    /// space. No snapshot can be begun before these blocks have gone back. Returns whether there
+    /// may be such blocks; on a device the log keeps none.
     pub fn give_back_space(&mut self) -> bool {
         let may_have = self.pool.is_none() && self.latch.is_none();
         if may_have {

@@ -4,9 +4,10 @@
 //!  write, write, ... ──► | batch | batch | batch ──append_staged──► closed batches of the log
 //! ```
 //!
-//! Copying it and computing its checksums take time, in which others append. It gets its place only
-//! when it is complete: until then that is all its batches lack. Until they are written, they are
-//! in private memory only.
+//! Copying the payload and computing its hashes takes time, and other records are appended
+//! meanwhile. The record gets its LSN only when it is complete. Until then, its batches lack the
+//! fields that depend on the LSN. Until these batches are written, they are only in private memory,
+//! which dies with the process.
 
 use slimio_device::Buffer;
 use slimio_planted::is_planted;
@@ -33,7 +34,7 @@ pub struct StagedRecord {
 }
 
 impl StagedRecord {
-    /// Adds bytes to the payload. A batch that is already full gets its hash.
+    /// Adds bytes to the payload. Hashes a full batch when more bytes follow it.
     pub fn write(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             if self.filling.as_ref().is_some_and(|buffer| self.used == buffer.len()) {
@@ -63,19 +64,20 @@ impl StagedRecord {
 }
 
 impl Log {
-    /// Begins a record, without payload so far, for [`append_staged`](Self::append_staged).
+    /// Begins a record, with no payload yet, for [`append_staged`](Self::append_staged).
     pub fn stage(&self, db: u16) -> StagedRecord {
         let batch_lbas = self.geometry.batch_lbas_max as usize;
         StagedRecord { db, batch_lbas, full: Vec::new(), filling: None, used: 0 }
     }
 
-    /// Appends a staged record that has a payload, and returns its LSN. Like
-    /// [`append`](Self::append), it needs room; the slow work is done already.
+    /// Appends a staged record, which must have a payload, and returns its LSN. As before
+    /// [`append`](Self::append), the caller must have asked [`room`](Self::room). This call is
+    /// fast, because the payload is copied and hashed already.
     pub fn append_staged(&mut self, mut record: StagedRecord) -> Lsn {
         let last_used = record.used;
         record.finish_batch(if is_planted("staged-unended") { 0 } else { record::LAST });
         self.close_batch();
-        assert!(self.open.is_none(), "a batch is opened for a record");
+        assert!(self.open.is_none(), "an open batch holds a record, so it was closed");
         self.stats.records += 1;
         assert!(!record.full.is_empty(), "a staged record has a payload");
         let last = record.full.len() - 1;

@@ -1,9 +1,10 @@
-//! Small commits, one after the other: the tail grows in two blocks alternately.
+//! Small commits that follow each other: the last batch of the log grows alternately in two blocks.
 //!
 //! Under `always`, a client that waits for each of its small writes would cost a block of log per
-//! write. Instead, each commit writes the whole growing batch again, into the block of a pair that
-//! the last commit did not use. Acknowledged records are never overwritten: they are in the other
-//! block. A pair costs two blocks for one block of records.
+//! write. Instead, each commit writes the whole growing batch again. The batch has a pair of
+//! blocks, and a commit writes the block that the last commit did not write. So a commit never
+//! overwrites the only copy of acknowledged records, because the last commit's block holds them
+//! too. A pair costs two blocks of log for one block of records.
 //!
 //! ```text
 //! block 0 | r1      |         | r1 r2 r3 |
@@ -21,7 +22,8 @@ use crate::checksum::chain;
 use crate::layout::batch;
 use crate::{Lsn, Policy};
 
-/// Most bytes of records in a small commit: a pair pays off when at least three fit into it.
+/// The largest number of bytes of records in a small commit. A pair pays off if at least three
+/// small commits fit into it.
 const TAIL_COMMIT_SIZE_MAX: usize = (LBA_SIZE - batch::SIZE) / 3;
 
 /// After this many lone commits in a row, more are expected.
@@ -44,7 +46,7 @@ pub(super) struct Tail {
 }
 
 impl Log {
-    /// Whether this is a small commit with nothing else in flight.
+    /// Whether this is a small commit and nothing else is in flight.
     pub(super) fn is_lone(&self, batch: &OpenBatch) -> bool {
         self.policy == Policy::Always
             && self.flight.is_empty()
@@ -52,14 +54,15 @@ impl Log {
             && batch.used - batch::SIZE <= TAIL_COMMIT_SIZE_MAX
     }
 
-    /// The pair that a lone commit goes to: the current one, if it has room, or a new one.
+    /// The pair that a lone commit goes to: the current pair if it has room, else a new one. `None`
+    /// if a new pair is not worth its blocks or has no room.
     pub(super) fn take_tail(&mut self, batch: &OpenBatch) -> Option<Tail> {
         let size = batch.used - batch::SIZE;
         let has_room = |tail: &Tail| tail.image.is_some() && tail.used + size <= LBA_SIZE;
         if let Some(tail) = self.tail.take().filter(has_room) {
             return Some(tail);
         }
-        // When room is short, every block counts.
+        // If room is short, no new pair is begun, because a pair takes an additional block.
         let is_roomy = self.usable() >= self.reserve() + self.geometry.batch_size() as u64;
         if self.lone_commits < LONE_COMMITS_MIN || !is_roomy {
             return None;
@@ -79,7 +82,8 @@ impl Log {
         })
     }
 
-    /// Writes what the pair holds, and the batch behind it, into the block whose turn it is.
+    /// Writes the pair's records and then those of the batch into the block of the pair that was
+    /// not written last.
     pub(super) fn submit_tail(
         &mut self,
         device: &mut dyn Device,
@@ -87,7 +91,7 @@ impl Log {
         batch: OpenBatch,
         now: Instant,
     ) {
-        let mut image = tail.image.take().expect("a tail that is taken is at home");
+        let mut image = tail.image.take().expect("a tail that is taken has its image");
         let records = &batch.buffer[batch::SIZE..batch.used];
         image[tail.used..tail.used + records.len()].copy_from_slice(records);
         let walk = Records::new(&batch.buffer[..batch.used], self.salt, batch.first_lsn);

@@ -1,4 +1,5 @@
-//! Reading the log ahead: large reads, several in flight, examined in place.
+//! Reads ahead in the log, with several large reads in flight. Data is examined in the buffers that
+//! it was read into.
 
 use std::collections::VecDeque;
 
@@ -9,7 +10,7 @@ use crate::{Error, io};
 /// Blocks of one read.
 const CHUNK_LBAS: u64 = 256;
 
-/// Reads in flight.
+/// The largest number of reads in flight.
 const CHUNKS_IN_FLIGHT: usize = 8;
 
 /// A window that moves over the log's segments as if they were contiguous.
@@ -25,7 +26,7 @@ pub(crate) struct ReadAhead {
     next: u64,
     spare: Vec<Buffer>,
     completions: Vec<Completion>,
-    /// Blocks that straddle two reads are joined here.
+    /// If the blocks of a view are from several reads, they are joined here.
     scratch: Vec<u8>,
 }
 
@@ -51,7 +52,7 @@ impl ReadAhead {
         }
     }
 
-    /// Position behind the last segment.
+    /// Position after the last segment.
     pub(crate) fn end(&self) -> u64 {
         self.slots.len() as u64 * self.segment_lbas
     }
@@ -61,8 +62,8 @@ impl ReadAhead {
         self.next
     }
 
-    /// The bytes of `lbas` blocks from `at` on. Blocks before `at` can't be viewed again. While the
-    /// reads are in flight, `idle` is called now and then.
+    /// The bytes of `lbas` blocks from `at` on. Afterwards, blocks before `at` can't be viewed
+    /// again. While the reads are in flight, `idle` is called now and then.
     pub(crate) fn view(
         &mut self,
         device: &mut dyn Device,

@@ -27,9 +27,9 @@ pub(crate) struct Chain {
     pub(crate) next: Lsn,
     /// End of the last complete record.
     pub(crate) complete: Lsn,
-    /// Behind the last batch.
+    /// The place after the last batch.
     pub(crate) place: Place,
-    /// Behind the batch in which the last complete record ended.
+    /// The place after the batch in which the last complete record ended.
     pub(crate) complete_place: Place,
     /// Epoch of the last batch.
     pub(crate) epoch: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Chain {
     joined: Vec<u8>,
     /// Records up to here are not needed.
     start: Lsn,
-    /// Whether the log was found to lead to where the last recovery went on, or starts behind that.
+    /// Whether the log was followed up to the cut of the last recovery, or starts after this cut.
     pub(crate) has_reached_cut: bool,
     pub(crate) records: u64,
     pub(crate) batches: u64,
@@ -51,16 +51,17 @@ struct Pending {
     db: u16,
 }
 
-/// What the headers of valid batches say about the log, apart from the chain.
+/// What the headers of valid batches say about the log, in addition to the chain that the batches
+/// form.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Claims {
-    /// Highest durable LSN, of the epoch in force.
+    /// Highest durable LSN in a batch of the epoch in force.
     pub(crate) durable: Lsn,
-    /// Highest superblock sequence.
+    /// Highest superblock sequence in a batch.
     pub(crate) superblock_sequence: u64,
-    /// Batches found behind the end.
+    /// Batches of the epoch in force that were found after the log's end.
     pub(crate) batches: u64,
-    /// Whether a batch of another volume is where the log starts.
+    /// Whether the place where the log starts holds a batch of another volume.
     pub(crate) is_foreign: bool,
 }
 
@@ -94,7 +95,8 @@ impl Chain {
         }
     }
 
-    /// Follows the log until no batch continues it, and looks at everything behind.
+    /// Follows the log until no batch continues it. Then notes the claims of the batches after the
+    /// log's end.
     pub(crate) fn follow(
         &mut self,
         device: &mut dyn Device,
@@ -126,7 +128,8 @@ impl Chain {
             let mut idle = || sink.progress(progress);
             let (index, lba) = ((at / segment_lbas) as usize, at % segment_lbas);
             let (segment, wal_slot) = segments[index];
-            // The log goes on in the next segment when a batch does not fit into the rest of one.
+            // If a batch does not fit into the rest of this segment, the log goes on in the next
+            // segment.
             let may_chain = !is_broken || (lba == 0 && segment == self.place.segment + 1);
             let found = match find(&mut ahead, device, superblock, at, &mut idle) {
                 Ok(found) => found,
@@ -180,15 +183,17 @@ impl Chain {
         result
     }
 
-    /// Notes when the log reaches the point where the last recovery went on. The parent checksum
-    /// says so: it covers, parent by parent, everything before.
+    /// Notes if the log has reached the point from which the last recovery continued the log. The
+    /// parent checksum identifies this point, because parent by parent it covers everything before
+    /// the point.
     fn check_cut(&mut self, superblock: &Superblock) {
         self.has_reached_cut |= self.place.parent == superblock.cut.parent;
     }
 
-    /// Of the batches that start here and could continue the log, the one that does. Candidates
-    /// with the most records come last. A dead batch may be beside it or in its place: a write of a
-    /// process that has died, which landed after a later epoch had gone on without it.
+    /// Returns the batch that continues the log. `candidates` are the batches that start at `at`
+    /// and could continue the log. Those with the most records come last. Some candidates may be
+    /// dead. A dead batch was submitted by a process that has died, and reached the device only
+    /// after a later epoch had continued the log without it.
     fn choose(
         &self,
         ahead: &mut ReadAhead,
@@ -200,7 +205,7 @@ impl Chain {
     ) -> Result<Option<(Header, u64)>, Error> {
         while let Some((header, batch_at)) = candidates.pop() {
             let is_dead = match candidates.last() {
-                // Both blocks of a pair.
+                // This candidate and `other` are the two blocks of a tail pair.
                 Some((other, _)) => {
                     let pair = Pair { at, newer: &header, older: other };
                     is_left_behind(ahead, device, superblock, &pair, idle)?
@@ -214,9 +219,10 @@ impl Chain {
         Ok(None)
     }
 
-    /// Whether a later epoch has gone on without this batch, in the next segment: that epoch's
-    /// first batch did not fit behind the cut, so old data behind the cut was not overwritten. The
-    /// superblock knows only the last of all cuts.
+    /// Whether a later epoch has continued the log without this batch, in the next segment. If the
+    /// first batch of an epoch does not fit after the epoch's cut, it goes to the next segment, and
+    /// old data stays in place after the cut. The superblock can't tell, because it has only the
+    /// cut of the last recovery.
     fn is_passed_over(
         &self,
         ahead: &mut ReadAhead,
@@ -238,7 +244,8 @@ impl Chain {
         let Some(later) = read_header(bytes, superblock.volume_id, batch_size) else {
             return Ok(false);
         };
-        // The LSNs may differ: `header` may begin with the rest of a record that was cut off.
+        // The LSNs may differ, because the batch of `header` may begin with the rest of a record
+        // that was cut off.
         let is_elsewhere =
             later.first_lsn != header.first_lsn && is_planted("passed-over-by-whole-records");
         if later.epoch <= header.epoch || is_elsewhere || !self.is_next(&later, superblock) {
@@ -251,7 +258,7 @@ impl Chain {
     /// Whether a whole batch continues the log.
     fn is_next(&self, header: &Header, superblock: &Superblock) -> bool {
         let cut = superblock.cut.lsn;
-        // A later commit of a tail pair has the records of the earlier ones, too.
+        // A later commit of a tail pair also has the records of the pair's earlier commits.
         let is_grown = match header.kind {
             Kind::Plain => false,
             Kind::TailFirst => !is_planted("tail-first-forgotten"),
@@ -283,8 +290,8 @@ impl Chain {
         sink: &mut dyn RecoverSink,
     ) -> Result<(), Error> {
         if header.first_lsn != self.next {
-            // The new epoch goes on behind the last complete record: fragments of the next record
-            // that the old epoch left are not part of the log.
+            // The new epoch continues after the last complete record. If the old epoch left
+            // fragments of one more record, they are not part of the log.
             self.pending = None;
             self.next = header.first_lsn;
         }
@@ -343,7 +350,7 @@ impl Chain {
         sink.record(record).map_err(|why| Error::Refused { lsn: view.end, why })
     }
 
-    /// Drops the fragments of an incomplete record: the log ends before them.
+    /// Drops the fragments of an incomplete record, so that the log ends before them.
     pub(crate) fn drop_pending(&mut self) {
         self.pending = None;
         self.next = self.complete;
@@ -351,16 +358,17 @@ impl Chain {
     }
 }
 
-/// Two whole commits of a tail pair, which starts at `at`.
+/// The two commits of the tail pair that starts at `at`. Both are whole.
 struct Pair<'a> {
     at: u64,
     newer: &'a Header,
     older: &'a Header,
 }
 
-/// Whether a later epoch has gone on behind the older of two commits of a tail pair: then that
-/// recovery did not find the newer one, and nobody was told of it. Where nothing was written behind
-/// the pair since, the cut of the last recovery rules the newer one out: it is not next.
+/// Whether a later epoch has continued the log after the older of two commits of a tail pair. If it
+/// has, the recovery that began this epoch did not find the newer commit, and the newer commit was
+/// never acknowledged. If the later epoch wrote nothing after the pair, `is_next` refuses the newer
+/// commit, because the newer commit ends after the cut of the last recovery.
 fn is_left_behind(
     ahead: &mut ReadAhead,
     device: &mut dyn Device,
@@ -375,8 +383,9 @@ fn is_left_behind(
     let VolumeGeometry { segment_lbas, batch_lbas_max, .. } = superblock.geometry;
     let behind = at + 2;
     let next_segment = (at / segment_lbas + 1) * segment_lbas;
-    // A batch that does not fit behind the pair is at the start of the next segment. Looking there
-    // for every pair of a segment would make the work quadratic.
+    // If the next batch does not fit after the pair, it is at the start of the next segment. This
+    // start is read only near the end of a segment, because reading it for every pair would make
+    // the work quadratic.
     let may_not_fit =
         next_segment - behind < u64::from(batch_lbas_max) && !is_planted("pair-beside-only");
     let places = [Some(behind), (may_not_fit && next_segment > behind).then_some(next_segment)];
@@ -397,8 +406,8 @@ fn is_left_behind(
     Ok(false)
 }
 
-/// The whole batches that start at a position, each with its place: a plain one, or both blocks of
-/// a tail pair.
+/// The whole batches that start at a position, each with its place. If there are any, they are a
+/// plain batch, or one or both blocks of a tail pair.
 fn find(
     ahead: &mut ReadAhead,
     device: &mut dyn Device,
@@ -409,7 +418,8 @@ fn find(
     find_from(ahead, device, superblock, at, at, idle)
 }
 
-/// As [`find`], at a position behind `from`, which is still needed afterwards.
+/// Like [`find`], at a position after `from`. The blocks from `from` on can still be viewed
+/// afterwards.
 fn find_from(
     ahead: &mut ReadAhead,
     device: &mut dyn Device,
@@ -434,7 +444,8 @@ fn find_from(
     for (index, header) in [first, second].into_iter().enumerate() {
         let Some(header) = header else { continue };
         let batch_at = at + index as u64;
-        // Viewed from `from` on, which may be needed again: a view forgets everything before it.
+        // The view starts at `from`, because a view forgets everything before its start, and the
+        // blocks from `from` on may be needed again.
         let lbas = batch_at - from + header.lbas();
         let bytes = ahead.view(device, from, lbas, idle)?;
         let bytes = &bytes[(batch_at - from) as usize * LBA_SIZE..];

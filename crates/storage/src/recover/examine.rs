@@ -18,7 +18,7 @@ use crate::{
 pub(crate) struct Examined {
     pub(crate) superblock: Superblock,
     pub(crate) checksum: u64,
-    /// Copies that must be written again before anything else is.
+    /// Copies of the superblock that must be written again before anything else is written.
     pub(crate) missing: Vec<usize>,
     pub(crate) segments: Vec<(u64, u32)>,
     pub(crate) chain: Chain,
@@ -32,18 +32,18 @@ pub(crate) struct Examined {
 /// What is to be read, and what is tolerated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
-    /// Accept damage; in the log it counts as the end.
+    /// Accept damage. Damage in the log counts as the log's end.
     pub(crate) salvage: bool,
     /// What to start from.
     pub(crate) root: RootChoice,
-    /// Accept a volume of another device.
+    /// Accept a volume that was last written on another device.
     pub(crate) accept_device: bool,
 }
 
 /// Reads everything and decides how the log ends.
 ///
-/// With the on-demand snapshot as the root, only the end of the log matters: the next log starts
-/// there. So damage of the log is no reason to refuse.
+/// If the on-demand snapshot is to be the root, only the end of the log matters, because the next
+/// log starts at this end. So damage of the log is then no reason to refuse the volume.
 pub(crate) fn examine(
     media: &mut dyn Media,
     superblock_path: &mut dyn Device,
@@ -110,14 +110,14 @@ pub(crate) fn examine(
             root::newest_header(slots, &superblock)
         });
     if let Some(end) = superblock.snapshots.log_end() {
-        // Records appended behind the end say nothing about it.
+        // Records that were appended after the log's end say nothing about the log before this end.
         claims.durable = claims.durable.min(end);
     }
     report.batches = chain.batches;
     report.batches_ignored = claims.batches;
 
-    // Fragments older than the buffers were cut off by the recovery that made those. The rest of
-    // others may be in the buffers.
+    // If the fragments are older than the buffers, the recovery that made these buffers has cut
+    // them off. If they are not older, the rest of their record may be in the buffers.
     let mut was_cut = chain.epoch < superblock.buffers_epoch && !is_planted("pending-kept");
     if is_planted("pending-kept-by-interrupted") {
         was_cut &= superblock.buffers_epoch == superblock.epoch;
@@ -142,10 +142,10 @@ pub(crate) fn examine(
     rescue::check_read(&buffers)?;
     let told = rescue::told_durable(&buffers, &superblock);
     let counts = choice == RootChoice::InForce || is_planted("told-hinders-rollback");
-    // `told` was the end of a record.
+    // `told` was the end of a record, so it is compared with the end of the last complete one.
     if chain.complete < told && counts {
         let what =
-            format!("it ends there, but all was durable up to {told}, as the mapped buffers say");
+            format!("it ends there, but the mapped buffers say that it was durable up to {told}");
         if !salvage {
             return Err(Error::Damaged { lsn: chain.complete, what });
         }
@@ -163,7 +163,7 @@ pub(crate) fn examine(
     report.end = chain.complete;
     report.is_on_demand = choice == RootChoice::OnDemand;
 
-    // Both copies of the superblock in force must be intact before the next one is begun.
+    // Both copies of the superblock in force must be intact before the next superblock is begun.
     let missing = superblock
         .copies()
         .into_iter()
@@ -191,7 +191,7 @@ fn on_demand(superblock: &Superblock) -> Result<&SlotSummary, Error> {
     superblock.snapshots.of_kind(SnapshotKind::OnDemand).ok_or(Error::NoOnDemandSnapshot)
 }
 
-/// The copy with the highest sequence.
+/// The valid copy with the highest sequence, and its checksum.
 fn choose(
     copies: &[SuperblockCopy],
     supported: &'static [u32],
@@ -268,7 +268,7 @@ fn describe_fault(copy: &SuperblockCopy) -> String {
     }
 }
 
-/// The areas must be at least as long as the superblock says.
+/// Checks that the areas are at least as long as the superblock says.
 fn check_areas(
     superblock: &Superblock,
     superblock_path: &dyn Device,
@@ -288,7 +288,8 @@ fn check_areas(
     Ok(())
 }
 
-/// The log's segments in order, from the one that it starts in; they have no gap.
+/// The log's segments in order, from the one that the log starts in. A gap between them is an
+/// error.
 fn log_segments(superblock: &Superblock) -> Result<Vec<(u64, u32)>, Error> {
     let start = superblock.start;
     let segments: Vec<_> = superblock
@@ -304,7 +305,8 @@ fn log_segments(superblock: &Superblock) -> Result<Vec<(u64, u32)>, Error> {
     Ok(segments)
 }
 
-/// The highest superblock sequence in the first batches of slots that the superblock does not map.
+/// The highest superblock sequence that is found in the first batch of a slot, among the slots that
+/// the superblock does not map.
 fn newest_outside(superblock: &Superblock, wal: &mut dyn Device) -> Result<u64, Error> {
     let geometry = superblock.geometry;
     let slots = (wal.geometry().lba_count / geometry.segment_lbas) as usize;
@@ -318,8 +320,8 @@ fn newest_outside(superblock: &Superblock, wal: &mut dyn Device) -> Result<u64, 
     Ok(newest)
 }
 
-/// Whether a newer superblock may have been complete and gone bad since: it would have been in the
-/// other two copies.
+/// Whether a newer superblock may have been complete and may have been damaged since then. It would
+/// have been in the other two copies, so this is possible only if neither of them is valid.
 fn may_be_older(copies: &[SuperblockCopy], superblock: &Superblock) -> bool {
     let own = superblock.copies();
     let mut others = (0..).zip(copies).filter(|(copy, _)| !own.contains(copy));
@@ -327,7 +329,8 @@ fn may_be_older(copies: &[SuperblockCopy], superblock: &Superblock) -> bool {
         && !others.any(|(_, copy)| matches!(copy, SuperblockCopy::Valid(..)))
 }
 
-/// As [`newest_outside`], in free extents: a segment in a new extent starts where the extent does.
+/// Like [`newest_outside`], in free extents. The start of each extent is read, because a segment in
+/// a new extent starts where the extent starts.
 fn newest_in_free(superblock: &Superblock, media: &mut dyn Media) -> Result<u64, Error> {
     let (Some(mut free), Some(extents)) = (media.open_free()?, &superblock.extents) else {
         return Ok(0);
@@ -340,12 +343,13 @@ fn newest_in_free(superblock: &Superblock, media: &mut dyn Media) -> Result<u64,
     Ok(newest)
 }
 
-/// The superblock sequence that the batch at `lba` knows of; 0 when there is none.
+/// The superblock sequence in the batch at `lba`; 0 if no batch of the epoch in force, or of a
+/// later epoch, is at `lba`.
 fn sequence_at(superblock: &Superblock, device: &mut dyn Device, lba: u64) -> Result<u64, Error> {
     let mut read = |lbas: u64| {
         let buffer = Buffer::zeroed(lbas as usize);
         match io::run(device, Op::Read { lba: Lba(lba), buffer }) {
-            // A slot that is a hole, or the end of the last extent.
+            // The slot is a hole, or the last extent ends before these blocks do.
             Err(DeviceError::OutOfRange) => Ok(None),
             read => read.map_err(|error| Error::Device { doing: "reading the log", error }),
         }
@@ -362,20 +366,20 @@ fn sequence_at(superblock: &Superblock, device: &mut dyn Device, lba: u64) -> Re
     Ok(if is_batch { header.superblock_sequence } else { 0 })
 }
 
-/// Why the end of the log that was found is no proper end; `None` when it is one.
+/// Why the end that was found can't be the log's real end; `None` if it can be.
 fn damage(superblock: &Superblock, chain: &Chain, claims: &Claims) -> Option<String> {
     let Claims { durable, superblock_sequence, .. } = *claims;
     let (end, Place { segment, lba, .. }) = (chain.next, chain.place);
-    // The first segment was zeroed when the volume was made, so nothing older can be there; others
-    // may hold old data of the device.
+    // The first segment was zeroed when the volume was made, so it can't hold anything older. Other
+    // segments may hold old data of the device.
     if claims.is_foreign && superblock.start.segment == FIRST_SEGMENT {
-        return Some("it is another volume's: the superblock does not belong to it".into());
+        return Some("it is another volume's: it does not belong to this superblock".into());
     }
     let place = format!("at block {lba} of segment {segment}");
     if superblock_sequence > superblock.sequence && !is_planted("no-fallback-check") {
         return Some(format!(
-            "the superblock has sequence {}, but the log knows of {superblock_sequence}: its newest \
-             copies are lost",
+            "the superblock has sequence {}, but later data names {superblock_sequence}: its \
+             newest copies are lost",
             superblock.sequence
         ));
     }
@@ -393,14 +397,14 @@ fn damage(superblock: &Superblock, chain: &Chain, claims: &Claims) -> Option<Str
     }
     if !chain.has_reached_cut && !is_planted("cut-unmet") {
         return Some(format!(
-            "it does not lead to the batch behind which the last recovery went on (LSN {}): another \
-             one stands in its place",
+            "it does not lead to the batch at which the last recovery cut it (LSN {}): another \
+             batch is in its place",
             superblock.cut.lsn
         ));
     }
     if end < durable && !is_planted("no-durable-check") {
         return Some(format!(
-            "no batch continues it {place}, but batches behind know of durable records up to \
+            "no batch continues it {place}, but other batches say that it was durable up to \
              {durable}"
         ));
     }

@@ -1,13 +1,13 @@
 //! Space for the blocks that a sparse copy left out.
 //!
-//! `cp --sparse=always` and similar tools make holes of blocks that hold zeros. They read as
-//! before, but the first write to each changes metadata of the file system, and fails when that has
-//! become full. So holes are filled before anything depends on them: where copies of the superblock
-//! are, and in the log from where it goes on.
+//! `cp --sparse=always` and similar tools make holes of blocks that hold zeros. A hole reads as
+//! zeros, too, but the first write to it changes metadata of the file system, and fails if the file
+//! system has become full. So holes are filled before anything depends on them. They are filled in
+//! the copies of the superblock, and in the log from the place where the log goes on.
 //!
-//! Filling them does not change what they hold: interrupted anywhere, a start finds the same. Where the
-//! room is not enough, those that were filled become holes again: the disk is full, and the volume not
-//! in use.
+//! Filling holes does not change what is read. So if the filling is interrupted anywhere, the next
+//! start reads the same. If there is too little space, the filled holes become holes again, because
+//! a volume that does not open must not fill the disk.
 
 use slimio_device::{Device, FilledHoles, Lba, LbaRange};
 use slimio_planted::is_planted;
@@ -16,8 +16,9 @@ use super::chain::Place;
 use crate::superblock::{VolumeGeometry, copy_lba};
 use crate::{Error, layout};
 
-/// Fills the holes of the superblock's area, and those of the log behind `place`: in the segment of
-/// `place`, and in the prepared ones. `segments` are all segments of the log, each with its slot.
+/// Fills the holes in the copies of the superblock, and those in the log after `place`. In the log,
+/// these are the holes in the rest of the segment of `place` and in the prepared segments.
+/// `segments` are all segments of the log, each with its slot.
 pub(crate) fn fill(
     superblock_path: &mut dyn Device,
     wal: &mut dyn Device,
@@ -40,11 +41,11 @@ pub(crate) fn fill(
     let filled = fill_all(
         superblock_path,
         copies,
-        "giving the superblock the space that a sparse copy left out",
+        "allocating space of the superblock that a sparse copy left out",
         &mut of_superblock,
     )
     .and_then(|()| {
-        let doing = "giving the log the space that a sparse copy left out";
+        let doing = "allocating space of the log that a sparse copy left out";
         fill_all(wal, behind, doing, &mut of_log)
     });
     if filled.is_err() {
@@ -58,7 +59,8 @@ pub(crate) fn fill(
     filled
 }
 
-/// Adds what has got space to `filled`, also when some can't get any.
+/// Fills the holes in `ranges`. Adds each filled hole to `filled`, even if a later one can't be
+/// filled.
 fn fill_all(
     device: &mut dyn Device,
     ranges: impl Iterator<Item = LbaRange>,

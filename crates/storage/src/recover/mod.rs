@@ -1,11 +1,17 @@
 //! Making a volume, and recovering one.
 //!
-//! Recovery reads everything before it changes anything: the root snapshot, then the log behind it.
-//! Then it takes these steps, each durable before the next: it fills the holes that a sparse copy
-//! left; makes missing snapshot slots, empty; writes the missing copies of the superblock; flushes
-//! the log that was read; writes a new epoch and the cut; appends, in the new epoch, what only the
-//! mapped buffers held; and notes that the old buffers no longer count. Interrupted anywhere, it
-//! finds the same again.
+//! Before recovery changes anything, it reads everything: the root snapshot, then the log after it.
+//! Then it takes these steps, each of which is durable before the next begins:
+//!
+//! 1. It fills the holes that a sparse copy left.
+//! 2. It makes the missing snapshot slots, which are empty.
+//! 3. It writes the missing copies of the superblock.
+//! 4. It flushes the log that was read.
+//! 5. It writes a new epoch and the cut.
+//! 6. It appends, in the new epoch, the records that only the mapped buffers held.
+//! 7. It notes that the old buffers no longer count.
+//!
+//! If recovery is interrupted anywhere, the next recovery finds the same records.
 
 mod ahead;
 pub(crate) mod chain;
@@ -32,18 +38,18 @@ use crate::{Chunk, SlotPaths, Snapshots, identity, io, layout, unfinished};
 use examine::{Examined, Wanted, examine};
 pub use report::Report;
 
-/// How a new volume is laid out. Can't be changed later.
+/// How a new volume is laid out. The layout can't be changed later.
 #[derive(Clone, Copy, Debug)]
 pub struct FormatOptions {
-    /// A random number, not used before.
+    /// A random number that was not used before.
     pub volume_id: VolumeId,
     /// Size of a segment of the log, in blocks.
     pub segment_lbas: u64,
-    /// Largest batch, in blocks: also the size of each of the log's buffers.
+    /// Size of the largest batch, and of each of the log's buffers, in blocks.
     pub batch_lbas_max: u32,
-    /// Most segments that the log may have at a time.
+    /// The largest number of segments that the log may have at a time.
     pub wal_slots_max: u32,
-    /// Replace an existing volume. Its data is lost.
+    /// Whether to replace an existing volume, whose data is then lost.
     pub replace: bool,
 }
 
@@ -54,25 +60,27 @@ pub struct RecoverOptions {
     pub policy: Policy,
     /// How many buffers the log has.
     pub buffer_count: usize,
-    /// Under [`Policy::Always`], most batches in flight; then records gather for the next one.
+    /// Under [`Policy::Always`], a batch that is not full is submitted only if fewer batches than
+    /// this are in flight. Until then, the batch gathers records.
     pub commits_in_flight: usize,
-    /// Accept damage: drop the chunks of the root snapshot that can't be read, and everything from
-    /// the damage on in the log.
+    /// Whether to accept damage. Chunks of the root snapshot that can't be read are then dropped,
+    /// and so is everything in the log from the damage on.
     pub salvage: bool,
     /// What to recover from.
     pub root: RootChoice,
-    /// Open a volume that was last written on another device; it belongs to this one from then on.
+    /// Whether to open a volume that was last written on another device. The volume then belongs to
+    /// this device.
     pub accept_device: bool,
-    /// `appendonly`: whether records count from here on. If not, the log ends where recovery found
-    /// its end.
+    /// Whether records count from now on, as `appendonly` says. If they do not, the log ends at the
+    /// end that recovery found.
     pub is_log_on: bool,
     /// The time now.
     pub now: Instant,
 }
 
 impl RecoverOptions {
-    /// The usual options: recover from the root in force, which must be whole and on its own
-    /// device, with the log on and one batch in flight at a time.
+    /// The usual options: recover from the root in force, with the log on and one batch in flight
+    /// at a time. The volume must be whole and on its own device.
     pub fn new(policy: Policy, buffer_count: usize, now: Instant) -> Self {
         Self {
             policy,
@@ -90,39 +98,39 @@ impl RecoverOptions {
 /// What to recover from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RootChoice {
-    /// The root, and the log behind it.
+    /// The root, and the log after it.
     #[default]
     InForce,
-    /// The on-demand snapshot, and nothing else. It becomes the root; what was written since it was
-    /// taken is lost.
+    /// The on-demand snapshot, and nothing else. It becomes the root. Everything that was written
+    /// after it was taken is lost.
     OnDemand,
 }
 
-/// Takes the chunks and records that come back.
+/// Takes the chunks and records that recovery reads.
 pub trait RecoverSink {
     /// Whether the root snapshot is wanted. If not, it is not read.
     fn wants_snapshot(&self) -> bool {
         true
     }
 
-    /// Takes a chunk of the root snapshot. Chunks come in order, but each may be decoded elsewhere,
-    /// and its error may be returned with a later one. [`Chunk::payload`] checks it.
+    /// Takes a chunk of the root snapshot. Chunks come in order. A chunk may be decoded on another
+    /// thread, and a later call may return the chunk's error. [`Chunk::payload`] checks a chunk.
     ///
     /// # Errors
-    /// The error of [`Chunk::payload`], or [`Error::ChunkRefused`]. Recovery ends with it, unless
-    /// damage is salvaged.
+    /// The error of [`Chunk::payload`], or [`Error::ChunkRefused`]. Recovery ends with this error,
+    /// unless the error is damage that is salvaged.
     fn chunk(&mut self, chunk: Chunk) -> Result<(), Error>;
 
-    /// All chunks were handed over: waits until they are loaded. After an error that is salvaged it
-    /// is called again.
+    /// Called when all chunks were handed over. Waits until the chunks are loaded. After an error
+    /// that is salvaged, this is called again.
     ///
     /// # Errors
-    /// As [`chunk`](Self::chunk).
+    /// Those of [`chunk`](Self::chunk).
     fn chunks_end(&mut self) -> Result<(), Error> {
         Ok(())
     }
 
-    /// Applies a record. Records come in order, behind the snapshot.
+    /// Applies a record. Records come in order, after the snapshot.
     ///
     /// # Errors
     /// Why it can't be applied, as the end of a sentence. Recovery ends with [`Error::Refused`].
@@ -138,16 +146,16 @@ pub enum Phase {
     /// The root snapshot.
     #[default]
     Snapshot,
-    /// The log behind it.
+    /// The log after the root snapshot.
     Log,
 }
 
-/// A record that comes back.
+/// A recovered record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     /// Its database.
     pub db: u16,
-    /// The position right behind it.
+    /// The position right after it.
     pub lsn: Lsn,
     /// The bytes that were appended.
     pub payload: &'a [u8],
@@ -158,11 +166,11 @@ pub struct Record<'a> {
 pub struct Progress {
     /// What is being read.
     pub phase: Phase,
-    /// Bytes of it read.
+    /// Bytes read in this phase.
     pub bytes_done: u64,
-    /// Bytes of it that may have to be read.
+    /// Bytes that may have to be read in this phase.
     pub bytes_total: u64,
-    /// LSN reached.
+    /// The LSN that was reached.
     pub lsn: Lsn,
 }
 
@@ -170,7 +178,7 @@ pub struct Progress {
 pub struct Volume {
     /// The log, open for appending.
     pub log: Log,
-    /// The log's own path, to be passed to it.
+    /// The log's own path. The caller passes this path to the log's functions.
     pub log_path: Box<dyn Device + Send>,
     /// Owner of the superblock.
     pub keeper: Keeper,
@@ -188,22 +196,23 @@ impl std::fmt::Debug for Volume {
     }
 }
 
-/// Makes a new, empty volume. Durable when this returns. Interrupted anywhere, it leaves nothing,
-/// the volume that was to be replaced, an [unfinished](crate::is_unfinished) volume, or the new
-/// volume.
+/// Makes a new, empty volume, which is durable when this returns. If the making is interrupted, the
+/// medium holds one of four things: nothing, the volume that was to be replaced, an
+/// [unfinished](crate::is_unfinished) volume, or the new volume.
 ///
 /// # Errors
-/// [`Error::AlreadyFormatted`] when a volume is there that is not to be replaced; otherwise when
-/// the medium can't be made or written.
+/// [`Error::AlreadyFormatted`] if the medium holds a volume that is not to be replaced; another
+/// error if the medium can't be made or written.
 pub fn format(media: &mut dyn Media, options: &FormatOptions) -> Result<(), Error> {
-    // Two segments, because a log with only one can never release it: so there is a way to make
-    // room, whatever fills the medium later.
+    // The log's area has space for two segments, because a log with only one segment can never
+    // release that segment. With two, the log can make room whatever fills the medium later.
     media.create(layout::SUPERBLOCK_AREA_LBAS_MIN, 2 * options.segment_lbas)?;
     let mut superblock_path = media.open_path(Area::Superblock)?;
     let copies = read_copies(&mut *superblock_path)?;
     let is_volume =
         |copy: &SuperblockCopy| !matches!(copy, SuperblockCopy::Empty) && copy.has_magic();
-    // Half a copy of a volume that was being made is no volume.
+    // If the making of a volume was interrupted, a torn copy of its superblock does not count as a
+    // volume.
     let is_there = copies.iter().any(is_volume) && !unfinished::is_unfinished_by(&copies);
     if is_there && !options.replace {
         return Err(Error::AlreadyFormatted);
@@ -226,12 +235,13 @@ pub fn format(media: &mut dyn Media, options: &FormatOptions) -> Result<(), Erro
     }
     let failed = |error| Error::Device { doing: "making the volume", error };
 
-    // If this is interrupted, the mark lets the next start make the volume anew.
+    // If the making is interrupted from here on, the mark lets the next start make the volume anew.
     let is_marked = !is_planted("making-unmarked");
     if is_marked {
         unfinished::mark(&mut *superblock_path).map_err(failed)?;
     }
-    // An old copy with a higher sequence must not win. The last update overwrites the mark.
+    // All other copies are zeroed, because an old copy with a higher sequence must not win. The
+    // last update overwrites the mark.
     for copy in usize::from(is_marked)..layout::SUPERBLOCK_COPIES {
         let lba = copy_lba(copy, geometry.super_lbas);
         let lbas = layout::SUPERBLOCK_COPY_LBAS;
@@ -268,12 +278,12 @@ pub fn format(media: &mut dyn Media, options: &FormatOptions) -> Result<(), Erro
     keeper.update(&mut *superblock_path, |_| {}).map_err(failed)
 }
 
-/// Opens a volume: reads what survived, hands the root snapshot's chunks and then every record
-/// behind it to `sink` in order, and makes the log ready for more.
+/// Opens a volume. Reads what survived, hands the root snapshot's chunks and then every record
+/// after the root to `sink`, in order, and makes the log ready for more records.
 ///
 /// # Errors
-/// When the volume can't be read exactly; it is then unchanged. When `sink` refuses a chunk or a
-/// record, with its words.
+/// If the volume can't be read exactly, or if `sink` refuses a chunk or a record. In these cases
+/// the volume is unchanged. Also if the device fails.
 pub fn recover(
     media: &mut dyn Media,
     options: &RecoverOptions,
@@ -295,7 +305,8 @@ pub fn recover(
     slot_paths.complete(media)?;
     superblock.write_copies(&mut *superblock_path, missing).map_err(failed)?;
     if !is_planted("no-flush-before-cut") {
-        // Data that a process left in the device's cache was read, but is not stable.
+        // Some of the log that was read may be only in the device's cache, because the last process
+        // did not flush it.
         io::run(&mut *log_path, Op::Flush)
             .map_err(|error| Error::Device { doing: "flushing the log", error })?;
     }
@@ -322,7 +333,8 @@ pub fn recover(
                 RootChoice::OnDemand => {
                     superblock.start_log_at(start, Snapshots::make_on_demand_root);
                 }
-                // The salvaged log ends before its start: records appended from here on must count.
+                // The salvaged log ends before the place where the log starts. So the start moves
+                // to this end, because records that are appended from now on must count.
                 RootChoice::InForce
                     if lsn < superblock.start.lsn && !is_planted("salvaged-uncounted") =>
                 {
@@ -330,7 +342,8 @@ pub fn recover(
                 }
                 RootChoice::InForce => {}
             }
-            // Only a salvaged log can end before the root's consistent LSN; that then moves here.
+            // If a salvaged log ends before the root's consistent LSN, this LSN moves to the log's
+            // end. No other log ends before this LSN.
             superblock.snapshots.cap_consistent_lsn(lsn);
             if rescued.is_empty() || options.is_log_on || is_planted("log-end-early") {
                 superblock.snapshots.set_log_end((!options.is_log_on).then_some(lsn));
@@ -339,7 +352,8 @@ pub fn recover(
         .map_err(failed)?;
 
     let superblock = keeper.superblock();
-    // Another root may have moved the start: the slots of segments before it are free.
+    // Another root may have moved the log's start, so that the slots of segments before the start
+    // are free.
     let first = if is_planted("used-before-start") { 0 } else { superblock.start.segment };
     let is_log = |segment: u64| (first..=place.segment).contains(&segment);
     let used = chain.used.iter().copied().filter(|used| is_log(used.segment));
@@ -372,18 +386,20 @@ pub fn recover(
         KeeperPaths { superblock: superblock_path, wal: media.open_path(Area::Wal)? };
 
     if !rescued.is_empty() {
-        // Appended in private memory: the old buffers count until this is durable.
+        // The fragments are appended in private memory, because the old buffers count until the
+        // fragments are durable.
         for (index, fragment) in rescued.iter().enumerate() {
             assert_eq!(fragment.start, log.appended(), "what is rescued keeps its LSN");
             let is_next = index > 0 && rescued[index - 1].buffer != fragment.buffer;
             if is_next && !is_planted("rescued-together") {
-                // Cut into the same batches as before, it needs no more room than was counted then.
+                // The records stay in the same batches as before. So they need no more room than
+                // was counted when they were first appended.
                 log.close_batch();
             }
             log.append_fragment(fragment.db, fragment.flags, fragment.payload(&buffers));
         }
         if !is_planted("rescued-unread") {
-            // The buffers were read again just now.
+            // Appending has read the buffers again, so they are checked again.
             rescue::check_read(&buffers)?;
         }
         make_durable(&mut log, &mut *log_path, &mut keeper, &mut keeper_paths, options.now)?;
@@ -399,7 +415,8 @@ pub fn recover(
     let is_right = buffers.len() == options.buffer_count;
     let buffers = if is_right && media.buffers_outlive_process() {
         let mut buffers = buffers;
-        // All of them were read into memory; a server that is not busy uses a few.
+        // Recovery has read all buffers into memory. This memory is let go, because a server that
+        // is not busy uses only a few of the buffers.
         buffers.iter_mut().for_each(Buffer::let_go);
         buffers
     } else {
@@ -420,14 +437,14 @@ fn make_durable(
 ) -> Result<(), Error> {
     while log.durable() < log.appended() {
         log.request_durable();
-        // The wait below hands to the device what this submits.
+        // The wait below hands to the device what this call submits.
         let _ = log.drive(log_path, now);
         let is_stuck = log.stats().in_flight == 0;
         log.wait(log_path, None);
         log.reap(log_path, now);
         if let Some(latch) = log.latched() {
             let error = latch.error.clone();
-            let doing = "writing to the log what only the mapped buffers held";
+            let doing = "writing records from the mapped buffers to the log";
             return Err(Error::Device { doing, error });
         }
         if let Some(job) = log.next_job(now) {

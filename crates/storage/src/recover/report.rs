@@ -4,7 +4,8 @@ use std::fmt;
 
 use crate::{Area, Lsn, SlotName, SlotSummary, VolumeId};
 
-/// What was found on a volume, and what was decided. `Display` is one paragraph for the log.
+/// What was found on a volume, and what was decided. `Display` is one paragraph for the server's
+/// log file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// The state of each copy of the superblock.
@@ -17,30 +18,33 @@ pub struct Report {
     pub epoch: u64,
     /// The snapshot that was loaded, if any.
     pub root: Option<SlotSummary>,
-    /// The on-demand snapshot was asked for: the log no longer counts.
+    /// Whether the on-demand snapshot was asked for, so that the log no longer counts.
     pub is_on_demand: bool,
     /// Where the log starts.
     pub start: Lsn,
     /// Where the log's batches end.
     pub log_end: Lsn,
-    /// Where the last complete record ends, including those from the mapped buffers.
+    /// Where the last complete record ends, whether it was in the log or in the mapped buffers.
     pub end: Lsn,
     /// Batches read.
     pub batches: u64,
-    /// Whole batches behind the end of the log, none of them known to have been durable.
+    /// Whole batches after the end of the log. None of them is known to have been durable.
     pub batches_ignored: u64,
     /// Records applied.
     pub records: u64,
     /// Bytes that were only in the mapped buffers.
     pub rescued_bytes: u64,
-    /// Bytes dropped: the fragments of a record that was not complete.
+    /// Bytes of the fragments of an incomplete record, which were dropped.
     pub dropped_bytes: u64,
-    /// The device that the volume was last written on, if it is not this one: recovery has then
-    /// stored this one's identity instead, and an inspection has found a copy.
+    /// The device that the volume was last written on, if it is not this device. A recovery has
+    /// then replaced the identity of that device by the identity of this one. An inspection has
+    /// stored nothing. It only says that the volume is a copy.
     pub other_device: Option<String>,
-    /// Snapshot slots that were missing, and what each should have held; nothing of it was needed.
+    /// Snapshot slots that were missing, each with the snapshot that it should have held. None of
+    /// these snapshots was needed.
     pub missing_slots: Vec<(SlotName, Option<SlotSummary>)>,
-    /// The damage that was accepted because salvage was asked for: the first of it, in sentences.
+    /// The damage that was accepted because salvage was asked for, in sentences. If the log is
+    /// damaged in several places, only the first is listed.
     pub salvaged: Vec<String>,
 }
 
@@ -65,7 +69,7 @@ impl fmt::Display for Report {
             write!(f, ", and {} bytes from the mapped buffers", self.rescued_bytes)?;
         }
         if self.dropped_bytes > 0 {
-            write!(f, "; dropped {} bytes of a record that was not whole", self.dropped_bytes)?;
+            write!(f, "; dropped {} bytes of an incomplete record", self.dropped_bytes)?;
         }
         if self.batches_ignored > 0 {
             write!(f, "; ignored {} batches behind the end", self.batches_ignored)?;

@@ -1,7 +1,8 @@
 //! Records that only the mapped buffers hold.
 //!
-//! A process that dies leaves batches in its buffers that never reached the log. Their open halves
-//! say where they belong, and every record in them is whole by its own checksum or does not count.
+//! If a process dies, its buffers may hold batches that never reached the log. The open halves of
+//! these batches say where the batches belong. A record in such a batch counts only if its own
+//! checksum is right.
 
 use slimio_device::{Buffer, DeviceError};
 use slimio_planted::is_planted;
@@ -13,10 +14,10 @@ use crate::layout::record;
 use crate::superblock::Superblock;
 use crate::{EIO, Error, Lsn, RecoverSink};
 
-/// A record, or a fragment of one, that must be brought to the log.
+/// A record, or a fragment of one, that must be appended to the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rescued {
-    /// Which buffer it is in.
+    /// Index of the buffer that it is in.
     pub(crate) buffer: usize,
     at: usize,
     payload_size: usize,
@@ -31,8 +32,8 @@ impl Rescued {
     }
 }
 
-/// Checks that everything read from the buffers so far was there: lost pages read as zeros, and
-/// would pass for the buffers' end.
+/// Checks that the buffers have lost no page so far. Lost pages read as zeros, which would be taken
+/// for the end of a buffer's records.
 pub(crate) fn check_read(buffers: &[Buffer]) -> Result<(), Error> {
     let is_there = buffers.iter().all(|buffer| buffer.faults().lost == 0);
     if is_there || is_planted("lost-buffers-believed") {
@@ -58,7 +59,7 @@ pub(crate) fn claims(buffers: &[Buffer], superblock: &Superblock) -> Claims {
     claims
 }
 
-/// How far the log was durable at the last time when all of it was, as a buffer says.
+/// Buffers may note that the whole log was durable up to an LSN. Returns the highest of these LSNs.
 pub(crate) fn told_durable(buffers: &[Buffer], superblock: &Superblock) -> Lsn {
     let witnesses = buffers.iter().filter_map(|bytes| read_witness(bytes, superblock.volume_id));
     let durable = witnesses
@@ -66,20 +67,20 @@ pub(crate) fn told_durable(buffers: &[Buffer], superblock: &Superblock) -> Lsn {
         .map(|witness| witness.durable)
         .max()
         .unwrap_or_default();
-    // Records appended behind the end of a log say nothing about it.
+    // Records that were appended after the log's end say nothing about the log before this end.
     let log_end = superblock.snapshots.log_end().filter(|_| !is_planted("told-behind-the-end"));
     log_end.map_or(durable, |end| durable.min(end))
 }
 
-/// Goes on following the log in the buffers, as far as records are complete, and returns the
-/// fragments that were taken from them.
+/// Continues to follow the log in the buffers, as far as records are complete. Returns the
+/// fragments that were taken from the buffers.
 pub(crate) fn follow(
     chain: &mut Chain,
     buffers: &[Buffer],
     superblock: &Superblock,
     sink: &mut dyn RecoverSink,
 ) -> Result<Vec<Rescued>, Error> {
-    // A log that has ended was durable up to its end.
+    // A log that has ended was durable up to its end, so the buffers hold nothing more of it.
     if superblock.snapshots.log_end().is_some() || is_planted("no-rescue") {
         return Ok(Vec::new());
     }

@@ -9,7 +9,7 @@ use crate::{
     SlotPaths, SlotReader, SlotSummary, io,
 };
 
-/// Passes everything on, but records only where the log is used.
+/// Passes everything on to `sink`. Drops records, however, if the log is not used.
 pub(super) struct LogSink<'a> {
     pub(super) sink: &'a mut dyn RecoverSink,
     pub(super) is_log_used: bool,
@@ -29,7 +29,7 @@ impl RecoverSink for LogSink<'_> {
     }
 }
 
-/// Hands the chunks of a snapshot to `sink`. With `salvage`, those that can't be read are left out,
+/// Hands the chunks of a snapshot to `sink`. If `salvage`, chunks that can't be read are left out,
 /// and the report says so.
 pub(super) fn load(
     device: &mut dyn Device,
@@ -67,7 +67,7 @@ pub(super) fn load(
     Ok(())
 }
 
-/// The highest superblock sequence that the headers of the slots know of.
+/// The highest superblock sequence in the headers of the slots.
 pub(super) fn newest_header(slots: &mut SlotPaths, superblock: &Superblock) -> u64 {
     let mut newest = 0;
     for slot in SlotName::ALL {
@@ -76,7 +76,8 @@ pub(super) fn newest_header(slots: &mut SlotPaths, superblock: &Superblock) -> u
             continue;
         }
         let op = Op::Read { lba: Lba(0), buffer: Buffer::zeroed(1) };
-        // A slot that can't be read tells nothing; if it is the root, that was found before.
+        // A slot that can't be read counts like a slot without a header. If it holds the root,
+        // loading the root has already found the fault.
         let block = io::run(device, op).ok().flatten();
         let sequence = block.and_then(|block| header_sequence(&block, superblock.volume_id, slot));
         newest = newest.max(sequence.unwrap_or(0));

@@ -7,9 +7,10 @@ use crate::{Error, VolumeId};
 
 /// A snapshot that is being checked: all of it is read, and nothing of it is kept.
 ///
-/// Plain state: the caller decides how long it waits between two pieces, and must let nobody write
-/// the slot meanwhile. The superblock's entry for the slot is taken when the check is made; when
-/// damage is found, the caller must see whether that entry still holds.
+/// Plain state. The caller decides how long it waits between two pieces, and must let nobody write
+/// the slot until the check has ended. When the check is created, it copies the superblock's entry
+/// for the slot. If the check finds damage, the caller must see whether this entry is still in
+/// force.
 #[derive(Debug)]
 pub struct SlotCheck {
     volume_id: VolumeId,
@@ -20,7 +21,7 @@ pub struct SlotCheck {
 }
 
 impl SlotCheck {
-    /// `ahead` chunks are read at once.
+    /// The reads of `ahead` chunks are in flight at once.
     pub(crate) fn new(volume_id: VolumeId, summary: SlotSummary, ahead: usize) -> Self {
         Self { volume_id, summary, ahead, reader: None, done_bytes: 0 }
     }
@@ -30,12 +31,12 @@ impl SlotCheck {
         &self.summary
     }
 
-    /// Reads and checks the next piece, and returns its size in bytes: first header, index and
-    /// trailer, then one chunk per call. `None` when everything was read and is whole. Blocks until
-    /// it is read.
+    /// Reads and checks the next piece, and returns its size in bytes. The first piece is header,
+    /// index and trailer; each later piece is one chunk. Returns `None` once everything was read
+    /// and is whole. Blocks until the piece is read.
     ///
     /// # Errors
-    /// What is wrong with the snapshot, or with the device; the check is then over.
+    /// What is wrong with the snapshot, or with the device; the check has then ended.
     pub fn step(&mut self, device: &mut dyn Device) -> Result<Option<u64>, Error> {
         let reader = match &mut self.reader {
             None => {
@@ -49,7 +50,7 @@ impl SlotCheck {
                 reader
             }
         };
-        // Index and trailer lie behind the chunks, and are read before them.
+        // Index and trailer lie after the chunks, but are read before them.
         let behind = self.summary.len_lbas * LBA_SIZE as u64 - reader.total_bytes();
         let before = std::mem::replace(&mut self.done_bytes, behind + reader.done_bytes());
         Ok(Some(self.done_bytes - before))

@@ -10,7 +10,7 @@ use crate::layout::{
 };
 use crate::{SlotName, VolumeId};
 
-/// Identifies the bytes of one snapshot: mixed into each of its checksums.
+/// Identifies the bytes of one snapshot. The stamp is mixed into each of the snapshot's checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     volume_id: VolumeId,
@@ -20,7 +20,8 @@ pub(crate) struct Stamp {
     salt: Salt,
 }
 
-/// Which part of a snapshot is sealed, so that no part is ever taken for another.
+/// A chunk's index is mixed into the chunk's checksum. In the checksums of the other parts of a
+/// snapshot, these values take the place of the index. So no part is ever taken for another part.
 const HEADER: u64 = u64::MAX;
 const TRAILER: u64 = u64::MAX - 1;
 const INDEX: u64 = u64::MAX - 2;
@@ -35,7 +36,7 @@ impl Stamp {
     }
 
     fn new(volume_id: VolumeId, slot: SlotName, epoch: u64, number: u64) -> Self {
-        // The bug: nothing tells apart what was written to a slot at different times.
+        // With the planted bug, old contents of a slot can't be told from new contents.
         let (epoch, number) = if is_planted("slot-unstamped") { (0, 0) } else { (epoch, number) };
         Self { volume_id, slot, epoch, number, salt: Salt::new(volume_id, epoch) }
     }
@@ -111,7 +112,7 @@ impl Stamp {
             || u64_at(blocks, chunk::NUMBER) != self.number
             || u64_at(blocks, chunk::EPOCH) != self.epoch
         {
-            return Err("there is something else");
+            return Err("it is not this chunk");
         }
         let is_right =
             found == entry.checksum && found == self.chunk_checksum(blocks, index, payload);
@@ -119,7 +120,7 @@ impl Stamp {
             return Err("its checksum is wrong");
         }
         if !is_zero(&blocks[end..]) {
-            return Err("what is behind it is not zero");
+            return Err("the rest of its last block is not zero");
         }
         Ok(payload)
     }
@@ -160,7 +161,7 @@ impl Stamp {
             return Err("its checksum is wrong, or it is another snapshot's");
         }
         if !is_zero(&block[at::SIZE..]) {
-            return Err("what is behind it is not zero");
+            return Err("the rest of its last block is not zero");
         }
         Ok(Trailer {
             lsn: u64_at(block, at::LSN),
@@ -222,7 +223,7 @@ impl IndexEntry {
     }
 }
 
-/// The superblock sequence that the header of a slot names, if there is a header of this volume.
+/// The superblock sequence in the header of a slot, if the slot has a header of this volume.
 pub(crate) fn header_sequence(block: &[u8], volume_id: VolumeId, slot: SlotName) -> Option<u64> {
     let (epoch, number) = (u64_at(block, slot_header::EPOCH), u64_at(block, slot_header::NUMBER));
     let stamp = Stamp::new(volume_id, slot, epoch, number);

@@ -6,19 +6,20 @@
 //!                    └───────┴─ checksum ──┘  └──────┘ checksum
 //! ```
 //!
-//! Three slots with rotating roles: WAL-snapshot, on-demand snapshot, reserve. A new snapshot of
-//! either kind is written to the reserve. When it is complete and stable, and all records that it
-//! needs are durable, one update of the superblock adopts it; the slot of the snapshot that it
-//! replaces becomes the reserve.
+//! There are three slots, whose roles rotate: WAL-snapshot, on-demand snapshot and reserve. A new
+//! snapshot of either kind is written to the reserve. When the snapshot is complete and stable, and
+//! all records that it needs are durable, one update of the superblock adopts it. The slot of the
+//! replaced snapshot becomes the reserve.
 //!
-//! A WAL-snapshot of a log that goes on is fuzzy: values overwritten while it was taken may be
-//! missing in it, because the log behind it has the new ones. It needs the log up to the last
-//! record appended while it was taken. An on-demand snapshot, or one without a log, stands on its
-//! own.
+//! While the log is on, a WAL-snapshot is fuzzy. It may lack values that were overwritten while it
+//! was taken, because the log after it has the new values. So it needs the log up to the last
+//! record that was appended while it was taken. An on-demand snapshot never needs the log, and
+//! neither does a snapshot that is taken while the log is off.
 //!
-//! The invariant: a reader gets only what this one snapshot wrote. The superblock has the checksum
-//! of the trailer, the trailer that of the index, the index that of each chunk, and all are salted
-//! with volume, epoch, number and slot: old contents of the slot are never taken for new ones.
+//! The invariant: a reader gets only what was written for the snapshot that it reads. The
+//! superblock has the checksum of the trailer, the trailer has the checksum of the index, and the
+//! index has the checksum of each chunk. All these checksums are salted with volume, epoch, number
+//! and slot, so old contents of the slot are never taken for new ones.
 
 mod check;
 mod format;
@@ -39,7 +40,8 @@ use crate::{Area, Error, Lifetime, Lsn, Media, Pool, SlotName, VolumeId};
 /// What a snapshot is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SnapshotKind {
-    /// The log goes on from it: once adopted, it lets the log start behind it.
+    /// The log goes on from this snapshot. Once the snapshot is adopted, the log can start after
+    /// it.
     Wal,
     /// A point in time that is kept.
     OnDemand,
@@ -84,11 +86,11 @@ pub struct SnapshotPlan {
     pub slot: SlotName,
     /// What it is for.
     pub kind: SnapshotKind,
-    /// The point in time: it holds the effects of records up to here.
+    /// The point in time of the snapshot. The snapshot holds the effects of records up to this LSN.
     pub lsn: Lsn,
-    /// Whether it may lack data that later records set anew, whatever its old value. These are the
-    /// records up to the last one appended when it is [adopted](crate::Log::adopt): it is always
-    /// read together with them.
+    /// Whether the snapshot may lack data that later records overwrite without reading it. If so,
+    /// the snapshot is always read together with the records that were appended before it is
+    /// [adopted](crate::Log::adopt).
     pub is_fuzzy: bool,
     /// When it was begun, in milliseconds since 1970.
     pub created_ms: u64,
@@ -107,12 +109,13 @@ pub struct SlotSummary {
     pub kind: SnapshotKind,
     /// Epoch in which it was written.
     pub epoch: u64,
-    /// Counts snapshots that were begun: a later one has a higher number.
+    /// Counts snapshots that were begun, so a later snapshot has a higher number.
     pub number: u64,
-    /// It holds the effects of records up to here.
+    /// The snapshot holds the effects of records up to here.
     pub lsn: Lsn,
-    /// It may lack data that records between `lsn` and here set anew: only together with them is it
-    /// a state that the data set was in. Equal to `lsn` for a snapshot that stands on its own.
+    /// The snapshot may lack data that records between `lsn` and this LSN overwrite. Without these
+    /// records, the snapshot may be a state that the data set was never in. If the snapshot needs
+    /// no records, this LSN is equal to `lsn`.
     pub consistent_lsn: Lsn,
     /// Its blocks, from header to trailer.
     pub len_lbas: u64,
@@ -120,7 +123,7 @@ pub struct SlotSummary {
     pub checksum: u64,
     /// Chunks in it.
     pub chunk_count: u64,
-    /// Entries in them.
+    /// Entries in its chunks.
     pub entry_count: u64,
     /// Bytes of the chunks' payloads.
     pub payload_size: u64,
@@ -129,7 +132,7 @@ pub struct SlotSummary {
 }
 
 impl SlotSummary {
-    /// Whether it needs some of the log behind it.
+    /// Whether the snapshot needs some of the log after its LSN.
     pub fn is_fuzzy(&self) -> bool {
         self.consistent_lsn > self.lsn
     }
@@ -138,15 +141,15 @@ impl SlotSummary {
 /// A path to each snapshot slot.
 pub struct SlotPaths {
     paths: [Option<Box<dyn Device + Send>>; crate::layout::SLOT_COUNT],
-    /// The extent pool, on a device.
+    /// The extent pool, if the volume is on a device.
     pool: Option<Pool>,
 }
 
 impl SlotPaths {
-    /// Opens a path to each slot that exists. Nothing is written.
+    /// Opens a path to each slot that exists. This writes nothing.
     ///
     /// # Errors
-    /// When one can't be opened.
+    /// If a slot can't be opened.
     pub(crate) fn open(media: &mut dyn Media) -> Result<Self, Error> {
         let mut paths = Self { paths: [None, None, None], pool: media.pool().cloned() };
         for slot in SlotName::ALL {
@@ -163,10 +166,10 @@ impl SlotPaths {
         SlotName::ALL.into_iter().filter(|slot| self.paths[slot.index()].is_none())
     }
 
-    /// Makes the missing slots, empty. Durable when this returns.
+    /// Makes the missing slots. They are empty, and durable when this returns.
     ///
     /// # Errors
-    /// When one can't be made.
+    /// If a slot can't be made.
     pub(crate) fn complete(&mut self, media: &mut dyn Media) -> Result<(), Error> {
         for slot in self.missing().collect::<Vec<_>>() {
             media.make_slot(slot)?;
@@ -175,10 +178,10 @@ impl SlotPaths {
         Ok(())
     }
 
-    /// The path to a slot. When the slot is missing, what it held is damaged.
+    /// The path to a slot. If the slot is missing, the snapshot that it held counts as damaged.
     ///
     /// # Errors
-    /// [`Error::SnapshotDamaged`] when it is missing.
+    /// [`Error::SnapshotDamaged`] if the slot is missing.
     pub(crate) fn find(&mut self, slot: SlotName) -> Result<&mut (dyn Device + Send), Error> {
         match &mut self.paths[slot.index()] {
             Some(path) => Ok(&mut **path),
@@ -189,7 +192,7 @@ impl SlotPaths {
     /// The path to a slot.
     ///
     /// # Panics
-    /// When it is missing: an open volume has them all.
+    /// If the slot is missing. An open volume has all slots.
     pub fn get(&mut self, slot: SlotName) -> &mut (dyn Device + Send) {
         self.find(slot).expect("an open volume has all slots")
     }
@@ -202,21 +205,22 @@ impl SlotPaths {
         self.paths.each_ref().map(lbas)
     }
 
-    /// Gives back a piece of the space of a reserve that nobody reads. True while there is more to
-    /// give back: the caller waits a little between two steps, so that giving back never holds up
-    /// the log.
+    /// Gives back a piece of the space of a reserve that nobody reads. Returns true as long as
+    /// there is more to give back. The caller waits a little between two calls, so that giving back
+    /// never holds up the log.
     ///
-    /// On a device all of its space is given back, in whole extents, for others to take. Of a file,
-    /// everything beyond twice a snapshot of `need_lbas` blocks and 64 MiB goes back to the file
-    /// system. A slot grows to at most a quarter, or 64 MiB, more than its snapshot needs. So a
-    /// shortened slot grows again only when a snapshot is more than twice as long as before, and a
-    /// data set whose size goes up and down by half keeps its blocks.
+    /// On a device, all of the reserve's space is given back, in whole extents, so that other areas
+    /// can take these extents. A slot that is a file keeps 64 MiB more than twice the `need_lbas`
+    /// blocks that a snapshot needs; the rest goes back to the file system. A slot grows to at most
+    /// a quarter, or 64 MiB, more than its snapshot needs. So a shortened slot grows again only if
+    /// a snapshot is more than twice as long as before. If the size of a data set goes up and down
+    /// by half, its slots keep their blocks.
     ///
     /// # Errors
-    /// When the slot can't be shortened: it then stays as long as it is.
+    /// If the slot can't be shortened. It then stays as long as it is.
     ///
     /// # Panics
-    /// When it is missing: an open volume has them all.
+    /// If the slot is missing. An open volume has all slots.
     pub fn give_back(&mut self, slot: SlotName, need_lbas: u64) -> Result<bool, DeviceError> {
         let pool = self.pool.clone();
         give_back(self.get(slot), need_lbas, pool.as_ref())

@@ -11,14 +11,15 @@ use super::format::{IndexEntry, Stamp, Trailer};
 use crate::layout::{CHUNK_LBAS_MAX, CHUNK_PAYLOAD_SIZE_MAX, index_entry};
 use crate::{Area, Error, SlotName, VolumeId, io};
 
-/// Chunks read ahead when a snapshot is read as fast as the device can.
+/// Number of chunks that are read ahead if a snapshot is to be read as fast as the device can.
 pub const READ_AHEAD_CHUNKS: usize = 16;
 
-/// A snapshot that is being read, chunk by chunk, with others read ahead.
+/// A snapshot that is being read chunk by chunk. The reads of the next chunks are in flight
+/// already.
 ///
-/// [`open`](Self::open) checks everything but the chunks, each of which is checked by
-/// [`Chunk::payload`], possibly on another thread. Reads block: the path is used for nothing else
-/// until [`finish`](Self::finish), or until the last chunk has come.
+/// [`open`](Self::open) checks everything but the chunks. [`Chunk::payload`] checks a chunk,
+/// possibly on another thread. Reads block. The path must be used for nothing else until
+/// [`finish`](Self::finish) is called or the last chunk has come.
 #[derive(Debug)]
 pub struct SlotReader {
     summary: SlotSummary,
@@ -38,7 +39,7 @@ struct Read {
     done: Option<(Option<Buffer>, Result<(), DeviceError>)>,
 }
 
-/// A chunk as it was read. Owns its memory: it may go to another thread.
+/// A chunk as it was read. It owns its memory, so it may go to another thread.
 #[derive(Debug)]
 pub struct Chunk {
     stamp: Stamp,
@@ -59,10 +60,10 @@ impl Chunk {
         self.entry.entry_count
     }
 
-    /// Its payload, checked.
+    /// Checks its payload, and returns it.
     ///
     /// # Errors
-    /// [`Error::SnapshotDamaged`] when it is not what was written there.
+    /// [`Error::SnapshotDamaged`] if the chunk is not what was written in its place.
     pub fn payload(&self) -> Result<&[u8], Error> {
         self.stamp.read_chunk(&self.buffer, self.index, &self.entry).map_err(|why| {
             let (index, lba) = (self.index, self.entry.lba);
@@ -77,12 +78,12 @@ impl Chunk {
 }
 
 impl SlotReader {
-    /// Opens the snapshot that the superblock describes, and checks header, index and trailer.
-    /// `ahead` chunks are read at once.
+    /// Opens the snapshot that the superblock describes, and checks header, index and trailer. The
+    /// reads of `ahead` chunks are in flight at once.
     ///
     /// # Errors
-    /// [`Error::Truncated`] when the slot is too short, [`Error::SnapshotDamaged`] when it holds
-    /// something else, [`Error::Device`] when it can't be read.
+    /// [`Error::Truncated`] if the slot is too short, [`Error::SnapshotDamaged`] if the slot does
+    /// not hold this snapshot, [`Error::Device`] if the slot can't be read.
     pub fn open(
         device: &mut dyn Device,
         volume_id: VolumeId,
@@ -104,7 +105,7 @@ impl SlotReader {
         let trailer =
             stamp.read_trailer(&block, summary.checksum).map_err(|why| wrong("trailer", why))?;
         if !is_described(&trailer, &summary) {
-            return Err(wrong("trailer", "the superblock says something else"));
+            return Err(wrong("trailer", "it does not match the superblock"));
         }
         let index = read_index(device, stamp, &trailer).map_err(|why| match why {
             Ok(why) => wrong("index", &why),
@@ -138,7 +139,7 @@ impl SlotReader {
         self.index.len()
     }
 
-    /// Bytes of the slot up to the chunk that comes next, of [`total_bytes`](Self::total_bytes).
+    /// How many of the [`total_bytes`](Self::total_bytes) are before the chunk that comes next.
     pub fn done_bytes(&self) -> u64 {
         let next = self.reads.front().map_or(self.wanted.start, |read| read.index);
         self.index.get(next).map_or(self.total_bytes(), |entry| entry.lba * LBA_SIZE as u64)
@@ -149,16 +150,16 @@ impl SlotReader {
         self.index.last().map_or(0, |last| (last.lba + last.lbas()) * LBA_SIZE as u64)
     }
 
-    /// The next chunk in order, or `None` behind the last. Waits for it. After an error the next
-    /// call goes on behind that chunk.
+    /// Waits for the next chunk in order and returns it; `None` after the last one. If a chunk
+    /// can't be read, the next call goes on after that chunk.
     ///
     /// # Errors
-    /// [`Error::Device`] when the device can't read it.
+    /// [`Error::Device`] if the device can't read the chunk.
     pub fn next_chunk(&mut self, device: &mut dyn Device) -> Result<Option<Chunk>, Error> {
         self.next_chunk_idling(device, &mut || {})
     }
 
-    /// As [`next_chunk`](Self::next_chunk), calling `idle` repeatedly while it waits.
+    /// Like [`next_chunk`](Self::next_chunk), but calls `idle` repeatedly while it waits.
     pub(crate) fn next_chunk_idling(
         &mut self,
         device: &mut dyn Device,
@@ -181,7 +182,7 @@ impl SlotReader {
         Ok(Some(Chunk { stamp, slot, index: first.index as u64, entry, buffer }))
     }
 
-    /// Takes memory back, to read into it again.
+    /// Takes the buffer of a chunk back, so that another chunk can be read into it.
     pub fn give_back(&mut self, buffer: Buffer) {
         if self.spare.len() < self.ahead {
             self.spare.push(buffer);
@@ -199,7 +200,7 @@ impl SlotReader {
             let Some(index) = self.wanted.next() else { break };
             let entry = self.index[index];
             let lbas = entry.lbas() as usize;
-            // Any one that is large enough will do: chunks are mostly of one size.
+            // Any buffer that is large enough will do, because most chunks have the same size.
             let fitting = self.spare.iter().rposition(|spare| spare.capacity_lbas() >= lbas);
             let mut buffer =
                 fitting.map_or_else(|| Buffer::zeroed(lbas), |at| self.spare.swap_remove(at));
@@ -229,7 +230,7 @@ impl SlotReader {
     }
 }
 
-/// Whether trailer and superblock say the same.
+/// Whether the trailer agrees with what the superblock says of the snapshot.
 fn is_described(trailer: &Trailer, summary: &SlotSummary) -> bool {
     if is_planted("slot-unstamped") {
         return true;
@@ -241,7 +242,8 @@ fn is_described(trailer: &Trailer, summary: &SlotSummary) -> bool {
         && trailer.payload_size == summary.payload_size
 }
 
-/// Reads and checks the index. What is wrong with it is a sentence; a failed read is an error.
+/// Reads and checks the index. In `Err`, a string says what is wrong with the index, and an
+/// [`Error`] is a failed read.
 fn read_index(
     device: &mut dyn Device,
     stamp: Stamp,
@@ -271,7 +273,7 @@ fn read_index(
             && entry.payload_size as usize <= CHUNK_PAYLOAD_SIZE_MAX
             && entry.lbas() <= CHUNK_LBAS_MAX;
         if !is_possible {
-            return Err(Ok(format!("it has a chunk at block {} that can't be", entry.lba)));
+            return Err(Ok(format!("its chunk at block {} is impossible", entry.lba)));
         }
         next += entry.lbas();
     }

@@ -1,4 +1,4 @@
-//! Which slot holds what, which snapshot is the root, and whether the log behind it goes on.
+//! Which slot holds what, which snapshot is the root, and whether the log after it goes on.
 
 use slimio_planted::is_planted;
 
@@ -6,15 +6,17 @@ use super::{SlotSummary, SnapshotKind};
 use crate::layout::{SLOT_COUNT, put_u32, put_u64, slot_record as at, superblock, u32_at, u64_at};
 use crate::{Lsn, SlotName};
 
-/// More blocks than any snapshot has; twice as many still fit a `u64` when counted in bytes.
+/// A number of blocks that no snapshot has. Twice this number of blocks, in bytes, still fits a
+/// `u64`.
 const LEN_LBAS_MAX: u64 = 1 << 48;
 
 /// The roles of the snapshot slots, the one root, and the state of the log, as a superblock has
 /// them.
 ///
-/// A slot holds a WAL-snapshot, an on-demand snapshot, or nothing that counts: then it is a reserve.
-/// There is at most one of either kind, so there is always a reserve. What recovery starts from is
-/// the root and the records behind its LSN; without a root, the empty data set and the whole log.
+/// A slot holds a WAL-snapshot, an on-demand snapshot, or nothing that counts. If it holds nothing
+/// that counts, it is a reserve. There is at most one snapshot of either kind, so there is always a
+/// reserve. Recovery starts from the root and applies the records after the root's LSN. If there is
+/// no root, recovery starts from the empty data set and applies the whole log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Snapshots {
     held: [Option<SlotSummary>; SLOT_COUNT],
@@ -23,12 +25,12 @@ pub struct Snapshots {
 }
 
 impl Snapshots {
-    /// What a slot holds; `None` when it is a reserve.
+    /// What a slot holds; `None` if it is a reserve.
     pub fn get(&self, slot: SlotName) -> Option<&SlotSummary> {
         self.held[slot.index()].as_ref()
     }
 
-    /// All snapshots held.
+    /// All snapshots that the slots hold.
     pub fn all(&self) -> impl Iterator<Item = &SlotSummary> {
         self.held.iter().flatten()
     }
@@ -43,17 +45,19 @@ impl Snapshots {
         self.root.and_then(|slot| self.get(slot))
     }
 
-    /// Where the log has ended (`appendonly no`): nothing behind it counts. `None` while it goes on.
+    /// The LSN at which the log has ended, after `appendonly no`. No record after this LSN counts.
+    /// `None` if the log has not ended.
     pub fn log_end(&self) -> Option<Lsn> {
         self.log_end
     }
 
-    /// Whether any snapshot held needs some of the log behind it.
+    /// Whether any of the snapshots needs some of the log after its LSN.
     pub(crate) fn is_any_fuzzy(&self) -> bool {
         self.all().any(SlotSummary::is_fuzzy)
     }
 
-    /// The log ends at `lsn`: lowers the root's consistent LSN to that, as no more records follow.
+    /// Lowers the root's consistent LSN to `lsn`. The log ends at `lsn`, so it has no more records
+    /// that the root could need.
     pub(crate) fn cap_consistent_lsn(&mut self, lsn: Lsn) {
         if let Some(root) = self.root.filter(|_| !is_planted("need-kept"))
             && let Some(held) = &mut self.held[root.index()]
@@ -67,11 +71,11 @@ impl Snapshots {
         self.held.iter().flatten().map(|held| held.number).max().unwrap_or(0)
     }
 
-    /// Takes a complete snapshot into its role. With `continues_log`, a log that has ended goes on
-    /// from it.
+    /// Takes a complete snapshot into its role. If `continues_log`, a log that has ended goes on
+    /// from this snapshot.
     ///
-    /// A WAL-snapshot becomes the root. So does any snapshot while the log has ended: the latest
-    /// one then holds the most.
+    /// A WAL-snapshot becomes the root. If the log has ended, any snapshot becomes the root,
+    /// because the latest snapshot is then the newest state of the data set.
     pub(crate) fn adopt(&mut self, new: SlotSummary, continues_log: bool) {
         let becomes_root = new.kind == SnapshotKind::Wal || self.log_end.is_some();
         for slot in SlotName::ALL {
@@ -82,7 +86,8 @@ impl Snapshots {
                 *held = None;
             } else if old.kind == new.kind {
                 if is_root && !becomes_root {
-                    // An on-demand snapshot that the log goes on from: it stays as WAL-snapshot.
+                    // This is an on-demand snapshot that the log goes on from, so it stays as the
+                    // WAL-snapshot.
                     old.kind = SnapshotKind::Wal;
                 } else {
                     *held = None;
@@ -92,14 +97,14 @@ impl Snapshots {
         self.held[new.slot.index()] = Some(new);
         if becomes_root {
             self.root = Some(new.slot);
-            // A snapshot begun before the log ended does not make it end earlier.
+            // A snapshot that was begun before the log ended does not make the log end earlier.
             let log_end = self.log_end.map(|end| end.max(new.lsn));
             self.log_end = log_end.filter(|_| !continues_log);
         }
         self.check();
     }
 
-    /// Panics where the roles are not as they are promised. Takes no time.
+    /// Panics if an invariant of the roles is broken. This check is cheap.
     pub(crate) fn check(&self) {
         assert!(self.root.is_none() || self.root().is_some(), "the root is no reserve");
         assert!(self.held.iter().any(Option::is_none), "there is always a reserve");
@@ -111,7 +116,7 @@ impl Snapshots {
         }
     }
 
-    /// These roles as they would be with a snapshot of `kind` adopted in `slot`.
+    /// The roles as they would be if a snapshot of `kind` in `slot` were adopted.
     pub(crate) fn with(&self, slot: SlotName, kind: SnapshotKind) -> Self {
         let mut then = *self;
         then.adopt(
@@ -134,7 +139,7 @@ impl Snapshots {
         then
     }
 
-    /// Drops the root: the log starts from nothing, where the data set was empty.
+    /// Drops the root, because the log starts at an LSN at which the data set was empty.
     pub(crate) fn forget_root(&mut self) {
         if let Some(root) = self.root.take() {
             self.held[root.index()].take_if(|held| held.kind == SnapshotKind::Wal);
@@ -142,7 +147,7 @@ impl Snapshots {
         self.check();
     }
 
-    /// Makes the on-demand snapshot the root, if there is one, and drops the WAL-snapshot.
+    /// If there is an on-demand snapshot, makes it the root and drops the WAL-snapshot.
     pub(crate) fn make_on_demand_root(&mut self) {
         let Some(slot) = self.of_kind(SnapshotKind::OnDemand).map(|held| held.slot) else { return };
         for held in &mut self.held {
@@ -152,12 +157,12 @@ impl Snapshots {
         self.check();
     }
 
-    /// Ends the log at an LSN, or lets it go on.
+    /// Ends the log at an LSN; with `None`, lets it go on.
     pub(crate) fn set_log_end(&mut self, log_end: Option<Lsn>) {
         self.log_end = log_end;
     }
 
-    /// Writes this into the bytes of a superblock.
+    /// Writes the roles into the bytes of a superblock.
     pub(crate) fn encode(&self, bytes: &mut [u8]) {
         let root = self.root.map_or(0, |slot| slot.index() as u32 + 1);
         put_u32(bytes, superblock::ROOT_SLOT, root);
@@ -182,8 +187,8 @@ impl Snapshots {
         }
     }
 
-    /// Reads it from the bytes of a superblock. Does not check that other bytes are zero: the
-    /// caller does, by encoding again.
+    /// Reads the roles from the bytes of a superblock. Does not check that other bytes are zero,
+    /// because the caller checks this by encoding again.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let mut found = Self::default();
         for slot in SlotName::ALL {
@@ -293,7 +298,7 @@ mod tests {
         assert_eq!(snapshots.log_end(), Some(Lsn(200)));
         adopt(&mut snapshots, OnDemand, 3, false);
         assert_eq!(numbers(&snapshots), (Some(3), None, Some(3)));
-        // A rewrite of the log that is off, and then one that turns it on.
+        // The first WAL-snapshot leaves the log off. The second one turns it on.
         adopt(&mut snapshots, Wal, 4, false);
         assert_eq!(snapshots.log_end(), Some(Lsn(400)));
         adopt(&mut snapshots, Wal, 5, true);
@@ -338,7 +343,8 @@ mod tests {
         snapshots.set_log_end(Some(Lsn(7)));
         snapshots.encode(&mut bytes);
         assert_eq!(Snapshots::decode(&bytes), Ok(snapshots));
-        // Two of a kind, a root that is a reserve, a state that does not exist.
+        // Roles with two snapshots of one kind, with a root that is a reserve, or with an unknown
+        // log state are refused.
         for (offset, value) in [
             (superblock::SLOTS + at::SIZE + at::ROLE, 1),
             (superblock::ROOT_SLOT, 3),
@@ -349,7 +355,7 @@ mod tests {
             assert!(Snapshots::decode(&wrong).is_err(), "{offset}");
         }
         put_u64(&mut bytes, superblock::SLOTS + at::LEN_LBAS, u64::MAX / 2);
-        assert!(Snapshots::decode(&bytes).is_err(), "more blocks than there are bytes");
+        assert!(Snapshots::decode(&bytes).is_err(), "more blocks than can be counted in bytes");
     }
 
     #[test]

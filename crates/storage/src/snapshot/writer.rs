@@ -16,28 +16,30 @@ use crate::{Error, Lifetime, Pool, io};
 pub struct WriterOptions {
     /// Blocks of one write.
     pub write_lbas: u32,
-    /// Writes in flight.
+    /// The largest number of writes in flight.
     pub in_flight: usize,
-    /// Fewest blocks that a slot grows by, so that it seldom has to.
+    /// The smallest number of blocks that a slot grows by, so that it seldom has to grow.
     pub grow_lbas: u64,
-    /// Blocks after which a flush is submitted, where completed writes are not stable by
-    /// themselves: the log's next flush has to write out all that the device's cache holds, whoever
-    /// wrote it.
+    /// If completed writes are not stable by themselves, a flush is submitted after this many
+    /// blocks. This keeps the log's flushes short, because each flush has to write out everything
+    /// in the device's cache.
     pub flush_lbas: u64,
-    /// Blocks that the snapshot needs at most. Where the file system is short of space the slot gets them
-    /// before anything is written, for the log may take them meanwhile. 0 where that is not known.
+    /// The largest number of blocks that the snapshot needs; 0 if unknown. If the file system is
+    /// short of space, the slot gets these blocks before anything is written, because the log might
+    /// take them while the snapshot is written.
     pub reserve_lbas: u64,
-    /// Whether the snapshot fails at once where it can't get them all.
+    /// Whether the snapshot fails at once if the slot can't get all `reserve_lbas`.
     pub must_reserve: bool,
-    /// Bytes of the file system that must stay free beside them: without the next WAL-snapshot the log
-    /// could never become short again.
+    /// Bytes of the file system that must stay free beside this snapshot, for the next
+    /// WAL-snapshot, because without that snapshot the log could never become short again.
     pub leave: u64,
 }
 
 impl Default for WriterOptions {
     fn default() -> Self {
         Self {
-            // As many and as long as the pooled buffers of a path.
+            // As many writes are in flight as a path has pooled buffers, and each is as long as
+            // such a buffer.
             write_lbas: POOLED_LBAS as u32,
             in_flight: POOLED_COUNT,
             grow_lbas: (64 << 20) / LBA_SIZE as u64,
@@ -52,13 +54,13 @@ impl Default for WriterOptions {
 const MAKING_ROOM: &str = "making room for a snapshot";
 const FLUSHING: &str = "flushing a snapshot";
 
-/// Most blocks that a slot grows by at once.
+/// The largest number of blocks that a slot grows by at once.
 const GROW_LBAS_MAX: u64 = (1 << 30) / LBA_SIZE as u64;
 
-/// A snapshot that is being written. Its calls block: it needs a thread and a path of its own.
+/// A snapshot that is being written. Its calls block, so it needs a thread and a path of its own.
 ///
-/// After the first error, each call returns it again. Whatever happens, the slot is the reserve
-/// until the finished snapshot is adopted, so nothing has to be undone.
+/// After the first error, each call returns this error again. Whatever happens, the slot stays a
+/// reserve until the finished snapshot is adopted, so nothing has to be undone.
 #[derive(Debug)]
 pub struct SlotWriter {
     plan: SnapshotPlan,
@@ -72,19 +74,20 @@ pub struct SlotWriter {
 
 impl SlotWriter {
     /// Begins to write the snapshot that [`Log::begin_snapshot`](crate::Log::begin_snapshot) has
-    /// planned, over what the slot held before.
+    /// planned. The snapshot overwrites what the slot held before.
     ///
     /// Waits for what an earlier writer left in flight on this path.
     ///
     /// # Errors
-    /// As [`chunk`](Self::chunk).
+    /// Those of [`chunk`](Self::chunk).
     pub fn begin(
         device: &mut dyn Device,
         plan: SnapshotPlan,
         options: WriterOptions,
     ) -> Result<Self, Error> {
         io::drain(device);
-        // From a pool, even the extents that the slot already has may be needed by others.
+        // Even a slot that has all its extents is reserved, because an on-demand snapshot must fail
+        // here if it would not leave enough of the pool for the next snapshot.
         let all = LbaRange { start: Lba(0), end: Lba(device.geometry().lba_count) };
         device
             .reserve(all)
@@ -112,19 +115,19 @@ impl SlotWriter {
         &self.plan
     }
 
-    /// Bytes handed to the device, or about to be.
+    /// Bytes that were handed to the device, and bytes that wait in the buffer for the next write.
     pub fn written_bytes(&self) -> u64 {
         self.stream.next * LBA_SIZE as u64 + self.stream.filled as u64
     }
 
-    /// Adds a chunk. Its payload is copied; the call waits while too many writes are in flight.
+    /// Adds a chunk and copies its payload. Waits as long as too many writes are in flight.
     ///
     /// # Errors
-    /// [`Error::Device`] when the slot can't grow ([`DeviceError::NoSpace`]) or can't be written:
-    /// the snapshot has failed, and nothing else has.
+    /// [`Error::Device`] if the slot can't grow ([`DeviceError::NoSpace`]) or can't be written. In
+    /// both cases, only this snapshot has failed.
     ///
     /// # Panics
-    /// When the payload is larger than [`CHUNK_PAYLOAD_SIZE_MAX`].
+    /// If the payload is larger than [`CHUNK_PAYLOAD_SIZE_MAX`].
     pub fn chunk(
         &mut self,
         device: &mut dyn Device,
@@ -146,12 +149,12 @@ impl SlotWriter {
         Ok(())
     }
 
-    /// Writes index and trailer and makes everything stable. The result is to be
+    /// Writes index and trailer and makes everything stable. The snapshot that is returned is to be
     /// [adopted](crate::Log::adopt).
     ///
     /// # Errors
-    /// As [`chunk`](Self::chunk), and when the flush fails: the snapshot has failed, and nothing
-    /// else has.
+    /// Those of [`chunk`](Self::chunk), and [`Error::Device`] if the flush fails. In both cases,
+    /// only this snapshot has failed.
     pub fn finish(mut self, device: &mut dyn Device) -> Result<SlotSummary, Error> {
         let finished = self.write_end(device);
         io::drain(device);
@@ -180,7 +183,8 @@ impl SlotWriter {
         assert_eq!(read_again, Ok(end), "what is written can be read");
         self.stream.put(device, &block)?;
         self.stream.finish(device)?;
-        // A file keeps its end, to be overwritten; extents of a device go back, for others to use.
+        // A file keeps the blocks after the snapshot, so that a later snapshot can overwrite them.
+        // On a device, the extents after the snapshot go back to the pool.
         let behind = LbaRange { start: Lba(len_lbas), end: Lba(u64::MAX) };
         device
             .release(behind)
@@ -204,7 +208,7 @@ impl SlotWriter {
         })
     }
 
-    /// Gives up: waits for what is in flight, so that the path can be used for something else.
+    /// Gives up, and waits for what is in flight, so that the path can be used for something else.
     pub fn cancel(self, device: &mut dyn Device) {
         io::drain(device);
     }
@@ -224,7 +228,7 @@ struct Stream {
     free: Vec<Buffer>,
     completions: Vec<Completion>,
     failed: Option<Error>,
-    /// Tokens count writes.
+    /// Token of the next write. Tokens count writes.
     next_token: u64,
     /// Blocks written since the last flush was begun.
     unflushed_lbas: u64,
@@ -254,7 +258,7 @@ impl Stream {
         }
     }
 
-    /// The block that the next byte goes to, when the last block is full.
+    /// The block that the next byte goes to. The block before it must be full.
     fn lba(&self) -> u64 {
         assert!(self.filled.is_multiple_of(LBA_SIZE), "the last block is full");
         self.next + (self.filled / LBA_SIZE) as u64
@@ -289,7 +293,7 @@ impl Stream {
         self.put(device, &[0; LBA_SIZE][..zeros])
     }
 
-    /// Writes what is left and waits for everything.
+    /// Writes what is left in `current`, and waits for all writes.
     fn finish(&mut self, device: &mut dyn Device) -> Result<(), Error> {
         if let Some(mut buffer) = self.current.take().filter(|_| self.filled > 0) {
             buffer.set_len_lbas(self.filled / LBA_SIZE);
@@ -301,7 +305,7 @@ impl Stream {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// A free buffer, as soon as one more write may be in flight.
+    /// Waits until one more write may be in flight, and returns a free buffer.
     fn take_buffer(&mut self, device: &mut dyn Device) -> Result<Buffer, Error> {
         while device.in_flight() >= self.options.in_flight {
             self.reap(device);
@@ -334,8 +338,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Submits a flush when it is due, while writes go on. Nothing depends on it: the flush at the
-    /// end makes the snapshot stable.
+    /// Submits a flush if one is due, while writes go on. Nothing depends on this flush, because
+    /// the flush at the end makes the snapshot stable.
     fn flush_if_due(&mut self, device: &mut dyn Device) {
         let is_due = self.unflushed_lbas >= self.options.flush_lbas && !self.is_flushing;
         let is_needed = device.geometry().write_cache != WriteCache::Stable;
@@ -365,11 +369,13 @@ impl Stream {
     }
 }
 
-/// A file system is short of space if it has less than this many times what a snapshot needs: the log may
-/// grow by several times the data set while one is written.
+/// A file system is short of space if its free space is less than this many times the space that a
+/// snapshot needs. The factor is large because the log may grow by several times the data set while
+/// a snapshot is written.
 const SHORT_BELOW: u64 = 16;
 
-/// Gives a slot of a file what the snapshot needs at most, where somebody else may take it first.
+/// If a slot is in a file and the log could take the blocks that the snapshot may need, gives the
+/// slot these blocks now.
 fn reserve_for(device: &mut dyn Device, options: WriterOptions) -> Result<(), DeviceError> {
     let lacks = options.reserve_lbas.saturating_sub(device.geometry().lba_count);
     let takes = lacks.saturating_mul(LBA_SIZE as u64).saturating_add(options.leave);
@@ -382,13 +388,13 @@ fn reserve_for(device: &mut dyn Device, options: WriterOptions) -> Result<(), De
         return Ok(());
     }
     match device.grow(options.reserve_lbas) {
-        // It may need less.
+        // The snapshot may need fewer blocks than that, so this is no failure.
         Err(DeviceError::NoSpace) if !options.must_reserve => Ok(()),
         grown => grown,
     }
 }
 
-/// Makes a slot long enough: in large steps where there is room for them.
+/// Makes a slot long enough, in large steps if there is room for them.
 fn grow(device: &mut dyn Device, lbas: u64, step: u64) -> Result<(), DeviceError> {
     let now = device.geometry().lba_count;
     if lbas <= now {
@@ -401,13 +407,13 @@ fn grow(device: &mut dyn Device, lbas: u64, step: u64) -> Result<(), DeviceError
     }
 }
 
-/// Most blocks of a file that are given back in one step.
+/// The largest number of blocks of a file that are given back in one step.
 const GIVE_BACK_LBAS: u64 = (64 << 20) / LBA_SIZE as u64;
 
-/// Gives back space of a reserve, a piece at a time from its end: see [`SlotPaths::give_back`].
+/// Gives back a piece of a reserve's space, from its end. See [`SlotPaths::give_back`].
 ///
 /// # Errors
-/// As there.
+/// If the slot can't be shortened.
 pub fn give_back(
     device: &mut dyn Device,
     need_lbas: u64,

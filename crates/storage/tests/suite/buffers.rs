@@ -17,7 +17,7 @@ fn an_append_may_stop_at_any_byte() {
     let mut count = 0;
     for appended in 0..script.len() {
         let mut media = formatted(config, Kind::Files);
-        // Never reached, but it makes the buffers really mapped.
+        // The crash is never reached. But while a crash is planned, the disk watches mapped memory.
         media.disk.crash_after(1_000_000);
         let (volume, _) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
         let mut client = Client::new(volume, media.disk.clone(), 0);
@@ -36,7 +36,7 @@ fn an_append_may_stop_at_any_byte() {
         let step = (changed.len() / 100).max(1);
         for cut in changed.iter().step_by(step).copied().chain([before.len()]) {
             for is_forward in [true, false] {
-                // Stores up to here, or from here on, have happened.
+                // Either only the stores before `cut` have happened, or only those from `cut` on.
                 let (first, second) =
                     if is_forward { (&after, &before) } else { (&before, &after) };
                 image.mapped = [&first[..cut], &second[cut..]].concat();
@@ -92,12 +92,13 @@ fn without_mapping_a_write_is_kept_when_it_is_written() {
     assert!(client.volume.log.durable() < lsn);
 }
 
-/// If the records of successive batches were put together, they would take more blocks.
+/// Recovery must keep rescued records in their old batches, because in other batches these records
+/// could take more blocks than before.
 #[test]
 fn what_is_rescued_needs_no_more_room_than_it_had() {
     let layout = FormatOptions { segment_lbas: 12, ..SMALL };
     let mut media = formatted_as(SimConfig::default(), Kind::Files, &layout);
-    // Never reached, but it makes the buffers really mapped.
+    // The crash is never reached. But while a crash is planned, the disk watches mapped memory.
     media.disk.crash_after(1_000_000);
     let mut options = options(Policy::Always);
     (options.buffer_count, options.commits_in_flight) = (20, 20);
@@ -109,7 +110,8 @@ fn what_is_rescued_needs_no_more_room_than_it_had() {
         faults.held.extend((0..24).map(|lba| (WAL, lba)));
     });
     let mut script = Vec::new();
-    // A batch of exactly one block, and one of nearly two, which starts with a small record.
+    // Batches of one block alternate with batches of nearly two blocks. The latter start with a
+    // small record.
     'full: loop {
         for sizes in [&[4000][..], &[80, 7880]] {
             for &size in sizes {

@@ -1,5 +1,5 @@
-//! Cuts power, and kills the process, at every operation and in every way. Then a second life
-//! writes the same payloads again, and gets the same treatment.
+//! Cuts power or kills the process at every operation, and checks each state that this can leave.
+//! Then a second life writes the same payloads again, and is cut or killed in the same way.
 
 use crate::common::enumerate::{Death, Plan, assert_counts, enumerate};
 use crate::common::{Kind, SMALL};
@@ -27,7 +27,7 @@ fn plan(policy: Policy, deaths: [Death; 2], order: Order) -> Plan {
     }
 }
 
-/// As [`plan`], on a volume with few segments that are released and used again.
+/// Like [`plan`], but the volume has only a few segments, which are released and used again.
 fn releasing(policy: Policy, deaths: [Death; 2], kind: Kind) -> Plan {
     let layout = FormatOptions { wal_slots_max: 4, ..SMALL };
     Plan {
@@ -130,7 +130,8 @@ fn released_segments_are_used_again_when_the_process_dies() {
     assert_counts(enumerate(&plan), (259, 6256));
 }
 
-/// Small records, one commit at a time: the tail alternates between two blocks.
+/// Small records are committed one at a time, so the log's last batch is written alternately to two
+/// blocks.
 #[test]
 fn a_tail_that_grows_loses_nothing_when_power_is_cut() {
     let plan = Plan {

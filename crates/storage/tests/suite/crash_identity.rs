@@ -13,7 +13,7 @@ const OTHER: &str = "nvme serial S9999 namespace 1";
 const FIRST: Limits = Limits { exhaustive_max: 4, random_count: 4, torn: true };
 const SECOND: Limits = Limits { exhaustive_max: 2, random_count: 2, torn: true };
 
-/// The identity of the device when the volume is made, and when it is opened.
+/// The identity of the device when the volume is made, and the identity when the volume is opened.
 #[derive(Clone, Copy)]
 struct Move {
     from: Option<&'static str>,
@@ -23,11 +23,11 @@ struct Move {
 /// What must and may come back after a crash.
 #[derive(Clone)]
 struct Promise {
-    /// In order.
+    /// The records that may come back, in order.
     records: Script,
     /// How many of them must come back.
     at_least: usize,
-    /// The new identity was durable.
+    /// Whether the new identity was durable.
     has_moved: bool,
 }
 
@@ -42,7 +42,7 @@ fn open_image(image: &Image, identity: Option<&str>) -> SimMedia {
     media
 }
 
-/// A volume with a record that is durable, and one that only the mapped buffers hold.
+/// A volume with two records. One is durable, and only the mapped buffers hold the other.
 fn made_on(identity: Option<&str>) -> (Image, Promise) {
     let mut media = formatted_as(SimConfig::default(), Kind::Device, &SMALL);
     media.identity = identity.map(str::to_owned);
@@ -58,8 +58,9 @@ fn made_on(identity: Option<&str>) -> (Image, Promise) {
     (image, Promise { records, at_least: 1, has_moved: false })
 }
 
-/// Opens the image, writes one more record, and crashes at every operation of that; then the same
-/// on each new outcome, once for each of `lives`. Returns how many images were checked.
+/// Opens the image, writes one more record, and crashes at every operation of the opening and the
+/// writing. The first of `lives` limits the images. Then does the same to each new outcome, with
+/// the rest of `lives`. Returns how many images were checked.
 fn explore(image: &Image, moved: Move, before: &Promise, lives: &[Limits]) -> usize {
     let Some((limits, later_lives)) = lives.split_first() else { return 0 };
     let (mut count, mut seen) = (0, HashSet::new());
@@ -94,9 +95,9 @@ fn explore(image: &Image, moved: Move, before: &Promise, lives: &[Limits]) -> us
     count
 }
 
-/// Checks that the volume has one of the two identities, opens on that device, is refused on the
-/// other one, and holds what was promised. Returns the sequence and the version of each copy of its
-/// superblock.
+/// Checks that the volume has one of the two identities, that it opens on the device with that
+/// identity, that it is refused on the other device, and that it holds what was promised. Returns
+/// the sequence and the version of each copy of its superblock.
 fn check(image: &Image, moved: Move, promise: &Promise, context: &str) -> Vec<(u64, u32)> {
     let mut media = open_image(image, moved.to);
     let found = inspect(&mut media).expect("it can be read");
@@ -124,8 +125,9 @@ fn check(image: &Image, moved: Move, promise: &Promise, context: &str) -> Vec<(u
     copies.collect()
 }
 
-/// A program that knows no identities sees another version in the copies that have one. In the
-/// other copies it finds everything that counts, or nothing.
+/// A program that knows no identities sees another version in each copy that has an identity. If
+/// there are copies without an identity, the program finds through them everything that was
+/// promised. If there are none, the program refuses the volume.
 fn check_older(image: &Image, copies: &[SuperblockCopy], promise: &Promise, context: &str) {
     let mut media = open_image(image, None);
     let lbas = slimio_device::Device::geometry(&media.disk.open_path(SUPER)).lba_count;
@@ -160,7 +162,7 @@ fn enumerate(from: Option<&'static str>, to: Option<&'static str>) -> usize {
     explore(&image, Move { from, to }, &promise, &[FIRST, SECOND])
 }
 
-/// From version 3 of the format to version 4.
+/// The start moves the superblock from version 3 of the format to version 4.
 #[test]
 fn an_identity_that_is_taken_loses_nothing_when_power_is_cut() {
     let count = enumerate(None, Some(THIS));
@@ -173,7 +175,7 @@ fn an_identity_that_is_replaced_loses_nothing_when_power_is_cut() {
     assert!(count >= 1000, "shrunk to {count} images");
 }
 
-/// From version 4 of the format to version 3.
+/// The start moves the superblock from version 4 of the format to version 3.
 #[test]
 fn an_identity_that_is_given_up_loses_nothing_when_power_is_cut() {
     let count = enumerate(Some(THIS), None);

@@ -1,5 +1,6 @@
-//! Cuts power, and kills the process, at every operation of making a volume, and again while that
-//! is resumed. What is left is nothing, the old volume, the new one, or recognised as unfinished.
+//! Cuts power or kills the process at every operation of making a volume, and again while the
+//! making is resumed. The medium must then hold nothing, the old volume, the new volume, or a
+//! volume that is recognised as unfinished.
 
 use crate::common::{Client, Collector, Kind, SMALL, Script, SimMedia, options, reopen};
 use slimio_sim::{Image, Limits, SimConfig};
@@ -26,7 +27,8 @@ fn open_image(kind: Kind, image: &Image) -> SimMedia {
     media
 }
 
-/// Does what an interrupted first start, or the tool, does when it is run again.
+/// Goes on with the making, as the server or the tool does when it is run again after an
+/// interruption.
 fn go_on(media: &mut SimMedia, layout: &FormatOptions) -> Result<(), Error> {
     let is_there = media.disk.space_count() > 0;
     let path = is_there.then(|| media.open_path(Area::Superblock).expect("it is there"));
@@ -42,7 +44,8 @@ fn check(kind: Kind, image: &Image, old: &Script, counts: &mut Counts, context: 
     let is_unfinished = is_unfinished(&mut *path).expect("it is long enough");
     drop(path);
     let copies = inspect(&mut media).expect("it is shown").copies;
-    // Blocks that were never written read as anything here.
+    // If the medium holds nothing, its copies need not be empty, because on this disk blocks that
+    // were never written do not read as zeros.
     let is_nothing = !is_unfinished && !copies.iter().any(SuperblockCopy::has_magic);
     if is_unfinished || is_nothing {
         counts.unfinished += usize::from(is_unfinished);
@@ -62,8 +65,9 @@ fn check(kind: Kind, image: &Image, old: &Script, counts: &mut Counts, context: 
     false
 }
 
-/// Makes the volume on what `start` returns, and crashes at every operation of that. Does the same
-/// to each unfinished outcome, once for each of `lives`.
+/// Makes the volume on the medium that `start` returns, and crashes at every operation of the
+/// making. The first of `lives` limits the images. Then does the same to each unfinished outcome,
+/// with the rest of `lives`.
 fn explore(
     start: &dyn Fn() -> SimMedia,
     layout: &FormatOptions,
@@ -78,9 +82,9 @@ fn explore(
         disk.crash_after(crash_point);
         let made = go_on(&mut media, layout);
         let Some(crash) = disk.crashed() else {
-            made.unwrap_or_else(|error| panic!("it is not gone on with: {error}"));
+            made.unwrap_or_else(|error| panic!("it can't be resumed: {error}"));
             let mut media = start();
-            go_on(&mut media, layout).expect("it was just gone on with");
+            go_on(&mut media, layout).expect("it was just resumed");
             let (volume, found) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
             assert_eq!(found, Script::new());
             let mut client = Client::new(volume, media.disk.clone(), 0);
@@ -107,7 +111,7 @@ fn a_volume_whose_making_was_interrupted_is_made() {
         explore(&start, &SMALL, &Script::new(), &[FIRST, SECOND], &mut counts);
         println!("{kind:?}: {counts:?}");
         assert!(counts.nothing > 0 && counts.new > 0, "{counts:?}");
-        assert!(counts.unfinished > 500, "the enumeration must not rot: {counts:?}");
+        assert!(counts.unfinished > 500, "the enumeration must not shrink: {counts:?}");
     }
 }
 
@@ -129,6 +133,6 @@ fn a_volume_is_replaced_as_a_whole_or_not_at_all() {
         explore(&|| open_image(kind, &image), &layout, &records, &[FIRST, SECOND], &mut counts);
         println!("{kind:?}: {counts:?}");
         assert!(counts.old > 0 && counts.new > 0 && counts.nothing == 0, "{counts:?}");
-        assert!(counts.unfinished > 500, "the enumeration must not rot: {counts:?}");
+        assert!(counts.unfinished > 500, "the enumeration must not shrink: {counts:?}");
     }
 }

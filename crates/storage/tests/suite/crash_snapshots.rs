@@ -1,5 +1,5 @@
-//! Cuts power, and kills the process, at every operation of a life that takes snapshots, turns the
-//! log off and on, and reuses segments and slots.
+//! Cuts power or kills the process at every operation of a life that takes snapshots, turns the log
+//! off and on, and reuses segments and slots.
 
 use crate::common::enumerate::{Death, Plan, assert_counts, enumerate};
 use crate::common::snapshots::Action;
@@ -29,22 +29,23 @@ fn plan(policy: Policy, deaths: [Death; 2], actions: &'static [(usize, Action)])
     }
 }
 
-/// Two WAL-snapshots, one after the other: the second is written while the first is the root.
+/// Two WAL-snapshots, one after the other. While the second is written, the first is the root.
 const REWRITES: &[(usize, Action)] =
     &[(2, Action::Snapshot(SnapshotKind::Wal)), (9, Action::Snapshot(SnapshotKind::Wal))];
 
-/// When the snapshot is finished, only records appended meanwhile are not durable yet.
+/// When the snapshot is finished, the only records that are not durable yet are those that were
+/// appended while it was written.
 const DURABLE_BEFORE: &[(usize, Action)] =
     &[(4, Action::Settle), (4, Action::Snapshot(SnapshotKind::Wal))];
 
-/// Both kinds in turn, through all three slots.
+/// Snapshots of both kinds in turn, so that all three slots are used.
 const BOTH_KINDS: &[(usize, Action)] = &[
     (1, Action::Snapshot(SnapshotKind::OnDemand)),
     (5, Action::Snapshot(SnapshotKind::Wal)),
     (10, Action::Snapshot(SnapshotKind::OnDemand)),
 ];
 
-/// The log ends, a snapshot is taken without it, and it goes on.
+/// The log ends, a snapshot is taken without the log, and the log goes on.
 const OFF_AND_ON: &[(usize, Action)] =
     &[(3, Action::End), (5, Action::Snapshot(SnapshotKind::OnDemand)), (9, Action::Resume)];
 
@@ -104,7 +105,7 @@ fn the_log_goes_off_and_on_when_the_process_dies() {
     assert_counts(enumerate(&plan), (226, 337));
 }
 
-/// Flushes of the whole data set drop the root; snapshots make new ones.
+/// Each time the data set is emptied, the root is dropped. Later snapshots become new roots.
 #[test]
 fn an_emptied_data_set_drops_the_root_when_power_is_cut() {
     let plan = Plan { release_every: Some(7), ..plan(Policy::Always, POWER, REWRITES) };

@@ -1,4 +1,5 @@
-//! Volumes that can't be read exactly are refused with a reason, never opened with less.
+//! If a volume can't be read exactly, it is refused with a reason. It is never opened with less
+//! data.
 
 use crate::common::{
     BATCH_SIZE, Client, Kind, SMALL, SUPER, SimMedia, WAL, formatted, formatted_as, options,
@@ -11,10 +12,11 @@ use slimio_storage::{
     SnapshotKind, SuperblockCopy, Volume, VolumeId, inspect, layout,
 };
 
-/// A volume with some records, all durable, its superblock updated and known to the log.
+/// A volume with some records, all of them durable. Its superblock was updated, and the log knows
+/// of that update.
 fn written() -> (Image, Vec<(u16, Vec<u8>)>) {
     let mut script = script(8);
-    // The last superblock update was before these, so the log knows of it.
+    // These records come after the last update of the superblock, so the log knows of that update.
     script.extend([(0, vec![8; 10]), (0, vec![9; 10])]);
     let mut media = formatted(SimConfig::default(), Kind::Files);
     let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("a new volume opens");
@@ -74,7 +76,8 @@ fn every_set_of_damaged_superblock_copies() {
             let (volume, recovered) = opened.expect("a valid copy is enough");
             assert_eq!(recovered, script);
             drop(volume);
-            // All four are right again: damage any two that do not belong together.
+            // All four copies are right again. Now two copies are damaged that the same update did
+            // not write.
             rot(media, SUPER, copy_lba(0), 60);
             rot(media, SUPER, copy_lba(3), 60);
             let (volume, recovered) = reopen(media, &options(Policy::Always)).expect("it opens");
@@ -85,16 +88,17 @@ fn every_set_of_damaged_superblock_copies() {
     }
 }
 
-/// One flush made all of the log durable, and nothing was appended behind it. No batch says so, but
-/// a mapped buffer does, whether the process was killed or has ended.
+/// One flush made all of the log durable, and nothing was appended after the flush. No batch says
+/// that the log is durable. A mapped buffer says it, whether the process was killed or has ended.
+/// So a damaged log must be refused.
 #[test]
 fn a_durable_log_that_nothing_came_behind_is_missed() {
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
-    // More than the buffers hold.
+    // These records are more than the buffers hold.
     let script: Vec<_> = (0..12).map(|byte| (0, vec![byte; BATCH_SIZE - 200])).collect();
     for policy in [Policy::EverySec, Policy::No] {
         let mut media = formatted(SimConfig::default(), Kind::Files);
-        // Never reached, but it makes the buffers really mapped.
+        // The crash is never reached. But while a crash is planned, the disk watches mapped memory.
         media.disk.crash_after(1_000_000);
         let (volume, _) = reopen(&mut media, &options(policy)).expect("a new volume opens");
         let mut client = Client::new(volume, media.disk.clone(), 0);
@@ -115,7 +119,8 @@ fn a_durable_log_that_nothing_came_behind_is_missed() {
             panic!("{policy:?}: it opens with less")
         };
         assert!(what.contains("durable"), "{what}");
-        // An operator may still go on, with the part that is whole or with the snapshot.
+        // An operator may still go on, either with the part of the log that is whole or with the
+        // snapshot.
         let salvaging = RecoverOptions { salvage: true, ..options(policy) };
         let back = RecoverOptions { root: RootChoice::OnDemand, ..options(policy) };
         for (options, is_salvaged) in [(salvaging, true), (back, false)] {
@@ -127,13 +132,13 @@ fn a_durable_log_that_nothing_came_behind_is_missed() {
 }
 
 /// Only the newest superblock gives the log the extent of its newest segment. If that superblock is
-/// lost, records show up in extents that look free.
+/// lost, the records in this extent show the loss, although the extent looks free.
 #[test]
 fn a_superblock_is_missed_that_only_free_extents_know_of() {
     lose_what_gives_the_log_its_newest_segment(Kind::Device);
 }
 
-/// The same, in a slot of the log's file that looks free.
+/// Like the test above, but the records are in a slot of the log's file that looks free.
 #[test]
 fn a_superblock_is_missed_that_only_free_slots_know_of() {
     lose_what_gives_the_log_its_newest_segment(Kind::Files);
@@ -143,13 +148,13 @@ fn lose_what_gives_the_log_its_newest_segment(kind: Kind) {
     let mut media = formatted(SimConfig::default(), kind);
     let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("a new volume opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
-    // The last block of each segment stays empty: the next record does not fit into it.
+    // The last block of each segment stays empty, because the next record does not fit into it.
     let (large, small) = (BATCH_SIZE - 200, 100);
     let sizes = [large, large, small, large, large, small, large];
     for (number, size) in sizes.into_iter().enumerate() {
         if number == 3 || number == 6 {
-            // Only now is there another segment. The extents of the second one were the log's
-            // already.
+            // Only now does the log get another segment. The extents of the second segment belonged
+            // to the log already.
             let Volume { log, keeper, keeper_paths, .. } = &mut client.volume;
             let job = log.next_job(client.now).expect("the log wants a segment");
             let outcome = keeper.run(keeper_paths, job);
@@ -188,12 +193,12 @@ fn commit(client: &mut Client) {
     }
 }
 
-/// A record rots while the next one is in flight. Nothing behind it in the log says that it was
-/// durable, but the batch in the mapped buffers does.
+/// A record rots while the next one is in flight. In the log, nothing after that record says that
+/// the record was durable. But the batch in the mapped buffers says so.
 #[test]
 fn damage_that_only_the_mapped_buffers_know_of_is_refused() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
-    // Never reached, but it makes the disk watch mapped memory.
+    // The crash is never reached. But while a crash is planned, the disk watches mapped memory.
     media.disk.crash_after(1_000_000);
     let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("a new volume opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
@@ -214,7 +219,7 @@ fn damage_that_only_the_mapped_buffers_know_of_is_refused() {
     rot(&media, WAL, 3, 100);
     let refused = reopen(&mut media, &options(Policy::Always)).expect_err("record 2 is gone");
     let Error::Damaged { what, .. } = refused else { panic!("{refused}") };
-    assert!(what.contains("know of durable records"), "{what}");
+    assert!(what.contains("other batches say"), "{what}");
 }
 
 #[test]
@@ -247,7 +252,8 @@ fn another_format_version_is_refused() {
         bytes[8] = 9;
         media.disk.poke(SUPER, copy_lba(copy), &bytes);
         if copy == 0 {
-            // The others have this program's version: the odd one is damage, and is written again.
+            // The other copies have this program's version, so this copy counts as damaged and is
+            // written again.
             continue;
         }
         for copy in 0..4 {
@@ -270,7 +276,7 @@ fn what_a_superblock_does_not_know_is_refused() {
     let (image, _) = written();
     let media = &mut media_of(&image);
     for copy in 0..4 {
-        // A field that must be zero.
+        // This byte is in a field that must be zero.
         rot(media, SUPER, copy_lba(copy), 256);
     }
     let opened = reopen(media, &options(Policy::Always));
@@ -357,7 +363,8 @@ fn damage_in_the_middle_of_the_log_is_refused() {
                     assert_eq!(volume.report.end, lsn);
                 }
                 Err(other) => panic!("block {lba}, byte {offset}: {other}"),
-                // Only for the last batch does nothing behind it say that it was durable.
+                // Only the last batch may be missing without notice, because nothing after it says
+                // that it was durable.
                 Ok((_, recovered)) => {
                     assert!(script.starts_with(&recovered));
                     assert!(recovered.len() >= script.len() - 1, "block {lba}, byte {offset}");
@@ -383,7 +390,7 @@ fn a_block_that_can_not_be_read_is_refused() {
     }
 }
 
-/// A device that lies about a write is caught as soon as a later write is durable.
+/// If a device lies about a write, recovery notices this as soon as a later write is durable.
 #[test]
 fn lost_and_misdirected_writes_are_found_out() {
     for is_lost in [true, false] {
@@ -409,7 +416,7 @@ fn lost_and_misdirected_writes_are_found_out() {
     }
 }
 
-/// Accepts this many records.
+/// A sink that accepts this many records and refuses the next one.
 struct Refusing(usize);
 
 impl RecoverSink for Refusing {
@@ -431,6 +438,6 @@ fn a_payload_that_is_refused_names_its_lsn() {
     let Err(Error::Refused { lsn, why }) = opened else { panic!("{:?}", opened.err()) };
     assert_eq!(why, "it is not understood");
     assert!(lsn.0 as usize > script[..3].iter().map(|(_, payload)| payload.len()).sum());
-    // Nothing was changed by it.
+    // The refused start changed nothing.
     assert_eq!(reopen(media, &options(Policy::Always)).expect("it opens").1, script);
 }

@@ -1,6 +1,6 @@
-//! Power cuts on an emulated SSD with a volatile cache, under a volume as the server opens it:
-//! random lives, one after the other on the same drive, each cut at some operation, recovery
-//! included.
+//! Power cuts on an emulated SSD with a volatile cache. The volume on the SSD is opened as the
+//! server opens it. Random lives follow each other on the same drive. In each life, power is cut at
+//! some operation, perhaps during recovery.
 
 use slimio_device::LBA_SIZE;
 use slimio_sim::Random;
@@ -10,7 +10,7 @@ use crate::common::drive::SwitchedDrive;
 use crate::common::random::{Oracle, Step, policy};
 use crate::common::{Client, Disk, Script, options, reopen};
 
-/// Room for superblock and buffers, and twelve extents.
+/// The drive's size in bytes, which is enough for the superblock, the buffers and twelve extents.
 const SIZE: u64 = 78 << 20;
 
 const LAYOUT: FormatOptions = FormatOptions {
@@ -23,10 +23,10 @@ const LAYOUT: FormatOptions = FormatOptions {
 
 const DRIVES: u64 = 12;
 
-/// Lives of each drive that end with a power cut.
+/// On each drive, the number of lives that end with a power cut.
 const LIVES: usize = 16;
 
-/// Most steps of a life; then power is cut.
+/// The largest number of steps of a life. After these steps, power is cut.
 const STEPS_MAX: usize = 600;
 
 /// A number of any magnitude below 2^`bits`.
@@ -51,7 +51,7 @@ fn step(random: &mut Random) -> Step {
     }
 }
 
-/// Opens the volume. `None` when the power was cut first.
+/// Opens the volume. Returns `None` if the power was cut before it was open.
 fn open(drive: &SwitchedDrive, policy: Policy) -> Option<(Volume, Script)> {
     match reopen(&mut *drive.storage().media, &options(policy)) {
         Ok(opened) => Some(opened),
@@ -62,8 +62,8 @@ fn open(drive: &SwitchedDrive, policy: Policy) -> Option<(Volume, Script)> {
     }
 }
 
-/// Does to the log's mapped buffers what a power cut does: each keeps all of its contents, or
-/// nothing.
+/// Does to the log's mapped buffers what a power cut does: each buffer keeps either all of its
+/// contents or nothing.
 fn lose_buffers(drive: &SwitchedDrive, random: &mut Random) {
     let size = LAYOUT.batch_lbas_max as usize * LBA_SIZE;
     let buffers = drive.storage().media.open_buffers(size).expect("they can be mapped");
@@ -85,7 +85,7 @@ struct Tally {
     deallocated_bytes: u64,
 }
 
-/// Runs [`LIVES`] lives on one drive, and one that is not cut.
+/// Runs [`LIVES`] lives on one drive, and then one life without a power cut.
 fn live(spec: &str, seed: u64, tally: &mut Tally) {
     let mut random = Random::new(seed);
     let drive = SwitchedDrive::new(spec, seed);
@@ -93,7 +93,7 @@ fn live(spec: &str, seed: u64, tally: &mut Tally) {
     let (mut oracle, mut at_least) = (Oracle::default(), 0);
     for life in 0..=LIVES {
         let context = format!("{spec}, seed {seed}, life {life}");
-        // Cut in recovery or later; the last life is not.
+        // Power is cut in recovery or later, except in the last life.
         let operations = 1 + any_size(&mut random, 13);
         drive.turn_on((life < LIVES).then_some(operations));
         let Some((volume, recovered)) = open(&drive, policy(random.below(3) as u8)) else {
@@ -125,7 +125,7 @@ fn lives(options: &str) {
     for seed in 0..DRIVES {
         live(&format!("size={SIZE},ru=1M,{options}"), seed, &mut tally);
     }
-    // The enumeration must not shrink.
+    // The lives must test at least as much as when this test was written.
     let Tally { in_recovery, promised, log_bytes, deallocated_bytes } = tally;
     let is_enough = in_recovery >= 50 && promised >= 12_000 && log_bytes >= 150 << 20;
     assert!(is_enough && deallocated_bytes >= 60 << 20, "shrunk to {tally:?}");

@@ -1,4 +1,5 @@
-//! A log that ends and resumes: what counts of the time between.
+//! A log that ends and resumes. The tests check which of the records that are appended in between
+//! count.
 
 use crate::common::{
     Client, Kind, SMALL, SimMedia, formatted_as, options, reopen, script, small_script,
@@ -22,10 +23,11 @@ fn the_log_ends_where_it_is_durable() {
     client.settle();
     assert_eq!(client.volume.log.log_state(), LogState::Off);
     assert_eq!(client.volume.log.snapshots().log_end(), Some(lsn));
-    // Not logged: gone, like everything behind the end.
+    // This record is not logged, so it is gone, like everything after the log's end.
     assert!(client.append(&script[5]));
     drop(client);
-    // However it is opened, it holds the same. The log resumes only if that is wanted.
+    // However the volume is opened, it holds the same records. The log resumes only if the options
+    // want a log.
     let off = RecoverOptions { is_log_on: false, ..options(Policy::No) };
     for (options, state) in
         [(off, LogState::Off), (off, LogState::Off), (options(Policy::No), LogState::On)]
@@ -45,7 +47,8 @@ fn a_resumed_log_counts_when_its_snapshot_is_adopted() {
     client.volume.log.end();
     client.settle();
     write(&mut client, &script[3..6]);
-    // Begun before the log was resumed: it becomes the root, but what is behind it was not logged.
+    // This snapshot is begun before the log is resumed. It becomes the root but does not turn the
+    // log on, because records after it were not logged.
     client.begin(SnapshotKind::Wal).expect("nothing else is under way");
     client.volume.log.resume();
     assert_eq!(client.volume.log.log_state(), LogState::Resuming);
@@ -76,7 +79,7 @@ fn a_resumed_log_counts_when_its_snapshot_is_adopted() {
     assert_eq!(recovered, script);
 }
 
-/// The log ends while the snapshot that would turn it on is written: it stays off.
+/// If the log ends while the snapshot that would turn it on is written, the log stays off.
 #[test]
 fn a_log_that_ends_again_is_not_turned_on_by_a_late_snapshot() {
     let (mut client, mut media) = client(Policy::Always);
@@ -98,8 +101,8 @@ fn a_log_that_ends_again_is_not_turned_on_by_a_late_snapshot() {
     assert_eq!(recovered, script[..2]);
 }
 
-/// The log is resumed before its end is in the superblock: a snapshot begun before that would not
-/// turn it on.
+/// The log is resumed before its end is in the superblock. A snapshot that is begun before that
+/// would not turn the log on, so none can be begun yet.
 #[test]
 fn a_log_that_goes_on_at_once_is_turned_on_by_its_snapshot() {
     let (mut client, _media) = client(Policy::Always);
@@ -114,14 +117,15 @@ fn a_log_that_goes_on_at_once_is_turned_on_by_its_snapshot() {
     assert_eq!(client.volume.log.log_state(), LogState::On);
 }
 
-/// The data set was emptied before the log ended, when the log had nothing to release. The next
-/// record begins a segment, but the log must not start behind the snapshot that it resumed from:
-/// that holds what was written in between.
+/// The data set was emptied before the log ended. At that time, the log had no segment to release.
+/// When the log has resumed, the next record begins a segment, and the old release could happen
+/// now. It must not happen, because it would drop the snapshot that the log resumed from, which
+/// holds what was written while the log was off.
 #[test]
 fn what_was_emptied_before_the_log_ended_does_not_drop_what_it_goes_on_from() {
     let (mut client, mut media) = client(Policy::Always);
     let script = small_script(12);
-    // Enough to leave no room for one more batch of two blocks in the first segment.
+    // Fills the first segment until it has no room for one more batch of two blocks.
     let fill = (0, vec![7; 5000]);
     while client.volume.log.stats().log_bytes < (SMALL.segment_lbas - 1) * LBA_SIZE as u64 {
         write(&mut client, std::slice::from_ref(&fill));
@@ -129,7 +133,7 @@ fn what_was_emptied_before_the_log_ended_does_not_drop_what_it_goes_on_from() {
     client.volume.log.release_before(client.volume.log.appended());
     client.history.clear();
     client.settle();
-    assert_eq!(client.volume.log.start_lsn(), Lsn(0), "there is nothing to let go of");
+    assert_eq!(client.volume.log.start_lsn(), Lsn(0), "there is nothing to release");
     client.volume.log.end();
     client.settle();
     write(&mut client, &script[..3]);
@@ -145,14 +149,14 @@ fn what_was_emptied_before_the_log_ended_does_not_drop_what_it_goes_on_from() {
     assert_eq!(recovered, script);
 }
 
-/// Small commits share a pair of blocks, each with all before it. Commits behind the end are not
-/// put together with those before it.
+/// Small commits share a pair of blocks, and each is written together with all commits before it.
+/// Commits after the log's end must not be written together with those before the end.
 #[test]
 fn what_is_behind_the_end_of_a_log_shares_no_batch_with_what_is_before() {
     let (mut client, mut media) = client(Policy::Always);
     let script: Vec<_> = (0..8).map(|byte| (0, vec![byte; 20])).collect();
     write(&mut client, &script[..5]);
-    // This one is written after the log has been told to end.
+    // This record is appended before the log is told to end, but is written after that.
     assert!(client.append(&script[5]));
     client.volume.log.end();
     client.settle();
@@ -165,7 +169,8 @@ fn what_is_behind_the_end_of_a_log_shares_no_batch_with_what_is_before() {
     assert_eq!(recovered, script[..6]);
 }
 
-/// Records logged in between do not continue the log before its first end.
+/// Records that were logged between the two ends must not count as a continuation of the log after
+/// its first end.
 #[test]
 fn a_log_that_ends_twice_has_ended_where_it_ended_first() {
     let (mut client, mut media) = client(Policy::Always);
@@ -184,8 +189,8 @@ fn a_log_that_ends_twice_has_ended_where_it_ended_first() {
     assert_eq!(recovered, script[..2]);
 }
 
-/// A start ends the log, and brings into it what only the mapped buffers held. If it is killed in
-/// that, the next start finds it all.
+/// A start appends what only the mapped buffers held, and ends the log. If the start is killed
+/// while it does so, the next start finds all records.
 #[test]
 fn a_start_that_ends_the_log_is_killed_and_loses_nothing() {
     let limits = Limits { exhaustive_max: 1, random_count: 0, torn: false };
@@ -215,14 +220,15 @@ fn a_start_that_ends_the_log_is_killed_and_loses_nothing() {
     }
 }
 
-/// Records appended behind the end do not count, though they were durable and a buffer said so.
-/// Neither the start that resumes from the end misses them, nor the next one.
+/// Records that are appended after the log's end do not count, even if they are durable and a
+/// mapped buffer says so. The next start continues the log from its end. Neither this start nor a
+/// later one may report these records as lost.
 #[test]
 fn what_was_durable_behind_the_end_of_a_log_is_not_missed() {
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
     let config = SimConfig::default();
     let mut media = formatted_as(config, Kind::Files, &SMALL);
-    // Never reached, but it makes the buffers really mapped.
+    // The crash is never reached. But while a crash is planned, the disk watches mapped memory.
     media.disk.crash_after(1_000_000);
     let (volume, _) = reopen(&mut media, &options(Policy::EverySec)).expect("a new volume opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);

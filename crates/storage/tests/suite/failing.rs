@@ -1,4 +1,5 @@
-//! A device that fails or fills up: what latches, what does not, and the way out.
+//! A device that fails or fills up: which failures latch the log, which do not, and how a full log
+//! gets room again.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ fn client(policy: Policy, config: SimConfig) -> (Client, crate::common::SimMedia
 
 /// Keeps writes to the first segment from completing.
 fn hold(client: &mut Client) {
-    // By then, whatever the keeper prepares ahead is done.
+    // After these turns, the keeper has prepared every segment that it prepares ahead.
     for _ in 0..5 {
         client.turn(true);
     }
@@ -24,7 +25,7 @@ fn hold(client: &mut Client) {
     client.disk.faults(|faults| faults.held.extend(lbas));
 }
 
-/// Turns, whether latched or not.
+/// Runs turns of the client's loop, whether the log is latched or not.
 fn turn(client: &mut Client) {
     for _ in 0..20 {
         client.turn(true);
@@ -46,12 +47,13 @@ fn a_failed_write_latches_and_nothing_held_is_released() {
     assert_eq!(client.volume.log.releasable(client.now), durable);
     assert_eq!(client.volume.log.room(1), Room::Full);
     assert_eq!(client.volume.log.next_deadline(), None);
-    // The fault is over, but nothing is tried again.
+    // The fault is lifted, but nothing may be tried again.
     client.disk.faults(|faults| faults.writes_until_failure = None);
     turn(&mut client);
     assert_eq!(client.volume.log.durable(), durable);
     drop(client);
-    // The next life finds what was acknowledged; the mapped buffers still have the rest.
+    // The next life finds what was acknowledged, because the mapped buffers still have what was not
+    // written.
     let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
     assert!(script.starts_with(&recovered) && !recovered.is_empty());
 }
@@ -131,7 +133,7 @@ fn a_failed_preparation_fails_alone() {
     assert!(count < 8 && client.volume.log.latched().is_none());
     assert!(client.volume.log.prepare_failed().is_some());
     assert_eq!(client.volume.log.room(20_000), Room::Full);
-    // It is tried again after a while, and then goes on.
+    // The preparation is tried again after a while, and then the log goes on.
     client.disk.faults(|faults| faults.unwritable.clear());
     client.pass(Duration::from_secs(2));
     assert_eq!(client.volume.log.room(1), Room::Free);
@@ -139,8 +141,8 @@ fn a_failed_preparation_fails_alone() {
     client.settle();
 }
 
-/// Appends small records until there is room for none. Returns how many went in while any record
-/// could, and how many more into the share that is kept for deletes.
+/// Appends small records until there is room for none. Returns how many fitted while there was room
+/// for any record, and how many more fitted into the share that is kept for deletes.
 fn fill(client: &mut Client) -> (usize, usize) {
     let record = (0, vec![7; 3000]);
     let (mut free, mut scarce) = (0, 0);
@@ -163,8 +165,8 @@ fn fill(client: &mut Client) -> (usize, usize) {
     panic!("a full log says so");
 }
 
-/// Fills a log with deletions: first those that clients ask for, then those that nobody asked for,
-/// each as large as there is room for.
+/// Fills a log with deletions: first those that clients ask for, then those that nobody asked for.
+/// Each deletion that nobody asked for is as large as the room allows.
 fn fill_with_deletions(client: &mut Client) {
     loop {
         match client.volume.log.room(700) {
@@ -221,7 +223,8 @@ fn deletions_leave_room_for_what_empties_the_data_set() {
     }
 }
 
-/// While no buffer is free, a record that no client waits for may take the rest of the open one.
+/// While no buffer is free, a record that no client waits for may take the rest of the open buffer,
+/// but no new memory.
 #[test]
 fn what_nobody_asked_for_takes_no_memory() {
     let layout = FormatOptions { segment_lbas: 64, ..SMALL };
@@ -243,7 +246,8 @@ fn what_nobody_asked_for_takes_no_memory() {
     assert!(client.volume.log.room_to_free() > 700);
 }
 
-/// Records of all sizes, until there is no room, in batches of all sizes.
+/// Appends records of all sizes, in batches of all sizes, until there is no room. Everything that
+/// had room must also have its place in the segments.
 #[test]
 fn what_there_is_room_for_has_its_place() {
     for seed in 0..200 {
@@ -286,13 +290,13 @@ fn a_full_volume_and_the_way_out_of_it() {
     let acknowledged = client.acknowledged;
     drop(client);
 
-    // Also after a restart: full is full, and nobody waits for ever.
+    // After a restart the log is still full, and nobody waits forever.
     let (volume, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
     assert!(recovered.len() >= acknowledged);
     let mut client = Client::new(volume, media.disk.clone(), recovered.len());
     assert_eq!(fill(&mut client).0, 0);
 
-    // A record that empties the data set lets the log start behind it.
+    // A record that empties the data set lets the log start after that record.
     let lsn = client.volume.log.appended();
     client.volume.log.release_before(lsn);
     for _ in 0..10 {
@@ -319,7 +323,7 @@ fn a_release_becomes_durable_also_where_nothing_is_flushed() {
     assert_eq!(client.volume.log.room(1), Room::Free);
 }
 
-/// If the device refuses a hint, only the device loses by it.
+/// A deallocation is a hint. If the device refuses it, the volume loses nothing.
 #[test]
 fn a_deallocation_that_fails_loses_nothing() {
     let mut media = formatted(SimConfig::default(), Kind::Device);
@@ -330,7 +334,7 @@ fn a_deallocation_that_fails_loses_nothing() {
         assert!(written.ends_with(&recovered) && recovered.len() >= kept, "{}", recovered.len());
         let mut client = Client::new(volume, media.disk.clone(), recovered.len());
         client.release_every = Some(3);
-        // More in all than the log has room for.
+        // All records together need more room than the log has.
         for record in &script {
             assert!(client.append(record));
             client.settle();
@@ -491,7 +495,7 @@ fn changing_the_policy_makes_the_past_durable() {
         client.turn(true);
     }
     assert_eq!(client.volume.log.durable(), client.volume.log.appended());
-    assert!(client.volume.log.stats().flushes >= 1, "what was written softly needs a flush");
+    assert!(client.volume.log.stats().flushes >= 1, "what is only written needs a flush");
 }
 
 #[test]

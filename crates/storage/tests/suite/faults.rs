@@ -1,5 +1,6 @@
-//! Mapped buffers whose pages the kernel can't give. The file under them is truncated while they
-//! are in use: a store to a full copy-on-write file system or to a bad sector looks the same.
+//! Mapped buffers that have pages which the kernel can't provide. The tests truncate the file under
+//! the buffers while the buffers are in use. To the process, this looks the same as a store to a
+//! full copy-on-write file system or to a bad sector.
 
 use std::fs::OpenOptions;
 use std::path::PathBuf;
@@ -17,17 +18,18 @@ struct FileMedia {
     directory: Directory,
     place: PathBuf,
     loses: Loses,
-    /// The file was mapped at a start.
+    /// Whether a start has mapped the file.
     is_mapped: bool,
 }
 
-/// When the file is truncated at a start.
+/// At which point of a start the file is truncated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Loses {
     Never,
-    /// As soon as it was mapped.
+    /// As soon as the file is mapped.
     WhenMapped,
-    /// After it was read once: the log's path is then opened again.
+    /// When the log's path is opened again after the file was mapped. By then, the buffers were
+    /// read once.
     WhenRead,
 }
 
@@ -112,20 +114,20 @@ fn client_with(media: &mut FileMedia, count: usize) -> Client {
     client
 }
 
-/// A record of a page.
+/// A record as large as a page.
 fn large() -> (u16, Vec<u8>) {
     (0, vec![7; LBA_SIZE])
 }
 
-/// A client that has met a fault: of the open batch's two pages, the first is in the file, and the
-/// second was not there when the second record was stored.
+/// A client that has met a fault. The first of the open batch's two pages is in the file, but the
+/// second was not in the file when the second record was stored.
 fn client_behind_fault(media: &mut FileMedia) -> Client {
     let mut client = client_with(media, 1);
     let before = client.volume.log.kept();
     cut(&media.place, LBA_SIZE as u64);
     assert!(client.append(&large()));
     let log = &client.volume.log;
-    assert_eq!(log.kept(), before, "what was kept is, and nothing else");
+    assert_eq!(log.kept(), before, "what was kept still is, and nothing else");
     assert_eq!(log.releasable(client.now), before);
     assert!(!log.are_buffers_kept());
     assert_eq!(log.latched(), None);
@@ -167,7 +169,7 @@ fn what_is_stored_behind_a_fault_is_kept_when_it_is_written() {
 #[test]
 fn a_batch_that_was_lost_is_not_written() {
     let policies = [Policy::EverySec, Policy::Always];
-    // All of it is lost, or what lies behind the first page.
+    // Either the whole batch is lost, or only the part after its first page.
     for (policy, left) in policies.into_iter().flat_map(|policy| [(policy, 0), (policy, 1)]) {
         let place = tempfile::tempdir().expect("a directory for the test");
         let mut media = FileMedia::new(&place);
@@ -207,7 +209,7 @@ fn what_comes_behind_a_fault_is_out_of_reach_of_the_next() {
         client.turn(true);
     }
     assert_eq!(client.acknowledged, 2);
-    // There is space again, and then there is none.
+    // The file gets its full length back. Then it is truncated to a length of 0.
     cut(&media.place, (BUFFER_COUNT * BATCH_SIZE) as u64);
     assert!(client.append(&large()));
     cut(&media.place, 0);

@@ -1,9 +1,10 @@
-//! Volumes of format version 2 in files, of version 3 or 4 on a device, and of version 5 stay
-//! readable, byte for byte as they were written then. One of version 1 is refused with a sentence.
+//! Volumes that earlier versions wrote stay readable. The fixtures are such volumes, byte for byte:
+//! of format version 2 in files, of versions 3 and 4 on a device, and of version 5. A volume of
+//! version 1 is refused with a sentence.
 //!
-//! A fixture holds the blocks of all areas, or of the device, and the mapped buffers: each run of
-//! 64 bytes that are not all zero, with its place. `MAKE_FIXTURE=5` makes the fixture of version 5
-//! again; a released one is never changed.
+//! A fixture holds the mapped buffers, and the blocks of all areas or of the device. It consists of
+//! runs of 64 bytes that are not all zero, each with its place. `MAKE_FIXTURE=5` makes the fixture
+//! of version 5 again; the fixture of a released version is never changed.
 
 use std::path::PathBuf;
 
@@ -28,13 +29,13 @@ fn path(version: u32) -> PathBuf {
 /// The identity of the device in a fixture of version 4 or 5.
 const IDENTITY: &str = "nvme serial S1234 namespace 1";
 
-/// What a fixture was made on.
+/// The kind of medium that a fixture was made on.
 fn kind_of(version: u32) -> Kind {
     if version < layout::FORMAT_VERSION_EXTENTS { Kind::Files } else { Kind::Device }
 }
 
-/// The records of a fixture: small ones committed one at a time, so that they share a tail; one
-/// of several batches; and the last ones, which never left the mapped buffers.
+/// The records of a fixture. The small ones were committed one at a time, so that they share a
+/// tail. One record takes several batches. The last ones never left the mapped buffers.
 fn records() -> Vec<(u16, Vec<u8>)> {
     let small = (0..8).map(|index| (index, vec![index as u8 + 1; 50]));
     let large = (9, vec![0xAB; BATCH_SIZE + 100]);
@@ -42,8 +43,8 @@ fn records() -> Vec<(u16, Vec<u8>)> {
     small.chain([large]).chain(last).collect()
 }
 
-/// Packs the areas, each of a given number of blocks, and the mapped buffers into runs with their
-/// spaces.
+/// Packs the areas and the mapped buffers into runs. `areas` has the number of blocks of each area.
+/// Each run begins with its space and its place in this space.
 fn pack(media: &SimMedia, mapped: &[u8], areas: [(Area, u64); AREAS]) -> Vec<u8> {
     let mut packed = Vec::new();
     let mut add = |space: u8, base: usize, bytes: &[u8]| {
@@ -64,7 +65,7 @@ fn pack(media: &SimMedia, mapped: &[u8], areas: [(Area, u64); AREAS]) -> Vec<u8>
     packed
 }
 
-/// Where a block of an area is. On a device, half of the superblock's blocks are at either end.
+/// Where a block of an area is. On a device, half of the superblock's blocks are at each end.
 fn place(media: &SimMedia, area: Area, lba: u64) -> Option<(usize, u64)> {
     if area != Area::Superblock || media.kind == Kind::Files {
         return media.place(area, lba);
@@ -95,12 +96,13 @@ fn make(version: u32) {
     client.settle();
     client.begin(SnapshotKind::Wal).expect("nothing else is under way");
     for record in &records[3..6] {
-        // The first ones while the snapshot is written: it needs them.
+        // The first of these records are appended while the snapshot is written, so the snapshot
+        // needs them.
         assert!(client.append(record));
         client.settle();
     }
     drop(client);
-    // A second epoch.
+    // Opening the volume again begins a second epoch.
     let (volume, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
     let mut client = Client::new(volume, media.disk.clone(), recovered.len());
     for record in &records[6..9] {
@@ -126,7 +128,7 @@ fn device_lbas(media: &SimMedia) -> u64 {
     media.disk.open_path(SUPER).geometry().lba_count
 }
 
-/// A fixture as a medium.
+/// Makes a medium from a fixture.
 fn open(version: u32) -> SimMedia {
     let packed = std::fs::read(path(version)).expect("the fixture is there");
     let mut areas = [const { Vec::new() }; AREAS + 1];
@@ -173,7 +175,8 @@ fn a_volume_of_version_1_is_refused() {
     assert_eq!(refused.to_string(), "the volume has format version 1; this program reads 2 and 5");
 }
 
-/// Such a volume has no map of extents: its data is where this program does not look.
+/// A volume of version 2 on a device has no map of extents, so this program would not find the
+/// volume's data.
 #[test]
 fn a_volume_of_version_2_on_a_device_is_refused() {
     let files = formatted(SimConfig::default(), Kind::Files);
@@ -241,7 +244,7 @@ fn can_be_read_and_goes_on(version: u32) {
     let (volume, recovered) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
     assert_eq!(recovered, records());
     assert!(volume.report.rescued_bytes > 0);
-    // And it can be written and read again.
+    // The volume can be written, and what is written can be read.
     let mut client = Client::new(volume, media.disk.clone(), recovered.len());
     assert!(client.append(&(11, b"more".to_vec())));
     client.settle();

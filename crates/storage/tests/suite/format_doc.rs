@@ -25,7 +25,7 @@ A block is {LBA_SIZE} bytes. An LSN is a position in the stream of records, in b
 LSN is the position right behind it.
 
 Checksums are XXH3 (64 bits). Those of batches and records are mixed with volume id, epoch and LSN:
-what is right in itself, but stale or of another volume, does not verify.
+bytes that are intact, but stale or of another volume, do not verify.
 
 ## Areas
 
@@ -34,7 +34,7 @@ what is right in itself, but stale or of another volume, does not verify.
 | superblock | `super` | {copies} copies of {copy_lbas} blocks each: two at the head, two at the end |
 | log | `wal` | slots, each of which holds one segment, or nothing |
 | snapshot slots | `snapshot-a` `snapshot-b` `snapshot-c` | each a snapshot, or nothing that counts |
-| mapped buffers | `buffers` | batches not yet in the log, each in a buffer of `batch_lbas_max` blocks; then a block that says how many bytes those are |
+| mapped buffers | `buffers` | batches not yet in the log, each in a buffer of `batch_lbas_max` blocks; then a block with the size of all buffers together, in bytes |
 
 On a device there is one space of blocks:
 
@@ -45,26 +45,27 @@ On a device there is one space of blocks:
 
 Log and snapshot slots are made of extents, equal pieces of the device, of which there are at most
 {extents}. No area has a share of its own: an extent is a piece of the log, a piece of a slot, or free,
-and the superblock says which. An extent has as many blocks as are needed for that, a power of two, 256
-(1 MiB) at least. A segment of the log is as long as some whole extents, or some of them are in one.
+and the superblock says which. The length of an extent is the smallest power of two, at least 256 blocks
+(1 MiB), with which this limit is kept. A segment of the log has a whole number of extents, or an extent
+has a whole number of segments.
 
-The mapped buffers on a device are 64 MiB; no block behind them says how many bytes there are.
+The mapped buffers on a device are 64 MiB; no block behind them has their size.
 
 ## Versions
 
 | version | what | opened by this program |
 |---|---|---|
-| 1 | before snapshots | no: export and import with the programs that made and make it |
+| 1 | before snapshots | no: export with the program that made it, and import with this one |
 | 2 | files; up to this version also a device, in four fixed shares | files, yes; a device, no: export it with the program that made it, make a new volume with `slimio format --force`, and import |
-| 3 | a device in extents | yes; where the device says what it is, it becomes one of version 4 |
-| 4 | a device in extents, whose superblock says what the device is | yes |
+| 3 | a device in extents | yes; if the device reports an identity, the volume becomes one of version 4 |
+| 4 | a device in extents, with the identity of the device in the superblock | yes |
 | 5 | as 2, 3 or 4, with a snapshot that needs some of the log behind it | yes |
 
 A volume is of version 5 as long as it holds such a snapshot: a WAL-snapshot that was taken while
-writers went on. It may lack entries that were overwritten or deleted while it was taken; the log
-behind it, up to `consistent`, has what became of them. A log that ends before that is damaged.
+clients went on writing. It may lack entries that were overwritten or deleted while it was taken; the
+log behind it, up to `consistent`, has those changes. A log that ends before that is damaged.
 
-Everything but the superblock is the same in all of them, and says 2.
+Everything but the superblock is the same in versions 2 to 5, and has version 2.
 
 ## Superblock
 
@@ -81,9 +82,9 @@ after the other, each durable. The valid copy with the highest sequence is in fo
         "
 ### While a volume is made
 
-The mark stands at the place of copy 0 before anything else is written, and goes when the second
-superblock takes that place. Where it is, and no copy is valid, the making of a volume never came to its
-end: nothing counts, and the volume is made anew.
+The mark is written at the place of copy 0, before anything else is written. The second superblock
+overwrites it. If it is there and no copy is valid, the volume was never finished: nothing counts, and
+the volume is made anew.
 
 ",
     );
@@ -95,17 +96,18 @@ end: nothing counts, and the volume is made anew.
 Each has an entry of 16 bits: 0 when it is free; else its area in bits 13-15 (1 log; 2, 3, 4 slot a, b,
 c) and its place in the area, counted from 0, in bits 0-12. Block `n` of an area is block
 `n % extent_lbas` of its extent `n / extent_lbas`. The log's area may have holes, where nothing is.
-The map is that of the moment when the superblock was written. Extents that were taken since belong to
-nobody by it: nothing in them counts.
+The map is that of the moment when the superblock was written. Extents that were taken since are free
+in it: nothing in them counts.
 
 ### Identity in the superblock
 
-What tells the device from every other one, whatever its name is today: serial number and namespace id
-of an NVMe namespace, as `nvme serial SERIAL namespace ID`; of another block device what the kernel
-says (device-mapper uuid, of an encrypted one without the name that it was opened under; wwid; serial
-number), with the number of the partition. Files, those of an emulated SSD among them, and devices of
-which the kernel says nothing have none. A volume whose identity is not that of its device is a copy,
-and is refused unless that is accepted; one without takes its device's when it is opened.
+The identity distinguishes the device from all others, whatever its name is today. For an NVMe
+namespace, it is serial number and namespace id, as `nvme serial SERIAL namespace ID`. For another
+block device, it is what the kernel reports (device-mapper uuid, for an encrypted device without the
+name that it was opened under; wwid; serial number), with the number of the partition. Files, including
+those of an emulated SSD, have none, nor do devices of which the kernel reports nothing. A volume whose
+identity is not that of its device is a copy: it is refused unless the copy is accepted. A volume
+without an identity takes that of its device when it is opened.
 
 ### Snapshot slots in the superblock
 
@@ -125,13 +127,14 @@ A batch is one write: a header, records, zeros up to a whole block. It never cro
 first {open} bytes, the open half, are written when the batch is opened in its buffer; the rest when
 it is submitted. At most {in_flight} are in flight.
 
-A tail pair is two blocks that hold the same growing batch by turns: the one with more records
-counts, and what follows lies behind both. Where a batch of a later epoch follows the one with fewer,
-that one counts: the other was written by a server that had died, and landed late.
+A tail pair is two blocks, to which the same growing batch is written alternately. The block with more
+records counts, and the next batch lies behind both. But if a batch of a later epoch continues the block
+with fewer records, that block counts: the write of the other one, by a server that had died, reached
+the device late.
 
 The log is read from parent to parent, from its start. It must come to a batch whose checksum is
 `cut_parent` of the superblock; behind that, batches of older epochs do not count. A log that does not
-lead there is damaged: something else stands where the last recovery went on.
+lead there is damaged: another batch is in the place of that one.
 
 ",
         open = layout::batch::FIELDS[5].offset,
@@ -144,7 +147,7 @@ lead there is damaged: something else stands where the last recovery went on.
 ## Record
 
 A record larger than the room in a batch is cut in fragments, each with this header. It counts when
-all of them are there.
+all its fragments are there.
 
 ",
     );
@@ -167,8 +170,8 @@ Each part starts at a block. The superblock has the checksum of the trailer, the
 header and index, the index that of each chunk. All are mixed with volume id, slot, epoch and number,
 and with what the part is: what a slot held before never verifies as part of a later snapshot.
 
-A chunk is at most {chunk_lbas} blocks long, so that one read fetches it. What its payload means is
-not storage's matter.
+A chunk is at most {chunk_lbas} blocks long, so that one read fetches it. Storage does not interpret its
+payload.
 
 ### Header of a slot
 

@@ -1,5 +1,5 @@
-//! A device whose extents are all taken, and files that can't grow: what gets room first, what
-//! fails alone, and how the log goes on.
+//! What happens if all extents of a device are taken, or if files can't grow: what gets room first,
+//! what fails without harm to anything else, and how the log goes on.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use slimio_device::{DeviceError, LBA_SIZE};
 use slimio_sim::{Limits, SimConfig};
 use slimio_storage::{Policy, Pool, Room, SlotName, SnapshotKind, format};
 
-/// Extents of the device; an extent has three blocks, a segment two extents.
+/// Extents of the device. An extent has three blocks, and a segment has two extents.
 const EXTENTS: u64 = 26;
 
 fn open(media: &mut SimMedia) -> (Client, Script) {
@@ -29,12 +29,13 @@ fn pool(client: &Client) -> Pool {
     client.volume.log.pool().expect("it is a device").clone()
 }
 
-/// Appends records until there is no room; returns how many. The data set grows with each.
+/// Appends records until there is no room, and returns their number. The data set grows with each
+/// record.
 fn fill(client: &mut Client) -> usize {
     fill_with(client, usize::MAX)
 }
 
-/// The same, but the data set never has more than `kept` of them.
+/// Like [`fill`], but the data set never has more than `kept` records.
 fn fill_with(client: &mut Client, kept: usize) -> usize {
     let before = client.appended;
     while client.append(&(0, vec![client.appended as u8; 5000])) {
@@ -71,7 +72,8 @@ fn the_log_leaves_room_for_the_snapshot_that_makes_room() {
     let used = pool(&client).usage();
     assert!(used.free >= used.kept && used.wal >= used.total / 3, "{used:?}");
     assert!(take(&mut client, SnapshotKind::Wal), "it fits, as large as the data set has become");
-    // This works again and again: others get the space of the previous snapshot.
+    // This works again and again, because the log and the next snapshot get the space of the
+    // previous one.
     for _ in 0..4 {
         client.history.truncate(first / 2);
         assert!(take(&mut client, SnapshotKind::Wal), "there is room for it");
@@ -84,7 +86,7 @@ fn the_log_leaves_room_for_the_snapshot_that_makes_room() {
     assert_eq!(used.slots.iter().sum::<u64>(), held.expect("there is a root"));
 }
 
-/// Values that were replaced need no more room in a snapshot.
+/// A value that was replaced no longer needs room in a snapshot.
 #[test]
 fn beside_a_data_set_that_does_not_grow_the_log_has_more_than_half() {
     let mut media = made();
@@ -94,8 +96,8 @@ fn beside_a_data_set_that_does_not_grow_the_log_has_more_than_half() {
     assert!(used.free >= used.kept && used.wal > used.total / 2, "{used:?}");
 }
 
-/// If no room is kept, the log takes all of it, and the snapshot fails: that is what it is kept
-/// for.
+/// If no room is kept for a snapshot, the log takes all room, and the snapshot fails. Nothing else
+/// may fail with it.
 #[test]
 fn a_snapshot_that_does_not_fit_fails_alone() {
     let mut media = made();
@@ -105,7 +107,7 @@ fn a_snapshot_that_does_not_fit_fails_alone() {
     assert!(!take(&mut client, SnapshotKind::Wal), "there is no room for it");
     let records = client.appended;
     assert!(client.volume.log.latched().is_none());
-    // Its extents belong to nobody after a restart.
+    // After a restart, the failed snapshot's extents belong to nobody.
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
     let image = client.disk.crash_now().power_images(&limits).swap_remove(0);
     let mut media = SimMedia::from_image(SimConfig::default(), Kind::Device, &image);
@@ -126,7 +128,7 @@ fn a_point_in_time_does_not_take_the_room_that_the_log_may_need() {
     assert!(!take(&mut client, SnapshotKind::OnDemand), "there is room for one more only");
     give_back(&mut client);
     assert_eq!(pool(&client).usage().slots, before.slots, "all is as it was");
-    // With a smaller data set there is room for both.
+    // With a smaller data set there is room for this snapshot and for the next one.
     client.history.truncate(count / 8);
     client.turn(false);
     assert!(take(&mut client, SnapshotKind::OnDemand));
@@ -134,8 +136,8 @@ fn a_point_in_time_does_not_take_the_room_that_the_log_may_need() {
     client.settle();
 }
 
-/// Where each area is a file, the file system is shared with the log, too. The next snapshot has
-/// what it needs, however the log has grown beside it.
+/// If each area is a file, snapshots share the file system with the log. The next snapshot has the
+/// space that it needs, however much the log has grown.
 #[test]
 fn a_log_in_a_file_leaves_room_for_the_snapshot_that_makes_room() {
     for lbas_max in 60..90 {
@@ -150,7 +152,8 @@ fn a_log_in_a_file_leaves_room_for_the_snapshot_that_makes_room() {
     }
 }
 
-/// Fills the log and empties the data set, again and again: each time there is room behind that.
+/// Fills the log and empties the data set, again and again. Each time, there must be room
+/// afterwards.
 fn goes_on(client: &mut Client) {
     for _ in 0..3 {
         assert!(fill_with(client, 0) > 0, "there is room");
@@ -161,8 +164,9 @@ fn goes_on(client: &mut Client) {
     }
 }
 
-/// A log in a file keeps the blocks of a second segment when it gives back the others: on a full file
-/// system it could not leave its last segment otherwise. After a restart it finds which one has them.
+/// When a log in a file gives back segments, it keeps the blocks of a second segment. Without them,
+/// it could not leave its last segment on a full file system. After a restart, the log finds which
+/// segment has these blocks.
 #[test]
 fn a_log_in_a_file_keeps_the_blocks_of_a_second_segment() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -192,8 +196,8 @@ fn a_log_in_a_file_keeps_the_blocks_of_a_second_segment() {
     goes_on(&mut client);
 }
 
-/// A snapshot that was given up still has extents, which nobody else gets before they are given
-/// back.
+/// A snapshot that was given up still has extents. Nobody else gets these extents before they are
+/// given back, so the next snapshot goes to the slot that has them.
 #[test]
 fn a_snapshot_goes_to_the_reserve_that_has_the_most_extents() {
     let mut media = made();
@@ -208,7 +212,7 @@ fn a_snapshot_goes_to_the_reserve_that_has_the_most_extents() {
     client.settle();
 }
 
-/// Whether a record has room, as soon as the keeper has done what it can.
+/// Whether a record has room once the keeper has done what it can.
 fn gets_room(client: &mut Client) -> bool {
     for _ in 0..100 {
         match client.volume.log.room(100) {
@@ -219,7 +223,8 @@ fn gets_room(client: &mut Client) -> bool {
     panic!("nobody waits for ever");
 }
 
-/// Nothing can grow any more once the volume is made.
+/// Once the volume is made, nothing can grow any more. The log still gets room when the data set is
+/// emptied.
 #[test]
 fn a_full_medium_has_room_again_when_the_data_set_is_empty() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -229,8 +234,8 @@ fn a_full_medium_has_room_again_when_the_data_set_is_empty() {
     goes_on(&mut client);
 }
 
-/// The log was refused an extent because of the room that a snapshot of the data set needs. It need
-/// not wait until its own next retry.
+/// The log got no extent, because a snapshot of the data set needs the room. Once the data set is
+/// empty, the log asks at once, and does not wait for its next regular retry.
 #[test]
 fn the_log_asks_again_when_the_data_set_is_empty() {
     let mut media = formatted(SimConfig::default(), Kind::Device);
@@ -247,8 +252,9 @@ fn the_log_asks_again_when_the_data_set_is_empty() {
     assert!(client.now - before < Duration::from_secs(1));
 }
 
-/// A log releases its last segment only if it has another one to go on in. A snapshot may take
-/// everything that is free before the log has asked for it.
+/// A log releases its last segment only if it has another one to go on in. A snapshot may take all
+/// free extents before the log has asked for another segment. So the log must keep the extents of a
+/// second segment.
 #[test]
 fn a_log_keeps_a_segment_to_go_on_in() {
     let mut media = made();

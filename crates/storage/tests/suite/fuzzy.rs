@@ -1,11 +1,11 @@
-//! Fuzzy snapshots: what they need of the log, and what becomes of them without it.
+//! Fuzzy snapshots: which part of the log they need, and what happens if that part is missing.
 
 use crate::common::{Client, Kind, SMALL, SimMedia, WAL, formatted, options, reopen, small_script};
 use slimio_device::LBA_SIZE;
 use slimio_sim::SimConfig;
 use slimio_storage::{Error, Policy, RecoverOptions, SlotSummary, SnapshotEvent, SnapshotKind};
 
-/// A volume whose WAL-snapshot was begun behind the second of six records and finished behind the
+/// A volume whose WAL-snapshot was begun after the second of six records and finished after the
 /// fourth.
 fn with_fuzzy_root(policy: Policy) -> (Client, SimMedia) {
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -31,7 +31,7 @@ fn write(client: &mut Client, records: &[(u16, Vec<u8>)]) {
     }
 }
 
-/// Turns until there is an event for the finished snapshot.
+/// Runs turns of the loop until the log reports an event for the finished snapshot.
 fn adopt(client: &mut Client) -> SnapshotEvent {
     for _ in 0..100 {
         client.turn(true);
@@ -58,7 +58,8 @@ fn it_needs_the_log_up_to_where_it_was_finished() {
     assert_eq!(volume.log.snapshots().root(), Some(&held), "as the superblock says");
 }
 
-/// Under `no`, nothing else asks for durability.
+/// Under the policy `no`, only the snapshot asks that records become durable. If the snapshot did
+/// not ask, it would never be adopted.
 #[test]
 fn it_is_adopted_when_all_that_it_needs_is_durable() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -85,7 +86,7 @@ fn a_log_that_ends_before_is_damaged() {
     let held = root(&client);
     let start = client.volume.keeper.superblock().start;
     drop(client);
-    // No batch is left that could tell of an earlier one.
+    // The rest of the log is erased, so that no later batch shows that batches are missing.
     for lba in start.lba..SMALL.segment_lbas {
         media.disk.poke(WAL, lba, &[0; LBA_SIZE]);
     }
@@ -105,7 +106,9 @@ fn a_log_that_ends_before_is_damaged() {
     assert_eq!(recovered.len(), 3);
 }
 
-/// Entries that it lacks may have been overwritten behind the end, where nothing is appended.
+/// A fuzzy snapshot lacks entries that were overwritten while it was taken. If the log ended before
+/// the snapshot was finished, commands that were not logged may have overwritten these entries, so
+/// the snapshot is useless.
 #[test]
 fn a_log_that_ends_makes_it_useless() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -121,7 +124,7 @@ fn a_log_that_ends_makes_it_useless() {
     client.volume.log.adopt(summary);
     assert!(matches!(adopt(&mut client), SnapshotEvent::Obsolete(_)));
     assert!(client.volume.log.snapshots().root().is_none());
-    // Without a log, and on demand, snapshots stand on their own.
+    // A snapshot that is taken without a log, or on demand, is complete without the log.
     for kind in [SnapshotKind::Wal, SnapshotKind::OnDemand] {
         let plan = client.begin(kind).expect("nothing else is under way");
         assert!(!plan.is_fuzzy, "{kind:?}");

@@ -1,5 +1,5 @@
-//! Batches that are valid in themselves, but belong to another history: late, stale, or out of
-//! turn.
+//! Batches that are valid in themselves but belong to another history of the volume. They are late,
+//! stale or out of turn.
 
 use crate::common::{
     Client, Kind, SMALL, SUPER, SimMedia, WAL, formatted, formatted_as, options, reopen, script,
@@ -11,7 +11,7 @@ use slimio_storage::{Chunk, Error, FormatOptions, Policy, Record, RecoverSink, R
 const ALL_OR_NOTHING: Limits = Limits { exhaustive_max: 1, random_count: 0, torn: false };
 
 fn client(media: &mut SimMedia, policy: Policy) -> Client {
-    // Never reached, but it makes the disk watch mapped memory.
+    // The crash is never reached. But while a crash is planned, the disk watches mapped memory.
     media.disk.crash_after(1_000_000);
     let (volume, recovered) = reopen(media, &options(policy)).expect("it opens");
     Client::new(volume, media.disk.clone(), recovered.len())
@@ -33,8 +33,9 @@ fn copy_block(from: &SimMedia, to: &SimMedia, lba: u64) {
     to.disk.poke(WAL, lba, &from.disk.peek(WAL, lba));
 }
 
-/// A process dies with a write in flight. The next one finds nothing of it and says so to its
-/// clients. Then the write lands after all.
+/// A process dies with a write in flight. The next process does not find the write, so its clients
+/// see a data set without the written record. Then the write lands after all. The record must not
+/// come back.
 #[test]
 fn a_write_that_lands_after_recovery_stays_dead() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -58,8 +59,9 @@ fn a_write_that_lands_after_recovery_stays_dead() {
     assert_eq!(recovered, [record(1)], "what was said to be lost does not come back");
 }
 
-/// As above, but the next batch does not fit into the rest of the segment, so it never overwrites
-/// the dead write. Then there is another recovery, whose cut lies behind both.
+/// Like the test above, but the next batch does not fit into the rest of the segment, so it never
+/// overwrites the dead write. The next recovery cuts the log after the dead write and after that
+/// batch.
 #[test]
 fn a_write_that_was_passed_over_stays_dead() {
     let large = |byte: u8| (0, vec![byte; 5000]);
@@ -92,7 +94,8 @@ fn a_write_that_was_passed_over_stays_dead() {
 /// A volume with more blocks than a few records use up.
 const ROOMY: FormatOptions = FormatOptions { segment_lbas: 64, batch_lbas_max: 16, ..SMALL };
 
-/// Submits the appended records, and dies. Returns the volume without them, and with them.
+/// Submits the appended records, and dies. Returns two volumes: one on which the write has not
+/// landed, and one on which it has landed.
 fn dies_in_flight(client: &mut Client) -> [SimMedia; 2] {
     let log = &mut client.volume.log;
     if log.drive(&mut *client.volume.log_path, client.now) {
@@ -104,7 +107,7 @@ fn dies_in_flight(client: &mut Client) -> [SimMedia; 2] {
 }
 
 /// A process dies while it writes a commit of record 6 to the second block of a pair. Returns the
-/// volume that its successor finds, and the one on which that write has landed.
+/// volume that the next process finds, and a volume on which that write has landed.
 fn dies_in_a_pair() -> [SimMedia; 2] {
     let mut media = formatted_as(SimConfig::default(), Kind::Files, &ROOMY);
     let mut first = client(&mut media, Policy::Always);
@@ -116,8 +119,8 @@ fn dies_in_a_pair() -> [SimMedia; 2] {
     dies_in_flight(&mut first)
 }
 
-/// The second block of the pair of [`dies_in_a_pair`]: two commits before it went to blocks of
-/// their own.
+/// The second block of the pair of [`dies_in_a_pair`]. The two commits before the pair went to
+/// blocks of their own.
 const PAIR_SECOND: u64 = 3;
 
 fn records(bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
@@ -142,7 +145,8 @@ fn a_commit_of_a_pair_that_lands_after_recovery_stays_dead() {
     assert_eq!(recovered, records(&[1, 2, 3, 4, 5]));
 }
 
-/// It has as many bytes as the record that was acknowledged in its place, so all LSNs match.
+/// The late commit is as long as the commit that was acknowledged in its place. So all LSNs match,
+/// and do not show which commit is dead.
 #[test]
 fn a_commit_of_a_pair_that_lands_two_recoveries_later_stays_dead() {
     for landing in 0..3 {
@@ -164,15 +168,16 @@ fn a_commit_of_a_pair_that_lands_two_recoveries_later_stays_dead() {
     }
 }
 
-/// The pair is near the end of its segment, so the next epoch begins in the next segment: with no
-/// block left behind the pair, and with too few.
+/// The pair is near the end of its segment, so the next epoch begins in the next segment. In one
+/// case, no block is left after the pair. In the other case, the blocks that are left are too few.
 #[test]
 fn a_commit_of_the_last_pair_of_a_segment_stays_dead() {
     for left in [0, 2] {
         let layout = FormatOptions { segment_lbas: 8 + left, batch_lbas_max: 4, ..SMALL };
         let mut media = formatted_as(SimConfig::default(), Kind::Files, &layout);
         let mut first = client(&mut media, Policy::Always);
-        // Four blocks, two lone commits of a block each, and the pair.
+        // These records take four blocks, then two lone commits of one block each, and then the
+        // pair.
         let before = [(0, vec![1; 5000]), (0, vec![2; 5000]), record(3), record(4), record(5)];
         for record in &before {
             assert!(first.append(record));
@@ -180,11 +185,7 @@ fn a_commit_of_the_last_pair_of_a_segment_stays_dead() {
         }
         assert!(first.append(&record(6)));
         let [mut media, landed] = dies_in_flight(&mut first);
-        assert_eq!(
-            landed.disk.peek(WAL, 7)[..4],
-            *b"SlWB",
-            "the pair is where it is thought to be"
-        );
+        assert_eq!(landed.disk.peek(WAL, 7)[..4], *b"SlWB", "the pair is at the expected block");
         let mut expected = before.to_vec();
         for large in [(0, vec![7; 10_000]), record(8)] {
             let mut client = client(&mut media, Policy::Always);
@@ -215,8 +216,8 @@ impl RecoverSink for Pace {
     }
 }
 
-/// Nearby blocks tell whether a pair was left behind: in a log of pairs, recovery does not read the
-/// rest of the segment for each of them.
+/// The blocks right after a pair show whether the log has gone on after the pair. So in a log of
+/// pairs, recovery must not read the rest of the segment for each pair.
 #[test]
 fn a_log_of_pairs_is_not_read_ahead_to_the_end_of_its_segment() {
     let config = SimConfig { transfer_lbas_max: 4, ..SimConfig::default() };
@@ -236,7 +237,8 @@ fn a_log_of_pairs_is_not_read_ahead_to_the_end_of_its_segment() {
     assert!(2 * early < last, "of {last} operations {early} were before the tenth record");
 }
 
-/// The commit in flight goes to the first block of a pair, which holds more than the second.
+/// The commit in flight goes to the first block of a pair. If it lands, the first block holds more
+/// records than the second block.
 #[test]
 fn a_commit_to_the_first_block_of_a_pair_stays_dead() {
     for recoveries in 1..3 {
@@ -260,14 +262,14 @@ fn a_commit_to_the_first_block_of_a_pair_stays_dead() {
     }
 }
 
-/// The rest of the segment, where the dead write is, is longer than a block: a large batch did not
-/// fit there either.
+/// The dead write is in the rest of its segment, which is longer than one block. But the next batch
+/// was too large for this rest.
 #[test]
 fn a_write_of_some_blocks_that_was_passed_over_stays_dead() {
     let layout = FormatOptions { segment_lbas: 16, batch_lbas_max: 4, ..SMALL };
     let mut media = formatted_as(SimConfig::default(), Kind::Files, &layout);
     let mut first = client(&mut media, Policy::Always);
-    // Twelve of the segment's sixteen blocks.
+    // These records take twelve of the segment's sixteen blocks.
     let before: Vec<_> = (1..=6).map(|byte| (0, vec![byte; 5000])).collect();
     for record in &before {
         assert!(first.append(record));
@@ -286,7 +288,7 @@ fn a_write_of_some_blocks_that_was_passed_over_stays_dead() {
         client.settle();
         expected.push(large);
     }
-    assert_eq!(landed.disk.peek(WAL, 13)[..4], *b"SlWB", "it is where it is thought to be");
+    assert_eq!(landed.disk.peek(WAL, 13)[..4], *b"SlWB", "it is at the expected block");
     for lba in 13..16 {
         copy_block(&landed, &media, lba);
     }
@@ -294,8 +296,9 @@ fn a_write_of_some_blocks_that_was_passed_over_stays_dead() {
     assert_eq!(recovered, expected);
 }
 
-/// If nothing fences off a dead write (on a device that is attached to two machines), it may land
-/// on an acknowledged batch. The log then no longer leads to where a recovery has gone on.
+/// If nothing keeps a dead write out, as on a device that is attached to two machines, the write
+/// may land on an acknowledged batch. The log then no longer leads to the cut of the last recovery,
+/// so the volume must be refused.
 #[test]
 fn a_dead_write_over_what_was_acknowledged_is_refused() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -310,11 +313,11 @@ fn a_dead_write_over_what_was_acknowledged_is_refused() {
     }
     let refused = reopen(&mut media, &options(Policy::Always)).expect_err("record 3 is gone");
     let Error::Damaged { what, .. } = refused else { panic!("{refused}") };
-    assert!(what.contains("another one stands in its place"), "{what}");
+    assert!(what.contains("another batch is in its place"), "{what}");
 }
 
-/// Power is cut within a record. The records of the next life are only in its mapped buffers when
-/// it is killed.
+/// Power is cut when only a part of a record is on the volume. The next life is killed while its
+/// records are only in its mapped buffers.
 fn killed_behind_a_torn_record() -> Image {
     let mut media = formatted(SimConfig::default(), Kind::Files);
     let mut first = client(&mut media, Policy::Always);
@@ -324,7 +327,7 @@ fn killed_behind_a_torn_record() -> Image {
     }
     let log = &mut first.volume.log;
     log.append(0, &[&record(1).1]);
-    // At once, so that it begins in the same batch.
+    // This record is appended at once, so that it begins in the batch of the record before.
     log.append(0, &[&large]);
     if log.drive(&mut *first.volume.log_path, first.now) {
         first.volume.log_path.kick();
@@ -350,7 +353,8 @@ fn a_kill_behind_a_power_cut_within_a_record_loses_nothing() {
     assert_eq!(recovered, records(&[1, 3, 4, 5]));
 }
 
-/// Nor when the recovery that brings the buffers into the log is killed as well.
+/// The recovery that appends the buffers' records to the log is killed as well. Nothing may be lost
+/// then either.
 #[test]
 fn a_killed_recovery_behind_a_torn_record_loses_nothing() {
     let image = killed_behind_a_torn_record();
@@ -371,8 +375,8 @@ fn a_killed_recovery_behind_a_torn_record_loses_nothing() {
     }
 }
 
-/// Two histories go on from one image (a copy of the volume, say). A batch of one does not continue
-/// the other, though epoch and LSN fit.
+/// Two histories start from one image, as if the volume had been copied. A batch of one history
+/// must not continue the other history, although its epoch and LSN fit.
 #[test]
 fn a_batch_of_another_history_does_not_continue_the_log() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -393,8 +397,9 @@ fn a_batch_of_another_history_does_not_continue_the_log() {
     assert_eq!(recovered, [record(1)]);
 }
 
-/// The first of several batches in flight never completes. The others do, and their buffers are
-/// needed again. Records that the log lacks must still be in the buffers when the process dies.
+/// The first of several batches in flight never completes. The other batches complete, and the log
+/// wants to reuse their buffers. Records that the log lacks must still be in the buffers when the
+/// process dies.
 #[test]
 fn a_hole_in_the_log_is_filled_from_the_buffers() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -444,7 +449,8 @@ fn slots_are_used_again_and_again() {
     }
 }
 
-/// Space that a file gives back becomes a hole, and a durable write to it allocates blocks.
+/// If a file gave the space of a slot back, the slot would become a hole. A durable write to a hole
+/// has to allocate blocks, which is slow.
 #[test]
 fn slots_of_a_file_keep_their_blocks() {
     for kind in [Kind::Files, Kind::Device] {
@@ -463,7 +469,8 @@ fn slots_of_a_file_keep_their_blocks() {
     }
 }
 
-/// One client that waits for each small write costs two bytes of log for each byte of record.
+/// If one client waits for each of its small writes, the log takes about two bytes for each byte of
+/// record.
 #[test]
 fn lone_small_commits_share_blocks() {
     let mut media = formatted_as(

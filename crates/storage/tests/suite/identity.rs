@@ -1,4 +1,4 @@
-//! A volume knows its device: a copy of it on another one is opened only on request.
+//! A volume knows its device, so a copy of the volume on another device is opened only on request.
 
 use crate::common::{Client, Kind, SimMedia, formatted, options, reopen};
 use slimio_sim::SimConfig;
@@ -35,7 +35,7 @@ fn a_copy_on_another_device_is_refused_and_unchanged() {
     assert_eq!(before.identity, THIS);
     for (identity, said) in [
         (Some(OTHER), "this one is nvme serial S9999 namespace 1"),
-        (None, "this one does not say what it is"),
+        (None, "this one reports no identity"),
     ] {
         media.identity = identity.map(str::to_owned);
         let refused = opens(&mut media, &options(Policy::Always)).expect_err("it is a copy");
@@ -59,7 +59,8 @@ fn a_copy_that_is_accepted_is_at_home_from_then_on() {
     }
 }
 
-/// Made before identities were kept, or where the kernel said nothing.
+/// The volume was made before identities were kept, or on a device whose identity the kernel did
+/// not report.
 #[test]
 fn a_volume_without_an_identity_takes_that_of_its_device() {
     let mut media = made_on(None);
@@ -73,7 +74,8 @@ fn a_volume_without_an_identity_takes_that_of_its_device() {
     ));
 }
 
-/// A program that knows no identities would open the volume as those copies have it.
+/// If a copy of the previous format version were left, a program that knows no identities would
+/// open the volume with this copy.
 #[test]
 fn no_copy_of_the_version_before_is_left_when_an_identity_is_taken() {
     let mut media = made_on(None);

@@ -1,4 +1,4 @@
-//! What the log promises, tried on a simulated device.
+//! Tests of what storage promises, on a simulated device.
 
 mod buffers;
 mod common;

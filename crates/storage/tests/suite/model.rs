@@ -1,5 +1,5 @@
-//! Random lives against an oracle that is a list of records: small logs, full media, and one death
-//! after the other, at any operation, also in recovery.
+//! Random lives, compared with an oracle that is a list of records. The logs are small, the media
+//! fill up, and a life may end at any operation, even in recovery.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -11,7 +11,8 @@ use proptest::test_runner::{RngSeed, TestRunner};
 use slimio_sim::{Crash, Image, Limits, Order, Random, SimConfig};
 use slimio_storage::{FormatOptions, LogState, Policy, RecoverOptions, Room, Volume, format};
 
-/// Environment variable with the seconds of a long run; `cargo x sim` sets it.
+/// Name of the environment variable that holds the seconds of a long run. `cargo x sim` sets the
+/// variable.
 const SECONDS: &str = "SLIMIO_SIM_SECONDS";
 
 /// More operations than a life has.
@@ -23,13 +24,13 @@ const LIMITS: Limits = Limits { exhaustive_max: 3, random_count: 8, torn: true }
 #[derive(Clone, Debug)]
 struct Death {
     is_power_cut: bool,
-    /// Within this many further operations.
+    /// The death comes within this many further operations.
     within: u64,
-    /// Which of the possible images it leaves.
+    /// Which of the possible images the death leaves.
     image: usize,
-    /// The start after it ends in the same way, at this operation.
+    /// If set, the start after this death is interrupted in the same way, at this operation.
     in_recovery: Option<u64>,
-    /// Whether the starts after it want a log.
+    /// Whether the starts after this death want a log.
     is_log_on: bool,
 }
 
@@ -37,7 +38,7 @@ struct Death {
 enum Event {
     Step(Step),
     Die(Death),
-    /// Empties the data set, which makes room again, whatever happened before.
+    /// Empties the data set. This must make room again, whatever happened before.
     WayOut,
 }
 
@@ -46,12 +47,12 @@ enum Event {
 struct Place {
     is_device: bool,
     seed: u64,
-    /// Segments that the log may have.
+    /// The largest number of segments that the log may have.
     wal_slots_max: u32,
     /// Blocks that files may have beyond the superblock and the first two segments. A device has a
     /// fixed size.
     lbas_left: u64,
-    /// Extents of a device: two for each segment. A real one has 64 segments at least.
+    /// Extents of a device, two for each segment. A real device has at least 64 segments.
     extent_count: u64,
     buffer_count: usize,
     /// The policy of the first life.
@@ -118,7 +119,7 @@ fn place() -> impl Strategy<Value = Place> {
 #[derive(Debug, Default)]
 struct Tally {
     events: AtomicU64,
-    /// Starts, those that were interrupted included.
+    /// Starts, including those that were interrupted.
     starts: AtomicU64,
     power_cuts: AtomicU64,
     kills: AtomicU64,
@@ -163,8 +164,9 @@ fn killed(within: u64, image: usize) -> Death {
     Death { is_power_cut: false, within, image, in_recovery: None, is_log_on: true }
 }
 
-/// A log in its last segment is killed when the other extents that it has given back belong to
-/// nobody. It must not ask for different ones.
+/// A log that has only one segment keeps the extents of one free slot. The process is killed when
+/// the extents of the other slots are free. After the restart, the log must go on in the slot that
+/// has extents, and must not ask for other extents.
 #[test]
 fn a_log_goes_on_where_its_extents_are() {
     let append = |size: usize| Event::Step(Step::Append(size));
@@ -188,8 +190,9 @@ fn a_log_goes_on_where_its_extents_are() {
     live(events, &place, &Tally::default());
 }
 
-/// A record behind the end of a log is in two batches. The next life cuts off its first part, and
-/// its own first batch does not fit where the second part is.
+/// A record after the end of a log is in two batches. The next life cuts off the record's first
+/// part. That life's first batch does not fit at the place of the second part, so the second part
+/// stays on the volume. It must not come back.
 #[test]
 fn the_rest_of_a_record_that_was_cut_off_stays_dead() {
     let append = |size: usize| Event::Step(Step::Append(size));
@@ -220,13 +223,13 @@ fn the_rest_of_a_record_that_was_cut_off_stays_dead() {
     live(events, &place, &Tally::default());
 }
 
-/// A new seed for each run, which is shown if one fails.
+/// A new seed for each run. The seed is shown if the run fails.
 fn rand_seed() -> u64 {
     use std::hash::{BuildHasher as _, Hasher as _, RandomState};
     RandomState::new().build_hasher().finish()
 }
 
-/// A volume, as its lives leave it.
+/// A volume in the state that its last life left.
 struct World<'a> {
     place: &'a Place,
     config: SimConfig,
@@ -326,12 +329,12 @@ impl World<'_> {
         images.swap_remove(choice)
     }
 
-    /// A start; `Err` when it was interrupted.
+    /// Opens the volume. Returns `Err` if the start was interrupted.
     fn start(&self, media: &mut SimMedia, image: &Image) -> Result<(Volume, Script), Box<Crash>> {
         add(&self.tally.starts);
         match reopen(media, &self.options()) {
             Ok(opened) => match media.disk.crashed() {
-                // It has crashed, so the result does not count.
+                // The disk has crashed, so the result does not count.
                 Some(crash) => Err(Box::new(crash)),
                 None => Ok(opened),
             },
@@ -342,7 +345,7 @@ impl World<'_> {
         }
     }
 
-    /// Empties the data set. Nobody waits for ever for the room that this makes.
+    /// Empties the data set, and checks that nobody waits forever for the room that this makes.
     fn way_out(&mut self, client: &mut Client) {
         if client.volume.log.log_state() != LogState::On || client.is_over() {
             return;

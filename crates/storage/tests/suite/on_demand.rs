@@ -1,4 +1,5 @@
-//! Recovery from the on-demand snapshot: it becomes the root, and what was written since is gone.
+//! Recovery from the on-demand snapshot. The snapshot becomes the root, and what was written after
+//! it is gone.
 
 use crate::common::snapshots::Action;
 use crate::common::{
@@ -11,7 +12,7 @@ use slimio_storage::{
     superblock,
 };
 
-/// Damages a block of the log; false when there is no such block.
+/// Damages a block of the log. Returns false if there is no such block.
 fn rot(media: &mut SimMedia, lba: u64) -> bool {
     superblock(media).expect("it can be read");
     let place = media.place(Area::Wal, lba);
@@ -25,8 +26,8 @@ fn from_on_demand(policy: Policy) -> RecoverOptions {
     RecoverOptions { root: RootChoice::OnDemand, ..options(policy) }
 }
 
-/// A volume with an on-demand snapshot after `count` records of `script`, a root behind it, and all
-/// the records.
+/// A volume with an on-demand snapshot after `count` records of `script`, a later root, and all the
+/// records.
 fn written(config: SimConfig, script: &[(u16, Vec<u8>)], count: usize) -> Image {
     let layout = FormatOptions {
         volume_id: VolumeId(9),
@@ -60,7 +61,7 @@ fn the_on_demand_snapshot_becomes_the_root() {
     assert!(volume.report.is_on_demand && volume.report.root.is_some());
     let mut client = Client::new(volume, media.disk.clone(), 3);
     client.history = recovered;
-    // Other records than those that are gone.
+    // The new records differ from those that are gone.
     let other = small_script(9);
     let mut expected = script[..3].to_vec();
     for kind in [SnapshotKind::OnDemand, SnapshotKind::Wal, SnapshotKind::OnDemand] {
@@ -71,7 +72,7 @@ fn the_on_demand_snapshot_becomes_the_root() {
         }
         client.begin(kind).expect("nothing else is under way");
         client.settle();
-        // Opened in between, the volume has the root and the log behind it.
+        // If the volume is opened at this point, it has the root and the log after the root.
         let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
         let image = client.disk.crash_now().power_images(&limits).swap_remove(0);
         media = SimMedia::from_image(config, Kind::Device, &image);
@@ -110,7 +111,8 @@ fn without_an_on_demand_snapshot_nothing_is_changed() {
     assert_eq!(reopen(&mut media, &options(Policy::Always)).expect("it opens").1, script);
 }
 
-/// A log that is damaged can be left behind.
+/// If the log is damaged, the volume can still be recovered from the on-demand snapshot, without
+/// the log.
 #[test]
 fn a_damaged_log_is_no_obstacle() {
     let (config, script) = (SimConfig::default(), script(12));
@@ -137,7 +139,8 @@ fn a_damaged_log_is_no_obstacle() {
     assert!(refused >= 2, "{refused}");
 }
 
-/// Power is cut at every operation of the change, and then again while the log goes on.
+/// Power is cut at every operation of the change of the root, and at every operation of the appends
+/// after it.
 #[test]
 fn a_change_of_the_root_is_made_whole_or_not_at_all() {
     let config = SimConfig { order: Order::Random, seed: 5, ..SimConfig::default() };

@@ -1,4 +1,4 @@
-//! Snapshots that are not what was written are refused with a reason, by recovery and by verify.
+//! If a snapshot is not what was written, recovery and verify refuse it with a reason.
 
 use crate::common::snapshots::{Action, SMALL_WRITES, encode_records};
 use crate::common::{
@@ -12,8 +12,8 @@ use slimio_storage::{
     Superblock, check_slot, inspect, layout, verify,
 };
 
-/// A volume with an on-demand snapshot after 4 of 12 records and the root after 9: its image, its
-/// snapshots (the root first), and the records.
+/// Makes a volume with 12 records. The on-demand snapshot is taken after 4 of them, and the root
+/// after 9. Returns the volume's image, its snapshots (the root first), and the records.
 fn written() -> (Image, [SlotSummary; 2], Script) {
     let script = small_script(12);
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -59,7 +59,7 @@ fn every_block_of_a_snapshot_is_checked() {
     let mut count = 0;
     for held in [root, on_demand] {
         for lba in 0..held.len_lbas {
-            // Magic, numbers, sizes, checksum, payload, padding.
+            // These bytes are in the magic, numbers, sizes, checksum, payload and padding.
             for offset in [1, 9, 17, 25, 33, 38, 42, 50, 70, 85, 94, 700, 2100, LBA_SIZE - 1] {
                 let media = &mut media_of(&image);
                 rot(media, held.slot, lba, offset);
@@ -71,13 +71,13 @@ fn every_block_of_a_snapshot_is_checked() {
                 if held == root {
                     let opened = reopen(media, &options(Policy::Always));
                     assert!(is_damaged(&opened, &held), "{context}: {:?}", opened.err());
-                    // The way out.
+                    // The volume can still be opened from the on-demand snapshot.
                     let (_, recovered) = reopen(media, &from_on_demand()).expect("it opens");
                     assert_eq!(recovered, script[..4], "{context}");
                 } else {
                     let opened = reopen(media, &from_on_demand());
                     assert!(is_damaged(&opened, &held), "{context}: {:?}", opened.err());
-                    // The server does not need this one.
+                    // The server does not need this snapshot.
                     let (_, recovered) = reopen(media, &options(Policy::Always)).expect("it opens");
                     assert_eq!(recovered, script, "{context}");
                 }
@@ -104,11 +104,7 @@ fn what_is_wrong_is_a_sentence_with_a_place() {
             100,
             "the snapshot in snapshot-b is damaged: chunk 0 at block 1: its checksum is wrong",
         ),
-        (
-            2,
-            27,
-            "the snapshot in snapshot-b is damaged: chunk 1 at block 2: there is something else",
-        ),
+        (2, 27, "the snapshot in snapshot-b is damaged: chunk 1 at block 2: it is not this chunk"),
         (index_lba, 0, "the snapshot in snapshot-b is damaged: its index: its checksum is wrong"),
         (root.len_lbas - 1, 2, "the snapshot in snapshot-b is damaged: its trailer: there is none"),
     ] {
@@ -136,7 +132,7 @@ fn salvage_leaves_out_the_chunks_that_are_damaged() {
         }
         let (volume, recovered) = reopen(media, &salvage).expect("it opens");
         assert_eq!(volume.report.salvaged.len(), 2, "{:?}", volume.report.salvaged);
-        // Chunks of two records each: those of blocks 2 and 4 are gone.
+        // Each chunk has two records. The chunks in blocks 2 and 4 are gone.
         let kept = [&script[..2], &script[4..6], &script[8..]].concat();
         assert_eq!(recovered, kept);
         assert!(volume.report.to_string().contains("SALVAGED"), "{}", volume.report);
@@ -186,7 +182,7 @@ fn a_volume_in_use_is_checked_piece_by_piece() {
         }
         assert_eq!(sizes.iter().sum::<u64>(), held.len_lbas * LBA_SIZE as u64);
         assert_eq!(sizes.len() as u64, 1 + held.chunk_count, "a chunk at a time");
-        // Damage that happens behind the first piece is found as well.
+        // Damage that happens after the first step of the check is found as well.
         let mut check = client.volume.log.check(held.slot).expect("it is held");
         check.step(path).expect("header, index and trailer are whole");
         rot(media, held.slot, held.len_lbas - 3, 200);
@@ -194,7 +190,8 @@ fn a_volume_in_use_is_checked_piece_by_piece() {
             std::iter::repeat_with(|| check.step(path)).find(|step| !matches!(step, Ok(Some(_))));
         assert!(is_damaged(&ended.expect("it ends"), &held));
     }
-    // The check found the root damaged: it is replaced, and its slot holds nothing.
+    // The check found the root damaged, so a new root replaces it, and the damaged root's slot
+    // holds nothing.
     client.begin(SnapshotKind::Wal).expect("nothing else is under way");
     client.settle();
     assert_eq!(client.volume.log.snapshots().get(root.slot), None);
@@ -261,7 +258,8 @@ fn a_snapshot_of_another_slot_or_volume_is_refused() {
         let bytes = media.disk.peek(slot_space(root.slot), lba);
         media.disk.poke(slot_space(on_demand.slot), lba, &bytes);
     }
-    // Moved, with everything that the superblock says of it except its slot.
+    // The root's bytes were copied to another slot. The check of that slot must refuse them,
+    // although it expects the root with only its slot changed.
     let moved = SlotSummary { slot: on_demand.slot, ..root };
     let volume_id = volume_id(media);
     assert!(is_damaged(&check_slot(&mut path, volume_id, moved), &moved));
@@ -276,15 +274,17 @@ fn volume_id(media: &mut SimMedia) -> slimio_storage::VolumeId {
     found.map_or_else(Default::default, |found: Superblock| found.volume_id)
 }
 
-/// A snapshot overwrites an older one of the same shape in the same slot, but the device loses its
-/// writes: the slot still holds the old one, whole.
+/// A snapshot overwrites an older one of the same shape in the same slot, but the device loses the
+/// new snapshot's writes. The slot still holds the whole old snapshot, which must not be taken for
+/// the new one.
 #[test]
 fn what_a_slot_held_before_is_not_taken_for_new() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
     let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
     let take = |client: &mut Client, byte: u8| {
-        // As if each time the only key were overwritten: the same size, other contents.
+        // Each snapshot has the same size but other contents, as if its only key had been
+        // overwritten.
         client.history = vec![(0, vec![byte; 100])];
         client.begin(SnapshotKind::Wal).expect("nothing else is under way");
         client.settle();
@@ -303,7 +303,7 @@ fn what_a_slot_held_before_is_not_taken_for_new() {
     assert!(what.contains("another snapshot's"), "{what}");
 }
 
-/// A check of the slot finds any lost or misdirected write of a snapshot.
+/// If any write of a snapshot is lost or misdirected, a check of the slot finds this.
 #[test]
 fn lost_and_misdirected_writes_are_found_by_a_check() {
     let records = small_script(9);
@@ -341,8 +341,8 @@ fn lost_and_misdirected_writes_are_found_by_a_check() {
     assert_eq!((found, untouched), (12, 12), "each is two blocks long");
 }
 
-/// Both newest copies of the superblock are lost, and nothing was logged since: the header of the
-/// next snapshot shows it.
+/// Both newest copies of the superblock are lost, and nothing was logged after they were written.
+/// The header of the next snapshot shows the loss.
 #[test]
 fn a_superblock_that_fell_back_is_recognised_by_a_slot() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -374,7 +374,7 @@ fn a_superblock_that_fell_back_is_recognised_by_a_slot() {
 }
 
 /// The log is damaged before the root. It is salvaged up to the damage and goes on from there, at
-/// LSNs lower than that of the root.
+/// LSNs lower than that of the root. Records at these LSNs must count.
 #[test]
 fn what_is_written_behind_a_log_salvaged_before_its_root_counts() {
     let mut media = formatted(SimConfig::default(), Kind::Files);

@@ -68,7 +68,7 @@ fn a_failed_snapshot_fails_alone() {
                 Fault::Flush | Fault::Cancel(_) => {}
             });
             assert_eq!(client.begin(kind).expect("nothing else is under way").slot, slot);
-            // Chunks, and then the end.
+            // The first steps write chunks, and the last ones finish the snapshot.
             for step in 0..8 {
                 match fault {
                     Fault::Cancel(at) if at == step => {
@@ -135,7 +135,8 @@ fn errors_of_a_writer_say_what_failed() {
     assert_eq!(fail(device), Error::Device { doing: "flushing a snapshot", error });
 }
 
-/// Otherwise the log takes it while the snapshot is written, and neither can go on.
+/// If space is short, a snapshot takes its space before it begins. Otherwise the log could take
+/// that space while the snapshot is written, and neither could go on.
 #[test]
 fn where_space_is_short_a_snapshot_has_its_own_before_it_begins() {
     let (mut client, media) = client(Policy::Always);
@@ -155,7 +156,8 @@ fn where_space_is_short_a_snapshot_has_its_own_before_it_begins() {
     SlotWriter::begin(device, plan, options).expect("it may need less");
 }
 
-/// Bytes that the log's next segment must leave free, with a data set of 1000 blocks.
+/// Bytes that the log's next segment must leave free if a snapshot of the data set takes 1000
+/// blocks.
 fn left_by_log(client: &mut Client, slot_lbas: [u64; 3]) -> u64 {
     client.now += Duration::from_secs(2);
     let log = &mut client.volume.log;
@@ -199,7 +201,8 @@ fn no_snapshot_begins_before_space_was_given_back() {
     assert!(log.begin_snapshot(SnapshotKind::Wal, 7).is_some());
 }
 
-/// What the log needs to become short again is not for a point in time.
+/// An on-demand snapshot must not take the space of the next WAL-snapshot, which the log needs to
+/// become short again.
 #[test]
 fn a_point_in_time_in_a_file_leaves_the_next_snapshot_its_space() {
     let (mut client, _media) = client(Policy::Always);
@@ -260,7 +263,7 @@ fn an_update_that_fails_at_the_adoption_latches() {
     assert_eq!(recovered, script);
 }
 
-/// The next job that is not a preparation; preparations fail meanwhile.
+/// Returns the next job that is not a preparation. Reports each preparation before it as failed.
 pub(crate) fn next_job(client: &mut Client) -> Option<Job> {
     loop {
         match client.volume.log.next_job(client.now) {
@@ -286,7 +289,7 @@ fn nothing_is_adopted_before_it_is_durable() {
         client.volume.log.adopt(writer.finish(device).expect("it is finished"));
         assert!(client.volume.log.durable() < plan.lsn);
         assert_eq!(next_job(&mut client), None, "it is not durable yet");
-        // It becomes durable though the policy flushes nothing.
+        // The log up to the snapshot becomes durable, although the policy flushes nothing.
         for _ in 0..20 {
             let volume = &mut client.volume;
             if volume.log.drive(&mut *volume.log_path, client.now) {
@@ -320,7 +323,8 @@ fn a_pinned_slot_is_not_written() {
     assert_eq!(take(&mut client, SnapshotKind::Wal), Some(SlotName::A));
 }
 
-/// The data set was emptied, and the log starts behind that, before the snapshot is finished.
+/// Before the snapshot is finished, the data set is emptied, and the log starts after that. So
+/// nothing needs the snapshot any more.
 #[test]
 fn a_snapshot_that_the_log_has_left_behind_is_obsolete() {
     let (mut client, mut media) = client(Policy::Always);
@@ -363,7 +367,7 @@ fn a_full_log_waits_for_the_snapshot_that_makes_room() {
         let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
         let mut client = Client::new(volume, media.disk.clone(), 0);
         let record = (0, vec![7; 3000]);
-        // Until the first segment is full.
+        // Fills the first segment.
         while client.volume.log.stats().log_bytes <= SMALL.segment_lbas * LBA_SIZE as u64 {
             write(&mut client, std::slice::from_ref(&record));
         }
@@ -385,7 +389,7 @@ fn a_full_log_waits_for_the_snapshot_that_makes_room() {
             }
             assert_eq!(client.volume.log.room(3000), Room::Free);
         } else {
-            // It failed: nobody waits for it.
+            // The snapshot failed, so nobody waits for it.
             client.volume.log.snapshot_failed();
             assert_ne!(client.volume.log.room(3000), Room::Wait);
         }
@@ -409,7 +413,7 @@ fn a_slot_far_longer_than_needed_is_shortened_piece_by_piece() {
     assert_eq!(give_back(device, mib(200), None), Ok(false));
 }
 
-/// An area whose share of a device is fixed.
+/// An area that can't be shortened, because its share of the device is fixed.
 struct Fixed;
 
 impl Layer for Fixed {

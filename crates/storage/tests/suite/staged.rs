@@ -5,12 +5,12 @@ use slimio_storage::{Policy, Room};
 
 use crate::common::{BATCH_SIZE, Client, Kind, formatted, options, reopen, small_script};
 
-/// If one of its buffers, which are not mapped, were used again, what is stored there would outlive
-/// the process only once it is written.
+/// The buffers of a staged record are not mapped. If the log used one of them for later records,
+/// these records would outlive the process only once they are written.
 #[test]
 fn what_comes_behind_it_is_kept_at_once() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
-    // Never reached, but it makes the buffers really mapped.
+    // The crash is never reached. But while a crash is planned, the disk watches mapped memory.
     media.disk.crash_after(1_000_000);
     let (volume, _) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);

@@ -22,7 +22,7 @@ background:
 
 /// A trace, replayed on one drive.
 pub(super) struct Row {
-    /// Of the subject and the drive.
+    /// The name of the subject and the drive.
     pub(super) name: String,
     pub(super) subject: Subject,
     pub(super) handles: u16,
@@ -55,7 +55,7 @@ impl Row {
         self.points.last().map_or(f64::NAN, |last| last.media_bytes / last.host_bytes)
     }
 
-    /// WAF of the second half, by bytes that the host wrote.
+    /// WAF of the second half of the run. The half is measured in bytes that the host wrote.
     fn waf_late(&self) -> f64 {
         let Some(last) = self.points.last() else { return f64::NAN };
         let middle = self.points.iter().find(|point| point.host_bytes * 2.0 >= last.host_bytes);
@@ -64,8 +64,8 @@ impl Row {
         })
     }
 
-    /// Most reclaim units at one time that held several lifetimes; unknown for what a file system
-    /// writes.
+    /// The largest number, at any moment, of reclaim units that hold several lifetimes. If a file
+    /// system did the writes, the number is unknown.
     fn mixed_units_max(&self) -> String {
         if !self.subject.is_slimio {
             return "unknown".into();
@@ -146,11 +146,11 @@ pub(super) fn drives_table(rows: &[DriveRow]) -> String {
     text
 }
 
-/// WAF since the beginning, by what the host has written, in a panel for each policy.
+/// WAF since the beginning over the bytes that the host has written, in a panel for each policy.
 pub(super) fn chart(rows: &[Row]) -> Chart {
     const INKS: [Ink; 6] = [Ink::Grey, Ink::Orange, Ink::Red, Ink::Violet, Ink::Green, Ink::Blue];
     let panel = |policy: Policy| {
-        // Of SlimIO only two curves: without data placement, and with the most handles.
+        // SlimIO gets only two curves: without data placement, and with the most handles.
         let most = HANDLES.iter().max();
         let is_shown = |row: &&Row| {
             let is_once = row.handles == 1 || row.is_persistent && Some(&row.handles) == most;

@@ -1,9 +1,9 @@
-//! What the pool promises, looked at extent by extent.
+//! Checks of the pool's invariants, extent by extent.
 
 use super::Pool;
 
 impl Pool {
-    /// Walks over all extents. Panics with a sentence where something is not as it is promised.
+    /// Walks over all extents. Panics with a message if an invariant is broken.
     pub(crate) fn check(&self) {
         let state = self.state();
         let mut owners = vec![0; state.free.len()];

@@ -1,4 +1,5 @@
-//! An emulated SSD under a volume as the server opens it. Its power is cut at a given operation.
+//! An emulated SSD. The volume on it is opened as the server opens it, and the SSD's power is cut
+//! at a given operation.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,11 +23,12 @@ pub(crate) struct SwitchedDrive {
 
 struct Plugged {
     drive: EmulatedDrive,
-    /// Operations until the power is cut: each counts when it is submitted, and when it completes.
+    /// Number of operations until the power is cut. An operation counts when it is submitted, and
+    /// again when it completes.
     left: u64,
     has_power: bool,
     random: Random,
-    /// Blocks in the deallocations submitted so far.
+    /// Number of blocks in all deallocations that were submitted so far.
     deallocated: u64,
 }
 
@@ -36,7 +38,7 @@ impl Plugged {
         if self.left == 0 && self.has_power {
             self.has_power = false;
             let random = &mut self.random;
-            // None, all or some of the data that is not stable.
+            // Of the data that is not stable, the cut keeps nothing, everything or some.
             let share = random.below(3);
             self.drive.cut_power(|_| share == 1 || share == 2 && random.coin());
         }
@@ -72,7 +74,7 @@ impl SwitchedDrive {
         plugged.step();
     }
 
-    /// Blocks in the deallocations submitted so far.
+    /// Number of blocks in all deallocations that were submitted so far.
     pub(crate) fn deallocated(&self) -> u64 {
         self.plugged().deallocated
     }
@@ -138,7 +140,7 @@ impl WholeDevice for SwitchedDrive {
     }
 
     fn fdp(&self) -> Option<Box<dyn FdpAccount>> {
-        // Nobody needs its counters here, and asking for them takes a thread.
+        // No test needs the drive's counters, and asking for them takes a thread.
         None
     }
 

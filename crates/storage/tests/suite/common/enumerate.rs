@@ -1,4 +1,6 @@
-//! Crashes at every operation, in every way, in two lives.
+//! Makes the disk crash at every operation, and checks each state that a crash can leave. What runs
+//! from the opening of a volume to its crash is called a life. A second life begins on what the crash
+//! of the first one has left.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,19 +18,20 @@ pub(crate) enum Death {
     Process,
 }
 
-/// What a life was promised when it ended.
+/// Which records the next recovery must bring back, and which it may bring back.
 #[derive(Clone, Copy, Debug)]
 struct Promise {
     /// Records that must come back.
     at_least: usize,
-    /// Records that were ever appended: nothing more may come back.
+    /// Records that were ever appended. No more records than these may come back.
     at_most: usize,
 }
 
 fn promise(client: &Client, policy: Policy, death: Death) -> Promise {
     let at_least = match (death, policy) {
         (Death::Process, _) | (Death::Power, Policy::Always) => client.acknowledged,
-        // Records acknowledged within the last second may be lost; flushed ones may not.
+        // Records that were acknowledged within the last second may be lost, but no records that
+        // were flushed.
         (Death::Power, Policy::EverySec | Policy::No) => client.durable,
     };
     Promise { at_least, at_most: client.appended }
@@ -41,8 +44,8 @@ fn images(crash: &Crash, death: Death, limits: &Limits) -> Vec<Image> {
     }
 }
 
-/// Checks what came back. Returns how many records of the script there are now, including those
-/// that were released.
+/// Checks what came back. Returns how far in the script the volume is: the number of records that
+/// came back, plus the number of records before them that were released.
 fn check(
     recovered: &Script,
     script: &Script,
@@ -76,25 +79,27 @@ pub(crate) struct Plan {
     /// Records that the second life writes.
     pub(crate) second_life: usize,
     pub(crate) deaths: [Death; 2],
-    /// Records appended before each turn of the loop.
+    /// Number of records that are appended before each turn of the loop.
     pub(crate) per_turn: usize,
-    /// A second life follows on each image of the first whose number is a multiple of this.
+    /// A second life follows on each image of the first life whose number is a multiple of this.
     pub(crate) second_every: usize,
-    /// And on each different outcome of a crash point that is a multiple of this.
+    /// At a crash point whose number is a multiple of this, a second life also follows on the first
+    /// image with each outcome. An outcome is how many records came back, and whether the mapped
+    /// memory was lost.
     pub(crate) second_at_every: u64,
-    /// How often, in records, everything before is released.
+    /// All records are released each time this many more records were appended.
     pub(crate) release_every: Option<usize>,
-    /// Records of some hundred bytes instead of mixed sizes.
+    /// Whether all records have between 700 and 800 bytes. Otherwise their sizes are mixed.
     pub(crate) small: bool,
-    /// The client waits for each record before it writes the next.
+    /// Whether the client waits for each record before it writes the next.
     pub(crate) is_waiting: bool,
     /// What else the first life does, and after how many records.
     pub(crate) actions: &'static [(usize, Action)],
-    /// The second life takes a snapshot first.
+    /// The kind of snapshot that the second life takes first; `None` if it takes no snapshot.
     pub(crate) second_snapshot: Option<SnapshotKind>,
 }
 
-/// Images of the first life.
+/// Which images of the first life are checked.
 const FIRST: Limits = Limits { exhaustive_max: 4, random_count: 4, torn: true };
 const SECOND: Limits = Limits { exhaustive_max: 2, random_count: 1, torn: false };
 
@@ -109,7 +114,7 @@ pub(crate) fn enumerate(plan: &Plan) -> (usize, usize) {
         let disk = media.disk.clone();
         disk.crash_after(crash_point);
         let Ok((volume, _)) = reopen(&mut media, &options(plan.policy)) else {
-            // It crashed while an empty volume was opened.
+            // The disk crashed while an empty volume was opened.
             let crash = disk.crashed().expect("nothing else fails");
             for image in images(&crash, plan.deaths[0], &FIRST) {
                 let mut media = SimMedia::from_image(plan.config, plan.kind, &image);
@@ -149,9 +154,9 @@ pub(crate) fn enumerate(plan: &Plan) -> (usize, usize) {
     (first_count, second_count)
 }
 
-/// Opens an image with `before` records, `durable` of which were known to be durable. Writes the
-/// next records of the script (the same payloads that the first life may have lost), and crashes at
-/// every operation of that.
+/// Opens an image with `before` records, of which `durable` were known to be durable. Then writes
+/// the next records of the script. The first life may have written the same records and lost them, so
+/// the new ones have the payloads of the lost ones. Crashes at every operation of the opening and the writing.
 fn second_life(
     plan: &Plan,
     image: &Image,
@@ -162,7 +167,8 @@ fn second_life(
     let mut count = 0;
     for crash_point in 0.. {
         let mut media = SimMedia::from_image(plan.config, plan.kind, image);
-        // If everything acknowledged is durable, what a second life maps changes nothing.
+        // With `Always`, every acknowledged record is durable. So what must come back does not depend
+        // on mapped buffers, and mapping them need only be feigned.
         media.is_feigned = plan.policy == Policy::Always;
         let disk = media.disk.clone();
         disk.crash_after(crash_point);
@@ -179,8 +185,9 @@ fn second_life(
             let Some(crash) = disk.crashed() else { break };
             (crash, promise(&client, plan.policy, plan.deaths[1]))
         } else {
-            // Recovery was interrupted: what it would have brought back still comes back, unless a
-            // power cut took what was not durable.
+            // Recovery was interrupted. The next recovery must bring back the same records as the
+            // interrupted one would have. After a power cut, however, records that were not durable
+            // may be missing.
             let crash = disk.crashed().expect("nothing else fails");
             let is_kept = plan.deaths[1] == Death::Process;
             let at_least = if is_kept { before } else { durable };
@@ -201,7 +208,7 @@ fn second_life(
     count
 }
 
-/// Enumerations must not shrink: they check at least as many images as when they were written.
+/// An enumeration must check at least as many images as when it was written.
 pub(crate) fn assert_counts((first, second): (usize, usize), at_least: (usize, usize)) {
     let is_enough = first >= at_least.0 && second >= at_least.1;
     assert!(is_enough, "shrunk to {first} and {second} images");

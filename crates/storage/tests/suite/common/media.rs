@@ -15,25 +15,26 @@ pub(crate) fn slot_space(slot: SlotName) -> usize {
 /// What lies under a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Files: fresh blocks are zeroed, released ones keep their place.
+    /// Files. Fresh blocks are zeroed, and released blocks stay allocated.
     Files,
-    /// A device: one space, cut in extents.
+    /// A device, which is one space that is cut in extents.
     Device,
 }
 
 /// Extents of a device, unless a test says otherwise.
 const EXTENT_COUNT: u64 = 36;
 
-/// Blocks of the superblock, half of them at either end of a device.
+/// Blocks of the superblock, half of them at each end of a device.
 const SUPER_LBAS: u64 = 16;
 
 pub(crate) struct SimMedia {
     pub(crate) disk: SimDisk,
     pub(crate) kind: Kind,
     pub(crate) can_map: bool,
-    /// Only pretends to map buffers: cheap, where no test looks at what outlives the process.
+    /// Whether mapping the buffers is only pretended. This is cheaper, and enough if the test does
+    /// not look at what outlives the process.
     pub(crate) is_feigned: bool,
-    /// How many extents a device is made with: two for each segment.
+    /// Number of extents that a device is made with. A segment has two extents.
     pub(crate) extent_count: u64,
     /// The identity that the device reports.
     pub(crate) identity: Option<String>,
@@ -58,8 +59,8 @@ impl SimMedia {
         }
     }
 
-    /// What a process finds that opens the volume after a death. It waits until nothing of the dead
-    /// process is in flight.
+    /// The medium as the next process finds it. That process has already waited until no operation
+    /// of the dead process is in flight.
     pub(crate) fn from_image(config: SimConfig, kind: Kind, image: &Image) -> Self {
         let config = SimConfig { has_files: kind == Kind::Files, ..config };
         let disk = SimDisk::from_image(config, image);
@@ -67,13 +68,14 @@ impl SimMedia {
             disk.claim();
         }
         let lbas = disk.open_path(SUPER).geometry().lba_count;
-        // The superblock says what the extents are.
+        // All extents are free until the superblock's map is loaded.
         let pool = (kind == Kind::Device).then(|| pool(lbas, 1));
         let mapped = image.mapped.clone();
         Self { disk, pool, mapped, ..Self::new(config, kind) }
     }
 
-    /// Where a block of an area is: the space, and the place there. `None` if it is nowhere.
+    /// The space that holds a block of an area, and the block's LBA in that space. `None` if no
+    /// space holds the block.
     pub(crate) fn place(&self, area: Area, lba: u64) -> Option<(usize, u64)> {
         match &self.pool {
             Some(pool) => Some((SUPER, pool.locate(area, Lba(lba))?.0)),
@@ -86,7 +88,7 @@ impl SimMedia {
         self.missing.push(slot);
     }
 
-    /// The slots that were removed and not made again.
+    /// The slots that were removed and have not been made again.
     pub(crate) fn missing(&self) -> &[SlotName] {
         &self.missing
     }
@@ -183,7 +185,7 @@ fn pool(device_lbas: u64, extent_lbas: u64) -> Pool {
     Pool::new(device_lbas, SUPER_LBAS / 2, extent_lbas, u64::MAX).expect("it is large enough")
 }
 
-/// The space of an area, where each has its own.
+/// The space of an area, on a medium on which each area has its own.
 fn space_of(area: Area) -> usize {
     match area {
         Area::Superblock => SUPER,

@@ -33,7 +33,7 @@ pub(crate) const SMALL: FormatOptions = FormatOptions {
 /// Bytes of a batch of a [`SMALL`] volume.
 pub(crate) const BATCH_SIZE: usize = 2 * slimio_device::LBA_SIZE;
 
-/// The moment that all virtual times count from.
+/// The moment at which virtual time starts.
 pub(crate) fn epoch() -> Instant {
     static EPOCH: OnceLock<Instant> = OnceLock::new();
     *EPOCH.get_or_init(Instant::now)
@@ -58,13 +58,13 @@ pub(crate) fn formatted_as(config: SimConfig, kind: Kind, layout: &FormatOptions
 #[derive(Default)]
 pub(crate) struct Collector {
     pub(crate) records: Script,
-    /// Errors of chunks that were not whole, which the owner of the volume may accept.
+    /// Errors of damaged chunks. The owner of the volume may accept these errors.
     late: Vec<Error>,
 }
 
 impl RecoverSink for Collector {
     fn chunk(&mut self, chunk: Chunk) -> Result<(), Error> {
-        // Errors are reported later, as when other threads decode.
+        // Errors are reported later, as if other threads decoded the chunks.
         match chunk.payload() {
             Ok(payload) => {
                 let records = decode_records(payload);
@@ -96,12 +96,13 @@ pub(crate) fn reopen(
     Ok((volume, collector.records))
 }
 
-/// The disk under a volume, as far as its client needs it.
+/// The disk under a volume, as far as the volume's client needs it.
 pub(crate) trait Disk {
-    /// Whether it has crashed: from then on, nothing that a client is told counts.
+    /// Whether the disk has crashed. What a client is told after a crash does not count.
     fn has_crashed(&self) -> bool;
 
-    /// Opens one more path to a slot of a volume. A volume on a device has a pool.
+    /// Opens one more path to a slot of a volume. `pool` is the volume's extent pool, if the volume
+    /// is on a device.
     fn open_slot(&self, pool: Option<&Pool>, slot: SlotName) -> Box<dyn Device + Send>;
 }
 
@@ -123,33 +124,35 @@ pub(crate) struct Client<D = SimDisk> {
     pub(crate) volume: Volume,
     pub(crate) disk: D,
     pub(crate) now: Instant,
-    /// Records that were executed, those that came back included. They are in the log, too, unless
-    /// that has ended.
+    /// Number of records that were executed, including those that came back. They are also in the
+    /// log, unless the log has ended.
     pub(crate) appended: usize,
-    /// Those of them that are the data set now.
+    /// The executed records of which the data set consists now.
     pub(crate) history: Script,
     /// Other actions, each with the number of records before it.
     pub(crate) actions: VecDeque<(usize, Action)>,
     /// The snapshot under way.
     pub(crate) taking: Option<Taking>,
-    /// LSNs of records appended in this life, each with the number of records up to it.
+    /// LSNs of the records that were appended in this life, each with the number of records up to
+    /// this LSN.
     lsns: VecDeque<(Lsn, usize)>,
     durable_lsns: VecDeque<(Lsn, usize)>,
-    /// Records acknowledged, as far as the client knows.
+    /// Number of records that the client knows to be acknowledged.
     pub(crate) acknowledged: usize,
-    /// Records known to be durable.
+    /// Number of records that are known to be durable.
     pub(crate) durable: usize,
-    /// How often, in records, everything before is released.
+    /// All records are released each time this many more records were appended.
     pub(crate) release_every: Option<usize>,
-    /// Waits for each record before it writes the next.
+    /// Whether the client waits for each record before it writes the next.
     pub(crate) is_waiting: bool,
-    /// Tells the log how much a snapshot of the data set takes, so that the log leaves room for it.
+    /// Whether the client tells the log how much space a snapshot of the data set takes, so that
+    /// the log leaves room for the snapshot.
     pub(crate) leaves_room: bool,
     turns: usize,
 }
 
 impl<D: Disk> Client<D> {
-    /// `recovered` records are in the volume.
+    /// A client of a volume that holds `recovered` records.
     pub(crate) fn new(volume: Volume, disk: D, recovered: usize) -> Self {
         Self {
             volume,
@@ -170,7 +173,8 @@ impl<D: Disk> Client<D> {
         }
     }
 
-    /// Appends a record, waiting for room; false when the crash came first, or there is no room.
+    /// Waits for room and appends a record. Returns false if the disk crashed before that, or if
+    /// the log is full.
     pub(crate) fn append(&mut self, record: &(u16, Vec<u8>)) -> bool {
         let (db, payload) = record;
         self.act();
@@ -204,7 +208,7 @@ impl<D: Disk> Client<D> {
         panic!("nobody waits for ever");
     }
 
-    /// One turn of the loop; `idle` waits for the device and lets time pass.
+    /// One turn of the loop. If `idle` is set, the turn waits for the device and lets time pass.
     pub(crate) fn turn(&mut self, idle: bool) {
         let Volume { log, log_path, .. } = &mut self.volume;
         log.reap(&mut **log_path, self.now);
@@ -228,7 +232,7 @@ impl<D: Disk> Client<D> {
         }
         self.step_snapshot();
         self.turns += 1;
-        // After each turn it would take a fifth of the time of all tests.
+        // Checking after each turn would take a fifth of the time of all tests.
         if self.turns.is_multiple_of(8) {
             self.volume.log.check_all();
         }
@@ -236,7 +240,7 @@ impl<D: Disk> Client<D> {
     }
 
     fn note(&mut self) {
-        // Behind a log that has ended nothing is promised, even where something is appended.
+        // Once the log has ended, nothing is promised, even if something is appended.
         let is_promised = self.volume.log.snapshots().log_end().is_none();
         if self.is_over() || !is_promised {
             return;
@@ -250,7 +254,7 @@ impl<D: Disk> Client<D> {
         }
     }
 
-    /// Writes records with a turn after each `per_turn` of them.
+    /// Writes records. After every `per_turn` records, runs a turn of the loop.
     pub(crate) fn write(&mut self, records: &[(u16, Vec<u8>)], per_turn: usize) {
         for (index, record) in records.iter().enumerate() {
             if !self.append(record) {
@@ -266,7 +270,8 @@ impl<D: Disk> Client<D> {
         self.act();
     }
 
-    /// Turns until everything appended is durable, and no snapshot is under way.
+    /// Runs turns of the loop until everything that was appended is durable and no snapshot is
+    /// under way.
     pub(crate) fn settle(&mut self) {
         for _ in 0..1000 {
             let log = &self.volume.log;
@@ -297,7 +302,8 @@ fn pop_below(lsns: &mut VecDeque<(Lsn, usize)>, lsn: Lsn) -> Option<(Lsn, usize)
     if lsns.front()?.0 <= lsn { lsns.pop_front() } else { None }
 }
 
-/// Records of mixed sizes: small ones, one as large as a batch, one of several batches.
+/// Records of mixed sizes: small ones, one that is as large as a batch, and one that takes several
+/// batches.
 pub(crate) fn script(len: usize) -> Script {
     let sizes = [1, 100, 5000, 3000, 20_000, 40, 0, 8000, 700, 12_000, 3];
     (0..len)
@@ -309,7 +315,7 @@ pub(crate) fn script(len: usize) -> Script {
         .collect()
 }
 
-/// Records of some hundred bytes.
+/// Records of 700 to 790 bytes.
 pub(crate) fn small_script(len: usize) -> Script {
     (0..len).map(|index| (0, vec![index as u8; 700 + 30 * (index % 4)])).collect()
 }

@@ -1,4 +1,4 @@
-//! Random steps of a client, and the oracle that knows what they leave: a list of records.
+//! Random steps of a client, and the oracle, which knows the records that the steps leave.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use super::{Client, Disk, Script};
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Append(usize),
-    /// This many small records, each made durable before the next, as for a client that waits.
+    /// Appends this many small records. Each is made durable before the next is appended, as for a
+    /// client that waits.
     Commits(usize),
     Turn,
     Idle,
@@ -20,21 +21,22 @@ pub(crate) enum Step {
     Release,
     Snapshot(bool),
     CancelSnapshot,
-    /// A snapshot lacked space.
+    /// The log gives back space, as it does if a snapshot lacks space.
     GiveBack,
     End,
     Resume,
 }
 
-/// Turns within which a commit becomes durable, unless something is full.
+/// Unless something is full, a commit becomes durable within this many turns.
 const COMMIT_TURNS_MAX: u32 = 20;
 
 /// What may come back.
 #[derive(Default)]
 pub(crate) struct Oracle {
-    /// Everything appended since formatting that is not known to be lost.
+    /// All records that were appended since formatting, except those that are known to be lost.
     records: Script,
-    /// How many records each release covered. Recovery may honour any of them, or none.
+    /// For each release, the number of records that it covered. Recovery may start after any one of
+    /// the releases, or before the first record.
     released: Vec<usize>,
 }
 
@@ -61,7 +63,8 @@ impl Oracle {
             Step::Policy(number) => client.volume.log.set_policy(policy(number)),
             Step::RequestDurable => client.volume.log.request_durable(),
             Step::Release => {
-                // A log that is off does not record this: the next snapshot does.
+                // If the log is off, it does not note the release. But the next snapshot is taken
+                // of the emptied data set.
                 let lsn = client.volume.log.appended();
                 client.volume.log.release_before(lsn);
                 client.history.clear();
@@ -94,7 +97,8 @@ impl Oracle {
         }
     }
 
-    /// Checks what came back when `at_least` records were promised. The others are gone for good.
+    /// Checks what came back if `at_least` records were promised. Records that did not come back
+    /// must never come back later.
     pub(crate) fn recovered(&mut self, recovered: &Script, at_least: usize, context: &str) {
         let mut starts = std::iter::once(0).chain(self.released.iter().copied());
         let start = starts.find(|&start| {
@@ -108,7 +112,7 @@ impl Oracle {
         self.released.retain(|&released| released <= self.records.len());
     }
 
-    /// Records that there are, those that were released included.
+    /// Number of records, including those that were released.
     pub(crate) fn len(&self) -> usize {
         self.records.len()
     }

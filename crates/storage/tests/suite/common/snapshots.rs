@@ -1,4 +1,4 @@
-//! What a client does besides appending: snapshots, turning the log off and on.
+//! What a client does besides appending: it takes snapshots, and turns the log off and on.
 
 use slimio_device::{Device, LBA_SIZE};
 use slimio_storage::{
@@ -16,11 +16,11 @@ pub(crate) enum Action {
     Snapshot(SnapshotKind),
     /// `appendonly no`.
     End,
-    /// `appendonly yes`: also takes the snapshot with which the log goes on.
+    /// `appendonly yes`. This also takes the snapshot from which the log goes on.
     Resume,
 }
 
-/// Small writes, several of them in flight.
+/// Options of a writer that keeps several small writes in flight.
 pub(crate) const SMALL_WRITES: WriterOptions = WriterOptions {
     write_lbas: 2,
     in_flight: 3,
@@ -34,14 +34,15 @@ pub(crate) const SMALL_WRITES: WriterOptions = WriterOptions {
 /// Records in a chunk.
 const CHUNK_LEN: usize = 2;
 
-/// A snapshot that is being taken, one step at each turn of the client.
+/// A snapshot that is being taken. Each turn of the client takes one step.
 pub(crate) struct Taking {
     path: Box<dyn Device + Send>,
-    /// `None` once it is finished.
+    /// `None` once the snapshot is finished.
     writer: Option<SlotWriter>,
-    /// Chunks not written yet, the next one last.
+    /// Chunks that are not written yet. The chunk to be written next is the last one.
     chunks: Vec<Script>,
-    /// Records executed when it was begun.
+    /// Number of records that the snapshot covers: those that were executed before it was begun or,
+    /// if it is fuzzy, before it was finished.
     count: usize,
 }
 
@@ -139,7 +140,8 @@ impl<D: Disk> Client<D> {
             written.err()
         } else {
             if writer.plan().is_fuzzy {
-                // It counts only with the records appended meanwhile.
+                // A fuzzy snapshot counts only together with the records that were appended while
+                // it was written.
                 taking.count = self.appended;
             }
             writer.finish(device).map(|summary| log.adopt(summary)).err()

@@ -4,18 +4,19 @@ use std::ops::Range;
 
 use slimio_resp::Arg;
 
-use super::counter::parse_float;
-use super::lookup::Found;
-use super::steps::{InSteps, Tally};
-use super::text;
+use super::{HashEdit, HashRef};
+use crate::collection::Element;
+use crate::commands::counter::parse_float;
+use crate::commands::lookup::Found;
+use crate::commands::steps::{InSteps, Tally};
+use crate::commands::text;
 use crate::context::{Context, Outcome};
 use crate::effects::Part;
-use crate::hash::{Element, HashEdit, HashRef};
+use crate::kinds::{Packing, ValueType};
 use crate::long_double::LongDouble;
-use crate::value::ValueType;
 
 impl Context<'_> {
-    /// The hash at a key; `None` if there is no key, or it holds another type.
+    /// The hash at a key; `None` if the key does not exist, or holds another type.
     pub(super) fn hash(&self, found: &Found<'_>) -> Option<HashRef<'_>> {
         self.value(found)?.as_hash()
     }
@@ -25,19 +26,18 @@ impl Context<'_> {
         self.hash(found)?.get(&self.keyspace.hasher, self.args.get(index))
     }
 
-    /// Changes the hash at a key, or a new one if there is no key. The caller must not leave it
-    /// empty.
+    /// Changes the hash at a key, or a new hash if the key does not exist. The caller must not
+    /// leave the hash empty.
     fn edit_hash<R>(
         &mut self,
         found: &Found<'_>,
         edit: impl FnOnce(&mut HashEdit<'_, '_>) -> R,
     ) -> R {
-        let access = self.new_access();
-        let spot = found.spot.unwrap_or_else(|| {
-            let (db, displaced) = self.db_and_displaced(found.db);
-            db.insert_hash(found.hash, &found.key, access, displaced.capture.epoch())
+        let spot = found.spot.unwrap_or_else(|| self.insert_empty(found, Packing::HashListpack));
+        let (hasher, limits) = (self.keyspace.hasher, self.keyspace.config.packed_limits.hash);
+        let result = self.keyspace.edit_collection(found.db, spot, |form, old| {
+            edit(&mut HashEdit { form, hasher, limits, old })
         });
-        let result = self.keyspace.edit_hash(found.db, spot, edit);
         self.touch(found);
         result
     }
@@ -92,7 +92,7 @@ fn has_pairs(context: &mut Context<'_>, name: &str) -> bool {
     has_pairs
 }
 
-/// Finds the key. Replies with an error if it holds something other than a hash.
+/// Finds the key. If the key holds something other than a hash, replies with an error.
 fn find_hash<'a>(context: &mut Context<'a>, tally: &mut Tally) -> Option<Found<'a>> {
     let found = context.find(1);
     if context.is_wrong(&found, ValueType::Hash) {
@@ -102,7 +102,7 @@ fn find_hash<'a>(context: &mut Context<'a>, tally: &mut Tally) -> Option<Found<'
     Some(found)
 }
 
-/// Sets fields of the request, and counts those that are new.
+/// Sets the fields in this range of the request's arguments, and counts the new fields.
 fn set_fields(context: &mut Context<'_>, range: Range<usize>, tally: &mut Tally) {
     let Some(found) = find_hash(context, tally) else { return };
     let args = context.args;
@@ -204,7 +204,7 @@ impl InSteps for Hdel {
     fn step(context: &mut Context<'_>, range: Range<usize>, tally: &mut Tally) {
         let Some(found) = find_hash(context, tally) else { return };
         let args = context.args;
-        // A hash that loses no field must not be touched.
+        // If the hash loses no field, it must not be noted as changed.
         if !range.clone().any(|index| context.field(&found, index).is_some()) {
             return;
         }

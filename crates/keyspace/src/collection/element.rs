@@ -1,4 +1,4 @@
-//! Fields and values of hashes: views of them, and their stored form.
+//! Views of the strings of collections, and the form in which long strings are stored.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use slimio_resp::{Arg, BLOB_PIECE_SIZE, Blob, DecimalBuffer, Piece, ReplyBuf, pa
 use crate::memory::allocated_piece;
 use crate::value::blob_memory;
 
-/// A field or a value of a hash, looked at where it lives.
+/// A borrowed view of a string of a collection, for example of a field or a value of a hash.
 #[derive(Clone, Copy, Debug)]
 pub enum Element<'a> {
-    /// A string that is kept as the integer that it spells.
+    /// A string that is stored as the integer it spells.
     Integer(i64),
     /// A short string.
     Bytes(&'a [u8]),
-    /// A longer one.
+    /// A longer string.
     Piece(&'a Piece),
-    /// A large one, in pieces.
+    /// A large string, in pieces.
     Blob(&'a Arc<Blob>),
 }
 
@@ -32,7 +32,8 @@ impl<'a> Element<'a> {
         }
     }
 
-    /// Passes the string as an argument. An integer's digits live only as long as the call.
+    /// Passes the string to `look` as an argument. If the string is an integer, its digits live
+    /// only as long as the call.
     pub fn with_arg<R>(self, look: impl FnOnce(Arg<'_>) -> R) -> R {
         match self {
             Element::Integer(value) => {
@@ -44,7 +45,7 @@ impl<'a> Element<'a> {
         }
     }
 
-    /// The string in one stretch of memory; copied if it is large or an integer.
+    /// The string as contiguous bytes. They are copied if the string is large or an integer.
     pub fn to_bytes(self) -> Cow<'a, [u8]> {
         match self {
             Element::Bytes(bytes) => Cow::Borrowed(bytes),
@@ -62,7 +63,7 @@ impl<'a> Element<'a> {
         }
     }
 
-    /// Replies with the string; a large one is shared.
+    /// Replies with the string. A large string is shared with the reply, not copied.
     pub(crate) fn reply(self, reply: &mut ReplyBuf) {
         match self {
             Element::Integer(value) => reply.bulk_integer(value),
@@ -90,7 +91,7 @@ impl<'a> From<slimio_rdb::Element<'a>> for Element<'a> {
     }
 }
 
-/// A string too long to be packed with others. It is never changed, only replaced.
+/// A string that is too long to be packed with other strings. It is never changed, only replaced.
 #[derive(Clone, Debug)]
 pub(crate) enum LargeString {
     Piece(Piece),
@@ -98,7 +99,7 @@ pub(crate) enum LargeString {
 }
 
 impl LargeString {
-    /// Copied from an argument unless that is large: then it is shared.
+    /// A string from an argument. Bytes are copied; the pieces of a blob are shared.
     pub(super) fn from_arg(arg: Arg<'_>) -> Self {
         match arg {
             Arg::Bytes(bytes) if bytes.len() <= BLOB_PIECE_SIZE => {
@@ -119,7 +120,7 @@ impl LargeString {
         }
     }
 
-    /// Bytes that it takes in memory beside the pointer to it.
+    /// Bytes that the string takes in memory, besides the pointer to it.
     pub(super) fn memory(&self) -> usize {
         match self {
             LargeString::Piece(piece) => allocated_piece(piece.capacity()),
@@ -127,7 +128,7 @@ impl LargeString {
         }
     }
 
-    /// Whether freeing it takes noticeable time.
+    /// Whether freeing the string takes noticeable time.
     pub(super) fn is_large(&self) -> bool {
         matches!(self, LargeString::Blob(_))
     }

@@ -1,0 +1,212 @@
+//! Views of a collection, which can have three forms: a view for reading, and a view for changing.
+
+use std::sync::Arc;
+
+use slimio_resp::Piece;
+
+use super::{Element, Strings};
+use crate::kinds::{AnyTree, Packing, ValueType};
+use crate::value::Value;
+
+/// A borrowed view of a collection.
+#[derive(Clone, Copy, Debug)]
+pub struct CollectionRef<'a>(pub(crate) Form<'a>);
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Form<'a> {
+    /// The bytes of a short collection, in the key's entry.
+    Inline(Packing, &'a [u8]),
+    /// The bytes of a longer collection, which can be shared.
+    Packed(Packing, &'a Piece),
+    /// A large collection, which can be shared.
+    Tree(&'a AnyTree),
+}
+
+impl<'a> CollectionRef<'a> {
+    /// The type of the collection.
+    pub fn value_type(self) -> ValueType {
+        match self.0 {
+            Form::Inline(packing, _) | Form::Packed(packing, _) => packing.value_type(),
+            Form::Tree(tree) => tree.value_type(),
+        }
+    }
+
+    /// Count of elements.
+    pub fn len(self) -> usize {
+        match self.packed() {
+            Some((packing, bytes)) => packing.len(bytes),
+            None => self.tree().map_or(0, AnyTree::len),
+        }
+    }
+
+    /// Whether there is no element. A keyspace holds no collection without elements.
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// The encoding that `OBJECT ENCODING` replies with.
+    pub fn encoding_name(self) -> &'static str {
+        match self.0 {
+            Form::Inline(packing, _) | Form::Packed(packing, _) => packing.encoding_name(),
+            Form::Tree(tree) => tree.encoding_name(),
+        }
+    }
+
+    /// The strings of all elements, in the order of storage. For a hash, these are its fields and
+    /// values in turn. A large collection is walked leaf by leaf, so that every step takes bounded
+    /// time.
+    pub fn strings(self) -> Strings<'a> {
+        match self.0 {
+            Form::Inline(packing, bytes) => packing.strings(bytes),
+            Form::Packed(packing, piece) => packing.strings(piece),
+            Form::Tree(tree) => tree.strings(),
+        }
+    }
+
+    /// The strings of the element at `index`, and of the elements that follow it in the same
+    /// memory. In a large collection, these are the other elements of the leaf; in a packed
+    /// collection, they are all that follow. Takes bounded time.
+    pub(crate) fn strings_of_leaf(self, index: usize) -> Strings<'a> {
+        match self.tree() {
+            Some(tree) => tree.strings_of_leaf(index),
+            None => Box::new(self.strings().skip(index * self.value_type().strings())),
+        }
+    }
+
+    /// Count of strings per element.
+    pub(crate) fn strings_each(self) -> usize {
+        self.value_type().strings()
+    }
+
+    /// The first string of the element at `index`, in the order of storage.
+    ///
+    /// Panics if there are no more than `index` elements.
+    pub(crate) fn nth(self, index: usize) -> Element<'a> {
+        let found = match self.packed() {
+            Some((packing, bytes)) => packing.nth(bytes, index),
+            None => self.strings_of_leaf(index).next(),
+        };
+        found.expect("there are that many elements")
+    }
+
+    /// The bytes of a packed collection.
+    pub(crate) fn packed(self) -> Option<(Packing, &'a [u8])> {
+        match self.0 {
+            Form::Inline(packing, bytes) => Some((packing, bytes)),
+            Form::Packed(packing, piece) => Some((packing, piece)),
+            Form::Tree(_) => None,
+        }
+    }
+
+    /// The tree of a large collection.
+    pub(crate) fn tree(self) -> Option<&'a AnyTree> {
+        match self.0 {
+            Form::Tree(tree) => Some(tree),
+            Form::Inline(..) | Form::Packed(..) => None,
+        }
+    }
+
+    /// About the size of all strings in bytes. Takes constant time.
+    pub(crate) fn size(self) -> usize {
+        match self.packed() {
+            Some((_, bytes)) => bytes.len(),
+            None => self.tree().map_or(0, AnyTree::memory),
+        }
+    }
+
+    /// Whether freeing the collection takes noticeable time.
+    pub(crate) fn is_large(self) -> bool {
+        self.tree().is_some_and(AnyTree::is_large)
+    }
+
+    /// An owned copy; large parts are shared.
+    pub(crate) fn to_value(self) -> Value {
+        match self.0 {
+            Form::Inline(packing, bytes) => Value::Packed(packing, Arc::new(bytes.to_vec())),
+            Form::Packed(packing, piece) => Value::Packed(packing, Piece::clone(piece)),
+            Form::Tree(tree) => Value::Tree(Box::new(tree.clone())),
+        }
+    }
+
+    /// Panics with a message if an invariant does not hold.
+    pub(crate) fn check(self) {
+        match self.packed() {
+            Some((packing, bytes)) => {
+                let strings = packing.len(bytes) * packing.value_type().strings();
+                let found = packing.strings(bytes).count();
+                assert_eq!(found, strings, "packed bytes hold as many strings as they count");
+            }
+            None => self.tree().into_iter().for_each(AnyTree::check),
+        }
+    }
+}
+
+/// A collection that is being changed, in one of its forms.
+#[derive(Debug)]
+pub(crate) enum EditForm<'a> {
+    /// Packed bytes that begin at `base` of `bytes`.
+    Packed { packing: Packing, bytes: Vec<u8>, base: usize },
+    /// A tree, which is changed in place.
+    Tree(&'a mut AnyTree),
+    /// The tree that the collection has grown into. `bytes` is the entry from the time when the
+    /// collection was packed.
+    Grown { bytes: Vec<u8>, tree: Box<AnyTree> },
+}
+
+impl EditForm<'static> {
+    /// The form of a value that is in no keyspace, to be changed; `None` if it is no collection.
+    /// A tree that is shared stays as it is for those who share it.
+    pub(crate) fn of_value(value: Value) -> Option<Self> {
+        match value {
+            Value::Piece(_) | Value::Blob(_) => None,
+            Value::Packed(packing, piece) => {
+                let bytes = Arc::unwrap_or_clone(piece);
+                Some(EditForm::Packed { packing, bytes, base: 0 })
+            }
+            Value::Tree(tree) => Some(EditForm::Grown { bytes: Vec::new(), tree }),
+        }
+    }
+
+    /// A collection without elements that is in no keyspace yet.
+    pub(crate) fn empty(packing: Packing) -> Self {
+        EditForm::Packed { packing, bytes: packing.empty().to_vec(), base: 0 }
+    }
+
+    /// The collection as a value; `None` if it has no element.
+    pub(crate) fn into_value(self) -> Option<Value> {
+        let value = match self {
+            EditForm::Packed { packing, mut bytes, .. } => {
+                bytes.shrink_to_fit();
+                Value::Packed(packing, Piece::new(bytes))
+            }
+            EditForm::Grown { tree, .. } => Value::Tree(tree),
+            EditForm::Tree(_) => unreachable!("nothing is borrowed for ever"),
+        };
+        let is_empty = value.as_ref().as_collection().is_none_or(CollectionRef::is_empty);
+        (!is_empty).then_some(value)
+    }
+}
+
+impl EditForm<'_> {
+    /// The tree. A packed collection is first turned into the tree that `grow` makes of its bytes.
+    pub(crate) fn tree(&mut self, grow: impl FnOnce(Packing, &[u8]) -> AnyTree) -> &mut AnyTree {
+        if let EditForm::Packed { packing, bytes, base } = self {
+            let tree = Box::new(grow(*packing, &bytes[*base..]));
+            *self = EditForm::Grown { bytes: std::mem::take(bytes), tree };
+        }
+        match self {
+            EditForm::Packed { .. } => unreachable!("it has just become a tree"),
+            EditForm::Tree(tree) => tree,
+            EditForm::Grown { tree, .. } => tree,
+        }
+    }
+
+    /// Count of elements.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            EditForm::Packed { packing, bytes, base } => packing.len(&bytes[*base..]),
+            EditForm::Tree(tree) => tree.len(),
+            EditForm::Grown { tree, .. } => tree.len(),
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! A large collection: a tree of shared nodes over packed leaves.
+//!
+//! ```text
+//! Tree ─► branch: up to 32 children ─► ... ─► leaf: elements, packed, about 1 to 2 KiB
+//!             │ summary and memory of what is below, Arc of the node
+//! ```
+//!
+//! The tree is persistent: a clone shares all nodes with its original. A write to either of the two
+//! then copies the shared nodes on the way to the element: one leaf, and branches of about 32
+//! pointers each. A node that is not shared is changed in place. A write splits or merges at most
+//! one node of each level. So the cost of a write hardly depends on how many elements there are.
+//!
+//! The tree knows neither what its elements are nor how they are ordered. A [`Leaf`] packs elements
+//! and says what their summary is. A branch has the [`Summary`] of each child. A [`Seek`] looks at
+//! these summaries to choose the child that leads to an element.
+
+mod check;
+mod edit;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::memory::allocated;
+
+/// Limit of children of a branch.
+const CHILDREN_MAX: usize = 32;
+
+/// Size in bytes of the smallest tree that takes noticeable time to free.
+const LARGE_SIZE_MIN: usize = 64 * 1024;
+
+/// Elements packed in one stretch of memory.
+pub(crate) trait Leaf: Clone + Default + fmt::Debug {
+    /// What a branch knows of the elements below a child.
+    type Summary: Summary;
+
+    /// A leaf that weighs more is split if possible, because a write to a shared leaf copies all of
+    /// it.
+    const WEIGHT_MAX: usize;
+
+    /// Whether elements are mostly added at the ends.
+    const GROWS_AT_ENDS: bool;
+
+    /// About what copying the leaf costs, in bytes.
+    fn weight(&self) -> usize;
+
+    /// Bytes of memory besides the node's own.
+    fn memory(&self) -> usize;
+
+    /// The summary of the elements, found by a walk over them.
+    fn summary(&self) -> Self::Summary;
+
+    /// Splits the leaf in two and returns the second leaf; `None` if the elements must stay
+    /// together. `edge` says whether the leaf is at an end of the collection. The next elements are
+    /// likely to be added at that end, so the leaf that is not at the end should stay full.
+    fn split(&mut self, edge: Edge) -> Option<Self>;
+
+    /// Adds the elements of `behind`, the leaf that follows this one.
+    fn append(&mut self, behind: &Self);
+
+    /// Panics with a message if an invariant of the leaf does not hold.
+    fn check(&self);
+}
+
+/// What is known of some elements without a look at them.
+pub(crate) trait Summary: Clone + Default + fmt::Debug + PartialEq {
+    /// Count of elements.
+    fn len(&self) -> usize;
+
+    /// Adds the summary of the elements that follow.
+    fn append(&mut self, behind: &Self);
+
+    /// Updates the summary of a branch after the summary of one of its children has changed from
+    /// `was` to `now`. Returns `false` if the branch's summary has to be computed from the
+    /// summaries of all children instead.
+    fn replace(&mut self, was: &Self, now: &Self) -> bool;
+
+    /// Whether this is right for elements whose summary, computed anew, is `exact`. The two differ
+    /// if a part of the summary is a bound that need not be exact.
+    fn is_right(&self, exact: &Self) -> bool {
+        self == exact
+    }
+}
+
+/// Which end of the collection a node is at. Neither field is set unless [`Leaf::GROWS_AT_ENDS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Edge {
+    pub(crate) is_first: bool,
+    pub(crate) is_last: bool,
+}
+
+/// Leads from the root to a leaf.
+pub(crate) trait Seek<L: Leaf> {
+    /// The index of the child that leads to the leaf. There is at least one child.
+    fn child(&mut self, children: &[Child<L>]) -> usize;
+}
+
+/// The elements of a large collection. A clone takes constant time and shares everything.
+#[derive(Clone, Debug)]
+pub(crate) struct Tree<L: Leaf> {
+    root: Child<L>,
+    /// Bytes of memory of all nodes.
+    memory: usize,
+}
+
+#[derive(Clone, Debug)]
+enum Node<L: Leaf> {
+    Leaf(L),
+    Branch(Vec<Child<L>>),
+}
+
+/// A node below a branch.
+#[derive(Clone, Debug)]
+pub(crate) struct Child<L: Leaf> {
+    node: Arc<Node<L>>,
+    summary: L::Summary,
+}
+
+/// A leaf that was looked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found<'a, L: Leaf, S> {
+    pub(crate) leaf: &'a L,
+    /// The summary of what follows the leaf; `None` if the leaf is the last.
+    pub(crate) next: Option<&'a L::Summary>,
+    /// The rest of the seek, which leads to the element within the leaf.
+    pub(crate) seek: S,
+}
+
+impl<L: Leaf> Child<L> {
+    fn of_leaf(leaf: L) -> Self {
+        Self { summary: leaf.summary(), node: Arc::new(Node::Leaf(leaf)) }
+    }
+
+    fn of_branch(children: Vec<Child<L>>) -> Self {
+        Self { summary: sum(&children), node: Arc::new(Node::Branch(children)) }
+    }
+
+    /// The summary of the elements below.
+    pub(crate) fn summary(&self) -> &L::Summary {
+        &self.summary
+    }
+}
+
+impl<L: Leaf> Default for Tree<L> {
+    fn default() -> Self {
+        let root = Child::of_leaf(L::default());
+        Self { memory: root.node.memory(), root }
+    }
+}
+
+impl<L: Leaf> Tree<L> {
+    /// Count of elements.
+    pub(crate) fn len(&self) -> usize {
+        self.root.summary.len()
+    }
+
+    /// The summary of all elements.
+    pub(crate) fn summary(&self) -> &L::Summary {
+        &self.root.summary
+    }
+
+    /// Bytes that the elements take in memory, kept up to date by every change. Memory that is
+    /// shared with other trees is counted in full.
+    pub(crate) fn memory(&self) -> usize {
+        self.memory
+    }
+
+    /// Whether freeing the tree takes noticeable time.
+    pub(crate) fn is_large(&self) -> bool {
+        self.memory >= LARGE_SIZE_MIN
+    }
+
+    /// The leaf that `seek` leads to.
+    pub(crate) fn find<S: Seek<L>>(&self, mut seek: S) -> Found<'_, L, S> {
+        let (mut node, mut next) = (&self.root.node, None);
+        loop {
+            match &**node {
+                Node::Leaf(leaf) => return Found { leaf, next, seek },
+                Node::Branch(children) => {
+                    let index = seek.child(children);
+                    next = children.get(index + 1).map(Child::summary).or(next);
+                    node = &children[index].node;
+                }
+            }
+        }
+    }
+
+    /// Every leaf, in order. Each step takes bounded time.
+    pub(crate) fn leaves(&self) -> Leaves<'_, L> {
+        Leaves { root: Some(&self.root.node), levels: Vec::new() }
+    }
+}
+
+/// A walk over all leaves.
+pub(crate) struct Leaves<'a, L: Leaf> {
+    /// `None` once the walk has begun.
+    root: Option<&'a Node<L>>,
+    /// For each branch above the last leaf, the children that are left.
+    levels: Vec<std::slice::Iter<'a, Child<L>>>,
+}
+
+impl<'a, L: Leaf> Iterator for Leaves<'a, L> {
+    type Item = &'a L;
+
+    fn next(&mut self) -> Option<&'a L> {
+        let mut node = self.root.take();
+        loop {
+            match node {
+                Some(Node::Leaf(leaf)) => return Some(leaf),
+                Some(Node::Branch(children)) => self.levels.push(children.iter()),
+                None => {}
+            }
+            let child = self.levels.last_mut()?.next();
+            node = child.map(|child| &*child.node);
+            if child.is_none() {
+                self.levels.pop();
+            }
+        }
+    }
+}
+
+impl<L: Leaf> Node<L> {
+    /// Bytes of memory of the node, without its children.
+    fn memory(&self) -> usize {
+        const COUNTERS_SIZE: usize = 2 * size_of::<usize>();
+        let more = match self {
+            Node::Leaf(leaf) => leaf.memory(),
+            Node::Branch(children) => allocated(children.capacity() * size_of::<Child<L>>()),
+        };
+        allocated(COUNTERS_SIZE + size_of::<Node<L>>()) + more
+    }
+}
+
+/// The summary of all that is below some children.
+fn sum<L: Leaf>(children: &[Child<L>]) -> L::Summary {
+    let mut sum = L::Summary::default();
+    for child in children {
+        sum.append(&child.summary);
+    }
+    sum
+}
+
+/// Leads to the element at an index, counted from 0. Once the leaf is found, the rest of the seek
+/// is the element's index within the leaf. An index beyond the last element leads to the end of the
+/// last leaf.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ByIndex(pub(crate) usize);
+
+impl<L: Leaf> Seek<L> for ByIndex {
+    fn child(&mut self, children: &[Child<L>]) -> usize {
+        for (index, child) in children.iter().enumerate().take(children.len() - 1) {
+            let len = child.summary.len();
+            if self.0 < len {
+                return index;
+            }
+            self.0 -= len;
+        }
+        children.len() - 1
+    }
+}

@@ -1,0 +1,385 @@
+//! The types of values: their numbers and names, and the packings and trees of collections. Only
+//! this module lists the types; everything else about a type is in the type's folder.
+
+use std::borrow::Cow;
+
+use slimio_rdb::{
+    Kind as RdbKind, Malformed, Part as RdbPart, ValueType as RdbType, Version, intset, listpack,
+};
+use slimio_resp::Arg;
+
+use crate::collection::hashed::Position;
+use crate::collection::{EditForm, Element, LargeString, Strings};
+use crate::hash::{self, HashEdit, HashLimits, HashTree};
+use crate::hasher::KeyHasher;
+use crate::set::{self, SetEdit, SetLimits, SetTree};
+use crate::value::Value;
+
+/// The type of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueType {
+    /// A string.
+    String,
+    /// A set.
+    Set,
+    /// A hash.
+    Hash,
+}
+
+/// How the bytes of a packed collection are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Packing {
+    /// A listpack of fields and values in turn.
+    HashListpack,
+    /// Sorted integers.
+    SetIntset,
+    /// A listpack of members.
+    SetListpack,
+}
+
+/// A large collection.
+#[derive(Clone, Debug)]
+pub(crate) enum AnyTree {
+    Hash(HashTree),
+    Set(SetTree),
+}
+
+/// The largest count of strings per element, over all types.
+pub(crate) const STRINGS_MAX: usize = 2;
+
+/// Evaluates the same expression with the tree, whatever its type.
+macro_rules! with_tree {
+    ($any:expr, $tree:ident => $what:expr) => {
+        match $any {
+            AnyTree::Hash($tree) => $what,
+            AnyTree::Set($tree) => $what,
+        }
+    };
+}
+
+/// The limits up to which collections are packed, by type.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PackedLimits {
+    /// The limits of hashes.
+    pub hash: HashLimits,
+    /// The limits of sets.
+    pub set: SetLimits,
+}
+
+impl PackedLimits {
+    /// The directives of the configuration that say the limits, by type.
+    const DIRECTIVES: &[&[&str]] = &[&HashLimits::DIRECTIVES, &SetLimits::DIRECTIVES];
+
+    /// Whether a directive of this name says a limit.
+    pub fn has_directive(name: &str) -> bool {
+        Self::DIRECTIVES.iter().any(|names| names.contains(&name))
+    }
+
+    /// The limits that the directives say; `value` gets the name of a directive.
+    pub fn of_directives(value: &dyn Fn(&str) -> usize) -> Self {
+        Self {
+            hash: HashLimits::of_directives(HashLimits::DIRECTIVES.map(value)),
+            set: SetLimits::of_directives(SetLimits::DIRECTIVES.map(value)),
+        }
+    }
+}
+
+impl ValueType {
+    const ALL: [Self; 3] = [ValueType::String, ValueType::Set, ValueType::Hash];
+
+    /// The name that `TYPE` replies with.
+    pub fn name(self) -> &'static str {
+        match self {
+            ValueType::String => "string",
+            ValueType::Set => "set",
+            ValueType::Hash => "hash",
+        }
+    }
+
+    /// The number of the type in chunks.
+    pub(crate) fn number(self) -> u8 {
+        match self {
+            ValueType::String => 0,
+            ValueType::Set => 2,
+            ValueType::Hash => 4,
+        }
+    }
+
+    pub(crate) fn of_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|value_type| value_type.number() == number)
+    }
+
+    /// Count of strings per element. For a hash it is 2, because an element is a field and its
+    /// value.
+    pub fn strings(self) -> usize {
+        match self {
+            ValueType::String | ValueType::Set => 1,
+            ValueType::Hash => 2,
+        }
+    }
+
+    /// The type of RDB values of this kind, if this crate has such a type.
+    pub(crate) fn of_kind(kind: RdbKind) -> Option<Self> {
+        Self::ALL.into_iter().find(|value_type| value_type.rdb_type().kind() == kind)
+    }
+
+    /// The type of the values that have this RDB type, if it is a type whose strings are written
+    /// one by one.
+    pub(crate) fn of_rdb_type(rdb_type: RdbType) -> Option<Self> {
+        Self::ALL.into_iter().find(|value_type| value_type.rdb_type() == rdb_type)
+    }
+
+    /// The RDB type of a value whose strings are written one by one.
+    pub(crate) fn rdb_type(self) -> RdbType {
+        match self {
+            ValueType::String => RdbType::String,
+            ValueType::Set => RdbType::Set,
+            ValueType::Hash => RdbType::Hash,
+        }
+    }
+}
+
+impl Packing {
+    const ALL: [Self; 3] = [Packing::HashListpack, Packing::SetIntset, Packing::SetListpack];
+
+    /// The number of the packing in an entry's attributes, at least 1.
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            Packing::HashListpack => 1,
+            Packing::SetIntset => 2,
+            Packing::SetListpack => 3,
+        }
+    }
+
+    pub(crate) fn of_number(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|packing| packing.number() == number)
+    }
+
+    /// The type of the collections that are packed like this.
+    pub(crate) fn value_type(self) -> ValueType {
+        match self {
+            Packing::HashListpack => ValueType::Hash,
+            Packing::SetIntset | Packing::SetListpack => ValueType::Set,
+        }
+    }
+
+    /// The encoding that `OBJECT ENCODING` replies with.
+    pub(crate) fn encoding_name(self) -> &'static str {
+        match self {
+            Packing::HashListpack | Packing::SetListpack => "listpack",
+            Packing::SetIntset => "intset",
+        }
+    }
+
+    /// The RDB type of a collection that is written as its packed bytes.
+    pub(crate) fn rdb_type(self) -> RdbType {
+        match self {
+            Packing::HashListpack => RdbType::HashListpack,
+            Packing::SetIntset => RdbType::SetIntset,
+            Packing::SetListpack => RdbType::SetListpack,
+        }
+    }
+
+    /// The RDB type that files of a version have for a collection that is packed like this. It is
+    /// either a packed type, or the type of collections whose elements are written one by one.
+    pub(crate) fn rdb_type_in(self, version: Version) -> RdbType {
+        match self {
+            Packing::HashListpack => version.packed_hash(),
+            Packing::SetIntset => RdbType::SetIntset,
+            Packing::SetListpack => version.packed_set(),
+        }
+    }
+
+    /// The packing of the values that have this RDB type, if it is a packed type.
+    pub(crate) fn of_rdb_type(rdb_type: RdbType) -> Option<Self> {
+        Self::ALL.into_iter().find(|packing| packing.rdb_type() == rdb_type)
+    }
+
+    /// The bytes of a collection without elements.
+    pub(crate) fn empty(self) -> &'static [u8] {
+        match self {
+            Packing::HashListpack | Packing::SetListpack => &listpack::EMPTY,
+            Packing::SetIntset => &intset::EMPTY,
+        }
+    }
+
+    /// Count of elements.
+    pub(crate) fn len(self, bytes: &[u8]) -> usize {
+        match self {
+            Packing::HashListpack => listpack::len(bytes) / 2,
+            Packing::SetIntset => intset::len(bytes),
+            Packing::SetListpack => listpack::len(bytes),
+        }
+    }
+
+    /// The first string of the element at `index`; `None` if there are no more than `index` elements.
+    pub(crate) fn nth(self, bytes: &[u8], index: usize) -> Option<Element<'_>> {
+        match self {
+            Packing::HashListpack => listpack::elements(bytes).nth(2 * index).map(Element::from),
+            Packing::SetIntset => {
+                let is_there = index < intset::len(bytes);
+                is_there.then(|| Element::Integer(intset::get(bytes, index)))
+            }
+            Packing::SetListpack => listpack::elements(bytes).nth(index).map(Element::from),
+        }
+    }
+
+    /// The strings of all elements.
+    pub(crate) fn strings(self, bytes: &[u8]) -> Strings<'_> {
+        match self {
+            Packing::HashListpack | Packing::SetListpack => {
+                Box::new(listpack::elements(bytes).map(Element::from))
+            }
+            Packing::SetIntset => Box::new(intset::integers(bytes).map(Element::Integer)),
+        }
+    }
+
+    /// Checks bytes that may be malformed. This is necessary because later reads do not check
+    /// bounds. Returns whether the collection is within the limits. Fails if the bytes are damaged.
+    pub(crate) fn check(self, bytes: &[u8], limits: &PackedLimits) -> Result<bool, Malformed> {
+        match self {
+            Packing::HashListpack => hash::check_listpack(bytes, limits.hash),
+            Packing::SetIntset => set::check_intset(bytes, limits.set),
+            Packing::SetListpack => set::check_listpack(bytes, limits.set),
+        }
+    }
+}
+
+impl AnyTree {
+    /// The type of the collection.
+    pub(crate) fn value_type(&self) -> ValueType {
+        match self {
+            AnyTree::Hash(_) => ValueType::Hash,
+            AnyTree::Set(_) => ValueType::Set,
+        }
+    }
+
+    /// The encoding that `OBJECT ENCODING` replies with.
+    pub(crate) fn encoding_name(&self) -> &'static str {
+        match self {
+            AnyTree::Hash(_) | AnyTree::Set(_) => "hashtable",
+        }
+    }
+
+    /// Count of elements.
+    pub(crate) fn len(&self) -> usize {
+        with_tree!(self, tree => tree.len())
+    }
+
+    /// Bytes that the tree takes in memory besides this value itself; see
+    /// [`Tree::memory`](crate::collection::tree).
+    pub(crate) fn memory(&self) -> usize {
+        with_tree!(self, tree => tree.memory())
+    }
+
+    /// Whether freeing the tree takes noticeable time.
+    pub(crate) fn is_large(&self) -> bool {
+        with_tree!(self, tree => tree.is_large())
+    }
+
+    /// The strings of all elements, in order.
+    pub(crate) fn strings(&self) -> Strings<'_> {
+        with_tree!(self, tree => Box::new(tree.elements().flatten()))
+    }
+
+    /// Passes the elements of one leaf from a position on to `each`. Returns the position at which
+    /// the next leaf begins.
+    pub(crate) fn walk(&self, from: Position, each: &mut dyn FnMut(&[Element<'_>])) -> Position {
+        with_tree!(self, tree => {
+            let (next, elements) = tree.walk(from);
+            elements.for_each(|element| each(&element));
+            next
+        })
+    }
+
+    /// The strings of the elements from `index` on that are in the same leaf.
+    pub(crate) fn strings_of_leaf(&self, index: usize) -> Strings<'_> {
+        with_tree!(self, tree => Box::new(tree.elements_of_leaf(index).flatten()))
+    }
+
+    /// Panics with a message if an invariant does not hold.
+    pub(crate) fn check(&self) {
+        with_tree!(self, tree => tree.check());
+    }
+}
+
+/// Makes a collection from its elements, on any thread.
+#[derive(Debug)]
+pub(crate) struct Builder {
+    value_type: ValueType,
+    form: EditForm<'static>,
+    hasher: KeyHasher,
+    limits: PackedLimits,
+}
+
+impl Builder {
+    /// A collection without elements, for the keyspace that has this hasher; `None` if the type is
+    /// not that of a collection.
+    pub(crate) fn new(
+        value_type: ValueType,
+        hasher: KeyHasher,
+        limits: PackedLimits,
+    ) -> Option<Self> {
+        let packing = match value_type {
+            ValueType::String => return None,
+            ValueType::Set => Packing::SetIntset,
+            ValueType::Hash => Packing::HashListpack,
+        };
+        Some(Self { value_type, form: EditForm::empty(packing), hasher, limits })
+    }
+
+    /// The type of the collection.
+    pub(crate) fn value_type(&self) -> ValueType {
+        self.value_type
+    }
+
+    /// Adds an element, which has as many strings as [`ValueType::strings`] says. Returns whether
+    /// the element is new.
+    pub(crate) fn add(&mut self, strings: &[Arg<'_>]) -> bool {
+        let Self { value_type, form, hasher, limits } = self;
+        // A replaced string is freed here at once, because a builder runs on a thread that may take
+        // the time.
+        let old: &mut Vec<LargeString> = &mut Vec::new();
+        match value_type {
+            ValueType::String => unreachable!("it is no collection"),
+            ValueType::Hash => HashEdit { form, hasher: *hasher, limits: limits.hash, old }
+                .set(strings[0], strings[1]),
+            ValueType::Set => {
+                SetEdit { form, hasher: *hasher, limits: limits.set, old }.add(strings[0])
+            }
+        }
+    }
+
+    /// Adds a part of a value in an RDB file. Returns whether the part is new, or `None` if the
+    /// part does not belong in a value of this type, or has something unsupported, such as the
+    /// expiry of a field.
+    pub(crate) fn add_part(&mut self, part: RdbPart) -> Option<bool> {
+        match (self.value_type, part) {
+            (ValueType::Hash, RdbPart::Field(field)) if field.expire_at_ms.is_none() => {
+                Some(self.add(&[Arg::Bytes(&field.name), Arg::Bytes(&field.value)]))
+            }
+            (ValueType::Set, RdbPart::Element(member)) => Some(self.add(&[Arg::Bytes(&member)])),
+            _ => None,
+        }
+    }
+
+    /// Adds the elements that consist of these strings. If the last strings do not make a whole
+    /// element, they are left out.
+    pub(crate) fn add_all<'a>(&mut self, mut strings: impl Iterator<Item = Element<'a>>) {
+        let count = self.value_type.strings();
+        let mut element: [Cow<'a, [u8]>; STRINGS_MAX] = Default::default();
+        loop {
+            for string in &mut element[..count] {
+                let Some(next) = strings.next() else { return };
+                *string = next.to_bytes();
+            }
+            let args: [Arg<'_>; STRINGS_MAX] = std::array::from_fn(|at| Arg::Bytes(&element[at]));
+            self.add(&args[..count]);
+        }
+    }
+
+    /// The collection; `None` if it has no element.
+    pub(crate) fn finish(self) -> Option<Value> {
+        self.form.into_value()
+    }
+}
