@@ -43,14 +43,14 @@ pub enum Op {
         /// Key number.
         key: u64,
     },
-    /// `MSET` of `len` consecutive keys. After the last key comes the first.
+    /// `MSET` of `len` consecutive keys. The first of all keys follows the last one.
     MSet {
         /// First key's number.
         key: u64,
         /// Number of keys.
         len: u64,
     },
-    /// `MGET` of `len` consecutive keys. After the last key comes the first.
+    /// `MGET` of `len` consecutive keys. The first of all keys follows the last one.
     MGet {
         /// First key's number.
         key: u64,
@@ -94,7 +94,7 @@ impl Mix {
         Ok(Self { weights, weight_sum, keys })
     }
 
-    /// Whether the mix reads, so that the keys must be there first.
+    /// Whether the mix reads. If so, the keys must be written before it runs.
     pub fn reads(&self) -> bool {
         self.weights.iter().any(|&(weight, verb)| {
             weight > 0 && matches!(verb, Verb::Get | Verb::ReadModifyWrite | Verb::Scan)
@@ -161,7 +161,7 @@ fn parse(name: &str) -> Result<(Vec<(u64, Verb)>, KeyDistribution)> {
         ["ycsb-f"] => (vec![(50, Verb::Get), (50, Verb::ReadModifyWrite)], Zipfian),
         _ => {
             return Err(BenchError::Usage(format!(
-                "unknown mix {name}; there are set, get, mset:LEN, ratio:SETS:GETS, ycsb-a … ycsb-f"
+                "unknown mix {name}; the mixes are set, get, mset:LEN, ratio:SETS:GETS and ycsb-a … ycsb-f"
             )));
         }
     })

@@ -7,15 +7,15 @@ use std::os::unix::fs::FileExt;
 
 use crate::{Buffer, LBA_SIZE};
 
-/// How many bytes are examined at the end of a device. Twice this number is examined at the start.
-/// All known formats have their superblocks in these two parts.
+/// The last bytes of a device that are examined; at its start, twice as many are examined. All known
+/// formats have their superblocks in these two parts.
 const LOOK_SIZE: usize = 128 * 1024;
 
 /// What seems to be on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contents {
-    /// The start and the end of the device, where every known format has something, hold only
-    /// zeros.
+    /// The device holds only zeros at its start and its end, where every known format has its
+    /// superblocks.
     Nothing,
     /// There is something with a known signature. It is named in words: "a GPT partition table".
     Known(&'static str),
@@ -43,7 +43,7 @@ impl fmt::Display for Contents {
     }
 }
 
-/// Bytes at an offset that identify a format.
+/// Bytes by which a format is recognized, at a fixed offset.
 struct Signature {
     offset: usize,
     bytes: &'static [u8],

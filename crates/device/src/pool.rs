@@ -1,7 +1,7 @@
-//! Reused buffers for large transfers, in one piece of memory. Rings register this memory, so that
-//! the kernel need not pin a buffer's pages for each transfer.
+//! Buffers for large transfers. They are reused, and all of them lie in one piece of memory. Rings
+//! register this memory, so that the kernel need not pin a buffer's pages for each transfer.
 
-#![expect(unsafe_code, reason = "memory for the kernel to read and write is raw")]
+#![expect(unsafe_code, reason = "the kernel reads and writes this memory by its address")]
 
 use std::io;
 use std::ptr::NonNull;

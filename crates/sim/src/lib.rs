@@ -1,31 +1,31 @@
 //! A simulated device for tests. It reorders operations, tears writes and loses unflushed writes.
-//! It also has rot and other faults if a test asks for them.
+//! If a test asks for it, blocks rot and other faults happen.
 //!
-//! A [`SimDisk`] is a medium with one or more spaces (files of a directory, or one device). Each
-//! [`SimDevice`] is a path to one of the spaces. The configuration and its seed determine all
+//! A [`SimDisk`] is a medium with one or more spaces (files of a directory, or one device). A
+//! [`SimDevice`] submits operations to one of these spaces; several of them may share a space. The configuration and its seed determine all
 //! behaviour.
 //!
 //! # Fault model
 //!
-//! | what | may fail | must survive |
+//! | what | what may happen | what holds |
 //! |---|---|---|
-//! | completion order | any order, by the seed; an operation may be delayed for long | each operation completes once, and its buffer comes back |
-//! | a completed write that is neither durable nor flushed | a power cut loses or tears it, in any combination with other writes | stays readable while there is power; survives the death of the process |
-//! | a write in flight | after a power cut: nothing of it, all, or torn (between sectors of 512 bytes, or inside a sector). After the death of the process: nothing, all, or whole blocks of it; the rest may land at any later time until the [claim](SimDisk::claim) is free | – |
-//! | a durable write that has completed | only by rot | power cuts; does not make other writes durable |
-//! | a flush that has completed | – | all writes that were reaped, on any path, before the flush was submitted |
-//! | a flush that has failed | the writes that it should have covered stay readable, but no later flush makes them stable | – |
-//! | a failed write | nothing of it reaches the medium | the buffer |
-//! | a deallocation in flight | the same as a write in flight that fills the blocks with `0xDD` | – |
-//! | a space that is being made longer | has the old length, the requested one, or one in between | once the new length is reported as done, it is stable, and a power cut can no longer undo an earlier shortening of the space |
-//! | a space that was made shorter | until a flush covers it, a power cut may restore the old length with the old blocks | stays short while there is power |
-//! | a flush of one space, if each space is a file | – | the writes to that space, but no others |
+//! | completion order | any order, which the seed determines; an operation may take very long | each operation completes once, and its buffer comes back |
+//! | a completed write that is neither durable nor flushed | a power cut loses or tears it, in any combination with other writes | it stays readable while there is power; it survives the death of the process |
+//! | a write in flight | after a power cut, none of its data is on the medium, or all, or it is torn (between sectors of 512 bytes, or inside a sector). After the death of the process, none of its blocks are on the medium, or some, or all; missing blocks may be written later, as long as the [claim](SimDisk::claim) is held | – |
+//! | a durable write that has completed | it may rot; other writes do not become durable by it | it survives power cuts |
+//! | a flush that has completed | – | all writes survive that were reaped, on any path, before the flush was submitted |
+//! | a flush that has failed | no later flush makes the writes stable that this one should have covered | these writes stay readable while there is power |
+//! | a failed write | none of its data is on the medium | its buffer comes back |
+//! | a deallocation in flight | the same as for a write in flight that fills the blocks with `0xDD` | – |
+//! | a space that is being made longer | it has the old length, the requested one, or one in between | once the operation has completed, the new length is stable; a power cut can then no longer undo an earlier shortening |
+//! | a space that was made shorter | until a flush covers it, a power cut may restore the old length with the old blocks | it stays short while there is power |
+//! | a flush of one space, if each space is a file | writes to other spaces do not become stable | writes to that space do |
 //! | deallocated blocks | may read as any bytes; here they read as `0xDD` | – |
 //! | blocks that were never written | may read as any bytes; here they read as `0x5A` | – |
-//! | mapped memory, process dies | – | every byte stored before |
+//! | mapped memory, process dies | – | every byte that was stored before is there |
 //! | mapped memory, power is cut | each page has the contents that it had at some time since the memory was mapped, or the whole memory is lost | – |
-//! | any block, by request | it rots (bits flip) or can't be read; a write to it fails, is lost or is misdirected | the data under rot or a read error: they are back once the fault is lifted |
-//! | the device, by request | is full, fails its flushes, fails deallocations half done, is gone | – |
+//! | any block, by request | it rots (bits flip) or can't be read; a write to it fails, is lost or is misdirected | once the fault ends, the block's data is readable again |
+//! | the device, by request | it is full, its flushes fail, a deallocation fails when it is half done, the device is gone | – |
 //!
 //! If two writes in flight overlap, the caller has a bug, and the simulation panics.
 

@@ -18,8 +18,8 @@ use crate::server::{Policy, find_program};
 /// What the flags of `waf` mean.
 pub const HELP: &str = include_str!("../../help/waf.txt");
 
-/// Factors by which the paper's number of keys is multiplied, up to what fits on the drive. What
-/// fits depends on how fast the log grows.
+/// The paper's number of keys is multiplied by these factors. The largest factor is the largest that
+/// fits on the drive; it depends on how fast the log grows.
 const KEYS: &[(Policy, &[&str])] = &[
     (Policy::EverySec, &["1", "1.2", "1.3", "1.4", "1.5"]),
     (Policy::Always, &["1", "1.4", "1.5", "1.6"]),
@@ -28,15 +28,16 @@ const KEYS: &[(Policy, &[&str])] = &[
 const REPETITIONS: u32 = 5;
 /// The highest WAF that SlimIO with data placement may have.
 const WAF_MAX: f64 = 1.005;
-/// Handles of the drives that SlimIO is replayed on; the first is one without data placement.
+/// SlimIO is replayed on drives with these numbers of handles. The drive with one handle has no data
+/// placement.
 const HANDLES: &[u16] = &[1, 2, 4, 8];
 const ISOLATIONS: &[&str] = &["persistent", "initial"];
 /// The WAF that the paper reports for the whole run, by `appendfsync`: first the WAF of the paper's
 /// baseline, which is Redis on F2FS, then the WAF of SlimIO.
 const PAPER: &[(Policy, &str, &str)] =
     &[(Policy::EverySec, "1.14", "1.00"), (Policy::Always, "1.24", "1.00")];
-/// Drives, by spare NAND and the share of free units at which the collector begins in the
-/// background. The first drive is the paper's.
+/// Drives that differ in their spare NAND, and in the share of free units below which the collector
+/// works in the background. The first drive is the paper's.
 const DRIVES: &[Drive] = &[
     Drive { spare: "0.25", background: "0.25" },
     Drive { spare: "0.25", background: "0.1" },
@@ -44,8 +45,8 @@ const DRIVES: &[Drive] = &[
     Drive { spare: "0.1", background: "0.05" },
     Drive { spare: "0.1", background: "0" },
 ];
-/// Numbers of handles of those drives. Four is the most, because on a drive with a tenth of spare
-/// NAND a fifth handle would need one unit too many.
+/// Numbers of handles of those drives. There are four at most, because the
+/// drive that has a tenth of spare NAND has too few units for five handles.
 const DRIVES_HANDLES: &[u16] = &[1, 4];
 
 /// A drive, as values for the flags of `slimio waf`.
@@ -54,7 +55,7 @@ struct Drive {
     background: &'static str,
 }
 
-/// A trace, and what it recorded.
+/// A trace, and what was recorded in it.
 #[derive(Clone)]
 struct Subject {
     name: String,
@@ -73,8 +74,8 @@ impl Subject {
         Self { name: name.to_owned(), policy, is_slimio, is_in_paper: true, trace, stretch: 1 }
     }
 
-    /// The handles of the drives that the trace is replayed on: all of `of_slimio` for SlimIO, only
-    /// the first for stock Redis.
+    /// Numbers of handles of the drives on which the trace is replayed. A trace of SlimIO is
+    /// replayed with each number in `of_slimio`, a trace of stock Redis only with the first.
     fn handles<'a>(&self, of_slimio: &'a [u16]) -> &'a [u16] {
         if self.is_slimio { of_slimio } else { &of_slimio[..1] }
     }
@@ -124,7 +125,9 @@ pub fn run(args: &Waf) -> Result<String> {
     let &Waf { size, policy: only, full: is_full, reuse, quick: is_quick, .. } = args;
     let device_bytes = drive_bytes(if is_quick { size / 2 } else { size })?;
     if is_full && !PaperRun::DRIVE_BYTES.is_multiple_of(device_bytes) {
-        let text = format!("--full needs a size that divides the paper's 180 GiB, not {size} MiB");
+        let text = format!(
+            "--full needs a size that divides the paper's 180 GiB evenly; {size} MiB does not"
+        );
         return Err(BenchError::Usage(text));
     }
     if let Err(why) = can_record() {
@@ -195,7 +198,7 @@ impl Experiment {
         fs::remove_file(&subject.trace).doing("removing the trace")?;
         if waf <= WAF_MAX {
             return Ok(format!(
-                "WAF of SlimIO with data placement: {waf:.4}, each lifetime in reclaim units of its own\n"
+                "WAF of SlimIO with data placement: {waf:.4}; data of different lifetimes share no reclaim unit\n"
             ));
         }
         let text = format!("the WAF of SlimIO with data placement is {waf:.4}, above {WAF_MAX}");

@@ -1,12 +1,15 @@
-//! A path to a namespace. It has a ring of its own, and the entries of this ring are commands for
-//! the driver.
+//! The path on which operations reach a namespace. It has a ring of its own, whose entries are NVMe
+//! commands for the driver.
 //!
 //! Submitted operations stay here until they are kicked; then one system call hands all of them to
 //! the driver. The driver does not split commands, so a transfer that is too long for one command
 //! is cut into several commands here. Deallocations that were submitted in a row become the ranges
 //! of one command.
 
-#![expect(unsafe_code, reason = "the driver trusts commands to fit their memory")]
+#![expect(
+    unsafe_code,
+    reason = "the driver does not check that a command's memory is as long as the command says"
+)]
 
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -37,8 +40,8 @@ pub(crate) struct NvmePath {
     fd: Fd,
     /// Operations that were submitted but not kicked.
     queued: VecDeque<(Token, Op)>,
-    /// Operations that were handed over but not reaped. The payload of a command has the index of
-    /// its operation.
+    /// Operations that were handed over but not reaped. The ring keeps the index of its operation
+    /// with each command.
     operations: Vec<Option<Operation>>,
     free: Vec<usize>,
     /// Number of operations that were submitted but not reaped.
@@ -69,7 +72,7 @@ struct Operation {
 
 impl NvmePath {
     /// # Errors
-    /// Why there is no ring.
+    /// If the kernel refuses the ring.
     pub(crate) fn new(
         namespace: Arc<Namespace>,
         file: OwnedFd,
@@ -130,8 +133,9 @@ impl NvmePath {
         }
     }
 
-    /// Turns a read or write into as many commands as it needs. `command` makes one of them from
-    /// the number of blocks in the commands before it and the number of blocks in this one.
+    /// Turns a read or write into as many commands as it needs. `command` makes each of
+    /// these commands; it gets how many blocks the earlier commands cover, and how many this one is to
+    /// cover.
     fn transfer(
         &mut self,
         token: Token,
@@ -188,9 +192,9 @@ impl NvmePath {
         }
     }
 
-    /// Completes an operation that is not handed to the device. An empty operation of the ring
-    /// carries the completion. So, like any other completion, it makes the ring's descriptor
-    /// readable and is returned by `poll`.
+    /// Completes an operation that is not handed to the device. The ring is given an entry
+    /// that does nothing, so that this completion, too, makes the ring's descriptor readable and is
+    /// returned by `poll`.
     fn hold(&mut self, token: Token, buffer: Option<Buffer>, result: Result<(), DeviceError>) {
         let operation = self.operation(token, 1);
         let held = self.operations[operation].as_mut().expect("it was just made");
@@ -217,7 +221,7 @@ impl NvmePath {
 
     fn command(&mut self, operation: usize, command: NvmeCommand, data: Option<Data>) {
         let step = Command { operation, opcode: command.opcode };
-        // SAFETY: a read or write command has the block count of its data. The data of a
+        // SAFETY: a read or write command names as many blocks as its data has. The data of a
         // deallocation is one block, which has room for all the ranges that the command names. A
         // flush moves nothing.
         unsafe { self.ring.command(self.fd, command, data, step) };
@@ -307,7 +311,7 @@ impl Device for NvmePath {
             }
         }
         self.reaped = reaped;
-        // Hands over again the operations that the kernel had no memory for.
+        // Operations for which the kernel had no memory are handed over again.
         if self.has_unsubmitted() {
             enter(&mut self.ring, 0, None);
         }

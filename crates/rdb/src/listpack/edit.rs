@@ -14,8 +14,8 @@ use crate::integer::canonical_i64;
 /// A listpack without elements.
 pub const EMPTY: [u8; HEADER_SIZE + 1] = [7, 0, 0, 0, 0, 0, END];
 
-/// If a listpack is the only content of its vector, it gets spare room when it grows: its size
-/// divided by this number.
+/// A listpack that is the only content of its vector gets spare room when it grows. This room is the
+/// listpack's size divided by this number.
 const SLACK_DIVISOR: usize = 8;
 
 /// An element that was found.
@@ -96,12 +96,12 @@ pub fn end(listpack: &[u8]) -> usize {
     listpack.len() - 1
 }
 
-/// The listpack begins at `base` of `bytes`. Replaces a range of this listpack with `elements`. The
+/// Replaces a range of the listpack that begins at offset `base` of `bytes` with `elements`. The
 /// range is relative to `base` and covers whole elements. `removed` is the count of the elements in
 /// the range.
 ///
 /// # Panics
-/// If the listpack would have 65535 elements or more, or 4 GiB or more.
+/// If the listpack would then have 65535 elements or more, or would take 4 GiB or more.
 pub fn replace(
     bytes: &mut Vec<u8>,
     base: usize,
@@ -137,8 +137,8 @@ pub fn replace(
     bytes[base + 4..base + HEADER_SIZE].copy_from_slice(&count.to_le_bytes());
 }
 
-/// Two sizes in bytes for the element that begins at `start`: the size of its form and length, and
-/// the size of the integer or string after them.
+/// Two sizes in bytes for the element that begins at `start`: that of the bytes that give its encoding
+/// and its length, and that of the integer or string after them.
 fn sizes(listpack: &[u8], start: usize) -> (usize, usize) {
     match listpack[start] {
         0..=0x7f => (1, 0),

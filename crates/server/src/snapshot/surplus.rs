@@ -1,9 +1,9 @@
-//! Shortens reserves (slots for the next snapshots): the space that they will not need is returned
-//! to the file system, or on a device to the device's pool of extents.
+//! Shortens the slots that wait for the next snapshots, the reserves. The space that they will not
+//! need goes back to the file system or, if the volume is a device, to the device's pool of extents.
 //!
-//! A slot keeps its space when it becomes a reserve, and is overwritten by a later snapshot. But
-//! after a data set has become far smaller, its slots hold space that nobody else can use.
-//! Therefore the snapshot thread shortens reserves while it writes no snapshot. It returns one
+//! When a slot becomes a reserve, it keeps its space, and a later snapshot overwrites it. But after a
+//! data set has become far smaller, its slots hold space that nobody else can use. Therefore the
+//! snapshot thread shortens reserves when it has no snapshot to write. It returns one
 //! piece at a time, with pauses, so that the file system's work for this never holds up the log.
 //! Only slots that the current superblock does not name are shortened, so an interruption cannot
 //! damage a snapshot.

@@ -55,8 +55,8 @@ impl Ftl {
         ]
     }
 
-    /// The drive that `bytes` describe. `None` when they are damaged, or when their drive has
-    /// another shape than `config`.
+    /// The drive that `bytes` describe. `None` if the bytes are damaged, or if that drive
+    /// does not have the shape that `config` says.
     pub(crate) fn decode(config: Config, bytes: &[u8]) -> Option<Self> {
         let (head, rest) = bytes.split_at_checked(HEAD_SIZE)?;
         let checksum = XxHash3_64::oneshot(rest).to_le_bytes();
@@ -90,7 +90,8 @@ impl Ftl {
         Some(ftl)
     }
 
-    /// Computes valid counts and the victims' order from the mapping and the units.
+    /// From the mapping and the units, computes how many pages of each unit are valid, and the order
+    /// of the victims.
     fn count_valid(&mut self, config: &Config) {
         for page in self.page_of.iter().filter_map(|page| number(*page)) {
             self.units.add_valid(page / self.unit_pages);
@@ -121,7 +122,7 @@ impl Input<'_> {
     }
 }
 
-/// Stands for [`Owner::Mixed`] instead of a handle's number.
+/// Written for [`Owner::Mixed`], where otherwise the number of a handle stands.
 const MIXED: u32 = u32::MAX;
 
 impl Units {
