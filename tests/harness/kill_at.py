@@ -1,9 +1,11 @@
 """Programs that are killed on the way into a chosen system call (see `kill_at.c`)."""
 
+import contextlib
 import os
 import select
 import signal
 import socket
+import struct
 import subprocess
 
 from .faults import compiler
@@ -11,6 +13,8 @@ from .server import START_SECONDS, Server
 from .target import TARGET
 
 TOOL_SECONDS_MAX = 60
+# `struct ucred` of Linux: process, user, group.
+CREDENTIALS = struct.Struct("3i")
 
 
 def build(folder):
@@ -46,6 +50,7 @@ class Killer:
         has ended afterwards."""
         address = os.path.join(folder, "notify")
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
+            ready.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             ready.bind(address)
             server = Server(start=False, supervised="systemd", **options)
             try:
@@ -60,6 +65,7 @@ class Killer:
                     os.close(ended)
                 assert found, f"neither serves nor ends: {server.said()}"
                 if ready in found:
+                    end_sender(ready, server.process)
                     return False
                 status = server.process.wait()
                 assert status == -signal.SIGKILL, f"exit status {status}: {server.said()}"
@@ -70,3 +76,16 @@ class Killer:
 
     def in_front(self, number):
         return [self.program, str(number), self.counts]
+
+
+def end_sender(ready, tracer):
+    """Kills the server that has sent a message to `ready`. Returns when it has ended. If the tracer
+    were killed instead, the server would outlive it for a moment, and keep the volume locked."""
+    space = socket.CMSG_SPACE(CREDENTIALS.size)
+    _, [(_, _, credentials)], _, _ = ready.recvmsg(1024, space)
+    pid, _, _ = CREDENTIALS.unpack(credentials)
+    # The server may have been killed at a call behind this message.
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    # The tracer ends when the server has ended.
+    tracer.wait()
