@@ -92,6 +92,9 @@ fn what_is_captured_is_what_was_there() {
         while driver.keyspace.capture_state() == CaptureState::Running {
             let count = generator.rng.usize(..pace);
             commands(&mut driver, &mut generator, count);
+            if generator.rng.usize(..400) == 0 {
+                driver.run(&["FLUSHALL"]);
+            }
             let budget = 1 + generator.rng.usize(..10);
             step(&mut driver.keyspace, budget, &mut out);
             driver.check();
