@@ -1,6 +1,6 @@
 //! Checks the invariants of a tree, node by node.
 
-use super::{CHILDREN_MAX, Child, Leaf, Node, Summary, Tree, sum};
+use super::{Branch, CHILDREN_MAX, Child, Leaf, Node, Summary, Tree, sum};
 
 impl<L: Leaf> Tree<L> {
     /// Walks over all nodes. Panics with a message if an invariant does not hold.
@@ -24,17 +24,19 @@ fn check<L: Leaf>(child: &Child<L>, is_root: bool) -> (usize, usize) {
             assert!(is_root || leaf.summary().len() > 0, "no leaf below a branch is empty");
             (0, own)
         }
-        Node::Branch(children) => {
+        Node::Branch(Branch { children, below }) => {
             assert!((1..=CHILDREN_MAX).contains(&children.len()), "the count of children is valid");
             assert!(!is_root || children.len() > 1, "a root branch has several children");
-            let below: Vec<_> = children.iter().map(|child| check(child, false)).collect();
-            let level = below[0].0;
-            assert!(below.iter().all(|it| it.0 == level), "all leaves are on the same level");
+            let nodes: Vec<_> = children.iter().map(|child| check(child, false)).collect();
+            let level = nodes[0].0;
+            assert!(nodes.iter().all(|it| it.0 == level), "all leaves are on the same level");
+            let memory: usize = nodes.iter().map(|it| it.1).sum();
+            assert_eq!(memory, *below, "a branch knows the memory of all that is below it");
             assert!(
                 child.summary.is_right(&sum(children)),
                 "a branch is summed up by its children"
             );
-            (level + 1, own + below.iter().map(|it| it.1).sum::<usize>())
+            (level + 1, own + memory)
         }
     }
 }

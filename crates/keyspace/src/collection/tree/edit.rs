@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{CHILDREN_MAX, Child, Edge, Leaf, Node, Seek, Summary, Tree, sum};
+use super::{Branch, CHILDREN_MAX, Child, Edge, Leaf, Node, Seek, Summary, Tree, memory_of, sum};
 
 /// A branch with fewer children than this is merged with a neighbour, if both together have at most
 /// [`CHILDREN_MERGED_MAX`] children. For leaves, the limits are a quarter and three quarters of
@@ -25,7 +25,7 @@ impl<L: Leaf> Tree<L> {
             self.root = Child::of_branch(vec![self.root.clone(), second]);
             self.memory += self.root.node.memory();
         }
-        while let Node::Branch(children) = &*self.root.node
+        while let Node::Branch(Branch { children, .. }) = &*self.root.node
             && let [only] = &children[..]
         {
             self.memory -= self.root.node.memory();
@@ -36,8 +36,9 @@ impl<L: Leaf> Tree<L> {
 }
 
 impl<L: Leaf> Child<L> {
-    /// Changes a leaf below this node, and keeps the counted memory of all nodes up to date. If the
-    /// node was split, returns the new node that follows it.
+    /// Changes a leaf below this node. If the node was split, returns the new node that follows it.
+    /// `memory` is the counted memory of this node, of all nodes below it, and of others. It is kept
+    /// up to date, as it is in all branches below.
     fn edit<S: Seek<L>, R>(
         &mut self,
         mut seek: S,
@@ -45,7 +46,7 @@ impl<L: Leaf> Child<L> {
         memory: &mut usize,
         change: impl FnOnce(&mut L, &mut L::Summary, S) -> R,
     ) -> (R, Option<Child<L>>) {
-        let before = self.node.memory();
+        let before = self.node.memory_in_all();
         let node = Arc::make_mut(&mut self.node);
         let (result, second) = match node {
             Node::Leaf(leaf) => {
@@ -57,32 +58,34 @@ impl<L: Leaf> Child<L> {
                 }
                 (result, second.map(Child::of_leaf))
             }
-            Node::Branch(children) => {
+            Node::Branch(Branch { children, below }) => {
                 let index = seek.child(children);
                 let edge = edge.below(index, children.len());
                 let child = &mut children[index];
                 let was = child.summary.clone();
-                let (result, second) = child.edit(seek, edge, memory, change);
+                let (result, second) = child.edit(seek, edge, below, change);
                 let mut now = child.summary.clone();
                 let is_split = second.is_some();
                 if let Some(second) = second {
                     now.append(&second.summary);
                     children.insert(index + 1, second);
                 } else if now.len() < was.len() {
-                    merge(children, index, memory);
+                    merge(children, index, below);
                 }
                 if !self.summary.replace(&was, &now) {
                     self.summary = sum(children);
                 }
                 let second = (is_split && children.len() > CHILDREN_MAX).then(|| {
-                    let second = Child::of_branch(split_off(children, edge));
+                    let second = split_off(children, edge);
+                    *below -= memory_of(&second);
                     self.summary = sum(children);
-                    second
+                    Child::of_branch(second)
                 });
                 (result, second)
             }
         };
-        let after = self.node.memory() + second.as_ref().map_or(0, |it| it.node.memory());
+        let after =
+            self.node.memory_in_all() + second.as_ref().map_or(0, |it| it.node.memory_in_all());
         *memory = *memory - before + after;
         (result, second)
     }
@@ -109,7 +112,7 @@ fn split_off<L: Leaf>(children: &mut Vec<Child<L>>, edge: Edge) -> Vec<Child<L>>
 }
 
 /// Merges a child that has become small with a neighbour, or removes it if it is empty. Keeps the
-/// counted memory of all nodes up to date.
+/// counted memory of the children and of what is below them up to date.
 fn merge<L: Leaf>(children: &mut Vec<Child<L>>, index: usize, memory: &mut usize) {
     if children.len() == 1 || !children[index].node.is_small() {
         return;
@@ -122,24 +125,25 @@ fn merge<L: Leaf>(children: &mut Vec<Child<L>>, index: usize, memory: &mut usize
     }
     let second = children.remove(first + 1);
     let child = &mut children[first];
-    *memory -= child.node.memory() + second.node.memory();
+    *memory -= child.node.memory_in_all() + second.node.memory_in_all();
     if child.summary.len() == 0 {
         *child = second;
     } else if second.summary.len() > 0 {
         child.append(&second);
     }
-    *memory += child.node.memory();
+    *memory += child.node.memory_in_all();
 }
 
 impl<L: Leaf> Child<L> {
     /// Adds all that is below `behind`, the node that follows this one.
-    fn append(&mut self, behind: &Self) {
+    pub(super) fn append(&mut self, behind: &Self) {
         match (Arc::make_mut(&mut self.node), &*behind.node) {
             (Node::Leaf(leaf), Node::Leaf(behind)) => leaf.append(behind),
-            (Node::Branch(children), Node::Branch(behind)) => {
-                children.extend_from_slice(behind);
+            (Node::Branch(branch), Node::Branch(behind)) => {
+                branch.children.extend_from_slice(&behind.children);
+                branch.below += behind.below;
                 assert!(
-                    children.len() <= CHILDREN_MAX,
+                    branch.children.len() <= CHILDREN_MAX,
                     "what is merged is no larger than a node may be"
                 );
             }
@@ -150,18 +154,20 @@ impl<L: Leaf> Child<L> {
 }
 
 impl<L: Leaf> Node<L> {
-    fn is_small(&self) -> bool {
+    pub(super) fn is_small(&self) -> bool {
         match self {
             Node::Leaf(leaf) => leaf.weight() < L::WEIGHT_MAX / 4,
-            Node::Branch(children) => children.len() < CHILDREN_MIN,
+            Node::Branch(branch) => branch.children.len() < CHILDREN_MIN,
         }
     }
 
     /// Whether the two nodes can be merged.
-    fn fits(&self, other: &Self) -> bool {
+    pub(super) fn fits(&self, other: &Self) -> bool {
         match (self, other) {
             (Node::Leaf(a), Node::Leaf(b)) => a.weight() + b.weight() <= L::WEIGHT_MAX / 4 * 3,
-            (Node::Branch(a), Node::Branch(b)) => a.len() + b.len() <= CHILDREN_MERGED_MAX,
+            (Node::Branch(a), Node::Branch(b)) => {
+                a.children.len() + b.children.len() <= CHILDREN_MERGED_MAX
+            }
             _ => false,
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! Tree ─► branch: up to 32 children ─► ... ─► leaf: elements, packed, about 1 to 2 KiB
-//!             │ summary and memory of what is below, Arc of the node
+//!             │ for each child: a summary of the elements below it, Arc of the node
+//!             │ for all children together: the memory of the nodes below
 //! ```
 //!
 //! The tree is persistent: a clone shares all nodes with its original. A write to either of the two
@@ -15,6 +16,8 @@
 //! these summaries to choose the child that leads to an element.
 
 mod check;
+#[cfg_attr(not(test), expect(dead_code, reason = "no command cuts a collection yet"))]
+mod cut;
 mod edit;
 #[cfg(test)]
 mod tests;
@@ -107,7 +110,16 @@ pub(crate) struct Tree<L: Leaf> {
 #[derive(Clone, Debug)]
 enum Node<L: Leaf> {
     Leaf(L),
-    Branch(Vec<Child<L>>),
+    Branch(Branch<L>),
+}
+
+/// A node with children, at least one. All of its leaves are on the same level.
+#[derive(Clone, Debug)]
+struct Branch<L: Leaf> {
+    children: Vec<Child<L>>,
+    /// Bytes of memory of all nodes below. It is one sum for all children, because every change
+    /// below has to update it.
+    below: usize,
 }
 
 /// A node below a branch.
@@ -132,8 +144,10 @@ impl<L: Leaf> Child<L> {
         Self { summary: leaf.summary(), node: Arc::new(Node::Leaf(leaf)) }
     }
 
+    /// Makes a branch. The time this takes does not depend on how much is below the children.
     fn of_branch(children: Vec<Child<L>>) -> Self {
-        Self { summary: sum(&children), node: Arc::new(Node::Branch(children)) }
+        let below = memory_of(&children);
+        Self { summary: sum(&children), node: Arc::new(Node::Branch(Branch { children, below })) }
     }
 
     /// The summary of the elements below.
@@ -145,7 +159,7 @@ impl<L: Leaf> Child<L> {
 impl<L: Leaf> Default for Tree<L> {
     fn default() -> Self {
         let root = Child::of_leaf(L::default());
-        Self { memory: root.node.memory(), root }
+        Self { memory: root.node.memory_in_all(), root }
     }
 }
 
@@ -177,7 +191,7 @@ impl<L: Leaf> Tree<L> {
         loop {
             match &**node {
                 Node::Leaf(leaf) => return Found { leaf, next, seek },
-                Node::Branch(children) => {
+                Node::Branch(Branch { children, .. }) => {
                     let index = seek.child(children);
                     next = children.get(index + 1).map(Child::summary).or(next);
                     node = &children[index].node;
@@ -208,7 +222,7 @@ impl<'a, L: Leaf> Iterator for Leaves<'a, L> {
         loop {
             match node {
                 Some(Node::Leaf(leaf)) => return Some(leaf),
-                Some(Node::Branch(children)) => self.levels.push(children.iter()),
+                Some(Node::Branch(branch)) => self.levels.push(branch.children.iter()),
                 None => {}
             }
             let child = self.levels.last_mut()?.next();
@@ -226,10 +240,26 @@ impl<L: Leaf> Node<L> {
         const COUNTERS_SIZE: usize = 2 * size_of::<usize>();
         let more = match self {
             Node::Leaf(leaf) => leaf.memory(),
-            Node::Branch(children) => allocated(children.capacity() * size_of::<Child<L>>()),
+            Node::Branch(Branch { children, .. }) => {
+                allocated(children.capacity() * size_of::<Child<L>>())
+            }
         };
         allocated(COUNTERS_SIZE + size_of::<Node<L>>()) + more
     }
+
+    /// Bytes of memory of the node and of all nodes below it.
+    fn memory_in_all(&self) -> usize {
+        let below = match self {
+            Node::Leaf(_) => 0,
+            Node::Branch(branch) => branch.below,
+        };
+        self.memory() + below
+    }
+}
+
+/// Bytes of memory of some children and of all nodes below them.
+fn memory_of<L: Leaf>(children: &[Child<L>]) -> usize {
+    children.iter().map(|child| child.node.memory_in_all()).sum()
 }
 
 /// The summary of all that is below some children.

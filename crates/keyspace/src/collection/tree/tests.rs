@@ -1,6 +1,8 @@
 //! A tree whose elements are ordered by position, as in a list. The elements are numbers, and each
 //! has the weight 1.
 
+mod cut;
+
 use super::*;
 
 const NUMBERS_MAX: usize = 16;
