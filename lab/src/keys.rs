@@ -1,4 +1,4 @@
-//! Which key comes next: uniform, zipfian as in YCSB, latest, or in sequence.
+//! Which key comes next: uniform, zipfian as in YCSB, latest, in sequence, or new.
 
 use fastrand::Rng;
 
@@ -19,6 +19,8 @@ pub enum KeyDistribution {
     Latest,
     /// 0, 1, 2, … up to the last key, and then from 0 again.
     Sequential,
+    /// New keys behind the last one, each once.
+    New,
 }
 
 /// Draws key numbers below `count()`.
@@ -58,6 +60,7 @@ impl KeyPicker {
                 self.next = (key + 1) % self.count;
                 key
             }
+            KeyDistribution::New => self.insert(),
         }
     }
 
@@ -162,6 +165,13 @@ mod tests {
         let mut rng = Rng::with_seed(4);
         let recent = (0..10_000).filter(|_| picker.pick(&mut rng) >= 900).count();
         assert!(recent > 5_000, "the newest tenth takes most draws, got {recent}");
+    }
+
+    #[test]
+    fn new_keys_come_once() {
+        let mut new = KeyPicker::new(KeyDistribution::New, 3);
+        let in_order: Vec<u64> = (0..3).map(|_| new.pick(&mut Rng::with_seed(5))).collect();
+        assert_eq!(in_order, [3, 4, 5]);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 pub mod block;
 pub mod commands;
 pub mod compare;
+pub mod elements;
 pub mod environment;
 pub mod error;
 pub mod keys;

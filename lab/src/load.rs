@@ -25,10 +25,11 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
 use crate::address::Address;
+use crate::elements::ElementOp;
 use crate::error::{BenchError, Doing, Result};
 use crate::mix::{Mix, Op};
 use crate::reply::Seen;
-use crate::request::{MARK_SIZE, RequestWriter};
+use crate::request::{KEY_SIZE, MARK_SIZE, RequestWriter};
 use crate::rng::for_part;
 use connection::{Connection, InFlight};
 use schedule::Schedule;
@@ -308,9 +309,7 @@ impl Generator {
         let Self { writer, mix, rng, write_buffer, report, .. } = self;
         let start = write_buffer.len();
         writer.write(request.op, mix.key_count(), rng, write_buffer);
-        if matches!(request.op, Op::Set { .. } | Op::MSet { .. }) {
-            report.payload_bytes += payload_size(request.op, writer.value_size());
-        }
+        report.payload_bytes += payload_size(request.op, writer.value_size());
         debug_assert!(write_buffer.len() > start);
         self.connections[index].in_flight.push_back(request);
     }
@@ -365,8 +364,18 @@ impl Generator {
                 }
             }
             (Op::Set { .. } | Op::MSet { .. }, Seen::Status) => {}
-            (Op::Get { .. } | Op::ReadModifyWrite { .. }, Seen::Nil) => report.misses += 1,
-            (Op::Get { key } | Op::ReadModifyWrite { key }, &Seen::Bulk { len, mark }) => {
+            (
+                Op::Get { .. }
+                | Op::ReadModifyWrite { .. }
+                | Op::Element(ElementOp::GetField { .. }),
+                Seen::Nil,
+            ) => report.misses += 1,
+            (
+                Op::Get { key }
+                | Op::ReadModifyWrite { key }
+                | Op::Element(ElementOp::GetField { field: key }),
+                &Seen::Bulk { len, mark },
+            ) => {
                 report.hits += 1;
                 let value_size = self.writer.value_size();
                 let marked = value_size >= MARK_SIZE;
@@ -374,7 +383,7 @@ impl Generator {
                     && (len != value_size || (marked && mark != key.to_le_bytes()))
                 {
                     return Err(BenchError::Reply(format!(
-                        "GET of key {key} returned another value: {len} bytes, mark {mark:?}"
+                        "a read of key {key} returned another value: {len} bytes, mark {mark:?}"
                     )));
                 }
             }
@@ -382,6 +391,7 @@ impl Generator {
                 report.hits += strings;
                 report.misses += nils;
             }
+            (Op::Element(op), seen) if op.is_answered_by(seen) => {}
             (op, seen) => {
                 return Err(BenchError::Reply(format!("{op:?} was answered with {seen:?}")));
             }
@@ -416,11 +426,14 @@ impl Generator {
     }
 }
 
+/// Bytes of keys, members and values that the request writes.
 fn payload_size(op: Op, value_size: usize) -> u64 {
-    let pair_size = (crate::request::KEY_SIZE + value_size) as u64;
+    let pair_size = (KEY_SIZE + value_size) as u64;
     match op {
+        Op::Set { .. } => pair_size,
         Op::MSet { len, .. } => len * pair_size,
-        _ => pair_size,
+        Op::Get { .. } | Op::MGet { .. } | Op::ReadModifyWrite { .. } => 0,
+        Op::Element(op) => op.payload_size(value_size),
     }
 }
 

@@ -1,5 +1,6 @@
 //! A comparison as Markdown.
 
+mod elements;
 mod snapshots;
 
 use std::fmt::Write as _;
@@ -21,7 +22,7 @@ pub fn render(comparison: &Comparison, command: &str) -> String {
         "Made by `{command}`: medians of {} round(s) of {} s, stock and SlimIO in turn; seed {}. \
          Keys are random out of {}, all of them set beforehand (rows about log bytes begin empty; \
          under `always`, {} MiB were written and deleted before that, so that the log's files are \
-         not growing for the first time; rows with snapshots and recoveries hold {} MiB, those about the slowest command {} keys or fields); \
+         not growing for the first time; rows with snapshots and recoveries hold {} MiB, those about the slowest command {} keys or fields, those on elements a set or hash of {}); \
          values are half compressible and differ from request to request. \
          Ratios are SlimIO / {}; in brackets, how far the rounds lie apart.\n",
         scale.rounds,
@@ -31,6 +32,7 @@ pub fn render(comparison: &Comparison, command: &str) -> String {
         scale.aged_payload_bytes >> 20,
         scale.snapshot_payload_bytes >> 20,
         scale.slowest_count,
+        scale.element_count,
         if comparison.stock_count() > 1 { "the best of stock in that row" } else { "stock" },
     );
     environment(comparison, &mut text);
@@ -38,6 +40,7 @@ pub fn render(comparison: &Comparison, command: &str) -> String {
         targets(&verdicts(comparison), stock_title(comparison), &mut text);
     }
     overview(comparison, &mut text);
+    elements::table(comparison, &mut text);
     snapshots::tables(comparison, &mut text);
     for (index, scenario) in comparison.config.scenarios.iter().enumerate() {
         detail(comparison, index, scenario, &mut text);
@@ -64,6 +67,9 @@ programs' writes count too. `process_write_bytes`: what the kernel accounts to t
 (SlimIO), over keys and values sent. `..._per_record_byte`: over the bytes of the records; the \
 stock log is nothing but its records, so it is 1 there.\n\
 - `pss`: memory of the server, shared pages by their share.\n\
+- Rows on elements: all requests at one set or hash (`SINTER`: two sets), values of 64 B. `SADD` and \
+`SPOP` change how large the data set is, so each server gets the same count of them; the other rows run \
+by the clock.\n\
 - System calls are counted in a separate stretch after the measured one.\n\
 - `replay`: payload over the time from start to the first PONG, after SIGKILL (SlimIO) or SHUTDOWN \
 (stock), with the files dropped from this machine's page cache (a virtual machine's host may still \

@@ -14,9 +14,12 @@
 //! A scan in YCSB asks for the records that follow a key in key order. YCSB's Redis binding keeps a
 //! sorted set for that. Strings have no key order, so here the neighbours of a key are the keys
 //! with the next numbers. `MGET` reads as many values as the scan would.
+//!
+//! The mixes on sets and hashes are in [`crate::elements`].
 
 use fastrand::Rng;
 
+use crate::elements::{ElementOp, Fill};
 use crate::error::{BenchError, Result};
 use crate::keys::{KeyDistribution, KeyPicker};
 
@@ -57,9 +60,25 @@ pub enum Op {
         /// Number of keys.
         len: u64,
     },
+    /// A request on the elements of a collection.
+    Element(ElementOp),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+impl Op {
+    /// Whether the operation only reads.
+    pub fn is_read(self) -> bool {
+        match self {
+            Self::Get { .. } | Self::MGet { .. } => true,
+            Self::Set { .. } | Self::MSet { .. } | Self::ReadModifyWrite { .. } => false,
+            Self::Element(op) => op.is_read(),
+        }
+    }
+}
+
+/// Makes a request on elements from the number of a key, member or field.
+type ElementVerb = fn(u64) -> ElementOp;
+
+#[derive(Clone, Copy, Debug)]
 enum Verb {
     Set,
     Get,
@@ -67,38 +86,50 @@ enum Verb {
     ReadModifyWrite,
     Scan,
     MSet { len: u64 },
+    Element(ElementVerb),
 }
+
+/// Verbs with their weights.
+type Weights = Vec<(u64, Verb)>;
 
 /// A stream of operations.
 #[derive(Clone, Debug)]
 pub struct Mix {
-    weights: Vec<(u64, Verb)>,
+    weights: Weights,
     weight_sum: u64,
     keys: KeyPicker,
+    fill: Fill,
+    is_once: bool,
 }
 
 impl Mix {
-    /// The mix of this name: `set`, `get`, `mset:LEN`, `ratio:SETS:GETS` or `ycsb-a` to `ycsb-f`.
-    /// `distribution` overrides the mix's own distribution.
+    /// The mix of this name: `set`, `get`, `mset:LEN`, `ratio:SETS:GETS`, `ycsb-a` to `ycsb-f`, or
+    /// one of [`crate::elements`]. `distribution` overrides the mix's own distribution.
     pub fn named(
         name: &str,
         key_count: u64,
         distribution: Option<KeyDistribution>,
     ) -> Result<Self> {
-        let (weights, own) = parse(name)?;
+        let (weights, own, fill) = parse(name)?;
         let weight_sum = weights.iter().map(|&(weight, _)| weight).sum();
         if weight_sum == 0 {
             return Err(BenchError::Usage(format!("mix {name} does nothing")));
         }
-        let keys = KeyPicker::new(distribution.unwrap_or(own), key_count);
-        Ok(Self { weights, weight_sum, keys })
+        let distribution = distribution.unwrap_or(own);
+        let keys = KeyPicker::new(distribution, key_count);
+        let is_once = name == "spop" || distribution == KeyDistribution::New;
+        Ok(Self { weights, weight_sum, keys, fill, is_once })
     }
 
-    /// Whether the mix reads. If so, the keys must be written before it runs.
-    pub fn reads(&self) -> bool {
-        self.weights.iter().any(|&(weight, verb)| {
-            weight > 0 && matches!(verb, Verb::Get | Verb::ReadModifyWrite | Verb::Scan)
-        })
+    /// What must be there before the first request.
+    pub fn fill(&self) -> Fill {
+        self.fill
+    }
+
+    /// Whether each request finds the data set larger or smaller than the one before. Then servers
+    /// are comparable only after the same count of requests.
+    pub fn is_once(&self) -> bool {
+        self.is_once
     }
 
     /// The present number of keys. Inserts make it grow.
@@ -114,6 +145,7 @@ impl Mix {
             Verb::Insert => Op::Set { key: self.keys.insert() },
             Verb::ReadModifyWrite => Op::ReadModifyWrite { key: self.keys.pick(rng) },
             Verb::MSet { len } => Op::MSet { key: self.keys.pick(rng), len },
+            Verb::Element(op) => Op::Element(op(self.keys.pick(rng))),
             Verb::Scan => Op::MGet { key: self.keys.pick(rng), len: 1 + rng.u64(..SCAN_LEN_MAX) },
         }
     }
@@ -133,14 +165,26 @@ impl Mix {
     }
 }
 
-fn parse(name: &str) -> Result<(Vec<(u64, Verb)>, KeyDistribution)> {
-    use KeyDistribution::{Latest, Uniform, Zipfian};
+fn parse(name: &str) -> Result<(Weights, KeyDistribution, Fill)> {
+    use KeyDistribution::{Latest, New, Uniform, Zipfian};
+    let element = |op: ElementVerb, keys: KeyDistribution, fill: Fill| {
+        Ok((vec![(1, Verb::Element(op))], keys, fill))
+    };
     let number = |text: &str| {
         text.parse::<u64>()
             .map_err(|_| BenchError::Usage(format!("mix {name}: {text} is not a number")))
     };
     let parts: Vec<&str> = name.split(':').collect();
-    Ok(match parts[..] {
+    let (weights, keys) = match parts[..] {
+        ["sadd"] => return element(|member| ElementOp::Add { member }, New, Fill::Set),
+        ["sadd-new"] => return element(|key| ElementOp::AddSmall { key }, New, Fill::Nothing),
+        ["spop"] => return element(|_| ElementOp::Pop, Uniform, Fill::Set),
+        ["sismember"] => {
+            return element(|member| ElementOp::IsMember { member }, Uniform, Fill::Set);
+        }
+        ["sinter"] => return element(|_| ElementOp::Intersect, Uniform, Fill::TwoSets),
+        ["hset"] => return element(|field| ElementOp::SetField { field }, Uniform, Fill::Hash),
+        ["hget"] => return element(|field| ElementOp::GetField { field }, Uniform, Fill::Hash),
         ["set"] => (vec![(1, Verb::Set)], Uniform),
         ["get"] => (vec![(1, Verb::Get)], Uniform),
         ["mset", len] => {
@@ -161,10 +205,12 @@ fn parse(name: &str) -> Result<(Vec<(u64, Verb)>, KeyDistribution)> {
         ["ycsb-f"] => (vec![(50, Verb::Get), (50, Verb::ReadModifyWrite)], Zipfian),
         _ => {
             return Err(BenchError::Usage(format!(
-                "unknown mix {name}; the mixes are set, get, mset:LEN, ratio:SETS:GETS and ycsb-a … ycsb-f"
+                "unknown mix {name}; there are set, get, mset:LEN, ratio:SETS:GETS, ycsb-a … ycsb-f, \
+                 sadd, sadd-new, spop, sismember, sinter, hset, hget"
             )));
         }
-    })
+    };
+    Ok((weights, keys, Fill::Keys))
 }
 
 #[cfg(test)]

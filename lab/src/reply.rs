@@ -16,7 +16,7 @@ pub enum Seen {
     /// `-…`; the text is in [`ReplyReader::error_text`].
     Error,
     /// `:…`.
-    Integer,
+    Integer(i64),
     /// A string of `len` bytes that starts with `mark` (filled up with zeros if the string is
     /// shorter).
     Bulk {
@@ -118,7 +118,7 @@ impl ReplyReader {
             line.split_first().ok_or_else(|| BenchError::Reply("an empty reply line".into()))?;
         Ok(match kind {
             b'+' => Some(Seen::Status),
-            b':' => Some(Seen::Integer),
+            b':' => Some(Seen::Integer(integer(rest)?)),
             b'-' => {
                 self.error_text = String::from_utf8_lossy(rest).into_owned();
                 Some(Seen::Error)
@@ -175,6 +175,11 @@ impl ReplyReader {
     }
 }
 
+fn integer(digits: &[u8]) -> Result<i64> {
+    let text = std::str::from_utf8(digits).unwrap_or("?");
+    text.parse().map_err(|_| BenchError::Reply(format!("the number {text:?}")))
+}
+
 fn length(digits: &[u8]) -> Result<Option<u64>> {
     if digits == b"-1" {
         return Ok(None);
@@ -210,7 +215,7 @@ mod tests {
             *3\r\n$2\r\nab\r\n$-1\r\n:1\r\n*2\r\n*1\r\n$1\r\nx\r\n+OK\r\n*-1\r\n";
         let expected = vec![
             Seen::Status,
-            Seen::Integer,
+            Seen::Integer(12),
             Seen::Nil,
             Seen::Bulk { len: 0, mark: [0; 8] },
             Seen::Bulk { len: 10, mark: *b"0123\r\n67" },
@@ -227,7 +232,7 @@ mod tests {
 
     #[test]
     fn what_is_not_a_reply_is_refused() {
-        for bytes in [&b"hello\r\n"[..], b"\r\n", b"$x\r\n", b"*-2\r\n"] {
+        for bytes in [&b"hello\r\n"[..], b"\r\n", b"$x\r\n", b"*-2\r\n", b":1x\r\n"] {
             let mut reader = ReplyReader::default();
             assert!(matches!(reader.feed(bytes), Err(BenchError::Reply(_))), "{bytes:?}");
         }

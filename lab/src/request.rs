@@ -40,7 +40,6 @@ impl RequestWriter {
         let mut set = b"*3\r\n$3\r\nSET\r\n".to_vec();
         set.extend_from_slice(&bulk_key);
         let set_key_at = set.len() - KEY_DIGIT_COUNT - 2;
-        set.extend_from_slice(&bulk_value_head);
 
         let mut get = b"*2\r\n$3\r\nGET\r\n".to_vec();
         get.extend_from_slice(&bulk_key);
@@ -72,7 +71,6 @@ impl RequestWriter {
                 out.extend_from_slice(format!("*{}\r\n$4\r\nMSET\r\n", 1 + 2 * len).as_bytes());
                 for key in neighbours(key, len, key_count) {
                     self.write_key(key, out);
-                    out.extend_from_slice(&self.bulk_value_head);
                     self.write_value(key, rng, out);
                 }
             }
@@ -82,10 +80,12 @@ impl RequestWriter {
                     self.write_key(key, out);
                 }
             }
+            Op::Element(op) => op.write(self, rng, out),
         }
     }
 
-    fn write_key(&self, key: u64, out: &mut Vec<u8>) {
+    /// Appends a key, member or field as an argument.
+    pub(crate) fn write_key(&self, key: u64, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&self.bulk_key);
         let digits_at = out.len() - KEY_DIGIT_COUNT - 2;
@@ -93,7 +93,9 @@ impl RequestWriter {
         patch_key(&mut out[digits_at..], key);
     }
 
-    fn write_value(&self, key: u64, rng: &mut Rng, out: &mut Vec<u8>) {
+    /// Appends a value of `key` as an argument.
+    pub(crate) fn write_value(&self, key: u64, rng: &mut Rng, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.bulk_value_head);
         let start = out.len();
         out.extend_from_slice(self.values.pick(rng));
         if self.values.value_size() >= MARK_SIZE {

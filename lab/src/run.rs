@@ -7,6 +7,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::address::Address;
+use crate::client::Client;
+use crate::elements::{Fill, make_two_sets};
 use crate::error::{BenchError, Doing, Result};
 use crate::keys::KeyDistribution;
 use crate::load::{Arrival, Generator, LoadConfig, PhaseReport, Until};
@@ -25,6 +27,9 @@ const COMPRESSIBLE: f64 = 0.5;
 /// Connections and pipeline that fill the key range.
 const PRELOAD_CLIENTS: usize = 16;
 const PRELOAD_PIPELINE: usize = 16;
+/// Connections of the rows on elements, and bytes of a field's value.
+const ELEMENT_CLIENTS: usize = 50;
+const ELEMENT_VALUE_SIZE: usize = 64;
 const CURVE: &[f64] =
     &[0.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99, 99.999, 100.0];
 
@@ -68,6 +73,12 @@ pub fn run(
         Work::Closed { mix, clients, pipeline, value_size } => {
             let load = Load { clients, pipeline, value_size, mix, arrival: Arrival::Closed, seed };
             steady(&load, scenario, server, scale)
+        }
+        Work::Elements { mix, pipeline } => {
+            let (clients, value_size) = (ELEMENT_CLIENTS, ELEMENT_VALUE_SIZE);
+            let load = Load { clients, pipeline, value_size, mix, arrival: Arrival::Closed, seed };
+            let scale = Scale { key_count: scale.element_count, ..*scale };
+            steady(&load, scenario, server, &scale)
         }
         Work::HalfOpen { clients, value_size } => {
             let per_s = open_rate.ok_or_else(|| {
@@ -123,6 +134,19 @@ fn writer(value_size: usize, seed: u64) -> RequestWriter {
     RequestWriter::new(ValuePool::new(value_size, COMPRESSIBLE, seed))
 }
 
+/// Makes what the requests of `mix` need, as fast as possible.
+pub fn fill(mix: &Mix, address: &Address, writer: &RequestWriter, seed: u64) -> Result<()> {
+    let by = match mix.fill() {
+        Fill::Nothing => return Ok(()),
+        Fill::TwoSets => return make_two_sets(&mut Client::connect(address)?),
+        Fill::Keys => "set",
+        Fill::Set => "sadd",
+        Fill::Hash => "hset",
+    };
+    run_in_order(by, address, mix.key_count(), writer, seed)?;
+    Ok(())
+}
+
 /// Sets keys `0..key_count` in order, as fast as possible; returns the report of this load.
 ///
 /// Rows are measured on a key range that is full, so that every read finds its key, and memory does
@@ -130,6 +154,17 @@ fn writer(value_size: usize, seed: u64) -> RequestWriter {
 pub fn preload(
     address: &Address,
     key_count: u64,
+    writer: &RequestWriter,
+    seed: u64,
+) -> Result<PhaseReport> {
+    run_in_order("set", address, key_count, writer, seed)
+}
+
+/// Sends one request of a mix for each key, member or field below `count`.
+fn run_in_order(
+    mix: &str,
+    address: &Address,
+    count: u64,
     writer: &RequestWriter,
     seed: u64,
 ) -> Result<PhaseReport> {
@@ -141,9 +176,9 @@ pub fn preload(
         check_values: true,
         seed: seed ^ 1,
     };
-    let mix = Mix::named("set", key_count, Some(KeyDistribution::Sequential))?;
+    let mix = Mix::named(mix, count, Some(KeyDistribution::Sequential))?;
     let mut generator = Generator::connect(config, mix, writer.clone())?;
-    without_errors(generator.run(Until::Requests(key_count))?)
+    without_errors(generator.run(Until::Requests(count))?)
 }
 
 /// Fails if there were error replies, because they make a result void.
@@ -185,23 +220,52 @@ fn steady(
 ) -> Result<RunResult> {
     let writer = writer(load.value_size, load.seed);
     let server = start(scenario, config, scale, &writer, (load.value_size, load.seed))?;
-    preload(server.address(), scale.key_count, &writer, load.seed)?;
     let mix = Mix::named(load.mix, scale.key_count, None)?;
+    fill(&mix, server.address(), &writer, load.seed)?;
+    let phases = Phases::of(&mix, scale);
     let mut generator = Generator::connect(load.config(server.address()), mix, writer)?;
-    without_errors(generator.run(Until::Elapsed(Duration::from_secs_f64(scale.warmup_s)))?)?;
+    without_errors(generator.run(phases.warmup)?)?;
 
     let window = Window::open(&server)?;
-    let report = generator.run(Until::Elapsed(Duration::from_secs_f64(scale.measured_s)))?;
+    let report = generator.run(phases.measured)?;
     let cost = window.cost()?;
     let report = without_errors(report)?;
     let mut metrics = window.close(&server, cost, report.requests, report.payload_bytes)?;
     metrics.extend(phase_metrics(&report));
     let mut result = RunResult { metrics, curve: curve(&report), ..RunResult::default() };
-    count_syscalls(&server, &mut generator, scale, &mut result)?;
+    count_syscalls(&server, &mut generator, phases.counted, &mut result)?;
     result.add_notes(&server)?;
     drop(generator);
     server.stop()?;
     Ok(result)
+}
+
+/// How long the phases of a row are.
+struct Phases {
+    warmup: Until,
+    measured: Until,
+    /// The one in which system calls are counted.
+    counted: Until,
+}
+
+impl Phases {
+    fn of(mix: &Mix, scale: &Scale) -> Self {
+        if mix.is_once() {
+            // Seven eighths of a set that is taken from.
+            let part = scale.key_count / 8;
+            return Self {
+                warmup: Until::Requests(part),
+                measured: Until::Requests(5 * part),
+                counted: Until::Requests(part),
+            };
+        }
+        let elapsed = |seconds| Until::Elapsed(Duration::from_secs_f64(seconds));
+        Self {
+            warmup: elapsed(scale.warmup_s),
+            measured: elapsed(scale.measured_s),
+            counted: elapsed(scale.counted_s),
+        }
+    }
 }
 
 fn curve(report: &PhaseReport) -> Vec<(f64, f64)> {
@@ -213,7 +277,7 @@ fn curve(report: &PhaseReport) -> Vec<(f64, f64)> {
 fn count_syscalls(
     server: &Server,
     generator: &mut Generator,
-    scale: &Scale,
+    until: Until,
     result: &mut RunResult,
 ) -> Result<()> {
     let directory = &server.config().directory;
@@ -222,7 +286,7 @@ fn count_syscalls(
         return Ok(());
     };
     result.notes.insert("syscalls", counter.tool().to_owned());
-    let report = generator.run(Until::Elapsed(Duration::from_secs_f64(scale.counted_s)))?;
+    let report = generator.run(until)?;
     let per_request = counter.finish()? as f64 / report.requests.max(1) as f64;
     result.metrics.insert("syscalls_per_request", per_request);
     Ok(())

@@ -23,6 +23,14 @@ pub enum Work {
         /// In bytes.
         value_size: usize,
     },
+    /// The lab's own generator, closed loop, on the elements of collections: see
+    /// [`crate::elements`].
+    Elements {
+        /// Name of the mix.
+        mix: &'static str,
+        /// Requests in flight per connection.
+        pipeline: usize,
+    },
     /// `redis-benchmark -t set`.
     RedisBenchmark {
         /// Connections.
@@ -92,6 +100,15 @@ const fn closed(
     let work = Work::Closed { mix, clients, pipeline, value_size };
     let is_aged = matches!(policy, Policy::Always);
     Scenario { name, title, policy, work, is_aged, headline: "requests_per_s" }
+}
+
+const fn elements(
+    name: &'static str,
+    title: &'static str,
+    (mix, pipeline): (&'static str, usize),
+) -> Scenario {
+    let (policy, work) = (Policy::EverySec, Work::Elements { mix, pipeline });
+    Scenario { name, title, policy, work, is_aged: false, headline: "server_cpu_us_per_request" }
 }
 
 const fn log_bytes(
@@ -218,6 +235,20 @@ pub const SCENARIOS: &[Scenario] = &[
     closed("ycsb-d", "YCSB D, 1000 B", Policy::EverySec, ("ycsb-d", 50, 1, 1000)),
     closed("ycsb-e", "YCSB E, 1000 B", Policy::EverySec, ("ycsb-e", 50, 1, 1000)),
     closed("ycsb-f", "YCSB F, 1000 B", Policy::EverySec, ("ycsb-f", 50, 1, 1000)),
+    elements("sadd-p1", "SADD to a large set", ("sadd", 1)),
+    elements("sadd-p16", "SADD to a large set, pipeline 16", ("sadd", 16)),
+    elements("sadd-new-p1", "SADD of 5 to a new set", ("sadd-new", 1)),
+    elements("sadd-new-p16", "SADD of 5 to a new set, pipeline 16", ("sadd-new", 16)),
+    elements("spop-p1", "SPOP", ("spop", 1)),
+    elements("spop-p16", "SPOP, pipeline 16", ("spop", 16)),
+    elements("sismember-p1", "SISMEMBER", ("sismember", 1)),
+    elements("sismember-p16", "SISMEMBER, pipeline 16", ("sismember", 16)),
+    elements("sinter-p1", "SINTER of 2 x 1,000", ("sinter", 1)),
+    elements("sinter-p16", "SINTER of 2 x 1,000, pipeline 16", ("sinter", 16)),
+    elements("hset-p1", "HSET in a large hash", ("hset", 1)),
+    elements("hset-p16", "HSET in a large hash, pipeline 16", ("hset", 16)),
+    elements("hget-p1", "HGET from a large hash", ("hget", 1)),
+    elements("hget-p16", "HGET from a large hash, pipeline 16", ("hget", 16)),
     snapshot("snapshot-everysec", "SET, snapshot", Policy::EverySec, SETS),
     snapshot("snapshot-always", "SET, snapshot", Policy::Always, SETS),
     snapshot(
@@ -273,6 +304,8 @@ pub struct Scale {
     pub counted_s: f64,
     /// Size of the key range.
     pub key_count: u64,
+    /// Elements of the large set or hash of the rows on elements.
+    pub element_count: u64,
     /// Payload written and deleted before a row that is aged, in bytes.
     pub aged_payload_bytes: u64,
     /// Requests of one `redis-benchmark`.
@@ -295,6 +328,7 @@ impl Scale {
         measured_s: 0.4,
         counted_s: 0.2,
         key_count: 5_000,
+        element_count: 8_000,
         aged_payload_bytes: 8 << 20,
         redis_benchmark_requests: 10_000,
         log_requests: 500,
@@ -309,6 +343,7 @@ impl Scale {
         measured_s: 5.0,
         counted_s: 1.0,
         key_count: 100_000,
+        element_count: 1_000_000,
         aged_payload_bytes: 2 << 30,
         redis_benchmark_requests: 200_000,
         log_requests: 20_000,
@@ -323,6 +358,7 @@ impl Scale {
         measured_s: 15.0,
         counted_s: 2.0,
         key_count: 1_000_000,
+        element_count: 1_000_000,
         aged_payload_bytes: 8 << 30,
         redis_benchmark_requests: 1_000_000,
         log_requests: 100_000,

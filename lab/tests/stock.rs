@@ -19,7 +19,7 @@ use slimio_lab::mix::Mix;
 use slimio_lab::plot;
 use slimio_lab::request::RequestWriter;
 use slimio_lab::run::preload;
-use slimio_lab::scenario::{self, Scale};
+use slimio_lab::scenario::{self, SCENARIOS, Scale, Scenario, Work};
 use slimio_lab::server::{Policy, Server, ServerKind};
 use slimio_lab::syscalls::SyscallCounter;
 use slimio_lab::values::ValuePool;
@@ -236,6 +236,26 @@ fn measurements_agree_with_what_is_known() {
         .reduce(|before, now| if before < 1.0 { now } else { before });
     assert!(by_perf.as_ref().is_none_or(is_right), "perf counts {by_perf:?} calls per request");
     assert!(by_strace.as_ref().is_none_or(is_right), "strace counts {by_strace:?} per request");
+}
+
+#[test]
+fn rows_on_elements_get_the_replies_that_they_ask_for() {
+    let scratch = Scratch::new();
+    let Some(server) = scratch.stock(Policy::Off) else { return };
+    let is_on_elements = |row: &&Scenario| matches!(row.work, Work::Elements { pipeline: 16, .. });
+    let config = CompareConfig {
+        servers: vec![Contender::only(ServerKind::Stock, server.program)],
+        extra: Vec::new(),
+        scenarios: SCENARIOS.iter().filter(is_on_elements).collect(),
+        scale: Scale { measured_s: 0.1, ..Scale::QUICK },
+        work: scratch.path.join("work"),
+        out: scratch.path.clone(),
+        seed: 1,
+    };
+    let comparison = compare(config).unwrap();
+    assert_eq!(comparison.errors(), Vec::<String>::new());
+    let report = markdown::render(&comparison, "this test");
+    assert!(report.contains("\n| SPOP, pipeline 16 |"), "{report}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::load::{Arrival, Generator, LoadConfig, PhaseReport, Until};
 use crate::mix::Mix;
 use crate::proc::{CpuTime, ThreadsUse};
 use crate::request::RequestWriter;
-use crate::run::{preload, without_errors};
+use crate::run::{fill, without_errors};
 use crate::values::ValuePool;
 
 /// What the flags of `load` mean.
@@ -93,7 +93,7 @@ pub fn run(args: &Load) -> Result<String> {
 
     let writer = RequestWriter::new(ValuePool::new(value_size, compressible, seed));
     if args.preload {
-        preload(&config.address, key_count, &writer, seed)?;
+        fill(&mix, &config.address, &writer, seed)?;
     }
     let mut generator = Generator::connect(config, mix, writer)?;
     if !warmup.is_zero() && matches!(until, Until::Elapsed(_)) {

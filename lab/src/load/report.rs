@@ -74,12 +74,7 @@ impl PhaseReport {
 
     /// As [`PhaseReport::record`], for a request that may have got no answer.
     pub(super) fn record_latency(&mut self, op: Op, latency_ns: u64) {
-        let histogram = match op {
-            Op::Get { .. } | Op::MGet { .. } => &mut self.read_latency,
-            Op::Set { .. } | Op::MSet { .. } | Op::ReadModifyWrite { .. } => {
-                &mut self.write_latency
-            }
-        };
+        let histogram = if op.is_read() { &mut self.read_latency } else { &mut self.write_latency };
         histogram.saturating_record(latency_ns);
     }
 
