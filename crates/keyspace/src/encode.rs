@@ -84,7 +84,7 @@ fn encode_packed(encoder: &mut Encoder, packing: Packing, bytes: &[u8], rdb_type
     }
 }
 
-/// Writes one string: a field or a value of a hash, for example.
+/// Writes one string of an element: a member, or a field or its value.
 pub(crate) fn encode_string(encoder: &mut Encoder, string: Element<'_>) {
     match string {
         Element::Integer(value) => encoder.integer(value),

@@ -7,7 +7,8 @@
 //!
 //! ```text
 //! FE database | FB keys, keys that expire | FC time in ms | F8 idle seconds | F9 frequency
-//! 00 key, string | 04 key, count, (field, value)... | 10 key, listpack
+//! 00 key, string | 02 key, count, member... | 04 key, count, (field, value)...
+//! 0B key, intset | 10 key, listpack of a hash
 //! ```
 //!
 //! A value that is too large for a chunk is written in parts before its key, in several chunks if

@@ -28,8 +28,8 @@ use crate::kinds::{AnyTree, Packing, ValueType};
 /// A large set. The string of an element is a member.
 pub(crate) type SetTree = HashedTree<1>;
 
-/// Limit of members of an intset, whatever the configuration says, because a write moves the integers
-/// after the one that it adds or removes.
+/// Limit of members of an intset, whatever the configuration says. There has to be one, because a
+/// write moves all integers behind the one that it adds or removes.
 const INTSET_LEN_MAX: usize = PACKED_SIZE_MAX / size_of::<i64>();
 
 /// The limits up to which a set is packed.
