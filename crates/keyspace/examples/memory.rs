@@ -1,8 +1,8 @@
 //! Prints the memory that a key takes, in this keyspace and in stock `redis-server`.
 //!
 //! `cargo run --release -p slimio-keyspace --example memory [COUNT]` inserts COUNT keys of 16 bytes
-//! with values of several sizes, and then inserts hashes. Each kind of data is inserted in a
-//! process of its own; the processes run one after the other. Counted bytes are those that
+//! with values of several sizes, and then inserts hashes and sets. Each kind of data is inserted
+//! in a process of its own; the processes run one after the other. Counted bytes are those that
 //! `maxmemory` limits. The allocator and the kernel should report the same number of bytes.
 
 #![expect(clippy::print_stdout, reason = "what it measures is printed")]
@@ -28,22 +28,35 @@ const TOTAL_SIZE_MAX: usize = 1 << 30;
 
 /// For each run with hashes: the count of keys, the count of fields of each hash, and the bytes of
 /// a field and of a value.
-const HASHES: [[usize; 4]; 4] =
-    [[200_000, 10, 10, 10], [20_000, 100, 10, 10], [20_000, 100, 16, 64], [1, 1_000_000, 16, 64]];
+const HASHES: [[usize; 4]; 6] = [
+    [200_000, 5, 16, 16],
+    [200_000, 10, 10, 10],
+    [20_000, 100, 10, 10],
+    [20_000, 100, 16, 16],
+    [20_000, 100, 16, 64],
+    [1, 1_000_000, 16, 64],
+];
 
-/// Count of fields that one command sets.
-const FIELDS_PER_COMMAND: usize = 100;
+/// For each run with sets: the count of keys, the count of members of each set, and the bytes of a
+/// member. If that is 0, the members are integers.
+const SETS: [[usize; 3]; 5] =
+    [[200_000, 5, 16], [20_000, 100, 16], [20_000, 100, 0], [1, 1_000_000, 16], [1, 1_000_000, 0]];
+
+/// Count of fields or members that one command adds.
+const ELEMENTS_PER_COMMAND: usize = 100;
 
 const HEAD: &str =
     "counted B | allocated B | resident B | redis used_memory B | redis resident B |";
 
-/// The data to insert: keys with a string each, or with a hash each.
+/// The data to insert: keys with a string each, with a hash each, or with a set each.
 #[derive(Clone, Copy)]
 struct Shape {
     keys: usize,
-    /// 0 for a string.
-    fields: usize,
-    field_size: usize,
+    /// Fields or members of each key; 0 for a string.
+    elements: usize,
+    /// Bytes of a field or member; 0 for members that are integers.
+    element_size: usize,
+    /// Bytes of a value; 0 for sets.
     value_size: usize,
     expiring: bool,
 }
@@ -51,24 +64,25 @@ struct Shape {
 impl Shape {
     fn to_args(self) -> [String; 5] {
         let expiring = usize::from(self.expiring);
-        [self.keys, self.fields, self.field_size, self.value_size, expiring].map(|n| n.to_string())
+        [self.keys, self.elements, self.element_size, self.value_size, expiring]
+            .map(|n| n.to_string())
     }
 
     fn from_args(mut args: impl Iterator<Item = String>) -> Self {
         let mut number = || args.next().and_then(|arg| arg.parse().ok()).expect("a number");
-        let (keys, fields) = (number(), number());
-        let (field_size, value_size) = (number(), number());
-        Self { keys, fields, field_size, value_size, expiring: number() == 1 }
+        let (keys, elements) = (number(), number());
+        let (element_size, value_size) = (number(), number());
+        Self { keys, elements, element_size, value_size, expiring: number() == 1 }
     }
 
-    /// The number by which bytes are divided: the count of all fields if the keys have hashes, and
-    /// the count of all keys if they have strings.
+    /// The number by which bytes are divided: the count of all fields or members if the keys have
+    /// hashes or sets, and the count of all keys if they have strings.
     fn count(self) -> usize {
-        self.keys * self.fields.max(1)
+        self.keys * self.elements.max(1)
     }
 
     fn commands_per_key(self) -> usize {
-        self.fields.div_ceil(FIELDS_PER_COMMAND).max(1)
+        self.elements.div_ceil(ELEMENTS_PER_COMMAND).max(1)
     }
 
     fn command_count(self) -> usize {
@@ -81,12 +95,14 @@ impl Shape {
         // Values are letters, because Redis would store a number in another form.
         let value = |n: usize| (0..self.value_size).map(|i| b'a' + ((i + n) % 26) as u8).collect();
         let name = format!("key:{key:012}").into_bytes();
-        if self.fields > 0 {
-            let first = part * FIELDS_PER_COMMAND;
-            let mut args = vec![b"HSET".to_vec(), name];
-            for n in first..self.fields.min(first + FIELDS_PER_COMMAND) {
-                let field = format!("f{n:0width$}", width = self.field_size - 1);
-                args.extend([field.into_bytes(), value(n)]);
+        if self.elements > 0 {
+            let first = part * ELEMENTS_PER_COMMAND;
+            let is_set = self.value_size == 0;
+            let verb = if is_set { b"SADD" } else { b"HSET" };
+            let mut args = vec![verb.to_vec(), name];
+            for n in first..self.elements.min(first + ELEMENTS_PER_COMMAND) {
+                args.push(self.element(n).into_bytes());
+                args.extend((!is_set).then(|| value(n)));
             }
             return args;
         }
@@ -95,6 +111,14 @@ impl Shape {
             args.extend([b"EX".to_vec(), b"100000".to_vec()]);
         }
         args
+    }
+
+    /// The name of a field, or a member.
+    fn element(self, n: usize) -> String {
+        match self.element_size {
+            0 => n.to_string(),
+            size => format!("f{n:0width$}", width = size - 1),
+        }
     }
 }
 
@@ -112,21 +136,29 @@ fn main() {
     for value_size in VALUE_SIZES {
         for expiring in [false, true] {
             let keys = count.min(TOTAL_SIZE_MAX / value_size);
-            let bytes = measure(Shape { keys, fields: 0, field_size: 0, value_size, expiring });
+            let bytes = measure(Shape { keys, elements: 0, element_size: 0, value_size, expiring });
             println!("| {value_size} | {expiring} | {keys} | {bytes} |");
         }
     }
     println!("\nFor each field:\n\n| field | value | fields | keys | {HEAD}");
     println!("|---|---|---|---|---|---|---|---|---|");
-    for [keys, fields, field_size, value_size] in HASHES {
-        let (keys, fields) = (keys.min(count), fields.min(count));
-        let shape = Shape { keys, fields, field_size, value_size, expiring: false };
-        println!("| {field_size} | {value_size} | {fields} | {keys} | {} |", measure(shape));
+    for [keys, elements, element_size, value_size] in HASHES {
+        let (keys, elements) = (keys.min(count), elements.min(count));
+        let shape = Shape { keys, elements, element_size, value_size, expiring: false };
+        println!("| {element_size} | {value_size} | {elements} | {keys} | {} |", measure(shape));
+    }
+    println!("\nFor each member:\n\n| member | members | keys | {HEAD}");
+    println!("|---|---|---|---|---|---|---|---|");
+    for [keys, elements, element_size] in SETS {
+        let (keys, elements) = (keys.min(count), elements.min(count));
+        let shape = Shape { keys, elements, element_size, value_size: 0, expiring: false };
+        let member = if element_size == 0 { "integer".into() } else { element_size.to_string() };
+        println!("| {member} | {elements} | {keys} | {} |", measure(shape));
     }
 }
 
-/// Measures the bytes per key or field, in this keyspace and in a stock server. Returns them as the
-/// columns of a row.
+/// Measures the bytes per key, field or member, in this keyspace and in a stock server. Returns them
+/// as the columns of a row.
 fn measure(shape: Shape) -> String {
     let program = std::env::current_exe().expect("this program");
     let output =
@@ -137,7 +169,8 @@ fn measure(shape: Shape) -> String {
     format!("{ours} | {redis}")
 }
 
-/// Fills a keyspace; returns the counted, allocated and resident bytes per key or field.
+/// Fills a keyspace; returns the counted, allocated and resident bytes per key, field
+/// or member.
 fn fill(shape: Shape) -> [usize; 3] {
     let mut keyspace = Keyspace::new(Config::default(), 0x5eed);
     let (mut reply, mut effects) = (ReplyBuf::default(), Effects::new());
@@ -178,8 +211,8 @@ fn resident_size() -> usize {
     digits.parse::<usize>().expect("a number") * 1024
 }
 
-/// Bytes per key or field in a stock server, as counted by the server and by the kernel; `None` if
-/// no stock server is installed.
+/// Bytes per key, field or member in a stock server, as counted by the server and by the kernel;
+/// `None` if no stock server is installed.
 fn redis(shape: Shape) -> Option<[usize; 2]> {
     const BATCH_LEN: usize = 100;
     let mut stock = Stock::start()?;
