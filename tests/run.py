@@ -21,6 +21,7 @@ def main():
     parser.add_argument("--server", default="slimio serve", help="command that serves")
     parser.add_argument("--stock", default="redis-server", help="the server to compare with")
     parser.add_argument("--clients", default="", help="where clients of other languages are built")
+    parser.add_argument("--peers", default="", help="where cargo x peers puts newer servers")
     # There are more jobs than cores, because many tests wait.
     parser.add_argument("--jobs", type=int, default=2 * (os.cpu_count() or 2))
     parser.add_argument("--folder", default="", help="where servers put their data")
@@ -44,6 +45,7 @@ def main():
     TARGET.set_command(args.server)
     TARGET.stock_command = [args.stock]
     TARGET.clients = os.path.abspath(args.clients or os.path.join(ROOT, "../target/clients"))
+    TARGET.peers = os.path.abspath(args.peers or os.path.join(ROOT, "../target/peers"))
     TARGET.seed, TARGET.rounds = args.seed, args.rounds
     TARGET.is_every_call = args.every_call
     folder = os.path.abspath(args.folder or os.path.join(ROOT, "../target/blackbox"))

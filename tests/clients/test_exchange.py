@@ -39,6 +39,13 @@ def fill(client, count):
     for start in range(0, 30_000, 500):
         pairs = [x for i in range(start, start + 500) for x in (f"field {i}", f"value {i}" * 3)]
         commands.append(["HSET", "large hash", *pairs])
+        commands.append(["SADD", "large set", *pairs[::2]])
+    for number in range(count // 20):
+        integers = [draw.randrange(-(2**bits), 2**bits) for bits in (7, 15, 31, 63) for _ in range(10)]
+        commands.append(["SADD", f"integers:{number}", *integers[: 1 + number % 40]])
+        commands.append(["SADD", f"many integers:{number}", *range(number, number + 1000)])
+        commands.append(["SADD", f"words:{number}", *[value[:i] for i in range(1 + number % 60)], number])
+        commands.append(["SADD", f"long word:{number}", "1", draw.randbytes(100)])
     commands += [["SELECT", 9], ["SET", "ninth", 1], ["SELECT", 0]]
     for start in range(0, len(commands), 500):
         client.pipeline(commands[start : start + 500])
@@ -73,11 +80,16 @@ def contents(client):
         client("SELECT", db)
         for key in client("KEYS", "*"):
             kind = client("TYPE", key)
-            if kind == b"string":
-                value = client("GET", key)
-            else:
-                items = client("HGETALL", key)
-                value = sorted(zip(items[::2], items[1::2]))
+            match kind:
+                case b"string":
+                    value = client("GET", key)
+                case b"set":
+                    value = sorted(client("SMEMBERS", key))
+                case b"hash":
+                    items = client("HGETALL", key)
+                    value = sorted(zip(items[::2], items[1::2]))
+                case other:
+                    raise AssertionError(f"no way to read a {other}")
             found[db, key] = kind, value, client("PEXPIRETIME", key)
     client("SELECT", 0)
     return found

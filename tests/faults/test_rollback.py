@@ -135,3 +135,41 @@ class Rollback(TestCase):
                 self.assertIn("is lost" if kind else "is created again", server.said())
                 self.assertEqual(self.values(server), [b"new", b"1", b"1"])
                 self.assertTrue(os.path.exists(path))
+
+    def test_every_tool_names_a_later_format(self):
+        server = self.written()
+        path = os.path.join(server.volume, "super")
+        with open(path, "r+b") as file:
+            # The four copies of the superblock, each with its version behind eight bytes.
+            for copy in range(4):
+                file.seek(copy * 16384 + 8)
+                file.write((99).to_bytes(4, "little"))
+            file.seek(0)
+            before = file.read()
+        rdb = os.path.join(server.folder, "dump.rdb")
+        with open(rdb, "wb") as file:
+            file.write(b"REDIS0010\xff" + bytes(8))
+        volume = ["--volume", server.volume]
+        lines = [
+            ["rollback", *volume],
+            ["rollback", "--force", *volume],
+            ["verify", *volume],
+            ["export", "--out", rdb + ".out", *volume],
+            ["import", "--in", rdb, *volume],
+        ]
+        sentence = (
+            "the volume has format version 99; this program reads 2, 5 and 6; use the later version of "
+            "SlimIO that wrote it, or export it with that version, make a new one with slimio format "
+            "--force, and import"
+        )
+        for line in lines:
+            with self.subTest(line[:2]):
+                status, _, complaint = tool(*line)
+                self.assertEqual(status, 1)
+                self.assertIn(sentence, complaint)
+        self.assertIn(sentence, refusal(volume=server.volume))
+        status, out, _ = tool("inspect", *volume)
+        self.assertEqual(status, 0)
+        self.assertIn("format version 99", out)
+        with open(path, "rb") as file:
+            self.assertEqual(file.read(), before, "nothing was written")

@@ -49,14 +49,17 @@ class Server:
     """A server process, which starts when the object is made, unless `start` is false. On exit, the
     process is killed and its folder is removed.
 
-    `flags` are directives. `stock` starts stock redis-server. `volume` is a folder, a device or an
+    `flags` are directives. `stock` starts stock redis-server, or the
+    program with this path that takes its flags. `volume` is a folder, a device or an
     emulated SSD to use instead of a fresh folder, and is not removed. `launcher` is put in front of
     the command line.
     """
 
     def __init__(self, stock=False, volume=None, launcher=(), start=True, **flags):
-        self.is_stock = stock or TARGET.is_stock
+        self.is_stock = bool(stock) or TARGET.is_stock
         self.command = TARGET.stock_command if stock else TARGET.command
+        if isinstance(stock, str):
+            self.command = [stock]
         self.launcher = [*launcher, *([] if stock else TARGET.launcher)]
         self.flags = {name.replace("_", "-"): value for name, value in flags.items()}
         os.makedirs(TARGET.folder, exist_ok=True)

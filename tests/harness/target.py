@@ -18,6 +18,7 @@ class Target:
         self.launcher = []
         self.folder = "target/blackbox"
         self.clients = "target/clients"
+        self.peers = "target/peers"
         self.seed = 1
         self.rounds = 0
         self.is_every_call = False

@@ -5,6 +5,7 @@
 
 mod clients;
 mod crash_demo;
+mod fuzz;
 mod lint;
 mod peers;
 mod planted;
@@ -41,9 +42,14 @@ const VERBS: &[Verb] = &[
         suites::ledger,
     ),
     verb("sim", "random lives on simulated disks, for a number of minutes", sim::verb),
+    verb("fuzz", "random damage to payloads and RDB files, for --seconds 60", fuzz::verb),
     verb("lab", "a real Linux with real NVMe namespaces, in QEMU", slimio_machine::verb),
     verb("bench", "stock redis-server and SlimIO in turn, as ratios", suites::bench),
-    verb("peers", "newer servers for `bench --stock`; --clean removes them", peers::verb),
+    verb(
+        "peers",
+        "newer servers, for `bench --stock` and `blackbox encodings`; --clean removes them",
+        peers::verb,
+    ),
     verb("trace", "record what a server writes to its device, for `slimio waf`", suites::trace),
     verb("waf", "write amplification of stock Redis and SlimIO on one drive", suites::waf),
     verb(

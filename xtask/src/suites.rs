@@ -11,7 +11,7 @@ use slimio_host::process::{
 use slimio_host::programs::{FEATURE, build_binaries, build_server};
 use slimio_host::report::Report;
 
-use crate::{clients, lint, peers, planted, setup};
+use crate::{clients, fuzz, lint, peers, planted, setup};
 
 /// Programs that make and mount file systems on a recorded device, and the Debian package of each.
 const FILE_SYSTEM_TOOLS: &[(&str, &str)] = &[
@@ -71,6 +71,7 @@ fn test_steps(report: &mut Report) {
         // More tests run at a time than there are cores, because many tests wait for most of their
         // time.
         tests.env("RUST_TEST_THREADS", (2 * cores()).to_string()).args(["--", "--show-output"]);
+        tests.env(fuzz::SECONDS, fuzz::SECONDS_SHORT.to_string());
         run_seeing(&mut tests, |line| report.see(line))
     });
     report.step("planted bugs", |_| planted::verb(&[]));
@@ -259,6 +260,7 @@ fn run_blackbox(report: &mut Report, python: &PathBuf, args: &[String]) -> Resul
     }
     all.extend(["--folder".into(), target_dir().join("blackbox").into_os_string()]);
     all.extend(["--clients".into(), clients::dir().into_os_string()]);
+    all.extend(["--peers".into(), peers::dir().into_os_string()]);
     all.extend(args.iter().map(OsString::from));
     run_seeing(command(python).args(all), |line| report.see(line))
 }

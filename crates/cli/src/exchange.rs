@@ -124,9 +124,9 @@ impl Export {
         let mut media = slimio_volume::open_beside(path)
             .map_err(|error| volume::explain(&error, &self.volume))?;
         let mut superblock = || {
-            superblock(&mut *media).map_err(|error| explain(&error))?.ok_or_else(|| {
-                format!("no superblock can be read on the volume {}; check --volume", self.volume)
-            })
+            let failed =
+                |error| format!("cannot read the volume {}: {}", self.volume, explain(&error));
+            superblock(&mut *media).map_err(failed)
         };
         superblock()?;
         let pinned = if self.snapshot {

@@ -29,7 +29,14 @@ impl Rollback {
     pub(crate) fn run(&self) -> Result<(), String> {
         let mut storage = self.volume.open_existing()?;
         let found = inspect(&mut *storage.media).map_err(|e| explain(&e))?;
-        let superblock = found.superblock.as_ref().ok_or_else(|| explain(&Error::NoVolume))?;
+        let superblock = match (&found.superblock, &found.log) {
+            (Some(superblock), _) => superblock,
+            (None, log) => {
+                let error = log.as_ref().err().unwrap_or(&Error::NoVolume);
+                let name = &storage.name;
+                return Err(format!("cannot roll back the volume {name}: {}", explain(error)));
+            }
+        };
         let back_to = superblock.snapshots.of_kind(SnapshotKind::OnDemand).copied();
         let back_to = back_to.ok_or_else(|| explain(&Error::NoOnDemandSnapshot))?;
         let is_root = superblock.snapshots.root() == Some(&back_to);

@@ -12,6 +12,7 @@ use crate::collection::hashed::Position;
 use crate::collection::{EditForm, Element, LargeString, Strings};
 use crate::hash::{self, HashEdit, HashLimits, HashTree};
 use crate::hasher::KeyHasher;
+use crate::incoming::ValueRefused;
 use crate::set::{self, SetEdit, SetLimits, SetTree};
 use crate::value::Value;
 
@@ -73,6 +74,13 @@ impl PackedLimits {
     /// Whether a directive of this name says a limit.
     pub fn has_directive(name: &str) -> bool {
         Self::DIRECTIVES.iter().any(|names| names.contains(&name))
+    }
+
+    /// The same limits, for elements of any size.
+    fn of_any_size(mut self) -> Self {
+        self.hash.element_size = usize::MAX;
+        self.set.member_size = usize::MAX;
+        self
     }
 
     /// The limits that the directives say; `value` gets the name of a directive.
@@ -328,6 +336,25 @@ impl Builder {
         Some(Self { value_type, form: EditForm::empty(packing), hasher, limits })
     }
 
+    /// As [`new`](Self::new), for the elements of a value that has this RDB type. As in Redis, what
+    /// comes packed stays packed if it does not have too many elements, however long these are.
+    pub(crate) fn of_rdb_type(
+        rdb_type: RdbType,
+        hasher: KeyHasher,
+        limits: PackedLimits,
+    ) -> Option<Self> {
+        let mut builder = Self::new(ValueType::of_kind(rdb_type.kind())?, hasher, limits)?;
+        let packing = match rdb_type {
+            RdbType::HashZiplist => Some(Packing::HashListpack),
+            _ => Packing::of_rdb_type(rdb_type),
+        };
+        if let Some(packing) = packing {
+            builder.form = EditForm::empty(packing);
+            builder.limits = limits.of_any_size();
+        }
+        Some(builder)
+    }
+
     /// The type of the collection.
     pub(crate) fn value_type(&self) -> ValueType {
         self.value_type
@@ -350,17 +377,21 @@ impl Builder {
         }
     }
 
-    /// Adds a part of a value in an RDB file. Returns whether the part is new, or `None` if the
-    /// part does not belong in a value of this type, or has something unsupported, such as the
-    /// expiry of a field.
-    pub(crate) fn add_part(&mut self, part: RdbPart) -> Option<bool> {
-        match (self.value_type, part) {
-            (ValueType::Hash, RdbPart::Field(field)) if field.expire_at_ms.is_none() => {
-                Some(self.add(&[Arg::Bytes(&field.name), Arg::Bytes(&field.value)]))
+    /// Adds a part of a value in an RDB file, which must be a new element of this type.
+    pub(crate) fn add_part(&mut self, part: RdbPart) -> Result<(), ValueRefused> {
+        let (is_new, name) = match (self.value_type, part) {
+            (ValueType::Hash, RdbPart::Field(field)) if field.expire_at_ms.is_some() => {
+                return Err(ValueRefused::Expires);
             }
-            (ValueType::Set, RdbPart::Element(member)) => Some(self.add(&[Arg::Bytes(&member)])),
-            _ => None,
-        }
+            (ValueType::Hash, RdbPart::Field(field)) => {
+                (self.add(&[Arg::Bytes(&field.name), Arg::Bytes(&field.value)]), field.name)
+            }
+            (ValueType::Set, RdbPart::Element(member)) => {
+                (self.add(&[Arg::Bytes(&member)]), member)
+            }
+            _ => return Err(ValueRefused::Misplaced),
+        };
+        if is_new { Ok(()) } else { Err(ValueRefused::Twice(name)) }
     }
 
     /// Adds the elements that consist of these strings. If the last strings do not make a whole

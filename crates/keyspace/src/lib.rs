@@ -57,6 +57,7 @@ mod garbage;
 mod glob;
 mod hash;
 mod hasher;
+mod incoming;
 mod keyspace;
 mod kinds;
 mod log_size;
@@ -92,6 +93,7 @@ pub use garbage::Garbage;
 pub use glob::{Glob, PatternTooLong};
 pub use hash::{HashLimits, HashRef};
 pub use hasher::KeyHasher;
+pub use incoming::{Incoming, ValueRefused};
 pub use keyspace::{
     ApplyError, Config, DB_COUNT_MAX, DbIndex, EntryView, Keyspace, Stats, command_table,
 };

@@ -283,8 +283,10 @@ fn a_type_of_a_later_version_is_refused_by_its_name() {
     for (chunk, name) in [
         (&b"\xfe\x00\xea\x01\x01m"[..], "a list (type 1)"),
         (b"\xfe\x00\xeb\x01", "a list (type 1)"),
-        (b"\xfe\x00\xec\x01k\x03\x01", "a sorted set (type 3)"),
+        (b"\xfe\x00\xec\x01k\x03\x01", "a zset (type 3)"),
+        (b"\xfe\x00\xea\x05\x01m", "a stream (type 5)"),
         (b"\xfe\x00\xea\x07\x01m", "a value (type 7)"),
+        (b"\xfe\x00\x11\x01k\x00", "a zset (RDB type 17)"),
     ] {
         let refused = load(&[chunk.to_vec()], EvictionConfig::default()).expect_err("it is not");
         let why = refused.to_string();

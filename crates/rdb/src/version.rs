@@ -14,6 +14,9 @@ pub struct Version(u16);
 impl Version {
     /// The version that is written by default: Redis 7.0 and everything later reads it.
     pub const DEFAULT: Self = Self(10);
+    /// The first version in which small sets of strings are packed: Redis 7.2 and everything later
+    /// reads it.
+    pub const PACKED_SETS: Self = Self(11);
     /// The oldest version that can be written: Redis 5 reads it.
     pub const WRITE_MIN: Self = Self(9);
     /// The newest version that can be written.

@@ -20,6 +20,10 @@ pub fn explain(error: &Error) -> String {
             "check --volume, restore a backup, or replace what is there with slimio format --force"
         }
         Error::AlreadyFormatted => "use --force to replace it",
+        Error::OtherVersion { found, supported } if supported.iter().all(|known| known < found) => {
+            "use the later version of SlimIO that wrote it, or export it with that version, make a \
+             new one with slimio format --force, and import"
+        }
         Error::OtherVersion { .. } => {
             "export it with the version of SlimIO that made it, make a new one with slimio format \
              --force, and import"

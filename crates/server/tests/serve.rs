@@ -16,6 +16,7 @@ mod room;
 mod starving;
 mod transactions;
 mod undurable;
+mod upgrade;
 mod waiting;
 
 use std::path::Path;

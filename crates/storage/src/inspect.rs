@@ -2,7 +2,9 @@
 
 use slimio_device::Device;
 
-use crate::recover::examine::{Examined, Wanted, examine, load_extents, read_on_demand};
+use crate::recover::examine::{
+    Examined, Wanted, choose, examine, load_extents, read_on_demand, versions_of,
+};
 use crate::superblock::{Superblock, SuperblockCopy, read_copies};
 use crate::{
     Area, Chunk, Error, Media, Progress, READ_AHEAD_CHUNKS, Record, RecoverSink, Report,
@@ -54,16 +56,15 @@ pub fn inspect(media: &mut dyn Media) -> Result<Inspection, Error> {
     Ok(Inspection { copies, superblock, segments, slots, missing_slots, log })
 }
 
-/// The superblock in force; `None` if no copy of it is valid.
+/// The superblock in force.
 ///
 /// # Errors
-/// If the superblock's area can't be opened or is too short, or if its extent map does not fit the
-/// medium.
-pub fn superblock(media: &mut dyn Media) -> Result<Option<Superblock>, Error> {
-    let superblock = in_force(&read_copies(&mut *media.open_path(Area::Superblock)?)?);
-    if let Some(superblock) = &superblock {
-        load_extents(media, superblock)?;
-    }
+/// If no copy of it is valid, for example because all have another format version. Also if the
+/// superblock's area can't be opened or is too short, or if its extent map does not fit the medium.
+pub fn superblock(media: &mut dyn Media) -> Result<Superblock, Error> {
+    let copies = read_copies(&mut *media.open_path(Area::Superblock)?)?;
+    let (superblock, _) = choose(&copies, versions_of(media))?;
+    load_extents(media, &superblock)?;
     Ok(superblock)
 }
 

@@ -4,8 +4,8 @@
 //! All integers are little-endian. Bytes that no field covers are written as zero and must read as
 //! zero.
 
-/// Format version of a volume in files. If the volume is on a device, everything but its superblock
-/// has this version too.
+/// Format version of a volume in files. Everything but the superblock had this version up to
+/// version 5 of the superblock.
 pub const FORMAT_VERSION: u32 = 2;
 
 /// Format version of a volume on a device that is cut in extents. Up to version 2, each area was a
@@ -18,6 +18,10 @@ pub const FORMAT_VERSION_IDENTITY: u32 = 4;
 /// Format version of a volume that holds a fuzzy snapshot, which is complete only with some of the
 /// log after the snapshot's LSN.
 pub const FORMAT_VERSION_FUZZY: u32 = 5;
+
+/// Format version of a volume whose chunks and records may hold values of any type. In chunks, the
+/// types have numbers.
+pub const FORMAT_VERSION_TYPES: u32 = 6;
 
 /// The largest number of extents of a device. The superblock's map has no room for more.
 pub const EXTENTS_MAX: usize = 1024;
@@ -147,7 +151,12 @@ pub mod superblock {
     /// Every field, in order.
     pub const FIELDS: &[Field] = &[
         field("magic", MAGIC, 8, "`SlimIO\\r\\n`"),
-        field("version", VERSION, 4, "format version: 2 or 5 in files, 3, 4 or 5 on a device"),
+        field(
+            "version",
+            VERSION,
+            4,
+            "format version: 2, 5 or 6 in files, 3 to 6 on a device; this program writes 6",
+        ),
         field("copy_size", COPY_SIZE, 4, "length of a copy in bytes"),
         field("checksum", CHECKSUM, 8, "of all other bytes of the copy"),
         field("parent", PARENT, 8, "checksum of the superblock before"),
@@ -185,7 +194,7 @@ pub mod superblock {
             CONSISTENT,
             8 * super::SLOT_COUNT,
             "for each snapshot slot, the LSN up to which its snapshot needs the log behind it; 0 \
-             if it needs none; version 5",
+             if it needs none; from version 5 on",
         ),
         field(
             "device_lbas",
@@ -284,7 +293,7 @@ pub mod slot_header {
     /// Every field, in order.
     pub const FIELDS: &[Field] = &[
         field("magic", MAGIC, 8, "`SlimSn\\r\\n`"),
-        field("version", VERSION, 4, "format version"),
+        field("version", VERSION, 4, "format version of what is in it: 2 up to version 5, then 6"),
         field("slot", SLOT, 4, "1, 2, 3 for slot a, b, c"),
         field("volume_id", VOLUME_ID, 16, "random name of the volume"),
         field("epoch", EPOCH, 8, "epoch in which it was written"),

@@ -92,6 +92,9 @@ pub struct Superblock {
     /// Identity of the device that the volume was last written on. It does not depend on the
     /// device's name. It is empty if areas are files or if the identity is unknown.
     pub identity: String,
+    /// Whether chunks and records may hold values of any type. Programs that read format versions up
+    /// to 5 only know strings and hashes, and must refuse such a volume.
+    pub has_types: bool,
 }
 
 /// What was found in the place of a copy.
@@ -182,7 +185,7 @@ impl Superblock {
             return SuperblockCopy::damaged("it does not start as a superblock does", false);
         }
         let version = u32_at(bytes, at::VERSION);
-        if !(layout::FORMAT_VERSION..=layout::FORMAT_VERSION_FUZZY).contains(&version) {
+        if !(layout::FORMAT_VERSION..=layout::FORMAT_VERSION_TYPES).contains(&version) {
             return SuperblockCopy::OtherVersion(version);
         }
         let checksum = u64_at(bytes, at::CHECKSUM);
@@ -241,10 +244,15 @@ impl Superblock {
             wal_slots,
             extents: match u32_at(bytes, at::VERSION) {
                 layout::FORMAT_VERSION => None,
-                layout::FORMAT_VERSION_FUZZY if u64_at(bytes, at::DEVICE_LBAS) == 0 => None,
+                layout::FORMAT_VERSION_FUZZY | layout::FORMAT_VERSION_TYPES
+                    if u64_at(bytes, at::DEVICE_LBAS) == 0 =>
+                {
+                    None
+                }
                 _ => Some(ExtentMap::decode(bytes)?),
             },
             identity: identity::decode(bytes)?,
+            has_types: u32_at(bytes, at::VERSION) == layout::FORMAT_VERSION_TYPES,
         };
         superblock.geometry.check()?;
         if superblock.sequence == u64::MAX {
@@ -259,8 +267,9 @@ impl Superblock {
     }
 
     /// The format version in which this superblock is written.
-    pub(crate) fn version(&self) -> u32 {
+    pub fn version(&self) -> u32 {
         match self.extents {
+            _ if self.has_types => layout::FORMAT_VERSION_TYPES,
             _ if self.snapshots.is_any_fuzzy() => layout::FORMAT_VERSION_FUZZY,
             Some(_) if self.identity.is_empty() => layout::FORMAT_VERSION_EXTENTS,
             Some(_) => layout::FORMAT_VERSION_IDENTITY,
@@ -413,6 +422,7 @@ mod tests {
             wal_slots: vec![Some(1)],
             extents: None,
             identity: String::new(),
+            has_types: true,
         };
         for (sequence, is_one) in [(1, true), (u64::MAX - 1, true), (u64::MAX, false)] {
             let copy = Superblock::decode(&of(sequence).encode().0);

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use slimio_rdb::{Decoder, Text, ValueType, Version, opcode as rdb};
+use slimio_rdb::{Decoder, Text, ValueType, opcode as rdb};
 use slimio_resp::{Arg, DecimalBuffer, Piece};
 
-use super::{ChunkError, opcode};
+use super::{ChunkError, VERSION, opcode};
 use crate::access::Access;
 use crate::collection::Element;
 use crate::evict::{EvictionConfig, Usage};
@@ -118,7 +118,8 @@ impl Decoded {
         self.usage
     }
 
-    pub(super) fn slot(&mut self, db: DbIndex, slot: BucketSlot) {
+    /// Adds an entry.
+    pub(crate) fn slot(&mut self, db: DbIndex, slot: BucketSlot) {
         self.slots.push(slot);
         let end = self.slots.len();
         match self.runs.last_mut() {
@@ -258,7 +259,7 @@ impl Reading<'_> {
     }
 
     fn keyed_entry(&mut self, code: u8, key: &[u8]) -> Result<(), ChunkError> {
-        let rdb_type = ValueType::from_code(code, Version::DEFAULT);
+        let rdb_type = ValueType::from_code(code, VERSION);
         let value = match (rdb_type, code) {
             (Some(ValueType::String), _) if !self.head.has_long_key => return self.string(key),
             (Some(ValueType::String), _) => {

@@ -1,9 +1,9 @@
 //! Encodes captured entries as chunks.
 
-use slimio_rdb::{Encoder, Version, opcode as rdb};
+use slimio_rdb::{Encoder, opcode as rdb};
 use slimio_resp::Blob;
 
-use super::{CHUNK_SIZE, WHOLE_SIZE_MAX, opcode};
+use super::{CHUNK_SIZE, VERSION, WHOLE_SIZE_MAX, opcode};
 use crate::access::Access;
 use crate::capture::{Captured, CapturedEntry};
 use crate::collection::{CollectionRef, Element, PACKED_SIZE_MAX};
@@ -73,7 +73,7 @@ impl ChunkEncoder {
     /// An encoder at the beginning of a snapshot.
     pub fn new(options: ChunkOptions) -> Self {
         let encoder = if options.compresses { Encoder::new } else { Encoder::uncompressed };
-        Self { encoder: encoder(Version::DEFAULT), options, db: None, keys: 0 }
+        Self { encoder: encoder(VERSION), options, db: None, keys: 0 }
     }
 
     /// Writes how many keys a database has, and how many of them expire, so that the loader can
@@ -153,7 +153,7 @@ impl ChunkEncoder {
                 self.encoder.length(collection.len() as u64);
             }
             whole => {
-                self.head(head, rdb_type(whole, Version::DEFAULT).code());
+                self.head(head, rdb_type(whole, VERSION).code());
                 match encode_value(&mut self.encoder, whole) {
                     Ok(()) => {}
                 }

@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+use slimio_rdb::ValueType as RdbType;
+
+use super::VERSION;
+
 /// A chunk is not what this program writes, or does not fit the other chunks.
 #[derive(Debug)]
 pub enum ChunkError {
@@ -24,19 +28,25 @@ impl fmt::Display for ChunkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Malformed(error) => write!(f, "the chunk cannot be read: {error}"),
-            Self::Unknown(code) => write!(f, "the chunk holds an unknown type or opcode {code}"),
+            Self::Unknown(code) => match RdbType::from_code(*code, VERSION) {
+                Some(rdb_type) => {
+                    let kind = rdb_type.kind();
+                    write!(
+                        f,
+                        "the chunk holds a {kind} (RDB type {code}), which this version cannot read"
+                    )
+                }
+                None => write!(f, "the chunk holds an unknown type or opcode {code}"),
+            },
             Self::UnknownKind(number) => {
-                let name = match number {
-                    1 => "list",
-                    2 => "set",
-                    3 => "sorted set",
-                    5 => "stream",
-                    _ => "value",
-                };
-                write!(
-                    f,
-                    "the chunk holds a {name} (type {number}), which this version cannot read"
-                )
+                // The numbers are those of the RDB types of old. A stream had none.
+                let known = if *number < 5 { RdbType::from_code(*number, VERSION) } else { None };
+                match (known, number) {
+                    (Some(rdb_type), _) => write!(f, "the chunk holds a {}", rdb_type.kind())?,
+                    (None, 5) => f.write_str("the chunk holds a stream")?,
+                    (None, _) => f.write_str("the chunk holds a value")?,
+                }
+                write!(f, " (type {number}), which this version cannot read")
             }
             Self::NoSuchDb(db) => write!(f, "a key belongs to database {db}, which does not exist"),
             Self::Twice(key) => {

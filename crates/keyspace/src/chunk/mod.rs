@@ -3,12 +3,13 @@
 //!
 //! A chunk is decoded without the other chunks, on any thread. It is a sequence of RDB opcodes that
 //! begins with a `SELECTDB`, and holds about [`CHUNK_SIZE`] bytes. The following opcodes are those
-//! of an RDB file of version 10:
+//! of an RDB file of version 11:
 //!
 //! ```text
 //! FE database | FB keys, keys that expire | FC time in ms | F8 idle seconds | F9 frequency
-//! 00 key, string | 02 key, count, member... | 04 key, count, (field, value)...
-//! 0B key, intset | 10 key, listpack of a hash
+//! 00 key, string
+//! 02 key, count, member... | 0B key, intset | 14 key, listpack of members
+//! 04 key, count, (field, value)... | 10 key, listpack of fields and values
 //! ```
 //!
 //! A value that is too large for a chunk is written in parts before its key, in several chunks if
@@ -45,6 +46,11 @@ pub use decode::{DecodeContext, Decoded, decode_chunk};
 pub use encode::{Chunk, ChunkEncoder, ChunkOptions};
 pub use error::ChunkError;
 pub use load::Loader;
+
+use slimio_rdb::Version;
+
+/// The version of RDB whose types a chunk has.
+const VERSION: Version = Version::PACKED_SETS;
 
 /// Size in bytes at which a chunk is complete. The last value can make the chunk larger than this
 /// size. If that value is written whole, the excess is at most [`WHOLE_SIZE_MAX`] bytes and the

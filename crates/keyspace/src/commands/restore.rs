@@ -2,14 +2,14 @@
 
 use std::io::{self, Read};
 
-use slimio_rdb::{Crc64, FileReader, Part as RdbPart, ValueType as RdbType, Version};
+use slimio_rdb::{Crc64, FileReader, Part as RdbPart, Version};
 use slimio_resp::{Arg, Blob};
 
 use super::text;
 use crate::context::{Context, Outcome, Steps, Yielded};
 use crate::effects::Part;
 use crate::evict::Usage;
-use crate::kinds::{Builder, ValueType};
+use crate::incoming::Incoming;
 use crate::value::Value;
 
 /// Bytes of the version and the checksum, which follow the value.
@@ -102,14 +102,7 @@ enum Stage {
     /// The checksum is being computed. The number counts the bytes that it covers so far.
     Checking(Crc64, usize),
     /// The value is being read.
-    Reading(Box<FileReader<Bytes>>, Target),
-}
-
-/// The part of the value that was read so far.
-#[derive(Debug)]
-enum Target {
-    String(Blob),
-    Collection(Builder),
+    Reading(Box<FileReader<Bytes>>, Option<Incoming>),
 }
 
 /// Why a step was the last.
@@ -163,13 +156,18 @@ impl Restore {
                     self.stage = opened.ok_or(Stop::Refused(BAD_DATA))?;
                 }
             }
-            Stage::Reading(reader, target) => {
+            Stage::Reading(reader, incoming) => {
                 let (from, mut size) = (reader.offset(), 0);
                 for _ in 0..STEP_PARTS {
                     let part = reader.next_part().map_err(|_| Stop::Refused(BAD_DATA))?;
-                    let Some(part) = part else { return Err(Stop::Read(target.take())) };
+                    let Some(part) = part else {
+                        return Err(Stop::Read(incoming.take().and_then(Incoming::finish)));
+                    };
                     size += size_of(&part);
-                    target.add(part).ok_or(Stop::Refused(BAD_DATA))?;
+                    let added = incoming.as_mut().map(|incoming| incoming.add(part));
+                    if added.is_none_or(|added| added.is_err()) {
+                        return Err(Stop::Refused(BAD_DATA));
+                    }
                     if size >= STEP_PARTS_SIZE || reader.offset() - from >= STEP_SIZE as u64 {
                         break;
                     }
@@ -223,15 +221,8 @@ fn open(context: &Context<'_>, payload: Arg<'_>, size: usize, version: Version) 
     };
     let bytes = Bytes { blob, at: 0, end: size };
     let (reader, rdb_type) = FileReader::open_value(bytes, size, version).ok()?;
-    let target = match rdb_type {
-        RdbType::String => Target::String(Blob::new()),
-        other => {
-            let value_type = ValueType::of_kind(other.kind())?;
-            let (hasher, limits) = (context.keyspace.hasher, context.keyspace.config.packed_limits);
-            Target::Collection(Builder::new(value_type, hasher, limits)?)
-        }
-    };
-    Some(Stage::Reading(Box::new(reader), target))
+    let incoming = Incoming::new(rdb_type, context.keyspace).ok()?;
+    Some(Stage::Reading(Box::new(reader), Some(incoming)))
 }
 
 /// Size in bytes of the strings of a part.
@@ -241,31 +232,6 @@ fn size_of(part: &RdbPart) -> usize {
         RdbPart::Scored { member, .. } => member.len(),
         RdbPart::Field(field) => field.name.len() + field.value.len(),
         RdbPart::Stream(_) => 0,
-    }
-}
-
-impl Target {
-    /// Adds a part. Returns `None` if the part does not belong in this value.
-    fn add(&mut self, part: RdbPart) -> Option<()> {
-        match (self, part) {
-            (Target::String(blob), RdbPart::String { bytes, .. }) => blob.append(&bytes),
-            (Target::Collection(builder), part) => {
-                if !builder.add_part(part)? {
-                    // The collection has the same element already.
-                    return None;
-                }
-            }
-            _ => return None,
-        }
-        Some(())
-    }
-
-    /// The value that was read; `None` if it is an empty collection.
-    fn take(&mut self) -> Option<Value> {
-        match std::mem::replace(self, Target::String(Blob::new())) {
-            Target::String(blob) => Some(Value::from_blob(blob)),
-            Target::Collection(builder) => builder.finish(),
-        }
     }
 }
 

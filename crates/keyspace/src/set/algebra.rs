@@ -8,6 +8,7 @@
 use slimio_planted::is_planted;
 use slimio_resp::{Args, ReplyBuf};
 
+use super::stored::{formed_anew, integers_anew, result_packing, store};
 use super::{SetEdit, SetLimits, SetRef, SetTree};
 use crate::collection::hashed::{Position, Probe};
 use crate::collection::{CollectionRef, EditForm, Element, LargeString};
@@ -16,11 +17,10 @@ use crate::commands::elements::{ELEMENTS_AT_ONCE_MAX, ElementsWalk, Head, Wanted
 use crate::commands::steps::ARGS_AT_ONCE_MAX;
 use crate::commands::text;
 use crate::context::{Context, Outcome, Steps, Yielded};
-use crate::effects::Part;
 use crate::hasher::KeyHasher;
 use crate::keyspace::{DbIndex, Keyspace};
 use crate::kinds::{Packing, ValueType};
-use crate::table::{Written, worth_deferring};
+use crate::table::worth_deferring;
 use crate::value::{Value, ValueRef};
 
 /// Limit of the lookups of members that one step makes.
@@ -173,6 +173,8 @@ struct Filter {
     position: Position,
     /// The members taken, if there are later groups. Otherwise they go to the result.
     taken: EditForm<'static>,
+    /// The form in which a result that is stored begins.
+    packing: Packing,
     result: Sink,
 }
 
@@ -182,6 +184,9 @@ struct Merge {
     form: EditForm<'static>,
     sources: Vec<Value>,
     adds: bool,
+    /// Whether the result, if it is stored, gets the form that it has when its members are added to
+    /// an empty set.
+    is_formed_anew: bool,
     /// Where the walk over the last of the sources goes on.
     position: Position,
 }
@@ -267,33 +272,53 @@ fn plan(
             }
             // The smallest set first, because its members are looked up in the others.
             sources.sort_by_key(len);
-            Stage::Filtering(Filter::new(sources, true, result))
+            let mut filter = Filter::new(sources, true, result);
+            filter.packing = filter.first.as_ref().map_or(Packing::SetIntset, result_packing);
+            if let Sink::Set(form) = &mut filter.result {
+                *form = EditForm::empty(filter.packing);
+            }
+            Stage::Filtering(filter)
         }
         Operation::Union => {
             let largest = (0..sources.len()).max_by_key(|index| len(&sources[*index]));
             let largest = largest.filter(|index| is_tree(&sources[*index]));
             let form = largest.and_then(|index| EditForm::of_value(sources.remove(index)));
+            let is_formed_anew = form.is_some();
             let form = form.unwrap_or_else(|| EditForm::empty(Packing::SetIntset));
             sources.reverse();
-            Stage::Merging(Merge { form, sources, adds: true, position })
+            Stage::Merging(Merge { form, sources, adds: true, is_formed_anew, position })
         }
         Operation::Difference => {
             if !first_exists {
                 sources.clear();
             }
             let others: usize = sources.iter().skip(1).map(len).sum();
-            let removes = sources.first().is_some_and(|first| {
-                is_tree(first) && others < len(first).saturating_mul(sources.len() - 1)
-            });
-            if removes && let Some(form) = EditForm::of_value(sources.remove(0)) {
-                return Stage::Merging(Merge { form, sources, adds: false, position });
+            let first_len = sources.first().map_or(0, len);
+            let removes = sources.first().is_some_and(is_tree)
+                && others < first_len.saturating_mul(sources.len() - 1);
+            // Redis makes a copy of the first set and removes members from it in this case. Then
+            // the form of the result is that of the copy. (`sunionDiffGenericCommand` of `t_set.c`)
+            let copies = goal == Goal::Store
+                && first_len.saturating_mul(sources.len()) / 2 > first_len + others;
+            if (removes || copies)
+                && let Some(form) = EditForm::of_value(sources.remove(0))
+            {
+                let form = if copies { formed_anew(context, form) } else { form };
+                let is_formed_anew = !copies;
+                return Stage::Merging(Merge {
+                    form,
+                    sources,
+                    adds: false,
+                    is_formed_anew,
+                    position,
+                });
             }
             Stage::Filtering(Filter::new(sources, false, result))
         }
     }
 }
 
-fn set_of(value: &Value) -> SetRef<'_> {
+pub(super) fn set_of(value: &Value) -> SetRef<'_> {
     SetRef::new(value.as_ref().as_collection().expect("the sources are sets"))
 }
 
@@ -347,13 +372,14 @@ impl Filter {
         let mut sources = sources.into_iter();
         let first = sources.next();
         let group = sources.by_ref().take(GROUP_LEN).collect();
-        let (position, taken) = (Position::START, EditForm::empty(Packing::SetIntset));
-        Self { first, group, later: sources.collect(), wants_all, position, taken, result }
+        let (position, packing) = (Position::START, Packing::SetIntset);
+        let (later, taken) = (sources.collect(), EditForm::empty(packing));
+        Self { first, group, later, wants_all, position, taken, packing, result }
     }
 
     /// Filters some more members. Returns whether the result is complete.
     fn step(&mut self, context: &mut Context<'_>) -> bool {
-        let Self { first, group, later, wants_all, position, taken, result } = self;
+        let Self { first, group, later, wants_all, position, taken, packing: _, result } = self;
         let Some(set) = first.as_ref().map(set_of) else { return true };
         let is_last = later.is_empty();
         let mut others: Vec<_> = group.iter().map(|other| Lookup::new(set_of(other))).collect();
@@ -392,7 +418,8 @@ impl Filter {
     /// Goes on with what is left of the first set, and the next group of other sets. Returns
     /// `false` if nothing is left.
     fn begin_group(&mut self, context: &mut Context<'_>) -> bool {
-        let empty = || EditForm::empty(Packing::SetIntset);
+        let packing = self.packing;
+        let empty = || EditForm::empty(packing);
         let taken = match &mut self.result {
             Sink::Set(form) => std::mem::replace(form, empty()),
             _ => std::mem::replace(&mut self.taken, empty()),
@@ -413,6 +440,10 @@ impl Filter {
                 Outcome::Reply
             }
             Sink::Count { len, limit } => context.integer(len.min(limit) as i64),
+            Sink::Set(form) if self.wants_all => {
+                let form = integers_anew(context, form);
+                store(context, form)
+            }
             Sink::Set(form) => store(context, form),
         }
     }
@@ -456,7 +487,9 @@ impl Merge {
 
     fn finish(self, context: &mut Context<'_>, goal: Goal) -> Outcome {
         if goal == Goal::Store {
-            return store(context, self.form);
+            let form = self.form;
+            let form = if self.is_formed_anew { formed_anew(context, form) } else { form };
+            return store(context, form);
         }
         let Some(result) = self.form.into_value() else {
             context.reply.set(0);
@@ -485,32 +518,14 @@ impl Edit<'_> {
     }
 }
 
-fn add(context: &mut Context<'_>, form: &mut EditForm<'static>, member: Element<'_>) {
+pub(super) fn add(context: &mut Context<'_>, form: &mut EditForm<'static>, member: Element<'_>) {
     member.with_arg(|member| edit(context).of(form).add(member));
 }
 
 /// Lets go of clones. Such a clone may be the last reference to a set whose key was deleted
 /// meanwhile.
-fn discard(context: &mut Context<'_>, sources: impl IntoIterator<Item = Value>) {
+pub(super) fn discard(context: &mut Context<'_>, sources: impl IntoIterator<Item = Value>) {
     for source in sources {
         context.keyspace.displaced.garbage.add_value(worth_deferring(source));
     }
-}
-
-/// Replaces the value of the first key by a set, or deletes the key if the set is empty. Replies
-/// with the size of the set.
-fn store(context: &mut Context<'_>, form: EditForm<'static>) -> Outcome {
-    let found = context.peek(1);
-    let was_there = context.delete(&found);
-    let len = form.len();
-    match form.into_value() {
-        Some(value) => {
-            let access = context.new_access();
-            context.insert_value(&found, (value, Written::Whole), None, access);
-            context.log_request();
-        }
-        None if was_there => context.log(&[Part::Bytes(b"DEL"), Part::Request(1)]),
-        None => {}
-    }
-    context.integer(len as i64)
 }

@@ -8,6 +8,7 @@ mod algebra;
 mod members;
 mod random;
 mod rows;
+mod stored;
 #[cfg(test)]
 mod tests;
 

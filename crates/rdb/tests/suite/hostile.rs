@@ -29,7 +29,7 @@ fn files() -> Vec<Vec<u8>> {
 }
 
 /// Reads everything, and checks that no more than `MEMORY_MAX` was allocated at any time.
-fn read(file: &[u8]) -> Result<(), Error> {
+pub(crate) fn read(file: &[u8]) -> Result<(), Error> {
     let mut result = Ok(());
     let memory = allocation_counter::measure(|| {
         result = (|| {

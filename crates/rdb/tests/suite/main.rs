@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
 
 mod files;
+mod fuzz;
 mod hostile;
 mod maker;
 mod stock;

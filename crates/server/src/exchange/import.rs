@@ -4,10 +4,10 @@ use std::io::Read;
 use std::time::{Duration, Instant};
 
 use slimio_keyspace::{
-    CaptureBudget, CaptureKind, CaptureState, Chunk, ChunkEncoder, ChunkOptions, DbIndex, Effects,
-    Keyspace, Part, Payload, Usage, no_args,
+    CaptureBudget, CaptureKind, CaptureState, Chunk, ChunkEncoder, ChunkOptions, DbIndex, Incoming,
+    Keyspace, Usage, ValueRefused,
 };
-use slimio_rdb::{Field, FileReader, Item, Key, Kind, Part as Piece};
+use slimio_rdb::{FileReader, Item, Key};
 use slimio_storage::{
     Error, Policy, RecoverOptions, RecoverSink, SlotWriter, SnapshotEvent, SnapshotKind, Storage,
     Volume, WriterOptions, recover,
@@ -18,9 +18,6 @@ use crate::config::Config;
 use crate::core::Core;
 use crate::explain::explain;
 use crate::server::make_volume;
-
-/// At most this many fields are put into a hash at once.
-const FIELDS_AT_ONCE: usize = 64;
 
 /// Reads a whole RDB file into a keyspace with as many databases as the configuration says. `size`
 /// is the file's size in bytes.
@@ -34,16 +31,11 @@ pub fn import_file(
     on_progress: OnProgress<'_>,
 ) -> Result<Keyspace, String> {
     let mut reader = FileReader::open(file).map_err(|e| e.to_string())?;
-    let mut target = Target {
-        keyspace: Core::empty_keyspace(config, 0),
-        effects: Effects::new(),
-        payload: Payload::default(),
-        now_ms: now_ms(),
-    };
-    target.keyspace.set_replay_time(target.now_ms);
+    let mut keyspace = Core::empty_keyspace(config, 0);
+    keyspace.set_replay_time(now_ms());
     while let Some(item) = reader.next_item().map_err(|e| e.to_string())? {
         match item {
-            Item::Key(key) => target.key(&key, &mut reader)?,
+            Item::Key(key) => load_key(&mut keyspace, &key, &mut reader)?,
             Item::Function(_) => return Err("it holds functions, which are not supported".into()),
             Item::ModuleAux { module } => {
                 return Err(format!(
@@ -54,101 +46,42 @@ pub fn import_file(
         }
         on_progress(reader.offset(), size);
     }
-    Ok(target.keyspace)
+    Ok(keyspace)
 }
 
-/// The keyspace, and the buffers in which commands for it are built.
-struct Target {
-    keyspace: Keyspace,
-    effects: Effects,
-    payload: Payload,
-    /// Time of the import, in milliseconds since 1970.
-    now_ms: i64,
-}
-
-impl Target {
-    fn key<R: Read>(&mut self, key: &Key, reader: &mut FileReader<R>) -> Result<(), String> {
-        let name = String::from_utf8_lossy(&key.name).into_owned();
-        let kind = match key.kind() {
-            Kind::String | Kind::Hash => key.kind(),
-            _ if key.module.is_some() => {
-                let module = key.module.as_deref().unwrap_or_default();
-                return Err(format!(
-                    "the key '{name}' is of the module {module}, which is not supported"
-                ));
-            }
-            other => {
-                return Err(format!(
-                    "the key '{name}' is a {other:?}, a type that is not supported yet"
-                ));
-            }
-        };
-        if key.db >= self.keyspace.config().db_count as u64 {
-            return Err(format!(
-                "the key '{name}' is in database {}, and there are {}; use --databases",
-                key.db,
-                self.keyspace.config().db_count
-            ));
-        }
-        let db = DbIndex(key.db as u16);
-        let mut pairs: Vec<Field> = Vec::new();
-        let mut is_first = true;
-        while let Some(part) = reader.next_part().map_err(|e| e.to_string())? {
-            match part {
-                Piece::String { bytes, .. } => {
-                    let verb: &[u8] = if is_first { b"SET" } else { b"APPEND" };
-                    self.run(db, &[verb, &key.name, &bytes])?;
-                    is_first = false;
-                }
-                Piece::Field(field) if field.expire_at_ms.is_some() => {
-                    return Err(format!(
-                        "fields of the hash '{name}' expire, which is not supported"
-                    ));
-                }
-                Piece::Field(field) => {
-                    pairs.push(field);
-                    if pairs.len() == FIELDS_AT_ONCE {
-                        self.fields(db, &key.name, &pairs)?;
-                        pairs.clear();
-                    }
-                }
-                _ => return Err(format!("the key '{name}' is no {kind:?} after all")),
-            }
-        }
-        self.fields(db, &key.name, &pairs)?;
-        if let Some(at_ms) = key.attributes.expire_at_ms {
-            let digits = at_ms.to_string();
-            self.run(db, &[b"PEXPIREAT", &key.name, digits.as_bytes()])?;
-        }
-        let idle = key.attributes.idle_s.map(Usage::IdleSeconds);
-        if let Some(usage) = key.attributes.freq.map(Usage::Freq).or(idle) {
-            // All keys of a file have the same kind of usage (idle time or frequency).
-            keep_usage(&mut self.keyspace, usage);
-            self.keyspace.set_usage(db, &key.name, usage, self.now_ms);
-        }
-        Ok(())
+/// Reads the value of a key, and adds both to the keyspace.
+fn load_key<R: Read>(
+    keyspace: &mut Keyspace,
+    key: &Key,
+    reader: &mut FileReader<R>,
+) -> Result<(), String> {
+    let name = String::from_utf8_lossy(&key.name);
+    if let Some(module) = &key.module {
+        return Err(format!("the key '{name}' is of the module {module}, which is not supported"));
     }
-
-    fn fields(&mut self, db: DbIndex, key: &[u8], pairs: &[Field]) -> Result<(), String> {
-        if pairs.is_empty() {
-            return Ok(());
-        }
-        let mut args: Vec<&[u8]> = vec![b"HSET", key];
-        for pair in pairs {
-            args.extend([&*pair.name, &*pair.value]);
-        }
-        self.run(db, &args)
+    let db_count = keyspace.config().db_count;
+    let Some(db) = u16::try_from(key.db).ok().filter(|db| usize::from(*db) < db_count) else {
+        return Err(format!(
+            "the key '{name}' is in database {}, and there are {db_count}; use --databases",
+            key.db
+        ));
+    };
+    let db = DbIndex(db);
+    let refused = |why: ValueRefused| format!("the key '{name}' {why}");
+    let mut incoming = Incoming::new(key.value_type, keyspace).map_err(refused)?;
+    while let Some(part) = reader.next_part().map_err(|e| format!("{e} (the key '{name}')"))? {
+        incoming.add(part).map_err(refused)?;
     }
-
-    /// Runs a command as if it came from the log, so that no key expires by itself.
-    fn run(&mut self, db: DbIndex, args: &[&[u8]]) -> Result<(), String> {
-        let parts: Vec<Part<'_>> = args.iter().map(|arg| Part::Bytes(arg)).collect();
-        self.effects.clear();
-        self.effects.log(db, &parts);
-        self.payload.begin(db);
-        self.payload.add(&self.effects, no_args());
-        self.keyspace.apply(db, self.payload.bytes()).map(drop).map_err(|e| e.to_string())
+    let expires_at_ms = key.attributes.expire_at_ms;
+    let loaded = keyspace.load_incoming(db, &key.name, incoming, expires_at_ms);
+    loaded.map_err(|e| e.to_string())?;
+    let idle = key.attributes.idle_s.map(Usage::IdleSeconds);
+    if let Some(usage) = key.attributes.freq.map(Usage::Freq).or(idle) {
+        // All keys of a file have the same kind of usage (idle time or frequency).
+        keep_usage(keyspace, usage);
+        keyspace.set_usage(db, &key.name, usage, keyspace.replay_time());
     }
+    Ok(())
 }
 
 /// Makes a new volume that holds the entries of a keyspace. The volume is durable when this

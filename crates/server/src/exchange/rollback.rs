@@ -36,7 +36,7 @@ pub fn roll_back(
     let name = storage.name.clone();
     let failed = |error: Error| format!("cannot roll back the volume {name}: {}", explain(&error));
     let found = superblock(&mut *storage.media).map_err(failed)?;
-    let has_log = found.is_none_or(|found| found.snapshots.log_end().is_none());
+    let has_log = found.snapshots.log_end().is_none();
     let buffer_count = Config::default().int("log-buffers") as usize;
     let options = RecoverOptions {
         root: RootChoice::OnDemand,

@@ -7,7 +7,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use fastrand::Rng;
 use slimio_device::PathOptions;
-use slimio_keyspace::{CollectionRef, DbIndex, Element, Keyspace, StringRef, Usage, ValueRef};
+use slimio_keyspace::{
+    CollectionRef, DbIndex, Element, Keyspace, StringRef, Usage, ValueRef, command_table, flag,
+};
 use slimio_server::config::Config;
 use slimio_server::exchange::{
     ExportOptions, Exporter, RdbVersion, export_volume, import_file, load_volume,
@@ -21,12 +23,19 @@ use crate::info;
 /// Number of databases that commands use.
 const DBS: u64 = 3;
 const SEEDS: u64 = 8;
-/// Commands that write. Commands that change another database are drawn more often than others.
-const WRITES: &str = "\
-    append copy copy copy del del flushall flushdb getdel hdel hincrby hset hset hset incr move move \
-    move mset persist pexpireat pexpireat rename rename set set set set setrange swapdb swapdb";
+/// Commands that change another database or an expiry. They are drawn more often than others.
+const OFTEN: &str = "copy copy copy flushdb move move move pexpireat pexpireat swapdb swapdb";
 /// Largest time to live, in milliseconds. It is so large that no key expires within the test.
 const TTL_MS_MAX: usize = 1 << 50;
+
+/// The names of all data commands that write, whatever the type of their keys.
+fn writes(generator: &Generator) -> Vec<&'static str> {
+    let is_write = |name: &&str| {
+        let command = command_table().lookup(name.as_bytes()).expect("it is a data command");
+        command.flags.has(flag::WRITE)
+    };
+    generator.names.iter().copied().filter(is_write).chain(OFTEN.split(' ')).collect()
+}
 
 /// A client that sends random commands.
 struct Random {
@@ -139,11 +148,8 @@ fn an_export_in_parts_is_what_a_replay_in_memory_is() {
         let volume = dir.path().join("volume");
         let directives = "appendfsync no\nauto-aof-rewrite-percentage 0";
         let server = start("plain", &volume, directives).unwrap();
-        let generator = Generator {
-            now_ms: now_s() as i64 * 1000,
-            names: WRITES.split(' ').collect(),
-            ..Generator::new(seed, TTL_MS_MAX)
-        };
+        let all = Generator::new(seed, TTL_MS_MAX);
+        let generator = Generator { now_ms: now_s() as i64 * 1000, names: writes(&all), ..all };
         let mut random = Random { client: server.connect(), generator };
         if seed % 4 > 0 {
             fill(&mut random.client, &mut random.generator.rng);

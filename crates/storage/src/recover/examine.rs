@@ -192,7 +192,7 @@ fn on_demand(superblock: &Superblock) -> Result<&SlotSummary, Error> {
 }
 
 /// The valid copy with the highest sequence, and its checksum.
-fn choose(
+pub(crate) fn choose(
     copies: &[SuperblockCopy],
     supported: &'static [u32],
 ) -> Result<(Superblock, u64), Error> {
@@ -231,20 +231,32 @@ pub(crate) fn load_extents(media: &dyn Media, superblock: &Superblock) -> Result
         (None, None) => Ok(()),
         _ => {
             let (found, supported) = (superblock.version(), versions_of(media));
+            if supported.contains(&found) {
+                // Somebody has copied the superblock of a file to a device, or the other way round.
+                let (on, of) = match media.pool() {
+                    Some(_) => ("a device", "in files"),
+                    None => ("in files", "on a device"),
+                };
+                let what = format!("this is {on}, but the superblock is that of a volume {of}");
+                return Err(Error::SuperblocksDamaged { copies: vec![what] });
+            }
             Err(Error::OtherVersion { found, supported })
         }
     }
 }
 
 /// The format versions that a volume on this medium may have.
-fn versions_of(media: &dyn Media) -> &'static [u32] {
+pub(crate) fn versions_of(media: &dyn Media) -> &'static [u32] {
     match media.pool() {
         Some(_) => &[
             layout::FORMAT_VERSION_EXTENTS,
             layout::FORMAT_VERSION_IDENTITY,
             layout::FORMAT_VERSION_FUZZY,
+            layout::FORMAT_VERSION_TYPES,
         ],
-        None => &[layout::FORMAT_VERSION, layout::FORMAT_VERSION_FUZZY],
+        None => {
+            &[layout::FORMAT_VERSION, layout::FORMAT_VERSION_FUZZY, layout::FORMAT_VERSION_TYPES]
+        }
     }
 }
 

@@ -7,7 +7,8 @@
 //! 2. It makes the missing snapshot slots, which are empty.
 //! 3. It writes the missing copies of the superblock.
 //! 4. It flushes the log that was read.
-//! 5. It writes a new epoch and the cut.
+//! 5. It writes a new epoch and the cut. This moves a volume of an older version of the format to the
+//!    newest version.
 //! 6. It appends, in the new epoch, the records that only the mapped buffers held.
 //! 7. It notes that the old buffers no longer count.
 //!
@@ -270,6 +271,7 @@ pub fn format(media: &mut dyn Media, options: &FormatOptions) -> Result<(), Erro
         wal_slots: vec![Some(start.segment)],
         extents: media.pool().map(Pool::map),
         identity: identity::of(media),
+        has_types: true,
     };
     superblock.write(&mut *superblock_path).map_err(failed)?;
     // The second update fills the other two copies.
@@ -316,6 +318,7 @@ pub fn recover(
     keeper
         .update(&mut *superblock_path, |superblock| {
             superblock.identity = device;
+            superblock.has_types |= !is_planted("upgrade-unversioned");
             if !is_planted("no-epoch") {
                 superblock.epoch += 1;
             }

@@ -50,7 +50,7 @@ impl Stamp {
     pub(super) fn write_header(self, bytes: &mut [u8], plan: &SnapshotPlan) -> u64 {
         use slot_header as at;
         bytes[at::MAGIC..at::MAGIC + 8].copy_from_slice(&layout::SLOT_MAGIC);
-        put_u32(bytes, at::VERSION, layout::FORMAT_VERSION);
+        put_u32(bytes, at::VERSION, layout::FORMAT_VERSION_TYPES);
         put_u32(bytes, at::SLOT, self.slot.index() as u32 + 1);
         bytes[at::VOLUME_ID..at::VOLUME_ID + 16].copy_from_slice(&self.volume_id.0.to_le_bytes());
         put_u64(bytes, at::EPOCH, self.epoch);

@@ -1,11 +1,12 @@
-//! Cuts power at every operation of a start that gives a volume another identity, and again in the
-//! start after that. Such a start also moves the superblock to another version of the format.
+//! Cuts power at every operation of a start that gives a volume another identity or moves it to the
+//! newest version of the format, and again in the start after that.
 
 use std::collections::HashSet;
 
 use crate::common::{Client, Kind, SMALL, SUPER, Script, SimMedia, formatted_as, options, reopen};
+use crate::fixture;
 use slimio_sim::{Image, Limits, SimConfig};
-use slimio_storage::{Error, Policy, RecoverOptions, Superblock, SuperblockCopy, inspect, layout};
+use slimio_storage::{Error, Policy, RecoverOptions, SuperblockCopy, inspect};
 
 const THIS: &str = "nvme serial S1234 namespace 1";
 const OTHER: &str = "nvme serial S9999 namespace 1";
@@ -16,9 +17,13 @@ const SECOND: Limits = Limits { exhaustive_max: 2, random_count: 2, torn: true }
 /// The identity of the device when the volume is made, and the identity when the volume is opened.
 #[derive(Clone, Copy)]
 struct Move {
+    kind: Kind,
     from: Option<&'static str>,
     to: Option<&'static str>,
 }
+
+/// A copy of the superblock: its sequence, its version of the format, and its identity.
+type Copy = (u64, u32, String);
 
 /// What must and may come back after a crash.
 #[derive(Clone)]
@@ -35,8 +40,8 @@ fn accepting() -> RecoverOptions {
     RecoverOptions { accept_device: true, ..options(Policy::Always) }
 }
 
-fn open_image(image: &Image, identity: Option<&str>) -> SimMedia {
-    let mut media = SimMedia::from_image(SimConfig::default(), Kind::Device, image);
+fn open_image(kind: Kind, image: &Image, identity: Option<&str>) -> SimMedia {
+    let mut media = SimMedia::from_image(SimConfig::default(), kind, image);
     media.identity = identity.map(str::to_owned);
     media.is_feigned = true;
     media
@@ -65,7 +70,7 @@ fn explore(image: &Image, moved: Move, before: &Promise, lives: &[Limits]) -> us
     let Some((limits, later_lives)) = lives.split_first() else { return 0 };
     let (mut count, mut seen) = (0, HashSet::new());
     for crash_point in 0.. {
-        let mut media = open_image(image, moved.to);
+        let mut media = open_image(moved.kind, image, moved.to);
         let disk = media.disk.clone();
         disk.crash_after(crash_point);
         let mut promise = before.clone();
@@ -97,15 +102,15 @@ fn explore(image: &Image, moved: Move, before: &Promise, lives: &[Limits]) -> us
 
 /// Checks that the volume has one of the two identities, that it opens on the device with that
 /// identity, that it is refused on the other device, and that it holds what was promised. Returns
-/// the sequence and the version of each copy of its superblock.
-fn check(image: &Image, moved: Move, promise: &Promise, context: &str) -> Vec<(u64, u32)> {
-    let mut media = open_image(image, moved.to);
+/// what tells the copies of its superblock apart.
+fn check(image: &Image, moved: Move, promise: &Promise, context: &str) -> Vec<Copy> {
+    let mut media = open_image(moved.kind, image, moved.to);
     let found = inspect(&mut media).expect("it can be read");
     let superblock = found.superblock.unwrap_or_else(|| panic!("no superblock: {context}"));
     let is_there = |identity: Option<&str>| superblock.identity == identity.unwrap_or_default();
     assert!(is_there(moved.to) || !promise.has_moved && is_there(moved.from), "{context}");
     for identity in [moved.from, moved.to] {
-        let opened = reopen(&mut open_image(image, identity), &options(Policy::Always));
+        let opened = reopen(&mut open_image(moved.kind, image, identity), &options(Policy::Always));
         if superblock.identity.is_empty() || is_there(identity) {
             let (_, recovered) = opened.unwrap_or_else(|error| panic!("{error}; {context}"));
             assert_kept(&recovered, promise, context);
@@ -113,28 +118,32 @@ fn check(image: &Image, moved: Move, promise: &Promise, context: &str) -> Vec<(u
             assert!(matches!(opened, Err(Error::OtherDevice { .. })), "{context}");
         }
     }
-    check_older(image, &found.copies, promise, context);
-    let version = |superblock: &Superblock| match superblock.identity.as_str() {
-        "" => layout::FORMAT_VERSION_EXTENTS,
-        _ => layout::FORMAT_VERSION_IDENTITY,
-    };
+    check_older(image, moved, &found.copies, promise, context);
     let copies = found.copies.iter().map(|copy| match copy {
-        SuperblockCopy::Valid(superblock, _) => (superblock.sequence, version(superblock)),
-        _ => (0, 0),
+        SuperblockCopy::Valid(superblock, _) => {
+            (superblock.sequence, superblock.version(), superblock.identity.clone())
+        }
+        _ => (0, 0, String::new()),
     });
     copies.collect()
 }
 
-/// A program that knows no identities sees another version in each copy that has an identity. If
-/// there are copies without an identity, the program finds through them everything that was
-/// promised. If there are none, the program refuses the volume.
-fn check_older(image: &Image, copies: &[SuperblockCopy], promise: &Promise, context: &str) {
-    let mut media = open_image(image, None);
+/// A program that reads format versions up to 5 sees an unknown version in each copy of version 6. If
+/// there are other copies, the program finds through them everything that was promised. If there are
+/// none, the program refuses the volume.
+fn check_older(
+    image: &Image,
+    moved: Move,
+    copies: &[SuperblockCopy],
+    promise: &Promise,
+    context: &str,
+) {
+    let mut media = open_image(moved.kind, image, moved.from);
     let lbas = slimio_device::Device::geometry(&media.disk.open_path(SUPER)).lba_count;
     let (lba_of, mut older) = ([0, 4, lbas - 8, lbas - 4], 0);
     for (lba, copy) in lba_of.into_iter().zip(copies) {
         match copy {
-            SuperblockCopy::Valid(superblock, _) if superblock.identity.is_empty() => older += 1,
+            SuperblockCopy::Valid(superblock, _) if !superblock.has_types => older += 1,
             SuperblockCopy::Valid(..) => {
                 let mut bytes = media.disk.peek(SUPER, lba);
                 bytes[8] = 99;
@@ -159,10 +168,9 @@ fn assert_kept(recovered: &Script, promise: &Promise, context: &str) {
 
 fn enumerate(from: Option<&'static str>, to: Option<&'static str>) -> usize {
     let (image, promise) = made_on(from);
-    explore(&image, Move { from, to }, &promise, &[FIRST, SECOND])
+    explore(&image, Move { kind: Kind::Device, from, to }, &promise, &[FIRST, SECOND])
 }
 
-/// The start moves the superblock from version 3 of the format to version 4.
 #[test]
 fn an_identity_that_is_taken_loses_nothing_when_power_is_cut() {
     let count = enumerate(None, Some(THIS));
@@ -175,9 +183,41 @@ fn an_identity_that_is_replaced_loses_nothing_when_power_is_cut() {
     assert!(count >= 1000, "shrunk to {count} images");
 }
 
-/// The start moves the superblock from version 4 of the format to version 3.
 #[test]
 fn an_identity_that_is_given_up_loses_nothing_when_power_is_cut() {
     let count = enumerate(Some(THIS), None);
     assert!(count >= 1000, "shrunk to {count} images");
+}
+
+/// Opens the volume of a fixture, which has an older version of the format.
+fn upgrade(version: u32) {
+    let (image, records) = (fixture::image(version), fixture::records());
+    let promise = Promise { at_least: records.len() - 3, records, has_moved: false };
+    let identity = fixture::identity_of(version);
+    let kind = fixture::kind_of(version);
+    // A volume on a device takes an identity now if it has none.
+    let to = identity.or((kind == Kind::Device).then_some(THIS));
+    let moved = Move { kind, from: identity, to };
+    let count = explore(&image, moved, &promise, &[FIRST, SECOND]);
+    assert!(count >= 1000, "shrunk to {count} images");
+}
+
+#[test]
+fn an_upgrade_from_version_2_loses_nothing_when_power_is_cut() {
+    upgrade(2);
+}
+
+#[test]
+fn an_upgrade_from_version_3_loses_nothing_when_power_is_cut() {
+    upgrade(3);
+}
+
+#[test]
+fn an_upgrade_from_version_4_loses_nothing_when_power_is_cut() {
+    upgrade(4);
+}
+
+#[test]
+fn an_upgrade_from_version_5_loses_nothing_when_power_is_cut() {
+    upgrade(5);
 }

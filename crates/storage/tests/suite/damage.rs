@@ -265,7 +265,7 @@ fn another_format_version_is_refused() {
     }
     let opened = reopen(media, &options(Policy::Always));
     assert!(
-        matches!(opened, Err(Error::OtherVersion { found: 9, supported: &[2, 5] })),
+        matches!(opened, Err(Error::OtherVersion { found: 9, supported: &[2, 5, 6] })),
         "{:?}",
         opened.err()
     );

@@ -1,10 +1,10 @@
 //! Volumes that earlier versions wrote stay readable. The fixtures are such volumes, byte for byte:
-//! of format version 2 in files, of versions 3 and 4 on a device, and of version 5. A volume of
-//! version 1 is refused with a sentence.
+//! of format version 2 in files, and of versions 3 to 6 on a device. A volume of version 1 is refused
+//! with a sentence.
 //!
 //! A fixture holds the mapped buffers, and the blocks of all areas or of the device. It consists of
-//! runs of 64 bytes that are not all zero, each with its place. `MAKE_FIXTURE=5` makes the fixture
-//! of version 5 again; the fixture of a released version is never changed.
+//! runs of 64 bytes that are not all zero, each with its place. `MAKE_FIXTURE=6` makes the fixture
+//! of version 6 again; the fixture of a released version is never changed.
 
 use std::path::PathBuf;
 
@@ -12,9 +12,10 @@ use crate::common::{
     BATCH_SIZE, Client, Kind, SMALL, SUPER, SimMedia, WAL, formatted, options, reopen,
 };
 use slimio_device::{Device as _, LBA_SIZE};
-use slimio_sim::{Limits, SimConfig};
+use slimio_sim::{Image, Limits, SimConfig};
 use slimio_storage::{
-    Area, Error, Policy, RootChoice, SlotName, SnapshotKind, format, inspect, layout, verify,
+    Area, Error, Policy, RootChoice, SlotName, SnapshotKind, SuperblockCopy, format, inspect,
+    layout, verify,
 };
 
 const RUN: usize = 64;
@@ -26,17 +27,17 @@ fn path(version: u32) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// The identity of the device in a fixture of version 4 or 5.
+/// The identity of the device in a fixture of version 4 or later.
 const IDENTITY: &str = "nvme serial S1234 namespace 1";
 
 /// The kind of medium that a fixture was made on.
-fn kind_of(version: u32) -> Kind {
+pub(crate) fn kind_of(version: u32) -> Kind {
     if version < layout::FORMAT_VERSION_EXTENTS { Kind::Files } else { Kind::Device }
 }
 
 /// The records of a fixture. The small ones were committed one at a time, so that they share a
 /// tail. One record takes several batches. The last ones never left the mapped buffers.
-fn records() -> Vec<(u16, Vec<u8>)> {
+pub(crate) fn records() -> Vec<(u16, Vec<u8>)> {
     let small = (0..8).map(|index| (index, vec![index as u8 + 1; 50]));
     let large = (9, vec![0xAB; BATCH_SIZE + 100]);
     let last = (0..3).map(|index| (10, vec![index + 100; 30]));
@@ -75,10 +76,14 @@ fn place(media: &SimMedia, area: Area, lba: u64) -> Option<(usize, u64)> {
     Some((SUPER, before + lba))
 }
 
-/// A new medium. Its device has an identity if the version has room for one.
+/// The identity of the device of a fixture; `None` if the version has no room for one.
+pub(crate) fn identity_of(version: u32) -> Option<&'static str> {
+    (version >= layout::FORMAT_VERSION_IDENTITY).then_some(IDENTITY)
+}
+
 fn new_media(version: u32) -> SimMedia {
     let mut media = SimMedia::new(SimConfig::default(), kind_of(version));
-    media.identity = (version >= layout::FORMAT_VERSION_IDENTITY).then(|| IDENTITY.to_owned());
+    media.identity = identity_of(version).map(str::to_owned);
     media
 }
 
@@ -130,6 +135,13 @@ fn device_lbas(media: &SimMedia) -> u64 {
 
 /// Makes a medium from a fixture.
 fn open(version: u32) -> SimMedia {
+    let mut media = SimMedia::from_image(SimConfig::default(), kind_of(version), &image(version));
+    media.identity = identity_of(version).map(str::to_owned);
+    media
+}
+
+/// The blocks and the mapped buffers of a fixture.
+pub(crate) fn image(version: u32) -> Image {
     let packed = std::fs::read(path(version)).expect("the fixture is there");
     let mut areas = [const { Vec::new() }; AREAS + 1];
     for entry in packed.chunks_exact(1 + 4 + RUN) {
@@ -164,32 +176,44 @@ fn open(version: u32) -> SimMedia {
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
     let mut image = scratch.disk.crash_now().power_images(&limits).swap_remove(0);
     image.mapped = mapped;
-    let mut media = SimMedia::from_image(SimConfig::default(), kind_of(version), &image);
-    media.identity = scratch.identity;
-    media
+    image
 }
 
 #[test]
 fn a_volume_of_version_1_is_refused() {
     let refused = reopen(&mut open(1), &options(Policy::EverySec)).expect_err("it is too old");
-    assert_eq!(refused.to_string(), "the volume has format version 1; this program reads 2 and 5");
+    assert_eq!(
+        refused.to_string(),
+        "the volume has format version 1; this program reads 2, 5 and 6"
+    );
 }
 
 /// A volume of version 2 on a device has no map of extents, so this program would not find the
 /// volume's data.
 #[test]
 fn a_volume_of_version_2_on_a_device_is_refused() {
+    let refused = with_superblock_of(&open(2)).expect_err("it is too old");
+    assert_eq!(
+        refused.to_string(),
+        "the volume has format version 2; this program reads 3, 4, 5 and 6"
+    );
+}
+
+#[test]
+fn a_superblock_of_files_on_a_device_is_refused() {
     let files = formatted(SimConfig::default(), Kind::Files);
+    let refused = with_superblock_of(&files).expect_err("it is of another medium");
+    assert!(refused.to_string().contains("but the superblock is that of a volume in files"));
+}
+
+/// What opening a device says on which there is the superblock of a volume in files.
+fn with_superblock_of(files: &SimMedia) -> Result<(), Error> {
     let mut media = formatted(SimConfig::default(), Kind::Device);
     for lba in 0..layout::SUPERBLOCK_AREA_LBAS_MIN {
         let (space, place) = place(&media, Area::Superblock, lba).expect("it is somewhere");
         media.disk.poke(space, place, &files.disk.peek(SUPER, lba));
     }
-    let refused = reopen(&mut media, &options(Policy::EverySec)).expect_err("it is too old");
-    assert_eq!(
-        refused.to_string(),
-        "the volume has format version 2; this program reads 3, 4 and 5"
-    );
+    reopen(&mut media, &options(Policy::EverySec)).map(drop)
 }
 
 #[test]
@@ -229,6 +253,11 @@ fn a_volume_of_version_5_can_be_read() {
     assert!(root.is_fuzzy(), "{root:?}");
 }
 
+#[test]
+fn a_volume_of_version_6_can_be_read() {
+    can_be_read_and_goes_on(6);
+}
+
 fn can_be_read_and_goes_on(version: u32) {
     if std::env::var("MAKE_FIXTURE").is_ok_and(|wanted| wanted == version.to_string()) {
         make(version);
@@ -243,6 +272,10 @@ fn can_be_read_and_goes_on(version: u32) {
     assert_eq!(recovered, records()[..3]);
     let (volume, recovered) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
     assert_eq!(recovered, records());
+    for copy in inspect(&mut media).expect("it can be read").copies {
+        let SuperblockCopy::Valid(superblock, _) = copy else { panic!("{copy:?}") };
+        assert_eq!(superblock.version(), layout::FORMAT_VERSION_TYPES, "opening moves it there");
+    }
     assert!(volume.report.rescued_bytes > 0);
     // The volume can be written, and what is written can be read.
     let mut client = Client::new(volume, media.disk.clone(), recovered.len());

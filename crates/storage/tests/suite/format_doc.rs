@@ -15,7 +15,7 @@ fn table(text: &mut String, fields: &[Field]) {
 
 fn render() -> String {
     let mut text = format!(
-        "# What is on the volume: format versions 2 to 5
+        "# What is on the volume: format versions 2 to 6
 
 Rendered from the constants in `crates/storage/src/layout.rs` by a test; change those, then run the
 test with `UPDATE_EXPECT=1`.
@@ -60,12 +60,23 @@ The mapped buffers on a device are 64 MiB; no block behind them has their size.
 | 3 | a device in extents | yes; if the device reports an identity, the volume becomes one of version 4 |
 | 4 | a device in extents, with the identity of the device in the superblock | yes |
 | 5 | as 2, 3 or 4, with a snapshot that needs some of the log behind it | yes |
+| 6 | as 2 to 5; chunks and records may hold values of every type | yes |
 
-A volume is of version 5 as long as it holds such a snapshot: a WAL-snapshot that was taken while
-clients went on writing. It may lack entries that were overwritten or deleted while it was taken; the
-log behind it, up to `consistent`, has those changes. A log that ends before that is damaged.
+This program writes version 6. A server that opens a volume of an earlier version moves it to version 6
+before it appends anything: two updates of the superblock, so that no copy of the earlier version is
+left. A power cut in between leaves a volume that both programs read. After the second update, programs
+that only read earlier versions refuse the volume. Tools that only read a volume leave its version as
+it is. To go back, `slimio export` the data set, and `slimio import` it with the earlier program, which
+refuses types that it does not know.
 
-Everything but the superblock is the same in versions 2 to 5, and has version 2.
+Since version 5, a volume may hold a WAL-snapshot that was taken while clients went on writing. It may
+lack entries that were overwritten or deleted while it was taken; the log behind it, up to `consistent`,
+has those changes. A log that ends before that is damaged.
+
+Up to version 5, values are strings and hashes. Since version 6, they are of any type, and in the chunks
+of a snapshot each type has a number: 0 string, 2 set, 4 hash. A type that the program does not know is
+refused, with its number or with the command that made it. Everything but the superblock and the
+payloads is the same in versions 2 to 6.
 
 ## Superblock
 

@@ -1,8 +1,9 @@
 //! A volume knows its device, so a copy of the volume on another device is opened only on request.
 
 use crate::common::{Client, Kind, SimMedia, formatted, options, reopen};
+use crate::fixture;
 use slimio_sim::SimConfig;
-use slimio_storage::{Error, Policy, RecoverOptions, Superblock, SuperblockCopy, inspect};
+use slimio_storage::{Error, Policy, RecoverOptions, Superblock, SuperblockCopy, inspect, layout};
 
 const THIS: &str = "nvme serial S1234 namespace 1";
 const OTHER: &str = "nvme serial S9999 namespace 1";
@@ -78,9 +79,10 @@ fn a_volume_without_an_identity_takes_that_of_its_device() {
 /// open the volume with this copy.
 #[test]
 fn no_copy_of_the_version_before_is_left_when_an_identity_is_taken() {
-    let mut media = made_on(None);
+    let image = fixture::image(layout::FORMAT_VERSION_EXTENTS);
+    let mut media = SimMedia::from_image(SimConfig::default(), Kind::Device, &image);
     media.identity = Some(THIS.into());
-    assert_eq!(opens(&mut media, &options(Policy::Always)), Ok(None));
+    reopen(&mut media, &options(Policy::Always)).expect("it opens");
     for copy in inspect(&mut media).expect("it can be read").copies {
         let SuperblockCopy::Valid(superblock, _) = copy else { panic!("{copy:?}") };
         assert_eq!(superblock.identity, THIS);
