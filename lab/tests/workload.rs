@@ -35,8 +35,7 @@ fn clients_are_held_back_by_all_of_the_log() {
     let scratch = Scratch::new();
     let Some(server) = slow_stock(&scratch) else { return };
     let workload = workload();
-    // The log may exceed the limit by what is logged between two checks, and by what a check does
-    // not see because the server writes it to the log's file later.
+    // The log may exceed the limit by what is logged between two checks.
     let data_bytes = workload.key_count * RECORD_BYTES;
     let most = data_bytes + workload.hold_back_bytes + workload.requests / 32 * RECORD_BYTES;
     let (times, largest) = (AtomicU64::new(0), AtomicU64::new(0));

@@ -269,7 +269,9 @@ fn wait_for(mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
 
 /// What the server says of its log and snapshots.
 struct ServerState {
-    /// Size of the log and of the data set that it begins with.
+    /// Size of the log and of the data set that it begins with, with what the server has yet to
+    /// write to the log's file. Stock Redis keeps up to two seconds of writes in memory while an
+    /// `fsync` of the file takes long.
     aof_bytes: u64,
     /// Whether a rewrite is under way or scheduled.
     is_rewriting: bool,
@@ -286,7 +288,7 @@ impl ServerState {
         said.check(Kind::Rewrite)?;
         let is = |name| said.number(name).map(|value| value != 0);
         Ok(Self {
-            aof_bytes: said.number("aof_current_size")?,
+            aof_bytes: said.number("aof_current_size")? + said.number("aof_buffer_length")?,
             is_rewriting: is("aof_rewrite_in_progress")? || is("aof_rewrite_scheduled")?,
             is_saving: is("rdb_bgsave_in_progress")?,
         })
