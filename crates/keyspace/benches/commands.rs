@@ -8,7 +8,8 @@
 use std::hint::black_box;
 
 use slimio_keyspace::{
-    Config, Context, DbIndex, Effects, Gather, Keyspace, Mode, Outcome, Payload, command_table,
+    AHEAD_MAX, Config, Context, DbIndex, Effects, ElementAhead, Gather, Keyspace, Mode, Outcome,
+    Payload, command_table,
 };
 use slimio_resp::{Limits, OwnedRequest, Parser, ReplyBuf, Step};
 
@@ -25,6 +26,17 @@ struct Machine {
 }
 
 impl Machine {
+    fn new() -> Self {
+        Self {
+            keyspace: Keyspace::new(Config::default(), 0x5eed),
+            parser: Parser::new(),
+            reply: ReplyBuf::default(),
+            effects: Effects::new(),
+            gather: Gather::default(),
+            logs: false,
+        }
+    }
+
     fn run(&mut self, bytes: &[u8]) {
         let step = self.parser.step(bytes, &Limits::default());
         assert_eq!(step, Step::Complete { consumed: bytes.len() });
@@ -121,6 +133,33 @@ fn measure(machine: &mut Machine, name: &str, indices: &[usize], args: &[&[u8]])
     report(name, elapsed_ns, indices.len(), info.count_total);
 }
 
+/// As [`measure`], for commands on the members of one set, in pipelines of [`AHEAD_MAX`] requests.
+/// `is_ahead` says whether the members of a pipeline are prefetched.
+fn measure_pipelines(machine: &mut Machine, name: &str, indices: &[usize], is_ahead: bool) {
+    let mut request = encode(&[name.as_bytes(), b"set", &key(0)]);
+    let at = request.windows(16).position(|bytes| bytes == key(0)).expect("the member");
+    let start_ns = cpu_ns();
+    for pipeline in indices.chunks(AHEAD_MAX) {
+        if is_ahead {
+            let mut members = [[0; 16]; AHEAD_MAX];
+            let mut elements = [ElementAhead::default(); AHEAD_MAX];
+            for (member, &index) in members.iter_mut().zip(pipeline) {
+                *member = key(index);
+            }
+            for (ahead, member) in elements.iter_mut().zip(&members) {
+                *ahead = ElementAhead { hash: machine.keyspace.hash(b"set"), element: member };
+            }
+            machine.keyspace.bring_in(DbIndex(0), &elements[..pipeline.len()]);
+        }
+        for &index in pipeline {
+            request[at..at + 16].copy_from_slice(&key(index));
+            machine.run(&request);
+        }
+    }
+    let with = if is_ahead { "with" } else { "without" };
+    report(&format!("{name} in pipelines {with} prefetch"), cpu_ns() - start_ns, indices.len(), 0);
+}
+
 fn main() {
     // Arguments that are not numbers are skipped, because Cargo adds flags of its own.
     let keys = std::env::args().skip(1).find_map(|arg| arg.parse().ok()).unwrap_or(100_000);
@@ -132,15 +171,17 @@ fn main() {
         })
         .collect();
     let all: Vec<usize> = (0..keys).collect();
+    let mut machine = Machine::new();
+    measure_pipelines(&mut machine, "SADD", &all, false);
+    for _ in 0..3 {
+        for name in ["SISMEMBER", "SADD"] {
+            measure_pipelines(&mut machine, name, &random, false);
+            measure_pipelines(&mut machine, name, &random, true);
+        }
+    }
+    println!();
     for size in [64, 1000, 4096, 16_384] {
-        let mut machine = Machine {
-            keyspace: Keyspace::new(Config::default(), 0x5eed),
-            parser: Parser::new(),
-            reply: ReplyBuf::default(),
-            effects: Effects::new(),
-            gather: Gather::default(),
-            logs: false,
-        };
+        let mut machine = Machine::new();
         let value = vec![b'v'; size];
         let longer = vec![b'v'; size + 1];
         let placeholder = key(0);

@@ -164,11 +164,6 @@ impl Db {
         Ok(())
     }
 
-    /// Prefetches the entries with these hashes.
-    pub(crate) fn bring_in(&self, hashes: &[u64]) {
-        std::hint::black_box(self.table.bring_in_entries(hashes));
-    }
-
     pub(crate) fn replace(
         &mut self,
         spot: Spot,

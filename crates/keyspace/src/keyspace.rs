@@ -9,6 +9,7 @@ use slimio_planted::is_planted;
 use slimio_resp::{ReplyBuf, Request};
 
 use crate::access::Access;
+use crate::ahead::ElementAhead;
 use crate::collection::{EditForm, LargeString};
 use crate::command::CommandTable;
 use crate::commands;
@@ -303,10 +304,12 @@ impl Keyspace {
         Some(db.value(spot))
     }
 
-    /// Prefetches the entries of the keys with these hashes, because reading all of them together
-    /// takes less time than reading one after the other.
-    pub fn bring_in(&self, db: DbIndex, hashes: &[u64]) {
-        self.db(db).bring_in(hashes);
+    /// Prefetches what requests will look for, because reading all of it together takes less time
+    /// than reading one after the other.
+    ///
+    /// Panics if there are more than [`AHEAD_MAX`](crate::AHEAD_MAX) elements.
+    pub fn bring_in(&self, db: DbIndex, elements: &[ElementAhead<'_>]) {
+        self.db(db).bring_in(&self.hasher, elements);
     }
 
     /// Every entry of a database, expired ones included, in no particular order.

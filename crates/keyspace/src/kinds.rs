@@ -300,6 +300,11 @@ impl AnyTree {
         })
     }
 
+    /// The bytes of the leaf where an element with this hash is, or would be.
+    pub(crate) fn bytes_of_leaf(&self, hash: u32) -> &[u8] {
+        with_tree!(self, tree => tree.bytes_of_leaf(hash))
+    }
+
     /// The strings of the elements from `index` on that are in the same leaf.
     pub(crate) fn strings_of_leaf(&self, index: usize) -> Strings<'_> {
         with_tree!(self, tree => Box::new(tree.elements_of_leaf(index).flatten()))

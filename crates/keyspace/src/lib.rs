@@ -41,6 +41,7 @@
 //! ```
 
 mod access;
+mod ahead;
 mod capture;
 mod chunk;
 mod collection;
@@ -71,6 +72,7 @@ mod table;
 mod tail;
 mod value;
 
+pub use ahead::{AHEAD_MAX, ElementAhead};
 pub use capture::{CaptureBudget, CaptureKind, CaptureState, CaptureStats, CaptureStep, Captured};
 pub use chunk::{
     CHUNK_SIZE, Chunk, ChunkEncoder, ChunkError, ChunkOptions, DecodeContext, Decoded, Loader,

@@ -7,30 +7,41 @@ const DIGITS_MAX: usize = 7;
 /// skipped to find the end of the request.
 const ARGS_MAX: usize = 32;
 
-/// Looks at the whole requests at the start of `bytes`. For each of them, the iterator returns the
-/// argument after the command's name, and the offset at which the request ends. For most commands,
-/// this argument is a key.
+/// A request that was looked at before it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ahead<'a> {
+    /// The argument after the command's name. For most commands, it is a key.
+    pub first: &'a [u8],
+    /// The argument after `first`; empty if there is none. For most commands of a set or a hash, it
+    /// is a member or a field.
+    pub second: &'a [u8],
+    /// The offset at which the request ends.
+    pub end: usize,
+}
+
+/// Looks at the whole requests at the start of `bytes`.
 ///
 /// Use this for hints only, because hardly anything is checked. The iterator ends at the first
 /// request that is incomplete, that is inline, that has no argument or too many arguments, or that
 /// breaks the protocol.
-pub fn first_args(bytes: &[u8]) -> impl Iterator<Item = (&[u8], usize)> {
+pub fn requests_ahead(bytes: &[u8]) -> impl Iterator<Item = Ahead<'_>> {
     let mut at = 0;
     std::iter::from_fn(move || {
         let (len, mut next) = number(bytes, at, b'*')?;
         if !(2..=ARGS_MAX).contains(&len) {
             return None;
         }
-        let mut first = None;
+        let mut args = [&bytes[..0]; 2];
         for index in 0..len {
             let (size, start) = number(bytes, next, b'$')?;
-            if index == 1 {
-                first = bytes.get(start..start + size);
+            if let 1 | 2 = index {
+                args[index - 1] = bytes.get(start..start + size)?;
             }
             next = start + size + 2;
         }
         at = next;
-        (at <= bytes.len()).then_some((first?, at))
+        let [first, second] = args;
+        (at <= bytes.len()).then_some(Ahead { first, second, end: at })
     })
 }
 
@@ -56,9 +67,10 @@ fn number(bytes: &[u8], at: usize, kind: u8) -> Option<(usize, usize)> {
 mod tests {
     use super::*;
 
-    fn found(bytes: &str) -> Vec<(&str, usize)> {
+    fn found(bytes: &str) -> Vec<(&str, &str, usize)> {
         let text = |bytes| std::str::from_utf8(bytes).expect("text");
-        first_args(bytes.as_bytes()).map(|(arg, end)| (text(arg), end)).collect()
+        let found = requests_ahead(bytes.as_bytes());
+        found.map(|ahead| (text(ahead.first), text(ahead.second), ahead.end)).collect()
     }
 
     #[test]
@@ -66,7 +78,7 @@ mod tests {
         let set = "*3\r\n$3\r\nSET\r\n$2\r\nab\r\n$1\r\nv\r\n";
         let get = "*2\r\n$3\r\nGET\r\n$0\r\n\r\n";
         let both = format!("{set}{get}");
-        assert_eq!(found(&both), [("ab", set.len()), ("", both.len())]);
+        assert_eq!(found(&both), [("ab", "v", set.len()), ("", "", both.len())]);
         for cut in 0..both.len() {
             let seen = usize::from(cut >= set.len());
             assert_eq!(found(&both[..cut]).len(), seen, "cut at {cut}");

@@ -39,7 +39,7 @@ mod reply;
 mod request;
 mod scan;
 
-pub use ahead::first_args;
+pub use ahead::{Ahead, requests_ahead};
 pub use blob::{BLOB_PIECE_SIZE, Blob, BlobPart, Piece, reserve_in_piece};
 pub use builder::BlobBuilder;
 pub use double::format_double;

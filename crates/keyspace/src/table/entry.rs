@@ -17,7 +17,7 @@ use super::meta::{Epoch, Meta, Written};
 use super::small::{self, EXPIRY_SIZE, SMALL_SIZE_MAX};
 use crate::access::Access;
 use crate::collection::EditForm;
-use crate::kinds::Packing;
+use crate::kinds::{AnyTree, Packing};
 use crate::memory::allocated;
 use crate::value::{Value, ValueRef};
 
@@ -136,6 +136,17 @@ impl BucketSlot {
         match &self.entry {
             Entry::Small(bytes) => self.meta.view(small::split(bytes, self.expires()).1),
             Entry::Large(large) => large.value.as_ref(),
+        }
+    }
+
+    /// The tree of a large collection.
+    pub(crate) fn tree(&self) -> Option<&AnyTree> {
+        match &self.entry {
+            Entry::Large(large) => match &large.value {
+                Value::Tree(tree) => Some(tree),
+                _ => None,
+            },
+            Entry::Small(_) => None,
         }
     }
 

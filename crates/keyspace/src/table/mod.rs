@@ -240,11 +240,11 @@ impl Table {
     /// Prefetches the entries with these hashes, in three passes: first the buckets, then their
     /// slots, then the entries. Within each pass, no read waits for another. The result makes the
     /// compiler keep the reads, as in [`bring_in`](Self::bring_in).
-    pub(crate) fn bring_in_entries(&self, hashes: &[u64]) -> usize {
-        let buckets = || hashes.iter().map(|&hash| self.bucket(self.index(hash as u32)));
+    pub(crate) fn bring_in_entries(&self, hashes: impl Iterator<Item = u64> + Clone) -> usize {
+        let buckets = || hashes.clone().map(|hash| self.bucket(self.index(hash as u32)));
         let lens: usize = buckets().map(Vec::len).sum();
         let slots = buckets().flatten().fold(0, |all, slot| all ^ slot.hash);
-        let found = hashes.iter().filter_map(|&hash| self.find_hash(hash as u32));
+        let found = hashes.clone().filter_map(|hash| self.find_hash(hash as u32));
         let keys: usize = found.map(|spot| self.get(spot).key().len()).sum();
         lens + slots as usize + keys
     }

@@ -1,45 +1,48 @@
 //! Prefetches the entries that requests will look for, because reading the entries of several keys
-//! from memory together takes much less time than reading one entry after the other.
+//! from memory together takes much less time than reading one entry after the other. If such an
+//! entry is a large collection, prefetches the element that the request names, too.
 
-use slimio_keyspace::DbIndex;
-use slimio_resp::first_args;
+use slimio_keyspace::{AHEAD_MAX, DbIndex, ElementAhead};
+use slimio_resp::{Ahead, requests_ahead};
 
 use super::Core;
 use crate::net::Net;
 
-/// At most this many keys are prefetched at once, because a processor can have about this many
-/// memory reads in flight.
-const AT_ONCE: usize = 16;
-
 impl Core {
-    /// Prefetches the keys of the next requests of a pipeline. Returns where the last of these
-    /// requests ends, or the end of the buffer if no key was found.
+    /// Prefetches what the next requests of a pipeline will look for. Returns where the last of
+    /// these requests ends, or the end of the buffer if no request was found.
     pub(super) fn bring_in_pipeline(&self, db: DbIndex, buffer: &[u8]) -> usize {
-        let (mut hashes, mut count, mut seen) = ([0; AT_ONCE], 0, buffer.len());
-        for (key, end) in first_args(buffer).take(AT_ONCE) {
-            hashes[count] = self.keyspace.hash(key);
-            (count, seen) = (count + 1, end);
+        let (mut elements, mut count) = ([ElementAhead::default(); AHEAD_MAX], 0);
+        let mut seen = buffer.len();
+        for ahead in requests_ahead(buffer).take(AHEAD_MAX) {
+            elements[count] = self.element_of(&ahead);
+            (count, seen) = (count + 1, ahead.end);
         }
-        self.keyspace.bring_in(db, &hashes[..count]);
+        self.keyspace.bring_in(db, &elements[..count]);
         seen
     }
 
-    /// Prefetches the key of the first request that each client has sent.
+    /// Prefetches what the first request of each client will look for.
     pub(crate) fn bring_in_received(&self, net: &dyn Net) {
-        let (mut hashes, mut count, mut db) = ([0; AT_ONCE], 0, DbIndex(0));
+        let (mut elements, mut count) = ([ElementAhead::default(); AHEAD_MAX], 0);
+        let mut db = DbIndex(0);
         net.peek_received(&mut |conn, bytes| {
             let Some(client) = self.clients.get(conn) else { return };
-            let Some((key, _)) = first_args(bytes).next() else { return };
-            if count == AT_ONCE || count > 0 && client.db != db {
-                self.keyspace.bring_in(db, &hashes[..count]);
+            let Some(ahead) = requests_ahead(bytes).next() else { return };
+            if count == AHEAD_MAX || count > 0 && client.db != db {
+                self.keyspace.bring_in(db, &elements[..count]);
                 count = 0;
             }
-            hashes[count] = self.keyspace.hash(key);
+            elements[count] = self.element_of(&ahead);
             (count, db) = (count + 1, client.db);
         });
-        // Prefetching a single key gains nothing, because the key is looked up right away.
+        // Prefetching for a single request gains nothing, because it runs right away.
         if count > 1 {
-            self.keyspace.bring_in(db, &hashes[..count]);
+            self.keyspace.bring_in(db, &elements[..count]);
         }
+    }
+
+    fn element_of<'a>(&self, ahead: &Ahead<'a>) -> ElementAhead<'a> {
+        ElementAhead { hash: self.keyspace.hash(ahead.first), element: ahead.second }
     }
 }

@@ -130,7 +130,7 @@ pub trait Net {
 
     /// Passes to `_see` the received bytes that [`next`](Self::next) will report, as far as the
     /// back end knows them already.
-    fn peek_received(&self, _see: &mut dyn FnMut(ConnId, &[u8])) {}
+    fn peek_received<'a>(&'a self, _see: &mut dyn FnMut(ConnId, &'a [u8])) {}
 
     /// The next event; `None` ends the turn.
     fn next(&mut self) -> Option<Event<'_>>;

@@ -462,7 +462,7 @@ impl Net for UringNet {
         self.todo.extend(self.completions.drain(..));
     }
 
-    fn peek_received(&self, see: &mut dyn FnMut(ConnId, &[u8])) {
+    fn peek_received<'a>(&'a self, see: &mut dyn FnMut(ConnId, &'a [u8])) {
         for completion in &self.todo {
             if let (Tag::Receive(id), Outcome::Received(Ok(Some(provided)))) =
                 (completion.payload, &completion.outcome)

@@ -207,6 +207,11 @@ impl<const STRINGS: usize> HashedLeaf<STRINGS> {
         self.bytes.first_chunk().map_or(0, |hash| u32::from_le_bytes(*hash))
     }
 
+    /// The packed bytes.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// The elements with hashes of at least `from`, in the order of their hashes, with these hashes.
     pub(super) fn elements(
         &self,

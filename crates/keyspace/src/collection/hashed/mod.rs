@@ -128,6 +128,11 @@ impl<const STRINGS: usize> HashedTree<STRINGS> {
         place.is_taken().then(|| leaf.at(place))
     }
 
+    /// The bytes of the leaf where a hash is, or would be.
+    pub(crate) fn bytes_of_leaf(&self, hash: u32) -> &[u8] {
+        self.find(ByHash(hash)).leaf.bytes()
+    }
+
     /// The elements from `index` on that are in the same leaf, in the order of hashes.
     pub(crate) fn elements_of_leaf(
         &self,

@@ -209,3 +209,20 @@ fn values_are_sent_to_other_threads() {
     assert_send_and_sync::<crate::value::Value>();
     assert_send_and_sync::<crate::kinds::Builder>();
 }
+
+/// What is prefetched for an element must be the leaf that has it.
+#[test]
+fn an_element_is_in_the_leaf_of_its_hash() {
+    let hasher = KeyHasher::new(3);
+    let (mut tree, mut old) = (HashedTree::<1>::default(), Vec::new());
+    let members: Vec<String> = (0..5000).map(|number| format!("<{number}>")).collect();
+    let hash = |member: &String| hasher.hash(member.as_bytes()) as u32;
+    for member in &members {
+        tree.put(hash(member), [Arg::Bytes(member.as_bytes())], &mut old);
+    }
+    for member in &members {
+        let leaf = tree.bytes_of_leaf(hash(member));
+        let found = leaf.windows(member.len()).any(|bytes| bytes == member.as_bytes());
+        assert!(found, "{member} is elsewhere");
+    }
+}

@@ -1,0 +1,48 @@
+//! Prefetches what requests will look for.
+
+use slimio_resp::Arg;
+
+use crate::db::Db;
+use crate::hasher::KeyHasher;
+
+/// At most this many elements are prefetched at once, because a processor can have about this many
+/// memory reads in flight.
+pub const AHEAD_MAX: usize = 16;
+
+/// The leaves of smaller collections are not prefetched. If such a collection is used often, the
+/// processor's cache holds all of it.
+const LARGE_SIZE_MIN: usize = 4 << 20;
+
+/// Bytes that a processor reads from memory at once.
+const CACHE_LINE_SIZE: usize = 64;
+
+/// What a request will look for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ElementAhead<'a> {
+    /// The [hash](crate::Keyspace::hash) of its key.
+    pub hash: u64,
+    /// The member or field that it names; empty if it names none.
+    pub element: &'a [u8],
+}
+
+impl Db {
+    /// Prefetches the entries of these keys. Then, for entries that are large collections,
+    /// prefetches the leaves of the elements. Within each pass, no read waits for another.
+    pub(crate) fn bring_in(&self, hasher: &KeyHasher, elements: &[ElementAhead<'_>]) {
+        let table = self.table();
+        // The results depend on all that is read, so that the compiler keeps the reads.
+        std::hint::black_box(table.bring_in_entries(elements.iter().map(|ahead| ahead.hash)));
+        let mut leaves = [&[][..]; AHEAD_MAX];
+        let mut count = 0;
+        for ahead in elements.iter().filter(|ahead| !ahead.element.is_empty()) {
+            let Some(spot) = table.find_hash(ahead.hash as u32) else { continue };
+            let tree = table.get(spot).tree().filter(|tree| tree.memory() >= LARGE_SIZE_MIN);
+            let Some(tree) = tree else { continue };
+            let hash = hasher.hash_arg(Arg::Bytes(ahead.element)) as u32;
+            leaves[count] = tree.bytes_of_leaf(hash);
+            count += 1;
+        }
+        let lines = leaves[..count].iter().flat_map(|leaf| leaf.iter().step_by(CACHE_LINE_SIZE));
+        std::hint::black_box(lines.fold(0, |all, byte| all ^ byte));
+    }
+}
