@@ -1,5 +1,7 @@
 //! Memory that commands no longer use, but that takes too long to free at once.
 
+use std::collections::BTreeSet;
+
 use crate::capture::Captured;
 use crate::collection::LargeString;
 use crate::context::Yielded;
@@ -16,6 +18,8 @@ pub struct Garbage {
     captured: Vec<Captured>,
     /// Large strings that were removed from collections.
     pub(crate) elements: Vec<LargeString>,
+    /// Indices of elements that a command has drawn.
+    pub(crate) drawn: Vec<BTreeSet<usize>>,
     /// Commands that nobody waits for any more.
     yielded: Vec<Yielded>,
 }
@@ -35,6 +39,7 @@ impl Garbage {
             && self.buckets.is_empty()
             && self.captured.is_empty()
             && self.elements.is_empty()
+            && self.drawn.is_empty()
             && self.yielded.is_empty()
     }
 

@@ -5,6 +5,8 @@ mod common;
 mod dumps;
 #[path = "large/hashes.rs"]
 mod hashes;
+#[path = "large/huge.rs"]
+mod huge;
 #[path = "large/sets.rs"]
 mod sets;
 #[path = "large/steps.rs"]

@@ -8,6 +8,9 @@ use super::{Element, Strings};
 use crate::kinds::{AnyTree, Packing, ValueType};
 use crate::value::Value;
 
+/// Size in bytes of the smallest [huge](CollectionRef::is_huge) collection.
+const HUGE_SIZE_MIN: usize = 16 << 20;
+
 /// A borrowed view of a collection.
 #[derive(Clone, Copy, Debug)]
 pub struct CollectionRef<'a>(pub(crate) Form<'a>);
@@ -117,6 +120,12 @@ impl<'a> CollectionRef<'a> {
     /// Whether freeing the collection takes noticeable time.
     pub(crate) fn is_large(self) -> bool {
         self.tree().is_some_and(AnyTree::is_large)
+    }
+
+    /// Whether the collection takes so much memory that changing an element takes a few
+    /// microseconds. The processor's cache holds little of it, and a snapshot may share all of it.
+    pub(crate) fn is_huge(self) -> bool {
+        self.tree().is_some_and(|tree| tree.memory() >= HUGE_SIZE_MIN)
     }
 
     /// An owned copy; large parts are shared.

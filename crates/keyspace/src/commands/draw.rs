@@ -47,6 +47,10 @@ impl Context<'_> {
     }
 }
 
+/// Elements that one step draws one by one. Each of them is found by a walk through the collection's
+/// tree.
+const STEP_DRAWS_MAX: usize = 256;
+
 /// A running command that replies with random elements.
 #[derive(Debug)]
 struct RandomElements {
@@ -146,8 +150,10 @@ impl Draw {
             (Choice::Dense { .. }, _) | (_, Some(_)) => Vec::new(),
             (_, None) => collection.strings().collect(),
         };
+        let is_dense = matches!(choice, Choice::Dense { .. });
+        let seen_max = if is_dense { STEP_ELEMENTS_MAX } else { STEP_DRAWS_MAX };
         let (mut seen, mut goes_on) = (0, true);
-        while *left > 0 && seen < STEP_ELEMENTS_MAX && goes_on {
+        while *left > 0 && seen < seen_max && goes_on {
             if let Choice::Dense { index } = choice {
                 each_element(count, collection.strings_of_leaf(*index), |element| {
                     let is_skipped = *index == 0 && *left < len && is_planted("draw-skips-first");
@@ -179,9 +185,15 @@ impl Draw {
 
     /// Ends the draw.
     pub(crate) fn finish(self, keyspace: &mut Keyspace) {
+        let garbage = &mut keyspace.displaced.garbage;
         // The elements go to the garbage, because this is the last reference to them if the key was
         // deleted meanwhile.
-        keyspace.displaced.garbage.add_value(worth_deferring(self.source));
+        garbage.add_value(worth_deferring(self.source));
+        if let Choice::Sparse { drawn } = self.choice
+            && drawn.len() > STEP_DRAWS_MAX
+        {
+            garbage.drawn.push(drawn);
+        }
     }
 }
 

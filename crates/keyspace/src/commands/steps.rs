@@ -7,18 +7,36 @@
 use std::fmt;
 use std::ops::Range;
 
-use slimio_resp::Arg;
+use slimio_resp::{Arg, Args};
 
+use crate::collection::CollectionRef;
 use crate::context::{Context, Outcome, Yielded};
+use crate::keyspace::{DbIndex, Keyspace};
+use crate::value::ValueRef;
 
 /// If a client's command has more arguments than this, it runs in steps.
 pub const ARGS_AT_ONCE_MAX: usize = 1024;
+
+/// The same limit for a command that changes elements of a huge collection.
+const ARGS_AT_ONCE_OF_HUGE_MAX: usize = 128;
 
 /// Count of arguments that one step processes.
 const STEP_ARGS: usize = 64;
 
 /// Size in bytes of the longest argument that is written at once.
 const PATCH_AT_ONCE_MAX: usize = 1 << 20;
+
+impl Keyspace {
+    /// Whether a request that changes one element for each argument changes too many to run at
+    /// once. The key of the collection is the first argument.
+    pub fn changes_much(&self, db: DbIndex, args: Args<'_>) -> bool {
+        let is_of_huge = || {
+            let value = self.get(db, &args.bytes(1), i64::MIN);
+            value.and_then(ValueRef::as_collection).is_some_and(CollectionRef::is_huge)
+        };
+        args.len() > ARGS_AT_ONCE_MAX || args.len() > ARGS_AT_ONCE_OF_HUGE_MAX && is_of_huge()
+    }
+}
 
 /// A command that processes its arguments in ranges, from first to last.
 pub(crate) trait InSteps {
@@ -28,6 +46,8 @@ pub(crate) trait InSteps {
     const STRIDE: usize = 1;
     /// Count of passes over all arguments.
     const PASSES: usize = 1;
+    /// Whether the command changes one element of a collection for each argument.
+    const CHANGES_ELEMENTS: bool = false;
 
     /// Checks the request as a whole. If there is an error, replies with it and returns `false`.
     fn begin(_: &mut Context<'_>) -> bool {
@@ -73,7 +93,12 @@ pub(crate) fn run<C: InSteps>(context: &mut Context<'_>) -> Outcome {
         return Outcome::Reply;
     }
     let len = context.args.len();
-    if context.mode.yields() && len > ARGS_AT_ONCE_MAX {
+    let has_many = if C::CHANGES_ELEMENTS {
+        context.keyspace.changes_much(context.db, context.args)
+    } else {
+        len > ARGS_AT_ONCE_MAX
+    };
+    if context.mode.yields() && has_many {
         let walk = ArgsWalk { next: C::FIRST, tally: Tally::default(), resume: resume::<C> };
         return Box::new(walk).resume(context);
     }

@@ -48,6 +48,7 @@ pub(super) struct Hset;
 impl InSteps for Hset {
     const FIRST: usize = 2;
     const STRIDE: usize = 2;
+    const CHANGES_ELEMENTS: bool = true;
 
     fn begin(context: &mut Context<'_>) -> bool {
         has_pairs(context, "hset")
@@ -68,6 +69,7 @@ pub(super) struct Hmset;
 impl InSteps for Hmset {
     const FIRST: usize = 2;
     const STRIDE: usize = 2;
+    const CHANGES_ELEMENTS: bool = true;
 
     fn begin(context: &mut Context<'_>) -> bool {
         has_pairs(context, "hmset")
@@ -200,6 +202,7 @@ pub(super) struct Hdel;
 
 impl InSteps for Hdel {
     const FIRST: usize = 2;
+    const CHANGES_ELEMENTS: bool = true;
 
     fn step(context: &mut Context<'_>, range: Range<usize>, tally: &mut Tally) {
         let Some(found) = find_hash(context, tally) else { return };

@@ -79,6 +79,7 @@ pub(super) struct Sadd;
 
 impl InSteps for Sadd {
     const FIRST: usize = 2;
+    const CHANGES_ELEMENTS: bool = true;
 
     fn step(context: &mut Context<'_>, range: Range<usize>, tally: &mut Tally) {
         let Some(found) = find_set(context, tally) else { return };
@@ -109,6 +110,7 @@ pub(super) struct Srem;
 
 impl InSteps for Srem {
     const FIRST: usize = 2;
+    const CHANGES_ELEMENTS: bool = true;
 
     fn step(context: &mut Context<'_>, range: Range<usize>, tally: &mut Tally) {
         let Some(found) = find_set(context, tally) else { return };

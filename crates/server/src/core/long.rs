@@ -119,8 +119,11 @@ impl Long {
 impl Core {
     /// Whether a request is to run in steps.
     pub(crate) fn is_long(&self, db: DbIndex, row: &Command<Entry>, args: Args<'_>) -> bool {
-        if row.flags.has(Flags::IN_STEPS) && args.len() > ARGS_AT_ONCE_MAX {
-            return true;
+        if row.flags.has(Flags::IN_STEPS) {
+            let writes = row.flags.has(Flags::WRITE);
+            if args.len() > ARGS_AT_ONCE_MAX || writes && self.keyspace.changes_much(db, args) {
+                return true;
+            }
         }
         if self.weigh(db, row, args).elements > ELEMENTS_AT_ONCE_MAX {
             return true;
