@@ -7,6 +7,10 @@
 //! `… --example slowest hash [FIELDS [VALUE_SIZE]]`: the ten slowest commands that make one hash of
 //! FIELDS fields, write to it while a capture holds all of it, read it, and let it expire.
 //!
+//! `… --example slowest set [MEMBERS]`: the ten slowest steps of commands that make one set of
+//! MEMBERS members of 16 bytes, change it while a capture holds all of it, draw from it, combine it
+//! with another set, and let it expire.
+//!
 //! The time of a command includes the kernel's time to hand out memory, but not the time of other
 //! processes.
 
@@ -16,8 +20,8 @@ use std::ops::Range;
 
 use rustix::time::{ClockId, clock_gettime};
 use slimio_keyspace::{
-    CaptureBudget, CaptureKind, CaptureState, Config, Context, DbIndex, Effects, Gather, Keyspace,
-    Mode, Outcome, command_table,
+    CaptureBudget, CaptureKind, CaptureState, Captured, Config, Context, DbIndex, Effects, Gather,
+    Keyspace, Mode, Outcome, command_table,
 };
 use slimio_resp::{OwnedRequest, ReplyBuf};
 
@@ -53,11 +57,14 @@ struct Measured {
 fn main() {
     let mut args = std::env::args().skip(1).peekable();
     let is_hash = args.next_if(|arg| arg == "hash").is_some();
+    let is_set = args.next_if(|arg| arg == "set").is_some();
     let mut number = |default| args.next().and_then(|arg| arg.parse().ok()).unwrap_or(default);
     let (count, size, percent) = (number(KEY_COUNT), number(VALUE_SIZE), number(0));
     let mut keyspace = Keyspace::new(Config::default(), 0x5eed);
     if is_hash {
         hash(&mut keyspace, count, size);
+    } else if is_set {
+        set(&mut keyspace, count);
     } else {
         keys(&mut keyspace, count, size, percent);
     }
@@ -87,13 +94,7 @@ fn hash(keyspace: &mut Keyspace, count: usize, size: usize) {
     let over = |index: usize| OwnedRequest::from_args(["HSET", "h", &field(index), &values[1]]);
     show("HSET of old fields", &measure(keyspace, 1, 0..count.min(COMMANDS), over));
 
-    keyspace.begin_capture(CaptureKind::PointInTime);
-    let mut captured = Vec::new();
-    let budget = CaptureBudget { size: 1 << 20, entries: 1000 };
-    while keyspace.capture_state() == CaptureState::Running {
-        keyspace.capture_step(budget, &mut captured);
-    }
-    println!("\nwhile a capture holds all of it");
+    let captured = capture(keyspace);
     // Successive fields are far from each other, so that each write copies a different path of the
     // tree.
     let far = |index: usize| index.wrapping_mul(7_368_787);
@@ -103,14 +104,73 @@ fn hash(keyspace: &mut Keyspace, count: usize, size: usize) {
     show("HSET of new fields", &measure(keyspace, 1, 0..count.min(COMMANDS), new));
     let del = |index: usize| OwnedRequest::from_args(["HDEL", "h", &field(far(index))]);
     show("HDEL", &measure(keyspace, 1, 0..count.min(COMMANDS) / 2, del));
-    let expire = |_| OwnedRequest::from_args(["PEXPIREAT", "h", "1000"]);
-    show("PEXPIREAT", &measure(keyspace, 1, 0..1, expire));
     let all = |_| OwnedRequest::from_args(["HGETALL", "h"]);
     show("steps of HGETALL", &measure(keyspace, 1, 0..1, all));
     let random = |_| OwnedRequest::from_args(["HRANDFIELD", "h", "1000000", "WITHVALUES"]);
     show("steps of HRANDFIELD", &measure(keyspace, 1, 0..1, random));
-    let get = |_| OwnedRequest::from_args(["HGET", "h", "f"]);
-    show("HGET that finds it expired", &measure(keyspace, 2000, 0..1, get));
+    expire(keyspace, "h", captured);
+}
+
+/// Measures one large set while it is made, changed during a capture, drawn from, combined with
+/// another set, and expired.
+fn set(keyspace: &mut Keyspace, count: usize) {
+    let member = |index: usize| format!("member{:010}", index % count);
+    let add = |index: usize| OwnedRequest::from_args(["SADD", "s", &member(index)]);
+    show("SADD of new members", &measure(keyspace, 1, 0..count, add));
+    let part = |index: usize| OwnedRequest::from_args(["SADD", "part", &member(2 * index)]);
+    measure(keyspace, 1, 0..(count / 10).min(COMMANDS), part);
+    drop(keyspace.take_garbage());
+
+    let captured = capture(keyspace);
+    let far = |index: usize| index.wrapping_mul(7_368_787);
+    let many = |name: &str, index: usize| {
+        let members: Vec<String> = (0..1000).map(|at| member(far(index * 1000 + at))).collect();
+        let members = members.iter().map(String::as_str);
+        OwnedRequest::from_args([name, "s"].into_iter().chain(members))
+    };
+    let rounds = (count / 10_000).min(100);
+    show("steps of SREM of 1000 members", &measure(keyspace, 1, 0..rounds, |i| many("SREM", i)));
+    show("steps of SADD of 1000 members", &measure(keyspace, 1, 0..rounds, |i| many("SADD", i)));
+    let words = |words: &'static [&'static str]| move |_| OwnedRequest::from_args(words);
+    let large = &(count / 2).to_string();
+    for (name, words) in [
+        ("SPOP of one", vec!["SPOP", "s"]),
+        ("steps of SPOP of 100,000", vec!["SPOP", "s", "100000"]),
+        ("steps of SRANDMEMBER of 100,000", vec!["SRANDMEMBER", "s", "100000"]),
+        ("steps of SRANDMEMBER of half", vec!["SRANDMEMBER", "s", large]),
+        ("steps of SMEMBERS", vec!["SMEMBERS", "s"]),
+        ("steps of SINTERSTORE", vec!["SINTERSTORE", "d", "s", "part"]),
+        ("steps of SUNIONSTORE", vec!["SUNIONSTORE", "d", "s", "part"]),
+        ("steps of SDIFFSTORE", vec!["SDIFFSTORE", "d", "s", "part"]),
+        ("steps of SUNION", vec!["SUNION", "s", "part"]),
+    ] {
+        let request = |_| OwnedRequest::from_args(words.iter().copied());
+        show(name, &measure(keyspace, 1, 0..1, request));
+        drop(keyspace.take_garbage());
+    }
+    show("DEL", &measure(keyspace, 1, 0..1, words(&["DEL", "d"])));
+    measure(keyspace, 1, 0..1, words(&["DEL", "part"]));
+    expire(keyspace, "s", captured);
+}
+
+/// Captures everything.
+fn capture(keyspace: &mut Keyspace) -> Vec<Captured> {
+    keyspace.begin_capture(CaptureKind::PointInTime);
+    let mut captured = Vec::new();
+    let budget = CaptureBudget { size: 1 << 20, entries: 1000 };
+    while keyspace.capture_state() == CaptureState::Running {
+        keyspace.capture_step(budget, &mut captured);
+    }
+    println!("\nwhile a capture holds all of it");
+    captured
+}
+
+/// Lets the last key expire. Then frees everything.
+fn expire(keyspace: &mut Keyspace, key: &str, captured: Vec<Captured>) {
+    let expire = |_| OwnedRequest::from_args(["PEXPIREAT", key, "1000"]);
+    show("PEXPIREAT", &measure(keyspace, 1, 0..1, expire));
+    let exists = |_| OwnedRequest::from_args(["EXISTS", key]);
+    show("EXISTS that finds it expired", &measure(keyspace, 2000, 0..1, exists));
     assert_eq!(keyspace.dbsize(DbIndex(0)), 0);
     let began_ns = cpu_ns();
     drop((captured, keyspace.take_garbage()));
