@@ -10,6 +10,7 @@ use std::ops::Range;
 use slimio_resp::Arg;
 
 use crate::context::{Context, Outcome, Yielded};
+use crate::events::Event;
 
 /// If a client's command has more arguments than this, it runs in steps.
 pub const ARGS_AT_ONCE_MAX: usize = 1024;
@@ -120,12 +121,18 @@ pub struct Patch {
     offset: usize,
     index: usize,
     written: usize,
+    event: Event,
 }
 
 /// From `offset` on, writes argument `index` over the string at the command's key. Logs the
 /// request, and replies with the new size of the string.
-pub(crate) fn patch(context: &mut Context<'_>, offset: usize, index: usize) -> Outcome {
-    Box::new(Patch { offset, index, written: 0 }).resume(context)
+pub(crate) fn patch(
+    context: &mut Context<'_>,
+    offset: usize,
+    index: usize,
+    event: Event,
+) -> Outcome {
+    Box::new(Patch { offset, index, written: 0, event }).resume(context)
 }
 
 impl Patch {
@@ -150,7 +157,7 @@ impl Patch {
         } else {
             db.update(spot, displaced, |value| value.write_at(self.offset, arg));
         }
-        context.touch(&found);
+        context.touch(&found, self.event);
         context.log_request();
         let size = context.string(&found).map_or(0, crate::value::StringRef::size);
         context.integer(size as i64)
