@@ -289,7 +289,12 @@ impl Effects {
 
     /// Count of changes. A key that was changed twice counts twice.
     pub fn touched_count(&self) -> usize {
-        self.touched.iter().filter(|item| item.is_change).count()
+        self.touched_count_in(0..self.touched.len())
+    }
+
+    /// Count of the changes among the [noted](Self::noted) items of this range.
+    pub fn touched_count_in(&self, items: Range<usize>) -> usize {
+        self.touched[items].iter().filter(|item| item.is_change).count()
     }
 
     /// Logs the request as its own effect.

@@ -36,7 +36,8 @@ pub struct Told<'a> {
     pub db: DbIndex,
     /// The key. Empty if any key of the database may have changed.
     pub key: Cow<'a, [u8]>,
-    /// The end of the change's record in the log; `None` if there is no log that takes records.
+    /// The end of the change's record in the log; `None` if there is no log that takes records. If
+    /// the log has stopped, this is a position that never becomes durable.
     pub lsn: Option<Lsn>,
 }
 
@@ -138,7 +139,7 @@ impl Core {
             self.watches.touched(touched(), &self.keyspace, ran.now_ms, &mut self.clients, current);
         }
         if ran.is_counted && !is_planted("long-changes-uncounted") {
-            self.snapshots.changes += touched().count() as u64;
+            self.snapshots.changes += effects.touched_count_in(ran.items.clone()) as u64;
         }
         let keeps_undurable = self.keeps_undurable && !is_planted("long-undurable");
         match (place, &mut self.transaction) {
@@ -182,7 +183,8 @@ impl Place {
     fn lsn(self) -> Option<Lsn> {
         match self {
             Self::Record(lsn) | Self::Said(lsn) => Some(lsn),
-            Self::Nowhere | Self::Stopped | Self::Pending => None,
+            Self::Stopped => Some(Lsn(u64::MAX)),
+            Self::Nowhere | Self::Pending => None,
         }
     }
 }
