@@ -18,6 +18,7 @@ use std::ops::Range;
 
 use slimio_resp::{Arg, Args, DecimalBuffer};
 
+use crate::events::{Event, NEW};
 use crate::keyspace::DbIndex;
 use crate::log_size::deletion_size_max;
 use crate::payload::{SELECT, Stretch};
@@ -94,11 +95,38 @@ enum EffectArg {
     Own { start: usize, size: usize },
 }
 
+/// A change, an event, or both.
 #[derive(Clone, Copy, Debug)]
 struct TouchedItem {
     db: DbIndex,
-    /// `None` stands for the whole database.
+    /// `false` for an event of a change that another item notes.
+    is_change: bool,
+    /// The change has created the key.
+    is_new: bool,
+    event: Option<Event>,
+    /// `None` stands for the whole database. An event has no hash.
     key: Option<(u64, EffectArg)>,
+}
+
+const _: () = assert!(size_of::<TouchedItem>() <= 48, "noting a change copies little");
+
+/// What a command noted at one point: a change, events, or both.
+#[derive(Clone, Copy, Debug)]
+pub struct Noted<'a> {
+    /// What was changed; `None` for an event of a change that was noted before.
+    pub change: Option<Touched<'a>>,
+    /// The database.
+    pub db: DbIndex,
+    /// The key; `None` for a whole database.
+    pub key: Option<Arg<'a>>,
+    events: [Option<Event>; 2],
+}
+
+impl Noted<'_> {
+    /// The events of the key, in order: none, one, or `new` and another one.
+    pub fn events(&self) -> impl Iterator<Item = Event> + use<> {
+        self.events.into_iter().flatten()
+    }
 }
 
 /// Something that a command changed.
@@ -214,7 +242,7 @@ impl Effects {
     /// The keys and databases that were changed, in order. A key may occur more than once. `args`
     /// are the arguments of the command that ran.
     pub fn touched<'a>(&'a self, args: Args<'a>) -> impl Iterator<Item = Touched<'a>> {
-        self.touched_from(0, args)
+        self.touched_in(0..self.touched.len(), args)
     }
 
     fn touched_item<'a>(&'a self, item: TouchedItem, args: Args<'a>) -> Touched<'a> {
@@ -224,13 +252,34 @@ impl Effects {
         }
     }
 
-    /// The changes from the `from`-th on; see [`touched`](Self::touched).
-    pub fn touched_from<'a>(
+    /// The changes among the [noted](Self::noted) items of this range.
+    pub fn touched_in<'a>(
         &'a self,
-        from: usize,
+        items: Range<usize>,
         args: Args<'a>,
     ) -> impl Iterator<Item = Touched<'a>> {
-        self.touched[from..].iter().map(move |item| self.touched_item(*item, args))
+        let changes = self.touched[items].iter().filter(|item| item.is_change);
+        changes.map(move |item| self.touched_item(*item, args))
+    }
+
+    /// Changes and events, in the order in which the command noted them. `args` are the arguments of
+    /// the command that ran.
+    pub fn noted<'a>(
+        &'a self,
+        items: Range<usize>,
+        args: Args<'a>,
+    ) -> impl Iterator<Item = Noted<'a>> {
+        self.touched[items].iter().map(move |item| Noted {
+            change: item.is_change.then(|| self.touched_item(*item, args)),
+            db: item.db,
+            key: item.key.map(|(_, key)| self.resolve(key, args)),
+            events: [item.is_new.then_some(NEW), item.event],
+        })
+    }
+
+    /// Count of the items that [`noted`](Self::noted) can give.
+    pub fn noted_count(&self) -> usize {
+        self.touched.len()
     }
 
     /// Makes room for `changes` changes, so that noting each takes constant time.
@@ -240,7 +289,12 @@ impl Effects {
 
     /// Count of changes. A key that was changed twice counts twice.
     pub fn touched_count(&self) -> usize {
-        self.touched.len()
+        self.touched_count_in(0..self.touched.len())
+    }
+
+    /// Count of the changes among the [noted](Self::noted) items of this range.
+    pub fn touched_count_in(&self, items: Range<usize>) -> usize {
+        self.touched[items].iter().filter(|item| item.is_change).count()
     }
 
     /// Logs the request as its own effect.
@@ -262,20 +316,39 @@ impl Effects {
         self.commands.push(Effect { db, args: Some(start..self.args.len()) });
     }
 
-    /// Notes that the key that is argument `index` of the request was changed.
-    pub fn touch_arg(&mut self, db: DbIndex, hash: u64, index: usize) {
-        self.touched.push(TouchedItem { db, key: Some((hash, EffectArg::Request(index))) });
+    /// Notes that the key that is argument `index` of the request was changed, and what happened to
+    /// it. `is_new` tells whether the change has created the key.
+    pub(crate) fn touch_arg(
+        &mut self,
+        db: DbIndex,
+        hash: u64,
+        index: usize,
+        is_new: bool,
+        event: Option<Event>,
+    ) {
+        let key = Some((hash, EffectArg::Request(index)));
+        self.touched.push(TouchedItem { db, is_change: true, is_new, event, key });
     }
 
-    /// Notes that a key was changed.
-    pub fn touch(&mut self, db: DbIndex, hash: u64, key: &[u8]) {
-        let key = self.own(key);
-        self.touched.push(TouchedItem { db, key: Some((hash, key)) });
+    /// Notes that a key was changed, and what happened to it.
+    pub(crate) fn touch(&mut self, db: DbIndex, hash: u64, key: &[u8], event: Event) {
+        let key = Some((hash, self.own(key)));
+        let (is_change, is_new, event) = (true, false, Some(event));
+        self.touched.push(TouchedItem { db, is_change, is_new, event, key });
     }
 
     /// Notes that any key of a database may have changed.
     pub fn touch_db(&mut self, db: DbIndex) {
-        self.touched.push(TouchedItem { db, key: None });
+        let (is_change, is_new, event) = (true, false, None);
+        self.touched.push(TouchedItem { db, is_change, is_new, event, key: None });
+    }
+
+    /// Notes another event of the key that is argument `index` of the request. The change itself is
+    /// noted already.
+    pub(crate) fn note_event(&mut self, db: DbIndex, index: usize, event: Event) {
+        let key = Some((0, EffectArg::Request(index)));
+        let (is_change, is_new, event) = (false, false, Some(event));
+        self.touched.push(TouchedItem { db, is_change, is_new, event, key });
     }
 
     /// Passes the payload of these effects to `write`, piece by piece. `db` is the database in

@@ -10,6 +10,7 @@ use slimio_planted::is_planted;
 
 use crate::access::{Access, Rules};
 use crate::effects::{Effects, Part};
+use crate::events::EVICTED;
 use crate::keyspace::{DbIndex, EntryView, Keyspace};
 use crate::table::{BucketSlot, Spot};
 
@@ -263,7 +264,7 @@ impl Keyspace {
         if !is_planted("eviction-not-logged") {
             effects.log(db, &[Part::Bytes(b"DEL"), Part::Bytes(&key)]);
         }
-        effects.touch(db, hash, &key);
+        effects.touch(db, hash, &key, EVICTED);
         Some(before.saturating_sub(self.db(db).used_bytes()))
     }
 

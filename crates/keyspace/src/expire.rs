@@ -4,6 +4,7 @@ use slimio_planted::is_planted;
 use slimio_resp::Args;
 
 use crate::effects::{Effects, Part};
+use crate::events::EXPIRED;
 use crate::keyspace::{DbIndex, Keyspace};
 use crate::table::Spot;
 
@@ -89,7 +90,7 @@ impl Keyspace {
         if !is_planted("expired-not-logged") {
             effects.log(db, &[Part::Bytes(b"DEL"), Part::Bytes(key)]);
         }
-        effects.touch(db, hash, key);
+        effects.touch(db, hash, key, EXPIRED);
         true
     }
 

@@ -52,6 +52,7 @@ mod db;
 mod displaced;
 mod effects;
 mod encode;
+mod events;
 mod evict;
 mod expire;
 mod garbage;
@@ -87,8 +88,9 @@ pub use commands::{
     debug_digest_value, debug_populate, inspect, populate_log_size_max,
 };
 pub use context::{Context, Mode, Outcome, Steps, Yielded};
-pub use effects::{Effects, Part, PayloadWalk, Touched};
+pub use effects::{Effects, Noted, Part, PayloadWalk, Touched};
 pub use encode::{ValueSink, encode_value, rdb_type};
+pub use events::{Class, Event};
 pub use evict::{EvictionConfig, EvictionPolicy, Usage};
 pub use expire::{ExpireStep, no_args};
 pub use garbage::Garbage;

@@ -12,7 +12,7 @@ use entries::{Entry, contents, sorted};
 use fastrand::Rng;
 use slimio_keyspace::{
     CaptureBudget, CaptureKind, CaptureState, Captured, Context, DbIndex, Effects, EvictionConfig,
-    EvictionPolicy, Keyspace, Mode, Outcome, command_table,
+    EvictionPolicy, Keyspace, Mode, Outcome, Part, command_table,
 };
 use slimio_resp::{BLOB_PIECE_SIZE, OwnedRequest, ReplyBuf};
 use slimio_testing::random::{Generator, seed};
@@ -269,7 +269,8 @@ fn allocated(
     request: &OwnedRequest,
 ) -> allocation_counter::AllocationInfo {
     let (mut reply, mut effects) = (ReplyBuf::default(), Effects::new());
-    effects.touch(DbIndex(0), 0, &[0; 64]);
+    effects.touch_db(DbIndex(0));
+    effects.log(DbIndex(0), &[Part::Bytes(&[0; 64])]);
     reply.bulk(&[0; 64]);
     reply.clear();
     effects.clear();

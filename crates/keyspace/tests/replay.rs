@@ -98,7 +98,7 @@ fn touched_keys_are_those_that_changed() {
         let request = OwnedRequest::from_args(generator.command());
         let (_, effects) = live.run_request(&request);
         let mut dbs = [false; 3];
-        let mut keys = Vec::new();
+        let (mut keys, mut named) = (Vec::new(), Vec::new());
         for touched in effects.iter().flat_map(|effects| effects.touched(request.args())) {
             match touched {
                 Touched::Db(db) => {
@@ -112,6 +112,15 @@ fn touched_keys_are_those_that_changed() {
                 }
             }
         }
+        // Whoever depends on events misses no change.
+        for noted in effects.iter().flat_map(|e| e.noted(0..e.noted_count(), request.args())) {
+            if let Some(key) = noted.key
+                && noted.events().next().is_some()
+            {
+                named.push((noted.db.0, key.to_bytes().into_owned()));
+            }
+        }
+        assert!(keys.iter().all(|key| named.contains(key)), "{request:?}: {keys:?}, {named:?}");
         for db in 0..3u16 {
             let after = contents(&live.keyspace, db);
             let before = &before[usize::from(db)];

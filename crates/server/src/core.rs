@@ -11,6 +11,7 @@
 
 mod ahead;
 mod call;
+mod changes;
 mod check;
 mod checks;
 mod connections;
@@ -26,6 +27,7 @@ mod room;
 mod snapshots;
 mod timers;
 
+pub use changes::{Listener, Told};
 pub(crate) use checks::NotChecked;
 pub(crate) use durability::policy;
 pub(crate) use memory::MemoryUse;
@@ -228,6 +230,8 @@ pub(crate) struct Core {
     /// is the case under `appendfsync always`.
     pub(crate) undurable: Undurable,
     pub(crate) keeps_undurable: bool,
+    /// Is told of every event. Only tests set it.
+    pub(crate) listener: Option<Listener>,
     pub(crate) stats: Stats,
     pub(crate) slowlog: SlowLog,
     pub(crate) latency: Latency,
@@ -302,6 +306,8 @@ pub(crate) struct Core {
 #[derive(Debug, Default)]
 pub(crate) struct Transaction {
     changes: Vec<Change>,
+    /// The events, if there is a listener.
+    told: Vec<Told<'static>>,
     needs: Lsn,
     /// Bytes that deletions of expired keys may add to the transaction's record, beyond the bytes
     /// that its writes have asked for.
@@ -329,6 +335,7 @@ impl Core {
             wal: None,
             undurable: Undurable::default(),
             keeps_undurable: false,
+            listener: None,
             stats: Stats::default(),
             slowlog: SlowLog::default(),
             latency: Latency::default(),

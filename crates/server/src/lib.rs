@@ -35,6 +35,7 @@ mod transactions;
 mod wal;
 
 pub use clock::WallClock;
+pub use core::{Listener, Told};
 pub use explain::{explain, explain_system, open_remedy};
 pub use limits::open_files_limit;
 pub use server::{Server, make_volume};

@@ -18,7 +18,7 @@ use slimio_storage::{FormatOptions, Pool, Storage, Volume, VolumeId, format};
 
 use crate::clock::WallClock;
 use crate::config::{Config, ConfigError};
-use crate::core::{Core, Facts, Shutdown};
+use crate::core::{Core, Facts, Listener, Shutdown};
 use crate::explain::{explain, explain_system};
 use crate::net::epoll::EpollNet;
 use crate::net::uring::UringNet;
@@ -115,6 +115,11 @@ impl Server {
     /// durations are measured by the monotonic clock.
     pub fn set_wall_clock(&mut self, clock: WallClock) {
         self.core.set_wall_clock(clock);
+    }
+
+    /// Lets tests see each event of the data set, with the LSN of its record.
+    pub fn set_listener(&mut self, listener: Listener) {
+        self.core.listener = Some(listener);
     }
 
     /// Recovers the data and serves until the server is told to stop. `ready` is called after the

@@ -5,6 +5,7 @@ mod checks;
 mod common;
 mod crashes;
 mod ending;
+mod events;
 mod exchange;
 mod half;
 mod loading;

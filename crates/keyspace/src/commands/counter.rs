@@ -5,8 +5,11 @@ use slimio_resp::{Arg, DecimalBuffer, parse_i64};
 use super::text;
 use crate::context::{Context, Outcome};
 use crate::effects::Part;
+use crate::events::events;
 use crate::kinds::ValueType;
 use crate::long_double::LongDouble;
+
+events!(String: INCRBY "incrby", INCRBYFLOAT "incrbyfloat");
 
 pub(super) fn incr(context: &mut Context<'_>) -> Outcome {
     add(context, 1)
@@ -46,7 +49,7 @@ fn add(context: &mut Context<'_>, value: i64) -> Outcome {
     };
     let mut digits = DecimalBuffer::new();
     let expiry = context.expires_at_ms(&found);
-    context.set(&found, Arg::Bytes(digits.format(new).as_bytes()), expiry);
+    context.set(&found, Arg::Bytes(digits.format(new).as_bytes()), expiry, INCRBY);
     context.log_request();
     context.integer(new)
 }
@@ -68,7 +71,7 @@ pub(super) fn incrbyfloat(context: &mut Context<'_>) -> Outcome {
     };
     let new = new.format();
     let expiry = context.expires_at_ms(&found);
-    context.set(&found, Arg::Bytes(new.as_bytes()), expiry);
+    context.set(&found, Arg::Bytes(new.as_bytes()), expiry, INCRBYFLOAT);
     context.set_as_text(&found);
     context.log(&[
         Part::Bytes(b"SET"),

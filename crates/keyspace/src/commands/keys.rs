@@ -7,6 +7,7 @@ use super::steps::{InSteps, Tally};
 use super::text;
 use crate::access::Access;
 use crate::context::{Context, Outcome};
+use crate::events::{COPY_TO, DEL, MOVE_FROM, MOVE_TO, RENAME_FROM, RENAME_TO};
 use crate::table::Written;
 use crate::value::Value;
 
@@ -19,7 +20,7 @@ impl InSteps for Del {
     fn step(context: &mut Context<'_>, range: Range<usize>, tally: &mut Tally) {
         for index in range {
             let found = context.find(index);
-            tally.count += i64::from(context.delete(&found));
+            tally.count += i64::from(context.delete(&found, DEL));
         }
     }
 
@@ -99,11 +100,14 @@ fn rename_key(context: &mut Context<'_>, only_if_free: bool) -> Option<bool> {
     if to.spot.is_some() && only_if_free {
         return Some(false);
     }
-    context.delete(&to);
+    context.delete(&to, None);
+    let to = to.deleted();
     // Deleting one key may have moved the other, so that key is looked up again.
     let from = context.peek(1);
     let (value, expiry, access) = take(context, &from)?;
-    context.insert_value(&to, value, expiry, access);
+    context.insert_value(&to, value, expiry, access, None);
+    context.note(1, RENAME_FROM);
+    context.note(2, RENAME_TO);
     context.log_request();
     Some(true)
 }
@@ -115,7 +119,7 @@ fn take(context: &mut Context<'_>, found: &Found<'_>) -> Option<Taken> {
     let (db, displaced) = context.db_and_displaced(found.db);
     let (access, written) = (db.access(spot), db.table().get(spot).meta().written());
     let value = db.take(spot, displaced);
-    context.touch(found);
+    context.touch(found, None);
     Some(((value, written), expiry, access))
 }
 
@@ -136,7 +140,9 @@ pub(super) fn move_key(context: &mut Context<'_>) -> Outcome {
         return context.integer(0);
     }
     if let Some((value, expiry, access)) = take(context, &from) {
-        context.insert_value(&to, value, expiry, access);
+        context.insert_value(&to, value, expiry, access, None);
+        context.note(1, MOVE_FROM);
+        context.effects.note_event(db, 1, MOVE_TO);
         context.log_request();
     }
     context.integer(1)
@@ -171,13 +177,14 @@ pub(super) fn copy(context: &mut Context<'_>) -> Outcome {
     if to.spot.is_some() && !over {
         return context.integer(0);
     }
-    context.delete(&to);
+    context.delete(&to, None);
+    let to = to.deleted();
     // Deleting one key may have moved the other, so that key is looked up again.
     let from = context.peek(1);
     let expiry = context.expires_at_ms(&from);
     if let Some(value) = context.copy_of(&from) {
         let access = context.new_access();
-        context.insert_value(&to, value, expiry, access);
+        context.insert_value(&to, value, expiry, access, COPY_TO);
         context.log_request();
     }
     context.integer(1)

@@ -6,12 +6,14 @@ use std::borrow::Cow;
 use slimio_planted::is_planted;
 use slimio_resp::Arg;
 
+use super::string::SET;
 use crate::access::Access;
 use crate::capture::Overwrite;
 use crate::context::{Context, Mode, Outcome};
 use crate::db::Db;
 use crate::displaced::Displaced;
 use crate::effects::Part;
+use crate::events::{EXPIRE, Event, PERSIST};
 use crate::keyspace::DbIndex;
 use crate::kinds::{Packing, ValueType};
 use crate::reads::Read;
@@ -29,6 +31,13 @@ pub(crate) struct Found<'a> {
     /// The place; `None` if there is no such key. The place is valid until the next key is inserted
     /// or deleted.
     pub(crate) spot: Option<Spot>,
+}
+
+impl Found<'_> {
+    /// The same key after its deletion.
+    pub(crate) fn deleted(self) -> Self {
+        Self { spot: None, ..self }
+    }
 }
 
 impl<'a> Context<'a> {
@@ -165,13 +174,19 @@ impl<'a> Context<'a> {
 
     /// Gives a key this value and expiry, whether the key exists or not. This is for commands whose
     /// effect depends on the value, type, expiry or mere existence of the old entry.
-    pub(crate) fn set(&mut self, found: &Found<'_>, value: Arg<'_>, expiry: Option<i64>) {
-        self.set_by(found, value, expiry, Overwrite::Dependent);
+    pub(crate) fn set(
+        &mut self,
+        found: &Found<'_>,
+        value: Arg<'_>,
+        expiry: Option<i64>,
+        event: Event,
+    ) {
+        self.set_by(found, value, expiry, Overwrite::Dependent, event);
     }
 
     /// Like [`set`](Self::set), for commands whose effect does not depend on the old entry.
     pub(crate) fn overwrite(&mut self, found: &Found<'_>, value: Arg<'_>, expiry: Option<i64>) {
-        self.set_by(found, value, expiry, Overwrite::Whole);
+        self.set_by(found, value, expiry, Overwrite::Whole, SET);
     }
 
     fn set_by(
@@ -180,6 +195,7 @@ impl<'a> Context<'a> {
         value: Arg<'_>,
         expiry: Option<i64>,
         overwrite: Overwrite,
+        event: Event,
     ) {
         let access = self.new_access();
         let (db, displaced) = self.db_and_displaced(found.db);
@@ -188,7 +204,7 @@ impl<'a> Context<'a> {
         } else {
             db.insert(found.hash, &found.key, value, expiry, access, displaced.capture.epoch());
         }
-        self.touch(found);
+        self.touch(found, event);
     }
 
     /// Notes that the string at a key was computed, so `OBJECT ENCODING` must not call it an
@@ -224,18 +240,20 @@ impl<'a> Context<'a> {
     }
 
     /// Inserts a key with this value and the way in which it was written, with this expiry and this
-    /// last use. The key must not exist.
+    /// last use. The key must not exist. `found` tells whether it counts as new: a value that is
+    /// replaced as a whole can be deleted and inserted, too.
     pub(crate) fn insert_value(
         &mut self,
         found: &Found<'_>,
         value: (Value, Written),
         expiry: Option<i64>,
         access: Access,
+        event: impl Into<Option<Event>>,
     ) {
         let (db, displaced) = self.db_and_displaced(found.db);
         let epoch = displaced.capture.epoch();
         db.insert_value(found.hash, &found.key, value, expiry, access, epoch);
-        self.touch(found);
+        self.touch(found, event);
     }
 
     /// Changes or removes the expiry of a key that exists.
@@ -243,23 +261,33 @@ impl<'a> Context<'a> {
         if let Some(spot) = found.spot {
             let (db, displaced) = self.db_and_displaced(found.db);
             db.set_expiry(spot, expiry, displaced);
-            self.touch(found);
+            self.touch(found, if expiry.is_some() { EXPIRE } else { PERSIST });
         }
     }
 
     /// Deletes a key. Returns whether the key existed. The caller must log an effect that deletes
-    /// the key whatever the key's value is, and that does nothing if the key does not exist.
-    pub(crate) fn delete(&mut self, found: &Found<'_>) -> bool {
+    /// the key whatever the key's value is, and that does nothing if the key does not exist. There is
+    /// no event if another value takes the key's place, or if an event of its own follows.
+    pub(crate) fn delete(&mut self, found: &Found<'_>, event: impl Into<Option<Event>>) -> bool {
         let Some(spot) = found.spot else { return false };
         let (db, displaced) = self.db_and_displaced(found.db);
         db.remove(spot, displaced);
-        self.touch(found);
+        self.touch(found, event);
         true
     }
 
-    /// Notes that a key was changed.
-    pub(crate) fn touch(&mut self, found: &Found<'_>) {
-        self.effects.touch_arg(found.db, found.hash, found.index);
+    /// Notes that a key was changed, and what happened to it. Without an event, the command
+    /// [notes](Self::note) one later, for example because it runs in steps. If the key was not
+    /// there when it was found, the event `new` comes before.
+    pub(crate) fn touch(&mut self, found: &Found<'_>, event: impl Into<Option<Event>>) {
+        let is_new = found.spot.is_none();
+        self.effects.touch_arg(found.db, found.hash, found.index, is_new, event.into());
+    }
+
+    /// Notes another event of a key whose change is noted. Argument `index` of the request names the
+    /// key, which is in the client's database.
+    pub(crate) fn note(&mut self, index: usize, event: Event) {
+        self.effects.note_event(self.db, index, event);
     }
 
     /// Logs the request as its own effect.

@@ -6,6 +6,7 @@ use slimio_resp::{Arg, Args};
 use super::text;
 use crate::context::{Context, Outcome, Yielded};
 use crate::effects::Part;
+use crate::events::NEW;
 
 /// Limit of keys that a step makes.
 const STEP_KEYS_MAX: usize = 64;
@@ -127,7 +128,7 @@ impl Populate {
         let (to, displaced) = context.keyspace.db_and_displaced(db);
         to.insert(hash, &key, Arg::Bytes(&value), None, access, displaced.capture.epoch());
         context.log(&[Part::Bytes(b"SET"), Part::Bytes(&key), Part::Bytes(&value)]);
-        context.effects.touch(db, hash, &key);
+        context.effects.touch(db, hash, &key, NEW);
         value.len()
     }
 }

@@ -5,8 +5,11 @@ use slimio_resp::Arg;
 use super::steps::patch;
 use super::text;
 use crate::context::{Context, Mode, Outcome};
+use crate::events::{NEW, events};
 use crate::kinds::ValueType;
 use crate::value::StringRef;
+
+events!(String: APPEND "append", SETRANGE "setrange");
 
 /// Size in bytes of the longest string that replay accepts.
 const REPLAYED_SIZE_MAX: i64 = 1 << 40;
@@ -24,7 +27,7 @@ pub(super) fn append(context: &mut Context<'_>) -> Outcome {
     let found = context.find(1);
     let more = context.args.get(2);
     if found.spot.is_none() {
-        context.set(&found, more, None);
+        context.set(&found, more, None, APPEND);
         context.log_request();
         return context.integer(more.size() as i64);
     }
@@ -35,7 +38,7 @@ pub(super) fn append(context: &mut Context<'_>) -> Outcome {
     if !fits(context, size as i64, more.size()) {
         return context.error(text::STRING_TOO_LONG);
     }
-    patch(context, size, 2)
+    patch(context, size, 2, APPEND)
 }
 
 pub(super) fn setrange(context: &mut Context<'_>) -> Outcome {
@@ -60,8 +63,9 @@ pub(super) fn setrange(context: &mut Context<'_>) -> Outcome {
         let (db, displaced) = context.db_and_displaced(found.db);
         let epoch = displaced.capture.epoch();
         db.insert(found.hash, &found.key, Arg::Bytes(b""), None, access, epoch);
+        context.note(1, NEW);
     }
-    patch(context, offset as usize, 3)
+    patch(context, offset as usize, 3, SETRANGE)
 }
 
 /// Whether a string of `size` bytes may grow by `more` bytes. Replay has a higher limit, because

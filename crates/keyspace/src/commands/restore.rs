@@ -8,6 +8,7 @@ use slimio_resp::{Arg, Blob};
 use super::text;
 use crate::context::{Context, Outcome, Steps, Yielded};
 use crate::effects::Part;
+use crate::events::{DEL, RESTORE};
 use crate::evict::Usage;
 use crate::incoming::Incoming;
 use crate::value::Value;
@@ -180,16 +181,18 @@ impl Restore {
     fn finish(self: Box<Self>, context: &mut Context<'_>, value: Value) -> Outcome {
         let Self { options, expires_at_ms, .. } = *self;
         let found = context.peek(1);
-        let was_there = context.delete(&found);
+        let was_there = context.delete(&found, None);
+        let found = found.deleted();
         if expires_at_ms.is_some_and(|at_ms| context.is_past(at_ms)) {
             if was_there {
+                context.note(1, DEL);
                 context.log(&[Part::Bytes(b"DEL"), Part::Request(1)]);
             }
             return context.ok();
         }
         let access = context.new_access();
         let value = (value, crate::table::Written::Whole);
-        context.insert_value(&found, value, expires_at_ms, access);
+        context.insert_value(&found, value, expires_at_ms, access, RESTORE);
         if let Some(usage) = options.usage {
             let now_ms = context.access_ms();
             context.keyspace.set_usage(context.db, &found.key, usage, now_ms);

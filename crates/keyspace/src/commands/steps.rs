@@ -11,6 +11,7 @@ use slimio_resp::{Arg, Args};
 
 use crate::collection::CollectionRef;
 use crate::context::{Context, Outcome, Yielded};
+use crate::events::Event;
 use crate::keyspace::{DbIndex, Keyspace};
 use crate::value::ValueRef;
 
@@ -145,12 +146,18 @@ pub struct Patch {
     offset: usize,
     index: usize,
     written: usize,
+    event: Event,
 }
 
 /// From `offset` on, writes argument `index` over the string at the command's key. Logs the
 /// request, and replies with the new size of the string.
-pub(crate) fn patch(context: &mut Context<'_>, offset: usize, index: usize) -> Outcome {
-    Box::new(Patch { offset, index, written: 0 }).resume(context)
+pub(crate) fn patch(
+    context: &mut Context<'_>,
+    offset: usize,
+    index: usize,
+    event: Event,
+) -> Outcome {
+    Box::new(Patch { offset, index, written: 0, event }).resume(context)
 }
 
 impl Patch {
@@ -175,7 +182,7 @@ impl Patch {
         } else {
             db.update(spot, displaced, |value| value.write_at(self.offset, arg));
         }
-        context.touch(&found);
+        context.touch(&found, self.event);
         context.log_request();
         let size = context.string(&found).map_or(0, crate::value::StringRef::size);
         context.integer(size as i64)

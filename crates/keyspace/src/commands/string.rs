@@ -8,7 +8,10 @@ use super::steps::{InSteps, Tally};
 use super::text;
 use crate::context::{Context, Outcome};
 use crate::effects::Part;
+use crate::events::{DEL, EXPIRE, events};
 use crate::kinds::ValueType;
+
+events!(String: SET "set");
 
 pub(super) fn get(context: &mut Context<'_>) -> Outcome {
     let found = context.read(1);
@@ -56,11 +59,12 @@ pub(super) fn set(context: &mut Context<'_>) -> Outcome {
     let kept = if options.expiry == Expiry::Keep { context.expires_at_ms(&found) } else { None };
     let value = context.args.get(2);
     if options.condition == Condition::IfPresent || options.expiry == Expiry::Keep {
-        context.set(&found, value, expiry.or(kept));
+        context.set(&found, value, expiry.or(kept), SET);
     } else {
         context.overwrite(&found, value, expiry);
     }
     if let Some(at_ms) = expiry {
+        context.note(1, EXPIRE);
         log_set_until(context, 2, at_ms);
     } else if options.get {
         log_without_get(context);
@@ -78,7 +82,7 @@ pub(super) fn setnx(context: &mut Context<'_>) -> Outcome {
     if found.spot.is_some() {
         return context.integer(0);
     }
-    context.set(&found, context.args.get(2), None);
+    context.set(&found, context.args.get(2), None, SET);
     context.log_request();
     context.integer(1)
 }
@@ -95,6 +99,7 @@ fn set_until(context: &mut Context<'_>, unit: Unit, command: &str) -> Outcome {
     let Some(at_ms) = context.expiry_arg(2, unit, command) else { return Outcome::Reply };
     let found = context.find(1);
     context.overwrite(&found, context.args.get(3), Some(at_ms));
+    context.note(1, EXPIRE);
     log_set_until(context, 3, at_ms);
     context.ok()
 }
@@ -250,7 +255,7 @@ fn set_all(context: &mut Context<'_>, range: Range<usize>) {
 
 /// If a key exists, deletes it, and logs the deletion in place of the request.
 pub(super) fn delete_and_log(context: &mut Context<'_>, found: &Found<'_>) {
-    if context.delete(found) {
+    if context.delete(found, DEL) {
         context.log(&[Part::Bytes(b"DEL"), Part::Request(1)]);
     }
 }

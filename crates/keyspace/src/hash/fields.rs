@@ -12,8 +12,11 @@ use crate::commands::steps::{InSteps, Tally};
 use crate::commands::text;
 use crate::context::{Context, Outcome};
 use crate::effects::Part;
+use crate::events::{DEL, Event, events};
 use crate::kinds::{Packing, ValueType};
 use crate::long_double::LongDouble;
+
+events!(Hash: HSET "hset", HDEL "hdel", HINCRBY "hincrby", HINCRBYFLOAT "hincrbyfloat");
 
 impl Context<'_> {
     /// The hash at a key; `None` if the key does not exist, or holds another type.
@@ -27,10 +30,11 @@ impl Context<'_> {
     }
 
     /// Changes the hash at a key, or a new hash if the key does not exist. The caller must not
-    /// leave the hash empty.
+    /// leave the hash empty. Without an event, the caller [notes](Self::note) it later.
     fn edit_hash<R>(
         &mut self,
         found: &Found<'_>,
+        event: Option<Event>,
         edit: impl FnOnce(&mut HashEdit<'_, '_>) -> R,
     ) -> R {
         let spot = found.spot.unwrap_or_else(|| self.insert_empty(found, Packing::HashListpack));
@@ -38,7 +42,7 @@ impl Context<'_> {
         let result = self.keyspace.edit_collection(found.db, spot, |form, old| {
             edit(&mut HashEdit { form, hasher, limits, old })
         });
-        self.touch(found);
+        self.touch(found, event);
         result
     }
 }
@@ -59,6 +63,7 @@ impl InSteps for Hset {
     }
 
     fn end(context: &mut Context<'_>, tally: &Tally) -> Outcome {
+        context.note(1, HSET);
         context.log_request();
         context.integer(tally.count)
     }
@@ -80,6 +85,7 @@ impl InSteps for Hmset {
     }
 
     fn end(context: &mut Context<'_>, _: &Tally) -> Outcome {
+        context.note(1, HSET);
         context.log_request();
         context.ok()
     }
@@ -108,7 +114,7 @@ fn find_hash<'a>(context: &mut Context<'a>, tally: &mut Tally) -> Option<Found<'
 fn set_fields(context: &mut Context<'_>, range: Range<usize>, tally: &mut Tally) {
     let Some(found) = find_hash(context, tally) else { return };
     let args = context.args;
-    tally.count += context.edit_hash(&found, |hash| {
+    tally.count += context.edit_hash(&found, None, |hash| {
         let pairs = range.step_by(2);
         pairs.map(|index| i64::from(hash.set(args.get(index), args.get(index + 1)))).sum::<i64>()
     });
@@ -123,7 +129,7 @@ pub(super) fn hsetnx(context: &mut Context<'_>) -> Outcome {
         return context.integer(0);
     }
     let (field, value) = (context.args.get(2), context.args.get(3));
-    context.edit_hash(&found, |hash| hash.set(field, value));
+    context.edit_hash(&found, Some(HSET), |hash| hash.set(field, value));
     context.log_request();
     context.integer(1)
 }
@@ -211,18 +217,24 @@ impl InSteps for Hdel {
         if !range.clone().any(|index| context.field(&found, index).is_some()) {
             return;
         }
-        let (deleted, left) = context.edit_hash(&found, |hash| {
+        let (deleted, left) = context.edit_hash(&found, None, |hash| {
             let deleted: i64 = range.map(|index| i64::from(hash.remove(args.get(index)))).sum();
             (deleted, hash.len())
         });
         if left == 0 {
-            context.delete(&found);
+            context.delete(&found, None);
+            tally.is_done = true;
         }
         tally.count += deleted;
     }
 
     fn end(context: &mut Context<'_>, tally: &Tally) -> Outcome {
         if tally.count > 0 {
+            context.note(1, HDEL);
+            // The hash has lost its last field.
+            if tally.is_done {
+                context.note(1, DEL);
+            }
             context.log_request();
         }
         context.integer(tally.count)
@@ -245,7 +257,7 @@ pub(super) fn hincrby(context: &mut Context<'_>) -> Outcome {
     };
     let mut digits = slimio_resp::DecimalBuffer::new();
     let (field, digits) = (context.args.get(2), Arg::Bytes(digits.format(new).as_bytes()));
-    context.edit_hash(&found, |hash| hash.set(field, digits));
+    context.edit_hash(&found, Some(HINCRBY), |hash| hash.set(field, digits));
     context.log_request();
     context.integer(new)
 }
@@ -269,7 +281,8 @@ pub(super) fn hincrbyfloat(context: &mut Context<'_>) -> Outcome {
     let Some(new) = old.add(value) else { return context.error(text::NOT_FINITE) };
     let new = new.format();
     let field = context.args.get(2);
-    context.edit_hash(&found, |hash| hash.set(field, Arg::Bytes(new.as_bytes())));
+    context
+        .edit_hash(&found, Some(HINCRBYFLOAT), |hash| hash.set(field, Arg::Bytes(new.as_bytes())));
     context.log(&[
         Part::Bytes(b"HSET"),
         Part::Request(1),

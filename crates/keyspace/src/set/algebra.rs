@@ -17,11 +17,14 @@ use crate::commands::elements::{ELEMENTS_AT_ONCE_MAX, ElementsWalk, Head, Wanted
 use crate::commands::steps::ARGS_AT_ONCE_MAX;
 use crate::commands::text;
 use crate::context::{Context, Outcome, Steps, Yielded};
+use crate::events::events;
 use crate::hasher::KeyHasher;
 use crate::keyspace::{DbIndex, Keyspace};
 use crate::kinds::{Packing, ValueType};
 use crate::table::worth_deferring;
 use crate::value::{Value, ValueRef};
+
+events!(Set: SINTERSTORE "sinterstore", SUNIONSTORE "sunionstore", SDIFFSTORE "sdiffstore");
 
 /// Limit of the lookups of members that one step makes.
 const STEP_LOOKUPS: usize = 1024;
@@ -442,9 +445,9 @@ impl Filter {
             Sink::Count { len, limit } => context.integer(len.min(limit) as i64),
             Sink::Set(form) if self.wants_all => {
                 let form = integers_anew(context, form);
-                store(context, form)
+                store(context, form, SINTERSTORE)
             }
-            Sink::Set(form) => store(context, form),
+            Sink::Set(form) => store(context, form, SDIFFSTORE),
         }
     }
 }
@@ -489,7 +492,7 @@ impl Merge {
         if goal == Goal::Store {
             let form = self.form;
             let form = if self.is_formed_anew { formed_anew(context, form) } else { form };
-            return store(context, form);
+            return store(context, form, if self.adds { SUNIONSTORE } else { SDIFFSTORE });
         }
         let Some(result) = self.form.into_value() else {
             context.reply.set(0);

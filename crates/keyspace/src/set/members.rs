@@ -11,8 +11,11 @@ use crate::commands::lookup::Found;
 use crate::commands::steps::{InSteps, Tally};
 use crate::context::{Context, Outcome};
 use crate::effects::Part;
+use crate::events::{DEL, Event, events};
 use crate::kinds::{Packing, ValueType};
 use crate::value::ValueRef;
+
+events!(Set: SADD "sadd", SREM "srem");
 
 impl Context<'_> {
     /// The set at a key; `None` if the key does not exist.
@@ -44,24 +47,26 @@ impl Context<'_> {
     }
 
     /// Removes members from the set at a key. Deletes the key if no member is left. Returns how many
-    /// of them were there.
+    /// of them were there, and whether the key was deleted. Without an event, the caller
+    /// [notes](Self::note) it and the deletion later.
     pub(super) fn remove_members<'a>(
         &mut self,
         found: &Found<'_>,
         members: impl Iterator<Item = Arg<'a>>,
-    ) -> usize {
+        event: Option<Event>,
+    ) -> (usize, bool) {
         // The packing does not matter, because the key exists.
         let (removed, left) = self.edit_set(found, Packing::SetListpack, |set| {
             let removed = members.filter(|member| set.remove(*member)).count();
             (removed, set.len())
         });
         if removed > 0 {
-            self.touch(found);
+            self.touch(found, event);
         }
         if left == 0 {
-            self.delete(found);
+            self.delete(found, event.map(|_| DEL));
         }
-        removed
+        (removed, left == 0)
     }
 }
 
@@ -93,13 +98,14 @@ impl InSteps for Sadd {
             range.filter(|index| set.add(args.get(*index))).count()
         });
         if added > 0 {
-            context.touch(&found);
+            context.touch(&found, None);
         }
         tally.count += added as i64;
     }
 
     fn end(context: &mut Context<'_>, tally: &Tally) -> Outcome {
         if tally.count > 0 {
+            context.note(1, SADD);
             context.log_request();
         }
         context.integer(tally.count)
@@ -119,11 +125,19 @@ impl InSteps for Srem {
             return;
         }
         let args = context.args;
-        tally.count += context.remove_members(&found, range.map(|index| args.get(index))) as i64;
+        let members = range.map(|index| args.get(index));
+        let (removed, is_deleted) = context.remove_members(&found, members, None);
+        tally.count += removed as i64;
+        tally.is_done = is_deleted;
     }
 
     fn end(context: &mut Context<'_>, tally: &Tally) -> Outcome {
         if tally.count > 0 {
+            context.note(1, SREM);
+            // The set was there, and is not any more.
+            if tally.is_done {
+                context.note(1, DEL);
+            }
             context.log_request();
         }
         context.integer(tally.count)
@@ -203,14 +217,14 @@ pub(super) fn smove(context: &mut Context<'_>) -> Outcome {
         return context.integer(i64::from(is_member));
     }
     let member = context.args.get(3);
-    if context.remove_members(&from, std::iter::once(member)) == 0 {
+    if context.remove_members(&from, std::iter::once(member), Some(SREM)).0 == 0 {
         return context.integer(0);
     }
     // Removing the last member may have moved the second key.
     let to = context.peek(2);
     let packing = context.keyspace.config.packed_limits.set.packing(member, 1);
     if context.edit_set(&to, packing, |set| set.add(member)) {
-        context.touch(&to);
+        context.touch(&to, SADD);
     }
     if is_planted("smove-logged-as-srem") {
         context.log(&[Part::Bytes(b"SREM"), Part::Request(1), Part::Request(3)]);

@@ -11,9 +11,12 @@ use crate::commands::lookup::Found;
 use crate::commands::text;
 use crate::context::{Context, Outcome, Steps, Yielded};
 use crate::effects::Part;
+use crate::events::{DEL, events};
 use crate::keyspace::{DbIndex, Keyspace};
 use crate::kinds::ValueType;
 use crate::value::ValueRef;
+
+events!(Set: SPOP "spop");
 
 /// Limit of the members of one logged `SREM`.
 const LOGGED_MEMBERS_MAX: usize = 1024;
@@ -134,7 +137,7 @@ fn pop_one(context: &mut Context<'_>, found: &Found<'_>) -> Outcome {
     element.reply(context.reply);
     let member = element.to_bytes().into_owned();
     log_removal(context, &[&member]);
-    context.remove_members(found, std::iter::once(Arg::Bytes(&member)));
+    context.remove_members(found, std::iter::once(Arg::Bytes(&member)), Some(SPOP));
     Outcome::Reply
 }
 
@@ -184,7 +187,8 @@ impl Steps for PopAll {
                 }
                 outcome => {
                     let found = context.peek(1);
-                    context.delete(&found);
+                    context.delete(&found, SPOP);
+                    context.note(1, DEL);
                     context.log(&[Part::Bytes(b"DEL"), Part::Request(1)]);
                     return outcome;
                 }
@@ -221,6 +225,7 @@ impl Steps for PopMany {
         context.reply.set(self.members.count);
         context.reply.append(&self.out);
         self.draw.finish(context.keyspace);
+        context.note(1, SPOP);
         Outcome::Reply
     }
 }
@@ -249,7 +254,7 @@ impl PopMany {
         }
         let Some(part) = members.parts.pop() else { return true };
         let found = context.peek(1);
-        context.remove_members(&found, part.iter().map(|member| Arg::Bytes(member)));
+        context.remove_members(&found, part.iter().map(|member| Arg::Bytes(member)), None);
         log_removal(context, &part);
         true
     }

@@ -7,23 +7,27 @@ use super::algebra::{add, discard, set_of};
 use crate::collection::EditForm;
 use crate::context::{Context, Outcome};
 use crate::effects::Part;
+use crate::events::{DEL, Event};
 use crate::kinds::Packing;
 use crate::table::Written;
 use crate::value::Value;
 
 /// Replaces the value of the first key by a set, or deletes the key if the set is empty. Replies
-/// with the size of the set.
-pub(super) fn store(context: &mut Context<'_>, form: EditForm<'static>) -> Outcome {
+/// with the size of the set. The event says which command stores it.
+pub(super) fn store(context: &mut Context<'_>, form: EditForm<'static>, event: Event) -> Outcome {
     let found = context.peek(1);
-    let was_there = context.delete(&found);
+    let was_there = context.delete(&found, None);
     let len = form.len();
     match form.into_value() {
         Some(value) => {
             let access = context.new_access();
-            context.insert_value(&found, (value, Written::Whole), None, access);
+            context.insert_value(&found, (value, Written::Whole), None, access, event);
             context.log_request();
         }
-        None if was_there => context.log(&[Part::Bytes(b"DEL"), Part::Request(1)]),
+        None if was_there => {
+            context.note(1, DEL);
+            context.log(&[Part::Bytes(b"DEL"), Part::Request(1)]);
+        }
         None => {}
     }
     context.integer(len as i64)

@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use slimio_keyspace::{Command, DbIndex, Flags, Read};
+use slimio_keyspace::{Command, DbIndex, Flags, Read, Touched, no_args};
 use slimio_planted::is_planted;
 use slimio_resp::{Args, OwnedRequest};
 use slimio_storage::{ACKNOWLEDGE_WITHIN, Lsn, Policy};
 
+use super::changes::{Place, Ran, Source};
 use super::{Core, Transaction};
 use crate::clients::{Client, State};
 use crate::commands::Entry;
@@ -18,51 +19,48 @@ use crate::net::ConnId;
 const READERS_GONE_AFTER: Duration = Duration::from_millis(10);
 
 impl Core {
-    /// Logs the effects of the command that just ran for `client`, and tells the clients that watch
-    /// the changed keys. Returns the LSN that the reply has to wait for, or 0 if the command
-    /// appended nothing of its own.
+    /// Logs the effects of the command that just ran for `client`, and tells of its changes. Returns
+    /// the LSN that the reply has to wait for, or 0 if the command appended nothing of its own.
     pub(crate) fn record(&mut self, client: &mut Client, args: Args<'_>) -> Lsn {
-        if !self.watches.is_empty() {
-            let touched = self.effects.touched(args);
-            let (keyspace, now_ms) = (&self.keyspace, self.now_ms);
-            self.watches.touched(touched, keyspace, now_ms, &mut self.clients, client);
-        }
-        if self.effects.is_empty() {
+        let items = 0..self.effects.noted_count();
+        let is_logged = !self.effects.is_empty();
+        if items.is_empty() && !is_logged {
             return Lsn(0);
         }
-        self.snapshots.changes += self.effects.touched_count() as u64;
+        let place = if is_logged { self.place(client, args) } else { Place::Nowhere };
+        let now_ms = self.now_ms;
+        let (of_long, is_counted) = (None, is_logged);
+        let ran = Ran { of_long, args, items, now_ms, client: client.id, is_counted };
+        self.tell(&ran, client, place);
+        match place {
+            Place::Record(lsn) => {
+                client.last_write = lsn;
+                lsn
+            }
+            Place::Said(lsn) => lsn,
+            Place::Nowhere | Place::Stopped | Place::Pending => Lsn(0),
+        }
+    }
+
+    /// Brings the effects of the command that just ran to their place in the log.
+    fn place(&mut self, client: &mut Client, args: Args<'_>) -> Place {
         if let Some(transaction) = &mut self.transaction {
             // The whole transaction is one record, appended when its last command has run.
             self.payload.add(&self.effects, args);
             transaction.room = transaction.room.min(self.effects.room());
             transaction.value_room = transaction.value_room.min(self.effects.value_room());
-            transaction.changes.extend(self.effects.touched(args).map(Change::from));
-            return Lsn(0);
+            return Place::Pending;
         }
-        let flushed = self.effects.touched(args).any(|t| matches!(Change::from(t), Change::Db(_)));
-        let Some(wal) = &mut self.wal else { return Lsn(0) };
-        if !wal.takes_records() {
-            self.changed_without_log(flushed);
-            return Lsn(0);
+        let flushed = self.effects.touched(args).any(|t| matches!(t, Touched::Db(_)));
+        if flushed
+            && let Some(wal) = &self.wal
+            && wal.takes_records()
+            && wal.log().latched().is_none()
+            && self.emptied_at == Some(wal.log().appended())
+        {
+            return Place::Said(self.flushed_again(client));
         }
-        if wal.log().latched().is_some() {
-            return Lsn(0);
-        }
-        if flushed && self.emptied_at == Some(wal.log().appended()) {
-            return self.flushed_again(client);
-        }
-        // The value is copied only once, from the request into the log's memory.
-        let payload = self.gather.parts(&self.effects, client.db, args);
-        debug_assert!(payload.size() as u64 <= self.log_size_max, "more than was asked for");
-        let lsn = wal.append(client.db, payload.as_slice());
-        if self.keeps_undurable {
-            self.undurable.note(lsn, self.effects.touched(args).map(Change::from));
-        }
-        if flushed {
-            self.release_log(lsn);
-        }
-        client.last_write = lsn;
-        lsn
+        self.put(client.db, Source::Command(args), flushed)
     }
 
     /// Reaps completions of the log's device and of the keeper (the thread that looks after the
@@ -123,58 +121,31 @@ impl Core {
             return;
         }
         let flushed = transaction.changes.iter().any(|c| matches!(c, Change::Db(_)));
-        let Some(wal) = &mut self.wal else { return };
-        if !wal.takes_records() {
-            self.changed_without_log(flushed);
-            return;
+        let place = self.put(db, Source::Transaction, flushed);
+        self.tell_transaction(transaction, place);
+        if let Place::Record(lsn) = place {
+            if !is_planted("exec-unwaited") {
+                client.last_write = lsn;
+            }
+            client.needs = client.needs.max(lsn);
         }
-        if wal.log().latched().is_some() {
-            return;
-        }
-        debug_assert!(
-            self.payload.bytes().len() as u64 <= self.log_size_max,
-            "more than was asked for"
-        );
-        let lsn = wal.append(db, &[self.payload.bytes()]);
-        if self.keeps_undurable {
-            self.undurable.note(lsn, transaction.changes.into_iter());
-        }
-        if flushed {
-            self.release_log(lsn);
-        }
-        if !is_planted("exec-unwaited") {
-            client.last_write = lsn;
-        }
-        client.needs = client.needs.max(lsn);
     }
 
-    /// Logs effects of expiry and eviction, and tells the clients that watch the deleted keys.
-    /// `current` is the client being served, which is not in `clients`.
+    /// Logs effects of expiry and eviction, and tells of the deleted keys. `current` is the client
+    /// being served, which is not in `clients`.
     pub(crate) fn record_unasked(&mut self, db: DbIndex, current: &mut Client) {
         if self.effects.is_empty() {
             return;
         }
-        let args = slimio_keyspace::no_args();
-        if !self.watches.is_empty() {
-            let touched = self.effects.touched(args);
-            let (keyspace, now_ms) = (&self.keyspace, self.now_ms);
-            self.watches.touched(touched, keyspace, now_ms, &mut self.clients, current);
-        }
-        let Some(wal) = &mut self.wal else { return };
-        if !wal.takes_records() {
-            return;
-        }
-        self.payload.begin(db);
-        self.payload.add(&self.effects, args);
-        let lsn = wal.append(db, &[self.payload.bytes()]);
-        if self.keeps_undurable {
-            self.undurable.note(lsn, self.effects.touched(args).map(Change::from));
-        }
+        let place = self.put(db, Source::Unasked, false);
+        let (items, args, now_ms) = (0..self.effects.noted_count(), no_args(), self.now_ms);
+        let (of_long, client, is_counted) = (None, 0, false);
+        self.tell(&Ran { of_long, args, items, now_ms, client, is_counted }, current, place);
     }
 
     /// Called for a change while there is no log. If a flush empties the data set while `save` is
     /// set, schedules a snapshot, because the next start would otherwise undo the flush.
-    fn changed_without_log(&mut self, flushed: bool) {
+    pub(super) fn changed_without_log(&mut self, flushed: bool) {
         if flushed && !self.settings.save_points.is_empty() {
             let is_empty = self.dbs().all(|db| self.keyspace.dbsize(db) == 0);
             self.snapshots.is_of_flush |= is_empty && !self.snapshots.is_saving();
@@ -184,7 +155,7 @@ impl Core {
 
     /// If no key is left, releases the part of the log before the record at `lsn`, because recovery
     /// no longer needs that part.
-    fn release_log(&mut self, lsn: Lsn) {
+    pub(super) fn release_log(&mut self, lsn: Lsn) {
         if self.is_empty()
             && let Some(wal) = &mut self.wal
         {

@@ -25,10 +25,11 @@ use slimio_planted::is_planted;
 use slimio_resp::{Args, OwnedRequest, ReplyBuf, SHARED_REPLY_SIZE_MIN};
 use slimio_storage::{Lsn, StagedRecord};
 
+use super::changes::{Place, Ran, Source};
 use super::{Admission, Core};
 use crate::clients::{Client, State};
 use crate::commands::{Entry, Run};
-use crate::gate::{AlreadyHashed, Change, mix};
+use crate::gate::{AlreadyHashed, mix};
 use crate::net::ConnId;
 
 /// Limit of the command thread's time that the long request may take in one turn.
@@ -59,6 +60,8 @@ const LOOKS_AT_ALL: &[&str] =
 pub(crate) struct Long {
     /// The client that waits for the reply. It may have gone.
     conn: ConnId,
+    /// The `CLIENT ID` of that client.
+    client: u64,
     db: DbIndex,
     no_touch: bool,
     row: &'static Command<Entry>,
@@ -165,6 +168,7 @@ impl Core {
         client.keeps_request = true;
         self.long = Some(Box::new(Long {
             conn: client.conn,
+            client: client.id,
             db: client.db,
             no_touch: client.no_touch,
             row,
@@ -347,7 +351,7 @@ impl Core {
                 if walk.step(&long.effects, long.request.args(), |bytes| record.write(bytes)) {
                     let stage = std::mem::replace(&mut long.stage, Stage::Noting(0));
                     if let Stage::Staging(_, record) = stage {
-                        self.append_long(long, |wal| wal.append_staged(record));
+                        long.lsn = self.lsn_of_long(long.db, Source::Staged(record));
                     }
                 }
                 Next::Step
@@ -438,34 +442,24 @@ impl Core {
         if long.effects.is_empty() {
             return;
         }
-        if !is_planted("long-changes-uncounted") {
-            self.snapshots.changes += long.effects.touched_count() as u64;
-        }
         let Some(wal) = self.wal.as_ref().filter(|wal| wal.takes_records()) else { return };
         if long.log_size_max >= STAGED_SIZE_MIN {
             let record = wal.log().stage(long.db.0);
             long.stage = Stage::Staging(PayloadWalk::new(long.db), record);
             return;
         }
-        let mut gather = std::mem::take(&mut self.gather);
-        let payload = gather.parts(&long.effects, long.db, long.request.args());
-        let db = long.db;
-        let lsn = self.append_if_open(|wal| wal.append(db, payload.as_slice()));
-        (long.lsn, self.gather) = (lsn, gather);
+        let source = Source::Long(&long.effects, long.request.args());
+        long.lsn = self.lsn_of_long(long.db, source);
     }
 
-    fn append_long(&mut self, long: &mut Long, append: impl FnOnce(&mut crate::wal::Wal) -> Lsn) {
-        long.lsn = self.append_if_open(append);
-    }
-
-    /// Appends a record. If the log has stopped, appends nothing and returns an LSN that never
+    /// Appends the record of a long request. If the log has stopped, the LSN is one that never
     /// becomes durable.
-    fn append_if_open(&mut self, append: impl FnOnce(&mut crate::wal::Wal) -> Lsn) -> Option<Lsn> {
-        let wal = self.wal.as_mut()?;
-        if wal.log().latched().is_some() {
-            return (!is_planted("long-acked-when-latched")).then_some(Lsn(u64::MAX));
+    fn lsn_of_long(&mut self, db: DbIndex, source: Source<'_>) -> Option<Lsn> {
+        match self.put(db, source, false) {
+            Place::Record(lsn) => Some(lsn),
+            Place::Stopped if !is_planted("long-acked-when-latched") => Some(Lsn(u64::MAX)),
+            _ => None,
         }
-        Some(append(wal))
     }
 
     /// Tells the clients that watch the changed keys. Also notes the changes, because later replies
@@ -489,25 +483,19 @@ impl Core {
             return if reads.is_some() { Next::Step } else { Next::End };
         }
         long.needs = long.lsn.unwrap_or_default();
-        if from >= long.effects.touched_count() {
+        let noted = long.effects.noted_count();
+        if from >= noted {
             return Next::End;
         }
-        let touched = || long.effects.touched_from(from, args).take(STEP_ITEMS);
-        if !self.watches.is_empty() && !is_planted("long-unwatched") {
-            let mut client = self.clients.take(long.conn);
-            let mut nobody = Client::nobody(self.now);
-            let current = client.as_deref_mut().unwrap_or(&mut nobody);
-            let keyspace = &self.keyspace;
-            self.watches.touched(touched(), keyspace, long.now_ms, &mut self.clients, current);
-            if let Some(client) = client {
-                self.clients.put(client);
-            }
-        }
-        if let Some(lsn) = long.lsn
-            && self.keeps_undurable
-            && !is_planted("long-undurable")
-        {
-            self.undurable.note(lsn, touched().map(Change::from));
+        let (items, now_ms) = (from..noted.min(from + STEP_ITEMS), long.now_ms);
+        let (of_long, client, is_counted) = (Some(&long.effects), long.client, true);
+        let ran = Ran { of_long, args, items, now_ms, client, is_counted };
+        let place = long.lsn.map_or(Place::Nowhere, Place::Record);
+        let mut client = self.clients.take(long.conn);
+        let mut nobody = Client::nobody(self.now);
+        self.tell(&ran, client.as_deref_mut().unwrap_or(&mut nobody), place);
+        if let Some(client) = client {
+            self.clients.put(client);
         }
         Next::Step
     }

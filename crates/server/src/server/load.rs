@@ -142,7 +142,7 @@ impl RecoverSink for Recovery<'_> {
         }
         let db = slimio_keyspace::DbIndex(record.db);
         let changes = self.keyspace.apply(db, record.payload).map_err(|e| e.to_string())?;
-        self.server.core.snapshots.changes += changes as u64;
+        self.server.core.count_replayed(changes);
         Ok(())
     }
 

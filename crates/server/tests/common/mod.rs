@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use slimio_device::{EngineChoice, PathOptions};
 use slimio_server::config::Config;
-use slimio_server::{Server, WallClock};
+use slimio_server::{Listener, Server, WallClock};
 use slimio_storage::Storage;
 use slimio_testing::held::Gate;
 
@@ -177,6 +177,16 @@ pub(crate) fn launch_at(
     clock: WallClock,
     open: impl FnOnce(&Config) -> Result<Option<Storage>, String> + Send + 'static,
 ) -> Starting {
+    launch_heard(config, clock, None, open)
+}
+
+/// As [`launch_at`], and tells a listener of each event.
+pub(crate) fn launch_heard(
+    config: Config,
+    clock: WallClock,
+    listener: Option<Listener>,
+    open: impl FnOnce(&Config) -> Result<Option<Storage>, String> + Send + 'static,
+) -> Starting {
     let socket = config.path("unixsocket").to_owned();
     let (address_sender, address) = channel();
     let (ready_sender, is_ready) = channel();
@@ -186,6 +196,9 @@ pub(crate) fn launch_at(
         let mut server = Server::new(config, storage).map_err(|e| e.to_string())?;
         server.stop_when_readable(stopped.into());
         server.set_wall_clock(clock);
+        if let Some(listener) = listener {
+            server.set_listener(listener);
+        }
         let address = match server.addresses().first() {
             Some(&address) => Address::Tcp(address),
             None => Address::Unix(socket),

@@ -31,6 +31,7 @@ pub(crate) use media::{Kind, SimMedia, WAL};
 use script::{Batch, Life, Step, Unit, life};
 use slimio_server::WallClock;
 use slimio_sim::SimConfig;
+pub(crate) use volume::storage;
 
 /// Cases of one run, unless `PROPTEST_CASES` says otherwise.
 const CASES: u32 = 24;

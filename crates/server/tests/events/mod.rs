@@ -1,0 +1,214 @@
+//! The events of changes: their names and their order, which client asked for a change, and the
+//! LSN of its record.
+
+mod images;
+mod stock;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use slimio_device::{EngineChoice, PathOptions};
+use slimio_server::{Listener, WallClock};
+
+use crate::common::{BACK_ENDS, Client, Running, config, launch_heard, until};
+use crate::info;
+
+/// An event, as the server told it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Heard {
+    pub(crate) client: Option<u64>,
+    pub(crate) lsn: Option<u64>,
+    /// Database, event and key, as in `0 set k`. An event of a whole database has no name.
+    pub(crate) text: String,
+}
+
+/// All events so far.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ear(Arc<Mutex<Vec<Heard>>>);
+
+impl Ear {
+    pub(crate) fn listener(&self) -> Listener {
+        let heard = Arc::clone(&self.0);
+        Box::new(move |told| {
+            let name = told.event.map_or("-", slimio_keyspace::Event::name);
+            let text = format!("{} {name} {}", told.db.0, String::from_utf8_lossy(&told.key));
+            let lsn = told.lsn.map(|lsn| lsn.0);
+            heard.lock().unwrap().push(Heard { client: told.client, lsn, text });
+        })
+    }
+
+    /// Takes what was heard since the last time.
+    pub(crate) fn take(&self) -> Vec<Heard> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
+}
+
+fn texts(heard: &[Heard]) -> Vec<&str> {
+    heard.iter().map(|heard| &*heard.text).collect()
+}
+
+/// Runs a check against a server that is listened to, with these directives, over both back ends.
+fn hearing(directives: &str, check: impl Fn(&Running, &Ear)) {
+    for back_end in BACK_ENDS {
+        if back_end == "uring" && slimio_ring::probe().is_err() {
+            continue;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let directives = format!("enable-debug-command local\n{directives}");
+        let config = config(back_end, &dir.path().join("volume"), directives.trim());
+        let engine = if back_end == "plain" { EngineChoice::Plain } else { EngineChoice::Best };
+        let ear = Ear::default();
+        let listener = Some(ear.listener());
+        let server = launch_heard(config, WallClock::System, listener, move |config| {
+            let options = PathOptions { engine, ..PathOptions::default() };
+            let volume = Path::new(config.text("volume"));
+            let size_max = config.int("log-size-max") as u64;
+            let storage = slimio_volume::open(volume, options, true, size_max);
+            storage.map(Some).map_err(|error| error.to_string())
+        })
+        .serving();
+        check(&server, &ear);
+        server.stop();
+    }
+}
+
+fn number(client: &mut Client, request: &[&str]) -> u64 {
+    client.call(request)[1..].trim().parse().unwrap()
+}
+
+fn appended(client: &mut Client) -> Option<u64> {
+    Some(info(client, "log_appended_lsn").parse().unwrap())
+}
+
+/// The LSN of an event is the end of the record that has its change.
+#[test]
+fn each_event_has_its_client_and_the_end_of_its_record() {
+    hearing("", |server, ear| {
+        let mut clients = [server.connect(), server.connect()];
+        let ids = clients.each_mut().map(|client| number(client, &["CLIENT", "ID"]));
+        let mut before = appended(&mut clients[0]);
+        let requests: [(&[&str], &[&str]); 7] = [
+            (&["SET", "k", "v"], &["0 new k", "0 set k"]),
+            (&["SETEX", "k", "100", "v"], &["0 set k", "0 expire k"]),
+            (&["RENAME", "k", "l"], &["0 new l", "0 rename_from k", "0 rename_to l"]),
+            (&["HSET", "h", "f", "v"], &["0 new h", "0 hset h"]),
+            (&["HDEL", "h", "f"], &["0 hdel h", "0 del h"]),
+            (&["GET", "l"], &[]),
+            (&["FLUSHDB"], &["0 - "]),
+        ];
+        for (index, (request, expected)) in requests.into_iter().enumerate() {
+            let (client, id) = (&mut clients[index % 2], ids[index % 2]);
+            assert!(!client.call(request).starts_with('-'), "{request:?}");
+            let (heard, end) = (ear.take(), appended(client));
+            assert_eq!(texts(&heard), expected, "{request:?}");
+            for heard in heard {
+                assert_eq!((heard.client, heard.lsn), (Some(id), end), "{request:?}");
+            }
+            assert_eq!(end > before, !expected.is_empty(), "{request:?}");
+            before = end;
+        }
+    });
+}
+
+/// The events of a transaction are told when its record is in the log, and all have the end of that
+/// record.
+#[test]
+fn a_transactions_events_are_told_in_order_with_its_record() {
+    hearing("", |server, ear| {
+        let (mut client, mut other) = (server.connect(), server.connect());
+        let id = number(&mut client, &["CLIENT", "ID"]);
+        let queued: [&[&str]; 7] = [
+            &["SET", "k", "1"],
+            &["INCR", "k"],
+            &["SELECT", "1"],
+            &["SADD", "s", "1"],
+            &["SPOP", "s"],
+            &["SELECT", "0"],
+            &["DEL", "k"],
+        ];
+        assert_eq!(client.call(&["MULTI"]), "+OK\r\n");
+        for request in queued {
+            assert_eq!(client.call(request), "+QUEUED\r\n");
+        }
+        assert_eq!(other.call(&["SET", "between", "1"]), "+OK\r\n");
+        assert_eq!(texts(&ear.take()), ["0 new between", "0 set between"]);
+        assert!(client.call(&["EXEC"]).starts_with("*7\r\n"));
+        let (heard, end) = (ear.take(), appended(&mut client));
+        let expected = [
+            "0 new k",
+            "0 set k",
+            "0 incrby k",
+            "1 new s",
+            "1 sadd s",
+            "1 spop s",
+            "1 del s",
+            "0 del k",
+        ];
+        assert_eq!(texts(&heard), expected);
+        for heard in heard {
+            assert_eq!((heard.client, heard.lsn), (Some(id), end));
+        }
+    });
+}
+
+/// No client has asked for expiry, whoever finds the key.
+#[test]
+fn expiry_is_of_no_client() {
+    hearing("hz 100", |server, ear| {
+        let mut client = server.connect();
+        for is_active in [false, true] {
+            client.call(&["DEBUG", "SET-ACTIVE-EXPIRE", if is_active { "1" } else { "0" }]);
+            assert_eq!(client.call(&["SET", "k", "v", "PX", "1"]), "+OK\r\n");
+            if !is_active {
+                assert_eq!(client.call(&["DEBUG", "SLEEP", "0.003"]), "+OK\r\n");
+                assert_eq!(client.call(&["SET", "k", "w"]), "+OK\r\n");
+                let heard = ear.take();
+                let expected =
+                    ["0 new k", "0 set k", "0 expire k", "0 expired k", "0 new k", "0 set k"];
+                assert_eq!(texts(&heard), expected);
+                let is_asked: Vec<bool> = heard.iter().map(|it| it.client.is_some()).collect();
+                assert_eq!(is_asked, [true, true, true, false, true, true]);
+                continue;
+            }
+            let mut heard = Vec::new();
+            until("the key expires", || {
+                heard.extend(ear.take());
+                heard.last().is_some_and(|last| last.text == "0 expired k")
+            });
+            let last = heard.last().unwrap();
+            assert_eq!((last.client, last.lsn), (None, appended(&mut client)));
+        }
+    });
+}
+
+#[test]
+fn eviction_is_of_no_client() {
+    hearing("maxmemory 1mb\nmaxmemory-policy allkeys-random", |server, ear| {
+        let mut client = server.connect();
+        let value = "v".repeat(100_000);
+        let mut evicted = Vec::new();
+        for key in 0..30 {
+            assert_eq!(client.call(&["SET", &format!("k{key}"), &value]), "+OK\r\n");
+            let mut heard = ear.take();
+            heard.retain(|heard| heard.text.contains(" evicted "));
+            evicted.extend(heard);
+        }
+        assert!(evicted.len() > 10, "{} were evicted", evicted.len());
+        assert!(evicted.iter().all(|heard| heard.client.is_none() && heard.lsn.is_some()));
+    });
+}
+
+/// Without a log, events have no LSN, and they are told all the same.
+#[test]
+fn events_need_no_log() {
+    hearing("", |server, ear| {
+        let mut client = server.connect();
+        assert_eq!(client.call(&["CONFIG", "SET", "appendonly", "no"]), "+OK\r\n");
+        until("the log is off", || info(&mut client, "log_state") == "off");
+        client.send_bytes(b"SET k v\r\nMULTI\r\nDEL k\r\nEXEC\r\n");
+        (0..4).for_each(|_| drop(client.read()));
+        let heard = ear.take();
+        assert_eq!(texts(&heard), ["0 new k", "0 set k", "0 del k"]);
+        assert!(heard.iter().all(|heard| heard.lsn.is_none()));
+    });
+}

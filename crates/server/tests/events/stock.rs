@@ -1,0 +1,242 @@
+//! The same requests for this server and for stock `redis-server`: the events and their order must
+//! be the same as in its notifications.
+
+use fastrand::Rng;
+use slimio_testing::client::{Client as StockClient, Reply};
+use slimio_testing::server::Server;
+
+use super::{Ear, hearing};
+use crate::common::Client;
+
+/// Requests whose events are compared one by one. Each line begins with an empty data set; requests
+/// are separated by `|`. A word `*text*count` stands for `count` words, `@size` for a word of this
+/// size, and `$string` for what `DUMP` replies with.
+const LINES: &[&str] = &[
+    "SET k 1|SET k 2|SET k 3 EX 100|SET k 4 KEEPTTL|SET k 5 NX|SET k 6 XX|SET k 7 GET|GET k",
+    "SET k 1 EXAT 1|GET k|SETEX k 100 v|PSETEX k 100000 v|SETNX k v|SETNX l v|GETSET k w|GETSET m w",
+    "MSET k 1 l 2 k 3|MSETNX k 1 m 2|MSETNX m 1 n 2|MGET k l|GETDEL k|GETDEL k|STRLEN l",
+    "SET k v|GETEX k|GETEX k EX 100|GETEX k PERSIST|GETEX k PERSIST|GETEX k PXAT 1|GETEX k",
+    "INCR n|DECR n|INCRBY n 5|DECRBY n 5|INCRBYFLOAT n 1.5|INCRBYFLOAT f 1|INCR f|SET t x|INCR t",
+    "APPEND k a|APPEND k b|APPEND k |SETRANGE k 1 xx|SETRANGE new 2 yy|SETRANGE none 1 |GETRANGE k 0 1",
+    "SET k v|EXPIRE k 100|EXPIRE k 50 GT|EXPIRE k 200 GT|PEXPIRE k 100000|PERSIST k|PERSIST k|EXPIRE x 1",
+    "SET k v|EXPIRE k -1|SET k v|PEXPIREAT k 1|SET k v|EXPIREAT k 9999999999|EXPIRE k 0|EXISTS k",
+    "SET k v|RENAME k l|SET k w|RENAME k l|RENAME l l|RENAMENX l m|SET k v|RENAMENX k m|RENAME x y",
+    "SET k v|MOVE k 1|SET k w|MOVE k 1|SELECT 1|SET z v EX 100|MOVE z 0|SELECT 0|SWAPDB 0 1|GET k",
+    "SET k v|COPY k l|COPY k l|COPY k l REPLACE|COPY k k DB 1|HSET h f v|COPY h l REPLACE|COPY x y",
+    "SET k v|DEL k|DEL k|MSET k 1 l 2|DEL k x l|SET k v|UNLINK k x|SADD s 1|UNLINK s|TOUCH s|TYPE s",
+    "HSET h f 1 g 2|HSET h f 1|HMSET h i 3|HSETNX h f 2|HSETNX h j 2|HDEL h x|HDEL h f x|HDEL h g i j",
+    "HINCRBY h n 1|HINCRBY h n 2|HINCRBYFLOAT h n 1.5|HINCRBYFLOAT i n 1|HSET h t x|HINCRBY h t 1|HGET h t",
+    "SADD s 1 2 3|SADD s 1|SADD s 4 1|SREM s 9|SREM s 1 9|SREM s 2 3 4|SREM s 2|SADD t a|HSET t f v",
+    "SADD s 1|SPOP s|SPOP s|SADD s 1 2 3|SPOP s 2|SPOP s 5|SPOP s 0|SADD s 1 2|SPOP s 2|SRANDMEMBER s",
+    "SADD s 1 2|SMOVE s t 1|SMOVE s t 9|SADD t 2|SMOVE s t 2|SMOVE s t 2|SMOVE t t 1|SMOVE t u 1",
+    "SADD a 1 2|SADD b 2 3|SINTERSTORE c a b|SINTERSTORE c a b|SINTERSTORE c a none|SINTERSTORE c a none",
+    "SADD a 1 2|SADD b 2 3|SUNIONSTORE c a b|SDIFFSTORE c a b|SDIFFSTORE a a b|SDIFFSTORE a a a|SUNIONSTORE x y",
+    "SADD a 1|SET c v|SUNIONSTORE c a|SET c v|SINTERSTORE c none|SADD d 1 EX|SDIFFSTORE e d a none|SDIFFSTORE e none a",
+    "SET k v PX 1|DEBUG SLEEP 0.004|GET k|SET k v PX 1|DEBUG SLEEP 0.004|SET k w|GET k",
+    "SET k 1 PX 1|DEBUG SLEEP 0.004|INCR k|HSET h f v|PEXPIRE h 1|DEBUG SLEEP 0.004|HDEL h f|HSET h f v",
+    "SADD a 1|PEXPIRE a 1|SADD b 1|DEBUG SLEEP 0.004|SINTERSTORE c a b|SUNIONSTORE c a b|EXISTS a b",
+    "SET k v PX 1|SET l v|DEBUG SLEEP 0.004|RENAME l k|SET l v PX 1|DEBUG SLEEP 0.004|RENAME l k|COPY k l",
+    "SET k v PX 1|DEBUG SLEEP 0.004|DEL k|SET k v PX 1|DEBUG SLEEP 0.004|EXPIRE k 5|PERSIST k|FLUSHALL",
+    "SET k v|RESTORE k 0 $string|RESTORE k 0 $string REPLACE|RESTORE l 9000 $string|RESTORE k 1 $string REPLACE ABSTTL|RESTORE m 1 $string ABSTTL",
+    "MULTI|SET k 1|INCR k|SELECT 2|SADD s a|SPOP s|SELECT 0|RENAME k l|HSET k f v|HDEL k f|EXEC|GET l",
+    "SET k v|MULTI|DEL k|SET k v EX 10|INCR k|MOVE k 1|SET k v|MOVE k 1|FLUSHDB|DISCARD|MULTI|SETRANGE k 1 x|EXEC",
+    "DEBUG POPULATE 3|DEBUG POPULATE 4 key|MSET *k*1200|DEL *k*1200|UNLINK *k*1200|EXISTS k1 k2",
+    "HSET h *f*1500|HSET h *f*1500|HDEL h *f*1400|HDEL h *f*1500|SADD s *m*1500|SREM s *m*1400|SREM s *m*1500",
+    "MSETNX *k*1200|MSETNX *k*1200|SADD s *m*3000|SADD t *m*2000|SDIFFSTORE u s t|SPOP s 1500|SPOP s 9000|SUNIONSTORE s t u",
+    "APPEND k @1200000|APPEND k @1200000|SETRANGE k 10 @1200000|SET k @1200000|SETRANGE l 10 @1200000|GETDEL k",
+];
+
+/// Requests that are drawn, with three keys.
+///
+/// Before a set is stored, `EXISTS` deletes the key if it has expired. Without that, there would be a
+/// difference: if the set is empty, Redis deletes an expired key as if it had not expired, so the
+/// event is `del`, and here it is `expired`.
+const DRAWN: &[&str] = &[
+    "SET %a 5",
+    "SET %a v EX 100",
+    "SETNX %a 7",
+    "MSET %a 1 %b 2 %c 3",
+    "MSETNX %a 1 %b 2",
+    "GETSET %a 4",
+    "GETDEL %a",
+    "GETEX %a EX 90",
+    "GETEX %a PERSIST",
+    "INCR %a",
+    "DECRBY %a 3",
+    "INCRBYFLOAT %a 0.5",
+    "APPEND %a x",
+    "SETRANGE %a 3 y",
+    "DEL %a %b",
+    "UNLINK %a",
+    "EXPIRE %a 100",
+    "EXPIRE %a -1",
+    "PERSIST %a",
+    "RENAME %a %b",
+    "RENAMENX %a %b",
+    "COPY %a %b",
+    "COPY %a %b REPLACE DB 1",
+    "MOVE %a 1",
+    "MOVE %a 0",
+    "HSET %a f 1",
+    "HSET %a f 1 g 2",
+    "HSETNX %a f 1",
+    "HDEL %a f",
+    "HDEL %a f g",
+    "HINCRBY %a f 1",
+    "HINCRBYFLOAT %a g 1.5",
+    "SADD %a a b",
+    "SADD %a a",
+    "SREM %a a",
+    "SREM %a a b c",
+    "SMOVE %a %b a",
+    "SPOP %a 9",
+    "EXISTS %a|SINTERSTORE %a %b %c",
+    "EXISTS %a|SUNIONSTORE %a %b %c",
+    "EXISTS %a|SDIFFSTORE %a %b %c",
+    "SELECT 0",
+    "SELECT 1",
+    "SWAPDB 0 1",
+    "GET %a",
+    "PEXPIRE %a 1|DEBUG SLEEP 0.004",
+    "EXISTS %a %b %c",
+];
+
+/// Requests that are drawn in a row.
+const DRAWN_LEN: usize = 3000;
+
+/// Both servers.
+struct Pair<'a> {
+    ours: Client,
+    ear: &'a Ear,
+    stock: StockClient,
+    /// Marks the end of the notifications of a request.
+    marker: StockClient,
+    /// Receives the notifications of the stock server.
+    heard: StockClient,
+}
+
+impl Pair<'_> {
+    /// Sends a request to both, and compares the kinds of the replies and the events.
+    fn run(&mut self, words: &[Vec<u8>], context: &str) {
+        let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+        self.ours.send_bytes(&crate::common::encode(&words));
+        let ours = self.ours.read();
+        let theirs = self.stock.call(&words).unwrap();
+        let is_error = matches!(theirs, Reply::Error(_));
+        let start = String::from_utf8_lossy(&ours[..ours.len().min(80)]).into_owned();
+        assert_eq!(start.starts_with('-'), is_error, "{context}: {start:?} and {theirs:?}");
+        let expected = self.stock_events();
+        let mut told: Vec<String> = self.ear.take().into_iter().map(|heard| heard.text).collect();
+        // Redis has no notification of what happens to a whole database.
+        told.retain(|text| !text.contains(" - "));
+        assert_eq!(told, expected, "{context}");
+    }
+
+    /// The events that the stock server has published.
+    fn stock_events(&mut self) -> Vec<String> {
+        // By another client, because this one may be queueing requests.
+        self.marker.expect(&["PUBLISH", "end", "."]).unwrap();
+        let mut events = Vec::new();
+        loop {
+            let Reply::Array(parts) = self.heard.receive().unwrap() else { panic!("no message") };
+            let text = |index: usize| match &parts[index] {
+                Reply::Bulk(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+                other => panic!("{other:?}"),
+            };
+            let channel = text(2);
+            let Some((db, name)) =
+                channel.strip_prefix("__keyevent@").and_then(|rest| rest.split_once("__:"))
+            else {
+                return events;
+            };
+            events.push(format!("{db} {name} {}", text(3)));
+        }
+    }
+}
+
+/// Runs a check with a pair; does nothing if no stock server is installed.
+fn pairing(check: impl Fn(&mut Pair<'_>)) {
+    let Some((_folder, config)) = slimio_testing::stock(&["--enable-debug-command", "yes"]) else {
+        return;
+    };
+    let stock = Server::start(&config).unwrap();
+    let connect = || StockClient::connect(stock.address()).unwrap();
+    hearing("", |server, ear| {
+        let (mut ours, mut stock) = (server.connect(), connect());
+        assert_eq!(ours.call(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]), "+OK\r\n");
+        stock.expect(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]).unwrap();
+        stock.expect(&["CONFIG", "SET", "notify-keyspace-events", "KEAn"]).unwrap();
+        stock.expect(&["FLUSHALL"]).unwrap();
+        let mut pair = Pair { ours, ear, stock, marker: connect(), heard: connect() };
+        pair.heard.expect(&["PSUBSCRIBE", "__keyevent@*", "end"]).unwrap();
+        pair.heard.receive().unwrap();
+        check(&mut pair);
+    });
+}
+
+/// The words of a request.
+fn words(request: &str) -> Vec<Vec<u8>> {
+    let mut words = Vec::new();
+    for word in request.split(' ') {
+        let many = word.strip_prefix('*').and_then(|word| word.split_once('*'));
+        if let Some((text, count)) = many {
+            let count: usize = count.parse().unwrap();
+            words.extend((0..count).map(|number| format!("{text}{number}").into_bytes()));
+        } else if let Some(size) = word.strip_prefix('@') {
+            words.push(vec![b'x'; size.parse().unwrap()]);
+        } else {
+            words.push(word.as_bytes().to_vec());
+        }
+    }
+    words
+}
+
+#[test]
+fn each_command_has_the_events_of_redis() {
+    pairing(|pair| {
+        pair.run(&words("SET dumped v"), "SET dumped");
+        let Reply::Bulk(dump) = pair.stock.expect(&["DUMP", "dumped"]).unwrap() else {
+            panic!("no dump")
+        };
+        for line in LINES {
+            for reset in ["FLUSHALL", "SELECT 0"] {
+                pair.run(&words(reset), line);
+            }
+            for request in line.split('|') {
+                let mut words = words(request);
+                if let Some(index) = request.split(' ').position(|word| word == "$string") {
+                    words[index].clone_from(&dump);
+                }
+                pair.run(&words, &format!("{request} in {line}"));
+            }
+        }
+    });
+}
+
+#[test]
+fn drawn_requests_have_the_events_of_redis() {
+    let seed = slimio_testing::random::seed();
+    pairing(|pair| {
+        let mut rng = Rng::with_seed(seed);
+        let mut queued = 0;
+        for index in 0..DRAWN_LEN {
+            if queued == 0 && rng.u8(..) < 12 {
+                queued = rng.usize(1..8);
+                pair.run(&words("MULTI"), "MULTI");
+            }
+            let drawn = DRAWN[rng.usize(..DRAWN.len())];
+            let keys = [(); 3].map(|()| format!("k{}", rng.u8(..5)));
+            let [a, b, c] = &keys;
+            let drawn = drawn.replace("%a", a).replace("%b", b).replace("%c", c);
+            for request in drawn.split('|') {
+                pair.run(&words(request), &format!("{seed}, request {index}: {request}"));
+            }
+            if queued > 0 {
+                queued -= 1;
+                if queued == 0 {
+                    pair.run(&words("EXEC"), &format!("{seed}, EXEC {index}"));
+                }
+            }
+        }
+    });
+}
