@@ -37,7 +37,8 @@ class SnapshotRate(TestCase):
         return until(is_held_back)
 
     def server(self, **flags):
-        server = Server(snapshot_rate=SLOW, save="", **flags)
+        # No other snapshot is taken meanwhile.
+        server = Server(snapshot_rate=SLOW, save="", auto_aof_rewrite_percentage=0, **flags)
         self.addCleanup(server.close)
         return server
 
