@@ -18,7 +18,7 @@ use std::ops::Range;
 
 use slimio_keyspace::{DbIndex, Effects, Event, no_args};
 use slimio_planted::is_planted;
-use slimio_resp::Args;
+use slimio_resp::{Arg, Args};
 use slimio_storage::{Lsn, StagedRecord};
 
 use super::{Core, Transaction};
@@ -205,7 +205,7 @@ fn told<'a>(effects: &'a Effects, ran: &Ran<'a>) -> impl Iterator<Item = Told<'a
             event,
             client: (!event.is_some_and(Event::is_unasked)).then_some(asked_by),
             db: noted.db,
-            key: noted.key.map_or(Cow::Borrowed(&[]), |key| key.to_bytes()),
+            key: noted.key.map_or(Cow::Borrowed(&[]), Arg::to_bytes),
             lsn: None,
         })
     })
