@@ -304,9 +304,9 @@ impl KeySpec {
         let begin = self.begin as usize;
         let count = (begin < args.len()).then(|| args.get(begin).to_i64()).flatten()?;
         let count = i32::try_from(count).ok()?;
-        let is_valid = count >= 1 && begin + (count as usize) < args.len();
-        let range = KeyRange { first: self.begin + 1, last: self.begin + count, step: 1 };
-        is_valid.then_some(range)
+        let last = self.begin.checked_add(count)?;
+        let is_valid = count >= 1 && (last as usize) < args.len();
+        is_valid.then_some(KeyRange { first: self.begin + 1, last, step: 1 })
     }
 
     /// Which arguments these keys are, unless an argument counts them. No command here has a
