@@ -479,3 +479,23 @@ fn hash(name: &[u8]) -> usize {
     }
     (hash >> 40) as usize
 }
+
+#[cfg(test)]
+mod tests {
+    use slimio_resp::OwnedRequest;
+
+    use super::*;
+
+    #[test]
+    fn keys_that_are_counted_wrongly_are_no_keys() {
+        let spec = keys_counted_at(1, "RO access");
+        for count in
+            ["2147483647", "2147483646", "2147483648", "9223372036854775807", "-1", "0", "2", "x"]
+        {
+            let request = OwnedRequest::from_args(["SINTERCARD", count, "a"]);
+            assert_eq!(spec.range_in(request.args()), None, "{count}");
+        }
+        let request = OwnedRequest::from_args(["SINTERCARD", "1", "a"]);
+        assert_eq!(spec.range_in(request.args()), Some(KeyRange { first: 2, last: 2, step: 1 }));
+    }
+}

@@ -220,4 +220,12 @@ impl Steps for ElementsWalk {
         context.keyspace.displaced.garbage.add_value(worth_deferring(self.source));
         Outcome::Reply
     }
+
+    fn has_all(&self) -> bool {
+        true
+    }
+
+    fn made(&self) -> Option<&ReplyBuf> {
+        Some(&self.out)
+    }
 }

@@ -25,8 +25,8 @@ const MEMBER_SIZE: u64 = 10;
 /// Size in bytes of the longest integer, as text.
 const INTEGER_SIZE_MAX: usize = 20;
 
-const NO_ROOM: &str = "MISCONF The transaction has too little room in the log for what SPOP takes \
-                       out, because a command before SPOP made the set; run SPOP after EXEC";
+const NO_ROOM: &str = "MISCONF The log has too little room for what SPOP takes out of a set that the \
+                       same transaction has changed; run SPOP after EXEC";
 
 pub(super) fn srandmember(context: &mut Context<'_>) -> Outcome {
     let args = context.args;
@@ -73,7 +73,7 @@ pub(super) fn weigh_pop(keyspace: &Keyspace, db: DbIndex, args: Args<'_>) -> Wei
             if args.len() == 2 { removal_size(&key, 1, set.member_size_max()) } else { 0 };
         return Weight { elements: set.len(), log_size };
     }
-    let size = if is_planted("spop-asks-little") { 0 } else { count * set.member_size_max() };
+    let size = if is_planted("spop-asks-little") { 0 } else { set.size_max(count) };
     let log_size = removal_size(&key, count, size);
     Weight { elements: Draw::cost(set.len(), count), log_size }
 }
@@ -85,6 +85,17 @@ fn removal_size(key: &[u8], count: usize, size: usize) -> u64 {
 }
 
 impl SetRef<'_> {
+    /// Upper bound of the size of `count` members, in bytes.
+    fn size_max(self, count: usize) -> usize {
+        let of_longest = count.saturating_mul(self.member_size_max());
+        if is_planted("spop-asks-for-longest") {
+            return of_longest;
+        }
+        // A string takes at least its size in memory, unless it is an integer.
+        let in_memory = self.tree().map_or_else(|| self.packed_size(), super::SetTree::memory);
+        of_longest.min(in_memory + count * INTEGER_SIZE_MAX)
+    }
+
     /// Upper bound of the size of a member, in bytes.
     fn member_size_max(self) -> usize {
         let size = self.tree().map_or_else(|| self.packed_size(), super::SetTree::key_size_max);
@@ -191,6 +202,10 @@ impl Steps for PopAll {
             }
         }
     }
+
+    fn made(&self) -> Option<&ReplyBuf> {
+        self.walk.made()
+    }
 }
 
 /// A running `SPOP` that removes some members. First it draws them all, then it removes them.
@@ -222,6 +237,10 @@ impl Steps for PopMany {
         context.reply.append(&self.out);
         self.draw.finish(context.keyspace);
         Outcome::Reply
+    }
+
+    fn made(&self) -> Option<&ReplyBuf> {
+        Some(&self.out)
     }
 }
 

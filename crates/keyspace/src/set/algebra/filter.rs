@@ -127,6 +127,11 @@ impl Filter {
         self.first.is_some()
     }
 
+    /// The members to reply that were found so far.
+    pub(super) fn made(&self) -> Option<&ReplyBuf> {
+        if let Sink::Reply { out, .. } = &self.result { Some(out) } else { None }
+    }
+
     pub(super) fn finish(self, context: &mut Context<'_>) -> Outcome {
         discard(context, self.first.into_iter().chain(self.group).chain(self.later));
         match self.result {

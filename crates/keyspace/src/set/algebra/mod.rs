@@ -10,7 +10,7 @@ mod finding;
 mod members;
 mod merge;
 
-use slimio_resp::Args;
+use slimio_resp::{Args, ReplyBuf};
 
 use crate::collection::CollectionRef;
 use crate::command::Weight;
@@ -193,6 +193,17 @@ impl Steps for Algebra {
                 }
                 lookups = Lookups(STEP_LOOKUPS);
             }
+        }
+    }
+
+    fn has_all(&self) -> bool {
+        self.goal != Goal::Store && !matches!(self.stage, Stage::Finding(_))
+    }
+
+    fn made(&self) -> Option<&ReplyBuf> {
+        match &self.stage {
+            Stage::Filtering(filter) => filter.made(),
+            Stage::Finding(_) | Stage::Merging(_) => None,
         }
     }
 }
