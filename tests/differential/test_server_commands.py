@@ -288,6 +288,8 @@ class SideBySide(TestCase):
             both("COMMAND", "GETKEYSANDFLAGS", "SET", "GET", "GET", *options)
         for line in ("nosuch x", "config nosuch x", "object nosuch x", "object|encoding a", "memory x y"):
             both("COMMAND", "GETKEYS", *line.split())
+        for count in ("2147483647", "2147483648", "9223372036854775807", "-1", "0", "1", "2", "x"):
+            both("COMMAND", "GETKEYS", "SINTERCARD", count, "a")
         for filtered in ("PATTERN *", "PATTERN c*", "PATTERN *|*", "PATTERN config|g*", "PATTERN CONFIG", "PATTERN x",
                          "ACLCAT admin", "ACLCAT keyspace", "ACLCAT KEYSPACE", "ACLCAT x", "ACLCAT @admin", "MODULE x"):
             listed = [set(client("COMMAND", "LIST", "FILTERBY", *filtered.split())) & names

@@ -304,9 +304,9 @@ impl KeySpec {
         let begin = self.begin as usize;
         let count = (begin < args.len()).then(|| args.get(begin).to_i64()).flatten()?;
         let count = i32::try_from(count).ok()?;
-        let is_valid = count >= 1 && begin + (count as usize) < args.len();
-        let range = KeyRange { first: self.begin + 1, last: self.begin + count, step: 1 };
-        is_valid.then_some(range)
+        let last = self.begin.checked_add(count)?;
+        let is_valid = count >= 1 && (last as usize) < args.len();
+        is_valid.then_some(KeyRange { first: self.begin + 1, last, step: 1 })
     }
 
     /// Which arguments these keys are, unless an argument counts them. No command here has a
@@ -478,4 +478,24 @@ fn hash(name: &[u8]) -> usize {
         hash = (hash.rotate_left(5) ^ u64::from(byte | 0x20)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
     (hash >> 40) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use slimio_resp::OwnedRequest;
+
+    use super::*;
+
+    #[test]
+    fn keys_that_are_counted_wrongly_are_no_keys() {
+        let spec = keys_counted_at(1, "RO access");
+        for count in
+            ["2147483647", "2147483646", "2147483648", "9223372036854775807", "-1", "0", "2", "x"]
+        {
+            let request = OwnedRequest::from_args(["SINTERCARD", count, "a"]);
+            assert_eq!(spec.range_in(request.args()), None, "{count}");
+        }
+        let request = OwnedRequest::from_args(["SINTERCARD", "1", "a"]);
+        assert_eq!(spec.range_in(request.args()), Some(KeyRange { first: 2, last: 2, step: 1 }));
+    }
 }

@@ -95,6 +95,17 @@ pub enum Yielded {
 pub trait Steps: fmt::Debug + Send {
     /// Runs another bounded step. The context is made as for running the command.
     fn resume(self: Box<Self>, context: &mut Context<'_>) -> Outcome;
+
+    /// Whether the remaining steps neither look at the data set nor change it, because the command
+    /// has clones of all values that it reads.
+    fn has_all(&self) -> bool {
+        false
+    }
+
+    /// The part of the reply that was made so far.
+    fn made(&self) -> Option<&ReplyBuf> {
+        None
+    }
 }
 
 impl Yielded {
@@ -108,6 +119,29 @@ impl Yielded {
             Yielded::Args(walk) => walk.resume(context),
             Yielded::Patch(patch) => patch.resume(context),
             Yielded::Steps(steps) => steps.resume(context),
+        }
+    }
+
+    /// Whether the remaining steps neither look at the data set nor change it.
+    pub fn has_all(&self) -> bool {
+        match self {
+            Yielded::Steps(steps) => steps.has_all(),
+            Yielded::Keys(_)
+            | Yielded::RandomKey
+            | Yielded::Populate(_)
+            | Yielded::Args(_)
+            | Yielded::Patch(_) => false,
+        }
+    }
+
+    /// The part of the reply that was made so far and that the command keeps until its end.
+    pub fn made(&self) -> Option<&ReplyBuf> {
+        match self {
+            Yielded::Keys(walk) => Some(walk.made()),
+            Yielded::Steps(steps) => steps.made(),
+            Yielded::RandomKey | Yielded::Populate(_) | Yielded::Args(_) | Yielded::Patch(_) => {
+                None
+            }
         }
     }
 

@@ -32,6 +32,8 @@ pub struct ReplyBuf {
     shared: Vec<Shared>,
     /// Sum of the sizes of `shared`.
     shared_size: usize,
+    /// The part of `shared_size` that was [sealed](ReplyBuf::seal), and so is shared with nobody.
+    sealed_size: usize,
     protocol: Protocol,
     /// Limit of the reply's size in bytes.
     size_max: Option<usize>,
@@ -44,6 +46,8 @@ struct Shared {
     at: usize,
     piece: Piece,
     range: Range<usize>,
+    /// The bytes are the reply's own, made shareable by [`ReplyBuf::seal`].
+    is_sealed: bool,
 }
 
 impl ReplyBuf {
@@ -79,6 +83,15 @@ impl ReplyBuf {
         self.is_cut
     }
 
+    /// Removes what was written since the reply was `len` bytes long, and with it the note that the
+    /// reply is cut.
+    ///
+    /// Panics if position `len` lies inside a shared string.
+    pub fn leave_out(&mut self, len: usize) {
+        self.truncate(len);
+        self.is_cut = false;
+    }
+
     /// Whether there is room for a string of `size` bytes. If not, notes that the reply is cut,
     /// because the caller leaves the string out.
     fn has_room(&mut self, size: usize) -> bool {
@@ -103,16 +116,17 @@ impl ReplyBuf {
         self.bytes.capacity() + self.shared_size + self.shared.capacity() * size_of::<Shared>()
     }
 
-    /// Number of bytes of memory that only this reply holds. These are all except the shared bytes.
+    /// Number of bytes of memory that only this reply holds. These are all except the bytes that are
+    /// shared with the data set.
     pub fn own_memory(&self) -> usize {
-        self.memory() - self.shared_size
+        self.memory() - (self.shared_size - self.sealed_size)
     }
 
     /// Removes all replies. The memory, the limit and [`is_cut`](Self::is_cut) stay as they are.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.shared.clear();
-        self.shared_size = 0;
+        (self.shared_size, self.sealed_size) = (0, 0);
     }
 
     /// Removes what was written since the reply was `len` bytes long.
@@ -129,6 +143,7 @@ impl ReplyBuf {
                 self.bytes.truncate(floor);
                 let shared = self.shared.pop().expect("the own bytes alone are longer than len");
                 self.shared_size -= shared.range.len();
+                self.sealed_size -= if shared.is_sealed { shared.range.len() } else { 0 };
                 assert!(self.len() >= len, "cut inside a shared string");
             }
         }
@@ -189,7 +204,15 @@ impl ReplyBuf {
         }
         let piece = Piece::new(self.bytes.split_off(start));
         let range = 0..piece.len();
-        self.splice(&piece, range);
+        self.splice(&piece, range, true);
+    }
+
+    /// [Seals](Self::seal) the reply if enough of its bytes are not sealed yet.
+    pub fn seal_if_large(&mut self) {
+        let start = self.shared.last().map_or(0, |shared| shared.at);
+        if self.bytes.len() - start >= SHARED_REPLY_SIZE_MIN {
+            self.seal();
+        }
     }
 
     /// Appends all of `other`. Strings that `other` shares are not copied.
@@ -252,7 +275,8 @@ impl ReplyBuf {
             let part = clip(position, shared.range.len());
             if !part.is_empty() {
                 let start = shared.range.start;
-                self.splice(&shared.piece, start + part.start..start + part.end);
+                let range = start + part.start..start + part.end;
+                self.splice(&shared.piece, range, shared.is_sealed);
             }
             position += shared.range.len();
         }
@@ -324,7 +348,7 @@ impl ReplyBuf {
             return;
         }
         self.number_line(b'$', range.len() as i64);
-        self.splice(piece, range);
+        self.splice(piece, range, false);
         self.bytes.extend_from_slice(b"\r\n");
     }
 
@@ -339,7 +363,7 @@ impl ReplyBuf {
             if part.range.len() < SHARED_REPLY_SIZE_MIN {
                 self.bytes.extend_from_slice(&part.piece[part.range]);
             } else {
-                self.splice(&part.piece, part.range);
+                self.splice(&part.piece, part.range, false);
             }
         }
         self.bytes.extend_from_slice(b"\r\n");
@@ -455,9 +479,11 @@ impl ReplyBuf {
         self.bytes.extend_from_slice(b"\r\n");
     }
 
-    fn splice(&mut self, piece: &Piece, range: Range<usize>) {
+    fn splice(&mut self, piece: &Piece, range: Range<usize>, is_sealed: bool) {
         self.shared_size += range.len();
-        self.shared.push(Shared { at: self.bytes.len(), piece: Piece::clone(piece), range });
+        self.sealed_size += if is_sealed { range.len() } else { 0 };
+        let (at, piece) = (self.bytes.len(), Piece::clone(piece));
+        self.shared.push(Shared { at, piece, range, is_sealed });
     }
 }
 

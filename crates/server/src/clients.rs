@@ -67,6 +67,8 @@ pub(crate) struct Client {
     pub(crate) held: Held,
     /// Replies that may leave, but wait until earlier replies are sent.
     pub(crate) ready: ReplyBuf,
+    /// Bytes of the reply that the long request of this client has made so far.
+    pub(crate) long_reply_size: usize,
     /// Bytes of replies handed to the network.
     pub(crate) sending: usize,
     /// Bytes of memory that only the replies counted in `sending` use.
@@ -146,6 +148,13 @@ pub(crate) enum Replies {
     Skip,
 }
 
+impl LongCommand {
+    fn memory(&self) -> usize {
+        let made = self.yielded.made().map_or(0, ReplyBuf::own_memory);
+        self.request.memory() + if is_planted("made-in-steps-uncounted") { 0 } else { made }
+    }
+}
+
 impl Client {
     pub(crate) fn new(id: u64, conn: ConnId, peer: Peer, now: Instant) -> Self {
         Self {
@@ -177,6 +186,7 @@ impl Client {
             needs: Lsn(0),
             held: Held::default(),
             ready: ReplyBuf::new(Protocol::Resp2),
+            long_reply_size: 0,
             sending: 0,
             sending_memory: 0,
             replies: Replies::On,
@@ -207,7 +217,7 @@ impl Client {
         let received = received + if is_planted("sealed-memory-uncounted") { 0 } else { sealed };
         let waiting = match &self.state {
             State::Parked(request) => request.memory(),
-            State::Yielding(command) => command.request.memory(),
+            State::Yielding(command) => command.memory(),
             _ => 0,
         };
         let requests = received + waiting + self.multi_memory();
@@ -250,7 +260,7 @@ impl Client {
         if self.replies == Replies::On {
             return;
         }
-        self.out.truncate(before);
+        self.out.leave_out(before);
         let is_over = matches!(self.state, State::Running | State::Resumed | State::Closing);
         if self.replies == Replies::Skip && is_over {
             self.replies = Replies::On;
@@ -258,8 +268,23 @@ impl Client {
     }
 
     /// Bytes of replies that have not reached the kernel.
-    pub(crate) fn output_size(&self) -> usize {
+    pub(crate) fn unsent_size(&self) -> usize {
         self.out.len() + self.held.size() + self.ready.len() + self.sending
+    }
+
+    /// Bytes of the reply that a command in steps has made so far.
+    pub(crate) fn made_size(&self) -> usize {
+        match &self.state {
+            _ if is_planted("made-in-steps-unlimited") => 0,
+            State::Yielding(command) => command.yielded.made().map_or(0, ReplyBuf::len),
+            State::Long => self.long_reply_size,
+            _ => 0,
+        }
+    }
+
+    /// Bytes of replies that count towards the client's output limit.
+    pub(crate) fn output_size(&self) -> usize {
+        self.unsent_size() + self.made_size()
     }
 
     /// Bytes of the request that is being received and of the requests that a transaction has

@@ -26,6 +26,7 @@ mod pins;
 mod room;
 mod snapshots;
 mod timers;
+mod yielding;
 
 pub use changes::{Listener, Told};
 pub(crate) use checks::NotChecked;
@@ -314,6 +315,9 @@ pub(crate) struct Transaction {
     room: u64,
     /// Bytes that effects may add for what they have from values.
     value_room: u64,
+    /// Bytes of payload for which the transaction has asked, and what its writes are for.
+    asked: u64,
+    purpose: Purpose,
     /// The log is to be turned on or off after the transaction.
     turns_log: bool,
 }

@@ -11,6 +11,10 @@ use crate::value::Value;
 /// Size in bytes of the smallest [huge](CollectionRef::is_huge) collection.
 const HUGE_SIZE_MIN: usize = 16 << 20;
 
+/// What a change of a [huge](CollectionRef::is_huge) collection costs, in lookups that take the same
+/// time. The change may have to copy nodes that are shared with a snapshot or a clone.
+const CHANGE_OF_HUGE_COST: usize = 8;
+
 /// A borrowed view of a collection.
 #[derive(Clone, Copy, Debug)]
 pub struct CollectionRef<'a>(pub(crate) Form<'a>);
@@ -128,6 +132,11 @@ impl<'a> CollectionRef<'a> {
         self.tree().is_some_and(|tree| tree.memory() >= HUGE_SIZE_MIN)
     }
 
+    /// What a change of one element costs, in lookups that take the same time.
+    pub(crate) fn change_cost(self) -> usize {
+        if self.is_huge() { CHANGE_OF_HUGE_COST } else { 1 }
+    }
+
     /// An owned copy; large parts are shared.
     pub(crate) fn to_value(self) -> Value {
         match self.0 {
@@ -207,6 +216,15 @@ impl EditForm<'_> {
             EditForm::Packed { .. } => unreachable!("it has just become a tree"),
             EditForm::Tree(tree) => tree,
             EditForm::Grown { tree, .. } => tree,
+        }
+    }
+
+    /// What a change of one element costs, in lookups that take the same time.
+    pub(crate) fn change_cost(&self) -> usize {
+        match self {
+            EditForm::Packed { .. } => 1,
+            EditForm::Tree(tree) => CollectionRef(Form::Tree(tree)).change_cost(),
+            EditForm::Grown { tree, .. } => CollectionRef(Form::Tree(tree)).change_cost(),
         }
     }
 

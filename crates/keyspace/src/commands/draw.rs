@@ -84,6 +84,14 @@ impl Steps for RandomElements {
         self.draw.finish(context.keyspace);
         Outcome::Reply
     }
+
+    fn has_all(&self) -> bool {
+        true
+    }
+
+    fn made(&self) -> Option<&ReplyBuf> {
+        Some(&self.out)
+    }
 }
 
 /// Draws elements of a collection as it was when the draw began.

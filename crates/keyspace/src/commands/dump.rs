@@ -129,4 +129,8 @@ impl Steps for Dump {
         }
         self.finish(context)
     }
+
+    fn has_all(&self) -> bool {
+        true
+    }
 }

@@ -197,7 +197,7 @@ impl Steps for ElementsWalk {
         while *index < len && !out.is_cut() {
             let (start, first) = (out.len(), *index);
             while *index < len
-                && *index - first < STEP_ELEMENTS_MAX
+                && *index - first < ELEMENTS_AT_ONCE_MAX
                 && out.len() - start < STEP_SIZE_MAX
             {
                 each_element(count, collection.strings_of_leaf(*index), |element| {
@@ -205,8 +205,10 @@ impl Steps for ElementsWalk {
                     *index += 1;
                 });
             }
-            // Sealed, so that the last step need not copy all replies.
-            out.seal();
+            if *index < len {
+                // Sealed, so that the last step need not copy all replies.
+                out.seal();
+            }
             if context.mode.yields() && *index < len {
                 return Outcome::Yield(Yielded::Steps(self));
             }
@@ -217,5 +219,13 @@ impl Steps for ElementsWalk {
         // deleted meanwhile.
         context.keyspace.displaced.garbage.add_value(worth_deferring(self.source));
         Outcome::Reply
+    }
+
+    fn has_all(&self) -> bool {
+        true
+    }
+
+    fn made(&self) -> Option<&ReplyBuf> {
+        Some(&self.out)
     }
 }

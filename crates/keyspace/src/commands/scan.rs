@@ -50,6 +50,11 @@ pub(crate) fn keys(context: &mut Context<'_>) -> Outcome {
 }
 
 impl KeysWalk {
+    /// The part of the reply that was made so far.
+    pub(crate) fn made(&self) -> &ReplyBuf {
+        &self.found
+    }
+
     /// Runs another step. The context is made as for running the command.
     pub(crate) fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
         context.look_at_db();

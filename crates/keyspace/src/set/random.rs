@@ -18,8 +18,8 @@ use crate::value::ValueRef;
 
 events!(Set: SPOP "spop");
 
-/// Limit of the members of one logged `SREM`.
-const LOGGED_MEMBERS_MAX: usize = 1024;
+/// Limit of the members that one step removes and that one logged `SREM` names.
+const LOGGED_MEMBERS_MAX: usize = 128;
 
 /// What a logged `SREM` takes beside its key and members, in bytes, and the size of a member.
 const SREM_SIZE: u64 = 32;
@@ -28,8 +28,8 @@ const MEMBER_SIZE: u64 = 10;
 /// Size in bytes of the longest integer, as text.
 const INTEGER_SIZE_MAX: usize = 20;
 
-const NO_ROOM: &str = "MISCONF The transaction has too little room in the log for what SPOP takes \
-                       out, because a command before SPOP made the set; run SPOP after EXEC";
+const NO_ROOM: &str = "MISCONF The log has too little room for what SPOP takes out of a set that the \
+                       same transaction has changed; run SPOP after EXEC";
 
 pub(super) fn srandmember(context: &mut Context<'_>) -> Outcome {
     let args = context.args;
@@ -76,9 +76,9 @@ pub(super) fn weigh_pop(keyspace: &Keyspace, db: DbIndex, args: Args<'_>) -> Wei
             if args.len() == 2 { removal_size(&key, 1, set.member_size_max()) } else { 0 };
         return Weight { elements: set.len(), log_size };
     }
-    let size = if is_planted("spop-asks-little") { 0 } else { count * set.member_size_max() };
+    let size = if is_planted("spop-asks-little") { 0 } else { set.size_max(count) };
     let log_size = removal_size(&key, count, size);
-    Weight { elements: Draw::cost(set.len(), count), log_size }
+    Weight { elements: Draw::cost(set.len(), count) * set.0.change_cost(), log_size }
 }
 
 /// Upper bound, in bytes, of what the log takes to remove `count` members of `size` bytes in all.
@@ -88,6 +88,17 @@ fn removal_size(key: &[u8], count: usize, size: usize) -> u64 {
 }
 
 impl SetRef<'_> {
+    /// Upper bound of the size of `count` members, in bytes.
+    fn size_max(self, count: usize) -> usize {
+        let of_longest = count.saturating_mul(self.member_size_max());
+        if is_planted("spop-asks-for-longest") {
+            return of_longest;
+        }
+        // A string takes at least its size in memory, unless it is an integer.
+        let in_memory = self.tree().map_or_else(|| self.packed_size(), super::SetTree::memory);
+        of_longest.min(in_memory + count * INTEGER_SIZE_MAX)
+    }
+
     /// Upper bound of the size of a member, in bytes.
     fn member_size_max(self) -> usize {
         let size = self.tree().map_or_else(|| self.packed_size(), super::SetTree::key_size_max);
@@ -195,6 +206,10 @@ impl Steps for PopAll {
             }
         }
     }
+
+    fn made(&self) -> Option<&ReplyBuf> {
+        self.walk.made()
+    }
 }
 
 /// A running `SPOP` that removes some members. First it draws them all, then it removes them.
@@ -227,6 +242,10 @@ impl Steps for PopMany {
         self.draw.finish(context.keyspace);
         context.note(1, SPOP);
         Outcome::Reply
+    }
+
+    fn made(&self) -> Option<&ReplyBuf> {
+        Some(&self.out)
     }
 }
 

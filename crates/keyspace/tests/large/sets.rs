@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use slimio_resp::OwnedRequest;
+
 use super::common::Driver;
+use super::steps::{command, run_in_steps};
 
 /// The strings of an array or set.
 fn strings(reply: &[u8]) -> Vec<String> {
@@ -146,4 +149,90 @@ fn many_sets_are_combined_group_by_group() {
         assert_eq!(reply, format!(":{}\r\n", common.len()).as_bytes());
         driver.check();
     }
+}
+
+/// Adds members to a set, and returns them.
+fn add(driver: &mut Driver, key: &str, numbers: impl Iterator<Item = usize>) -> BTreeSet<String> {
+    let members: BTreeSet<_> = numbers.map(|n| format!("m{n}")).collect();
+    let words: Vec<&str> = ["SADD", key].into_iter().chain(members.iter().map(|m| &**m)).collect();
+    driver.run(&words);
+    members
+}
+
+/// A command that reads sets finds them all at one moment, although it runs in steps: what others
+/// write between the steps does not show.
+#[test]
+fn all_sets_are_found_at_one_moment() {
+    for count in [65, 200, 1000] {
+        let mut driver = Driver::new(5);
+        let all = add(&mut driver, "s0", 0..5000);
+        let last = format!("s{}", count - 1);
+        let keys: Vec<_> = (0..count).map(|key| format!("s{key}")).collect();
+        let keys: Vec<&str> = keys.iter().map(|key| &**key).collect();
+        let number = count.to_string();
+        let fill_others = |driver: &mut Driver, others: &BTreeSet<String>| {
+            for key in &keys[1..] {
+                driver.run(&["DEL", key]);
+                let members = others.iter().map(|m| &**m);
+                driver.run(&["SADD", key].into_iter().chain(members).collect::<Vec<_>>());
+            }
+        };
+        let few: BTreeSet<_> = all.iter().take(20).cloned().collect();
+        let other: BTreeSet<_> = ["other".to_owned()].into();
+        for (head, others, write, expected) in [
+            (vec!["SUNION"], &other, ["SADD", &last, "late"], all.union(&other).collect()),
+            (vec!["SDIFF"], &other, ["SADD", &last, "m4000"], all.iter().collect()),
+            (vec!["SINTER"], &few, ["SREM", &last, "m0"], few.iter().collect::<Vec<_>>()),
+        ] {
+            fill_others(&mut driver, others);
+            let request = OwnedRequest::from_args([&head[..], &keys].concat());
+            let (reply, steps, _) =
+                run_in_steps(&mut driver, command(&request), &request, |driver, step| {
+                    if step == 1 {
+                        assert_eq!(driver.run(&write), b":1\r\n", "{write:?}");
+                    }
+                });
+            let found: BTreeSet<_> = strings(&reply).into_iter().collect();
+            assert!(steps > 1 || head == ["SINTER"], "{head:?} took one step");
+            assert!(found.iter().eq(expected), "{head:?} of {count} saw {write:?}");
+        }
+        fill_others(&mut driver, &few);
+        let request = [&["SINTERCARD", &number], &keys[..]].concat();
+        assert_eq!(driver.run(&request), b":20\r\n");
+    }
+}
+
+/// Small sets and hashes are read in one step. A step allocates no more for more members.
+#[test]
+fn small_sets_are_combined_in_one_step() {
+    let mut driver = Driver::new(5);
+    for (key, numbers) in [("a", 0..600), ("b", 300..900), ("c", 0..2000), ("d", 500..700)] {
+        add(&mut driver, key, numbers);
+    }
+    let fields: Vec<_> = (0..1000).map(|n| format!("f{n}")).collect();
+    let pairs = fields.iter().flat_map(|field| [&**field, "v"]);
+    driver.run(&["HSET", "h"].into_iter().chain(pairs).collect::<Vec<_>>());
+    for words in [
+        &["SUNION", "a", "b"][..],
+        &["SUNION", "a", "c"],
+        &["SUNION", "a", "b", "d", "none"],
+        &["SINTER", "a", "b"],
+        &["SINTER", "a", "b", "c"],
+        &["SDIFF", "a", "b"],
+        &["SDIFF", "a", "b", "d"],
+        &["SMEMBERS", "c"],
+        &["HGETALL", "h"],
+    ] {
+        let request = OwnedRequest::from_args(words);
+        let (_, steps, _) = run_in_steps(&mut driver, command(&request), &request, |_, _| ());
+        assert_eq!(steps, 1, "{words:?}");
+    }
+    let mut allocations = |words: &[&str]| {
+        let request = OwnedRequest::from_args(words);
+        let info = allocation_counter::measure(|| drop(driver.run_request(&request)));
+        info.count_total
+    };
+    let few = allocations(&["SINTERCARD", "2", "d", "c"]);
+    let many = allocations(&["SINTERCARD", "2", "a", "c"]);
+    assert_eq!(few, many, "allocations of 200 and of 600 members");
 }

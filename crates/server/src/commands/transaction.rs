@@ -98,7 +98,7 @@ pub(super) fn exec(core: &mut Core, client: &mut Client, _: Args<'_>) {
         }
     }
     core.watches.clear(client);
-    core.begin_transaction(client.db, size.unwrap_or(0), value_room);
+    core.begin_transaction(client.db, multi.purpose, size.unwrap_or(0), value_room);
     run(core, client, &multi);
     core.end_multi(Some(multi));
     // The reply waits for the watched keys' records, because it reveals that no watched key was

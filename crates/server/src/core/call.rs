@@ -24,10 +24,6 @@ const QUOTED_SIZE_MAX: usize = 128;
 /// and an error repeats no more bytes than this.
 const WORD_SIZE_MAX: usize = 256;
 
-/// Time for the steps of all long commands in a turn. Each step takes at most about half a
-/// millisecond.
-const STEPS_TIME: Duration = Duration::from_millis(2);
-
 /// Limit of the arguments of a command that does not run in steps, such as a server command or a
 /// command with any number of options. There is a limit because each argument takes time, and no
 /// other client is served meanwhile.
@@ -99,6 +95,9 @@ impl Core {
         args: Args<'_>,
     ) {
         let before = client.out.len();
+        if row.weigh.is_some() {
+            self.ask_for_more(client.db, row, args);
+        }
         match row.run.run {
             Run::Data(run) => self.run_data(client, row, run, args, Mode::Atomic, before),
             Run::Server(run) => run(self, client, args),
@@ -139,7 +138,7 @@ impl Core {
 
     /// Records what a data command did and what its reply depends on. If the command has a next
     /// step, queues that step.
-    fn conclude(
+    pub(super) fn conclude(
         &mut self,
         client: &mut Client,
         row: &'static Command<Entry>,
@@ -167,92 +166,6 @@ impl Core {
         if let Some(garbage) = self.keyspace.take_garbage() {
             self.free(garbage);
         }
-    }
-
-    /// Runs one step of each long command, as far as there is time. Commands that lacked room in
-    /// the log retry.
-    pub(crate) fn resume_yielded(&mut self) {
-        self.yielding.append(&mut self.short_of_room);
-        let until = Instant::now() + STEPS_TIME;
-        for _ in 0..self.yielding.len() {
-            if self.lap > until && !is_planted("steps-without-end") {
-                return;
-            }
-            let Some(conn) = self.yielding.pop_front() else { return };
-            let Some(mut client) = self.clients.take(conn) else { continue };
-            let yielding = match std::mem::replace(&mut client.state, State::Running) {
-                State::Yielding(yielding) => yielding,
-                closing => {
-                    if !is_planted("closing-stepped") {
-                        client.state = closing;
-                    }
-                    self.clients.put(client);
-                    continue;
-                }
-            };
-            let log_size_max = yielding.yielded.log_size_max();
-            let writes = log_size_max.is_some();
-            let sees_part = self.is_long_writing() && !is_planted("stepped-within-long");
-            let meets_long = writes && self.is_long_holding() && !is_planted("populate-not-held");
-            if meets_long || sees_part {
-                // The step may write keys that the long request holds, or read what the long
-                // request has written but not logged yet.
-                client.state = State::Yielding(yielding);
-                self.yielding.push_back(conn);
-                self.clients.put(client);
-                continue;
-            }
-            if let Some(size) = log_size_max {
-                match self.admit(Purpose::Any, size) {
-                    Admission::Granted => {}
-                    Admission::Wait => {
-                        client.state = State::Yielding(yielding);
-                        self.short_of_room.push_back(conn);
-                        self.clients.put(client);
-                        continue;
-                    }
-                    Admission::Refused(text) => {
-                        self.answer(&mut client, |_, client| client.out.error(&text));
-                        self.put_back(client);
-                        continue;
-                    }
-                }
-            }
-            let LongCommand { request, yielded, spent } = *yielding;
-            self.begin_lap(Instant::now());
-            let args = request.args();
-            let Ok(row) = self.find(args) else { unreachable!("it was found when it began") };
-            let before = client.out.len();
-            self.effects.clear();
-            if log_size_max.is_none() && !is_planted("long-reads-unlimited") {
-                self.limit_effects(client.db);
-            }
-            self.note_reads();
-            let outcome = yielded.resume(&mut Context {
-                keyspace: &mut self.keyspace,
-                db: client.db,
-                args,
-                now_ms: self.now_ms,
-                reply: &mut client.out,
-                effects: &mut self.effects,
-                mode: Mode::Client,
-            });
-            self.conclude(&mut client, row, args, outcome, before);
-            self.account(&mut client, row, args, spent, before);
-            if !is_planted("left-out-unless-long") {
-                client.leave_out(before);
-            }
-            close_if_cut(&mut client);
-            if client.is_running() {
-                self.resume(&mut client);
-            }
-            self.put_back(client);
-        }
-    }
-
-    /// Whether a long command has a step to run, so that the next turn must not sleep.
-    pub(crate) fn has_yielding(&self) -> bool {
-        !self.yielding.is_empty()
     }
 
     /// The row of a request, or the error to reply with.

@@ -8,7 +8,7 @@ use slimio_resp::{Args, OwnedRequest};
 use slimio_storage::{ACKNOWLEDGE_WITHIN, Lsn, Policy};
 
 use super::changes::{Place, Ran, Source};
-use super::{Core, Transaction};
+use super::{Core, Purpose, Transaction};
 use crate::clients::{Client, State};
 use crate::commands::Entry;
 use crate::gate::{Change, may_leave};
@@ -96,12 +96,20 @@ impl Core {
 
     /// Begins to gather the effects of a transaction, whose writes append at most `size` bytes of
     /// payload. `value_room` of these are for what effects have from values.
-    pub(crate) fn begin_transaction(&mut self, db: DbIndex, size: u64, value_room: u64) {
+    pub(crate) fn begin_transaction(
+        &mut self,
+        db: DbIndex,
+        purpose: Purpose,
+        size: u64,
+        value_room: u64,
+    ) {
         self.payload.begin(db);
         let asked = if is_planted("exec-room-twice") { 0 } else { size };
         let room = self.room_to_free().saturating_sub(asked);
         self.log_size_max = size.saturating_add(room);
-        self.transaction = Some(Transaction { room, value_room, ..Transaction::default() });
+        let transaction =
+            Transaction { room, value_room, asked: size, purpose, ..Transaction::default() };
+        self.transaction = Some(transaction);
     }
 
     /// Logs a transaction, and notes what its reply depends on. Then turns the log on or off, if

@@ -22,7 +22,7 @@ use slimio_keyspace::{
     Effects, Flags, Mode, Outcome, PayloadWalk, Weight, Yielded,
 };
 use slimio_planted::is_planted;
-use slimio_resp::{Args, OwnedRequest, ReplyBuf, SHARED_REPLY_SIZE_MIN};
+use slimio_resp::{Args, OwnedRequest, ReplyBuf};
 use slimio_storage::{Lsn, StagedRecord};
 
 use super::changes::{Place, Ran, Source};
@@ -33,7 +33,7 @@ use crate::gate::{AlreadyHashed, mix};
 use crate::net::ConnId;
 
 /// Limit of the command thread's time that the long request may take in one turn.
-const STEP_TIME: Duration = Duration::from_micros(500);
+pub(super) const STEP_TIME: Duration = Duration::from_micros(500);
 
 /// A request that writes runs in steps if its arguments have more than this many bytes, because the
 /// arguments are copied to the log.
@@ -115,7 +115,18 @@ impl Long {
     }
 
     fn memory(&self) -> usize {
-        self.request.memory() + self.keys.capacity() * (size_of::<u64>() + 1)
+        let replies: usize = self.made().map(ReplyBuf::own_memory).sum();
+        let replies = if is_planted("made-in-steps-uncounted") { 0 } else { replies };
+        self.request.memory() + self.keys.capacity() * (size_of::<u64>() + 1) + replies
+    }
+
+    /// The parts of the reply that were made so far.
+    fn made(&self) -> impl Iterator<Item = &ReplyBuf> {
+        let of_command = match &self.stage {
+            Stage::Running(Some(yielded)) => yielded.made(),
+            _ => None,
+        };
+        of_command.into_iter().chain([&self.reply])
     }
 }
 
@@ -302,11 +313,26 @@ impl Core {
         if matches!(next, Next::Step) {
             long.spent += began.elapsed();
             self.count_cpu();
+            self.count_made(&long);
             self.long = Some(long);
             return;
         }
         self.end_long(long, next);
         self.resume_held_up();
+    }
+
+    /// Counts the parts of the reply that were made so far as output of the client.
+    fn count_made(&mut self, long: &Long) {
+        let size = long.made().map(ReplyBuf::len).sum();
+        if size > 0
+            && let Some(mut client) = self.clients.take(long.conn)
+        {
+            if matches!(client.state, State::Long) {
+                client.long_reply_size = size;
+                self.look_at_output(&mut client);
+            }
+            self.clients.put(client);
+        }
     }
 
     /// If no long request runs, retries the requests that were held up. One of these requests may
@@ -423,10 +449,8 @@ impl Core {
         if let Some(garbage) = self.keyspace.take_garbage() {
             self.free(garbage);
         }
-        if long.reply.own_memory() >= SHARED_REPLY_SIZE_MIN {
-            // Sealed, so that the last step need not copy the reply.
-            long.reply.seal();
-        }
+        // Sealed, so that the last step need not copy the reply.
+        long.reply.seal_if_large();
         match outcome {
             Outcome::Yield(yielded) => long.stage = Stage::Running(Some(yielded)),
             Outcome::Reply => self.log_long(long),
@@ -512,6 +536,7 @@ impl Core {
             return;
         }
         client.state = State::Running;
+        client.long_reply_size = 0;
         let before = client.out.len();
         match next {
             Next::Park => {

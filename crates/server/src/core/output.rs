@@ -41,7 +41,7 @@ impl Core {
                 self.drop_client(client);
                 continue;
             }
-            if client.output_size() == 0 && self.is_done_with(&client) {
+            if client.unsent_size() == 0 && self.is_done_with(&client) {
                 self.drop_client(client);
                 continue;
             }
@@ -108,12 +108,17 @@ impl Core {
     /// Limits the size of a client's next reply, so that the replies that wait for the client stay
     /// within its output limit.
     pub(super) fn limit_reply(&self, client: &mut Client) {
+        // Nothing is kept of a reply that is left out. Within a transaction, it is not known yet
+        // whether the reply is left out, because the transaction may turn replies on.
+        let is_off = client.replies != Replies::On && client.multi.is_none();
+        if is_off && !is_planted("left-out-kept") {
+            return client.out.set_size_max(Some(client.out.len()));
+        }
         let hard = self.settings.output_limit.hard_bytes;
-        // Replies that the client has turned off do not wait.
-        if hard == 0 || client.replies != Replies::On {
+        if hard == 0 {
             return client.out.set_size_max(None);
         }
-        let others = client.output_size() - client.out.len();
+        let others = client.unsent_size() - client.out.len();
         client.out.set_size_max(Some((hard as usize).saturating_sub(others)));
     }
 
@@ -156,6 +161,13 @@ impl Core {
         is_lost
     }
 
+    /// Lists a client, so that its output limit is looked at when the turn ends.
+    pub(super) fn look_at_output(&mut self, client: &mut Client) {
+        if !std::mem::replace(&mut client.is_dirty, true) {
+            self.dirty.push(client.conn);
+        }
+    }
+
     /// If clients are above their soft limit, lists them, so that they are looked at when the turn
     /// ends even if they do nothing.
     pub(crate) fn recheck_limits(&mut self) {
@@ -175,7 +187,7 @@ impl Core {
 
     /// Whether some reply has not reached the kernel yet.
     pub(crate) fn has_output(&self) -> bool {
-        self.clients.iter().any(|client| client.output_size() > 0)
+        self.clients.iter().any(|client| client.unsent_size() > 0)
     }
 }
 

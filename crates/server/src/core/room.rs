@@ -7,6 +7,7 @@
 
 use slimio_keyspace::{Command, DbIndex, Flags};
 use slimio_planted::is_planted;
+use slimio_resp::Args;
 use slimio_storage::{LogState, Lsn, Room};
 
 use super::Core;
@@ -84,13 +85,43 @@ impl Core {
 
     /// The bytes that the queued requests of a transaction may append for what their effects have
     /// from values: what each of them would need now, all bytes that the transaction itself brings
-    /// in, and [`COPIED_ROOM`] for values that it copies or renames. A request that needs more fails.
-    pub(crate) fn weigh_queued(&self, db: DbIndex, multi: &Multi) -> u64 {
-        let sizes = multi.requests().map(|request| {
+    /// in, and [`COPIED_ROOM`] for values that it copies or renames. A request that needs more
+    /// [asks for it](Self::ask_for_more) when it runs.
+    pub(crate) fn weigh_queued(&self, mut db: DbIndex, multi: &Multi) -> u64 {
+        let mut sum = COPIED_ROOM.saturating_add(2 * multi.size as u64);
+        for request in multi.requests() {
             let args = request.args();
-            self.find(args).map_or(0, |row| self.weigh(db, row, args).log_size)
-        });
-        sizes.fold(COPIED_ROOM.saturating_add(2 * multi.size as u64), u64::saturating_add)
+            let Ok(row) = self.find(args) else { continue };
+            if row.name == "select" && !is_planted("weighed-in-first-db") {
+                let selected = args.get(1).to_i64().and_then(|number| u16::try_from(number).ok());
+                let selected = selected.filter(|index| usize::from(*index) < self.db_count());
+                db = selected.map_or(db, DbIndex);
+            }
+            sum = sum.saturating_add(self.weigh(db, row, args).log_size);
+        }
+        sum
+    }
+
+    /// If a command of the running transaction needs more room than was weighed, because the
+    /// transaction has changed its values or swapped databases, asks for the rest. If there is not
+    /// enough, the command fails.
+    pub(super) fn ask_for_more(&mut self, db: DbIndex, row: &Command<Entry>, args: Args<'_>) {
+        let wanted = self.weigh(db, row, args).log_size;
+        let Some(transaction) = &self.transaction else { return };
+        let lacking = wanted.saturating_sub(transaction.value_room);
+        if lacking == 0 || is_planted("exec-asks-once") {
+            return;
+        }
+        let (asked, size_max) = (transaction.asked.saturating_add(lacking), self.log_size_max);
+        let is_granted = matches!(self.admit(transaction.purpose, asked), Admission::Granted);
+        self.log_size_max = size_max;
+        if let Some(transaction) = self.transaction.as_mut().filter(|_| is_granted) {
+            transaction.asked = asked;
+            transaction.value_room += lacking;
+            // Deletions of expired keys have as much less.
+            transaction.room = transaction.room.saturating_sub(lacking);
+            self.log_size_max = size_max.max(asked.saturating_add(transaction.room));
+        }
     }
 
     /// The purpose of a command that writes.

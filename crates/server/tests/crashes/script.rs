@@ -38,7 +38,10 @@ pub(crate) struct Unit {
 impl Unit {
     /// Whether the unit may write.
     pub(crate) fn writes(&self) -> bool {
-        let is_read = |line: &String| READS.iter().any(|read| line.split(' ').next() == Some(read));
+        let is_read = |line: &String| {
+            let name = line.split(' ').next().unwrap_or_default();
+            READS.contains(&name) || name == "SINTERCARD"
+        };
         !self.commands.iter().all(is_read)
     }
 
@@ -252,7 +255,19 @@ fn set_command() -> impl Strategy<Value = String> {
         2 => (key(), -2..40_i16).prop_map(|(k, number)| format!("SREM {k} {number}")),
         2 => (key(), key(), -2..40_i16).prop_map(|(k, l, n)| format!("SMOVE {k} {l} {n}")),
         2 => (operation(), key(), key(), key()).prop_map(|(o, k, l, m)| format!("{o} {k} {l} {m}")),
+        1 => (operation(), key(), many_keys()).prop_map(|(o, k, keys)| {
+            format!("{o} {k} {}", keys.join(" "))
+        }),
+        1 => many_keys().prop_map(|keys| format!("SINTERCARD {} {}", keys.len(), keys.join(" "))),
     ]
+}
+
+/// More keys than some commands process in one step, but fewer than a long request has. They are
+/// only one or two different keys, so that all of them are often sets.
+fn many_keys() -> impl Strategy<Value = Vec<String>> {
+    (key(), key(), 65..200_usize).prop_map(|(one, other, count)| {
+        (0..count).map(|n| if n % 3 == 0 { one.clone() } else { other.clone() }).collect()
+    })
 }
 
 /// Commands that run in steps because of the number of their arguments. The record of some of these

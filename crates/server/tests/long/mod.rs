@@ -3,6 +3,7 @@
 
 mod counts;
 mod others;
+mod reads;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

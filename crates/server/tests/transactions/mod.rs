@@ -1,7 +1,7 @@
 //! Transactions with snapshots, the log and `WATCH`. Recovery applies a transaction as a whole, and
 //! only once.
 
-use crate::common::{BACK_ENDS, encode, start, until};
+use crate::common::{BACK_ENDS, Client, encode, start, until};
 use crate::{info, serving};
 
 #[test]
@@ -207,5 +207,111 @@ fn a_key_is_watched_in_the_database_that_is_selected() {
             assert_eq!(client.call(&["MULTI"]), "+OK\r\n");
             assert_eq!(client.call(&["EXEC"]), expected);
         }
+    });
+}
+
+/// Adds 10,000 members of 100 bytes.
+fn fill(client: &mut Client, key: &str) {
+    let members: Vec<_> = (0..10_000).map(|n| format!("{n:0100}")).collect();
+    for part in members.chunks(500) {
+        let words: Vec<&str> = ["SADD", key].into_iter().chain(part.iter().map(|m| &**m)).collect();
+        assert_eq!(client.call(&words), ":500\r\n");
+    }
+}
+
+/// What `SPOP` takes out of a large set needs room in the log. A transaction has this room, whether
+/// it selects the set's database, swaps databases, or makes the set itself.
+#[test]
+fn a_transaction_has_room_for_what_it_takes_out() {
+    serving("log-segment-size 8mb", |server| {
+        let mut client = server.connect();
+        let cases: [&[&[&str]]; 4] = [
+            &[&["SELECT", "1"], &["SPOP", "s", "5000"]],
+            &[&["SWAPDB", "0", "1"], &["SPOP", "s", "5000"]],
+            &[&["SELECT", "1"], &["SUNIONSTORE", "t", "s"], &["SPOP", "t", "5000"]],
+            &[
+                &["SELECT", "1"],
+                &["SADD", "s", "x"],
+                &["SPOP", "s", "4000"],
+                &["SPOP", "s", "4000"],
+            ],
+        ];
+        for requests in cases {
+            assert_eq!(client.call(&["FLUSHALL"]), "+OK\r\n");
+            assert_eq!(client.call(&["SELECT", "1"]), "+OK\r\n");
+            fill(&mut client, "s");
+            assert_eq!(client.call(&["SELECT", "0"]), "+OK\r\n");
+            assert_eq!(client.call(&["MULTI"]), "+OK\r\n");
+            for request in requests {
+                assert_eq!(client.call(request), "+QUEUED\r\n");
+            }
+            let reply = client.call(&["EXEC"]);
+            let errors: Vec<_> = reply.lines().filter(|line| line.starts_with('-')).collect();
+            assert!(errors.is_empty(), "{requests:?}: {errors:?}");
+            assert_eq!(client.call(&["SELECT", "0"]), "+OK\r\n");
+        }
+    });
+}
+
+/// If the log has no room for what `SPOP` takes out of a set that the same transaction has made, an
+/// error says so, and the set stays whole.
+#[test]
+fn a_transaction_without_room_says_so() {
+    serving("log-segment-size 1mb\nlog-size-max 4mb", |server| {
+        let mut client = server.connect();
+        assert_eq!(client.call(&["CONFIG", "SET", "auto-aof-rewrite-percentage", "0"]), "+OK\r\n");
+        fill(&mut client, "s");
+        let copies: Vec<_> = (0..10).map(|n| format!("s{n}")).collect();
+        assert_eq!(client.call(&["MULTI"]), "+OK\r\n");
+        for copy in &copies {
+            assert_eq!(client.call(&["SUNIONSTORE", copy, "s"]), "+QUEUED\r\n");
+            assert_eq!(client.call(&["SPOP", copy, "9000"]), "+QUEUED\r\n");
+        }
+        let reply = client.call(&["EXEC"]);
+        assert!(reply.contains("-MISCONF The log has too little room for what SPOP takes out"));
+        assert_eq!(client.call(&["SCARD", "s9"]), ":10000\r\n");
+        assert_eq!(client.call(&["PING"]), "+PONG\r\n");
+    });
+}
+
+/// A transaction is weighed with the databases that it selects, so it is refused as a whole if the
+/// log has no room for what it takes out of them.
+#[test]
+fn a_transaction_is_weighed_in_the_databases_that_it_selects() {
+    serving("log-segment-size 1mb\nlog-size-max 4mb", |server| {
+        let mut client = server.connect();
+        assert_eq!(client.call(&["SELECT", "1"]), "+OK\r\n");
+        fill(&mut client, "s");
+        let copies: Vec<_> = (0..10).map(|n| format!("s{n}")).collect();
+        for copy in &copies {
+            assert_eq!(client.call(&["COPY", "s", copy]), ":1\r\n");
+        }
+        assert_eq!(client.call(&["SELECT", "0"]), "+OK\r\n");
+        assert_eq!(client.call(&["MULTI"]), "+OK\r\n");
+        assert_eq!(client.call(&["SELECT", "1"]), "+QUEUED\r\n");
+        for copy in &copies {
+            assert_eq!(client.call(&["SPOP", copy, "9000"]), "+QUEUED\r\n");
+        }
+        let reply = client.call(&["EXEC"]);
+        assert!(reply.starts_with("-EXECABORT"), "{}", &reply[..reply.len().min(200)]);
+        assert_eq!(client.call(&["SELECT", "1"]), "+OK\r\n");
+        assert_eq!(client.call(&["SCARD", "s0"]), ":10000\r\n");
+    });
+}
+
+/// `SPOP` asks for no more room than the members of its set can take, whatever count it is given and
+/// however long a member was once.
+#[test]
+fn spop_asks_for_what_its_set_holds() {
+    serving("log-segment-size 1mb\nlog-size-max 4mb", |server| {
+        let mut client = server.connect();
+        let long = "x".repeat(100_000);
+        fill(&mut client, "s");
+        assert_eq!(client.call(&["SADD", "s", &long]), ":1\r\n");
+        assert_eq!(client.call(&["SREM", "s", &long]), ":1\r\n");
+        assert!(client.call(&["SPOP", "s", "5000"]).starts_with("*5000\r\n"));
+        assert_eq!(client.call(&["DEL", "s"]), ":1\r\n");
+        assert_eq!(client.call(&["SADD", "s", "a", "b", &long]), ":3\r\n");
+        assert!(client.call(&["SPOP", "s", "1000000"]).starts_with("*3\r\n"));
     });
 }

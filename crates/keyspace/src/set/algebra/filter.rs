@@ -1,0 +1,174 @@
+//! Intersections, and differences that look each member up.
+
+use slimio_resp::ReplyBuf;
+
+use super::members::{add, discard, set_of, walk};
+use super::{Lookups, SDIFFSTORE, SINTERSTORE};
+use crate::collection::hashed::{Position, Probe};
+use crate::collection::{EditForm, Element};
+use crate::commands::elements::STEP_SIZE_MAX;
+use crate::context::{Context, Outcome};
+use crate::hasher::KeyHasher;
+use crate::kinds::Packing;
+use crate::set::stored::{integers_anew, store};
+use crate::set::{SetRef, SetTree};
+use crate::value::Value;
+
+/// Limit of the other sets in which a member of the first set is looked up in one walk.
+const GROUP_LEN: usize = 16;
+
+/// Takes those members of the first set that all other sets have, or that none of them has. Looks
+/// at a group of other sets at a time, so that a step over many sets takes no longer.
+#[derive(Debug)]
+pub(super) struct Filter {
+    pub(super) first: Option<Value>,
+    group: Vec<Value>,
+    /// The sets of later groups.
+    later: Vec<Value>,
+    wants_all: bool,
+    /// Where the walk over the first set goes on.
+    position: Position,
+    /// The members taken, if there are later groups. Otherwise they go to the result.
+    taken: EditForm<'static>,
+    /// The form in which a result that is stored begins.
+    pub(super) packing: Packing,
+    pub(super) result: Sink,
+}
+
+#[derive(Debug)]
+pub(super) enum Sink {
+    Reply { out: ReplyBuf, len: usize },
+    Count { len: usize, limit: usize },
+    Set(EditForm<'static>),
+}
+
+/// Looks members up in a set.
+enum Lookup<'a> {
+    Packed(SetRef<'a>),
+    Tree(Probe<'a, 1>),
+}
+
+impl<'a> Lookup<'a> {
+    fn new(set: SetRef<'a>) -> Self {
+        set.tree().map_or(Lookup::Packed(set), |tree: &'a SetTree| Lookup::Tree(Probe::new(tree)))
+    }
+
+    fn contains(&mut self, hasher: &KeyHasher, hash: Option<u32>, member: Element<'_>) -> bool {
+        match self {
+            Lookup::Packed(set) => set.packed_contains(member),
+            Lookup::Tree(probe) => member.with_arg(|member| {
+                probe.contains(hash.unwrap_or_else(|| hasher.hash_arg(member) as u32), member)
+            }),
+        }
+    }
+}
+
+impl Filter {
+    pub(super) fn new(sources: Vec<Value>, wants_all: bool, result: Sink) -> Self {
+        let mut sources = sources.into_iter();
+        let first = sources.next();
+        let group = sources.by_ref().take(GROUP_LEN).collect();
+        let (position, packing) = (Position::START, Packing::SetIntset);
+        let (later, taken) = (sources.collect(), EditForm::empty(packing));
+        Self { first, group, later, wants_all, position, taken, packing, result }
+    }
+
+    /// Filters some more members. Returns whether the result is complete.
+    pub(super) fn step(&mut self, context: &mut Context<'_>, lookups: &mut Lookups) -> bool {
+        let Self { first, group, later, wants_all, position, taken, packing: _, result } = self;
+        let Some(set) = first.as_ref().map(set_of) else { return true };
+        let is_last = later.is_empty();
+        let mut others: Vec<_> = group.iter().map(|other| Lookup::new(set_of(other))).collect();
+        let hasher = context.keyspace.hasher;
+        let start = result.size();
+        while *position != Position::END && !result.is_full() {
+            if result.size() - start >= STEP_SIZE_MAX {
+                lookups.end();
+            }
+            if lookups.are_used_up() {
+                result.seal();
+                return false;
+            }
+            *position = walk(set, *position, |hash, member| {
+                let mut count = 1;
+                let is_wanted = others.iter_mut().all(|other| {
+                    count += 1;
+                    other.contains(&hasher, hash, member) == *wants_all
+                });
+                lookups.count(count);
+                match result {
+                    _ if !is_wanted => {}
+                    Sink::Set(form) => add(context, form, member),
+                    _ if !is_last => add(context, taken, member),
+                    Sink::Reply { out, len } => {
+                        member.reply(out);
+                        *len += 1;
+                    }
+                    Sink::Count { len, .. } => *len += 1,
+                }
+            });
+        }
+        is_last || !self.begin_group(context)
+    }
+
+    /// Goes on with what is left of the first set, and the next group of other sets. Returns
+    /// `false` if nothing is left.
+    fn begin_group(&mut self, context: &mut Context<'_>) -> bool {
+        let packing = self.packing;
+        let empty = || EditForm::empty(packing);
+        let taken = match &mut self.result {
+            Sink::Set(form) => std::mem::replace(form, empty()),
+            _ => std::mem::replace(&mut self.taken, empty()),
+        };
+        discard(context, self.first.take().into_iter().chain(self.group.drain(..)));
+        self.first = taken.into_value();
+        self.group.extend(self.later.drain(..self.later.len().min(GROUP_LEN)));
+        self.position = Position::START;
+        self.first.is_some()
+    }
+
+    /// The members to reply that were found so far.
+    pub(super) fn made(&self) -> Option<&ReplyBuf> {
+        if let Sink::Reply { out, .. } = &self.result { Some(out) } else { None }
+    }
+
+    pub(super) fn finish(self, context: &mut Context<'_>) -> Outcome {
+        discard(context, self.first.into_iter().chain(self.group).chain(self.later));
+        match self.result {
+            Sink::Reply { out, len } => {
+                context.reply.set(len);
+                context.reply.append(&out);
+                Outcome::Reply
+            }
+            Sink::Count { len, limit } => context.integer(len.min(limit) as i64),
+            Sink::Set(form) if self.wants_all => {
+                let form = integers_anew(context, form);
+                store(context, form, SINTERSTORE)
+            }
+            Sink::Set(form) => store(context, form, SDIFFSTORE),
+        }
+    }
+}
+
+impl Sink {
+    /// Bytes of the members to reply.
+    fn size(&self) -> usize {
+        if let Sink::Reply { out, .. } = self { out.len() } else { 0 }
+    }
+
+    /// Prepares the reply for a pause, so that the last step need not copy all replies.
+    fn seal(&mut self) {
+        if let Sink::Reply { out, .. } = self {
+            out.seal();
+        }
+    }
+
+    /// Whether nothing more can change the result.
+    fn is_full(&self) -> bool {
+        match self {
+            Sink::Reply { out, .. } => out.is_cut(),
+            Sink::Count { len, limit } => len >= limit,
+            Sink::Set(_) => false,
+        }
+    }
+}

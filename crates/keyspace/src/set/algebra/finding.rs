@@ -1,0 +1,125 @@
+//! Finds the sets, and chooses how to combine them.
+
+use slimio_planted::is_planted;
+
+use super::filter::{Filter, Sink};
+use super::members::{is_tree, len};
+use super::merge::Merge;
+use super::{Goal, Operation, Stage};
+use crate::collection::EditForm;
+use crate::collection::hashed::Position;
+use crate::commands::steps::ARGS_AT_ONCE_MAX;
+use crate::context::Context;
+use crate::kinds::{Packing, ValueType};
+use crate::set::stored::{formed_anew, result_packing};
+use crate::value::{Value, ValueRef};
+
+/// Keys that one step finds, if the keys are held until the end.
+const STEP_KEYS: usize = 64;
+
+/// Finds the sets.
+#[derive(Debug)]
+pub(super) struct Finding {
+    /// Index of the next key.
+    pub(super) next: usize,
+    /// Index behind the last key.
+    pub(super) end: usize,
+    /// The sets found so far; `None` for a key that does not exist.
+    pub(super) sources: Vec<Option<Value>>,
+}
+
+impl Finding {
+    /// Finds the sets. Returns `false` if one is no set, after replying with the error.
+    ///
+    /// Nobody else may change a set between two finds. The keys of a request with many arguments
+    /// are held, so it may find some of its sets in each step. Any other request finds all of its
+    /// sets in one step.
+    pub(super) fn step(&mut self, context: &mut Context<'_>, goal: Goal) -> bool {
+        let is_held = context.args.len() > ARGS_AT_ONCE_MAX || is_planted("sets-found-in-steps");
+        let until = if is_held { self.end.min(self.next + STEP_KEYS) } else { self.end };
+        while self.next < until {
+            let stores = goal == Goal::Store;
+            let found = context.read(self.next);
+            if context.is_wrong(&found, ValueType::Set) {
+                return false;
+            }
+            let source = if stores && !is_planted("store-sources-uncaptured") {
+                context.copy_of(&found).map(|(value, _)| value)
+            } else {
+                context.value(&found).map(ValueRef::to_value)
+            };
+            self.sources.push(source);
+            self.next += 1;
+        }
+        true
+    }
+}
+
+/// Chooses how to compute the result.
+pub(super) fn plan(
+    context: &mut Context<'_>,
+    operation: Operation,
+    goal: Goal,
+    sources: Vec<Option<Value>>,
+) -> Stage {
+    let result = match goal {
+        Goal::Reply => Sink::Reply { out: context.reply.for_parts(), len: 0 },
+        Goal::Count(limit) => Sink::Count { len: 0, limit },
+        Goal::Store => Sink::Set(EditForm::empty(Packing::SetIntset)),
+    };
+    let all_exist = sources.iter().all(Option::is_some);
+    let first_exists = sources.first().is_some_and(Option::is_some);
+    let mut sources: Vec<Value> = sources.into_iter().flatten().collect();
+    let position = Position::START;
+    match operation {
+        Operation::Intersection => {
+            if !all_exist {
+                sources.clear();
+            }
+            // The smallest set first, because its members are looked up in the others.
+            sources.sort_by_key(len);
+            let mut filter = Filter::new(sources, true, result);
+            filter.packing = filter.first.as_ref().map_or(Packing::SetIntset, result_packing);
+            if let Sink::Set(form) = &mut filter.result {
+                *form = EditForm::empty(filter.packing);
+            }
+            Stage::Filtering(filter)
+        }
+        Operation::Union => {
+            let largest = (0..sources.len()).max_by_key(|index| len(&sources[*index]));
+            let largest = largest.filter(|index| is_tree(&sources[*index]));
+            let form = largest.and_then(|index| EditForm::of_value(sources.remove(index)));
+            let is_formed_anew = form.is_some();
+            let form = form.unwrap_or_else(|| EditForm::empty(Packing::SetIntset));
+            sources.reverse();
+            Stage::Merging(Merge { form, sources, adds: true, is_formed_anew, position })
+        }
+        Operation::Difference => {
+            if !first_exists {
+                sources.clear();
+            }
+            let others: usize = sources.iter().skip(1).map(len).sum();
+            let first_len = sources.first().map_or(0, len);
+            let removes = sources.first().is_some_and(is_tree)
+                && others < first_len.saturating_mul(sources.len() - 1);
+            // Redis makes a copy of the first set and removes members from it in this case. Then
+            // the form of the result is that of the copy. (`sunionDiffGenericCommand` of `t_set.c`)
+            let copies = goal == Goal::Store
+                && first_len.saturating_mul(sources.len()) / 2 > first_len + others;
+            if (removes || copies)
+                && let Some(form) = EditForm::of_value(sources.remove(0))
+            {
+                let form = if copies { formed_anew(context, form) } else { form };
+                let is_formed_anew = !copies;
+                return Stage::Merging(Merge {
+                    form,
+                    sources,
+                    adds: false,
+                    is_formed_anew,
+                    position,
+                });
+            }
+            Stage::Filtering(Filter::new(sources, false, result))
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Walks over the members of sets, and changes of sets that are in no keyspace.
+
+use crate::collection::hashed::Position;
+use crate::collection::{EditForm, Element, LargeString};
+use crate::context::Context;
+use crate::hasher::KeyHasher;
+use crate::set::{SetEdit, SetLimits, SetRef};
+use crate::table::worth_deferring;
+use crate::value::Value;
+
+/// Members of a packed set that are looked at together.
+const PACKED_STRETCH: usize = 64;
+
+pub(crate) fn set_of(value: &Value) -> SetRef<'_> {
+    SetRef::new(value.as_ref().as_collection().expect("the sources are sets"))
+}
+
+pub(super) fn len(value: &Value) -> usize {
+    set_of(value).len()
+}
+
+pub(super) fn is_tree(value: &Value) -> bool {
+    matches!(value, Value::Tree(_))
+}
+
+/// Passes some members of a set from a position on to `each`, with their hashes if the set is a
+/// tree. Returns the position behind them. In a packed set, a position counts members.
+pub(super) fn walk<'a>(
+    set: SetRef<'a>,
+    from: Position,
+    mut each: impl FnMut(Option<u32>, Element<'a>),
+) -> Position {
+    if let Some(tree) = set.tree() {
+        let (next, elements) = tree.walk_hashes(from);
+        elements.for_each(|(hash, [member])| each(Some(hash), member));
+        return next;
+    }
+    let members = set.members().skip(from.0 as usize).take(PACKED_STRETCH);
+    members.for_each(|member| each(None, member));
+    let next = Position(from.0 + PACKED_STRETCH as u64);
+    if next.0 < set.len() as u64 { next } else { Position::END }
+}
+
+/// What changes of sets that are in no keyspace need.
+pub(super) struct Edit<'a> {
+    hasher: KeyHasher,
+    limits: SetLimits,
+    old: &'a mut Vec<LargeString>,
+}
+
+pub(super) fn edit<'a>(context: &'a mut Context<'_>) -> Edit<'a> {
+    let keyspace = &mut *context.keyspace;
+    let (hasher, limits) = (keyspace.hasher, keyspace.config.packed_limits.set);
+    Edit { hasher, limits, old: &mut keyspace.displaced.garbage.elements }
+}
+
+impl Edit<'_> {
+    pub(super) fn of<'a, 'b>(&'a mut self, form: &'a mut EditForm<'b>) -> SetEdit<'a, 'b> {
+        SetEdit { form, hasher: self.hasher, limits: self.limits, old: self.old }
+    }
+}
+
+pub(crate) fn add(context: &mut Context<'_>, form: &mut EditForm<'static>, member: Element<'_>) {
+    member.with_arg(|member| edit(context).of(form).add(member));
+}
+
+/// Lets go of clones. Such a clone may be the last reference to a set whose key was deleted
+/// meanwhile.
+pub(crate) fn discard(context: &mut Context<'_>, sources: impl IntoIterator<Item = Value>) {
+    for source in sources {
+        context.keyspace.displaced.garbage.add_value(worth_deferring(source));
+    }
+}

@@ -1,0 +1,133 @@
+//! Commands that run in steps without holding keys. Most of them read clones of large values.
+
+use std::time::{Duration, Instant};
+
+use slimio_keyspace::{Context, Mode};
+use slimio_planted::is_planted;
+
+use super::call::close_if_cut;
+use super::long::STEP_TIME;
+use super::{Admission, Core, Purpose};
+use crate::clients::{LongCommand, State};
+use crate::net::ConnId;
+
+/// Time for the steps of all these commands in a turn. Each step takes at most about half a
+/// millisecond.
+const STEPS_TIME: Duration = Duration::from_millis(2);
+
+impl Core {
+    /// Runs one step of each command in steps, as far as there is time. Commands that lacked room in
+    /// the log retry. Beside a long request, which takes its time in each turn, these commands get
+    /// as much time as the long request.
+    pub(crate) fn resume_yielded(&mut self) {
+        self.yielding.append(&mut self.short_of_room);
+        if self.yielding.is_empty() {
+            return;
+        }
+        let began = Instant::now();
+        loop {
+            let has_run = self.resume_each(began + STEPS_TIME);
+            if !has_run || !self.has_long() || began.elapsed() >= STEP_TIME {
+                return;
+            }
+        }
+    }
+
+    /// Runs one step of each command in steps, until the time is up. Returns whether any step was
+    /// run.
+    fn resume_each(&mut self, until: Instant) -> bool {
+        let mut has_run = false;
+        for _ in 0..self.yielding.len() {
+            if self.lap > until && !is_planted("steps-without-end") {
+                break;
+            }
+            let Some(conn) = self.yielding.pop_front() else { break };
+            has_run |= self.resume_one(conn);
+        }
+        has_run
+    }
+
+    /// Runs the next step of a client's command, unless the command has to wait. Returns whether a
+    /// step was run.
+    fn resume_one(&mut self, conn: ConnId) -> bool {
+        let Some(mut client) = self.clients.take(conn) else { return false };
+        let yielding = match std::mem::replace(&mut client.state, State::Running) {
+            State::Yielding(yielding) => yielding,
+            closing => {
+                if !is_planted("closing-stepped") {
+                    client.state = closing;
+                }
+                self.clients.put(client);
+                return false;
+            }
+        };
+        let log_size_max = yielding.yielded.log_size_max();
+        let writes = log_size_max.is_some();
+        let has_all = yielding.yielded.has_all() && !is_planted("reads-wait-for-long");
+        let sees_part = self.is_long_writing() && !has_all && !is_planted("stepped-within-long");
+        let meets_long = writes && self.is_long_holding() && !is_planted("populate-not-held");
+        if meets_long || sees_part {
+            // The step may write keys that the long request holds, or read what the long request
+            // has written but not logged yet.
+            client.state = State::Yielding(yielding);
+            self.yielding.push_back(conn);
+            self.clients.put(client);
+            return false;
+        }
+        if let Some(size) = log_size_max {
+            match self.admit(Purpose::Any, size) {
+                Admission::Granted => {}
+                Admission::Wait => {
+                    client.state = State::Yielding(yielding);
+                    self.short_of_room.push_back(conn);
+                    self.clients.put(client);
+                    return false;
+                }
+                Admission::Refused(text) => {
+                    self.answer(&mut client, |_, client| client.out.error(&text));
+                    self.put_back(client);
+                    return false;
+                }
+            }
+        }
+        let LongCommand { request, yielded, spent } = *yielding;
+        self.begin_lap(Instant::now());
+        let args = request.args();
+        let Ok(row) = self.find(args) else { unreachable!("it was found when it began") };
+        let before = client.out.len();
+        self.effects.clear();
+        if log_size_max.is_none() && !is_planted("long-reads-unlimited") {
+            self.limit_effects(client.db);
+        }
+        self.note_reads();
+        let outcome = yielded.resume(&mut Context {
+            keyspace: &mut self.keyspace,
+            db: client.db,
+            args,
+            now_ms: self.now_ms,
+            reply: &mut client.out,
+            effects: &mut self.effects,
+            mode: Mode::Client,
+        });
+        self.conclude(&mut client, row, args, outcome, before);
+        self.account(&mut client, row, args, spent, before);
+        if !is_planted("left-out-unless-long") {
+            client.leave_out(before);
+        }
+        close_if_cut(&mut client);
+        if client.is_running() {
+            self.resume(&mut client);
+        }
+        if client.made_size() > 0 {
+            // What was made so far counts as output, which has a limit.
+            self.look_at_output(&mut client);
+        }
+        self.put_back(client);
+        true
+    }
+
+    /// Whether a command in steps has a step to run, so that the next turn must not sleep.
+    pub(crate) fn has_yielding(&self) -> bool {
+        !self.yielding.is_empty()
+    }
+}

@@ -1,0 +1,200 @@
+//! Commands that only read, and run in steps without holding keys.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::until_met;
+use crate::common::{Client, encode};
+use crate::{info, serving};
+
+/// Adds members, in several requests.
+fn fill(client: &mut Client, key: &str, members: std::ops::Range<usize>) {
+    let members: Vec<_> = members.map(|n| format!("member:{n}")).collect();
+    for part in members.chunks(1000) {
+        let words: Vec<&str> = ["SADD", key].into_iter().chain(part.iter().map(|m| &**m)).collect();
+        assert_eq!(client.call(&words), format!(":{}\r\n", part.len()));
+    }
+}
+
+/// How often a command has come to its end.
+fn calls(stats: &str, command: &str) -> usize {
+    let head = format!("cmdstat_{command}:calls=");
+    let line = stats.lines().find_map(|line| line.strip_prefix(&head));
+    line.map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
+}
+
+/// Sets a flag to false when it is dropped, even by a panic.
+struct Until<'a>(&'a AtomicBool);
+
+impl Drop for Until<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Runs `beside` as another client until `run` has ended.
+fn meanwhile(beside: impl FnOnce(&AtomicBool) + Send, run: impl FnOnce()) {
+    let is_running = AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        scope.spawn(|| beside(&is_running));
+        let _until = Until(&is_running);
+        run();
+    });
+}
+
+/// A member that another client moves between the first set and the last is in one of them whenever
+/// all sets are looked at.
+#[test]
+fn sets_are_all_seen_at_one_moment() {
+    serving("appendonly no", |server| {
+        let (mut client, mut other) = (server.connect(), server.connect());
+        let keys: Vec<_> = (0..200).map(|n| format!("s{n}")).collect();
+        assert_eq!(client.call(&["SADD", "s199", "moved"]), ":1\r\n");
+        meanwhile(
+            move |is_running| {
+                while is_running.load(Ordering::SeqCst) {
+                    for [from, to] in [["s199", "s0"], ["s0", "s199"]] {
+                        assert_eq!(other.call(&["SMOVE", from, to, "moved"]), ":1\r\n");
+                    }
+                }
+            },
+            || {
+                let union: Vec<&str> =
+                    ["SUNION"].into_iter().chain(keys.iter().map(|key| &**key)).collect();
+                for _ in 0..500 {
+                    assert_eq!(client.call(&union), "*1\r\n$5\r\nmoved\r\n");
+                }
+            },
+        );
+    });
+}
+
+/// While other clients store unions all the time, the steps of a command that reads large sets do not
+/// wait for them.
+#[test]
+fn reads_go_on_beside_long_writes() {
+    const SIZE: usize = 40_000;
+    serving("appendonly no", |server| {
+        let (mut client, mut other, mut observer) =
+            (server.connect(), server.connect(), server.connect());
+        fill(&mut client, "one", 0..SIZE);
+        fill(&mut client, "two", SIZE..2 * SIZE);
+        let mut stored = || calls(&observer.call(&["INFO", "commandstats"]), "sunionstore");
+        meanwhile(
+            move |is_running| {
+                let store = encode(&[b"SUNIONSTORE", b"to", b"one", b"two"]);
+                // One request waits while the other runs, so there is always one.
+                other.send_bytes(&[&store[..], &store].concat());
+                while is_running.load(Ordering::SeqCst) {
+                    other.send_bytes(&store);
+                    assert!(other.read().starts_with(b":"));
+                }
+                (0..2).for_each(|_| drop(other.read()));
+            },
+            || {
+                while stored() == 0 {}
+                let before = stored();
+                client.send(&["SUNION", "one", "two"]);
+                assert!(client.read().starts_with(b"*80000\r\n"));
+                let count = stored() - before;
+                assert!(count < 15, "{count} requests came to their end meanwhile");
+            },
+        );
+    });
+}
+
+/// The line of `CLIENT LIST` for a client with this name.
+fn line<'a>(list: &'a str, name: &str) -> &'a str {
+    list.lines().find(|line| line.contains(&format!(" name={name} "))).expect("it is connected")
+}
+
+fn number(line: &str, field: &str) -> usize {
+    let head = format!(" {field}=");
+    let (_, rest) = line.split_once(&head).expect("a field of the line");
+    rest.split(' ').next().unwrap().parse().unwrap()
+}
+
+/// What a command in steps has made of its reply is output of its client, and takes memory.
+#[test]
+fn parts_of_a_reply_count_as_output() {
+    serving("appendonly no\nclient-output-buffer-limit normal 0 0 0", |server| {
+        let (mut client, mut observer) = (server.connect(), server.connect());
+        fill(&mut client, "s", 0..200_000);
+        assert_eq!(client.call(&["CLIENT", "SETNAME", "reader"]), "+OK\r\n");
+        let mut done = 0;
+        for request in
+            [&["SMEMBERS", "s"][..], &["SUNION", "s", "none"], &["SRANDMEMBER", "s", "-200000"]]
+        {
+            let name = request[0].to_lowercase();
+            until_met("it was not seen while it was made", || {
+                client.send(request);
+                let is_seen = loop {
+                    // Both requests arrive in one turn of the server.
+                    observer.send_bytes(
+                        &[encode(&[b"CLIENT", b"LIST"]), encode(&[b"INFO", b"everything"])]
+                            .concat(),
+                    );
+                    let [list, stats] = [observer.read(), observer.read()]
+                        .map(|reply| String::from_utf8(reply).unwrap());
+                    let reader = line(&list, "reader");
+                    if calls(&stats, &name) > done {
+                        break false;
+                    }
+                    let (output, memory) = (number(reader, "omem"), number(reader, "tot-mem"));
+                    if output > 500_000 {
+                        let sum = stats.lines().find_map(|l| l.strip_prefix("mem_clients_normal:"));
+                        let sum: usize = sum.unwrap().parse().unwrap();
+                        assert!(memory > 500_000, "{output} bytes take {memory}");
+                        assert!(sum > 500_000, "{output} bytes of all {sum}");
+                        break true;
+                    }
+                };
+                client.read();
+                done = calls(&observer.call(&["INFO", "commandstats"]), &name);
+                is_seen
+            });
+            done = 0;
+        }
+    });
+}
+
+/// The soft limit holds for a reply that is still being made. Its command never comes to its end.
+#[test]
+fn a_reply_is_within_the_soft_limit_while_it_is_made() {
+    serving("appendonly no\nclient-output-buffer-limit normal 0 200kb 0", |server| {
+        let (mut client, mut observer) = (server.connect(), server.connect());
+        fill(&mut client, "s", 0..200_000);
+        client.send(&["SMEMBERS", "s"]);
+        assert_eq!(client.try_read_to_end(), 0);
+        assert_eq!(info(&mut observer, "client_output_buffer_limit_disconnections"), "1");
+        assert_eq!(calls(&observer.call(&["INFO", "commandstats"]), "smembers"), 0);
+    });
+}
+
+/// A reply that the client has turned off is not made at all, however large it would be.
+#[test]
+fn a_reply_that_is_left_out_is_not_made() {
+    serving("appendonly no\nclient-output-buffer-limit normal 100kb 0 0", |server| {
+        let (mut client, mut observer) = (server.connect(), server.connect());
+        fill(&mut client, "s", 0..200_000);
+        assert_eq!(client.call(&["CLIENT", "SETNAME", "reader"]), "+OK\r\n");
+        for _ in 0..10 {
+            client.send(&["CLIENT", "REPLY", "OFF"]);
+            for request in
+                [&["SMEMBERS", "s"][..], &["SUNION", "s", "none"], &["SPOP", "s", "10000"]]
+            {
+                client.send(request);
+            }
+            client.send(&["CLIENT", "REPLY", "ON"]);
+            while client.is_silent() {
+                let list = observer.call(&["CLIENT", "LIST"]);
+                let size = number(line(&list, "reader"), "omem");
+                assert!(size < 100_000, "{size} bytes are kept");
+            }
+            assert_eq!(client.read(), b"+OK\r\n");
+            client.send(&["CLIENT", "REPLY", "SKIP"]);
+            client.send(&["SMEMBERS", "s"]);
+            assert_eq!(client.call(&["PING"]), "+PONG\r\n");
+        }
+        assert_eq!(client.call(&["SCARD", "s"]), ":100000\r\n");
+    });
+}
