@@ -31,7 +31,7 @@ impl Db {
     pub(crate) fn bring_in(&self, hasher: &KeyHasher, elements: &[ElementAhead<'_>]) {
         let table = self.table();
         // The results depend on all that is read, so that the compiler keeps the reads.
-        std::hint::black_box(table.bring_in_entries(elements.iter().map(|ahead| ahead.hash)));
+        std::hint::black_box(table.bring_in_entries(elements));
         let mut leaves = [&[][..]; AHEAD_MAX];
         let mut count = 0;
         for ahead in elements.iter().filter(|ahead| !ahead.element.is_empty()) {

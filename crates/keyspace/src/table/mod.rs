@@ -34,6 +34,7 @@ use std::iter::Flatten;
 use slimio_planted::is_planted;
 
 use crate::access::Access;
+use crate::ahead::ElementAhead;
 use crate::memory::allocated;
 use marks::Marks;
 
@@ -237,14 +238,15 @@ impl Table {
         slots.iter().map(|slot| self.bucket(self.index(slot.hash)).len()).sum()
     }
 
-    /// Prefetches the entries with these hashes, in three passes: first the buckets, then their
+    /// Prefetches the entries of the keys of these elements, in three passes: first the buckets, then their
     /// slots, then the entries. Within each pass, no read waits for another. The result makes the
     /// compiler keep the reads, as in [`bring_in`](Self::bring_in).
-    pub(crate) fn bring_in_entries(&self, hashes: impl Iterator<Item = u64> + Clone) -> usize {
-        let buckets = || hashes.clone().map(|hash| self.bucket(self.index(hash as u32)));
+    pub(crate) fn bring_in_entries(&self, elements: &[ElementAhead<'_>]) -> usize {
+        let hashes = || elements.iter().map(|ahead| ahead.hash as u32);
+        let buckets = || hashes().map(|hash| self.bucket(self.index(hash)));
         let lens: usize = buckets().map(Vec::len).sum();
         let slots = buckets().flatten().fold(0, |all, slot| all ^ slot.hash);
-        let found = hashes.clone().filter_map(|hash| self.find_hash(hash as u32));
+        let found = hashes().filter_map(|hash| self.find_hash(hash));
         let keys: usize = found.map(|spot| self.get(spot).key().len()).sum();
         lens + slots as usize + keys
     }

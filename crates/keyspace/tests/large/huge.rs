@@ -1,6 +1,6 @@
 //! Commands on collections so large that changing one element takes a few microseconds.
 
-use slimio_keyspace::{DbIndex, ValueRef};
+use slimio_keyspace::{CollectionRef, DbIndex, ValueRef};
 use slimio_resp::OwnedRequest;
 
 use super::steps::{command, run_in_steps};
@@ -80,5 +80,5 @@ fn elements_of_one_are_drawn_in_short_steps() {
     let list = (wanted * size_of::<usize>()) as i64;
     assert!(freed >= list, "{freed} bytes are freed elsewhere, the command freed the list itself");
     let value = driver.keyspace.get(DbIndex(0), b"set", 1);
-    assert_eq!(value.and_then(ValueRef::as_collection).map(|set| set.len()), Some(COUNT));
+    assert_eq!(value.and_then(ValueRef::as_collection).map(CollectionRef::len), Some(COUNT));
 }
