@@ -238,9 +238,9 @@ impl Table {
         slots.iter().map(|slot| self.bucket(self.index(slot.hash)).len()).sum()
     }
 
-    /// Prefetches the entries of the keys of these elements, in three passes: first the buckets, then their
-    /// slots, then the entries. Within each pass, no read waits for another. The result makes the
-    /// compiler keep the reads, as in [`bring_in`](Self::bring_in).
+    /// Prefetches the entries of the keys of these elements, in three passes: first the buckets,
+    /// then their slots, then the entries. Within each pass, no read waits for another. The result
+    /// makes the compiler keep the reads, as in [`bring_in`](Self::bring_in).
     pub(crate) fn bring_in_entries(&self, elements: &[ElementAhead<'_>]) -> usize {
         let hashes = || elements.iter().map(|ahead| ahead.hash as u32);
         let buckets = || hashes().map(|hash| self.bucket(self.index(hash)));
