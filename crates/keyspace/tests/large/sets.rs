@@ -105,6 +105,22 @@ fn large_sets_are_combined_in_steps() {
     driver.check();
 }
 
+/// A step copies a bounded number of bytes, however long the members are.
+#[test]
+fn few_long_members_are_combined_in_steps() {
+    let mut driver = Driver::new(5);
+    for index in 0..400 {
+        let member = format!("{index}{}", "x".repeat(100_000));
+        driver.run(&["SADD", ["a", "b"][index % 2], &member]);
+    }
+    for words in [["SUNIONSTORE", "d", "a", "b"], ["SDIFFSTORE", "d", "a", "b"]] {
+        let request = OwnedRequest::from_args(words);
+        let (_, steps, _) = run_in_steps(&mut driver, command(&request), &request, |_, _| {});
+        assert!(steps >= 6, "{words:?} takes {steps} steps");
+        driver.check();
+    }
+}
+
 /// More sets than are looked at in one walk are combined group by group.
 #[test]
 fn many_sets_are_combined_group_by_group() {

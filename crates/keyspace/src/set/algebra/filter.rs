@@ -95,7 +95,7 @@ impl Filter {
                     count += 1;
                     other.contains(&hasher, hash, member) == *wants_all
                 });
-                lookups.count(count);
+                lookups.count(count, member);
                 match result {
                     _ if !is_wanted => {}
                     Sink::Set(form) => add(context, form, member),

@@ -32,7 +32,7 @@ impl Merge {
             let (form, adds, mut edit) = (&mut self.form, self.adds, edit(context));
             let cost = form.change_cost();
             self.position = walk(set_of(source), self.position, |_, member| {
-                lookups.count(cost);
+                lookups.count(cost, member);
                 let mut set = edit.of(form);
                 member.with_arg(|member| if adds { set.add(member) } else { set.remove(member) });
             });

@@ -10,9 +10,10 @@ mod finding;
 mod members;
 mod merge;
 
+use slimio_planted::is_planted;
 use slimio_resp::{Args, ReplyBuf};
 
-use crate::collection::CollectionRef;
+use crate::collection::{CollectionRef, Element};
 use crate::command::Weight;
 use crate::commands::elements::ELEMENTS_AT_ONCE_MAX;
 use crate::commands::steps::ARGS_AT_ONCE_MAX;
@@ -28,6 +29,9 @@ use merge::Merge;
 
 /// Limit of the lookups of members that one step makes.
 const STEP_LOOKUPS: usize = ELEMENTS_AT_ONCE_MAX;
+
+/// Bytes of a member that are compared and copied in about the time of a lookup.
+const BYTES_PER_LOOKUP: usize = 512;
 
 events!(Set: SINTERSTORE "sinterstore", SUNIONSTORE "sunionstore", SDIFFSTORE "sdiffstore");
 
@@ -94,13 +98,15 @@ pub(super) fn sintercard(context: &mut Context<'_>) -> Outcome {
     begin(context, Operation::Intersection, Goal::Count(limit), 2, last + 1)
 }
 
-/// Weighs a command that stores its result: the members of all its sets.
+/// Weighs a command that stores its result: the members of all its sets, and their bytes.
 pub(super) fn weigh_sources(keyspace: &Keyspace, db: DbIndex, args: Args<'_>) -> Weight {
-    let len = |index| {
+    let cost =
+        |collection: CollectionRef<'_>| collection.len() + collection.size() / BYTES_PER_LOOKUP;
+    let of_key = |index| {
         let value = keyspace.get(db, &args.bytes(index), i64::MIN);
-        value.and_then(ValueRef::as_collection).map_or(0, CollectionRef::len)
+        value.and_then(ValueRef::as_collection).map_or(0, cost)
     };
-    Weight { elements: (2..args.len()).map(len).sum(), log_size: 0 }
+    Weight { elements: (2..args.len()).map(of_key).sum(), log_size: 0 }
 }
 
 fn run(context: &mut Context<'_>, operation: Operation, goal: Goal) -> Outcome {
@@ -150,8 +156,10 @@ enum Stage {
 struct Lookups(usize);
 
 impl Lookups {
-    fn count(&mut self, count: usize) {
-        self.0 = self.0.saturating_sub(count);
+    /// Counts `count` lookups of a member. The longer the member is, the more each of them costs.
+    fn count(&mut self, count: usize, member: Element<'_>) {
+        let size = if is_planted("long-members-cost-nothing") { 0 } else { member.size() };
+        self.0 = self.0.saturating_sub(count + size / BYTES_PER_LOOKUP);
     }
 
     /// Ends the step, whatever lookups are left.
