@@ -109,6 +109,7 @@ const CATEGORIES: &[&str] = &[
     "@list",
     "@hash",
     "@string",
+    "@bitmap",
     "@stream",
     "@admin",
     "@fast",
@@ -129,7 +130,9 @@ impl<F> Command<F> {
             "@read" => has(Flags::READONLY),
             "@write" => has(Flags::WRITE),
             "@sortedset" => self.group == "sorted-set",
-            "@set" | "@list" | "@hash" | "@string" | "@stream" => self.group == &category[1..],
+            "@set" | "@list" | "@hash" | "@string" | "@bitmap" | "@stream" => {
+                self.group == &category[1..]
+            }
             "@admin" | "@dangerous" => has(Flags::ADMIN),
             "@fast" => has(Flags::FAST),
             "@slow" => !has(Flags::FAST),
