@@ -79,6 +79,15 @@ impl<F> Command<F> {
         range.indices_from(from, args.len())
     }
 
+    /// Whether the key at this index of a request is only read.
+    pub fn only_reads(&self, index: usize) -> bool {
+        match self.key_specs {
+            [spec] => spec.is_only_read(),
+            [.., last] => last.is_only_read() && index >= last.begin as usize,
+            [] => false,
+        }
+    }
+
     /// The same row with another function.
     pub const fn with_run<G: Copy>(&self, run: G) -> Command<G> {
         Command {
@@ -290,6 +299,10 @@ impl KeySpec {
     /// The same spec with notes for people.
     pub(crate) const fn noting(self, notes: &'static str) -> Self {
         Self { notes, ..self }
+    }
+
+    fn is_only_read(&self) -> bool {
+        self.flag_names().next() == Some("RO")
     }
 
     /// What happens to the keys, word by word.

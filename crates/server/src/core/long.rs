@@ -7,9 +7,9 @@
 //!
 //! To every other client, a long request happens at one point in time. While a long request holds
 //! its keys, another request has to wait if it would write a key that the long request reads or
-//! writes, or read a key that the long request writes. The waiting requests run in the order of
-//! arrival. Requests that look at the data set as a whole wait, too, and nothing expires or is
-//! evicted. Only one long request runs at a time. As soon as it holds its keys, it asks for no more
+//! writes, or read a key that the long request writes. A transaction has to wait if one of its
+//! requests would. The waiting requests run in the order of arrival. Requests that look at the data
+//! set as a whole wait, too, and nothing expires or is evicted. Only one long request runs at a time. As soon as it holds its keys, it asks for no more
 //! room in the log and waits for nobody. So it always ends, even if its client has gone. The log
 //! has either all effects of the long request, in one record, or none of them.
 
@@ -55,6 +55,9 @@ const STAGED_SIZE_MIN: u64 = 256 << 10;
 const LOOKS_AT_ALL: &[&str] =
     &["bgsave", "save", "bgrewriteaof", "config|set", "client|pause", "slimio|pin"];
 
+/// Hashes of keys. Each hash is mixed with the database.
+type Keys = HashSet<u64, BuildHasherDefault<AlreadyHashed>>;
+
 /// A request that runs in steps.
 #[derive(Debug)]
 pub(crate) struct Long {
@@ -70,8 +73,10 @@ pub(crate) struct Long {
     /// Time of day at which the command began to run.
     now_ms: i64,
     stage: Stage,
-    /// Hashes of the request's keys. Each hash is mixed with the database.
-    keys: HashSet<u64, BuildHasherDefault<AlreadyHashed>>,
+    /// The keys that it may change.
+    keys: Keys,
+    /// The keys that it only reads.
+    sources: Keys,
     is_holding: bool,
     /// The record's payload may have at most this many bytes.
     log_size_max: u64,
@@ -117,7 +122,8 @@ impl Long {
     fn memory(&self) -> usize {
         let replies: usize = self.made().map(ReplyBuf::own_memory).sum();
         let replies = if is_planted("made-in-steps-uncounted") { 0 } else { replies };
-        self.request.memory() + self.keys.capacity() * (size_of::<u64>() + 1) + replies
+        let keys = self.keys.capacity() + self.sources.capacity();
+        self.request.memory() + keys * (size_of::<u64>() + 1) + replies
     }
 
     /// The parts of the reply that were made so far.
@@ -172,9 +178,11 @@ impl Core {
         run: DataFn,
         args: Args<'_>,
     ) {
-        let mut keys = HashSet::default();
-        // Memory is reserved for all keys, so that no step has to grow the set.
-        keys.reserve(row.key_indices(args).count());
+        let (mut keys, mut sources) = (Keys::default(), Keys::default());
+        // Memory is reserved for all keys, so that no step has to grow a set.
+        let source_count = row.key_indices(args).filter(|index| row.only_reads(*index)).count();
+        keys.reserve(row.key_indices(args).count() - source_count);
+        sources.reserve(source_count);
         client.state = State::Long;
         client.keeps_request = true;
         self.long = Some(Box::new(Long {
@@ -188,6 +196,7 @@ impl Core {
             now_ms: self.now_ms,
             stage: Stage::Measuring(0),
             keys,
+            sources,
             is_holding: false,
             log_size_max: EFFECT_SIZE_BESIDE,
             effects: Effects::new(),
@@ -208,11 +217,25 @@ impl Core {
         if !long.is_holding || is_planted("long-holds-nothing") {
             return false;
         }
-        let is_exec = row.name == "exec" && !is_planted("exec-within-long");
+        if row.name != "exec" {
+            return self.meets(long, client.db, row, args);
+        }
+        if is_planted("exec-within-long") {
+            return false;
+        }
+        // If a watched key is changed by the long request, this may not have been told yet.
+        let watches = !client.watching.is_empty() && !is_planted("watcher-within-long");
+        let multi = client.multi.as_ref();
+        let mut queued = multi.into_iter().flat_map(|multi| self.queued(client.db, multi));
+        watches || queued.any(|(db, row, args)| self.meets(long, db, row, args))
+    }
+
+    /// Whether a request depends on keys that the long request holds, or changes them.
+    fn meets(&self, long: &Long, db: DbIndex, row: &Command<Entry>, args: Args<'_>) -> bool {
         let is_debug = row.name == "debug" && !is_planted("debug-not-held");
         let looks_at_all = LOOKS_AT_ALL.contains(&row.run.name)
             && !(row.run.name == "config|set" && is_planted("config-not-held"));
-        if is_exec || is_debug || looks_at_all {
+        if is_debug || looks_at_all {
             return true;
         }
         let looks_at_db = row.flags.has(Flags::WHOLE_DB) && !is_planted("counted-within-long");
@@ -221,13 +244,14 @@ impl Core {
             return true;
         }
         let writes = row.flags.has(Flags::WRITE) && !is_planted("long-read-is-written");
-        if !writes && !long.writes() {
+        if !writes && long.keys.is_empty() {
             return false;
         }
         let mut keys = row.key_indices(args);
         keys.any(|index| {
-            let hash = self.keyspace.hash(&args.bytes(index));
-            long.keys.contains(&mix(client.db, hash))
+            let hash = mix(db, self.keyspace.hash(&args.bytes(index)));
+            let writes_it = writes && !row.only_reads(index);
+            long.keys.contains(&hash) || writes_it && long.sources.contains(&hash)
         })
     }
 
@@ -392,7 +416,9 @@ impl Core {
         let (from, to) = (*next, (*next + STEP_ITEMS).min(args.len()));
         for index in long.row.key_indices_from(from, args).take_while(|i| *i < to) {
             let hash = self.keyspace.hash(&args.bytes(index));
-            long.keys.insert(mix(long.db, hash));
+            let is_source = long.row.only_reads(index) && !is_planted("long-holds-sources");
+            let keys = if is_source { &mut long.sources } else { &mut long.keys };
+            keys.insert(mix(long.db, hash));
         }
         long.log_size_max += long.row.log_size_of(args, from..to);
         *next = to;
@@ -402,6 +428,7 @@ impl Core {
         if self.pauses(long.writes()) && !is_planted("long-unpaused") {
             return Next::Postpone;
         }
+        let key_count = long.keys.len() + long.sources.len();
         if long.writes() {
             // Weighed at last, because nobody changes the values from here on.
             let size = self.weigh(long.db, long.row, long.request.args()).log_size;
@@ -412,13 +439,14 @@ impl Core {
                 Admission::Wait => return Next::Park,
                 Admission::Refused(text) => return Next::Reject(text),
             }
-            long.effects.reserve(long.keys.len());
+            // Expired sources are deleted.
+            long.effects.reserve(key_count);
             if self.keeps_undurable {
-                self.undurable.reserve(long.keys.len());
+                self.undurable.reserve(key_count);
             }
         }
         if self.keeps_undurable {
-            long.effects.note_reads(long.keys.len());
+            long.effects.note_reads(key_count);
         }
         // All steps use the same time of day. This time is taken now, so that it is no earlier than
         // the time that other requests saw before.

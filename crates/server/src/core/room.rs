@@ -83,23 +83,33 @@ impl Core {
         }
     }
 
-    /// The bytes that the queued requests of a transaction may append for what their effects have
-    /// from values: what each of them would need now, all bytes that the transaction itself brings
-    /// in, and [`COPIED_ROOM`] for values that it copies or renames. A request that needs more
-    /// [asks for it](Self::ask_for_more) when it runs.
-    pub(crate) fn weigh_queued(&self, mut db: DbIndex, multi: &Multi) -> u64 {
-        let mut sum = COPIED_ROOM.saturating_add(2 * multi.size as u64);
-        for request in multi.requests() {
+    /// The queued requests of a transaction, each with the database in which it will run.
+    pub(super) fn queued<'a>(
+        &'a self,
+        mut db: DbIndex,
+        multi: &'a Multi,
+    ) -> impl Iterator<Item = (DbIndex, &'static Command<Entry>, Args<'a>)> {
+        multi.requests().filter_map(move |request| {
             let args = request.args();
-            let Ok(row) = self.find(args) else { continue };
+            let row = self.find(args).ok()?;
             if row.name == "select" && !is_planted("weighed-in-first-db") {
                 let selected = args.get(1).to_i64().and_then(|number| u16::try_from(number).ok());
                 let selected = selected.filter(|index| usize::from(*index) < self.db_count());
                 db = selected.map_or(db, DbIndex);
             }
-            sum = sum.saturating_add(self.weigh(db, row, args).log_size);
-        }
-        sum
+            Some((db, row, args))
+        })
+    }
+
+    /// The bytes that the queued requests of a transaction may append for what their effects have
+    /// from values: what each of them would need now, all bytes that the transaction itself brings
+    /// in, and [`COPIED_ROOM`] for values that it copies or renames. A request that needs more
+    /// [asks for it](Self::ask_for_more) when it runs.
+    pub(crate) fn weigh_queued(&self, db: DbIndex, multi: &Multi) -> u64 {
+        let known = COPIED_ROOM.saturating_add(2 * multi.size as u64);
+        let sizes =
+            self.queued(db, multi).map(|(db, row, args)| self.weigh(db, row, args).log_size);
+        sizes.fold(known, u64::saturating_add)
     }
 
     /// If a command of the running transaction needs more room than was weighed, because the

@@ -102,6 +102,66 @@ fn reads_go_on_beside_long_writes() {
     });
 }
 
+/// While sets are combined and stored, other clients may read these sets, and run transactions on
+/// other keys. Who would see the result, or change a source, waits.
+#[test]
+fn only_those_wait_who_would_see_a_part_of_it() {
+    serving("appendonly no", |server| {
+        let (mut client, mut other) = (server.connect(), server.connect());
+        fill(&mut client, "one", 0..30_000);
+        fill(&mut client, "two", 30_000..60_000);
+        let words: Vec<&str> = ["SUNIONSTORE", "to"]
+            .into_iter()
+            .chain(std::iter::repeat_n(["one", "two"], 10).flatten())
+            .collect();
+        let begin = |client: &mut Client, other: &mut Client| {
+            client.send(&words);
+            while client.is_silent() && info(other, "long_request") != "running" {}
+        };
+        let goes_on: [&[&str]; 4] =
+            [&["SCARD", "one"], &["SINTER", "two", "none"], &["SET", "k", "v"], &["GET", "k"]];
+        let waits: [&[&str]; 4] =
+            [&["SCARD", "to"], &["SADD", "one", "name"], &["SREM", "two", "name"], &["DBSIZE"]];
+        // Whether the requests, sent while sets are combined, are answered before the end of that.
+        let mut is_beside = |requests: &[&[&str]], other: &mut Client| {
+            begin(&mut client, other);
+            for request in requests {
+                other.call(request);
+            }
+            let is_silent = client.is_silent();
+            assert_eq!(client.read(), b":60000\r\n");
+            other.call(&["SREM", "one", "name"]);
+            is_silent
+        };
+        // On a busy machine, a request that does not wait may be late, too, so it has some tries.
+        const TRIES: usize = 20;
+        for request in goes_on {
+            for requests in [&[request][..], &[&["MULTI"], request, &["EXEC"]]] {
+                let goes_on = (0..TRIES).any(|_| is_beside(requests, &mut other));
+                assert!(goes_on, "{requests:?} wait");
+            }
+        }
+        for request in waits {
+            for requests in [&[request][..], &[&["MULTI"], request, &["EXEC"]]] {
+                assert!(!is_beside(requests, &mut other), "{requests:?} do not wait");
+            }
+        }
+        // In the database that is selected then, no key is held.
+        let elsewhere: [&[&str]; 5] =
+            [&["MULTI"], &["SELECT", "1"], &["SADD", "one", "name"], &["SELECT", "0"], &["EXEC"]];
+        let goes_on = (0..TRIES).any(|_| is_beside(&elsewhere, &mut other));
+        assert!(goes_on, "it is another key");
+        // Who watches a key waits, because the change of the key may not have been told yet.
+        assert_eq!(other.call(&["WATCH", "to"]), "+OK\r\n");
+        begin(&mut client, &mut other);
+        for request in ["MULTI", "PING"] {
+            other.call(&[request]);
+        }
+        assert_eq!(other.call(&["EXEC"]), "*-1\r\n");
+        assert_eq!(client.read(), b":60000\r\n");
+    });
+}
+
 /// The line of `CLIENT LIST` for a client with this name.
 fn line<'a>(list: &'a str, name: &str) -> &'a str {
     list.lines().find(|line| line.contains(&format!(" name={name} "))).expect("it is connected")

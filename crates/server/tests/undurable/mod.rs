@@ -8,7 +8,7 @@ mod world;
 
 use std::path::Path;
 
-use crate::common::{BACK_ENDS, Client, encode};
+use crate::common::{BACK_ENDS, Client, encode, until};
 use world::World;
 
 /// Runs a check on a server whose log can be held back, over both back ends.
@@ -85,6 +85,52 @@ fn under_always_nobody_reads_what_is_not_durable() {
         assert_eq!(writer.read(), b":1\r\n");
         for (reader, (request, reply)) in readers.iter_mut().zip(&requests) {
             assert_eq!(read_text(reader), *reply, "{request:?}");
+        }
+    });
+}
+
+/// The first step of a command in steps notes what it reads; the reply leaves steps later.
+#[test]
+fn a_reply_made_in_steps_waits_for_what_its_first_step_has_read() {
+    const COUNT: usize = 10_000;
+    let requests: [&[&str]; 4] = [
+        &["SMEMBERS", "set"],
+        &["SUNION", "set", "none"],
+        &["SRANDMEMBER", "set", "9000"],
+        &["HGETALL", "hash"],
+    ];
+    held("", |world| {
+        let mut writer = world.connect("writer");
+        let names: Vec<String> = (0..COUNT).map(|number| format!("name {number}")).collect();
+        for names in names.chunks(500) {
+            let members = names.iter().map(String::as_str);
+            let fields = members.clone().flat_map(|name| [name, "value"]);
+            writer.call(&["SADD", "set"].into_iter().chain(members).collect::<Vec<_>>());
+            writer.call(&["HSET", "hash"].into_iter().chain(fields).collect::<Vec<_>>());
+        }
+
+        world.shut();
+        send_all(&mut writer, &[&["SADD", "set", "new"], &["HSET", "hash", "new", "value"]]);
+        world.wait_until_run("writer", "hset");
+        let mut readers = requests.map(|request| {
+            let name = request[0].to_lowercase();
+            let mut reader = world.connect(&name);
+            reader.send(request);
+            let stat = format!("cmdstat_{name}:");
+            until("it has not come to its end", || {
+                world.observer.call(&["INFO", "commandstats"]).contains(&stat)
+            });
+            world.wait_until_run(&name, &name);
+            reader
+        });
+        for (reader, request) in readers.iter_mut().zip(requests) {
+            assert!(reader.is_silent(), "{request:?} was answered from what is not durable");
+        }
+
+        world.open();
+        let counts = [COUNT + 1, COUNT + 1, 9000, 2 * (COUNT + 1)];
+        for ((reader, request), count) in readers.iter_mut().zip(requests).zip(counts) {
+            assert!(read_text(reader).starts_with(&format!("*{count}\r\n")), "{request:?}");
         }
     });
 }
