@@ -102,6 +102,9 @@ fn reads_go_on_beside_long_writes() {
     });
 }
 
+/// On a busy machine, a request that does not wait may be late, too, so it has some tries.
+const TRIES: usize = 20;
+
 /// While sets are combined and stored, other clients may read these sets, and run transactions on
 /// other keys. Who would see the result, or change a source, waits.
 #[test]
@@ -133,8 +136,6 @@ fn only_those_wait_who_would_see_a_part_of_it() {
             other.call(&["SREM", "one", "name"]);
             is_silent
         };
-        // On a busy machine, a request that does not wait may be late, too, so it has some tries.
-        const TRIES: usize = 20;
         for request in goes_on {
             for requests in [&[request][..], &[&["MULTI"], request, &["EXEC"]]] {
                 let goes_on = (0..TRIES).any(|_| is_beside(requests, &mut other));
