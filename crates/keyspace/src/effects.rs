@@ -16,6 +16,7 @@
 
 use std::ops::Range;
 
+use slimio_planted::is_planted;
 use slimio_resp::{Arg, Args, DecimalBuffer};
 
 use crate::events::{Event, NEW};
@@ -294,7 +295,8 @@ impl Effects {
 
     /// Count of the changes among the [noted](Self::noted) items of this range.
     pub fn touched_count_in(&self, items: Range<usize>) -> usize {
-        self.touched[items].iter().filter(|item| item.is_change).count()
+        let counts = |item: &&TouchedItem| item.is_change || is_planted("events-counted");
+        self.touched[items].iter().filter(counts).count()
     }
 
     /// Logs the request as its own effect.

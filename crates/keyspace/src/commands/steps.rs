@@ -28,14 +28,14 @@ const STEP_ARGS: usize = 64;
 const PATCH_AT_ONCE_MAX: usize = 1 << 20;
 
 impl Keyspace {
-    /// Whether a request that changes one element for each argument changes too many to run at
-    /// once. The key of the collection is the first argument.
-    pub fn changes_much(&self, db: DbIndex, args: Args<'_>) -> bool {
-        let is_of_huge = || {
+    /// Whether the first argument of a request names a huge collection, and the request has too
+    /// many arguments to change an element of this collection for each of them at once.
+    pub fn changes_much_of_huge(&self, db: DbIndex, args: Args<'_>) -> bool {
+        let is_huge = || {
             let value = self.get(db, &args.bytes(1), i64::MIN);
             value.and_then(ValueRef::as_collection).is_some_and(CollectionRef::is_huge)
         };
-        args.len() > ARGS_AT_ONCE_MAX || args.len() > ARGS_AT_ONCE_OF_HUGE_MAX && is_of_huge()
+        args.len() > ARGS_AT_ONCE_OF_HUGE_MAX && is_huge()
     }
 }
 
@@ -94,12 +94,12 @@ pub(crate) fn run<C: InSteps>(context: &mut Context<'_>) -> Outcome {
         return Outcome::Reply;
     }
     let len = context.args.len();
-    let has_many = if C::CHANGES_ELEMENTS {
-        context.keyspace.changes_much(context.db, context.args)
-    } else {
+    let has_many = || {
         len > ARGS_AT_ONCE_MAX
+            || C::CHANGES_ELEMENTS
+                && context.keyspace.changes_much_of_huge(context.db, context.args)
     };
-    if context.mode.yields() && has_many {
+    if context.mode.yields() && has_many() {
         let walk = ArgsWalk { next: C::FIRST, tally: Tally::default(), resume: resume::<C> };
         return Box::new(walk).resume(context);
     }

@@ -124,7 +124,18 @@ impl Core {
         }
         self.note_reads();
         self.keyspace.set_untouched(client.no_touch);
-        let outcome = run(&mut Context {
+        let outcome = run(&mut self.context(client, args, mode));
+        self.conclude(client, row, args, outcome, before);
+    }
+
+    /// The context in which a client's command runs, or its next step.
+    pub(super) fn context<'a>(
+        &'a mut self,
+        client: &'a mut Client,
+        args: Args<'a>,
+        mode: Mode,
+    ) -> Context<'a> {
+        Context {
             keyspace: &mut self.keyspace,
             db: client.db,
             args,
@@ -132,8 +143,7 @@ impl Core {
             reply: &mut client.out,
             effects: &mut self.effects,
             mode,
-        });
-        self.conclude(client, row, args, outcome, before);
+        }
     }
 
     /// Records what a data command did and what its reply depends on. If the command has a next

@@ -139,7 +139,9 @@ impl Core {
     pub(crate) fn is_long(&self, db: DbIndex, row: &Command<Entry>, args: Args<'_>) -> bool {
         if row.flags.has(Flags::IN_STEPS) {
             let writes = row.flags.has(Flags::WRITE);
-            if args.len() > ARGS_AT_ONCE_MAX || writes && self.keyspace.changes_much(db, args) {
+            if args.len() > ARGS_AT_ONCE_MAX
+                || writes && self.keyspace.changes_much_of_huge(db, args)
+            {
                 return true;
             }
         }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use slimio_keyspace::{Context, Mode};
+use slimio_keyspace::Mode;
 use slimio_planted::is_planted;
 
 use super::call::close_if_cut;
@@ -100,15 +100,7 @@ impl Core {
             self.limit_effects(client.db);
         }
         self.note_reads();
-        let outcome = yielded.resume(&mut Context {
-            keyspace: &mut self.keyspace,
-            db: client.db,
-            args,
-            now_ms: self.now_ms,
-            reply: &mut client.out,
-            effects: &mut self.effects,
-            mode: Mode::Client,
-        });
+        let outcome = yielded.resume(&mut self.context(&mut client, args, Mode::Client));
         self.conclude(&mut client, row, args, outcome, before);
         self.account(&mut client, row, args, spent, before);
         if !is_planted("left-out-unless-long") {

@@ -212,3 +212,26 @@ fn events_need_no_log() {
         assert!(heard.iter().all(|heard| heard.lsn.is_none()));
     });
 }
+
+/// A change with several events, such as those of `SETEX`, is one change.
+#[test]
+fn only_changes_are_counted() {
+    hearing("", |server, ear| {
+        let mut client = server.connect();
+        let requests: [(&[&str], usize); 5] = [
+            (&["SETEX", "k", "100", "v"], 1),
+            (&["HSET", "h", "f", "v", "g", "w"], 1),
+            (&["SADD", "s", "a", "b"], 1),
+            (&["RENAME", "k", "l"], 2),
+            (&["SPOP", "s", "9"], 1),
+        ];
+        let mut expected = 0;
+        for (request, changes) in requests {
+            client.call(request);
+            expected += changes;
+            let counted = info(&mut client, "rdb_changes_since_last_save");
+            assert_eq!(counted, expected.to_string(), "{request:?}");
+        }
+        assert!(ear.take().len() > expected, "there are more events than changes");
+    });
+}
