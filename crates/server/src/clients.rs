@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use slimio_keyspace::{DbIndex, Yielded};
+use slimio_keyspace::{DbIndex, Steps};
 use slimio_planted::is_planted;
 use slimio_resp::{BlobBuilder, OwnedRequest, Parser, Protocol, ReplyBuf};
 use slimio_storage::Lsn;
@@ -121,7 +121,7 @@ pub(crate) enum State {
 #[derive(Debug)]
 pub(crate) struct LongCommand {
     pub(crate) request: OwnedRequest,
-    pub(crate) yielded: Yielded,
+    pub(crate) steps: Box<dyn Steps>,
     /// Time that the command's steps have taken so far.
     pub(crate) spent: Duration,
 }
@@ -150,7 +150,7 @@ pub(crate) enum Replies {
 
 impl LongCommand {
     fn memory(&self) -> usize {
-        let made = self.yielded.made().map_or(0, ReplyBuf::own_memory);
+        let made = self.steps.made().map_or(0, ReplyBuf::own_memory);
         self.request.memory() + if is_planted("made-in-steps-uncounted") { 0 } else { made }
     }
 }
@@ -276,7 +276,7 @@ impl Client {
     pub(crate) fn made_size(&self) -> usize {
         match &self.state {
             _ if is_planted("made-in-steps-unlimited") => 0,
-            State::Yielding(command) => command.yielded.made().map_or(0, ReplyBuf::len),
+            State::Yielding(command) => command.steps.made().map_or(0, ReplyBuf::len),
             State::Long => self.long_reply_size,
             _ => 0,
         }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use sha1::{Digest as _, Sha1};
 
 use crate::collection::Element;
-use crate::context::{Context, Outcome, Steps, Yielded};
+use crate::context::{Context, Outcome, Steps};
 use crate::keyspace::DbIndex;
 use crate::kinds::ValueType;
 use crate::table::{Position, worth_deferring};
@@ -172,7 +172,7 @@ impl Steps for ValueSums {
                 return Outcome::Reply;
             }
             if left == 0 && context.mode.yields() {
-                return Outcome::Yield(Yielded::Steps(self));
+                return Outcome::Yield(self);
             }
         }
     }
@@ -214,7 +214,7 @@ impl Steps for DataSum {
                 return Outcome::Reply;
             }
             if left == 0 && context.mode.yields() {
-                return Outcome::Yield(Yielded::Steps(self));
+                return Outcome::Yield(self);
             }
         }
     }

@@ -23,14 +23,11 @@ mod string;
 
 pub use digest::{debug_digest, debug_digest_value};
 pub use elements::ELEMENTS_AT_ONCE_MAX;
-pub use populate::{Populate, debug_populate, populate_log_size_max};
-pub use scan::KeysWalk;
-pub use steps::{ARGS_AT_ONCE_MAX, ArgsWalk, Patch};
+pub use populate::{debug_populate, populate_log_size_max};
+pub use steps::ARGS_AT_ONCE_MAX;
 
 use crate::command::Command;
 use crate::{hash, set};
-
-pub(crate) use scan::randomkey as resume_randomkey;
 
 /// Error messages that several commands use. They are the same as in Redis, word for word.
 pub(crate) mod text {

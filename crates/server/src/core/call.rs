@@ -162,16 +162,16 @@ impl Core {
         }
         match outcome {
             Outcome::Reply => self.hold(client, needs, before),
-            Outcome::Yield(yielded) => {
+            Outcome::Yield(steps) => {
                 if !is_planted("steps-need-nothing") {
                     client.needs = client.needs.max(needs);
                 }
                 let request = args.to_owned();
-                let long = LongCommand { request, yielded, spent: Duration::ZERO };
+                let long = LongCommand { request, steps, spent: Duration::ZERO };
                 client.state = State::Yielding(Box::new(long));
                 self.yielding.push_back(client.conn);
             }
-            Outcome::Block { .. } | Outcome::NeedCold { .. } => {
+            Outcome::Block(_) | Outcome::NeedCold { .. } => {
                 unreachable!("no command in the table waits for keys or values")
             }
         }

@@ -103,7 +103,7 @@ impl Core {
         self.unpin(client.conn);
         self.end_multi(client.multi.take());
         if let State::Yielding(command) = std::mem::replace(&mut client.state, State::Closing) {
-            self.free(command.yielded.into());
+            self.free(command.steps.into());
         }
         self.clients.remove(client);
     }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use slimio_keyspace::{
     ARGS_AT_ONCE_MAX, Command, Context, DataFn, DbIndex, EFFECT_SIZE_BESIDE, ELEMENTS_AT_ONCE_MAX,
-    Effects, Flags, Mode, Outcome, PayloadWalk, Weight, Yielded,
+    Effects, Flags, Mode, Outcome, PayloadWalk, Steps, Weight,
 };
 use slimio_planted::is_planted;
 use slimio_resp::{Args, OwnedRequest, ReplyBuf};
@@ -93,7 +93,7 @@ enum Stage {
     /// the log that they need.
     Measuring(usize),
     /// The command runs; `None` before its first step.
-    Running(Option<Yielded>),
+    Running(Option<Box<dyn Steps>>),
     /// The record is being built outside the log's buffers.
     Staging(PayloadWalk, StagedRecord),
     /// This many changes have been noted. If nothing was changed, this many reads have been noted.
@@ -127,7 +127,7 @@ impl Long {
     /// The parts of the reply that were made so far.
     fn made(&self) -> impl Iterator<Item = &ReplyBuf> {
         let of_command = match &self.stage {
-            Stage::Running(Some(yielded)) => yielded.made(),
+            Stage::Running(Some(steps)) => steps.made(),
             _ => None,
         };
         of_command.into_iter().chain([&self.reply])
@@ -373,8 +373,8 @@ impl Core {
     }
 
     fn run_step(&mut self, long: &mut Long) {
-        let Stage::Running(yielded) = &mut long.stage else { unreachable!() };
-        let yielded = yielded.take();
+        let Stage::Running(steps) = &mut long.stage else { unreachable!() };
+        let steps = steps.take();
         self.keyspace.set_untouched(long.no_touch);
         let may_delete = long.writes() || is_planted("long-reads-delete");
         let now_ms = if is_planted("long-time-passes") { self.now_ms } else { long.now_ms };
@@ -387,9 +387,9 @@ impl Core {
             effects: &mut long.effects,
             mode: if may_delete { Mode::Client } else { Mode::Frozen },
         };
-        let outcome = match yielded {
+        let outcome = match steps {
             None => (long.run)(&mut context),
-            Some(yielded) => yielded.resume(&mut context),
+            Some(steps) => steps.resume(&mut context),
         };
         if let Some(garbage) = self.keyspace.take_garbage() {
             self.free(garbage);
@@ -397,9 +397,9 @@ impl Core {
         // Sealed, so that the last step need not copy the reply.
         long.reply.seal_if_large();
         match outcome {
-            Outcome::Yield(yielded) => long.stage = Stage::Running(Some(yielded)),
+            Outcome::Yield(steps) => long.stage = Stage::Running(Some(steps)),
             Outcome::Reply => self.log_long(long),
-            Outcome::Block { .. } | Outcome::NeedCold { .. } => {
+            Outcome::Block(_) | Outcome::NeedCold { .. } => {
                 unreachable!("no command in the table waits for keys or values")
             }
         }

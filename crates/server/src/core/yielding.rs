@@ -61,9 +61,9 @@ impl Core {
                 return false;
             }
         };
-        let log_size_max = yielding.yielded.log_size_max();
+        let log_size_max = yielding.steps.log_size_max();
         let writes = log_size_max.is_some();
-        let has_all = yielding.yielded.has_all() && !is_planted("reads-wait-for-long");
+        let has_all = yielding.steps.has_all() && !is_planted("reads-wait-for-long");
         let sees_part = self.is_long_writing() && !has_all && !is_planted("stepped-within-long");
         let meets_long = writes && self.is_long_holding() && !is_planted("populate-not-held");
         if meets_long || sees_part {
@@ -90,7 +90,7 @@ impl Core {
                 }
             }
         }
-        let LongCommand { request, yielded, spent } = *yielding;
+        let LongCommand { request, steps, spent } = *yielding;
         self.begin_lap(Instant::now());
         let args = request.args();
         let Ok(row) = self.find(args) else { unreachable!("it was found when it began") };
@@ -100,7 +100,7 @@ impl Core {
             self.limit_effects(client.db);
         }
         self.note_reads();
-        let outcome = yielded.resume(&mut self.context(&mut client, args, Mode::Client));
+        let outcome = steps.resume(&mut self.context(&mut client, args, Mode::Client));
         self.conclude(&mut client, row, args, outcome, before);
         self.account(&mut client, row, args, spent, before);
         if !is_planted("left-out-unless-long") {
