@@ -35,6 +35,9 @@ pub enum Mode {
     /// For a client.
     #[default]
     Client,
+    /// For a client that has waited for the key which is this argument of the request. The command
+    /// looks for what it wants only there.
+    Woken(usize),
     /// For a client, without yielding, because the command is in a transaction or a script.
     Atomic,
     /// For a client, while nothing changes the data set between the command's steps. An expired key
@@ -48,7 +51,7 @@ pub enum Mode {
 impl Mode {
     /// Whether a long command may stop and resume later.
     pub(crate) fn yields(self) -> bool {
-        matches!(self, Mode::Client | Mode::Frozen)
+        matches!(self, Mode::Client | Mode::Woken(_) | Mode::Frozen)
     }
 }
 

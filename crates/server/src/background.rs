@@ -7,9 +7,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::clients::{Client, State};
+use crate::clients::Client;
 use crate::core::Core;
 use crate::net::ConnId;
+use crate::waiting::{Reason, Then};
 
 /// The outcome of a job: `OK`, or the error to reply with.
 pub(crate) type Outcome = Result<(), String>;
@@ -72,7 +73,7 @@ impl Core {
         work: impl Fn() -> Outcome + Send + Clone + 'static,
     ) {
         if self.transaction.is_none() && self.background_jobs.start(client.conn, work.clone()) {
-            client.state = State::Away;
+            self.wait(client, Reason::Job, Then::Answer);
         } else {
             reply(client, work());
         }

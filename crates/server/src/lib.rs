@@ -32,6 +32,7 @@ mod slowlog;
 mod snapshot;
 mod stats;
 mod transactions;
+mod waiting;
 mod wal;
 
 pub use clock::WallClock;

@@ -33,6 +33,7 @@ use crate::clients::{Client, State};
 use crate::commands::Entry;
 use crate::gate::{AlreadyHashed, mix};
 use crate::net::ConnId;
+use crate::waiting::{Again, Reason, Then, Ticket};
 
 /// Limit of the command thread's time that the long request may take in one turn.
 pub(super) const STEP_TIME: Duration = Duration::from_micros(500);
@@ -63,6 +64,8 @@ pub(crate) struct Long {
     conn: ConnId,
     /// The `CLIENT ID` of that client.
     client: u64,
+    /// The request's place among those that wait, should it have to wait.
+    ticket: Ticket,
     db: DbIndex,
     no_touch: bool,
     row: &'static Command<Entry>,
@@ -103,10 +106,9 @@ enum Stage {
 /// What follows a step.
 enum Next {
     Step,
-    /// The request has to wait for room in the log.
-    Park,
-    /// The request has to wait for the end of a pause that began after the request arrived.
-    Postpone,
+    /// The request has to wait: for room in the log, or for the end of a pause that began after the
+    /// request arrived.
+    Wait(Reason),
     /// The request may not run. Reply with this error.
     Reject(String),
     End,
@@ -188,6 +190,7 @@ impl Core {
         self.long = Some(Box::new(Long {
             conn: client.conn,
             client: client.id,
+            ticket: self.waiting.ticket(),
             db: client.db,
             no_touch: client.no_touch,
             row,
@@ -212,7 +215,11 @@ impl Core {
     pub(crate) fn keep_request(&mut self, client: &mut Client, request: OwnedRequest) {
         client.keeps_request = false;
         match (&mut client.state, &mut self.long, &mut client.multi) {
-            (State::Parked(parked), ..) => *parked = request,
+            (State::Waiting(waiting), ..) => {
+                if let Then::Again(again) = &mut waiting.then {
+                    *again = request;
+                }
+            }
             (State::Long, Some(long), _) if long.conn == client.conn => long.request = request,
             (State::Running, _, Some(multi)) => multi.push(request),
             // The request was given up meanwhile.
@@ -283,6 +290,7 @@ impl Core {
             return;
         }
         self.end_long(long, next);
+        self.serve_waiting_for_keys();
         self.resume_held_up();
     }
 
@@ -343,7 +351,7 @@ impl Core {
             return Next::Step;
         }
         if self.pauses(long.writes()) && !is_planted("long-unpaused") {
-            return Next::Postpone;
+            return Next::Wait(Reason::Pause);
         }
         let key_count = long.keys.len() + long.sources.len();
         if long.writes() {
@@ -353,7 +361,7 @@ impl Core {
             long.effects.limit_values(size);
             match self.admit(self.purpose(long.row, long.db), long.log_size_max) {
                 Admission::Granted => {}
-                Admission::Wait => return Next::Park,
+                Admission::Wait => return Next::Wait(Reason::Room),
                 Admission::Refused(text) => return Next::Reject(text),
             }
             // Expired sources are deleted.
@@ -400,7 +408,7 @@ impl Core {
             Outcome::Yield(steps) => long.stage = Stage::Running(Some(steps)),
             Outcome::Reply => self.log_long(long),
             Outcome::Block(_) | Outcome::NeedCold { .. } => {
-                unreachable!("no command in the table waits for keys or values")
+                unreachable!("no command in steps waits for keys or values")
             }
         }
     }
@@ -484,13 +492,11 @@ impl Core {
         client.long_reply_size = 0;
         let before = client.out.len();
         match next {
-            Next::Park => {
-                client.state = State::Parked(std::mem::take(&mut long.request));
-                self.parked.push_back(client.conn);
-            }
-            Next::Postpone => {
-                self.postpone(&mut client);
-                self.keep_request(&mut client, std::mem::take(&mut long.request));
+            Next::Wait(reason) => {
+                self.waiting.again.ticket = Some(long.ticket);
+                self.wait(&mut client, reason, Then::Again(std::mem::take(&mut long.request)));
+                self.waiting.again = Again::default();
+                client.keeps_request = false;
             }
             Next::Reject(text) => self.reject(&mut client, Some(long.row), text.as_bytes()),
             Next::Step | Next::End => {
@@ -505,7 +511,7 @@ impl Core {
             }
         }
         client.leave_out(before);
-        super::call::close_if_cut(&mut client);
+        self.close_if_cut(&mut client);
         if client.is_running() {
             self.resume(&mut client);
         }

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use slimio_keyspace::Mode;
 use slimio_planted::is_planted;
 
-use super::call::close_if_cut;
 use super::long::STEP_TIME;
 use super::{Admission, Core, Purpose};
 use crate::clients::{LongCommand, State};
 use crate::net::ConnId;
+use crate::waiting::{Line, Reason, Then};
 
 /// Time for the steps of all these commands in a turn. Each step takes at most about half a
 /// millisecond.
@@ -20,7 +20,7 @@ impl Core {
     /// the log retry. Beside a long request, which takes its time in each turn, these commands get
     /// as much time as the long request.
     pub(crate) fn resume_yielded(&mut self) {
-        self.yielding.append(&mut self.short_of_room);
+        self.retry_steps();
         if self.yielding.is_empty() {
             return;
         }
@@ -78,12 +78,12 @@ impl Core {
             match self.admit(Purpose::Any, size) {
                 Admission::Granted => {}
                 Admission::Wait => {
-                    client.state = State::Yielding(yielding);
-                    self.short_of_room.push_back(conn);
+                    self.wait(&mut client, Reason::RoomForStep, Then::GoOn(yielding));
                     self.clients.put(client);
                     return false;
                 }
                 Admission::Refused(text) => {
+                    self.wait(&mut client, Reason::RoomForStep, Then::Answer);
                     self.answer(&mut client, |_, client| client.out.error(&text));
                     self.put_back(client);
                     return false;
@@ -106,7 +106,7 @@ impl Core {
         if !is_planted("left-out-unless-long") {
             client.leave_out(before);
         }
-        close_if_cut(&mut client);
+        self.close_if_cut(&mut client);
         if client.is_running() {
             self.resume(&mut client);
         }
@@ -115,7 +115,24 @@ impl Core {
             self.look_at_output(&mut client);
         }
         self.put_back(client);
+        self.serve_waiting_for_keys();
         true
+    }
+
+    /// Lets the commands go on that have waited for room in the log for their next step.
+    fn retry_steps(&mut self) {
+        if self.waiting.is_empty(Line::RoomForStep) {
+            return;
+        }
+        let conns: Vec<ConnId> = self.waiting.in_line(Line::RoomForStep).collect();
+        for conn in conns {
+            let Some(mut client) = self.clients.take(conn) else { continue };
+            if let Some(Then::GoOn(command)) = self.leave(&mut client).map(|waiting| waiting.then) {
+                client.state = State::Yielding(command);
+                self.yielding.push_back(conn);
+            }
+            self.clients.put(client);
+        }
     }
 
     /// Whether a command in steps has a step to run, so that the next turn must not sleep.
