@@ -34,6 +34,7 @@ mod stats;
 mod transactions;
 mod waiting;
 mod wal;
+mod worker;
 
 pub use clock::WallClock;
 pub use core::{Listener, Told};
