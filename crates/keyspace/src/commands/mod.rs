@@ -28,7 +28,7 @@ pub use scan::KeysWalk;
 pub use steps::{ARGS_AT_ONCE_MAX, ArgsWalk, Patch};
 
 use crate::command::Command;
-use crate::{hash, set};
+use crate::{hash, list, set};
 
 pub(crate) use scan::randomkey as resume_randomkey;
 
@@ -51,7 +51,7 @@ pub(crate) mod text {
 
 /// All rows, sorted by name.
 pub(crate) fn rows() -> Vec<Command> {
-    let types = [rows_string::ROWS, hash::ROWS, set::ROWS];
+    let types = [rows_string::ROWS, hash::ROWS, list::ROWS, set::ROWS];
     let mut rows = [types.concat().as_slice(), rows_expire::ROWS, rows_keys::ROWS].concat();
     rows.sort_by_key(|row| row.name);
     rows
