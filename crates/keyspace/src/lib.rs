@@ -62,6 +62,7 @@ mod hasher;
 mod incoming;
 mod keyspace;
 mod kinds;
+mod list;
 mod log_size;
 mod long_double;
 mod memory;
@@ -102,6 +103,7 @@ pub use keyspace::{
     ApplyError, Config, DB_COUNT_MAX, DbIndex, EntryView, Keyspace, Stats, command_table,
 };
 pub use kinds::{PackedLimits, ValueType};
+pub use list::ListLimits;
 pub use log_size::EFFECT_SIZE_BESIDE;
 pub use payload::{Gather, Parts, Payload, PayloadError};
 pub use reads::Read;

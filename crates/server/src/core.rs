@@ -393,7 +393,7 @@ impl Core {
     }
 
     fn packed_limits(config: &Config) -> PackedLimits {
-        PackedLimits::of_directives(&|name| config.int(name) as usize)
+        PackedLimits::of_directives(&|name| config.int(name))
     }
 
     /// Reads the clocks.

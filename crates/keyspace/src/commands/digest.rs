@@ -55,6 +55,7 @@ impl Sum {
     fn add_element(&mut self, value_type: ValueType, strings: &[Element<'_>]) {
         match value_type {
             ValueType::String => unreachable!("it is no collection"),
+            ValueType::List => self.chain(&strings[0].to_bytes()),
             ValueType::Set => self.add(&strings[0].to_bytes()),
             ValueType::Hash => {
                 let mut pair = Sum::default();

@@ -74,6 +74,8 @@ pub(crate) struct Tally {
     pub(crate) is_done: bool,
     /// The command has replied with an error.
     pub(crate) is_refused: bool,
+    /// The event of the change is noted.
+    pub(crate) is_noted: bool,
 }
 
 /// A command with many arguments. Some of them were processed; the command resumes later.

@@ -16,7 +16,6 @@
 //! these summaries to choose the child that leads to an element.
 
 mod check;
-#[cfg_attr(not(test), expect(dead_code, reason = "no command cuts a collection yet"))]
 mod cut;
 mod edit;
 #[cfg(test)]
@@ -197,6 +196,14 @@ impl<L: Leaf> Tree<L> {
                     node = &children[index].node;
                 }
             }
+        }
+    }
+
+    /// The leaf that has all elements; `None` if there are several leaves.
+    pub(crate) fn only_leaf(&self) -> Option<&L> {
+        match &*self.root.node {
+            Node::Leaf(leaf) => Some(leaf),
+            Node::Branch(_) => None,
         }
     }
 
