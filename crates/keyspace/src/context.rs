@@ -84,7 +84,8 @@ pub struct Block {
     /// How long the client waits at most, from the time when the request was run first; `None` if
     /// there is no limit.
     pub timeout: Option<Duration>,
-    /// The reply if nothing was found in this time, and if the command may not wait at all.
+    /// The reply if the command may not wait, as in a transaction. If nothing comes in time, the
+    /// reply is always [`NullArray`](Nothing::NullArray), as in Redis.
     pub nothing: Nothing,
 }
 

@@ -118,6 +118,8 @@ pub(crate) struct LongCommand {
     pub(crate) steps: Box<dyn Steps>,
     /// Time that the command's steps have taken so far.
     pub(crate) spent: Duration,
+    /// The command has waited for keys, so it was counted.
+    pub(crate) is_counted: bool,
 }
 
 /// `CLIENT REPLY`

@@ -20,6 +20,7 @@ mod rows_string;
 pub(crate) mod scan;
 pub(crate) mod steps;
 mod string;
+pub(crate) mod timeout;
 
 pub use digest::{debug_digest, debug_digest_value};
 pub use elements::ELEMENTS_AT_ONCE_MAX;

@@ -5,6 +5,7 @@
 //! quicklist. A request that would take a listpack over the limit makes it a tree before anything is
 //! added. A tree that has shrunk to half of the limit becomes a listpack.
 
+mod blocking;
 mod edit;
 mod ends;
 mod moves;
@@ -222,9 +223,8 @@ impl Context<'_> {
     ) -> R {
         let spot = found.spot.unwrap_or_else(|| self.insert_empty(found, Packing::ListListpack));
         let limits = self.keyspace.config.packed_limits.list;
-        self.keyspace.edit_collection(found.db, spot, |form, old| {
-            edit(&mut ListEdit { form, limits, old })
-        })
+        self.keyspace
+            .edit_collection(found.db, spot, |form, old| edit(&mut ListEdit { form, limits, old }))
     }
 }
 

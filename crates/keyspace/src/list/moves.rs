@@ -10,7 +10,7 @@ use crate::collection::positional::End;
 use crate::command::Weight;
 use crate::commands::steps::ARGS_AT_ONCE_MAX;
 use crate::commands::text;
-use crate::context::{Context, Outcome, Steps, Yielded};
+use crate::context::{Context, Outcome, Steps};
 use crate::effects::Part;
 use crate::keyspace::{DbIndex, Keyspace};
 use crate::kinds::ValueType;
@@ -30,7 +30,6 @@ pub(crate) fn end_arg(arg: Arg<'_>) -> Option<End> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pop {
     /// One, as an array of the key and the element. This is the reply of `BLPOP`.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no command blocks yet"))]
     One,
     /// Up to so many, as an array of the key and an array of the elements. This is the reply of
     /// `LMPOP`.
@@ -215,7 +214,7 @@ impl Steps for PopAny {
                 return Outcome::Reply;
             }
             if context.mode.yields() {
-                return Outcome::Yield(Yielded::Steps(self));
+                return Outcome::Yield(self);
             }
         }
     }

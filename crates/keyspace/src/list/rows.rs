@@ -1,14 +1,31 @@
 //! Rows of the commands on lists.
 
 use super::ends::{self, FIRST, LAST, Push};
-use super::{moves, places, search};
-use crate::command::flag::{DENYOOM, FAST, FREES, IN_STEPS, MOVABLEKEYS, READONLY, WRITE};
-use crate::command::{Command, key, keys_counted_at, row};
+use super::{blocking, moves, places, search};
+use crate::command::flag::{
+    BLOCKING, DENYOOM, FAST, FREES, IN_STEPS, MOVABLEKEYS, NOSCRIPT, READONLY, WRITE,
+};
+use crate::command::{Command, key, keys_but_last_from, keys_counted_at, row};
 use crate::commands::steps;
 
 /// Sorted by name.
 #[rustfmt::skip]
 pub(crate) const ROWS: &[Command] = &[
+    row("blmove", 6, &[WRITE, DENYOOM, NOSCRIPT, BLOCKING], blocking::blmove)
+        .keys(&[key(1, "RW access delete"), key(2, "RW insert")])
+        .docs("list", "6.2.0", "O(1)", "Pop an element from a list, push it to another list and return it; or block until one is available"),
+    row("blmpop", -5, &[WRITE, BLOCKING, FREES, MOVABLEKEYS], blocking::blmpop)
+        .keys(&[keys_counted_at(2, "RW access delete")])
+        .docs("list", "7.0.0", "O(N+M) where N is the number of provided keys and M is the number of elements returned.", "Pop elements from a list, or block until one is available"),
+    row("blpop", -3, &[WRITE, NOSCRIPT, BLOCKING, FREES], blocking::blpop)
+        .keys(&[keys_but_last_from(1, "RW access delete")])
+        .docs("list", "2.0.0", "O(N) where N is the number of provided keys.", "Remove and get the first element in a list, or block until one is available"),
+    row("brpop", -3, &[WRITE, NOSCRIPT, BLOCKING, FREES], blocking::brpop)
+        .keys(&[keys_but_last_from(1, "RW access delete")])
+        .docs("list", "2.0.0", "O(N) where N is the number of provided keys.", "Remove and get the last element in a list, or block until one is available"),
+    row("brpoplpush", 4, &[WRITE, DENYOOM, NOSCRIPT, BLOCKING], blocking::brpoplpush)
+        .keys(&[key(1, "RW access delete"), key(2, "RW insert")])
+        .docs("list", "2.2.0", "O(1)", "Pop an element from a list, push it to another list and return it; or block until one is available"),
     row("lindex", 3, &[READONLY], places::lindex)
         .keys(&[key(1, "RO access")])
         .docs("list", "1.0.0", "O(N) where N is the number of elements to traverse to get to the element at index. This makes asking for the first or the last element of the list O(1).", "Get an element from a list by its index"),

@@ -11,7 +11,7 @@ use crate::collection::positional::{End, Wanted};
 use crate::command::Weight;
 use crate::commands::elements::ELEMENTS_AT_ONCE_MAX;
 use crate::commands::text;
-use crate::context::{Context, Outcome, Steps, Yielded};
+use crate::context::{Context, Outcome, Steps};
 use crate::events::DEL;
 use crate::keyspace::{DbIndex, Keyspace};
 use crate::kinds::ValueType;
@@ -171,7 +171,7 @@ impl Steps for Finding {
         let begun = asked.search.seen;
         while !asked.search.is_over(list) && positions.len() < limit {
             if asked.search.seen - begun >= STEP_COMPARED_MAX && context.mode.yields() {
-                return Outcome::Yield(Yielded::Steps(self));
+                return Outcome::Yield(self);
             }
             asked.search.step(list, wanted, |index| {
                 *met += 1;
@@ -247,7 +247,7 @@ impl Steps for Insertion {
             let Some(list) = context.list_at(&found) else { return context.integer(0) };
             while place.is_none() && !self.search.is_over(list) {
                 if self.is_held && self.search.seen - begun >= STEP_COMPARED_MAX {
-                    return Outcome::Yield(Yielded::Steps(self));
+                    return Outcome::Yield(self);
                 }
                 self.search.step(list, wanted, |index| {
                     place = Some(index);
@@ -317,7 +317,7 @@ impl Steps for Removal {
                 break;
             }
             if self.is_held && cost >= STEP_COMPARED_MAX {
-                return Outcome::Yield(Yielded::Steps(self));
+                return Outcome::Yield(self);
             }
             let (from, left) = (self.from, self.left);
             let at = if from == End::First { self.next } else { self.next - 1 };

@@ -6,7 +6,7 @@ use slimio_resp::ReplyBuf;
 use super::ListRef;
 use crate::collection::positional::End;
 use crate::commands::elements::{STEP_ELEMENTS_MAX, STEP_SIZE_MAX};
-use crate::context::{Context, Outcome, Steps, Yielded};
+use crate::context::{Context, Outcome, Steps};
 use crate::table::worth_deferring;
 use crate::value::Value;
 
@@ -78,7 +78,7 @@ impl Steps for Walk {
                 // Sealed, so that the last step need not copy all replies.
                 out.seal();
                 if context.mode.yields() {
-                    return Outcome::Yield(Yielded::Steps(self));
+                    return Outcome::Yield(self);
                 }
             }
         }
@@ -97,4 +97,3 @@ impl Steps for Walk {
         Some(&self.out)
     }
 }
-

@@ -168,7 +168,8 @@ impl Core {
                     client.needs = client.needs.max(needs);
                 }
                 let request = args.to_owned();
-                let long = LongCommand { request, steps, spent: Duration::ZERO };
+                let is_counted = self.waiting.again.is_counted;
+                let long = LongCommand { request, steps, spent: Duration::ZERO, is_counted };
                 client.state = State::Yielding(Box::new(long));
                 self.yielding.push_back(client.conn);
             }

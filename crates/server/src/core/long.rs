@@ -153,7 +153,9 @@ impl Core {
         if row.flags.has(Flags::EXPANDS) && args.large_size() > 0 {
             return true;
         }
+        // A command that may wait for keys has few arguments, and its effect has no values.
         let is_of_keys = row.flags.has(Flags::WRITE)
+            && !row.flags.has(Flags::BLOCKING)
             && !row.flags.has(Flags::WHOLE_DB)
             && !row.flags.has(Flags::TWO_DBS);
         let is_large = || {

@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use slimio_keyspace::{Block, Mode, ValueRef, ValueType};
+use slimio_keyspace::{Block, Mode, Nothing, ValueRef, ValueType};
 use slimio_planted::is_planted;
 use slimio_resp::{Args, OwnedRequest};
 use slimio_storage::Lsn;
@@ -66,7 +66,8 @@ impl Core {
         let is_within = self.transaction.is_some() && !is_planted("blocks-in-transaction");
         if is_within || is_late {
             let before = client.out.len();
-            block.nothing.reply(&mut client.out);
+            let nothing = if is_late { Nothing::NullArray } else { block.nothing };
+            nothing.reply(&mut client.out);
             return self.hold(client, needs, before);
         }
         let wanted = WantedKeys::new(&self.keyspace, args, block);
@@ -360,10 +361,10 @@ impl Core {
             self.answer(&mut client, |_, client| client.out.error(UNBLOCKED));
         } else if let Reason::Keys(wanted) = wait {
             // That there is nothing depends on who has taken what was there.
-            let (nothing, needs) = (wanted.nothing, self.depends_on_wanted(&client, wanted));
+            let needs = self.depends_on_wanted(&client, wanted);
             self.answer(&mut client, |core, client| {
                 let before = client.out.len();
-                nothing.reply(&mut client.out);
+                Nothing::NullArray.reply(&mut client.out);
                 if !core.withhold(client, needs, before) {
                     client.needs = client.needs.max(needs);
                 }

@@ -90,7 +90,7 @@ impl Core {
                 }
             }
         }
-        let LongCommand { request, steps, spent } = *yielding;
+        let LongCommand { request, steps, spent, is_counted } = *yielding;
         self.begin_lap(Instant::now());
         let args = request.args();
         let Ok(row) = self.find(args) else { unreachable!("it was found when it began") };
@@ -101,8 +101,10 @@ impl Core {
         }
         self.note_reads();
         let outcome = steps.resume(&mut self.context(&mut client, args, Mode::Client));
+        self.waiting.again.is_counted = is_counted;
         self.conclude(&mut client, row, args, outcome, before);
         self.account(&mut client, row, args, spent, before);
+        self.waiting.again.is_counted = false;
         if !is_planted("left-out-unless-long") {
             client.leave_out(before);
         }

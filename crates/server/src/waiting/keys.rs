@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use slimio_keyspace::{Block, DbIndex, Keyspace, Nothing, Touched, ValueRef, ValueType};
+use slimio_keyspace::{Block, DbIndex, Keyspace, Touched, ValueRef, ValueType};
 use slimio_planted::is_planted;
 use slimio_resp::Args;
 
@@ -19,8 +19,6 @@ pub(crate) struct WantedKeys {
     /// key is listed once, as the first argument that names it.
     keys: Box<[(u64, u32)]>,
     wanted: ValueType,
-    /// The reply if nothing was found in time.
-    pub(crate) nothing: Nothing,
 }
 
 impl WantedKeys {
@@ -30,7 +28,7 @@ impl WantedKeys {
         let mut keys: Vec<_> = (first..first + count).map(hash).collect();
         keys.sort_unstable();
         keys.dedup_by_key(|(hash, _)| *hash);
-        Self { keys: keys.into(), wanted: block.wanted, nothing: block.nothing }
+        Self { keys: keys.into(), wanted: block.wanted }
     }
 
     pub(crate) fn memory(&self) -> usize {
