@@ -109,6 +109,8 @@ pub(crate) struct Settings {
     pub(crate) is_cpu_tracked: bool,
     /// Limit of the memory in use, in bytes; 0 means no limit.
     pub(crate) memory_max: u64,
+    /// Limit of the memory of all clients, in bytes.
+    pub(crate) clients_memory_max: Option<u64>,
     /// How long eviction may keep a command waiting.
     pub(crate) eviction_time: Duration,
     pub(crate) save_points: Vec<SavePoint>,
@@ -167,6 +169,7 @@ impl Settings {
             snapshot_rate: config.int("snapshot-rate") as u64,
             check_rate: config.int("snapshot-check-rate") as u64,
             memory_max: config.int("maxmemory") as u64,
+            clients_memory_max: memory::clients_memory_max(config),
             eviction_time: memory::eviction_time(config.int("maxmemory-eviction-tenacity")),
         }
     }

@@ -169,7 +169,7 @@ fn stats(text: &mut Text, core: &Core, _: &Client) {
     text.zeros(&["sync_full", "sync_partial_ok", "sync_partial_err"]);
     text.field("expired_keys", keyspace.expired_keys);
     text.field("evicted_keys", keyspace.evicted_keys);
-    text.field("evicted_clients", 0);
+    text.field("evicted_clients", stats.evicted_clients);
     let (exceeded, exceeded_now) = core.eviction_exceeded();
     text.field("total_eviction_exceeded_time", exceeded.as_millis());
     text.field("current_eviction_exceeded_time", exceeded_now.as_millis());

@@ -60,6 +60,8 @@ fn new_histogram() -> Histogram<u64> {
 pub(crate) struct Stats {
     pub(crate) connections: u64,
     pub(crate) rejected_connections: u64,
+    /// Clients that were disconnected because all clients took too much memory.
+    pub(crate) evicted_clients: u64,
     pub(crate) commands: u64,
     pub(crate) input_bytes: u64,
     pub(crate) output_bytes: u64,
