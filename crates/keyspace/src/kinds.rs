@@ -107,8 +107,7 @@ impl PackedLimits {
 }
 
 impl ValueType {
-    const ALL: [Self; 4] =
-        [ValueType::String, ValueType::List, ValueType::Set, ValueType::Hash];
+    const ALL: [Self; 4] = [ValueType::String, ValueType::List, ValueType::Set, ValueType::Hash];
 
     /// The name that `TYPE` replies with.
     pub fn name(self) -> &'static str {
@@ -166,12 +165,8 @@ impl ValueType {
 }
 
 impl Packing {
-    const ALL: [Self; 4] = [
-        Packing::HashListpack,
-        Packing::SetIntset,
-        Packing::SetListpack,
-        Packing::ListListpack,
-    ];
+    const ALL: [Self; 4] =
+        [Packing::HashListpack, Packing::SetIntset, Packing::SetListpack, Packing::ListListpack];
 
     /// The number of the packing in an entry's attributes, at least 1.
     pub(crate) fn number(self) -> u32 {

@@ -222,9 +222,8 @@ impl Context<'_> {
     ) -> R {
         let spot = found.spot.unwrap_or_else(|| self.insert_empty(found, Packing::ListListpack));
         let limits = self.keyspace.config.packed_limits.list;
-        self.keyspace.edit_collection(found.db, spot, |form, old| {
-            edit(&mut ListEdit { form, limits, old })
-        })
+        self.keyspace
+            .edit_collection(found.db, spot, |form, old| edit(&mut ListEdit { form, limits, old }))
     }
 }
 

@@ -30,7 +30,7 @@ pub(crate) fn end_arg(arg: Arg<'_>) -> Option<End> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pop {
     /// One, as an array of the key and the element. This is the reply of `BLPOP`.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no command blocks yet"))]
+    #[expect(dead_code, reason = "no command blocks yet")]
     One,
     /// Up to so many, as an array of the key and an array of the elements. This is the reply of
     /// `LMPOP`.

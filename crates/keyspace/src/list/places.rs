@@ -120,9 +120,8 @@ pub(super) fn ltrim(context: &mut Context<'_>) -> Outcome {
     let keeps_one = is_planted("trim-keeps-one") && range.end < len;
     let behind = len - range.end - usize::from(keeps_one);
     let cut = context.edit_list(&found, |list| {
-        [(End::Last, behind), (End::First, range.start)].map(|(end, count)| {
-            if count > 0 { list.remove_at_end(end, count) } else { None }
-        })
+        [(End::Last, behind), (End::First, range.start)]
+            .map(|(end, count)| if count > 0 { list.remove_at_end(end, count) } else { None })
     });
     cut.into_iter().for_each(|cut| discard(context, cut));
     context.touch(&found, LTRIM);

@@ -97,4 +97,3 @@ impl Steps for Walk {
         Some(&self.out)
     }
 }
-

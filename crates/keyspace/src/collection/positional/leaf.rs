@@ -98,9 +98,7 @@ impl Leaf for PositionalLeaf {
                 + allocated(outside.strings.capacity() * size_of::<LargeString>())
                 + outside.memory
         };
-        self.codes.memory()
-            + self.bytes.memory()
-            + self.outside.as_deref().map_or(0, of_outside)
+        self.codes.memory() + self.bytes.memory() + self.outside.as_deref().map_or(0, of_outside)
     }
 
     fn summary(&self) -> Count {
@@ -128,9 +126,7 @@ impl Leaf for PositionalLeaf {
         } else if behind.is_wide != is_wide {
             behind.to_mut().widen();
         }
-        for (own, more) in
-            [(&mut self.codes, &behind.codes), (&mut self.bytes, &behind.bytes)]
-        {
+        for (own, more) in [(&mut self.codes, &behind.codes), (&mut self.bytes, &behind.bytes)] {
             own.open(own.len(), more.len()).copy_from_slice(more);
         }
         if let Some(more) = &behind.outside {
@@ -254,7 +250,10 @@ impl PositionalLeaf {
     }
 
     /// The indices of the elements that are this string, in order.
-    pub(super) fn matches<'a>(&'a self, wanted: &'a Stored<'_>) -> impl Iterator<Item = usize> + 'a {
+    pub(super) fn matches<'a>(
+        &'a self,
+        wanted: &'a Stored<'_>,
+    ) -> impl Iterator<Item = usize> + 'a {
         let is_wanted = |place: Place| {
             self.code(place.index) == wanted.code
                 && match wanted.bytes() {

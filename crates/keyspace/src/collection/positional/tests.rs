@@ -89,8 +89,7 @@ fn run(steps: usize, target: usize, seed: u64) {
                 let found: Vec<usize> =
                     Wanted::new(Arg::Bytes(&wanted)).within(leaf).map(|it| first + it).collect();
                 let range = first..first + leaf.len();
-                let expected: Vec<usize> =
-                    range.filter(|index| model[*index] == wanted).collect();
+                let expected: Vec<usize> = range.filter(|index| model[*index] == wanted).collect();
                 assert_eq!(found, expected);
                 tree.remove(&found, &mut old);
                 found.iter().rev().for_each(|index| drop(model.remove(*index)));
