@@ -162,6 +162,8 @@ pub static DIRECTIVES: &[Directive] = &[
     // Values.
     also(unlike(row("hash-max-listpack-entries", ValueKind::Int(0, BIG), "128", Effect::Live, "most fields of a packed hash; more than 1024 counts as 1024"), "Redis's default is 512; here a hash above 128 fields takes no more memory as a tree, and is faster"), "hash-max-ziplist-entries"),
     also(row("hash-max-listpack-value", ValueKind::Memory(0, SIZE_MAX), "64", Effect::Live, "longest field or value of a packed hash, in bytes"), "hash-max-ziplist-value"),
+    also(row("list-max-listpack-size", ValueKind::Int(i32::MIN as i64, INT_MAX), "-2", Effect::Live, "most elements of a packed list; -1 to -5: most bytes, 4 KiB to 64 KiB"), "list-max-ziplist-size"),
+    unlike(row("list-compress-depth", ValueKind::Int(0, INT_MAX), "0", Effect::Live, "elements at each end of a list that are not compressed"), "accepted, but nothing is compressed in memory"),
     row("set-max-intset-entries", ValueKind::Int(0, BIG), "512", Effect::Live, "most members of a set of integers that is kept sorted; more than 8192 counts as 8192"),
     row("set-max-listpack-entries", ValueKind::Int(0, BIG), "128", Effect::Live, "most members of a packed set; more than 1024 counts as 1024"),
     row("set-max-listpack-value", ValueKind::Int(0, BIG), "64", Effect::Live, "longest member of a packed set, in bytes"),
@@ -267,8 +269,6 @@ pub static DIRECTIVES: &[Directive] = &[
     inert("jemalloc-bg-thread", ValueKind::Bool, "yes"),
     fixed(inert("io-threads-do-reads", ValueKind::Bool, "no")),
     also(inert("busy-reply-threshold", ValueKind::Int(0, BIG), "5000"), "lua-time-limit"),
-    also(inert("list-max-listpack-size", ValueKind::Int(i32::MIN as i64, INT_MAX), "-2"), "list-max-ziplist-size"),
-    inert("list-compress-depth", ValueKind::Int(0, INT_MAX), "0"),
     also(inert("zset-max-listpack-entries", ValueKind::Int(0, BIG), "128"), "zset-max-ziplist-entries"),
     also(inert("zset-max-listpack-value", ValueKind::Memory(0, SIZE_MAX), "64"), "zset-max-ziplist-value"),
     inert("hll-sparse-max-bytes", ValueKind::Memory(0, SIZE_MAX), "3000"),
