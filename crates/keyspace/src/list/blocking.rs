@@ -1,6 +1,8 @@
 //! Commands that wait for a list if there is none. They are logged as the commands that do not wait,
 //! once there is something to take.
 
+use slimio_planted::is_planted;
+
 use super::moves::{Pop, end_arg, move_one, pop_first, pop_request};
 use crate::collection::positional::End;
 use crate::commands::text;
@@ -84,7 +86,7 @@ fn wait_to_move(
     let Some(timeout) = timeout_arg(context, timeout) else { return Outcome::Reply };
     match move_one(context, from, to) {
         Some(is_moved) => {
-            if is_moved {
+            if is_moved && !is_planted("blocked-move-unlogged") {
                 context.log(effect);
             }
             Outcome::Reply

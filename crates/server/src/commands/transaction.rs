@@ -115,7 +115,12 @@ fn run(core: &mut Core, client: &mut Client, multi: &Multi) {
     for request in multi.requests() {
         let args = request.args();
         match core.find(args) {
-            Ok(row) => core.run_queued(client, row, args),
+            Ok(row) => {
+                core.run_queued(client, row, args);
+                if is_planted("served-within-transaction") {
+                    core.serve_waiting_for_keys();
+                }
+            }
             Err(wrong) => client.out.error_bytes(&wrong.text),
         }
     }

@@ -83,7 +83,9 @@ impl Core {
         }
         match std::mem::replace(&mut client.state, State::Running) {
             State::Waiting(waiting) => {
-                self.waiting.leave(client.db, &waiting);
+                if !is_planted("left-still-listed") {
+                    self.waiting.leave(client.db, &waiting);
+                }
                 Some(waiting)
             }
             _ => None,
@@ -183,8 +185,12 @@ impl Core {
             unreachable!("who is to be answered is not run again");
         };
         self.begin_lap(Instant::now());
+        let is_counted = is_counted && !is_planted("woken-counted-twice");
         self.waiting.again = Again { ticket: Some(ticket), deadline, is_counted, mode };
         self.request(&mut client, request.args());
+        if mode != Mode::Client && is_planted("woken-undurable") {
+            client.needs = Lsn(0);
+        }
         self.waiting.again = Again::default();
         if client.keeps_request {
             self.keep_request(&mut client, request);
@@ -293,6 +299,9 @@ impl Core {
         if !self.waiting.keys.has_ready() || self.is_ending() {
             return;
         }
+        if is_planted("beside-unwatched") {
+            return self.serve_ready();
+        }
         let conn = client.conn;
         let stand_in = self.stand_in.take();
         let stand_in = stand_in.unwrap_or_else(|| Box::new(Client::nobody(self.now)));
@@ -309,7 +318,7 @@ impl Core {
             while let Some((ticket, waiter)) = self.waiting.keys.next_waiter(key, after) {
                 after = ticket;
                 let Some((index, holds)) = self.found_for(waiter.conn, key.1) else { break };
-                if holds != waiter.wanted {
+                if holds != waiter.wanted && !is_planted("wrong-type-woken") {
                     continue;
                 }
                 if !self.waiting.keys.may_serve(self.turn, SERVED_MAX) {
