@@ -40,12 +40,15 @@ def fill(client, count):
         pairs = [x for i in range(start, start + 500) for x in (f"field {i}", f"value {i}" * 3)]
         commands.append(["HSET", "large hash", *pairs])
         commands.append(["SADD", "large set", *pairs[::2]])
+        commands.append(["RPUSH", "large list", *pairs, start])
     for number in range(count // 20):
         integers = [draw.randrange(-(2**bits), 2**bits) for bits in (7, 15, 31, 63) for _ in range(10)]
         commands.append(["SADD", f"integers:{number}", *integers[: 1 + number % 40]])
         commands.append(["SADD", f"many integers:{number}", *range(number, number + 1000)])
         commands.append(["SADD", f"words:{number}", *[value[:i] for i in range(1 + number % 60)], number])
         commands.append(["SADD", f"long word:{number}", "1", draw.randbytes(100)])
+        commands.append(["RPUSH", f"list:{number}", *integers, *[value[:i] for i in range(number % 60)]])
+        commands.append(["LPUSH", f"long elements:{number}", value, draw.randbytes(9000 * (number % 5)), 1])
     commands += [["SELECT", 9], ["SET", "ninth", 1], ["SELECT", 0]]
     for start in range(0, len(commands), 500):
         client.pipeline(commands[start : start + 500])
@@ -85,6 +88,8 @@ def contents(client):
                     value = client("GET", key)
                 case b"set":
                     value = sorted(client("SMEMBERS", key))
+                case b"list":
+                    value = client("LRANGE", key, 0, -1)
                 case b"hash":
                     items = client("HGETALL", key)
                     value = sorted(zip(items[::2], items[1::2]))

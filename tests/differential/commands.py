@@ -7,7 +7,8 @@ the difference between the servers could change their order (`EXPIRE … GT`).
 
 import time
 
-from differential import payloads, set_commands
+from differential import list_commands, payloads, set_commands
+from differential.list_commands import DrawLists
 from differential.set_commands import DrawSets
 
 KEYS = ["a", "b", "c", "d", "e", "{tag}1", "key with space", "k\x00\r\n"]
@@ -21,7 +22,7 @@ DBS = [0, 0, 0, 1, 2, 15]
 WRONG_DBS = [16, -1, "abc", "", 99999999999999999999]
 
 
-class Draw(DrawSets):
+class Draw(DrawSets, DrawLists):
     """Draws commands from a random source; the same seed gives the same commands."""
 
     def __init__(self, random):
@@ -334,7 +335,7 @@ WEIGHTS = {
     1: "SUBSTR MOVE SWAPDB TOUCH DBSIZE RANDOMKEY DISCARD UNWATCH PING ECHO FLUSHDB FLUSHALL HELLO CLIENT RESET NOSUCHCOMMAND",
 }
 NAMES = [name for weight, names in WEIGHTS.items() for name in names.split() for _ in range(weight)]
-NAMES += set_commands.NAMES
+NAMES += set_commands.NAMES + list_commands.NAMES
 
 # From each of these sizes on, a large string is received, kept or cut in another way.
 LARGE_SIZES = [32 << 10, 256 << 10, 512 << 10]
@@ -350,6 +351,13 @@ class DrawOfSets(Draw):
 
     def key(self):
         return self.random.choice(KEYS[:5])
+
+
+class DrawOfLists(DrawOfSets):
+    """The same for lists."""
+
+    def names(self):
+        return list_commands.NAMES * 3 + "DEL COPY RENAME MULTI EXEC EXEC HELLO TYPE EXPIRE SELECT SET".split()
 
 
 class DrawLarge(Draw):

@@ -54,6 +54,10 @@ VALUES = [
     b"\x09" + string(b"\x01\x01f\x01\x00v\xff"),  # a zipmap
     b"\x0d" + string(ziplist(b"f", b"v")),
     b"\x10" + string(listpack(b"f", b"v", b"g", b"12")),
+    b"\x01\x02" + string(b"a") + b"\xc0\x05",  # a list
+    b"\x0a" + string(ziplist(b"a", b"bb")),
+    b"\x0e\x02" + string(ziplist(b"a", b"bb")) + string(ziplist(b"c")),
+    b"\x12\x02\x02" + string(listpack(b"a", b"12")) + b"\x01" + string(b"plain"),
 ]
 
 WRONG_VALUES = [
@@ -63,6 +67,10 @@ WRONG_VALUES = [
     b"\x10" + string(listpack(b"f", b"v", b"f", b"w")),
     b"\x10" + string(listpack()),
     b"\x0d" + string(ziplist(b"f")),
+    b"\x01\x00",  # a list without elements
+    b"\x12\x00",
+    b"\x12\x01\x03" + string(listpack(b"a")),  # no such form of a node
+    b"\x12\x02\x02" + string(listpack(b"a")),
     b"\x09" + string(b"\x01\x01f\x09\x00v\xff"),
     b"\x00\xc3\x09\x32\x01aa\xe0\x29\x00\x01aa",  # LZF that is longer than it says
     b"\x00\x3f" + b"short",

@@ -99,10 +99,10 @@ SET_OTHERWISE = {
     "maxclients": "more than the machine allows is accepted", "hz": "here a value out of range is refused, not clamped",
     **dict.fromkeys(["auto-aof-rewrite-min-size", "client-output-buffer-limit", "cluster-link-sendbuf-limit",
                      "hash-max-listpack-value", "hash-max-ziplist-value", "hll-sparse-max-bytes", "maxmemory",
-                     "stream-node-max-bytes", "zset-max-listpack-value", "zset-max-ziplist-value"], CHECKED),
+                     "maxmemory-clients", "stream-node-max-bytes", "zset-max-listpack-value", "zset-max-ziplist-value"], CHECKED),
     **dict.fromkeys(["cluster-announce-hostname", "oom-score-adj-values", "proc-title-template",
                      "shutdown-on-sigint", "shutdown-on-sigterm"], FREE),
-    **dict.fromkeys(["activedefrag", "aof-timestamp-enabled", "maxmemory-clients", "min-replicas-to-write",
+    **dict.fromkeys(["activedefrag", "aof-timestamp-enabled", "min-replicas-to-write",
                      "min-slaves-to-write", "notify-keyspace-events", "tls-port"], ONLY),
 }
 

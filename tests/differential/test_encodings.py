@@ -1,4 +1,4 @@
-"""`OBJECT ENCODING` after random commands on sets and hashes, beside newer servers.
+"""`OBJECT ENCODING` after random commands on lists, sets and hashes, beside newer servers.
 
 SlimIO chooses encodings as Redis 7.2 and later do, so Debian's Redis 7.0 cannot be the yardstick.
 `cargo x peers` gets servers that can.
@@ -22,6 +22,7 @@ LIMITS = {
     "set-max-listpack-value": [0, 1, 8, 64, 100],
     "hash-max-listpack-entries": [0, 1, 4, 16, 128, 512],
     "hash-max-listpack-value": [0, 1, 8, 64, 100],
+    "list-max-listpack-size": [-5, -2, -1, 0, 1, 3, 16, 128],
 }
 DEFAULTS = {
     "set-max-intset-entries": 512,
@@ -29,6 +30,7 @@ DEFAULTS = {
     "set-max-listpack-value": 64,
     "hash-max-listpack-entries": 128,
     "hash-max-listpack-value": 64,
+    "list-max-listpack-size": -2,
 }
 
 
@@ -57,7 +59,7 @@ class Draw:
     def command(self):
         pick = self.random.choice
         match pick(["SADD"] * 6 + ["SREM"] * 3 + ["HSET"] * 4 + ["HDEL"] * 2 + ["STORE"] * 6 + ["SMOVE"] * 2
-                   + ["CONFIG"] * 3 + ["RENAME", "COPY", "DEL", "HSETNX", "HINCRBY", "RELOAD"] + ["RESTORE"] * 2):
+                   + ["CONFIG"] * 3 + ["RENAME", "COPY", "DEL", "HSETNX", "HINCRBY", "RELOAD"] + ["RESTORE"] * 2 + ["PUSH"] * 6 + ["POP"] * 4 + ["LSET", "LINSERT", "LREM", "LTRIM", "LMOVE"]):
             case "SADD" | "SREM" | "HDEL" as name:
                 return [name, self.key(), *self.words()]
             case "HSET":
@@ -71,6 +73,20 @@ class Draw:
             case "CONFIG":
                 name = pick(list(LIMITS))
                 return ["CONFIG", "SET", name, pick(LIMITS[name])]
+            case "PUSH":
+                return [pick(["LPUSH", "RPUSH", "RPUSHX"]), self.key(), *self.words()]
+            case "POP":
+                return [pick(["LPOP", "RPOP"]), self.key(), pick([1, 2, 8, 60, 300])]
+            case "LSET":
+                return ["LSET", self.key(), pick([0, 1, -1, 60]), pick(["x", "y" * 70, "z" * 5000])]
+            case "LINSERT":
+                return ["LINSERT", self.key(), "BEFORE", self.words()[0], pick(["x", "y" * 70, "z" * 5000])]
+            case "LREM":
+                return ["LREM", self.key(), pick([0, 1, -1]), self.words()[0]]
+            case "LTRIM":
+                return ["LTRIM", self.key(), pick([0, 1, 60]), pick([-1, -2, 100])]
+            case "LMOVE":
+                return ["LMOVE", self.key(), self.key(), pick(["LEFT", "RIGHT"]), pick(["LEFT", "RIGHT"])]
             case "RENAME" | "COPY" as name:
                 return [name, self.key(), self.key(), *(["REPLACE"] if name == "COPY" else [])]
             case "DEL":

@@ -7,7 +7,7 @@ A difference is cut down to the few commands that still show it. `--seed` reprod
 import random
 import unittest
 
-from differential.commands import Draw, DrawLarge, DrawOfSets
+from differential.commands import Draw, DrawLarge, DrawOfLists, DrawOfSets
 from differential.replies import near, pairs, same
 from harness.server import Server
 from harness.target import TARGET, TestCase, stock_is_installed
@@ -136,10 +136,11 @@ def state_of(client):
         strings = client.pipeline([["GET", key] for key in keys])
         hashes = client.pipeline([["HGETALL", key] for key in keys])
         sets = client.pipeline([["SMEMBERS", key] for key in keys])
+        lists = client.pipeline([["LRANGE", key, 0, -1] for key in keys])
         # For each key, all but one of these reply with an error, which is compared, too.
         hashes = [(kind, sorted(pairs((kind, items))) if kind == b"*" else items) for kind, items in hashes]
         sets = [(kind, sorted(items) if kind == b"*" else items) for kind, items in sets]
-        values = list(zip(strings, hashes, sets))
+        values = list(zip(strings, hashes, sets, lists))
         times = client.pipeline([["PEXPIRETIME", key] for key in keys])
         for key, value, time in zip(keys, values, times):
             state[db, key] = (value, time[1])
@@ -240,6 +241,14 @@ class Sets(Compared):
 
 
 @unittest.skipUnless(stock_is_installed(), "redis-server is not installed")
+class Lists(Compared):
+    seconds = 60
+
+    def test_replies_and_state_are_those_of_redis(self):
+        self.run_rounds(DrawOfLists, TARGET.rounds or ROUNDS)
+
+
+@unittest.skipUnless(stock_is_installed(), "redis-server is not installed")
 class LargeValues(Compared):
     seconds = 30
 
@@ -276,6 +285,9 @@ class KilledInBetween(TestCase):
 
     def test_sets(self):
         self.run_lives(DrawOfSets, LIVES, appendfsync="always")
+
+    def test_lists(self):
+        self.run_lives(DrawOfLists, LIVES, appendfsync="always")
 
     def test_large_values(self):
         self.run_lives(DrawLarge, LARGE_LIVES, appendfsync="always")

@@ -93,6 +93,7 @@ class Requests:
         yield "hrandfield", fields, encode("HRANDFIELD", "h", "-" + draw, "WITHVALUES")
         yield "hscan", fields, encode("HSCAN", "h", 0, "COUNT", draw)
         yield from self.of_sets(draw)
+        yield from self.of_lists(draw)
         for name, value in (("copy", text), ("copy", fields), ("rename", fields), ("renamenx", fields)):
             yield name, value, encode(name, "text" if value is text else "h", "other")
         yield "move", fields, encode("MOVE", "h", 1)
@@ -175,6 +176,36 @@ class Requests:
             yield name + "store", both, many(name + "store", "d", "s")
         yield "sintercard", both, encode("SINTERCARD", 2, "s", "t")
         yield "sintercard", both, many("SINTERCARD", str(self.count))
+
+    def of_lists(self, draw):
+        """The rows of lists: the list `l` has the keys as elements, and `m` one element."""
+        many, half = self.of_many, str(self.count // 2)
+        both = [many("RPUSH", "l"), encode("RPUSH", "m", "one")]
+        for name in ("lpush", "rpush"):
+            yield name, [], many(name, "l")
+            yield name, both, many(name, "l")
+            yield name, [], encode(name, "l", self.large)
+            yield name + "x", both, many(name + "x", "l")
+        for name in ("lpop", "rpop"):
+            for count in ([], [half], [draw]):
+                yield name, both, encode(name, "l", *count)
+        for name in ("llen", "del"):
+            yield name, both, encode(name, "l")
+        yield "lindex", both, encode("LINDEX", "l", half)
+        yield "lset", both, encode("LSET", "l", half, self.large)
+        yield "lrange", both, encode("LRANGE", "l", 0, -1)
+        yield "ltrim", both, encode("LTRIM", "l", half, -1)
+        yield "linsert", both, encode("LINSERT", "l", "AFTER", f"key:{self.count - 1}", self.large)
+        for count in (0, 1, -1):
+            yield "lrem", both, encode("LREM", "l", count, "key:7")
+            yield "lrem", both, encode("LREM", "l", count, "none")
+        yield "lrem", [encode("RPUSH", "l", *["x"] * self.count)], encode("LREM", "l", -self.count // 2, "x")
+        yield "lpos", both, encode("LPOS", "l", "none", "COUNT", 0)
+        yield "lpos", both, encode("LPOS", "l", "key:7", "RANK", -1)
+        yield "lmove", both, encode("LMOVE", "l", "m", "LEFT", "LEFT")
+        yield "rpoplpush", both, encode("RPOPLPUSH", "m", "l")
+        yield "lmpop", both, encode("LMPOP", 2, "none", "l", "LEFT", "COUNT", draw)
+        yield "lmpop", both, b"*%d\r\n%s%s%s" % (self.count + 3, join([b"LMPOP", draw.encode()]), self.keys, join([b"LEFT"]))
 
     def queued(self):
         """Requests that are queued and then discarded."""

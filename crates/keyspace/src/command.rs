@@ -290,6 +290,11 @@ pub const fn keys_from(index: i32, flags: &'static str) -> KeySpec {
     KeySpec { last: -1, ..key(index, flags) }
 }
 
+/// All arguments from `index` on, except the last one, are keys.
+pub(crate) const fn keys_but_last_from(index: i32, flags: &'static str) -> KeySpec {
+    KeySpec { last: -2, ..key(index, flags) }
+}
+
 /// Every second argument from `index` on is a key.
 pub(crate) const fn every_second_from(index: i32, flags: &'static str) -> KeySpec {
     KeySpec { step: 2, ..keys_from(index, flags) }

@@ -1,12 +1,13 @@
 //! The input and the outcome of a command.
 
 use std::fmt;
+use std::time::Duration;
 
 use slimio_resp::{Args, ReplyBuf};
 
-use crate::commands::{ArgsWalk, KeysWalk, Patch, Populate, resume_randomkey};
 use crate::effects::Effects;
 use crate::keyspace::{DbIndex, Keyspace};
+use crate::kinds::ValueType;
 
 /// Everything a data command may look at and change. A command never sees a socket, a clock or a
 /// disk.
@@ -34,6 +35,9 @@ pub enum Mode {
     /// For a client.
     #[default]
     Client,
+    /// For a client that has waited for the key which is this argument of the request. The command
+    /// looks for what it wants only there.
+    Woken(usize),
     /// For a client, without yielding, because the command is in a transaction or a script.
     Atomic,
     /// For a client, while nothing changes the data set between the command's steps. An expired key
@@ -47,7 +51,7 @@ pub enum Mode {
 impl Mode {
     /// Whether a long command may stop and resume later.
     pub(crate) fn yields(self) -> bool {
-        matches!(self, Mode::Client | Mode::Frozen)
+        matches!(self, Mode::Client | Mode::Woken(_) | Mode::Frozen)
     }
 }
 
@@ -56,17 +60,12 @@ impl Mode {
 pub enum Outcome {
     /// Done; the reply is written.
     Reply,
-    /// The client waits until one of these keys changes or the deadline passes.
-    Block {
-        /// The keys that the client waits for, in its database.
-        keys: Vec<Vec<u8>>,
-        /// Milliseconds since 1970; `None` if there is no deadline.
-        deadline_ms: Option<i64>,
-    },
+    /// Nothing was changed, and nothing is replied: the client waits for keys.
+    Block(Block),
     /// A long command, which has not replied yet. Resume the command again and again until it
     /// replies. Serve other clients in between. The further requests of this client wait for the
     /// reply.
-    Yield(Yielded),
+    Yield(Box<dyn Steps>),
     /// The values of these keys must be brought into memory. Then the command must be run again.
     NeedCold {
         /// Keys in the client's database.
@@ -74,26 +73,45 @@ pub enum Outcome {
     },
 }
 
-/// A command that resumes later.
-#[derive(Debug)]
-pub enum Yielded {
-    /// `KEYS`.
-    Keys(Box<KeysWalk>),
-    /// `RANDOMKEY`, which has found only expired keys so far.
-    RandomKey,
-    /// `DEBUG POPULATE`.
-    Populate(Box<Populate>),
-    /// A command over many arguments, some of which were processed.
-    Args(Box<ArgsWalk>),
-    /// `APPEND` or `SETRANGE` of a large argument, a part of which was written.
-    Patch(Box<Patch>),
-    /// Another command. All its steps together make one change of the data set, or no change.
-    Steps(Box<dyn Steps>),
+/// What a client waits for, whose command found nothing that it could take. When one of the keys
+/// holds a value of the type, the same request is run again, from its beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// The first argument of the request that names a key, and how many such arguments there are.
+    pub keys: (usize, usize),
+    /// The type of value that ends the wait.
+    pub wanted: ValueType,
+    /// How long the client waits at most, from the time when the request was run first; `None` if
+    /// there is no limit.
+    pub timeout: Option<Duration>,
+    /// The reply if the command may not wait, as in a transaction. If nothing comes in time, the
+    /// reply is always [`NullArray`](Nothing::NullArray), as in Redis.
+    pub nothing: Nothing,
 }
 
-/// What a command that resumes later has done so far.
+/// A reply that says that there was nothing. The two differ in RESP2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nothing {
+    /// No element.
+    Null,
+    /// No array of elements.
+    NullArray,
+}
+
+impl Nothing {
+    /// Writes the reply.
+    pub fn reply(self, reply: &mut ReplyBuf) {
+        match self {
+            Self::Null => reply.null(),
+            Self::NullArray => reply.null_array(),
+        }
+    }
+}
+
+/// A command that resumes later: what it has done so far, and what is left.
 pub trait Steps: fmt::Debug + Send {
-    /// Runs another bounded step. The context is made as for running the command.
+    /// Runs another bounded step. The context is made as for running the command, with the same
+    /// arguments and database.
     fn resume(self: Box<Self>, context: &mut Context<'_>) -> Outcome;
 
     /// Whether the remaining steps neither look at the data set nor change it, because the command
@@ -102,61 +120,16 @@ pub trait Steps: fmt::Debug + Send {
         false
     }
 
-    /// The part of the reply that was made so far.
+    /// The part of the reply that was made so far and that the command keeps until its end.
     fn made(&self) -> Option<&ReplyBuf> {
         None
-    }
-}
-
-impl Yielded {
-    /// Runs another bounded step. The context is made as for running the command, with the same
-    /// arguments and database.
-    pub fn resume(self, context: &mut Context<'_>) -> Outcome {
-        match self {
-            Yielded::Keys(walk) => walk.resume(context),
-            Yielded::RandomKey => resume_randomkey(context),
-            Yielded::Populate(populate) => populate.resume(context),
-            Yielded::Args(walk) => walk.resume(context),
-            Yielded::Patch(patch) => patch.resume(context),
-            Yielded::Steps(steps) => steps.resume(context),
-        }
-    }
-
-    /// Whether the remaining steps neither look at the data set nor change it.
-    pub fn has_all(&self) -> bool {
-        match self {
-            Yielded::Steps(steps) => steps.has_all(),
-            Yielded::Keys(_)
-            | Yielded::RandomKey
-            | Yielded::Populate(_)
-            | Yielded::Args(_)
-            | Yielded::Patch(_) => false,
-        }
-    }
-
-    /// The part of the reply that was made so far and that the command keeps until its end.
-    pub fn made(&self) -> Option<&ReplyBuf> {
-        match self {
-            Yielded::Keys(walk) => Some(walk.made()),
-            Yielded::Steps(steps) => steps.made(),
-            Yielded::RandomKey | Yielded::Populate(_) | Yielded::Args(_) | Yielded::Patch(_) => {
-                None
-            }
-        }
     }
 
     /// Upper bound of the payload bytes that the next step logs. `None` in two cases: if the step
     /// only deletes expired keys, because these deletions have their own [limit](Effects::limit);
     /// and if all steps together make one change, because the size of that change was known before
     /// the first step.
-    pub fn log_size_max(&self) -> Option<u64> {
-        match self {
-            Yielded::Populate(populate) => Some(populate.step_size()),
-            Yielded::Keys(_)
-            | Yielded::RandomKey
-            | Yielded::Args(_)
-            | Yielded::Patch(_)
-            | Yielded::Steps(_) => None,
-        }
+    fn log_size_max(&self) -> Option<u64> {
+        None
     }
 }

@@ -77,6 +77,7 @@ pub fn encode_value<S: ValueSink>(sink: &mut S, value: ValueRef<'_>) -> Result<(
 /// Writes a packed collection as the packed RDB type `rdb_type`.
 fn encode_packed(encoder: &mut Encoder, packing: Packing, bytes: &[u8], rdb_type: RdbType) {
     if rdb_type == packing.rdb_type() {
+        packing.rdb_head().iter().for_each(|length| encoder.length(*length));
         encoder.string(bytes);
     } else {
         let strings: Vec<_> = packing.strings(bytes).map(Element::to_bytes).collect();

@@ -19,6 +19,8 @@ pub enum Class {
     Generic,
     /// Changes of strings.
     String,
+    /// Changes of lists.
+    List,
     /// Changes of hashes.
     Hash,
     /// Changes of sets.
@@ -37,6 +39,7 @@ impl Class {
         match self {
             Self::Generic => 'g',
             Self::String => '$',
+            Self::List => 'l',
             Self::Hash => 'h',
             Self::Set => 's',
             Self::Expired => 'x',

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::capture::Captured;
 use crate::collection::LargeString;
-use crate::context::Yielded;
+use crate::context::Steps;
 use crate::table::{Buckets, Table};
 use crate::value::Value;
 
@@ -21,13 +21,13 @@ pub struct Garbage {
     /// Indices of elements that a command has drawn.
     pub(crate) drawn: Vec<BTreeSet<usize>>,
     /// Commands that nobody waits for any more.
-    yielded: Vec<Yielded>,
+    abandoned: Vec<Box<dyn Steps>>,
 }
 
-impl From<Yielded> for Garbage {
+impl From<Box<dyn Steps>> for Garbage {
     /// Takes a command that is abandoned, with the results that it has so far.
-    fn from(yielded: Yielded) -> Self {
-        Self { yielded: vec![yielded], ..Self::default() }
+    fn from(steps: Box<dyn Steps>) -> Self {
+        Self { abandoned: vec![steps], ..Self::default() }
     }
 }
 
@@ -40,7 +40,7 @@ impl Garbage {
             && self.captured.is_empty()
             && self.elements.is_empty()
             && self.drawn.is_empty()
-            && self.yielded.is_empty()
+            && self.abandoned.is_empty()
     }
 
     /// Count of values and databases to free.

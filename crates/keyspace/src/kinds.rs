@@ -4,15 +4,18 @@
 use std::borrow::Cow;
 
 use slimio_rdb::{
-    Kind as RdbKind, Malformed, Part as RdbPart, ValueType as RdbType, Version, intset, listpack,
+    Kind as RdbKind, Malformed, Part as RdbPart, QUICKLIST_NODE_PACKED, ValueType as RdbType,
+    Version, intset, listpack,
 };
 use slimio_resp::Arg;
 
 use crate::collection::hashed::{Position, Search};
+use crate::collection::positional::PositionalTree;
 use crate::collection::{EditForm, Element, LargeString, Strings};
 use crate::hash::{self, HashEdit, HashLimits, HashTree};
 use crate::hasher::KeyHasher;
 use crate::incoming::ValueRefused;
+use crate::list::{self, ListEdit, ListLimits};
 use crate::set::{self, SetEdit, SetLimits, SetTree};
 use crate::value::Value;
 
@@ -21,6 +24,8 @@ use crate::value::Value;
 pub enum ValueType {
     /// A string.
     String,
+    /// A list.
+    List,
     /// A set.
     Set,
     /// A hash.
@@ -36,6 +41,8 @@ pub(crate) enum Packing {
     SetIntset,
     /// A listpack of members.
     SetListpack,
+    /// A listpack of elements.
+    ListListpack,
 }
 
 /// A large collection.
@@ -43,6 +50,7 @@ pub(crate) enum Packing {
 pub(crate) enum AnyTree {
     Hash(HashTree),
     Set(SetTree),
+    List(PositionalTree),
 }
 
 /// The largest count of strings per element, over all types.
@@ -54,6 +62,7 @@ macro_rules! with_tree {
         match $any {
             AnyTree::Hash($tree) => $what,
             AnyTree::Set($tree) => $what,
+            AnyTree::List($tree) => $what,
         }
     };
 }
@@ -65,11 +74,14 @@ pub struct PackedLimits {
     pub hash: HashLimits,
     /// The limits of sets.
     pub set: SetLimits,
+    /// The limits of lists.
+    pub list: ListLimits,
 }
 
 impl PackedLimits {
     /// The directives of the configuration that say the limits, by type.
-    const DIRECTIVES: &[&[&str]] = &[&HashLimits::DIRECTIVES, &SetLimits::DIRECTIVES];
+    const DIRECTIVES: &[&[&str]] =
+        &[&HashLimits::DIRECTIVES, &SetLimits::DIRECTIVES, &ListLimits::DIRECTIVES];
 
     /// Whether a directive of this name says a limit.
     pub fn has_directive(name: &str) -> bool {
@@ -84,21 +96,24 @@ impl PackedLimits {
     }
 
     /// The limits that the directives say; `value` gets the name of a directive.
-    pub fn of_directives(value: &dyn Fn(&str) -> usize) -> Self {
+    pub fn of_directives(value: &dyn Fn(&str) -> i64) -> Self {
+        let count = |name| usize::try_from(value(name)).unwrap_or(0);
         Self {
-            hash: HashLimits::of_directives(HashLimits::DIRECTIVES.map(value)),
-            set: SetLimits::of_directives(SetLimits::DIRECTIVES.map(value)),
+            hash: HashLimits::of_directives(HashLimits::DIRECTIVES.map(count)),
+            set: SetLimits::of_directives(SetLimits::DIRECTIVES.map(count)),
+            list: ListLimits::of_directives(ListLimits::DIRECTIVES.map(value)),
         }
     }
 }
 
 impl ValueType {
-    const ALL: [Self; 3] = [ValueType::String, ValueType::Set, ValueType::Hash];
+    const ALL: [Self; 4] = [ValueType::String, ValueType::List, ValueType::Set, ValueType::Hash];
 
     /// The name that `TYPE` replies with.
     pub fn name(self) -> &'static str {
         match self {
             ValueType::String => "string",
+            ValueType::List => "list",
             ValueType::Set => "set",
             ValueType::Hash => "hash",
         }
@@ -108,6 +123,7 @@ impl ValueType {
     pub(crate) fn number(self) -> u8 {
         match self {
             ValueType::String => 0,
+            ValueType::List => 1,
             ValueType::Set => 2,
             ValueType::Hash => 4,
         }
@@ -121,7 +137,7 @@ impl ValueType {
     /// value.
     pub fn strings(self) -> usize {
         match self {
-            ValueType::String | ValueType::Set => 1,
+            ValueType::String | ValueType::List | ValueType::Set => 1,
             ValueType::Hash => 2,
         }
     }
@@ -141,6 +157,7 @@ impl ValueType {
     pub(crate) fn rdb_type(self) -> RdbType {
         match self {
             ValueType::String => RdbType::String,
+            ValueType::List => RdbType::List,
             ValueType::Set => RdbType::Set,
             ValueType::Hash => RdbType::Hash,
         }
@@ -148,7 +165,8 @@ impl ValueType {
 }
 
 impl Packing {
-    const ALL: [Self; 3] = [Packing::HashListpack, Packing::SetIntset, Packing::SetListpack];
+    const ALL: [Self; 4] =
+        [Packing::HashListpack, Packing::SetIntset, Packing::SetListpack, Packing::ListListpack];
 
     /// The number of the packing in an entry's attributes, at least 1.
     pub(crate) fn number(self) -> u32 {
@@ -156,6 +174,7 @@ impl Packing {
             Packing::HashListpack => 1,
             Packing::SetIntset => 2,
             Packing::SetListpack => 3,
+            Packing::ListListpack => 4,
         }
     }
 
@@ -168,13 +187,14 @@ impl Packing {
         match self {
             Packing::HashListpack => ValueType::Hash,
             Packing::SetIntset | Packing::SetListpack => ValueType::Set,
+            Packing::ListListpack => ValueType::List,
         }
     }
 
     /// The encoding that `OBJECT ENCODING` replies with.
     pub(crate) fn encoding_name(self) -> &'static str {
         match self {
-            Packing::HashListpack | Packing::SetListpack => "listpack",
+            Packing::HashListpack | Packing::SetListpack | Packing::ListListpack => "listpack",
             Packing::SetIntset => "intset",
         }
     }
@@ -185,6 +205,7 @@ impl Packing {
             Packing::HashListpack => RdbType::HashListpack,
             Packing::SetIntset => RdbType::SetIntset,
             Packing::SetListpack => RdbType::SetListpack,
+            Packing::ListListpack => RdbType::ListQuicklist2,
         }
     }
 
@@ -195,6 +216,17 @@ impl Packing {
             Packing::HashListpack => version.packed_hash(),
             Packing::SetIntset => RdbType::SetIntset,
             Packing::SetListpack => version.packed_set(),
+            Packing::ListListpack => version.packed_list(),
+        }
+    }
+
+    /// The lengths that come before the packed bytes in a value of this packing's
+    /// [RDB type](Self::rdb_type).
+    pub(crate) fn rdb_head(self) -> &'static [u64] {
+        match self {
+            Packing::HashListpack | Packing::SetIntset | Packing::SetListpack => &[],
+            // One node, which is a listpack.
+            Packing::ListListpack => &[1, QUICKLIST_NODE_PACKED],
         }
     }
 
@@ -206,7 +238,9 @@ impl Packing {
     /// The bytes of a collection without elements.
     pub(crate) fn empty(self) -> &'static [u8] {
         match self {
-            Packing::HashListpack | Packing::SetListpack => &listpack::EMPTY,
+            Packing::HashListpack | Packing::SetListpack | Packing::ListListpack => {
+                &listpack::EMPTY
+            }
             Packing::SetIntset => &intset::EMPTY,
         }
     }
@@ -216,7 +250,7 @@ impl Packing {
         match self {
             Packing::HashListpack => listpack::len(bytes) / 2,
             Packing::SetIntset => intset::len(bytes),
-            Packing::SetListpack => listpack::len(bytes),
+            Packing::SetListpack | Packing::ListListpack => listpack::len(bytes),
         }
     }
 
@@ -228,14 +262,16 @@ impl Packing {
                 let is_there = index < intset::len(bytes);
                 is_there.then(|| Element::Integer(intset::get(bytes, index)))
             }
-            Packing::SetListpack => listpack::elements(bytes).nth(index).map(Element::from),
+            Packing::SetListpack | Packing::ListListpack => {
+                listpack::elements(bytes).nth(index).map(Element::from)
+            }
         }
     }
 
     /// The strings of all elements.
     pub(crate) fn strings(self, bytes: &[u8]) -> Strings<'_> {
         match self {
-            Packing::HashListpack | Packing::SetListpack => {
+            Packing::HashListpack | Packing::SetListpack | Packing::ListListpack => {
                 Box::new(listpack::elements(bytes).map(Element::from))
             }
             Packing::SetIntset => Box::new(intset::integers(bytes).map(Element::Integer)),
@@ -249,6 +285,7 @@ impl Packing {
             Packing::HashListpack => hash::check_listpack(bytes, limits.hash),
             Packing::SetIntset => set::check_intset(bytes, limits.set),
             Packing::SetListpack => set::check_listpack(bytes, limits.set),
+            Packing::ListListpack => list::check_listpack(bytes, limits.list),
         }
     }
 }
@@ -259,6 +296,7 @@ impl AnyTree {
         match self {
             AnyTree::Hash(_) => ValueType::Hash,
             AnyTree::Set(_) => ValueType::Set,
+            AnyTree::List(_) => ValueType::List,
         }
     }
 
@@ -266,6 +304,7 @@ impl AnyTree {
     pub(crate) fn encoding_name(&self) -> &'static str {
         match self {
             AnyTree::Hash(_) | AnyTree::Set(_) => "hashtable",
+            AnyTree::List(_) => "quicklist",
         }
     }
 
@@ -292,19 +331,31 @@ impl AnyTree {
 
     /// Passes the elements of one leaf from a position on to `each`. Returns the position at which
     /// the next leaf begins.
+    ///
+    /// Panics if the elements are not in the order of hashes.
     pub(crate) fn walk(&self, from: Position, each: &mut dyn FnMut(&[Element<'_>])) -> Position {
-        with_tree!(self, tree => {
-            let (next, elements) = tree.walk(from);
-            elements.for_each(|element| each(&element));
-            next
-        })
+        match self {
+            AnyTree::Hash(tree) => {
+                let (next, elements) = tree.walk(from);
+                elements.for_each(|element| each(&element));
+                next
+            }
+            AnyTree::Set(tree) => {
+                let (next, elements) = tree.walk(from);
+                elements.for_each(|element| each(&element));
+                next
+            }
+            AnyTree::List(_) => panic!("a list has no order of hashes"),
+        }
     }
 
-    /// Begins a search for the leaf where an element with this hash is, or would be.
-    pub(crate) fn search(&self, hash: u32) -> AnySearch<'_> {
+    /// Begins a search for the leaf where an element with this hash is, or would be; `None` if the
+    /// elements are not in the order of hashes.
+    pub(crate) fn search(&self, hash: u32) -> Option<AnySearch<'_>> {
         match self {
-            AnyTree::Hash(tree) => AnySearch::Hash(tree.search(hash)),
-            AnyTree::Set(tree) => AnySearch::Set(tree.search(hash)),
+            AnyTree::Hash(tree) => Some(AnySearch::Hash(tree.search(hash))),
+            AnyTree::Set(tree) => Some(AnySearch::Set(tree.search(hash))),
+            AnyTree::List(_) => None,
         }
     }
 
@@ -363,6 +414,7 @@ impl Builder {
     ) -> Option<Self> {
         let packing = match value_type {
             ValueType::String => return None,
+            ValueType::List => Packing::ListListpack,
             ValueType::Set => Packing::SetIntset,
             ValueType::Hash => Packing::HashListpack,
         };
@@ -407,6 +459,10 @@ impl Builder {
             ValueType::Set => {
                 SetEdit { form, hasher: *hasher, limits: limits.set, old }.add(strings[0])
             }
+            ValueType::List => {
+                ListEdit { form, limits: limits.list, old }.append(strings[0]);
+                true
+            }
         }
     }
 
@@ -421,6 +477,9 @@ impl Builder {
             }
             (ValueType::Set, RdbPart::Element(member)) => {
                 (self.add(&[Arg::Bytes(&member)]), member)
+            }
+            (ValueType::List, RdbPart::Element(element)) => {
+                (self.add(&[Arg::Bytes(&element)]), element)
             }
             _ => return Err(ValueRefused::Misplaced),
         };

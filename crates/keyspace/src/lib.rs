@@ -62,6 +62,7 @@ mod hasher;
 mod incoming;
 mod keyspace;
 mod kinds;
+mod list;
 mod log_size;
 mod long_double;
 mod memory;
@@ -84,10 +85,10 @@ pub use command::{
     Command, CommandTable, DataFn, Flags, KeyRange, KeySpec, WeighFn, Weight, flag, key, keys_from,
 };
 pub use commands::{
-    ARGS_AT_ONCE_MAX, ArgsWalk, ELEMENTS_AT_ONCE_MAX, KeysWalk, Patch, Populate, debug_digest,
-    debug_digest_value, debug_populate, inspect, populate_log_size_max,
+    ARGS_AT_ONCE_MAX, ELEMENTS_AT_ONCE_MAX, debug_digest, debug_digest_value, debug_populate,
+    inspect, populate_log_size_max,
 };
-pub use context::{Context, Mode, Outcome, Steps, Yielded};
+pub use context::{Block, Context, Mode, Nothing, Outcome, Steps};
 pub use effects::{Effects, Noted, Part, PayloadWalk, Touched};
 pub use encode::{ValueSink, encode_value, rdb_type};
 pub use events::{Class, Event};
@@ -102,6 +103,7 @@ pub use keyspace::{
     ApplyError, Config, DB_COUNT_MAX, DbIndex, EntryView, Keyspace, Stats, command_table,
 };
 pub use kinds::{PackedLimits, ValueType};
+pub use list::ListLimits;
 pub use log_size::EFFECT_SIZE_BESIDE;
 pub use payload::{Gather, Parts, Payload, PayloadError};
 pub use reads::Read;

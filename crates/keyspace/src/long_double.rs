@@ -78,6 +78,22 @@ impl LongDouble {
         }
     }
 
+    /// This number times 1000, rounded up to an integer; `None` if that is out of range.
+    pub(crate) fn thousandfold_rounded_up(self) -> Option<i64> {
+        let Finite { negative, mantissa, exponent } = self else { return None };
+        let thousandfold = u128::from(mantissa) * 1000;
+        let shift = exponent.unsigned_abs();
+        let (whole, has_rest) = if exponent >= 0 {
+            let fits = shift < thousandfold.leading_zeros();
+            (fits.then(|| thousandfold << shift)?, false)
+        } else {
+            let whole = thousandfold.checked_shr(shift).unwrap_or(0);
+            (whole, whole.checked_shl(shift).unwrap_or(0) != thousandfold)
+        };
+        let whole = i64::try_from(whole).ok()?;
+        if negative { Some(-whole) } else { whole.checked_add(i64::from(has_rest)) }
+    }
+
     pub(crate) fn is_finite(self) -> bool {
         matches!(self, Finite { .. })
     }
@@ -269,6 +285,31 @@ mod tests {
     fn sum(a: &str, b: &str) -> String {
         let parse = |text: &str| LongDouble::parse(text.as_bytes()).expect("a number");
         parse(a).add(parse(b)).expect("finite").format()
+    }
+
+    #[test]
+    fn a_thousandfold_is_rounded_up() {
+        let of = |text: &str| LongDouble::parse(text.as_bytes()).unwrap().thousandfold_rounded_up();
+        let cases = [
+            ("0", 0),
+            ("-0.0", 0),
+            ("1", 1000),
+            ("0.1", 100),
+            ("0.0001", 1),
+            ("0.0010001", 2),
+            ("1e-4900", 1),
+            ("-0.0001", 0),
+            ("-0.0015", -1),
+            ("-2", -2000),
+            ("0x10", 16_000),
+            ("9223372036854775", 9_223_372_036_854_775_000),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(of(text), Some(expected), "{text}");
+        }
+        for text in ["9223372036854776", "1e18", "1e4900", "-1e4900", "inf", "-inf"] {
+            assert_eq!(of(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -101,6 +101,9 @@ impl Pair {
                 if ours == b"+set\r\n" {
                     let (ours, stock) = self.run(true, &[b"SMEMBERS", &key[..]]);
                     assert!(sorted_strings(&ours) == sorted_strings(&stock), "{key:?} in db {db}");
+                } else if ours == b"+list\r\n" {
+                    let (ours, stock) = self.run(true, &[b"LRANGE", &key[..], b"0", b"-1"]);
+                    assert!(ours == stock, "{key:?} in db {db}");
                 } else {
                     let read: &[u8] = if ours == b"+hash\r\n" { b"HGETALL" } else { b"GET" };
                     let (ours, stock) = self.run(true, &[read, &key[..]]);

@@ -60,12 +60,14 @@ fn what_is_packed_stays_so_in_a_snapshot() {
     driver.run(&["SADD", "words", "a", "bb"]);
     driver.run(&["SADD", "integers", "1", "2"]);
     driver.run(&["HSET", "hash", "f", "v"]);
+    driver.run(&["RPUSH", "list", "a", "1"]);
     let set = SetLimits { member_size: 0, ..SetLimits::default() };
     let hash = HashLimits { element_size: 0, ..HashLimits::default() };
     let options =
         ChunkOptions { compresses: true, eviction: *driver.keyspace.eviction(), now_ms: 0 };
     let mut reloaded = driver.keyspace.emptied();
-    reloaded.set_packed_limits(PackedLimits { set, hash });
+    let list = PackedLimits::default().list;
+    reloaded.set_packed_limits(PackedLimits { set, hash, list });
     let context = reloaded.decode_context(0);
     let (mut encoder, mut loader) = (ChunkEncoder::new(options), Loader::new());
     let mut load = |chunk: Chunk<'_>| {
@@ -82,7 +84,9 @@ fn what_is_packed_stays_so_in_a_snapshot() {
     }
     encoder.finish(&mut load).expect("what was encoded can be decoded");
     driver.keyspace.end_capture();
-    for (key, expected) in [("words", "listpack"), ("integers", "intset"), ("hash", "listpack")] {
+    for (key, expected) in
+        [("words", "listpack"), ("integers", "intset"), ("hash", "listpack"), ("list", "listpack")]
+    {
         assert_eq!(encoding(&reloaded, key), expected, "{key}");
     }
 }

@@ -239,6 +239,17 @@ fn what_depends_on_the_old_value_has_it() {
     ] {
         assert!(is_done_again(before, &commands), "{commands:?}");
     }
+    let before: &[&[&str]] = &[&["RPUSH", "k", "1", "2", "3"], &["RPUSH", "l", "2", "3", "4"]];
+    for commands in [
+        [&["LPUSH", "k", "0"][..], &["RPOP", "k"]],
+        [&["LMOVE", "k", "l", "LEFT", "RIGHT"], &["DEL", "l"]],
+        [&["RPOPLPUSH", "k", "k"], &["LSET", "k", "0", "9"]],
+        [&["LMPOP", "2", "k", "l", "LEFT", "COUNT", "9"], &["RPUSH", "k", "7"]],
+        [&["LTRIM", "k", "1", "1"], &["LINSERT", "k", "BEFORE", "2", "1"]],
+        [&["LREM", "k", "0", "2"], &["RPUSH", "k", "2"]],
+    ] {
+        assert!(is_done_again(before, &commands), "{commands:?}");
+    }
 }
 
 /// The purpose of a fuzzy capture is that writes keep no old values for the capture, and free as

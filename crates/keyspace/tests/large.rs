@@ -7,6 +7,8 @@ mod dumps;
 mod hashes;
 #[path = "large/huge.rs"]
 mod huge;
+#[path = "large/lists.rs"]
+mod lists;
 #[path = "large/sets.rs"]
 mod sets;
 #[path = "large/steps.rs"]

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use common::Driver;
 use slimio_keyspace::{
     Context, DbIndex, Effects, EvictionConfig, EvictionPolicy, Flags, Mode, Outcome, Payload,
-    Yielded, command_table, debug_populate, populate_log_size_max,
+    Steps, command_table, debug_populate, populate_log_size_max,
 };
 use slimio_resp::{OwnedRequest, ReplyBuf};
 use slimio_testing::random::{Generator, seed};
@@ -175,7 +175,8 @@ fn keys_that_are_made_at_once_are_within_what_was_asked_for() {
             // The record does not name this database, so the payload has a `SELECT`.
             driver.db = DbIndex(15);
             let (mut reply, mut payload) = (ReplyBuf::new(driver.protocol), Payload::default());
-            let (mut asked, mut yielded) = (populate_log_size_max(request.args()), None);
+            let mut asked = populate_log_size_max(request.args());
+            let mut before: Option<Box<dyn Steps>> = None;
             loop {
                 let mut effects = Effects::new();
                 let context = &mut Context {
@@ -187,8 +188,8 @@ fn keys_that_are_made_at_once_are_within_what_was_asked_for() {
                     effects: &mut effects,
                     mode,
                 };
-                let outcome = match yielded.take() {
-                    Some(yielded) => Yielded::resume(yielded, context),
+                let outcome = match before.take() {
+                    Some(steps) => steps.resume(context),
                     None => debug_populate(context),
                 };
                 payload.begin(DbIndex(0));
@@ -197,7 +198,7 @@ fn keys_that_are_made_at_once_are_within_what_was_asked_for() {
                 assert!(took <= asked, "{line} takes {took} bytes, and asked for {asked}");
                 let Outcome::Yield(next) = outcome else { break };
                 asked = next.log_size_max().unwrap();
-                yielded = Some(next);
+                before = Some(next);
             }
             assert_eq!(driver.keyspace.dbsize(driver.db), 120, "{line}");
         }

@@ -195,7 +195,7 @@ fn any_commands_in_a_log_are_survived() {
 #[test]
 fn effects_are_what_redis_would_propagate() {
     let now = 1_000_000;
-    let cases: [(&[&str], &[&str]); 53] = [
+    let cases: [(&[&str], &[&str]); 76] = [
         (&["SET", "k", "v"], &["SET k v"]),
         (&["SET", "k", "v", "EX", "10"], &["SET k v PXAT 1010000"]),
         (&["set", "k", "v", "px", "10", "nx"], &[]),
@@ -249,6 +249,29 @@ fn effects_are_what_redis_would_propagate() {
         (&["SINTERSTORE", "u", "t", "none"], &["DEL u"]),
         (&["SDIFFSTORE", "u", "none", "t"], &[]),
         (&["SINTERSTORE", "u", "a", "t"], &[]),
+        (&["RPUSH", "l", "a", "b", "c"], &["RPUSH l a b c"]),
+        (&["LPUSH", "l", "b"], &["LPUSH l b"]),
+        (&["LPUSHX", "m", "b"], &[]),
+        (&["RPUSHX", "l", "d", "e", "b"], &["RPUSHX l d e b"]),
+        (&["LPOP", "l"], &["LPOP l"]),
+        (&["RPOP", "l", "0"], &[]),
+        (&["RPOP", "m", "3"], &[]),
+        (&["RPOP", "l", "2"], &["RPOP l 2"]),
+        (&["LSET", "l", "9", "x"], &[]),
+        (&["LSET", "l", "-1", "x"], &["LSET l -1 x"]),
+        (&["LINSERT", "l", "BEFORE", "none", "y"], &[]),
+        (&["LINSERT", "l", "BEFORE", "x", "y"], &["LINSERT l BEFORE x y"]),
+        (&["LREM", "l", "0", "none"], &[]),
+        (&["LREM", "l", "-1", "y"], &["LREM l -1 y"]),
+        (&["LTRIM", "m", "0", "1"], &[]),
+        (&["LTRIM", "l", "0", "2"], &["LTRIM l 0 2"]),
+        (&["LMOVE", "m", "n", "LEFT", "LEFT"], &[]),
+        (&["LMOVE", "l", "m", "LEFT", "RIGHT"], &["LMOVE l m LEFT RIGHT"]),
+        (&["RPOPLPUSH", "l", "l"], &["RPOPLPUSH l l"]),
+        (&["LMPOP", "2", "none", "l", "LEFT"], &["LPOP l 1"]),
+        (&["LMPOP", "1", "l", "RIGHT", "COUNT", "7"], &["RPOP l 1"]),
+        (&["LMPOP", "1", "l", "RIGHT", "COUNT", "7"], &[]),
+        (&["LTRIM", "m", "5", "7"], &["LTRIM m 5 7"]),
     ];
     let mut driver = Driver::new(1);
     driver.now_ms = now;

@@ -70,8 +70,8 @@ pub use error::{Error, Malformed};
 pub use listpack::{Listpack, ListpackWriter};
 pub use lzf::{Compressor, LZF_SIZE_MAX, LZF_SIZE_MIN, decompress};
 pub use reader::{
-    Checksum, Field, FileReader, Item, Key, Part, STRING_PIECE_SIZE, StreamEntry, StreamId,
-    StreamPart, Value,
+    Checksum, Field, FileReader, Item, Key, Part, QUICKLIST_NODE_PACKED, STRING_PIECE_SIZE,
+    StreamEntry, StreamId, StreamPart, Value,
 };
 pub use source::WHOLE_SIZE_MAX;
 pub use version::{Kind, ValueType, Version, opcode};

@@ -53,6 +53,11 @@ impl Version {
         if self.0 >= 11 { ValueType::SetListpack } else { ValueType::Set }
     }
 
+    /// The type of a small list. From version 10 on, it is a list of one node, which is a listpack.
+    pub fn packed_list(self) -> ValueType {
+        if self.0 >= 10 { ValueType::ListQuicklist2 } else { ValueType::ListZiplist }
+    }
+
     /// The type of a small hash that [`Encoder::packed_hash`](crate::Encoder::packed_hash) writes.
     pub fn packed_hash(self) -> ValueType {
         if self.0 >= 10 { ValueType::HashListpack } else { ValueType::HashZiplist }

@@ -1,15 +1,14 @@
 //! Jobs that may wait for a disk. They run on a thread of their own while the client waits, so that
 //! the command thread never waits for a disk.
 
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::BorrowedFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use rustix::event::{EventfdFlags, eventfd};
-
-use crate::clients::{Client, State};
+use crate::clients::Client;
 use crate::core::Core;
 use crate::net::ConnId;
+use crate::waiting::{Reason, Then};
+use crate::worker::{Waker, WorkerThread};
 
 /// The outcome of a job: `OK`, or the error to reply with.
 pub(crate) type Outcome = Result<(), String>;
@@ -18,12 +17,13 @@ pub(crate) type Outcome = Result<(), String>;
 /// requested.
 #[derive(Debug)]
 pub(crate) struct BackgroundJobs {
-    /// Sends jobs to the thread; `None` until the thread is started.
-    jobs: Option<Sender<Job>>,
+    /// `None` until the first job.
+    thread: Option<WorkerThread<Job>>,
     sender: Sender<(ConnId, Outcome)>,
     done: Receiver<(ConnId, Outcome)>,
-    /// Readable when a job is done. If this is `None`, jobs run on the thread that requests them.
-    wake: Option<Arc<OwnedFd>>,
+    /// Wakes the command thread when a job is done. If this is `None`, jobs run on the thread that
+    /// requests them.
+    waker: Option<Waker>,
 }
 
 type Job = (ConnId, Box<dyn FnOnce() -> Outcome + Send>);
@@ -31,35 +31,31 @@ type Job = (ConnId, Box<dyn FnOnce() -> Outcome + Send>);
 impl Default for BackgroundJobs {
     fn default() -> Self {
         let (sender, done) = channel();
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        Self { jobs: None, sender, done, wake: wake.ok().map(Arc::new) }
+        Self { thread: None, sender, done, waker: Waker::new().ok() }
     }
 }
 
 impl BackgroundJobs {
     /// A descriptor that is readable when [`Core::end_background_jobs`] has something to do.
     pub(crate) fn readiness(&self) -> Option<BorrowedFd<'_>> {
-        self.wake.as_ref().map(|wake| wake.as_fd())
+        self.waker.as_ref().map(Waker::readiness)
     }
 
     /// Hands `work` to the thread. Returns false if there is no thread.
     fn start(&mut self, conn: ConnId, work: impl FnOnce() -> Outcome + Send + 'static) -> bool {
-        let Some(wake) = &self.wake else { return false };
-        if self.jobs.is_none() {
-            let (sender, wake) = (self.sender.clone(), Arc::clone(wake));
-            let (jobs, receiver) = channel::<Job>();
-            let run = move || {
-                for (conn, work) in receiver {
+        let Some(waker) = &self.waker else { return false };
+        if self.thread.is_none() {
+            let (sender, waker) = (self.sender.clone(), waker.clone());
+            let run = move |jobs: Receiver<Job>| {
+                for (conn, work) in jobs {
                     // Fails only if the server has ended meanwhile.
                     let _ = sender.send((conn, work()));
-                    // The write cannot fail, because the counter cannot overflow.
-                    let _ = rustix::io::write(&wake, &1u64.to_ne_bytes());
+                    waker.wake();
                 }
             };
-            let thread = std::thread::Builder::new().name("background".into()).spawn(run);
-            self.jobs = thread.ok().map(|_| jobs);
+            self.thread = WorkerThread::start("background", run).ok();
         }
-        self.jobs.as_ref().is_some_and(|jobs| jobs.send((conn, Box::new(work))).is_ok())
+        self.thread.as_ref().is_some_and(|thread| thread.give((conn, Box::new(work))).is_ok())
     }
 }
 
@@ -72,7 +68,7 @@ impl Core {
         work: impl Fn() -> Outcome + Send + Clone + 'static,
     ) {
         if self.transaction.is_none() && self.background_jobs.start(client.conn, work.clone()) {
-            client.state = State::Away;
+            self.wait(client, Reason::Job, Then::Answer);
         } else {
             reply(client, work());
         }
@@ -80,9 +76,8 @@ impl Core {
 
     /// Answers the clients whose jobs are done.
     pub(crate) fn end_background_jobs(&mut self) {
-        if let Some(wake) = &self.background_jobs.wake {
-            // Fails if an earlier turn has read the counter already.
-            let _ = rustix::io::read(wake, &mut [0; 8]);
+        if let Some(waker) = &self.background_jobs.waker {
+            waker.woken();
         }
         while let Ok((conn, outcome)) = self.background_jobs.done.try_recv() {
             let Some(mut client) = self.clients.take(conn) else { continue };

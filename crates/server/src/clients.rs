@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use slimio_keyspace::{DbIndex, Yielded};
+use slimio_keyspace::{DbIndex, Steps};
 use slimio_planted::is_planted;
 use slimio_resp::{OwnedRequest, Protocol, ReplyBuf};
 use slimio_storage::Lsn;
@@ -14,6 +14,7 @@ use slimio_storage::Lsn;
 use crate::inbox::Inbox;
 use crate::net::{ConnId, Peer};
 use crate::transactions::{Multi, WatchRound};
+use crate::waiting::{Line, Waiting};
 use held::Held;
 
 /// A connected client.
@@ -88,21 +89,14 @@ pub(crate) struct Client {
 #[derive(Debug)]
 pub(crate) enum State {
     Running,
-    /// This request waits for room in the log, or until a pause or a long request has ended. The
-    /// request is then retried.
-    Parked(OwnedRequest),
+    /// The client is in the waiting room.
+    Waiting(Box<Waiting>),
     /// The client's command runs in steps and has not finished. Unlike a long request, the command
     /// does not hold keys.
     Yielding(Box<LongCommand>),
     /// The client's request is the long request of `core::long`. It runs in steps, and it holds its
     /// keys: other requests that need these keys wait.
     Long,
-    /// A job runs for the client on another thread.
-    Away,
-    /// The client waits in `WAITAOF`.
-    Waiting(Wait),
-    /// `SAVE` or `SHUTDOWN SAVE` waits for the snapshot.
-    Saving,
     /// The client's wait has ended, but its next requests have not run yet.
     Resumed,
     /// Nothing is read any more; the connection is closed when all replies have left.
@@ -113,20 +107,11 @@ pub(crate) enum State {
 #[derive(Debug)]
 pub(crate) struct LongCommand {
     pub(crate) request: OwnedRequest,
-    pub(crate) yielded: Yielded,
+    pub(crate) steps: Box<dyn Steps>,
     /// Time that the command's steps have taken so far.
     pub(crate) spent: Duration,
-}
-
-/// What `WAITAOF` waits for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Wait {
-    pub(crate) lsn: Lsn,
-    /// The wait asks for our own log.
-    pub(crate) is_local: bool,
-    /// The wait can never be satisfied, because it asks for replicas.
-    pub(crate) never: bool,
-    pub(crate) deadline: Option<Instant>,
+    /// The command has waited for keys, so it was counted.
+    pub(crate) is_counted: bool,
 }
 
 /// `CLIENT REPLY`
@@ -141,8 +126,8 @@ pub(crate) enum Replies {
 }
 
 impl LongCommand {
-    fn memory(&self) -> usize {
-        let made = self.yielded.made().map_or(0, ReplyBuf::own_memory);
+    pub(crate) fn memory(&self) -> usize {
+        let made = self.steps.made().map_or(0, ReplyBuf::own_memory);
         self.request.memory() + if is_planted("made-in-steps-uncounted") { 0 } else { made }
     }
 }
@@ -201,7 +186,7 @@ impl Client {
     /// towards the memory limit. Values that replies only refer to are not included.
     pub(crate) fn memory(&self) -> usize {
         let waiting = match &self.state {
-            State::Parked(request) => request.memory(),
+            State::Waiting(waiting) => waiting.memory(),
             State::Yielding(command) => command.memory(),
             _ => 0,
         };
@@ -223,14 +208,16 @@ impl Client {
         matches!(self.state, State::Running) && !self.inbox.is_filling()
     }
 
-    pub(crate) fn is_closing(&self) -> bool {
-        matches!(self.state, State::Closing)
+    /// The line in which the client waits.
+    pub(crate) fn line(&self) -> Option<Line> {
+        match &self.state {
+            State::Waiting(waiting) => Some(waiting.reason.line()),
+            _ => None,
+        }
     }
 
-    /// Runs no more requests of this client; replies already written still leave.
-    pub(crate) fn close_after_replies(&mut self) {
-        self.state = State::Closing;
-        self.inbox = Inbox::default();
+    pub(crate) fn is_closing(&self) -> bool {
+        matches!(self.state, State::Closing)
     }
 
     /// Drops the reply written since `before` if the client has turned replies off. After `CLIENT
@@ -255,7 +242,8 @@ impl Client {
     pub(crate) fn made_size(&self) -> usize {
         match &self.state {
             _ if is_planted("made-in-steps-unlimited") => 0,
-            State::Yielding(command) => command.yielded.made().map_or(0, ReplyBuf::len),
+            State::Yielding(command) => command.steps.made().map_or(0, ReplyBuf::len),
+            State::Waiting(waiting) => waiting.made().map_or(0, ReplyBuf::len),
             State::Long => self.long_reply_size,
             _ => 0,
         }
@@ -299,7 +287,7 @@ impl Client {
     /// request's arguments.
     pub(crate) fn describe(&self, now: Instant, is_stale: bool, argv_size: usize) -> String {
         let mut flags = String::new();
-        if matches!(self.state, State::Waiting(_) | State::Parked(_)) {
+        if self.line().is_some_and(Line::is_blocked) {
             flags.push('b');
         }
         if self.multi.is_some() {

@@ -26,6 +26,7 @@ mod pins;
 mod room;
 mod snapshots;
 mod timers;
+mod waiting;
 mod yielding;
 
 pub use changes::{Listener, Told};
@@ -43,7 +44,7 @@ use slimio_planted::is_planted;
 use slimio_storage::{Lsn, Progress};
 
 use crate::background::BackgroundJobs;
-use crate::clients::Clients;
+use crate::clients::{Client, Clients};
 use crate::clock::WallClock;
 use crate::commands::{Entry, table};
 use crate::config::{Config, OutputLimit};
@@ -56,6 +57,7 @@ use crate::slowlog::SlowLog;
 use crate::snapshot::{SavePoint, Snapshots, save_points};
 use crate::stats::Stats;
 use crate::transactions::Watches;
+use crate::waiting::WaitingRoom;
 use crate::wal::Wal;
 
 /// At most this many empty reply buffers are kept for the next replies.
@@ -107,6 +109,8 @@ pub(crate) struct Settings {
     pub(crate) is_cpu_tracked: bool,
     /// Limit of the memory in use, in bytes; 0 means no limit.
     pub(crate) memory_max: u64,
+    /// Limit of the memory of all clients, in bytes.
+    pub(crate) clients_memory_max: Option<u64>,
     /// How long eviction may keep a command waiting.
     pub(crate) eviction_time: Duration,
     pub(crate) save_points: Vec<SavePoint>,
@@ -165,6 +169,7 @@ impl Settings {
             snapshot_rate: config.int("snapshot-rate") as u64,
             check_rate: config.int("snapshot-check-rate") as u64,
             memory_max: config.int("maxmemory") as u64,
+            clients_memory_max: memory::clients_memory_max(config),
             eviction_time: memory::eviction_time(config.int("maxmemory-eviction-tenacity")),
         }
     }
@@ -265,26 +270,19 @@ pub(crate) struct Core {
     dirty: Vec<ConnId>,
     /// Clients with replies that may not leave yet.
     holding: Vec<ConnId>,
-    parked: VecDeque<ConnId>,
-    /// The number of `parked` clients that are not retried in this turn, because the turn's time
-    /// was used up.
-    parked_untried: usize,
     pause: pause::Pause,
     pub(crate) background_jobs: BackgroundJobs,
+    /// Clients with a command that has a step to run. The thread never sleeps while there are any.
     yielding: VecDeque<ConnId>,
-    /// Clients with a long command whose next step waits for room in the log. The thread may sleep
-    /// while they wait, but it never sleeps while clients are in `yielding`.
-    short_of_room: VecDeque<ConnId>,
     /// Clients that have used up their share of a turn and have more requests.
     behind: VecDeque<ConnId>,
     turn: u64,
     /// The long request. It runs in steps, but other clients see all its effects at once.
     long: Option<Box<long::Long>>,
-    /// Clients whose requests wait until the long request has ended.
-    held_up: VecDeque<ConnId>,
-    pub(crate) waiting: Vec<ConnId>,
-    /// Clients whose wait has ended, and whose next requests have not run yet.
-    resumed: VecDeque<ConnId>,
+    /// Clients that wait.
+    pub(crate) waiting: WaitingRoom,
+    /// Takes the place of the client being served while others are served beside it.
+    stand_in: Option<Box<Client>>,
 
     effects: Effects,
     gather: Gather,
@@ -361,18 +359,14 @@ impl Core {
             net_requests: Vec::new(),
             dirty: Vec::new(),
             holding: Vec::new(),
-            parked: VecDeque::new(),
-            parked_untried: 0,
             pause: pause::Pause::default(),
             background_jobs: BackgroundJobs::default(),
             yielding: VecDeque::new(),
-            short_of_room: VecDeque::new(),
             behind: VecDeque::new(),
             turn: 0,
             long: None,
-            held_up: VecDeque::new(),
-            waiting: Vec::new(),
-            resumed: VecDeque::new(),
+            waiting: WaitingRoom::default(),
+            stand_in: None,
             effects: Effects::new(),
             gather: Gather::default(),
             payload: Payload::default(),
@@ -402,7 +396,7 @@ impl Core {
     }
 
     fn packed_limits(config: &Config) -> PackedLimits {
-        PackedLimits::of_directives(&|name| config.int(name) as usize)
+        PackedLimits::of_directives(&|name| config.int(name))
     }
 
     /// Reads the clocks.

@@ -3,15 +3,20 @@
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::Receiver;
 
 use slimio_keyspace::Garbage;
+
+use crate::worker::WorkerThread;
+
+/// Something to drop, and for how many values and databases it counts.
+type Order = (u64, Box<dyn Any + Send>);
 
 /// Hands garbage to a thread that frees it. If that thread could not be started, the caller frees
 /// the garbage.
 #[derive(Debug)]
 pub(crate) struct Freeing {
-    sender: Option<Sender<(u64, Box<dyn Any + Send>)>>,
+    thread: Option<WorkerThread<Order>>,
     /// Count of values and databases handed over.
     given: u64,
     /// How many of the values and databases handed over have been freed.
@@ -20,17 +25,15 @@ pub(crate) struct Freeing {
 
 impl Freeing {
     pub(crate) fn start() -> Self {
-        let (sender, receiver) = channel::<(u64, Box<dyn Any + Send>)>();
         let freed = Arc::new(AtomicU64::new(0));
         let counter = Arc::clone(&freed);
-        let run = move || {
-            for (count, garbage) in receiver {
+        let run = move |orders: Receiver<Order>| {
+            for (count, garbage) in orders {
                 drop(garbage);
                 counter.fetch_add(count, Ordering::Relaxed);
             }
         };
-        let thread = std::thread::Builder::new().name("free".into()).spawn(run);
-        Self { sender: thread.ok().map(|_| sender), given: 0, freed }
+        Self { thread: WorkerThread::start("free", run).ok(), given: 0, freed }
     }
 
     pub(crate) fn free(&mut self, garbage: Garbage) {
@@ -48,7 +51,7 @@ impl Freeing {
 
     fn send(&self, count: u64, garbage: Box<dyn Any + Send>) -> bool {
         // If there is no thread, the garbage is dropped here, which frees it.
-        self.sender.as_ref().is_some_and(|sender| sender.send((count, garbage)).is_ok())
+        self.thread.as_ref().is_some_and(|thread| thread.give((count, garbage)).is_ok())
     }
 
     /// Values and databases that wait to be freed.
@@ -58,5 +61,14 @@ impl Freeing {
 
     pub(crate) fn freed(&self) -> u64 {
         self.freed.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Freeing {
+    fn drop(&mut self) {
+        // The end of the process frees everything, and sooner.
+        if let Some(thread) = self.thread.take() {
+            thread.leave_alone();
+        }
     }
 }

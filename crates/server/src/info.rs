@@ -11,7 +11,7 @@ use std::fmt::{Display, Write as _};
 use slimio_device::LBA_SIZE;
 use slimio_storage::{Policy, Room};
 
-use crate::clients::{Client, State};
+use crate::clients::Client;
 use crate::core::{Core, MemoryUse};
 use crate::limits::open_files_limit;
 
@@ -136,8 +136,6 @@ fn server(text: &mut Text, core: &Core, _: &Client) {
 
 fn clients(text: &mut Text, core: &Core, current: &Client) {
     let all = || core.clients.iter().chain([current]);
-    let timed = all().filter(|c| matches!(c.state, State::Waiting(_))).count();
-    let parked = all().filter(|c| matches!(c.state, State::Parked(_))).count();
     text.field("connected_clients", core.clients.len());
     text.field("cluster_connections", 0);
     text.field("maxclients", core.settings.clients_max);
@@ -145,9 +143,11 @@ fn clients(text: &mut Text, core: &Core, current: &Client) {
     let output = all().map(Client::output_size).max().unwrap_or(0);
     text.field("client_recent_max_input_buffer", input);
     text.field("client_recent_max_output_buffer", output);
-    text.field("blocked_clients", timed + parked);
+    text.field("blocked_clients", core.waiting.blocked_count());
     text.field("tracking_clients", 0);
-    text.field("clients_in_timeout_table", timed);
+    text.field("clients_in_timeout_table", core.waiting.timed_count());
+    text.field("total_blocking_keys", core.waiting.keys.key_count());
+    text.field("total_blocking_keys_on_nokey", 0);
 }
 
 fn stats(text: &mut Text, core: &Core, _: &Client) {
@@ -169,7 +169,7 @@ fn stats(text: &mut Text, core: &Core, _: &Client) {
     text.zeros(&["sync_full", "sync_partial_ok", "sync_partial_err"]);
     text.field("expired_keys", keyspace.expired_keys);
     text.field("evicted_keys", keyspace.evicted_keys);
-    text.field("evicted_clients", 0);
+    text.field("evicted_clients", stats.evicted_clients);
     let (exceeded, exceeded_now) = core.eviction_exceeded();
     text.field("total_eviction_exceeded_time", exceeded.as_millis());
     text.field("current_eviction_exceeded_time", exceeded_now.as_millis());

@@ -33,7 +33,9 @@ mod slowlog;
 mod snapshot;
 mod stats;
 mod transactions;
+mod waiting;
 mod wal;
+mod worker;
 
 pub use clock::WallClock;
 pub use core::{Listener, Told};

@@ -251,7 +251,7 @@ impl Server {
         let now = self.core.now;
         self.core.reap_log();
         self.core.forget_durable();
-        self.core.retry_parked();
+        self.core.retry_waiting();
         self.core.resume_yielded();
         self.core.drive_long();
         self.core.run_timers();

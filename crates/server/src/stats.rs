@@ -31,9 +31,15 @@ pub(crate) struct CommandStats {
 }
 
 impl CommandStats {
+    /// Counts a call. A call that is not over yet is counted, but its latency is not known.
     pub(crate) fn count(&mut self, took: Duration, is_tracking: bool) {
-        let nanoseconds = took.as_nanos() as u64;
         self.calls += 1;
+        self.goes_on(took, is_tracking);
+    }
+
+    /// Counts the time of a call that was counted before.
+    pub(crate) fn goes_on(&mut self, took: Duration, is_tracking: bool) {
+        let nanoseconds = took.as_nanos() as u64;
         self.nanoseconds += nanoseconds;
         if is_tracking {
             self.latency
@@ -54,6 +60,8 @@ fn new_histogram() -> Histogram<u64> {
 pub(crate) struct Stats {
     pub(crate) connections: u64,
     pub(crate) rejected_connections: u64,
+    /// Clients that were disconnected because all clients took too much memory.
+    pub(crate) evicted_clients: u64,
     pub(crate) commands: u64,
     pub(crate) input_bytes: u64,
     pub(crate) output_bytes: u64,

@@ -3,13 +3,10 @@
 //! The command thread submits and reaps batches itself. The keeper does the work that blocks
 //! (preparing segments, updating the superblock), on its own thread and its own paths.
 
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::os::fd::BorrowedFd;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::Errno;
 use slimio_device::Device;
 use slimio_keyspace::DbIndex;
 use slimio_planted::is_planted;
@@ -17,6 +14,8 @@ use slimio_storage::{
     Job, Keeper, KeeperPaths, Log, LogState, LogStats, Lsn, Outcome, Policy, Room, SlotPaths,
     StagedRecord, Volume,
 };
+
+use crate::worker::{Waker, WorkerThread};
 
 /// The command thread itself waits for each log write if log writes take less time than this on
 /// average, and if only clients that write would have to wait. This saves two wake-ups per write.
@@ -83,7 +82,7 @@ impl Wal {
     /// Descriptors that are readable when [`reap`](Self::reap) has something to take: the
     /// descriptor of the device, if the device has one, and the descriptor of the keeper.
     pub(crate) fn readiness(&self) -> (Option<BorrowedFd<'_>>, BorrowedFd<'_>) {
-        (self.path.readiness(), self.keeper.wake.as_fd())
+        (self.path.readiness(), self.keeper.waker.readiness())
     }
 
     /// Appends a record whose payload is the concatenation of these parts. There must be
@@ -256,56 +255,36 @@ impl Wal {
     }
 }
 
-/// The thread that runs the keeper's jobs.
+/// The thread that runs the keeper's jobs. If the keeper is running a job when this is dropped, it
+/// is waited for, because the job may be in the middle of an update of the superblock.
 struct KeeperThread {
-    jobs: Option<Sender<Job>>,
+    thread: WorkerThread<Job>,
     outcomes: Receiver<Outcome>,
-    wake: Arc<OwnedFd>,
-    thread: Option<std::thread::JoinHandle<()>>,
+    waker: Waker,
 }
 
 impl KeeperThread {
     fn start(mut keeper: Keeper, mut paths: KeeperPaths) -> std::io::Result<Self> {
-        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (jobs, job_receiver) = channel::<Job>();
-        let (outcome_sender, outcomes) = channel();
-        let waker = Arc::clone(&wake);
-        let thread = std::thread::Builder::new().name("keeper".into()).spawn(move || {
-            for job in job_receiver {
-                let outcome = keeper.run(&mut paths, job);
-                if outcome_sender.send(outcome).is_err() {
+        let (waker, (outcome_sender, outcomes)) = (Waker::new()?, channel());
+        let woken = waker.clone();
+        let thread = WorkerThread::start("keeper", move |jobs: Receiver<Job>| {
+            for job in jobs {
+                if outcome_sender.send(keeper.run(&mut paths, job)).is_err() {
                     return;
                 }
-                // The counter cannot overflow, so this write cannot fail.
-                let _ = rustix::io::write(&waker, &1u64.to_ne_bytes());
+                woken.wake();
             }
         })?;
-        Ok(Self { jobs: Some(jobs), outcomes, wake, thread: Some(thread) })
+        Ok(Self { thread, outcomes, waker })
     }
 
     fn give(&self, job: Job) {
-        let jobs = self.jobs.as_ref().expect("jobs are given until the thread is stopped");
-        jobs.send(job).expect("the keeper takes jobs until it is stopped");
+        assert!(self.thread.give(job).is_ok(), "the keeper has panicked");
     }
 
     fn answer(&self) -> Option<Outcome> {
         let outcome = self.outcomes.try_recv().ok()?;
-        let mut counter = [0; 8];
-        match rustix::io::read(&self.wake, &mut counter) {
-            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(errno) => log::debug!("eventfd: {errno}"),
-        }
+        self.waker.woken();
         Some(outcome)
-    }
-}
-
-impl Drop for KeeperThread {
-    fn drop(&mut self) {
-        // If the keeper is running a job, it must be waited for, because the job may be in the
-        // middle of an update of the superblock.
-        self.jobs = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }

@@ -107,6 +107,7 @@ fn values(kind: ValueKind) -> String {
         ValueKind::Memory(0, i64::MAX) => "a size".into(),
         ValueKind::Memory(min, i64::MAX) => format!("{} or more", size(min)),
         ValueKind::Memory(min, max) => format!("{} to {}", size(min), size(max)),
+        ValueKind::MemoryOrPercent => "a size, or a percentage".into(),
         ValueKind::Bool => "yes, no".into(),
         ValueKind::Choice(words) => words.join(", "),
         ValueKind::Text | ValueKind::Utf8 => "a word".into(),

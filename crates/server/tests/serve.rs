@@ -1,6 +1,7 @@
 //! The whole server, byte for byte, with both I/O back ends.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod blocking;
 mod checks;
 mod common;
 mod crashes;

@@ -32,19 +32,23 @@ const COMMANDS: &str = "\
     append copy dbsize decr decrby del dump exists expire expireat expiretime flushall flushdb \
     get getdel getex getrange getset hdel hdel hexists hget hgetall hincrby hincrbyfloat \
     hkeys hlen hmget hmset hrandfield hscan hset hset hset hset hsetnx hstrlen hvals incr \
-    incrby incrbyfloat keys mget move mset msetnx persist pexpire pexpireat pexpiretime \
-    psetex pttl randomkey rename renamenx restore restore sadd sadd sadd sadd sadd scan scard sdiff \
+    incrby incrbyfloat keys lindex linsert llen lmove lmpop lpop lpop lpos lpush lpush lpush lpushx \
+    lrange lrem lset ltrim mget move mset msetnx persist pexpire pexpireat pexpiretime \
+    psetex pttl randomkey rename renamenx restore restore rpop rpop \
+    rpoplpush rpush rpush rpush rpushx sadd sadd sadd sadd sadd scan scard sdiff \
     sdiffstore set set set set setex setnx setrange sinter sintercard sinterstore sismember \
     smembers smismember smove smove spop spop srandmember srem srem sscan strlen substr sunion \
     sunionstore swapdb touch ttl type unlink";
 
-/// Replies of `DUMP`, as Redis 7.0 writes them: for a string, an integer, a packed hash, and a hash
-/// that is not packed. The last reply is for a string again, but its checksum is wrong.
+/// Replies of `DUMP`, as Redis 7.0 writes them: for a string, an integer, a packed hash, a hash that
+/// is not packed, a list of one node and a list of two nodes. The last reply is for a string again, but its checksum is wrong.
 const DUMPS: &[&[u8]] = &[
     b"\0\x04text\x0a\0\x7c\xf3\x26\x6d\xca\xb5\xa5\x31",
     b"\0\xc0\x7b\x0a\0\x48\xe2\x53\xe1\0\x7a\x67\xb9",
     b"\x10\x14\x14\0\0\0\x04\0\x81f\x02\x81v\x02\x81g\x02\x8212\x03\xff\x0a\0\x66\x2c\x88\xc3\xcf\xb6\x13\xd5",
     b"\x04\x02\x01f\x011\x01g\x01v\x0a\0\x62\xb6\xdb\x7b\xac\x84\x0b\x38",
+    b"\x12\x01\x02\x0f\x0f\0\0\0\x03\0\x81x\x02\x0c\x01\xdf\xfb\x02\xff\x0a\0\xfe?-\xdc\xc5}p\x81",
+    b"\x12\x02\x02\x0d\x0d\0\0\0\x02\0\x81x\x02\x81y\x02\xff\x02\x0a\x0a\0\0\0\x01\0\x81z\x02\xff\x0a\0\xd5a0,\x98\xb4\x0bD",
     b"\0\x04text\x0a\0\x7c\xf3\x26\x6d\xca\xb5\xa5\x30",
 ];
 
@@ -106,7 +110,8 @@ impl Generator {
             "append" | "getset" | "set" | "setnx" => b"kv".to_vec(),
             "decr" | "expiretime" | "get" | "getdel" | "incr" | "persist" | "pexpiretime"
             | "dump" | "pttl" | "strlen" | "ttl" | "type" | "hgetall" | "hkeys" | "hlen"
-            | "hvals" | "scard" | "smembers" | "spop" | "srandmember" => b"k".to_vec(),
+            | "hvals" | "llen" | "lpop" | "rpop" | "scard" | "smembers" | "spop"
+            | "srandmember" => b"k".to_vec(),
             "decrby" | "incrby" => b"kn".to_vec(),
             "incrbyfloat" => b"kf".to_vec(),
             "del" | "exists" | "mget" | "touch" | "unlink" => vec![b'k'; 1 + self.rng.usize(..4)],
@@ -136,6 +141,26 @@ impl Generator {
                 1 => b"2kk".to_vec(),
                 _ => b"2kkLc".to_vec(),
             },
+            "lpush" | "rpush" if self.rng.usize(..8) == 0 => {
+                [b"k".to_vec(), b"v".repeat(20), b"m".repeat(400)].concat()
+            }
+            "lpush" | "rpush" | "lpushx" | "rpushx" => {
+                [b"k".to_vec(), b"e".repeat(1 + self.rng.usize(..4))].concat()
+            }
+            "lindex" => b"kr".to_vec(),
+            "linsert" => b"kiee".to_vec(),
+            "lmove" => b"kkll".to_vec(),
+            "lmpop" => match self.rng.usize(..3) {
+                0 => b"1kl".to_vec(),
+                1 => b"2kkl".to_vec(),
+                _ => b"2kkl#c".to_vec(),
+            },
+            "lpos" => b"ke".to_vec(),
+            "lrange" => b"krr".to_vec(),
+            "lrem" => b"kre".to_vec(),
+            "lset" => b"kre".to_vec(),
+            "ltrim" => b"kww".to_vec(),
+            "rpoplpush" => b"kk".to_vec(),
             "keys" => b"p".to_vec(),
             "move" => b"kd".to_vec(),
             "mset" | "msetnx" => b"kv".repeat(1 + self.rng.usize(..3)),
@@ -163,6 +188,8 @@ impl Generator {
             "scan" => &[b"Mp", b"#c", b"Yy"],
             "hscan" | "sscan" => &[b"Mp", b"#c"],
             "spop" | "srandmember" => &[b"q"],
+            "lpop" | "rpop" => &[b"c"],
+            "lpos" => &[b"#c", b"Fr", b"Oc"],
             "hrandfield" => &[b"W"],
             "flushall" | "flushdb" => &[b"a", b"b"],
             _ => &[],
@@ -183,6 +210,7 @@ impl Generator {
                 b'v' => return self.value(),
                 b'h' => return self.field(),
                 b'm' => return self.member(),
+                b'e' => return self.element(),
                 b'n' => return self.number(),
                 b'z' => return pick(&mut self.rng, DUMPS).to_vec(),
                 b'f' => return self.float(),
@@ -198,6 +226,10 @@ impl Generator {
                     .to_string(),
                 b'd' => self.rng.usize(..3).to_string(),
                 b'c' => pick(&mut self.rng, &["1", "3", "10", "1000", "0", "-1"]).to_string(),
+                b'w' => pick(&mut self.rng, &["0", "1", "-1", "-2", "5", "-200", "100", "-100"])
+                    .to_owned(),
+                b'i' => pick(&mut self.rng, &["before", "AFTER"]).to_owned(),
+                b'l' => pick(&mut self.rng, &["left", "RIGHT"]).to_owned(),
                 b'p' => pick(&mut self.rng, &["*", "k*", "k[0-4]", "k?", "[^k]*", "**", "\\k1"])
                     .to_owned(),
                 b'q' => pick(&mut self.rng, &["0", "1", "3", "-1", "-4", "200", "-200"]).to_owned(),
@@ -224,6 +256,8 @@ impl Generator {
                         b'Y' => "TYPE",
                         b'W' => "WITHVALUES",
                         b'L' => "LIMIT",
+                        b'F' => "RANK",
+                        b'O' => "MAXLEN",
                         b'a' => "ASYNC",
                         b'b' => "SYNC",
                         other => panic!("no word for {other}"),
@@ -269,6 +303,15 @@ impl Generator {
             1 => format!("member {}", self.rng.usize(..300)).into_bytes(),
             2..=10 => self.rng.usize(..1000).to_string().into_bytes(),
             _ => (self.rng.usize(..10) as i64 - 2).to_string().into_bytes(),
+        }
+    }
+
+    /// Mostly one of few words that recur, so that they are found in lists.
+    fn element(&mut self) -> Vec<u8> {
+        match self.rng.usize(..8) {
+            0 => self.value(),
+            1 => self.number(),
+            _ => format!("e{}", self.rng.usize(..8)).into_bytes(),
         }
     }
 

@@ -329,6 +329,11 @@ impl Reading<'_> {
     }
 
     fn packed(&mut self, packing: Packing) -> Result<Value, ChunkError> {
+        for length in packing.rdb_head() {
+            if self.decoder.length()? != *length {
+                return Err(ChunkError::Parts);
+            }
+        }
         let offset = self.decoder.offset();
         let text = self.decoder.string()?;
         let bytes = plain(text, &mut self.value)?;

@@ -8,6 +8,7 @@
 //! ```text
 //! FE database | FB keys, keys that expire | FC time in ms | F8 idle seconds | F9 frequency
 //! 00 key, string
+//! 01 key, count, element... | 12 key, 1, 2, listpack of elements
 //! 02 key, count, member... | 0B key, intset | 14 key, listpack of members
 //! 04 key, count, (field, value)... | 10 key, listpack of fields and values
 //! ```

@@ -63,6 +63,15 @@ impl<'a> Element<'a> {
         }
     }
 
+    /// A copy that borrows nothing; a large string is shared.
+    pub(crate) fn to_owned(self) -> OwnedElement {
+        match self {
+            Element::Piece(piece) => OwnedElement::Piece(piece.clone()),
+            Element::Blob(blob) => OwnedElement::Blob(blob.clone()),
+            other => OwnedElement::Bytes(other.to_bytes().into_owned()),
+        }
+    }
+
     /// Replies with the string. A large string is shared with the reply, not copied.
     pub(crate) fn reply(self, reply: &mut ReplyBuf) {
         match self {
@@ -87,6 +96,24 @@ impl<'a> From<slimio_rdb::Element<'a>> for Element<'a> {
         match element {
             slimio_rdb::Element::Integer(value) => Element::Integer(value),
             slimio_rdb::Element::Bytes(bytes) => Element::Bytes(bytes),
+        }
+    }
+}
+
+/// A string of a collection that borrows nothing.
+#[derive(Clone, Debug)]
+pub(crate) enum OwnedElement {
+    Bytes(Vec<u8>),
+    Piece(Piece),
+    Blob(Arc<Blob>),
+}
+
+impl OwnedElement {
+    pub(crate) fn as_arg(&self) -> Arg<'_> {
+        match self {
+            OwnedElement::Bytes(bytes) => Arg::Bytes(bytes),
+            OwnedElement::Piece(piece) => Arg::Bytes(piece),
+            OwnedElement::Blob(blob) => Arg::Blob(blob),
         }
     }
 }

@@ -18,6 +18,7 @@
 mod element;
 mod form;
 pub(crate) mod hashed;
+pub(crate) mod positional;
 pub(crate) mod tree;
 
 pub use element::Element;

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use sha1::{Digest as _, Sha1};
 
 use crate::collection::Element;
-use crate::context::{Context, Outcome, Steps, Yielded};
+use crate::context::{Context, Outcome, Steps};
 use crate::keyspace::DbIndex;
 use crate::kinds::ValueType;
 use crate::table::{Position, worth_deferring};
@@ -55,6 +55,7 @@ impl Sum {
     fn add_element(&mut self, value_type: ValueType, strings: &[Element<'_>]) {
         match value_type {
             ValueType::String => unreachable!("it is no collection"),
+            ValueType::List => self.chain(&strings[0].to_bytes()),
             ValueType::Set => self.add(&strings[0].to_bytes()),
             ValueType::Hash => {
                 let mut pair = Sum::default();
@@ -172,7 +173,7 @@ impl Steps for ValueSums {
                 return Outcome::Reply;
             }
             if left == 0 && context.mode.yields() {
-                return Outcome::Yield(Yielded::Steps(self));
+                return Outcome::Yield(self);
             }
         }
     }
@@ -214,7 +215,7 @@ impl Steps for DataSum {
                 return Outcome::Reply;
             }
             if left == 0 && context.mode.yields() {
-                return Outcome::Yield(Yielded::Steps(self));
+                return Outcome::Yield(self);
             }
         }
     }

@@ -8,7 +8,7 @@ use slimio_resp::ReplyBuf;
 use super::elements::{STEP_ELEMENTS_MAX, STEP_SIZE_MAX, Wanted, each_element};
 use super::lookup::Found;
 use crate::collection::{CollectionRef, Element};
-use crate::context::{Context, Outcome, Steps, Yielded};
+use crate::context::{Context, Outcome, Steps};
 use crate::keyspace::Keyspace;
 use crate::table::worth_deferring;
 use crate::value::{Value, ValueRef};
@@ -74,7 +74,7 @@ impl Steps for RandomElements {
             // Sealed, so that the last step need not copy all replies.
             out.seal();
             if context.mode.yields() && draw.left > 0 {
-                return Outcome::Yield(Yielded::Steps(self));
+                return Outcome::Yield(self);
             }
         }
         let flat =

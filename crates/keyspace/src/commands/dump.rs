@@ -9,7 +9,7 @@
 use slimio_rdb::{Crc64, Encoder, Version};
 use slimio_resp::Blob;
 
-use crate::context::{Context, Outcome, Steps, Yielded};
+use crate::context::{Context, Outcome, Steps};
 use crate::encode::{encode_string, encode_value, rdb_type};
 use crate::table::worth_deferring;
 use crate::value::{StringRef, Value, ValueRef};
@@ -124,7 +124,7 @@ impl Steps for Dump {
         let stop = self.out.blob.size() + STEP_SIZE;
         while !self.step() {
             if self.out.blob.size() >= stop && context.mode.yields() {
-                return Outcome::Yield(Yielded::Steps(self));
+                return Outcome::Yield(self);
             }
         }
         self.finish(context)

@@ -8,7 +8,7 @@ use super::scan::{STEP_COST_MAX, parse_cursor, reply_scan, scan_options};
 use super::text;
 use crate::collection::hashed::Position;
 use crate::collection::{CollectionRef, Element};
-use crate::context::{Context, Outcome, Steps, Yielded};
+use crate::context::{Context, Outcome, Steps};
 use crate::kinds::{STRINGS_MAX, ValueType};
 use crate::table::worth_deferring;
 use crate::value::{Value, ValueRef};
@@ -210,7 +210,7 @@ impl Steps for ElementsWalk {
                 out.seal();
             }
             if context.mode.yields() && *index < len {
-                return Outcome::Yield(Yielded::Steps(self));
+                return Outcome::Yield(self);
             }
         }
         self.head.reply(len, context.reply);

@@ -20,17 +20,15 @@ mod rows_string;
 pub(crate) mod scan;
 pub(crate) mod steps;
 mod string;
+pub(crate) mod timeout;
 
 pub use digest::{debug_digest, debug_digest_value};
 pub use elements::ELEMENTS_AT_ONCE_MAX;
-pub use populate::{Populate, debug_populate, populate_log_size_max};
-pub use scan::KeysWalk;
-pub use steps::{ARGS_AT_ONCE_MAX, ArgsWalk, Patch};
+pub use populate::{debug_populate, populate_log_size_max};
+pub use steps::ARGS_AT_ONCE_MAX;
 
 use crate::command::Command;
-use crate::{hash, set};
-
-pub(crate) use scan::randomkey as resume_randomkey;
+use crate::{hash, list, set};
 
 /// Error messages that several commands use. They are the same as in Redis, word for word.
 pub(crate) mod text {
@@ -51,7 +49,7 @@ pub(crate) mod text {
 
 /// All rows, sorted by name.
 pub(crate) fn rows() -> Vec<Command> {
-    let types = [rows_string::ROWS, hash::ROWS, set::ROWS];
+    let types = [rows_string::ROWS, hash::ROWS, list::ROWS, set::ROWS];
     let mut rows = [types.concat().as_slice(), rows_expire::ROWS, rows_keys::ROWS].concat();
     rows.sort_by_key(|row| row.name);
     rows

@@ -4,7 +4,7 @@ use slimio_planted::is_planted;
 use slimio_resp::{Arg, Args};
 
 use super::text;
-use crate::context::{Context, Outcome, Yielded};
+use crate::context::{Context, Outcome, Steps};
 use crate::effects::Part;
 use crate::events::NEW;
 
@@ -22,7 +22,7 @@ const KEY_OVERHEAD: u64 = 72;
 
 /// A running `DEBUG POPULATE`: the keys that are left to create, in steps.
 #[derive(Debug)]
-pub struct Populate {
+struct Populate {
     next: u64,
     count: u64,
     prefix: Vec<u8>,
@@ -51,7 +51,7 @@ pub fn debug_populate(context: &mut Context<'_>) -> Outcome {
     if context.mode.yields() {
         // No key is created yet, because the caller has to check before each step that the log has
         // room.
-        return Outcome::Yield(Yielded::Populate(populate));
+        return Outcome::Yield(populate);
     }
     populate.resume(context)
 }
@@ -83,9 +83,29 @@ fn positive(context: &mut Context<'_>, index: usize) -> Option<u64> {
     value
 }
 
+impl Steps for Populate {
+    /// Creates a few more keys.
+    fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
+        let (mut keys, mut size) = (0, 0);
+        while self.next < self.count {
+            if context.mode.yields() && (keys == STEP_KEYS_MAX || size >= STEP_SIZE_MAX) {
+                return Outcome::Yield(self);
+            }
+            size += self.make(context, self.next);
+            keys += 1;
+            self.next += 1;
+        }
+        context.ok()
+    }
+
+    fn log_size_max(&self) -> Option<u64> {
+        Some(self.step_size())
+    }
+}
+
 impl Populate {
     /// Upper bound of the bytes that a step appends to the log.
-    pub(crate) fn step_size(&self) -> u64 {
+    fn step_size(&self) -> u64 {
         let keys = self.size_of(STEP_KEYS_MAX as u64, 0);
         // When the last value of a step is created, the step is below the limit, but this value may
         // exceed it.
@@ -97,20 +117,6 @@ impl Populate {
         let overhead = if is_planted("populate-asks-little") { 8 } else { KEY_OVERHEAD };
         let each = overhead + self.prefix.len() as u64 + size as u64;
         count.saturating_mul(each)
-    }
-
-    /// Creates a few more keys. The context is made as for running the command.
-    pub(crate) fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
-        let (mut keys, mut size) = (0, 0);
-        while self.next < self.count {
-            if context.mode.yields() && (keys == STEP_KEYS_MAX || size >= STEP_SIZE_MAX) {
-                return Outcome::Yield(Yielded::Populate(self));
-            }
-            size += self.make(context, self.next);
-            keys += 1;
-            self.next += 1;
-        }
-        context.ok()
     }
 
     /// Creates a key if it does not exist. Returns the size of the new value.

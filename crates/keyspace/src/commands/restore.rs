@@ -6,7 +6,7 @@ use slimio_rdb::{Crc64, FileReader, Part as RdbPart, Version};
 use slimio_resp::{Arg, Blob};
 
 use super::text;
-use crate::context::{Context, Outcome, Steps, Yielded};
+use crate::context::{Context, Outcome, Steps};
 use crate::effects::Part;
 use crate::events::{DEL, RESTORE};
 use crate::evict::Usage;
@@ -126,7 +126,7 @@ impl Steps for Restore {
             // wait until the request is complete. They do not wait for other requests, so other
             // requests must not pause here.
             if context.mode.yields() && matches!(context.args.get(3), Arg::Blob(_)) {
-                return Outcome::Yield(Yielded::Steps(self));
+                return Outcome::Yield(self);
             }
         }
     }

@@ -3,7 +3,7 @@
 use slimio_resp::ReplyBuf;
 
 use super::text;
-use crate::context::{Context, Mode, Outcome, Yielded};
+use crate::context::{Context, Mode, Outcome, Steps};
 use crate::glob::{Glob, PatternTooLong};
 use crate::long_double::split_sign;
 use crate::table::{Position, Spot};
@@ -31,7 +31,7 @@ pub(crate) fn dbsize(context: &mut Context<'_>) -> Outcome {
 /// exactly once. A key that is created or deleted during the walk may be found or not. A small
 /// database takes one step.
 #[derive(Debug)]
-pub struct KeysWalk {
+struct KeysWalk {
     /// `None` stands for all keys.
     pattern: Option<Glob>,
     position: Position,
@@ -49,14 +49,12 @@ pub(crate) fn keys(context: &mut Context<'_>) -> Outcome {
     Box::new(KeysWalk { pattern, position: Position::START, count: 0, found }).resume(context)
 }
 
-impl KeysWalk {
-    /// The part of the reply that was made so far.
-    pub(crate) fn made(&self) -> &ReplyBuf {
-        &self.found
+impl Steps for KeysWalk {
+    fn made(&self) -> Option<&ReplyBuf> {
+        Some(&self.found)
     }
 
-    /// Runs another step. The context is made as for running the command.
-    pub(crate) fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
+    fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
         context.look_at_db();
         let (mut examined, mut cost) = (0, 0);
         while self.position != Position::END && !self.found.is_cut() {
@@ -64,7 +62,7 @@ impl KeysWalk {
             if context.mode.yields() && is_step_over {
                 // `found` is sealed, so that the last step does not have to copy all replies.
                 self.found.seal();
-                return Outcome::Yield(Yielded::Keys(self));
+                return Outcome::Yield(self);
             }
             let (next, entries) = context.keyspace.db(context.db).table().walk(self.position);
             self.position = next;
@@ -246,11 +244,21 @@ pub(crate) fn randomkey(context: &mut Context<'_>) -> Outcome {
             continue;
         }
         if context.mode.yields() && expired >= RANDOM_EXPIRED_MAX {
-            return Outcome::Yield(Yielded::RandomKey);
+            return Outcome::Yield(Box::new(RandomKey));
         }
     }
     context.reply.null();
     Outcome::Reply
+}
+
+/// `RANDOMKEY`, which has found only expired keys so far.
+#[derive(Debug)]
+struct RandomKey;
+
+impl Steps for RandomKey {
+    fn resume(self: Box<Self>, context: &mut Context<'_>) -> Outcome {
+        randomkey(context)
+    }
 }
 
 /// A random entry; all entries are equally likely. `None` if the database is empty.

@@ -5,12 +5,13 @@
 //! partial result of a command in steps, nor change data that the command still has to read.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use slimio_resp::{Arg, Args};
 
 use crate::collection::CollectionRef;
-use crate::context::{Context, Outcome, Yielded};
+use crate::context::{Context, Outcome, Steps};
 use crate::events::Event;
 use crate::keyspace::{DbIndex, Keyspace};
 use crate::value::ValueRef;
@@ -40,7 +41,7 @@ impl Keyspace {
 }
 
 /// A command that processes its arguments in ranges, from first to last.
-pub(crate) trait InSteps {
+pub(crate) trait InSteps: 'static {
     /// Index of the first of the many arguments.
     const FIRST: usize;
     /// Count of arguments that belong together, such as a key and its value.
@@ -73,16 +74,19 @@ pub(crate) struct Tally {
     pub(crate) is_done: bool,
     /// The command has replied with an error.
     pub(crate) is_refused: bool,
+    /// The event of the change is noted.
+    pub(crate) is_noted: bool,
 }
 
 /// A command with many arguments. Some of them were processed; the command resumes later.
-pub struct ArgsWalk {
+struct ArgsWalk<C> {
     next: usize,
     tally: Tally,
-    resume: fn(Box<ArgsWalk>, &mut Context<'_>) -> Outcome,
+    /// The command, of which no value is kept.
+    command: PhantomData<fn() -> C>,
 }
 
-impl fmt::Debug for ArgsWalk {
+impl<C> fmt::Debug for ArgsWalk<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ArgsWalk").field("next", &self.next).finish_non_exhaustive()
     }
@@ -100,8 +104,8 @@ pub(crate) fn run<C: InSteps>(context: &mut Context<'_>) -> Outcome {
                 && context.keyspace.changes_much_of_huge(context.db, context.args)
     };
     if context.mode.yields() && has_many() {
-        let walk = ArgsWalk { next: C::FIRST, tally: Tally::default(), resume: resume::<C> };
-        return Box::new(walk).resume(context);
+        let (tally, command) = (Tally::default(), PhantomData::<fn() -> C>);
+        return Box::new(ArgsWalk { next: C::FIRST, tally, command }).resume(context);
     }
     let mut tally = Tally::default();
     for pass in 0..C::PASSES {
@@ -117,32 +121,27 @@ fn end<C: InSteps>(context: &mut Context<'_>, tally: &Tally) -> Outcome {
     if tally.is_refused { Outcome::Reply } else { C::end(context, tally) }
 }
 
-fn resume<C: InSteps>(mut walk: Box<ArgsWalk>, context: &mut Context<'_>) -> Outcome {
-    let len = context.args.len();
-    let to = (walk.next + STEP_ARGS.next_multiple_of(C::STRIDE)).min(len);
-    C::step(context, walk.next..to, &mut walk.tally);
-    walk.next = to;
-    if to == len && walk.tally.pass + 1 < C::PASSES {
-        walk.tally.pass += 1;
-        walk.next = C::FIRST;
-    }
-    if walk.tally.is_done || walk.next == len {
-        return end::<C>(context, &walk.tally);
-    }
-    Outcome::Yield(Yielded::Args(walk))
-}
-
-impl ArgsWalk {
-    /// Runs another step. The context is made as for running the command.
-    pub(crate) fn resume(self: Box<Self>, context: &mut Context<'_>) -> Outcome {
-        (self.resume)(self, context)
+impl<C: InSteps> Steps for ArgsWalk<C> {
+    fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
+        let len = context.args.len();
+        let to = (self.next + STEP_ARGS.next_multiple_of(C::STRIDE)).min(len);
+        C::step(context, self.next..to, &mut self.tally);
+        self.next = to;
+        if to == len && self.tally.pass + 1 < C::PASSES {
+            self.tally.pass += 1;
+            self.next = C::FIRST;
+        }
+        if self.tally.is_done || self.next == len {
+            return end::<C>(context, &self.tally);
+        }
+        Outcome::Yield(self)
     }
 }
 
 /// A large argument that is written over a string, or appended to it, piece by piece. The key
 /// exists and holds a string.
 #[derive(Debug)]
-pub struct Patch {
+struct Patch {
     offset: usize,
     index: usize,
     written: usize,
@@ -160,9 +159,8 @@ pub(crate) fn patch(
     Box::new(Patch { offset, index, written: 0, event }).resume(context)
 }
 
-impl Patch {
-    /// Runs another step. The context is made as for running the command.
-    pub(crate) fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
+impl Steps for Patch {
+    fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
         let arg = context.args.get(self.index);
         let found = context.peek(1);
         let Some(spot) = found.spot else { unreachable!("nobody else touches the key") };
@@ -177,7 +175,7 @@ impl Patch {
             db.update(spot, displaced, |value| value.write_at(self.offset + at, Arg::Bytes(part)));
             self.written += part.len();
             if self.written < blob.size() {
-                return Outcome::Yield(Yielded::Patch(self));
+                return Outcome::Yield(self);
             }
         } else {
             db.update(spot, displaced, |value| value.write_at(self.offset, arg));

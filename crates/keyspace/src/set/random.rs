@@ -9,7 +9,7 @@ use crate::commands::draw::{Draw, below};
 use crate::commands::elements::{ELEMENTS_AT_ONCE_MAX, ElementsWalk, Head, Wanted};
 use crate::commands::lookup::Found;
 use crate::commands::text;
-use crate::context::{Context, Outcome, Steps, Yielded};
+use crate::context::{Context, Outcome, Steps};
 use crate::effects::Part;
 use crate::events::{DEL, events};
 use crate::keyspace::{DbIndex, Keyspace};
@@ -190,10 +190,10 @@ impl Steps for PopAll {
     fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
         loop {
             match self.walk.resume(context) {
-                Outcome::Yield(Yielded::Steps(walk)) => {
+                Outcome::Yield(walk) => {
                     self.walk = walk;
                     if self.is_long {
-                        return Outcome::Yield(Yielded::Steps(self));
+                        return Outcome::Yield(self);
                     }
                 }
                 outcome => {
@@ -234,7 +234,7 @@ impl Steps for PopMany {
                 return context.error(NO_ROOM);
             }
             if yields {
-                return Outcome::Yield(Yielded::Steps(self));
+                return Outcome::Yield(self);
             }
         }
         context.reply.set(self.members.count);

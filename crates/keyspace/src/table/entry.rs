@@ -301,10 +301,25 @@ impl BucketSlot {
                     }
                     result
                 }
-                Value::Tree(tree) => change(&mut EditForm::Tree(tree)),
+                Value::Tree(tree) => {
+                    let mut form = EditForm::Tree(tree);
+                    let result = change(&mut form);
+                    if let EditForm::Packed { packing, bytes, .. } = form {
+                        self.pack(packing, bytes, expires_at_ms);
+                    }
+                    result
+                }
                 Value::Piece(_) | Value::Blob(_) => panic!("the value is a collection"),
             },
         }
+    }
+
+    /// Replaces a tree that has become small by packed bytes.
+    fn pack(&mut self, packing: Packing, bytes: Vec<u8>, expires_at_ms: Option<i64>) {
+        let value = Value::Packed(packing, Arc::new(bytes));
+        let new = BucketSlot::with_value(self.hash, self.key(), value, expires_at_ms);
+        self.meta.set_packing(new.meta.packing());
+        self.entry = new.entry;
     }
 
     /// The entry, if it is large.

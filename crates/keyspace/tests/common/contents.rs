@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-use slimio_keyspace::{Element, ValueRef};
+use slimio_keyspace::{Element, ValueRef, ValueType};
 
 /// Contents of a value. The first word is its type. Then comes either a string, or the elements of
-/// a collection in sorted order.
+/// a collection. Those that have no order are sorted.
 pub(crate) fn words(value: ValueRef<'_>) -> Vec<Vec<u8>> {
     let mut words = vec![value.value_type().name().as_bytes().to_vec()];
     match value {
@@ -13,7 +13,9 @@ pub(crate) fn words(value: ValueRef<'_>) -> Vec<Vec<u8>> {
         ValueRef::Collection(collection) => {
             let strings: Vec<_> = collection.strings().map(Element::to_bytes).collect();
             let mut elements: Vec<_> = strings.chunks(value.value_type().strings()).collect();
-            elements.sort();
+            if value.value_type() != ValueType::List {
+                elements.sort();
+            }
             words.extend(elements.concat().into_iter().map(Cow::into_owned));
         }
     }

@@ -1,6 +1,6 @@
 //! No step takes time in proportion to the size of a large hash, and a read sees one point in time.
 
-use slimio_keyspace::{DbIndex, Element, Garbage, Outcome, ValueRef, Yielded};
+use slimio_keyspace::{DbIndex, Element, Garbage, Outcome, Steps, ValueRef};
 use slimio_resp::{BLOB_PIECE_SIZE, OwnedRequest, ReplyBuf};
 
 use crate::common::Driver;
@@ -19,7 +19,7 @@ fn fill(driver: &mut Driver) {
 fn step(
     driver: &mut Driver,
     request: &OwnedRequest,
-    before: Option<Yielded>,
+    before: Option<Box<dyn Steps>>,
     reply: &mut ReplyBuf,
 ) -> Outcome {
     let (outcome, effects) = steps::step(driver, steps::command(request), request, before, reply);

@@ -1,6 +1,6 @@
 //! Runs commands that resume later, one step after another.
 
-use slimio_keyspace::{Context, DataFn, DbIndex, Effects, Mode, Outcome, Yielded, command_table};
+use slimio_keyspace::{Context, DataFn, DbIndex, Effects, Mode, Outcome, Steps, command_table};
 use slimio_resp::{OwnedRequest, ReplyBuf};
 
 use crate::common::{self, Driver};
@@ -15,7 +15,7 @@ pub(crate) fn step(
     driver: &mut Driver,
     run: DataFn,
     request: &OwnedRequest,
-    before: Option<Yielded>,
+    before: Option<Box<dyn Steps>>,
     reply: &mut ReplyBuf,
 ) -> (Outcome, Effects) {
     let mut effects = Effects::new();

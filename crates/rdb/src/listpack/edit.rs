@@ -65,18 +65,10 @@ pub fn element(listpack: &[u8], start: usize) -> (Element<'_>, usize) {
 /// Looks for a string among every `stride`-th element, beginning with the first. With a stride of
 /// 2, these are the first, third, fifth…
 pub fn find(listpack: &[u8], string: &[u8], stride: usize) -> Option<Found> {
-    let integer = canonical_i64(string).map(Element::Integer);
+    let wanted = Wanted::new(string);
     let mut start = HEADER_SIZE;
     while listpack[start] != END {
-        let (form, body) = sizes(listpack, start);
-        let size = form + body;
-        let end = start + size + tail_size(size);
-        let is_string = matches!(listpack[start], 0x80..=0xbf | 0xe0..=STRING_32);
-        let is_found = if is_string {
-            body == string.len() && &listpack[start + form..start + size] == string
-        } else {
-            integer.is_some() && integer == Some(element(listpack, start).0)
-        };
+        let (is_found, end) = wanted.is_at(listpack, start);
         if is_found {
             return Some(Found { start, end });
         }
@@ -85,11 +77,73 @@ pub fn find(listpack: &[u8], string: &[u8], stride: usize) -> Option<Found> {
     None
 }
 
+/// The elements that are this string, in order, with their indices.
+pub fn matches<'a>(
+    listpack: &'a [u8],
+    string: &'a [u8],
+) -> impl Iterator<Item = (usize, Found)> + 'a {
+    let wanted = Wanted::new(string);
+    let (mut start, mut index) = (HEADER_SIZE, 0);
+    std::iter::from_fn(move || {
+        while listpack[start] != END {
+            let (is_found, end) = wanted.is_at(listpack, start);
+            let found = (index, Found { start, end });
+            (start, index) = (end, index + 1);
+            if is_found {
+                return Some(found);
+            }
+        }
+        None
+    })
+}
+
+/// A string that is looked for.
+struct Wanted<'a> {
+    string: &'a [u8],
+    /// The element that it is, if it spells an integer.
+    integer: Option<Element<'a>>,
+}
+
+impl<'a> Wanted<'a> {
+    fn new(string: &'a [u8]) -> Self {
+        Self { string, integer: canonical_i64(string).map(Element::Integer) }
+    }
+
+    /// Whether the element that begins at `start` is this string, and where the next one begins.
+    fn is_at(&self, listpack: &[u8], start: usize) -> (bool, usize) {
+        let (form, body) = sizes(listpack, start);
+        let size = form + body;
+        let end = start + size + tail_size(size);
+        let is_string = matches!(listpack[start], 0x80..=0xbf | 0xe0..=STRING_32);
+        let is_found = if is_string {
+            body == self.string.len() && &listpack[start + form..start + size] == self.string
+        } else {
+            self.integer.is_some() && self.integer == Some(element(listpack, start).0)
+        };
+        (is_found, end)
+    }
+}
+
 /// Where the element after the one at `start` begins.
 pub fn behind(listpack: &[u8], start: usize) -> usize {
     let (form, body) = sizes(listpack, start);
     start + form + body + tail_size(form + body)
 }
+
+/// Where the element that ends at `end` begins. There must be such an element.
+pub fn before(listpack: &[u8], end: usize) -> usize {
+    let (mut at, mut size, mut shift) = (end - 1, 0, 0);
+    loop {
+        size |= usize::from(listpack[at] & 0x7f) << shift;
+        if listpack[at] & 0x80 == 0 {
+            return at - size;
+        }
+        (at, shift) = (at - 1, shift + 7);
+    }
+}
+
+/// Where the first element begins, if there is one.
+pub const START: usize = HEADER_SIZE;
 
 /// Where the last element ends.
 pub fn end(listpack: &[u8]) -> usize {
@@ -167,10 +221,16 @@ mod tests {
     use super::*;
 
     fn read(listpack: &[u8]) -> Vec<Vec<u8>> {
+        let (mut at, mut backwards) = (end(listpack), Vec::new());
+        while at > START {
+            at = before(listpack, at);
+            backwards.insert(0, element(listpack, at).0.to_vec());
+        }
         let elements = Listpack::open(listpack).expect("a listpack");
         let strings = elements.map(|element| element.expect("an element").to_vec()).collect();
         let in_place: Vec<_> = super::elements(listpack).map(|element| element.to_vec()).collect();
         assert_eq!(in_place, strings);
+        assert_eq!(backwards, strings);
         strings
     }
 

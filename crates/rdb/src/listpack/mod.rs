@@ -24,7 +24,9 @@ mod element;
 mod reader;
 mod writer;
 
-pub use edit::{EMPTY, Found, behind, element, elements, end, find, len, replace};
+pub use edit::{
+    EMPTY, Found, START, before, behind, element, elements, end, find, len, matches, replace,
+};
 pub use element::NewElement;
 pub use reader::Listpack;
 pub use writer::ListpackWriter;

@@ -15,7 +15,7 @@ use crate::source::Source;
 use crate::version::{Kind, ValueType, Version, opcode};
 
 pub use stream::{StreamEntry, StreamId, StreamPart};
-pub use value::{Field, Part, Value};
+pub use value::{Field, NODE_PACKED as QUICKLIST_NODE_PACKED, Part, Value};
 
 use value::Open;
 

@@ -6,8 +6,9 @@ use slimio_keyspace::{DataFn, Mode, debug_digest, debug_digest_value, debug_popu
 use slimio_planted::is_planted;
 use slimio_resp::Args;
 
-use crate::clients::{Client, State};
+use crate::clients::Client;
 use crate::core::{Core, Shutdown};
+use crate::waiting::{Reason, Then};
 
 /// Longest `DEBUG SLEEP`, in seconds.
 const SLEEP_SECONDS_MAX: f64 = 3600.0;
@@ -66,9 +67,9 @@ pub(super) fn shutdown(core: &mut Core, client: &mut Client, args: Args<'_>) {
     let shutdown = Shutdown { save, is_forced, by: Some(client.conn) };
     core.shutdown = Some(shutdown);
     if core.saves_at_shutdown(shutdown) {
-        client.state = State::Saving;
+        core.wait(client, Reason::End, Then::Answer);
     } else {
-        client.close_after_replies();
+        core.close(client);
     }
 }
 

@@ -213,7 +213,7 @@ fn kill_matching(core: &mut Core, client: &mut Client, filter: &Filter) -> i64 {
     }
     let kills_caller = !filter.spares_caller && filter.matches(client, core);
     if kills_caller {
-        client.close_after_replies();
+        core.close(client);
     }
     doomed.len() as i64 + i64::from(kills_caller)
 }

@@ -168,9 +168,9 @@ pub(super) fn is_name(name: &[u8]) -> bool {
     name.iter().all(|byte| (b'!'..=b'~').contains(byte))
 }
 
-pub(super) fn quit(_: &mut Core, client: &mut Client, _: Args<'_>) {
+pub(super) fn quit(core: &mut Core, client: &mut Client, _: Args<'_>) {
     client.out.ok();
-    client.close_after_replies();
+    core.close(client);
 }
 
 pub(super) fn reset(core: &mut Core, client: &mut Client, _: Args<'_>) {

@@ -23,6 +23,8 @@ use slimio_resp::Args;
 use crate::clients::Client;
 use crate::core::Core;
 
+pub(crate) use wait::reply as reply_of_waitaof;
+
 /// Runs a command that works on connections or on the server. The reply goes to the client's
 /// output.
 pub(crate) type ServerFn = fn(&mut Core, &mut Client, Args<'_>);

@@ -6,6 +6,7 @@ use slimio_resp::Args;
 use crate::clients::Client;
 use crate::core::{Admission, Core};
 use crate::transactions::Multi;
+use crate::waiting::Reason;
 
 pub(super) fn multi(_: &mut Core, client: &mut Client, _: Args<'_>) {
     if client.multi.is_some() {
@@ -87,7 +88,7 @@ pub(super) fn exec(core: &mut Core, client: &mut Client, _: Args<'_>) {
             Admission::Granted => {}
             Admission::Wait => {
                 client.multi = Some(multi);
-                core.park(client);
+                core.retry_later(client, Reason::Room);
                 return;
             }
             Admission::Refused(text) => {
@@ -114,7 +115,12 @@ fn run(core: &mut Core, client: &mut Client, multi: &Multi) {
     for request in multi.requests() {
         let args = request.args();
         match core.find(args) {
-            Ok(row) => core.run_queued(client, row, args),
+            Ok(row) => {
+                core.run_queued(client, row, args);
+                if is_planted("served-within-transaction") {
+                    core.serve_waiting_for_keys();
+                }
+            }
             Err(wrong) => client.out.error_bytes(&wrong.text),
         }
     }

@@ -1,15 +1,15 @@
 //! Commands that make clients wait, and commands that end such a wait: `WAITAOF`, `CLIENT PAUSE
 //! UNPAUSE UNBLOCK`.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use slimio_planted::is_planted;
 use slimio_resp::Args;
 use slimio_storage::{LogState, Lsn};
 
-use crate::clients::{Client, State, Wait};
+use crate::clients::{Client, State};
 use crate::core::Core;
-use crate::net::ConnId;
+use crate::waiting::{Line, LogWait, Reason, Then, deadline};
 use crate::wal::Wal;
 
 const NO_LOG: &str = "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.";
@@ -63,15 +63,14 @@ pub(super) fn waitaof(core: &mut Core, client: &mut Client, args: Args<'_>) {
     if let Some(wal) = &mut core.wal {
         wal.request_durable();
     }
-    let deadline = (timeout > 0).then(|| core.now.checked_add(Duration::from_millis(timeout)));
-    let wait = Wait { lsn, is_local: local > 0, never: replicas > 0, deadline: deadline.flatten() };
-    client.state = State::Waiting(wait);
-    core.add_waiting(client);
+    let deadline = deadline(core.now, (timeout > 0).then(|| Duration::from_millis(timeout)));
+    let wait = LogWait { lsn, is_local: local > 0, never: replicas > 0 };
+    core.wait_until(client, Reason::Log(wait), Then::Answer, deadline);
 }
 
 /// Replies with two counts of logs that have everything that this client wrote: how many logs of
 /// our own (0 or 1), and how many logs of replicas (always 0).
-fn reply(core: &Core, client: &mut Client) {
+pub(crate) fn reply(core: &mut Core, client: &mut Client) {
     client.out.array(2);
     client.out.integer(i64::from(core.is_recoverable(client.last_write)));
     client.out.integer(0);
@@ -113,15 +112,16 @@ pub(super) fn unblock(core: &mut Core, client: &mut Client, args: Args<'_>) {
     let Some(id) = args.get(2).to_i64() else {
         return client.out.error("ERR value is not an integer or out of range");
     };
-    // A client is not in a blocking command if it waits for room in the log or for the end of a
-    // pause.
-    let blocked = core
-        .clients
-        .iter()
-        .find(|c| i64::try_from(c.id) == Ok(id) && matches!(c.state, State::Waiting(_)));
+    let is_meant = |other: &&Client| {
+        i64::try_from(other.id) == Ok(id) && other.line().is_some_and(Line::can_be_given_up)
+    };
+    let blocked = core.clients.iter().find(is_meant);
     let Some(conn) = blocked.map(|blocked| blocked.conn) else { return client.out.integer(0) };
-    core.end_wait(conn, with_error);
+    core.unblock(conn, with_error);
     client.out.integer(1);
+    if is_planted("resumed-within-command") {
+        core.serve_resumed();
+    }
 }
 
 fn wrong_count(args: Args<'_>) -> String {
@@ -131,47 +131,35 @@ fn wrong_count(args: Args<'_>) -> String {
 }
 
 impl Core {
-    /// Ends a client's wait: with an error if `with_error`, otherwise as if the wait had timed out.
-    fn end_wait(&mut self, conn: ConnId, with_error: bool) {
-        self.waiting.retain(|waiting| *waiting != conn);
-        let Some(mut client) = self.clients.take(conn) else { return };
-        self.answer(&mut client, |core, client| {
-            if with_error {
-                client.out.error("UNBLOCKED client unblocked via CLIENT UNBLOCK");
-            } else {
-                reply(core, client);
-            }
-        });
-        self.put_back(client);
-    }
-
-    /// Replies to the clients whose wait has ended.
-    pub(crate) fn check_waiting(&mut self) {
-        if self.waiting.is_empty() {
+    /// Replies to the clients in `WAITAOF` whose wait has ended.
+    pub(crate) fn check_waitaof(&mut self) {
+        if self.waiting.is_empty(Line::Log) {
             return;
         }
-        for conn in std::mem::take(&mut self.waiting) {
+        let conns: Vec<_> = self.waiting.in_line(Line::Log).collect();
+        for conn in conns {
+            let Some(client) = self.clients.get(conn) else { continue };
+            let State::Waiting(waiting) = &client.state else { continue };
+            let Reason::Log(wait) = waiting.reason else { continue };
+            // The log may have been turned off meanwhile.
+            let is_gone = wait.is_local && !self.may_have_log();
+            if !is_gone && !self.is_over(&wait) {
+                continue;
+            }
             let Some(mut client) = self.clients.take(conn) else { continue };
-            match &client.state {
-                // The log was turned off meanwhile.
-                State::Waiting(wait) if wait.is_local && !self.may_have_log() => {
-                    self.answer(&mut client, |_, client| client.out.error(NO_LOG));
-                }
-                State::Waiting(wait) if self.is_over(wait) => {
-                    self.answer(&mut client, |core, client| reply(core, client));
-                }
-                State::Waiting(_) => self.waiting.push(conn),
-                _ => {}
+            if is_gone {
+                self.answer(&mut client, |_, client| client.out.error(NO_LOG));
+            } else {
+                self.answer(&mut client, reply);
             }
             self.put_back(client);
         }
     }
 
-    fn is_over(&self, wait: &Wait) -> bool {
-        let is_late = wait.deadline.is_some_and(|at: Instant| at <= self.now);
+    fn is_over(&self, wait: &LogWait) -> bool {
         // If the log has stopped, it never gets the missing records. So the wait ends, and the
         // reply counts 0 logs.
-        is_late || (!wait.never && (self.is_recoverable(wait.lsn) || self.is_latched()))
+        !wait.never && (self.is_recoverable(wait.lsn) || self.is_latched())
     }
 
     /// Whether the next start finds everything written up to `lsn`. False if there is no log, or if
@@ -191,9 +179,5 @@ impl Core {
     /// Whether there is a log or will be one.
     fn may_have_log(&self) -> bool {
         self.wal.is_some() && self.config.yes("appendonly")
-    }
-
-    fn add_waiting(&mut self, client: &Client) {
-        self.waiting.push(client.conn);
     }
 }

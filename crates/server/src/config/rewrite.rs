@@ -128,6 +128,7 @@ fn lines_of(row: &Directive, value: &Value, default: &Value) -> Vec<(String, boo
         (_, Value::Bytes(bytes)) => quote(bytes),
         (ValueKind::Utf8, Value::Text(text)) => quote(text.as_bytes()),
         (ValueKind::Memory(..), Value::Int(bytes)) => format_memory(*bytes),
+        (ValueKind::MemoryOrPercent, Value::Int(bytes)) if *bytes > 0 => format_memory(*bytes),
         _ => row.kind.text_of(value),
     };
     vec![(format!("{} {words}", row.name), is_default)]
@@ -250,6 +251,7 @@ mod tests {
                 }
                 ValueKind::Int(min, _) => (min.max(0) + 1).to_string(),
                 ValueKind::Memory(min, _) => (min + 4096).to_string(),
+                ValueKind::MemoryOrPercent => "7%".into(),
                 ValueKind::Bool => if row.default == "yes" { "no" } else { "yes" }.into(),
                 ValueKind::Choice(words) => words[words.len() - 1].into(),
                 ValueKind::Utf8 => "a \"b\" \\ c\t\u{1}é".into(),

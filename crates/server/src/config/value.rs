@@ -5,6 +5,7 @@ use std::num::{IntErrorKind, ParseIntError};
 /// The largest number of changes that a save point may ask for.
 const CHANGES_MAX: i64 = i32::MAX as i64;
 
+const NO_MEMORY_OR_PERCENT: &str = "argument must be a memory or percent value";
 const WRONG_COUNT: &str = "wrong number of arguments";
 
 /// What a directive's value is made of.
@@ -14,6 +15,8 @@ pub enum ValueKind {
     Int(i64, i64),
     /// A size in bytes with Redis's units (`1gb`, `10k`), within bounds, both inclusive.
     Memory(i64, i64),
+    /// A size of at least 0, or a percentage of another size.
+    MemoryOrPercent,
     /// `yes` or `no`.
     Bool,
     /// One of these words.
@@ -52,7 +55,8 @@ pub const OUTPUT_CLASSES: [&str; 3] = ["normal", "slave", "pubsub"];
 /// A directive's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// Of an `Int`, `Memory` or `Octal` directive.
+    /// Of an `Int`, `Memory` or `Octal` directive. Of a `MemoryOrPercent` directive: a size, or a
+    /// percentage with a minus.
     Int(i64),
     /// Of a `Bool` directive.
     Bool(bool),
@@ -108,6 +112,18 @@ impl ValueKind {
                 let value = parse_memory(word).ok_or("argument must be a memory value")?;
                 within(value, min, max).map(Value::Int)
             }
+            ValueKind::MemoryOrPercent => match word.strip_suffix('%') {
+                Some(percent) => {
+                    let value = percent.parse::<u32>().map_err(|_| NO_MEMORY_OR_PERCENT)?;
+                    if value > 100 {
+                        return Err("percentage argument must be less or equal to 100".into());
+                    }
+                    Ok(Value::Int(-i64::from(value)))
+                }
+                None => {
+                    parse_memory(word).map(Value::Int).ok_or_else(|| NO_MEMORY_OR_PERCENT.into())
+                }
+            },
             ValueKind::Bool => match word.to_ascii_lowercase().as_str() {
                 "yes" => Ok(Value::Bool(true)),
                 "no" => Ok(Value::Bool(false)),
@@ -150,6 +166,7 @@ impl ValueKind {
         match (self, value) {
             (_, Value::Bytes(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
             (ValueKind::Octal, Value::Int(value)) => format!("{value:o}"),
+            (ValueKind::MemoryOrPercent, Value::Int(value)) if *value < 0 => format!("{}%", -value),
             (_, Value::Int(value)) => value.to_string(),
             (_, Value::Bool(value)) => if *value { "yes" } else { "no" }.into(),
             (ValueKind::Choice(choices), Value::Choice(index)) => choices[*index].into(),
@@ -324,6 +341,19 @@ mod tests {
     }
 
     #[test]
+    fn a_percentage_is_one_in_place_of_a_size() {
+        let kind = ValueKind::MemoryOrPercent;
+        for (word, shown) in
+            [("0", "0"), ("10%", "10%"), ("0%", "0"), ("100%", "100%"), ("1kb", "1024")]
+        {
+            assert_eq!(kind.text_of(&parse(kind, word).unwrap()), shown, "{word}");
+        }
+        for word in ["", "%", "-5", "-5%", "5.5%", "101%", "x"] {
+            assert!(parse(kind, word).is_err(), "{word}");
+        }
+    }
+
+    #[test]
     fn bounds_and_words_are_checked() {
         assert_eq!(
             parse(ValueKind::Int(1, 9), "10"),
@@ -359,6 +389,7 @@ mod tests {
             ValueKind::Words,
             ValueKind::Int(0, 9),
             ValueKind::Memory(0, 9),
+            ValueKind::MemoryOrPercent,
             ValueKind::Bool,
             ValueKind::Choice(&["1"]),
             ValueKind::Octal,

@@ -15,6 +15,7 @@ use super::{Admission, Purpose};
 use crate::clients::{Client, LongCommand, Replies, State};
 use crate::commands::{Entry, Run};
 use crate::slowlog::SlowCommand;
+use crate::waiting::Reason;
 use slimio_storage::Lsn;
 
 /// An error repeats at most this many bytes of a client's words.
@@ -43,7 +44,7 @@ impl Core {
         let before = client.out.len();
         self.request_for_reply(client, args, before);
         client.leave_out(before);
-        close_if_cut(client);
+        self.close_if_cut(client);
     }
 
     fn request_for_reply(&mut self, client: &mut Client, args: Args<'_>, before: usize) {
@@ -56,13 +57,13 @@ impl Core {
             return self.reject(client, Some(row), text.as_bytes());
         }
         if self.must_wait(client, row) {
-            return self.postpone(client);
+            return self.retry_later(client, Reason::Pause);
         }
         if client.multi.is_some() && !row.run.ends_queueing {
             return queue(client, row, args);
         }
-        if self.is_held_up(client, row, args) {
-            return self.hold_up(client);
+        if let Some(reason) = self.is_held_up(client, row, args) {
+            return self.retry_later(client, reason);
         }
         match row.run.run {
             Run::Data(run) if self.is_long(client.db, row, args) => {
@@ -73,13 +74,13 @@ impl Core {
                     let size = row.log_size_max(args) + self.weigh(client.db, row, args).log_size;
                     match self.admit(self.purpose(row, client.db), size) {
                         Admission::Granted => {}
-                        Admission::Wait => return self.park(client),
+                        Admission::Wait => return self.retry_later(client, Reason::Room),
                         Admission::Refused(text) => {
                             return self.reject(client, Some(row), text.as_bytes());
                         }
                     }
                 }
-                self.run_data(client, row, run, args, Mode::Client, before);
+                self.run_data(client, row, run, args, self.waiting.again.mode, before);
             }
             Run::Server(run) => run(self, client, args),
             Run::Container(_) => unreachable!("a row of its own was found"),
@@ -162,18 +163,18 @@ impl Core {
         }
         match outcome {
             Outcome::Reply => self.hold(client, needs, before),
-            Outcome::Yield(yielded) => {
+            Outcome::Yield(steps) => {
                 if !is_planted("steps-need-nothing") {
                     client.needs = client.needs.max(needs);
                 }
                 let request = args.to_owned();
-                let long = LongCommand { request, yielded, spent: Duration::ZERO };
+                let is_counted = self.waiting.again.is_counted;
+                let long = LongCommand { request, steps, spent: Duration::ZERO, is_counted };
                 client.state = State::Yielding(Box::new(long));
                 self.yielding.push_back(client.conn);
             }
-            Outcome::Block { .. } | Outcome::NeedCold { .. } => {
-                unreachable!("no command in the table waits for keys or values")
-            }
+            Outcome::Block(block) => self.block(client, args, &block, needs),
+            Outcome::NeedCold { .. } => unreachable!("no command in the table waits for values"),
         }
         if let Some(garbage) = self.keyspace.take_garbage() {
             self.free(garbage);
@@ -312,8 +313,15 @@ impl Core {
             long.spent = took;
             return;
         }
-        self.stats.commands += 1;
-        self.stats.by_command[row.run.id].count(took, self.settings.is_latency_tracked);
+        let stats = &mut self.stats.by_command[row.run.id];
+        let is_over = !matches!(client.state, State::Waiting(_));
+        let is_tracked = self.settings.is_latency_tracked && is_over;
+        if self.waiting.again.is_counted {
+            stats.goes_on(took, is_tracked);
+        } else {
+            self.stats.commands += 1;
+            stats.count(took, is_tracked);
+        }
         if took >= self.settings.slow_from {
             self.was_slow(client, row, args, took);
         }
@@ -334,6 +342,14 @@ impl Core {
             let is_within = self.transaction.is_some();
             let needs = if is_within { SlowCommand::UNSETTLED } else { client.needs };
             self.slowlog.add(at_s, took, args, who, needs, self.settings.slowlog_len_max);
+        }
+    }
+
+    /// If a client's reply was cut at the client's output limit, runs no more of its requests, as in
+    /// Redis.
+    pub(super) fn close_if_cut(&mut self, client: &mut Client) {
+        if client.out.is_cut() {
+            self.close(client);
         }
     }
 
@@ -407,14 +423,6 @@ fn word(arg: Arg<'_>) -> Cow<'_, [u8]> {
             Cow::Owned(word)
         }
         Arg::Bytes(bytes) => Cow::Borrowed(bytes),
-    }
-}
-
-/// If a client's reply was cut at the client's output limit, runs no more of its requests, as in
-/// Redis.
-pub(super) fn close_if_cut(client: &mut Client) {
-    if client.out.is_cut() {
-        client.close_after_replies();
     }
 }
 

@@ -138,6 +138,9 @@ impl Core {
         if !self.watches.is_empty() && !is_planted("long-unwatched") {
             self.watches.touched(touched(), &self.keyspace, ran.now_ms, &mut self.clients, current);
         }
+        if !self.waiting.keys.is_empty() && !is_planted("pushed-by-long-unready") {
+            self.waiting.keys.touched(touched(), &self.keyspace, ran.now_ms);
+        }
         if ran.is_counted && !is_planted("long-changes-uncounted") {
             self.snapshots.changes += effects.touched_count_in(ran.items.clone()) as u64;
         }

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use super::Core;
 use crate::clients::{Client, State};
 use crate::net::ConnId;
+use crate::waiting::Line;
 
 /// With more clients than this, nothing is checked, because the check runs in every turn and would
 /// take too long.
@@ -20,19 +21,29 @@ impl Core {
             return;
         }
         self.clients.check();
-        let is_parked = |state: &State| matches!(state, State::Parked(_));
         let is_yielding = |state: &State| matches!(state, State::Yielding(_));
-        let parked = self.parked.iter().chain(&self.pause.postponed).chain(&self.held_up);
-        self.check_listed("parked", parked, is_parked);
-        let yielding = self.yielding.iter().chain(&self.short_of_room);
-        self.check_listed("yielding", yielding, is_yielding);
-        let is_waiting = |state: &State| matches!(state, State::Waiting(_));
-        self.check_listed("waiting", self.waiting.iter(), is_waiting);
+        self.check_waiting();
+        self.check_listed("yielding", self.yielding.iter(), is_yielding);
         let is_resumed = |state: &State| matches!(state, State::Resumed);
-        self.check_listed("resumed", self.resumed.iter(), is_resumed);
+        self.check_listed("resumed", self.waiting.resumed.iter(), is_resumed);
         self.check_marked("behind", self.behind.iter(), |client| client.is_behind);
         self.check_marked("dirty", self.dirty.iter(), |client| client.is_dirty);
         self.check_marked("holding", self.holding.iter(), |client| client.is_holding);
+    }
+
+    /// Checks that exactly the clients that wait are in the waiting room, each in its line.
+    fn check_waiting(&self) {
+        self.waiting.keys.check();
+        let mut count = 0;
+        for line in Line::ALL {
+            count += self.waiting.len(line);
+            for conn in self.waiting.in_line(line) {
+                let client = self.clients.get(conn).expect("who has left is in no line");
+                assert_eq!(client.line(), Some(line), "{conn:?} stands in another line");
+            }
+        }
+        let is_waiting = |client: &&Client| client.line().is_some();
+        assert_eq!(self.clients.iter().filter(is_waiting).count(), count, "who waits is listed");
     }
 
     /// Checks that each client whose state `belongs` to the list is listed exactly once, because an

@@ -43,7 +43,7 @@ impl Core {
         match refusal {
             Some(text) => {
                 client.out.error(text);
-                client.close_after_replies();
+                self.close(&mut client);
             }
             None => self.net_requests.push(NetRequest::Receive(conn)),
         }
@@ -58,6 +58,9 @@ impl Core {
         }
         let Some(mut client) = self.clients.take(conn) else { return };
         client.is_at_end = true;
+        if self.waits_in_vain(&client) {
+            self.close(&mut client);
+        }
         self.put_back(client);
     }
 
@@ -66,18 +69,6 @@ impl Core {
     pub(crate) fn hung_up(&mut self, conn: ConnId) {
         if self.clients.get(conn).is_some_and(|client| self.waits_in_vain(client)) {
             self.ended(conn);
-        }
-    }
-
-    /// Whether a client that may have disconnected can be dropped although it still waits, as in
-    /// Redis.
-    fn waits_in_vain(&self, client: &Client) -> bool {
-        match client.state {
-            // A request that a pause has postponed is not run if its client may have gone during
-            // the pause.
-            State::Parked(_) => self.is_paused(),
-            State::Waiting(wait) => wait.never,
-            _ => false,
         }
     }
 
@@ -102,9 +93,7 @@ impl Core {
         self.watches.clear(&mut client);
         self.unpin(client.conn);
         self.end_multi(client.multi.take());
-        if let State::Yielding(command) = std::mem::replace(&mut client.state, State::Closing) {
-            self.free(command.yielded.into());
-        }
+        self.abandon(&mut client);
         self.clients.remove(client);
     }
 

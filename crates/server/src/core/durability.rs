@@ -1,18 +1,17 @@
 //! What is logged, what replies depend on, and what happens when the log has no room or fails.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use slimio_keyspace::{Command, DbIndex, Flags, Read, Touched, no_args};
 use slimio_planted::is_planted;
-use slimio_resp::{Args, OwnedRequest};
+use slimio_resp::Args;
 use slimio_storage::{ACKNOWLEDGE_WITHIN, Lsn, Policy};
 
 use super::changes::{Place, Ran, Source};
 use super::{Core, Purpose, Transaction};
-use crate::clients::{Client, State};
+use crate::clients::Client;
 use crate::commands::Entry;
 use crate::gate::{Change, may_leave};
-use crate::net::ConnId;
 
 /// If every reply has had to wait for the log for this long, the next replies are expected to wait,
 /// too.
@@ -232,12 +231,7 @@ impl Core {
     /// Notes that a reply depends on the log up to `needs`. If the log is latched and `needs` is
     /// not durable, the reply could never leave, so an error replaces the reply.
     pub(crate) fn hold(&mut self, client: &mut Client, needs: Lsn, before: usize) {
-        if needs > self.durable() && self.is_latched() {
-            client.out.truncate(before);
-            client.out.error(
-                "MISCONF The log has stopped before the data in this reply became durable, so the \
-                 reply is withheld; check the volume and restart the server",
-            );
+        if self.withhold(client, needs, before) {
             return;
         }
         match &mut self.transaction {
@@ -246,74 +240,17 @@ impl Core {
         }
     }
 
-    /// Makes a request wait for room in the log.
-    pub(crate) fn park(&mut self, client: &mut Client) {
-        client.state = State::Parked(OwnedRequest::default());
-        client.keeps_request = true;
-        self.parked.push_back(client.conn);
-    }
-
-    /// Retries the requests that a pause or a long request has held up. Then retries, in order, the
-    /// requests that wait for room in the log.
-    pub(crate) fn retry_parked(&mut self) {
-        if self.shutdown.is_some() {
-            return;
+    /// Replaces a reply that could never leave by an error. Returns whether it has done that.
+    pub(super) fn withhold(&self, client: &mut Client, needs: Lsn, before: usize) -> bool {
+        let is_lost = needs > self.durable() && self.is_latched();
+        if is_lost {
+            client.out.truncate(before);
+            client.out.error(
+                "MISCONF The log has stopped before the data in this reply became durable, so the \
+                 reply is withheld; check the volume and restart the server",
+            );
         }
-        self.parked_untried = 0;
-        self.resume_postponed();
-        self.resume_held_up();
-        for _ in 0..self.parked.len() {
-            let Some(conn) = self.parked.pop_front() else { return };
-            if self.retry(conn) && self.parked.back() == Some(&conn) {
-                // The requests behind this one would have to wait as well, so this request keeps
-                // its place at the front.
-                if !is_planted("parked-lose-place") {
-                    self.parked.rotate_right(1);
-                }
-                return;
-            }
-            if self.is_turn_over() {
-                self.parked_untried = self.parked.len();
-                return;
-            }
-        }
-    }
-
-    /// Whether some requests that wait for room in the log were not retried, because the time of
-    /// the turn was used up.
-    pub(crate) fn may_retry_parked(&self) -> bool {
-        self.parked_untried > 0 && self.shutdown.is_none()
-    }
-
-    /// Retries a client's parked request; returns whether it still has to wait.
-    pub(crate) fn retry(&mut self, conn: ConnId) -> bool {
-        let Some(mut client) = self.clients.take(conn) else { return false };
-        let request = match std::mem::replace(&mut client.state, State::Running) {
-            State::Parked(request) => request,
-            closing => {
-                if !is_planted("closing-retried") {
-                    client.state = closing;
-                }
-                self.clients.put(client);
-                return false;
-            }
-        };
-        self.begin_lap(Instant::now());
-        self.request(&mut client, request.args());
-        if client.keeps_request {
-            self.keep_request(&mut client, request);
-        }
-        let is_parked = matches!(client.state, State::Parked(_));
-        if client.is_running() {
-            self.resume(&mut client);
-        }
-        self.put_back(client);
-        is_parked
-    }
-
-    /// Whether requests or long commands wait for room in the log.
-    pub(crate) fn has_parked(&self) -> bool {
-        !self.parked.is_empty() || !self.short_of_room.is_empty()
+        is_lost
     }
 
     /// Whether, under `appendfsync always`, all clients that were served recently wait for the log.

@@ -73,63 +73,14 @@ impl Core {
         self.put_back(client);
     }
 
-    /// Ends a client's wait: `reply` writes the outcome, and the client is resumed. A client that
-    /// is closing gets no reply and is not resumed.
-    pub(crate) fn answer(
-        &mut self,
-        client: &mut Client,
-        reply: impl FnOnce(&mut Self, &mut Client),
-    ) {
-        if client.is_closing() && !is_planted("closing-answered") {
-            return;
-        }
-        let before = client.out.len();
-        reply(self, client);
-        self.count_error(client, before);
-        self.resume(client);
-        if !is_planted("left-out-unless-waiting") {
-            client.leave_out(before);
-        }
-    }
-
-    /// Resumes a client that had to wait. The requests that the client sent meanwhile cannot run
-    /// here, because this function may be called within another client's transaction.
-    /// [`serve_resumed`](Self::serve_resumed) runs them.
-    pub(crate) fn resume(&mut self, client: &mut Client) {
-        client.state = State::Resumed;
-        self.resumed.push_back(client.conn);
-        if is_planted("resumed-within-command") {
-            self.go_on(client);
-        }
-    }
-
-    /// Runs the requests of resumed clients, and of clients that these requests resume. The loop
-    /// ends, because no new requests are received meanwhile.
-    pub(crate) fn serve_resumed(&mut self) {
-        if self.has_resumed() {
-            self.begin_lap(Instant::now());
-        }
-        while let Some(conn) = self.resumed.pop_front() {
-            let Some(mut client) = self.clients.take(conn) else { continue };
-            if matches!(client.state, State::Resumed) {
-                self.go_on(&mut client);
-            }
-            self.put_back(client);
-        }
-    }
-
-    /// Whether a resumed client's requests have not run yet.
-    pub(crate) fn has_resumed(&self) -> bool {
-        !self.resumed.is_empty()
-    }
-
-    fn go_on(&mut self, client: &mut Client) {
+    /// Runs the requests that a client sent while it had to wait.
+    pub(super) fn go_on(&mut self, client: &mut Box<Client>) {
         client.state = State::Running;
         self.waiting_requests(client);
     }
 
     /// Runs requests that were received earlier, and resumes reading if few are left.
-    fn waiting_requests(&mut self, client: &mut Client) {
+    fn waiting_requests(&mut self, client: &mut Box<Client>) {
         let first = self.net_requests.len();
         self.requests(client, &[]);
         let has_many = match (client.is_behind, client.is_running()) {
@@ -153,7 +104,7 @@ impl Core {
 
     /// Runs the complete requests in the client's unread bytes and in `received`. The bytes of
     /// `received` follow the unread bytes.
-    fn requests(&mut self, client: &mut Client, received: &[u8]) {
+    fn requests(&mut self, client: &mut Box<Client>, received: &[u8]) {
         debug_assert!(self.transaction.is_none(), "the requests would become part of it");
         if client.out.memory() == 0 {
             let protocol = client.out.protocol();
@@ -173,7 +124,10 @@ impl Core {
                 unauthenticated: self.settings.password.is_some() && !client.is_authenticated,
             };
             match reading.next(&limits) {
-                Next::Request(size) => self.run_next(client, &mut reading, size),
+                Next::Request(size) => {
+                    self.run_next(client, &mut reading, size);
+                    self.serve_beside(client);
+                }
                 Next::Incomplete => break,
                 Next::Fill(buffer) => {
                     self.net_requests.push(NetRequest::Fill(client.conn, buffer));
@@ -184,7 +138,7 @@ impl Core {
                     let before = client.out.len();
                     error.write(&mut client.out);
                     self.stats.error(error.reply().as_bytes());
-                    client.close_after_replies();
+                    self.close(client);
                     client.leave_out(before);
                 }
             }
@@ -257,7 +211,7 @@ impl Core {
                 client.describe(self.now, client.is_stale, 0)
             );
             self.stats.query_limit_disconnections += 1;
-            client.close_after_replies();
+            self.close(client);
         }
     }
 

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use slimio_keyspace::{
     ARGS_AT_ONCE_MAX, Command, Context, DataFn, DbIndex, EFFECT_SIZE_BESIDE, ELEMENTS_AT_ONCE_MAX,
-    Effects, Flags, Mode, Outcome, PayloadWalk, Weight, Yielded,
+    Effects, Flags, Mode, Outcome, PayloadWalk, Steps, Weight,
 };
 use slimio_planted::is_planted;
 use slimio_resp::{Args, OwnedRequest, ReplyBuf};
@@ -33,6 +33,7 @@ use crate::clients::{Client, State};
 use crate::commands::Entry;
 use crate::gate::{AlreadyHashed, mix};
 use crate::net::ConnId;
+use crate::waiting::{Again, Reason, Then, Ticket};
 
 /// Limit of the command thread's time that the long request may take in one turn.
 pub(super) const STEP_TIME: Duration = Duration::from_micros(500);
@@ -63,6 +64,8 @@ pub(crate) struct Long {
     conn: ConnId,
     /// The `CLIENT ID` of that client.
     client: u64,
+    /// The request's place among those that wait, should it have to wait.
+    ticket: Ticket,
     db: DbIndex,
     no_touch: bool,
     row: &'static Command<Entry>,
@@ -93,7 +96,7 @@ enum Stage {
     /// the log that they need.
     Measuring(usize),
     /// The command runs; `None` before its first step.
-    Running(Option<Yielded>),
+    Running(Option<Box<dyn Steps>>),
     /// The record is being built outside the log's buffers.
     Staging(PayloadWalk, StagedRecord),
     /// This many changes have been noted. If nothing was changed, this many reads have been noted.
@@ -103,10 +106,9 @@ enum Stage {
 /// What follows a step.
 enum Next {
     Step,
-    /// The request has to wait for room in the log.
-    Park,
-    /// The request has to wait for the end of a pause that began after the request arrived.
-    Postpone,
+    /// The request has to wait: for room in the log, or for the end of a pause that began after the
+    /// request arrived.
+    Wait(Reason),
     /// The request may not run. Reply with this error.
     Reject(String),
     End,
@@ -127,7 +129,7 @@ impl Long {
     /// The parts of the reply that were made so far.
     fn made(&self) -> impl Iterator<Item = &ReplyBuf> {
         let of_command = match &self.stage {
-            Stage::Running(Some(yielded)) => yielded.made(),
+            Stage::Running(Some(steps)) => steps.made(),
             _ => None,
         };
         of_command.into_iter().chain([&self.reply])
@@ -151,7 +153,9 @@ impl Core {
         if row.flags.has(Flags::EXPANDS) && args.large_size() > 0 {
             return true;
         }
+        // A command that may wait for keys has few arguments, and its effect has no values.
         let is_of_keys = row.flags.has(Flags::WRITE)
+            && !row.flags.has(Flags::BLOCKING)
             && !row.flags.has(Flags::WHOLE_DB)
             && !row.flags.has(Flags::TWO_DBS);
         let is_large = || {
@@ -188,6 +192,7 @@ impl Core {
         self.long = Some(Box::new(Long {
             conn: client.conn,
             client: client.id,
+            ticket: self.waiting.ticket(),
             db: client.db,
             no_touch: client.no_touch,
             row,
@@ -212,7 +217,11 @@ impl Core {
     pub(crate) fn keep_request(&mut self, client: &mut Client, request: OwnedRequest) {
         client.keeps_request = false;
         match (&mut client.state, &mut self.long, &mut client.multi) {
-            (State::Parked(parked), ..) => *parked = request,
+            (State::Waiting(waiting), ..) => {
+                if let Then::Again(again) = &mut waiting.then {
+                    *again = request;
+                }
+            }
             (State::Long, Some(long), _) if long.conn == client.conn => long.request = request,
             (State::Running, _, Some(multi)) => multi.push(request),
             // The request was given up meanwhile.
@@ -283,6 +292,7 @@ impl Core {
             return;
         }
         self.end_long(long, next);
+        self.serve_waiting_for_keys();
         self.resume_held_up();
     }
 
@@ -343,7 +353,7 @@ impl Core {
             return Next::Step;
         }
         if self.pauses(long.writes()) && !is_planted("long-unpaused") {
-            return Next::Postpone;
+            return Next::Wait(Reason::Pause);
         }
         let key_count = long.keys.len() + long.sources.len();
         if long.writes() {
@@ -353,7 +363,7 @@ impl Core {
             long.effects.limit_values(size);
             match self.admit(self.purpose(long.row, long.db), long.log_size_max) {
                 Admission::Granted => {}
-                Admission::Wait => return Next::Park,
+                Admission::Wait => return Next::Wait(Reason::Room),
                 Admission::Refused(text) => return Next::Reject(text),
             }
             // Expired sources are deleted.
@@ -373,8 +383,8 @@ impl Core {
     }
 
     fn run_step(&mut self, long: &mut Long) {
-        let Stage::Running(yielded) = &mut long.stage else { unreachable!() };
-        let yielded = yielded.take();
+        let Stage::Running(steps) = &mut long.stage else { unreachable!() };
+        let steps = steps.take();
         self.keyspace.set_untouched(long.no_touch);
         let may_delete = long.writes() || is_planted("long-reads-delete");
         let now_ms = if is_planted("long-time-passes") { self.now_ms } else { long.now_ms };
@@ -387,9 +397,9 @@ impl Core {
             effects: &mut long.effects,
             mode: if may_delete { Mode::Client } else { Mode::Frozen },
         };
-        let outcome = match yielded {
+        let outcome = match steps {
             None => (long.run)(&mut context),
-            Some(yielded) => yielded.resume(&mut context),
+            Some(steps) => steps.resume(&mut context),
         };
         if let Some(garbage) = self.keyspace.take_garbage() {
             self.free(garbage);
@@ -397,10 +407,10 @@ impl Core {
         // Sealed, so that the last step need not copy the reply.
         long.reply.seal_if_large();
         match outcome {
-            Outcome::Yield(yielded) => long.stage = Stage::Running(Some(yielded)),
+            Outcome::Yield(steps) => long.stage = Stage::Running(Some(steps)),
             Outcome::Reply => self.log_long(long),
-            Outcome::Block { .. } | Outcome::NeedCold { .. } => {
-                unreachable!("no command in the table waits for keys or values")
+            Outcome::Block(_) | Outcome::NeedCold { .. } => {
+                unreachable!("no command in steps waits for keys or values")
             }
         }
     }
@@ -484,13 +494,11 @@ impl Core {
         client.long_reply_size = 0;
         let before = client.out.len();
         match next {
-            Next::Park => {
-                client.state = State::Parked(std::mem::take(&mut long.request));
-                self.parked.push_back(client.conn);
-            }
-            Next::Postpone => {
-                self.postpone(&mut client);
-                self.keep_request(&mut client, std::mem::take(&mut long.request));
+            Next::Wait(reason) => {
+                self.waiting.again.ticket = Some(long.ticket);
+                self.wait(&mut client, reason, Then::Again(std::mem::take(&mut long.request)));
+                self.waiting.again = Again::default();
+                client.keeps_request = false;
             }
             Next::Reject(text) => self.reject(&mut client, Some(long.row), text.as_bytes()),
             Next::Step | Next::End => {
@@ -505,7 +513,7 @@ impl Core {
             }
         }
         client.leave_out(before);
-        super::call::close_if_cut(&mut client);
+        self.close_if_cut(&mut client);
         if client.is_running() {
             self.resume(&mut client);
         }

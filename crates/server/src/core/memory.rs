@@ -207,6 +207,31 @@ impl Core {
         }
     }
 
+    /// Disconnects the largest clients while all clients together take more memory than
+    /// `maxmemory-clients` allows.
+    pub(super) fn evict_clients(&mut self) {
+        let Some(limit) = self.settings.clients_memory_max else { return };
+        if (self.clients.memory() as u64) < limit {
+            return;
+        }
+        let may_go = |client: &&Client| {
+            !client.is_closing() && (!client.no_evict || is_planted("no-evict-unheard"))
+        };
+        let clients = self.clients.iter().filter(may_go);
+        let mut largest: Vec<_> = clients.map(|client| (client.memory(), client.conn)).collect();
+        largest.sort_unstable_by_key(|(memory, _)| std::cmp::Reverse(*memory));
+        for (_, conn) in largest {
+            if (self.clients.memory() as u64) < limit {
+                return;
+            }
+            if let Some(client) = self.clients.take(conn) {
+                log::info!("Evicting client: {}", client.describe(self.now, client.is_stale, 0));
+                self.stats.evicted_clients += 1;
+                self.drop_client(client);
+            }
+        }
+    }
+
     /// Frees garbage on a thread of its own, so that freeing it delays nobody.
     pub(crate) fn free(&mut self, garbage: Garbage) {
         self.freeing.free(garbage);
@@ -223,6 +248,24 @@ pub(crate) fn eviction(config: &Config) -> EvictionConfig {
         lfu_log_factor: config.int("lfu-log-factor") as u32,
         lfu_decay_minutes: config.int("lfu-decay-time") as u32,
     }
+}
+
+/// A lower limit of the memory of all clients counts as this one, as in Redis, because the server
+/// could not be reached otherwise.
+const CLIENTS_MEMORY_MIN: u64 = 128 << 10;
+
+/// The limit that `maxmemory-clients` sets, in bytes.
+pub(crate) fn clients_memory_max(config: &Config) -> Option<u64> {
+    let memory_max = config.int("maxmemory") as u64;
+    let limit = match config.int("maxmemory-clients") {
+        0 => return None,
+        percent @ ..0 if memory_max > 0 => {
+            (u128::from(memory_max) * u128::from(percent.unsigned_abs()) / 100) as u64
+        }
+        ..0 => return None,
+        bytes => bytes as u64,
+    };
+    Some(limit.max(CLIENTS_MEMORY_MIN))
 }
 
 /// How long eviction may keep a command waiting (`maxmemory-eviction-tenacity`): as in Redis, 50 us
@@ -247,6 +290,22 @@ mod tests {
         // redis.conf says that 99 means two minutes.
         assert!((120..150).contains(&eviction_time(99).as_secs()), "{:?}", eviction_time(99));
         assert_eq!(eviction_time(100), Duration::MAX);
+    }
+
+    #[test]
+    fn the_limit_of_all_clients_is_a_size_or_a_share() {
+        let limit = |all: &str, clients: &str| {
+            let mut config = Config::default();
+            config.set("maxmemory", all).expect("a size");
+            config.set("maxmemory-clients", clients).expect("a size or a share");
+            clients_memory_max(&config)
+        };
+        assert_eq!(limit("0", "0"), None);
+        assert_eq!(limit("0", "10%"), None, "of nothing");
+        assert_eq!(limit("10mb", "10%"), Some(1 << 20));
+        assert_eq!(limit("10mb", "1%"), Some(CLIENTS_MEMORY_MIN));
+        assert_eq!(limit("0", "1"), Some(CLIENTS_MEMORY_MIN));
+        assert_eq!(limit("1", "1gb"), Some(1 << 30));
     }
 
     #[test]

@@ -56,6 +56,7 @@ impl Core {
             self.dirty = dirty;
             self.dirty.clear();
         }
+        self.evict_clients();
         self.grant(net);
     }
 

@@ -5,6 +5,7 @@ use slimio_planted::is_planted;
 
 use super::Core;
 use crate::snapshot::{RateInputs, SnapshotThread};
+use crate::waiting::Line;
 use crate::wal::Wal;
 
 impl Core {
@@ -45,8 +46,8 @@ impl Core {
         let is_automatic = snapshots.running.as_ref().is_some_and(|running| running.is_automatic);
         !is_automatic
             || snapshots.saves.is_scheduled
-            || !snapshots.saving.is_empty()
-            || !snapshots.pinning.is_empty()
+            || !self.waiting.is_empty(Line::Snapshot)
+            || !self.waiting.is_empty(Line::Pin)
             || (self.is_log_resuming() && !is_planted("resuming-unhurried"))
             || (self.has_parked() && !is_planted("parked-not-awaited"))
             || self.shutdown.is_some()
@@ -100,6 +101,7 @@ mod tests {
     use crate::net::{ConnId, Peer};
     use crate::server::make_volume;
     use crate::snapshot::Checked;
+    use crate::waiting::{Reason, Then};
 
     const CONN: ConnId = ConnId { index: 0, generation: 0 };
 
@@ -200,7 +202,9 @@ mod tests {
         assert!(rate(&mut core) < full(&core));
         // A parked client may have a large write, so the client may lack room although the log is
         // far from full.
-        core.parked.push_back(CONN);
+        let mut client = core.clients.take(CONN).unwrap();
+        core.wait(&mut client, Reason::Room, Then::Answer);
+        core.clients.put(client);
         assert_eq!(rate(&mut core), full(&core));
     }
 

@@ -1,23 +1,17 @@
 //! `CLIENT PAUSE`: postpones requests, and runs them when the pause has ended.
 
-use std::collections::VecDeque;
 use std::time::Instant;
 
 use slimio_keyspace::{Command, Flags};
-use slimio_planted::is_planted;
-use slimio_resp::OwnedRequest;
 
 use super::Core;
-use crate::clients::{Client, State};
+use crate::clients::Client;
 use crate::commands::Entry;
-use crate::net::ConnId;
 
-/// The pause in force, and the clients that wait for the end of the pause.
+/// The pause in force.
 #[derive(Debug, Default)]
 pub(crate) struct Pause {
     in_force: Option<InForce>,
-    /// Clients whose requests are postponed, in the order in which the requests came.
-    pub(super) postponed: VecDeque<ConnId>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -70,43 +64,11 @@ impl Core {
         self.pause.in_force.is_some_and(|pause| pause.is_all || writes)
     }
 
-    /// Keeps a request until the pause has ended.
-    pub(crate) fn postpone(&mut self, client: &mut Client) {
-        client.state = State::Parked(OwnedRequest::default());
-        client.keeps_request = true;
-        self.pause.postponed.push_back(client.conn);
-    }
-
-    /// Whether requests were postponed, and the pause has ended.
-    pub(crate) fn may_retry_postponed(&self) -> bool {
-        !self.is_paused() && !self.pause.postponed.is_empty()
-    }
-
-    /// If the pause has ended, runs the postponed requests.
-    pub(crate) fn resume_postponed(&mut self) {
+    /// Ends the pause if its time is up.
+    pub(super) fn end_pause_if_over(&mut self) {
         if self.pause_ends().is_some_and(|until| until <= self.now) {
             self.unpause();
         }
-        if self.is_paused() {
-            return;
-        }
-        // Requests that are postponed again stay before the requests that this turn has no time
-        // for, so that the order is kept.
-        let mut waiting = std::mem::take(&mut self.pause.postponed);
-        while !self.is_ending()
-            && let Some(conn) = waiting.pop_front()
-        {
-            self.retry(conn);
-            // As in Redis, the requests that this client sent after the postponed request run
-            // before the requests of the next client.
-            if !is_planted("postponed-rest-last") {
-                self.serve_resumed();
-            }
-            if self.is_turn_over() {
-                break;
-            }
-        }
-        self.pause.postponed.append(&mut waiting);
     }
 }
 

@@ -6,6 +6,7 @@ use slimio_storage::{SlotSummary, SnapshotKind};
 use super::Core;
 use crate::clients::{Client, State};
 use crate::net::ConnId;
+use crate::waiting::{Line, Reason, Then};
 
 impl Core {
     /// Pins the on-demand snapshot for a client, or the root (the snapshot that the next start
@@ -22,11 +23,10 @@ impl Core {
 
     /// Makes a client wait for a snapshot that will be pinned for the client.
     pub(crate) fn wait_for_pin(&mut self, client: &mut Client) {
-        client.state = State::Saving;
         // The running snapshot cannot be used if it began before the client's request.
         self.snapshots.saves.is_scheduled |= !self.has_just_begun() || is_planted("pin-takes-two");
         let round = self.snapshots.saves.begun + u64::from(self.snapshots.saves.is_scheduled);
-        self.snapshots.pinning.push((client.conn, round));
+        self.wait(client, Reason::Pin(round), Then::Answer);
     }
 
     fn has_just_begun(&self) -> bool {
@@ -34,20 +34,20 @@ impl Core {
         running.is_some_and(|r| r.kind == SnapshotKind::OnDemand && r.began >= self.now)
     }
 
-    /// Answers the clients that wait for a snapshot to pin. `Err` says why there is no snapshot.
-    pub(crate) fn answer_pinning(&mut self, outcome: Result<&SlotSummary, &str>) {
-        let begun = self.snapshots.saves.begun;
-        let (ready, later) = std::mem::take(&mut self.snapshots.pinning)
-            .into_iter()
-            .partition(|(_, round)| *round <= begun);
-        self.snapshots.pinning = later;
-        let ready: Vec<(ConnId, u64)> = ready;
-        for (conn, _) in ready {
+    /// Answers the clients that wait for a snapshot to pin which began as the `BGSAVE` of the number
+    /// `begun` or before. `Err` says why there is no snapshot.
+    pub(crate) fn answer_pinning(&mut self, begun: u64, outcome: Result<&SlotSummary, &str>) {
+        let conns: Vec<ConnId> = self.waiting.in_line(Line::Pin).collect();
+        for conn in conns {
             let Some(mut client) = self.clients.take(conn) else { continue };
-            self.answer(&mut client, |core, client| match outcome {
-                Ok(summary) => core.pin(client, summary),
-                Err(why) => client.out.error(&format!("ERR {why}")),
-            });
+            let is_ready = matches!(&client.state, State::Waiting(waiting)
+                if matches!(waiting.reason, Reason::Pin(round) if round <= begun));
+            if is_ready {
+                self.answer(&mut client, |core, client| match outcome {
+                    Ok(summary) => core.pin(client, summary),
+                    Err(why) => client.out.error(&format!("ERR {why}")),
+                });
+            }
             self.put_back(client);
         }
     }

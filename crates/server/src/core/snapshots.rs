@@ -8,11 +8,12 @@ use slimio_storage::{LogState, SlotSummary, SnapshotEvent, SnapshotKind, WriterO
 
 use super::checks::lacks_space;
 use super::{Core, Shutdown};
-use crate::clients::{Client, State};
+use crate::clients::Client;
 use crate::cpu::thread_cpu_time;
 use crate::snapshot::{
     Answer, DbSize, Growth, RewriteRule, Running, SnapshotThread, Stage, Traffic,
 };
+use crate::waiting::{Line, Reason, Then};
 use crate::wal::Wal;
 
 /// Limit of the command thread's time that a snapshot may take in one turn.
@@ -331,7 +332,7 @@ impl Core {
             self.snapshots.changes -= running.changes.min(self.snapshots.changes);
             self.snapshots.saved_at_s = self.now_ms / 1000;
             self.answer_saving(None);
-            self.answer_pinning(Ok(summary));
+            self.answer_pinning(self.snapshots.saves.begun, Ok(summary));
         }
     }
 
@@ -349,7 +350,7 @@ impl Core {
             self.snapshots.is_of_flush = false;
             self.snapshots.is_behind_rewrite = false;
             self.answer_saving(Some(why));
-            self.answer_pinning(Err(why));
+            self.answer_pinning(self.snapshots.saves.begun, Err(why));
         }
     }
 
@@ -360,17 +361,16 @@ impl Core {
         }
         for kind in [SnapshotKind::Wal, SnapshotKind::OnDemand] {
             let is_wanted = self.snapshots.of(kind).is_scheduled
-                || (kind == SnapshotKind::OnDemand && !self.snapshots.saving.is_empty());
+                || (kind == SnapshotKind::OnDemand && !self.waiting.is_empty(Line::Snapshot));
             if !is_wanted {
                 continue;
             }
             match self.begin_snapshot(kind) {
                 Err(NotBegun::Never) => {
                     self.snapshots.of_mut(kind).is_scheduled = false;
-                    self.snapshots.pinning.iter_mut().for_each(|(_, round)| *round = 0);
                     let why = "there is no volume, or its log has stopped";
                     self.answer_saving(Some(why));
-                    self.answer_pinning(Err(why));
+                    self.answer_pinning(u64::MAX, Err(why));
                 }
                 Err(NotBegun::Pinned) if kind == SnapshotKind::Wal && self.is_rewrite_urgent() => {
                     self.drop_pins("the log needs room");
@@ -382,14 +382,10 @@ impl Core {
 
     /// Answers the clients whose `SAVE` has ended.
     fn answer_saving(&mut self, failed: Option<&str>) {
-        for conn in std::mem::take(&mut self.snapshots.saving) {
-            let Some(mut client) = self.clients.take(conn) else { continue };
-            self.answer(&mut client, |_, client| match failed {
-                None => client.out.ok(),
-                Some(why) => client.out.error(&format!("ERR {why}")),
-            });
-            self.put_back(client);
-        }
+        self.answer_line(Line::Snapshot, |_, client| match failed {
+            None => client.out.ok(),
+            Some(why) => client.out.error(&format!("ERR {why}")),
+        });
     }
 
     /// Whether a transaction is running. The transaction is logged only when it ends.
@@ -410,8 +406,7 @@ impl Core {
 
     /// Makes a client wait until a snapshot has ended, for `SAVE`.
     pub(crate) fn wait_for_save(&mut self, client: &mut Client) {
-        client.state = State::Saving;
-        self.snapshots.saving.push(client.conn);
+        self.wait(client, Reason::Snapshot, Then::Answer);
     }
 
     /// Schedules snapshots that are due by time or size. Called once per round of background work.

@@ -31,7 +31,8 @@ pub(super) struct Expiry {
 impl Core {
     /// Does the work whose time has come.
     pub(crate) fn run_timers(&mut self) {
-        self.check_waiting();
+        self.check_waitaof();
+        self.give_up_late();
         self.watches.forget_some();
         self.go_on_evicting();
         self.expire();
@@ -60,9 +61,7 @@ impl Core {
             || self.has_unflushed()
             || self.has_resumed()
             || self.watches.has_ended()
-            || self.may_retry_postponed()
-            || self.may_retry_held_up()
-            || self.may_retry_parked();
+            || self.may_retry();
         if goes_on || has_left {
             return Some(Duration::ZERO);
         }
@@ -89,13 +88,8 @@ impl Core {
         if let Some(at) = self.next_check_at() {
             by(self.next_cron.max(at));
         }
-        for conn in &self.waiting {
-            if let Some(client) = self.clients.get(*conn)
-                && let State::Waiting(wait) = &client.state
-                && let Some(deadline) = wait.deadline
-            {
-                by(deadline);
-            }
+        if let Some(deadline) = self.waiting.next_deadline() {
+            by(deadline);
         }
         at.map(|at| at.saturating_duration_since(self.now))
     }

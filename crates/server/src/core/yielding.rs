@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use slimio_keyspace::Mode;
 use slimio_planted::is_planted;
 
-use super::call::close_if_cut;
 use super::long::STEP_TIME;
 use super::{Admission, Core, Purpose};
 use crate::clients::{LongCommand, State};
 use crate::net::ConnId;
+use crate::waiting::{Line, Reason, Then};
 
 /// Time for the steps of all these commands in a turn. Each step takes at most about half a
 /// millisecond.
@@ -20,7 +20,7 @@ impl Core {
     /// the log retry. Beside a long request, which takes its time in each turn, these commands get
     /// as much time as the long request.
     pub(crate) fn resume_yielded(&mut self) {
-        self.yielding.append(&mut self.short_of_room);
+        self.retry_steps();
         if self.yielding.is_empty() {
             return;
         }
@@ -61,9 +61,9 @@ impl Core {
                 return false;
             }
         };
-        let log_size_max = yielding.yielded.log_size_max();
+        let log_size_max = yielding.steps.log_size_max();
         let writes = log_size_max.is_some();
-        let has_all = yielding.yielded.has_all() && !is_planted("reads-wait-for-long");
+        let has_all = yielding.steps.has_all() && !is_planted("reads-wait-for-long");
         let sees_part = self.is_long_writing() && !has_all && !is_planted("stepped-within-long");
         let meets_long = writes && self.is_long_holding() && !is_planted("populate-not-held");
         if meets_long || sees_part {
@@ -78,19 +78,19 @@ impl Core {
             match self.admit(Purpose::Any, size) {
                 Admission::Granted => {}
                 Admission::Wait => {
-                    client.state = State::Yielding(yielding);
-                    self.short_of_room.push_back(conn);
+                    self.wait(&mut client, Reason::RoomForStep, Then::GoOn(yielding));
                     self.clients.put(client);
                     return false;
                 }
                 Admission::Refused(text) => {
+                    self.wait(&mut client, Reason::RoomForStep, Then::Answer);
                     self.answer(&mut client, |_, client| client.out.error(&text));
                     self.put_back(client);
                     return false;
                 }
             }
         }
-        let LongCommand { request, yielded, spent } = *yielding;
+        let LongCommand { request, steps, spent, is_counted } = *yielding;
         self.begin_lap(Instant::now());
         let args = request.args();
         let Ok(row) = self.find(args) else { unreachable!("it was found when it began") };
@@ -100,13 +100,15 @@ impl Core {
             self.limit_effects(client.db);
         }
         self.note_reads();
-        let outcome = yielded.resume(&mut self.context(&mut client, args, Mode::Client));
+        let outcome = steps.resume(&mut self.context(&mut client, args, Mode::Client));
+        self.waiting.again.is_counted = is_counted;
         self.conclude(&mut client, row, args, outcome, before);
         self.account(&mut client, row, args, spent, before);
+        self.waiting.again.is_counted = false;
         if !is_planted("left-out-unless-long") {
             client.leave_out(before);
         }
-        close_if_cut(&mut client);
+        self.close_if_cut(&mut client);
         if client.is_running() {
             self.resume(&mut client);
         }
@@ -115,7 +117,24 @@ impl Core {
             self.look_at_output(&mut client);
         }
         self.put_back(client);
+        self.serve_waiting_for_keys();
         true
+    }
+
+    /// Lets the commands go on that have waited for room in the log for their next step.
+    fn retry_steps(&mut self) {
+        if self.waiting.is_empty(Line::RoomForStep) {
+            return;
+        }
+        let conns: Vec<ConnId> = self.waiting.in_line(Line::RoomForStep).collect();
+        for conn in conns {
+            let Some(mut client) = self.clients.take(conn) else { continue };
+            if let Some(Then::GoOn(command)) = self.leave(&mut client).map(|waiting| waiting.then) {
+                client.state = State::Yielding(command);
+                self.yielding.push_back(conn);
+            }
+            self.clients.put(client);
+        }
     }
 
     /// Whether a command in steps has a step to run, so that the next turn must not sleep.

@@ -144,11 +144,6 @@ pub(crate) struct Snapshots {
     /// Whether the scheduled or running `BGSAVE` was not asked for by a client, but preserves the
     /// effect of a flush.
     pub(crate) is_of_flush: bool,
-    /// Clients whose `SAVE` is under way.
-    pub(crate) saving: Vec<ConnId>,
-    /// Clients that wait for a snapshot to pin. The number beside each client is the value that
-    /// `saves.begun` will have when this snapshot begins.
-    pub(crate) pinning: Vec<(ConnId, u64)>,
     /// Clients that have pinned a slot, each with this slot. A pinned slot is not overwritten.
     pub(crate) pins: Vec<(ConnId, SlotName)>,
     /// Number of writes that had to wait because a snapshot held too much memory.
@@ -187,8 +182,6 @@ impl Snapshots {
             is_behind_rewrite: false,
             lbas_per_byte: None,
             is_of_flush: false,
-            saving: Vec::new(),
-            pinning: Vec::new(),
             pins: Vec::new(),
             waits: 0,
             step_max: Duration::ZERO,

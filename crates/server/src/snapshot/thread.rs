@@ -3,12 +3,11 @@
 //! The queue of captured entries to the thread is bounded by its size in bytes. The command thread
 //! checks this size before it takes more entries, so that handing them over never blocks.
 
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 
-use rustix::event::{EventfdFlags, eventfd};
 use slimio_keyspace::{Captured, ChunkOptions, DbIndex};
 use slimio_planted::is_planted;
 use slimio_storage::{
@@ -16,8 +15,9 @@ use slimio_storage::{
 };
 
 use super::check::Checked;
-use super::turns::TurnThreads;
+use super::turns;
 use super::worker::Worker;
+use crate::worker::{Waker, WorkerThread};
 
 /// No more entries are taken while this many bytes or more wait to be encoded.
 const WAITING_SIZE_MAX: u64 = 4 << 20;
@@ -89,15 +89,23 @@ pub(super) struct Shared {
     pub(super) round: AtomicU64,
 }
 
+impl Shared {
+    /// Notes how long the slots are.
+    pub(super) fn note_lengths(&self, paths: &SlotPaths) {
+        for (shared, lbas) in self.slot_lbas.iter().zip(paths.lengths()) {
+            shared.store(lbas, Ordering::Relaxed);
+        }
+    }
+}
+
 /// The snapshot thread, as the command thread sees it.
 #[derive(Debug)]
 pub(crate) struct SnapshotThread {
-    orders: Option<Sender<Order>>,
     answers: Receiver<(u64, Answer)>,
     checked: Receiver<Checked>,
     shared: Arc<Shared>,
-    wake: Arc<OwnedFd>,
-    threads: Option<TurnThreads>,
+    waker: Waker,
+    thread: WorkerThread<Order>,
 }
 
 impl SnapshotThread {
@@ -106,27 +114,23 @@ impl SnapshotThread {
     /// # Errors
     /// When the thread, or the descriptor that wakes the command thread, cannot be made.
     pub(crate) fn start(paths: SlotPaths) -> std::io::Result<Self> {
-        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let waker = Waker::new()?;
         let shared = Arc::new(Shared::default());
-        let (orders, order_receiver) = channel();
+        shared.note_lengths(&paths);
         let (answer_sender, answers) = channel();
         let (checked_sender, checked) = channel();
-        let worker = Worker::new(
-            paths,
-            order_receiver,
-            Arc::clone(&shared),
-            Arc::clone(&wake),
-            answer_sender,
-            checked_sender,
-        );
-        let threads = TurnThreads::start(Box::new(worker))?;
-        Ok(Self { orders: Some(orders), answers, checked, shared, wake, threads: Some(threads) })
+        let of_thread = (Arc::clone(&shared), waker.clone());
+        let thread = turns::start(move |orders| {
+            let (shared, waker) = of_thread;
+            Box::new(Worker::new(paths, orders, shared, waker, answer_sender, checked_sender))
+        })?;
+        Ok(Self { answers, checked, shared, waker, thread })
     }
 
     /// A descriptor that is readable when there is an answer, or when more entries can be handed
     /// over.
     pub(crate) fn readiness(&self) -> BorrowedFd<'_> {
-        self.wake.as_fd()
+        self.waker.readiness()
     }
 
     /// Begins a snapshot. The previous snapshot must have been answered or given up.
@@ -254,20 +258,17 @@ impl SnapshotThread {
 
     /// Clears the wake-up of the command thread.
     pub(crate) fn woken(&self) {
-        // If there is nothing to read, the call does no harm.
-        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        self.waker.woken();
     }
 
     fn tell(&self, order: Order) {
-        let orders = self.orders.as_ref().expect("the thread runs until this is dropped");
-        assert!(orders.send(order).is_ok(), "the snapshot thread has panicked");
+        assert!(self.thread.give(order).is_ok(), "the snapshot thread has panicked");
     }
 }
 
 impl Drop for SnapshotThread {
     fn drop(&mut self) {
+        // Nothing that is still queued is written.
         self.shared.round.fetch_add(1, Ordering::Relaxed);
-        drop(self.orders.take());
-        drop(self.threads.take());
     }
 }

@@ -12,13 +12,14 @@
 //! The [`Worker`] itself is passed back and forth, so that only one thread has it at a time.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use slimio_device::waited_for_core;
 use slimio_planted::is_planted;
 
+use super::thread::Order;
 use super::worker::Worker;
+use crate::worker::WorkerThread;
 
 /// Niceness of the nice thread (nice(2)). With a higher niceness, the thread might starve as well,
 /// while the log grows.
@@ -42,51 +43,38 @@ const NICE_PER_WAITED: u32 = 5;
 /// The work, and for how long the idle thread waited for a core in the turn that has ended.
 type Returned = (Box<Worker>, Duration);
 
-/// The two threads. Dropping this value waits until both threads have ended. They end when nobody
-/// can give orders any more.
-#[derive(Debug)]
-pub(super) struct TurnThreads {
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl TurnThreads {
-    /// Starts both threads.
-    ///
-    /// # Errors
-    /// When a thread cannot be started.
-    pub(super) fn start(worker: Box<Worker>) -> std::io::Result<Self> {
-        let (lend, idle_turns) = channel();
-        let (give_back, returned) = channel();
-        let nice = Builder::new().name("snapshot".into()).spawn(move || {
-            slimio_device::give_way(NICENESS);
-            nice_turns(worker, &lend, &returned);
-        })?;
-        // If this thread cannot be started, the nice thread ends because nobody gives it orders.
-        let idle = Builder::new().name("snapshot-idle".into()).spawn(move || {
-            slimio_device::give_way_entirely();
-            take_idle_turns(&idle_turns, &give_back);
-        })?;
-        Ok(Self { threads: vec![nice, idle] })
-    }
-}
-
-impl Drop for TurnThreads {
-    fn drop(&mut self) {
-        for thread in self.threads.drain(..) {
-            // A panic was reported when it happened.
-            let _ = thread.join();
-        }
-    }
+/// Starts both threads. `work` makes the work from the queue of orders. The nice thread waits for
+/// the end of the idle one, so both have ended when the returned thread has.
+///
+/// # Errors
+/// When a thread cannot be started.
+pub(super) fn start(
+    work: impl FnOnce(Receiver<Order>) -> Box<Worker> + Send + 'static,
+) -> std::io::Result<WorkerThread<Order>> {
+    let (give_back, returned) = channel();
+    let idle = WorkerThread::start("snapshot-idle", move |turns: Receiver<Box<Worker>>| {
+        slimio_device::give_way_entirely();
+        take_idle_turns(&turns, &give_back);
+    })?;
+    // If this thread cannot be started, the idle one ends because nobody lends it the work.
+    WorkerThread::start("snapshot", move |orders| {
+        slimio_device::give_way(NICENESS);
+        nice_turns(work(orders), &idle, &returned);
+    })
 }
 
 /// Does the work until nobody gives orders. To spare other threads, lends the work to the idle
 /// thread.
-fn nice_turns(mut worker: Box<Worker>, lend: &Sender<Box<Worker>>, returned: &Receiver<Returned>) {
+fn nice_turns(
+    mut worker: Box<Worker>,
+    idle: &WorkerThread<Box<Worker>>,
+    returned: &Receiver<Returned>,
+) {
     // The first turn has no minimum, because nothing is known yet of how busy the cores are.
     let mut turn_ends = Instant::now();
     while worker.work(|worker| worker.is_paced() && Instant::now() >= turn_ends) {
         // The worker does not come back if the idle thread has panicked.
-        let Ok(Ok((back, waited))) = lend.send(worker).map(|()| returned.recv()) else { return };
+        let Ok(Ok((back, waited))) = idle.give(worker).map(|()| returned.recv()) else { return };
         worker = back;
         turn_ends = Instant::now() + NICE_TURN_MIN.max(waited * NICE_PER_WAITED);
     }

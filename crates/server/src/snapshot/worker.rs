@@ -1,7 +1,6 @@
 //! The snapshot thread's work: it encodes captured entries and writes them to a slot. Between
 //! snapshots, it checks slots and shortens reserves.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -15,6 +14,7 @@ use super::check::{Checked, Checking};
 use super::pace::{Pace, cost};
 use super::surplus::Surplus;
 use super::thread::{Answer, DbSize, Order, Shared, WAITING_SIZE_MIN};
+use crate::worker::Waker;
 
 /// During a pause, the worker sleeps at most this long before it checks whether the rest of the
 /// pause is still wanted.
@@ -28,7 +28,7 @@ pub(super) struct Worker {
     /// All of the current snapshot was handed over; only its end is still to be written.
     is_finish_due: bool,
     shared: Arc<Shared>,
-    wake: Arc<OwnedFd>,
+    waker: Waker,
     answers: Sender<(u64, Answer)>,
     /// The round of the snapshot that is being written; see [`Shared::round`].
     round: u64,
@@ -56,17 +56,17 @@ impl Worker {
         paths: SlotPaths,
         orders: Receiver<Order>,
         shared: Arc<Shared>,
-        wake: Arc<OwnedFd>,
+        waker: Waker,
         answers: Sender<(u64, Answer)>,
         checked: Sender<Checked>,
     ) -> Self {
-        let worker = Self {
+        Self {
             orders,
             paths,
             current: None,
             is_finish_due: false,
             shared,
-            wake,
+            waker,
             answers,
             round: 0,
             pace: Pace::new(Instant::now()),
@@ -74,16 +74,12 @@ impl Worker {
             check_rate: 0,
             checked,
             surplus: Surplus::default(),
-        };
-        worker.note_lengths();
-        worker
+        }
     }
 
     /// Tells the command thread how long the slots are.
     fn note_lengths(&self) {
-        for (shared, lbas) in self.shared.slot_lbas.iter().zip(self.paths.lengths()) {
-            shared.store(lbas, Ordering::Relaxed);
-        }
+        self.shared.note_lengths(&self.paths);
     }
 
     /// Obeys orders, and calls `is_over` before each order. Returns true as soon as `is_over`
@@ -202,7 +198,7 @@ impl Worker {
         let is_room_wanted =
             left < WAITING_SIZE_MIN && self.shared.is_wake_wanted.swap(false, Ordering::SeqCst);
         if self.shared.is_memory_wanted.swap(false, Ordering::SeqCst) || is_room_wanted {
-            self.wake();
+            self.waker.wake();
         }
         self.throttle(payload);
     }
@@ -284,18 +280,13 @@ impl Worker {
         self.checking = None;
         // The send fails only when the server ends.
         let _ = self.checked.send(outcome);
-        self.wake();
+        self.waker.wake();
     }
 
     fn answer(&self, answer: Answer) {
         // The send fails only when the server ends.
         let _ = self.answers.send((self.round, answer));
-        self.wake();
-    }
-
-    fn wake(&self) {
-        // The counter cannot overflow, so this write cannot fail.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        self.waker.wake();
     }
 }
 
@@ -303,7 +294,6 @@ impl Worker {
 mod tests {
     use std::sync::mpsc::channel;
 
-    use rustix::event::{EventfdFlags, eventfd};
     use slimio_device::PathOptions;
     use slimio_keyspace::EvictionConfig;
     use slimio_storage::{Policy, RecoverOptions, SnapshotKind, recover};
@@ -327,10 +317,10 @@ mod tests {
             ChunkOptions { compresses: false, eviction: EvictionConfig::default(), now_ms: 0 };
         let shared = Arc::new(Shared::default());
         shared.rate.store(1 << 20, Ordering::Relaxed);
-        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+        let waker = Waker::new().unwrap();
         let ((orders, received), (answer, answers)) = (channel(), channel());
         let mut worker =
-            Worker::new(volume.slot_paths, received, shared, wake, answer, channel().0);
+            Worker::new(volume.slot_paths, received, shared, waker, answer, channel().0);
 
         let (writer, sizes) = (WriterOptions::default(), Vec::new());
         orders.send(Order::Begin { plan, options, writer, sizes, round: 1 }).unwrap();

@@ -238,6 +238,32 @@ fn hash_command() -> impl Strategy<Value = String> {
         2 => (key(), field(), field()).prop_map(|(k, f, g)| format!("HDEL {k} {f} {g}")),
         1 => (key(), field()).prop_map(|(k, f)| format!("HINCRBY {k} {f} 7")),
         3 => set_command(),
+        3 => list_command(),
+    ]
+}
+
+/// Commands on lists. The elements are so few that they are often found, and some lists are large.
+fn list_command() -> impl Strategy<Value = String> {
+    let end = || prop_oneof![Just("LEFT"), Just("RIGHT")];
+    let push = || prop_oneof![Just("LPUSH"), Just("RPUSH"), Just("RPUSHX")];
+    let pop = || prop_oneof![Just("LPOP"), Just("RPOP")];
+    let place = || -4..8_i16;
+    prop_oneof![
+        4 => (push(), key(), value(), field()).prop_map(|(p, k, v, f)| format!("{p} {k} {v} {f}")),
+        1 => (push(), key(), 300..800_u16).prop_map(|(push, key, count)| {
+            let elements: Vec<_> = (0..count).map(|n| format!("element:{}", n % 40)).collect();
+            format!("{push} {key} {}", elements.join(" "))
+        }),
+        2 => (pop(), key()).prop_map(|(pop, key)| format!("{pop} {key}")),
+        1 => (pop(), key(), 0..60_u8).prop_map(|(pop, key, count)| format!("{pop} {key} {count}")),
+        1 => (key(), place(), value()).prop_map(|(k, at, v)| format!("LSET {k} {at} {v}")),
+        1 => (key(), field(), field()).prop_map(|(k, f, g)| format!("LINSERT {k} AFTER {f} {g}")),
+        1 => (key(), place(), field()).prop_map(|(k, count, f)| format!("LREM {k} {count} {f}")),
+        1 => (key(), 0..60_i16, place()).prop_map(|(k, from, to)| format!("LTRIM {k} {from} {to}")),
+        2 => (key(), key(), end(), end()).prop_map(|(k, l, a, b)| format!("LMOVE {k} {l} {a} {b}")),
+        1 => (key(), key()).prop_map(|(k, l)| format!("RPOPLPUSH {k} {l}")),
+        1 => (key(), key(), end(), 1..60_u8)
+            .prop_map(|(k, l, end, count)| format!("LMPOP 2 {k} {l} {end} COUNT {count}")),
     ]
 }
 

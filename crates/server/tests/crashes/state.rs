@@ -63,8 +63,9 @@ pub(crate) fn read(client: &mut Client) -> Option<State> {
     for db in 0..DB_COUNT {
         encode_line(&format!("SELECT {db}"), &mut requests);
         for key in 0..KEY_COUNT {
-            for command in ["GET", "HGETALL", "SMEMBERS", "PEXPIRETIME"] {
-                encode_line(&format!("{command} k{key}"), &mut requests);
+            for command in ["GET", "HGETALL", "SMEMBERS", "LRANGE", "PEXPIRETIME"] {
+                let rest = if command == "LRANGE" { " 0 -1" } else { "" };
+                encode_line(&format!("{command} k{key}{rest}"), &mut requests);
             }
         }
         // `DBSIZE` comes last, because expired keys count until a request touches them.
@@ -79,11 +80,13 @@ pub(crate) fn read(client: &mut Client) -> Option<State> {
         for key in 0..KEY_COUNT {
             let string = client.try_read()?;
             let (hash, set) = (client.try_read()?, client.try_read()?);
+            let list = client.try_read()?;
             let expires_at = number(&client.try_read()?)?;
             let content = match (string.first(), hash.first()) {
                 (Some(b'$'), Some(b'-')) => described(&string),
                 (Some(b'-'), Some(b'*')) if !string.starts_with(b"-MISCONF") => sorted(&hash, 2),
                 (Some(b'-'), Some(b'-')) if set.starts_with(b"*") => sorted(&set, 1),
+                (Some(b'-'), Some(b'-')) if list.starts_with(b"*") => described(&list),
                 _ if expires_at == -2 => continue,
                 _ => return None,
             };

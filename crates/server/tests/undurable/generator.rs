@@ -73,6 +73,10 @@ const CHANGES: &[Change] = &[
     &["SADD set SECRET", "SREM set 2"],
     &["SADD new SECRET 7", "SUNIONSTORE set set new", "SMOVE set new 1"],
     &["SPOP set 5"],
+    &["RPUSH list SECRET", "LPOP list", "LSET list 0 SECRET"],
+    &["LPUSH new SECRET", "LMOVE list new LEFT LEFT", "LTRIM list 1 1"],
+    &["LREM list 0 2", "LINSERT list AFTER text SECRET"],
+    &["LMPOP 1 list LEFT COUNT 9"],
     &["EXPIRE str 1000", "EXPIRE hash 1000", "PERSIST ttl"],
     &["GETEX str PXAT 4102444800000", "GETDEL num"],
     &["DEBUG POPULATE 3 new", "DEBUG POPULATE 1 SECRET"],
@@ -268,6 +272,7 @@ impl Pair {
             "MSET str text num 5 still untouched",
             "HSET hash f1 v1 f2 v2 f3 v3",
             "SADD set 1 2 7 text value",
+            "RPUSH list 1 2 text 2 value",
             "SET ttl text PX 100000000",
             "SET gone text PX 50",
         ];

@@ -9,7 +9,7 @@ mod world;
 use std::path::Path;
 
 use crate::common::{BACK_ENDS, Client, encode, until};
-use world::World;
+pub(crate) use world::World;
 
 /// Runs a check on a server whose log can be held back, over both back ends.
 pub(crate) fn held(directives: &str, check: impl Fn(&mut World)) {

@@ -6,7 +6,8 @@ use slimio_testing::random::pick;
 use super::rows::Row;
 
 /// The keys of the initial data set, and `new`, which does not exist.
-pub(crate) const KEYS: [&str; 8] = ["str", "num", "hash", "set", "ttl", "gone", "still", "new"];
+pub(crate) const KEYS: [&str; 9] =
+    ["str", "num", "hash", "set", "list", "ttl", "gone", "still", "new"];
 
 const NUMBERS: [&str; 8] = ["0", "1", "2", "7", "-1", "100", "4102444800", "4102444800000"];
 
@@ -80,10 +81,21 @@ const LINES: &[(&str, bool, &[&str])] = &[
     ("info", true, &["", "everything", "keyspace", "commandstats memory"]),
     ("keys", false, &["*", "s*"]),
     ("latency|graph", true, &["command"]),
+    ("linsert", false, &["list BEFORE text v", "list AFTER none v", "KEY BEFORE 2 2"]),
+    ("lmove", false, &["list new LEFT RIGHT", "list list RIGHT LEFT", "KEY KEY LEFT LEFT"]),
+    ("lmpop", false, &["1 list LEFT", "2 new list RIGHT COUNT 2", "2 KEY KEY LEFT"]),
+    ("lpop", false, &["list", "list 2", "KEY 100"]),
+    ("lpos", false, &["list 2", "list 2 RANK -1 COUNT 0", "KEY text"]),
+    ("lrange", false, &["list 0 -1", "list 1 2", "KEY 0 1"]),
+    ("lrem", false, &["list 0 2", "list -1 2", "KEY 1 text"]),
+    ("lset", false, &["list 0 v", "list -1 v", "KEY 1 v"]),
+    ("ltrim", false, &["list 0 1", "list 1 -1", "KEY 0 -1"]),
     ("memory|usage", false, &["KEY", "KEY SAMPLES 0"]),
     ("move", false, &["KEY 1", "KEY 0"]),
     ("pexpire", false, &["KEY 100000", "KEY 1 XX"]),
     ("pexpireat", false, &["KEY 4102444800000", "KEY 1"]),
+    ("rpop", false, &["list", "list 2", "KEY 100"]),
+    ("rpoplpush", false, &["list new", "list list", "KEY KEY"]),
     ("scan", false, &["0", "0 MATCH s*", "0 COUNT 100 TYPE hash"]),
     ("select", false, &["0", "1", "2"]),
     ("set", false, &["KEY v NX", "KEY v XX", "KEY v GET", "KEY v KEEPTTL", "KEY v EX 100 NX GET"]),

@@ -13,7 +13,7 @@ const CHILDREN_MERGED_MAX: usize = CHILDREN_MAX / 4 * 3;
 impl<L: Leaf> Tree<L> {
     /// Changes the leaf that `seek` leads to. `change` gets the leaf, the leaf's summary, and the
     /// rest of `seek`, which leads to the element within the leaf. `change` must keep the summary
-    /// up to date, and may add one element, remove one, or replace some.
+    /// up to date, and may add one element, remove some, or replace some.
     pub(crate) fn edit<S: Seek<L>, R>(
         &mut self,
         seek: S,

@@ -16,7 +16,6 @@
 //! these summaries to choose the child that leads to an element.
 
 mod check;
-#[cfg_attr(not(test), expect(dead_code, reason = "no command cuts a collection yet"))]
 mod cut;
 mod edit;
 #[cfg(test)]
@@ -206,6 +205,14 @@ impl<L: Leaf> Tree<L> {
     /// Begins a search at the root.
     pub(crate) fn descent(&self) -> Descent<'_, L> {
         Descent { node: &self.root.node, summary: &self.root.summary, next: None }
+    }
+
+    /// The leaf that has all elements; `None` if there are several leaves.
+    pub(crate) fn only_leaf(&self) -> Option<&L> {
+        match &*self.root.node {
+            Node::Leaf(leaf) => Some(leaf),
+            Node::Branch(_) => None,
+        }
     }
 
     /// Every leaf, in order. Each step takes bounded time.

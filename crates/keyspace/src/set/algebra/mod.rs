@@ -18,7 +18,7 @@ use crate::command::Weight;
 use crate::commands::elements::ELEMENTS_AT_ONCE_MAX;
 use crate::commands::steps::ARGS_AT_ONCE_MAX;
 use crate::commands::text;
-use crate::context::{Context, Outcome, Steps, Yielded};
+use crate::context::{Context, Outcome, Steps};
 use crate::events::events;
 use crate::keyspace::{DbIndex, Keyspace};
 use crate::value::ValueRef;
@@ -200,7 +200,7 @@ impl Steps for Algebra {
                 }
             } else if lookups.are_used_up() {
                 if self.may_pause {
-                    return Outcome::Yield(Yielded::Steps(self));
+                    return Outcome::Yield(self);
                 }
                 lookups = Lookups(STEP_LOOKUPS);
             }

@@ -1,22 +1,39 @@
-//! Requests that have to wait until the long request has ended.
+//! Requests that have to wait until the long request has ended, or until older clients are served.
 
-use slimio_keyspace::{Command, DbIndex, Flags};
+use slimio_keyspace::{Command, DbIndex, Flags, Mode};
 use slimio_planted::is_planted;
-use slimio_resp::{Args, OwnedRequest};
+use slimio_resp::Args;
 
 use super::Long;
-use crate::clients::{Client, State};
+use crate::clients::Client;
 use crate::commands::{Entry, Run};
 use crate::core::Core;
 use crate::gate::mix;
+use crate::waiting::Reason;
 
 /// Commands that have no keys, but depend on the data set as a whole or on what is in the log.
 const LOOKS_AT_ALL: &[&str] =
     &["bgsave", "save", "bgrewriteaof", "config|set", "client|pause", "slimio|pin"];
 
 impl Core {
-    /// Whether a request has to wait until the long request has ended.
-    pub(crate) fn is_held_up(&self, client: &Client, row: &Command<Entry>, args: Args<'_>) -> bool {
+    /// Whether a request has to wait until the long request has ended, or until older clients have
+    /// got what they wait for in the keys of the request.
+    pub(crate) fn is_held_up(
+        &self,
+        client: &Client,
+        row: &Command<Entry>,
+        args: Args<'_>,
+    ) -> Option<Reason> {
+        if self.long.is_none() && !self.waiting.keys.has_ready() {
+            return None;
+        }
+        if self.is_held_by_long(client, row, args) {
+            return Some(Reason::LongRequest);
+        }
+        self.meets_ready(client, row, args).then_some(Reason::TakenKeys)
+    }
+
+    fn is_held_by_long(&self, client: &Client, row: &Command<Entry>, args: Args<'_>) -> bool {
         let Some(long) = &self.long else { return false };
         let is_data = matches!(row.run.run, Run::Data(_));
         if is_data && self.is_long(client.db, row, args) {
@@ -33,9 +50,38 @@ impl Core {
         }
         // If a watched key is changed by the long request, this may not have been told yet.
         let watches = !client.watching.is_empty() && !is_planted("watcher-within-long");
+        watches || self.any_queued(client, |db, row, args| self.meets(long, db, row, args))
+    }
+
+    /// Whether any request of a client's transaction is such that `is_met`.
+    fn any_queued(
+        &self,
+        client: &Client,
+        is_met: impl Fn(DbIndex, &Command<Entry>, Args<'_>) -> bool,
+    ) -> bool {
         let multi = client.multi.as_ref();
         let mut queued = multi.into_iter().flat_map(|multi| self.queued(client.db, multi));
-        watches || queued.any(|(db, row, args)| self.meets(long, db, row, args))
+        queued.any(|(db, row, args)| is_met(db, row, args))
+    }
+
+    /// Whether a request looks at keys, or changes them, that are ready for older clients.
+    fn meets_ready(&self, client: &Client, row: &Command<Entry>, args: Args<'_>) -> bool {
+        // Clients who are being served do not wait for each other.
+        let is_served = matches!(self.waiting.again.mode, Mode::Woken(_));
+        if !self.waiting.keys.has_ready() || is_served || is_planted("taken-keys-free") {
+            return false;
+        }
+        let meets = |db, row: &Command<Entry>, args: Args<'_>| {
+            let looks_at_all = row.flags.has(Flags::WHOLE_DB) || row.flags.has(Flags::TWO_DBS);
+            looks_at_all
+                || row.key_indices(args).any(|index| {
+                    self.waiting.keys.is_taken((db, self.keyspace.hash(&args.bytes(index))))
+                })
+        };
+        if row.name == "exec" {
+            return self.any_queued(client, meets);
+        }
+        meets(client.db, row, args)
     }
 
     /// Whether a request depends on keys that the long request holds, or changes them.
@@ -61,40 +107,5 @@ impl Core {
             let writes_it = writes && !row.only_reads(index);
             long.keys.contains(&hash) || writes_it && long.sources.contains(&hash)
         })
-    }
-
-    /// Makes a request wait until the long request has ended.
-    pub(crate) fn hold_up(&mut self, client: &mut Client) {
-        client.state = State::Parked(OwnedRequest::default());
-        client.keeps_request = true;
-        if is_planted("held-up-last-first") {
-            self.held_up.push_front(client.conn);
-            return;
-        }
-        self.held_up.push_back(client.conn);
-    }
-
-    /// If no long request runs, retries the requests that were held up. One of these requests may
-    /// become the long request. It then holds up the requests behind it.
-    pub(crate) fn resume_held_up(&mut self) {
-        if self.has_long() || self.shutdown.is_some() {
-            return;
-        }
-        // Requests that are held up again stay before the requests that this turn has no time for,
-        // so that the order is kept.
-        let mut waiting = std::mem::take(&mut self.held_up);
-        while let Some(conn) = waiting.pop_front() {
-            self.retry(conn);
-            if self.is_turn_over() {
-                break;
-            }
-        }
-        self.held_up.append(&mut waiting);
-    }
-
-    /// Whether requests that a long request held up can be retried now, because no long request
-    /// runs any more.
-    pub(crate) fn may_retry_held_up(&self) -> bool {
-        !self.has_long() && !self.held_up.is_empty() && self.shutdown.is_none()
     }
 }

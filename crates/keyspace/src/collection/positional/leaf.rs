@@ -1,0 +1,412 @@
+//! A leaf. It packs elements of one string each, in the order of their positions.
+//!
+//! ```text
+//! codes | code | code | code | ...      what each string is stored as, and how long it is
+//! bytes | string | string | ...         the strings, without anything between them
+//! ```
+//!
+//! Both stretches have room at both ends, so that an element is added or removed at either end
+//! without moving the others. A leaf finds an element by adding up the codes before it. An element
+//! that is long is outside: it is the next string in the leaf's list of outside strings, and takes
+//! no bytes here.
+
+use std::ops::Range;
+
+use slimio_resp::Arg;
+
+use super::code::{Code, Stored, narrow_sizes};
+use super::stretch::Stretch;
+use super::{Count, End};
+use crate::collection::element::{Element, LargeString};
+use crate::collection::tree::{Edge, Leaf};
+use crate::memory::allocated;
+
+/// What an outside string adds to the weight of its leaf.
+const OUTSIDE_WEIGHT: usize = 64;
+
+/// Limit of unused places in the list of outside strings.
+const OUTSIDE_SLACK_MAX: usize = 4;
+
+/// A leaf of elements, in order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PositionalLeaf {
+    codes: Stretch,
+    bytes: Stretch,
+    outside: Option<Box<Outside>>,
+    /// Whether codes are of two bytes instead of one.
+    is_wide: bool,
+    /// Where the last element was added; `None` if it was neither end.
+    grown: Option<End>,
+}
+
+/// The strings that are too long for the leaf itself.
+#[derive(Clone, Debug, Default)]
+struct Outside {
+    strings: Vec<LargeString>,
+    /// Bytes of memory of the strings.
+    memory: usize,
+}
+
+impl Outside {
+    fn insert(&mut self, index: usize, string: LargeString) {
+        if self.strings.len() == self.strings.capacity() {
+            self.strings.reserve_exact(2);
+        }
+        self.memory += string.memory();
+        self.strings.insert(index, string);
+    }
+
+    /// Removes strings. Adds to `old` those that take noticeable time to free.
+    fn remove(&mut self, range: Range<usize>, old: &mut Vec<LargeString>) {
+        let removed = self.strings.drain(range);
+        old.extend(removed.inspect(|it| self.memory -= it.memory()).filter(LargeString::is_large));
+        if self.strings.capacity() > self.strings.len() + OUTSIDE_SLACK_MAX {
+            self.strings.shrink_to_fit();
+        }
+    }
+
+    fn of(strings: Vec<LargeString>) -> Option<Box<Self>> {
+        let memory = strings.iter().map(LargeString::memory).sum();
+        (!strings.is_empty()).then(|| Box::new(Self { strings, memory }))
+    }
+}
+
+/// Where an element of a leaf begins.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    index: usize,
+    /// Its offset among the bytes.
+    at: usize,
+    /// Count of outside strings before it.
+    outside: usize,
+}
+
+impl Leaf for PositionalLeaf {
+    type Summary = Count;
+
+    /// That of 256 strings of 16 bytes, with their codes.
+    const WEIGHT_MAX: usize = 256 * 17;
+    const GROWS_AT_ENDS: bool = true;
+
+    fn weight(&self) -> usize {
+        self.codes.len() + self.bytes.len() + OUTSIDE_WEIGHT * self.outside_len()
+    }
+
+    fn memory(&self) -> usize {
+        let of_outside = |outside: &Outside| {
+            allocated(size_of::<Outside>())
+                + allocated(outside.strings.capacity() * size_of::<LargeString>())
+                + outside.memory
+        };
+        self.codes.memory() + self.bytes.memory() + self.outside.as_deref().map_or(0, of_outside)
+    }
+
+    fn summary(&self) -> Count {
+        Count(self.len())
+    }
+
+    fn split(&mut self, edge: Edge) -> Option<Self> {
+        let len = self.len();
+        if len < 2 {
+            return None;
+        }
+        let at = match self.grown {
+            Some(End::Last) if edge.is_last => len - 1,
+            Some(End::First) if edge.is_first => 1,
+            _ => self.middle(),
+        };
+        Some(self.split_off(at))
+    }
+
+    fn append(&mut self, behind: &Self) {
+        let is_wide = self.is_wide || behind.is_wide;
+        let mut behind = std::borrow::Cow::Borrowed(behind);
+        if self.is_wide != is_wide {
+            self.widen();
+        } else if behind.is_wide != is_wide {
+            behind.to_mut().widen();
+        }
+        for (own, more) in [(&mut self.codes, &behind.codes), (&mut self.bytes, &behind.bytes)] {
+            own.open(own.len(), more.len()).copy_from_slice(more);
+        }
+        if let Some(more) = &behind.outside {
+            let outside = self.outside.get_or_insert_default();
+            outside.strings.extend_from_slice(&more.strings);
+            outside.memory += more.memory;
+        }
+    }
+
+    fn check(&self) {
+        let end = self.places().last();
+        let sizes: usize = (0..self.len()).map(|index| self.code(index).size()).sum();
+        assert_eq!(sizes, self.bytes.len(), "the codes of a leaf say how many bytes it has");
+        let outside = (0..self.len()).filter(|index| self.code(*index).is_outside()).count();
+        assert_eq!(outside, self.outside_len(), "each outside string belongs to an element");
+        assert!(end.is_none_or(|place| place.index + 1 == self.len()));
+        assert!(
+            self.weight() <= Self::WEIGHT_MAX || self.len() < 2,
+            "a leaf weighs {}, more than allowed",
+            self.weight()
+        );
+        if let Some(outside) = &self.outside {
+            let memory: usize = outside.strings.iter().map(LargeString::memory).sum();
+            assert_eq!(outside.memory, memory, "a leaf knows the memory of its outside strings");
+        }
+    }
+}
+
+impl PositionalLeaf {
+    /// Count of elements.
+    pub(crate) fn len(&self) -> usize {
+        self.codes.len() >> usize::from(self.is_wide)
+    }
+
+    /// About the size in bytes of the elements in a listpack.
+    pub(super) fn listpack_size(&self) -> usize {
+        self.bytes.len() + 2 * self.len() + self.outside.as_deref().map_or(0, |it| it.memory)
+    }
+
+    fn outside_len(&self) -> usize {
+        self.outside.as_deref().map_or(0, |outside| outside.strings.len())
+    }
+
+    fn code(&self, index: usize) -> Code {
+        if self.is_wide {
+            Code::of_wide([self.codes[2 * index], self.codes[2 * index + 1]])
+        } else {
+            Code::of_narrow(self.codes[index])
+        }
+    }
+
+    /// The sum of the sizes of some elements.
+    fn sizes(&self, range: Range<usize>) -> usize {
+        if self.is_wide {
+            range.map(|index| self.code(index).size()).sum()
+        } else {
+            narrow_sizes(&self.codes[range])
+        }
+    }
+
+    /// Where the element at an index begins, or would begin.
+    fn place(&self, index: usize) -> Place {
+        let len = self.len();
+        let at = if index <= len / 2 {
+            self.sizes(0..index)
+        } else {
+            self.bytes.len() - self.sizes(index..len)
+        };
+        let outside = match &self.outside {
+            None => 0,
+            Some(outside) if index == len => outside.strings.len(),
+            Some(_) => (0..index).filter(|before| self.code(*before).is_outside()).count(),
+        };
+        Place { index, at, outside }
+    }
+
+    /// Where each element begins.
+    fn places(&self) -> impl Iterator<Item = Place> {
+        let mut next = Place { index: 0, at: 0, outside: 0 };
+        std::iter::from_fn(move || {
+            let place = next;
+            (place.index < self.len()).then(|| {
+                next = self.behind(place);
+                place
+            })
+        })
+    }
+
+    fn behind(&self, Place { index, at, outside }: Place) -> Place {
+        let code = self.code(index);
+        let outside = outside + usize::from(code.is_outside());
+        Place { index: index + 1, at: at + code.size(), outside }
+    }
+
+    fn before(&self, Place { index, at, outside }: Place) -> Place {
+        let code = self.code(index - 1);
+        let outside = outside - usize::from(code.is_outside());
+        Place { index: index - 1, at: at - code.size(), outside }
+    }
+
+    /// The element at a place where there is one.
+    fn at(&self, place: Place) -> Element<'_> {
+        let code = self.code(place.index);
+        match &self.outside {
+            Some(outside) if code.is_outside() => outside.strings[place.outside].as_element(),
+            _ => code.element(&self.bytes[place.at..place.at + code.size()]),
+        }
+    }
+
+    /// The element at an index; `None` if there is no such element.
+    pub(crate) fn get(&self, index: usize) -> Option<Element<'_>> {
+        (index < self.len()).then(|| self.at(self.place(index)))
+    }
+
+    /// The elements of a range, from both ends.
+    pub(crate) fn elements(
+        &self,
+        range: Range<usize>,
+    ) -> impl DoubleEndedIterator<Item = Element<'_>> {
+        Elements { leaf: self, front: self.place(range.start), back: self.place(range.end) }
+    }
+
+    /// The indices of the elements that are this string, in order.
+    pub(super) fn matches<'a>(
+        &'a self,
+        wanted: &'a Stored<'_>,
+    ) -> impl Iterator<Item = usize> + 'a {
+        let is_wanted = |place: Place| {
+            self.code(place.index) == wanted.code
+                && match wanted.bytes() {
+                    Some(bytes) if !wanted.code.is_outside() => {
+                        &self.bytes[place.at..place.at + bytes.len()] == bytes
+                    }
+                    _ => self.at(place).is(wanted.arg),
+                }
+        };
+        self.places().filter(move |place| is_wanted(*place)).map(|place| place.index)
+    }
+
+    /// Adds an element before the one at an index, or at the end.
+    pub(super) fn insert(&mut self, index: usize, arg: Arg<'_>) {
+        self.grown = match index {
+            _ if index == self.len() => Some(End::Last),
+            0 => Some(End::First),
+            _ => None,
+        };
+        self.put(self.place(index), arg);
+    }
+
+    fn put(&mut self, place: Place, arg: Arg<'_>) {
+        let stored = Stored::new(arg);
+        if !self.is_wide && stored.code.narrow().is_none() {
+            self.widen();
+        }
+        match stored.code.narrow() {
+            Some(code) if !self.is_wide => self.codes.open(place.index, 1)[0] = code,
+            _ => self.codes.open(2 * place.index, 2).copy_from_slice(&stored.code.wide()),
+        }
+        if stored.code.is_outside() {
+            let outside = self.outside.get_or_insert_default();
+            outside.insert(place.outside, LargeString::from_arg(arg));
+        } else {
+            stored.write(self.bytes.open(place.at, stored.code.size()));
+        }
+    }
+
+    /// Replaces the element at an index. Adds to `old` an old string that takes noticeable time to
+    /// free.
+    pub(super) fn set(&mut self, index: usize, arg: Arg<'_>, old: &mut Vec<LargeString>) {
+        let (place, stored) = (self.place(index), Stored::new(arg));
+        if self.code(index) == stored.code && !stored.code.is_outside() {
+            let range = place.at..place.at + stored.code.size();
+            return stored.write(&mut self.bytes[range]);
+        }
+        self.remove_at(place, self.behind(place), old);
+        self.put(place, arg);
+        self.grown = None;
+    }
+
+    /// Removes the elements of a range. Adds to `old` those strings that take noticeable time to
+    /// free.
+    pub(super) fn remove(&mut self, range: Range<usize>, old: &mut Vec<LargeString>) {
+        self.remove_at(self.place(range.start), self.place(range.end), old);
+    }
+
+    fn remove_at(&mut self, from: Place, to: Place, old: &mut Vec<LargeString>) {
+        let width = usize::from(self.is_wide);
+        self.codes.close(from.index << width..to.index << width);
+        self.bytes.close(from.at..to.at);
+        if let Some(outside) = &mut self.outside
+            && to.outside > from.outside
+        {
+            outside.remove(from.outside..to.outside, old);
+            if outside.strings.is_empty() {
+                self.outside = None;
+            }
+        }
+    }
+
+    /// Removes the elements from an index on, and returns them as a leaf.
+    pub(super) fn split_off(&mut self, index: usize) -> Self {
+        let place = self.place(index);
+        let outside = self.outside.take().map_or_else(Vec::new, |it| it.strings);
+        let (mut first, mut second) = (outside, Vec::new());
+        if place.outside < first.len() {
+            second = first.split_off(place.outside);
+        }
+        first.shrink_to_fit();
+        self.outside = Outside::of(first);
+        let mut second = Self {
+            codes: self.codes.split_off(index << usize::from(self.is_wide)),
+            bytes: self.bytes.split_off(place.at),
+            outside: Outside::of(second),
+            is_wide: self.is_wide,
+            grown: None,
+        };
+        self.grown = None;
+        self.narrow();
+        second.narrow();
+        second
+    }
+
+    /// The index at which the leaf's halves weigh about the same; there are at least two elements.
+    fn middle(&self) -> usize {
+        let half = self.weight() / 2;
+        let weighs = |place: &Place| {
+            let codes = place.index << usize::from(self.is_wide);
+            codes + place.at + OUTSIDE_WEIGHT * place.outside
+        };
+        let place = self.places().skip(1).min_by_key(|place| half.abs_diff(weighs(place)));
+        place.expect("there are at least two elements").index
+    }
+
+    /// Makes codes of two bytes.
+    fn widen(&mut self) {
+        let codes: Vec<[u8; 2]> = (0..self.len()).map(|index| self.code(index).wide()).collect();
+        let mut wide = Stretch::default();
+        wide.open(0, 2 * codes.len()).copy_from_slice(codes.as_flattened());
+        (self.codes, self.is_wide) = (wide, true);
+    }
+
+    /// Makes codes of one byte, if each of them can be.
+    fn narrow(&mut self) {
+        if !self.is_wide {
+            return;
+        }
+        let codes: Option<Vec<u8>> =
+            (0..self.len()).map(|index| self.code(index).narrow()).collect();
+        if let Some(codes) = codes {
+            let mut narrow = Stretch::default();
+            narrow.open(0, codes.len()).copy_from_slice(&codes);
+            (self.codes, self.is_wide) = (narrow, false);
+        }
+    }
+}
+
+/// Some elements of a leaf, from both ends.
+struct Elements<'a> {
+    leaf: &'a PositionalLeaf,
+    front: Place,
+    back: Place,
+}
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = Element<'a>;
+
+    fn next(&mut self) -> Option<Element<'a>> {
+        (self.front.index < self.back.index).then(|| {
+            let place = self.front;
+            self.front = self.leaf.behind(place);
+            self.leaf.at(place)
+        })
+    }
+}
+
+impl DoubleEndedIterator for Elements<'_> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        (self.front.index < self.back.index).then(|| {
+            self.back = self.leaf.before(self.back);
+            self.leaf.at(self.back)
+        })
+    }
+}

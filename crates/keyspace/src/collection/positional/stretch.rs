@@ -1,0 +1,155 @@
+//! Bytes in one stretch of memory that grows and shrinks at both ends without moving what is in it.
+
+use std::ops::{Deref, DerefMut, Range};
+
+use crate::memory::allocated;
+
+/// A stretch grows to this size by doubling. From there on it takes what it needs.
+const DOUBLED_SIZE_MAX: usize = 4096;
+
+/// Smallest size in bytes of the memory of a stretch that holds something.
+const SIZE_MIN: usize = 32;
+
+/// A stretch whose memory is larger than this, in bytes, gives memory back when it is less than a
+/// quarter full.
+const KEPT_SIZE_MAX: usize = 512;
+
+/// Bytes with room before and behind them.
+#[derive(Debug, Default)]
+pub(super) struct Stretch {
+    /// The room before the contents, and then the contents. The capacity behind them is the room
+    /// behind.
+    memory: Vec<u8>,
+    start: usize,
+}
+
+impl Clone for Stretch {
+    /// The room is left behind.
+    fn clone(&self) -> Self {
+        Self { memory: self.to_vec(), start: 0 }
+    }
+}
+
+impl Deref for Stretch {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.memory[self.start..]
+    }
+}
+
+impl DerefMut for Stretch {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..]
+    }
+}
+
+impl Stretch {
+    /// Bytes that the stretch takes in memory.
+    pub(super) fn memory(&self) -> usize {
+        allocated(self.memory.capacity())
+    }
+
+    /// Makes room for `size` bytes at offset `at`, and returns this room. What is in it is not
+    /// defined. Moves what is on the side where less is.
+    pub(super) fn open(&mut self, at: usize, size: usize) -> &mut [u8] {
+        let len = self.len();
+        if at * 2 < len {
+            if self.start < size {
+                self.make_room(size, true);
+            }
+            let (from, to) = (self.start, self.start - size);
+            self.memory.copy_within(from..from + at, to);
+            self.start = to;
+        } else {
+            if self.memory.capacity() - self.memory.len() < size {
+                self.make_room(size, false);
+            }
+            let (from, end) = (self.start + at, self.memory.len());
+            self.memory.resize(end + size, 0);
+            self.memory.copy_within(from..end, from + size);
+        }
+        let from = self.start + at;
+        &mut self.memory[from..from + size]
+    }
+
+    /// Removes a range.
+    pub(super) fn close(&mut self, range: Range<usize>) {
+        let (len, size) = (self.len(), range.len());
+        if range.start < len - range.end {
+            let from = self.start;
+            self.memory.copy_within(from..from + range.start, from + size);
+            self.start += size;
+        } else {
+            let (from, to) = (self.start + range.end, self.start + range.start);
+            self.memory.copy_within(from.., to);
+            self.memory.truncate(self.memory.len() - size);
+        }
+        let left = len - size;
+        if left == 0 {
+            self.memory.clear();
+            self.start = 0;
+        }
+        if self.memory.capacity() > KEPT_SIZE_MAX && left < self.memory.capacity() / 4 {
+            self.move_to(allocated((2 * left).max(SIZE_MIN)), false);
+        }
+    }
+
+    /// Removes what is at offset `at` and behind, and returns it. Neither part keeps more room than
+    /// the allocator gives anyway.
+    pub(super) fn split_off(&mut self, at: usize) -> Self {
+        let mut second = Vec::with_capacity(allocated(self.len() - at));
+        second.extend_from_slice(&self[at..]);
+        self.memory.truncate(self.start + at);
+        self.fit();
+        Self { memory: second, start: 0 }
+    }
+
+    /// Gives back the room that the allocator would not give anyway.
+    pub(super) fn fit(&mut self) {
+        let wanted = allocated(self.len());
+        if self.memory.capacity() > wanted {
+            self.move_to(wanted, false);
+        }
+    }
+
+    /// Gets at least `size` bytes of room before or behind the contents. If the memory has that much
+    /// room in all, the contents are moved; then half of what is left is on the other side.
+    fn make_room(&mut self, size: usize, is_before: bool) {
+        let (len, capacity) = (self.len(), self.memory.capacity());
+        let needed = len + size;
+        if needed > capacity {
+            let doubled = (2 * capacity).min(DOUBLED_SIZE_MAX).max(SIZE_MIN);
+            return self.move_to(allocated(needed.max(doubled)), is_before);
+        }
+        let other = (capacity - needed) / 2;
+        let to = if is_before { capacity - len - other } else { other };
+        let from = self.start;
+        if to > from {
+            self.memory.resize(to + len, 0);
+            self.memory.copy_within(from..from + len, to);
+        } else {
+            self.memory.copy_within(from..from + len, to);
+            self.memory.truncate(to + len);
+        }
+        self.start = to;
+    }
+
+    /// Moves the contents to memory of another size, with all room before or behind them.
+    fn move_to(&mut self, capacity: usize, is_before: bool) {
+        if !is_before && self.start == 0 {
+            // The allocator may find the room in place.
+            if capacity < self.memory.capacity() {
+                self.memory.shrink_to(capacity);
+            } else {
+                self.memory.reserve_exact(capacity - self.memory.len());
+            }
+            return;
+        }
+        let mut memory = Vec::with_capacity(capacity);
+        let start = if is_before { capacity - self.len() } else { 0 };
+        memory.resize(start, 0);
+        memory.extend_from_slice(self);
+        (self.memory, self.start) = (memory, start);
+    }
+}

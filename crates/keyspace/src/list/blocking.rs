@@ -1,0 +1,99 @@
+//! Commands that wait for a list if there is none. They are logged as the commands that do not wait,
+//! once there is something to take.
+
+use slimio_planted::is_planted;
+
+use super::moves::{Pop, end_arg, move_one, pop_first, pop_request};
+use crate::collection::positional::End;
+use crate::commands::text;
+use crate::commands::timeout::timeout_arg;
+use crate::context::{Block, Context, Mode, Nothing, Outcome};
+use crate::effects::Part;
+use crate::kinds::ValueType;
+
+pub(super) fn blpop(context: &mut Context<'_>) -> Outcome {
+    pop(context, End::First)
+}
+
+pub(super) fn brpop(context: &mut Context<'_>) -> Outcome {
+    pop(context, End::Last)
+}
+
+fn pop(context: &mut Context<'_>, end: End) -> Outcome {
+    let timeout = context.args.len() - 1;
+    wait_to_pop(context, timeout, (1, timeout - 1), end, Pop::One)
+}
+
+pub(super) fn blmpop(context: &mut Context<'_>) -> Outcome {
+    let Some(request) = pop_request(context, 2) else { return Outcome::Reply };
+    let keys = (3, request.keys_end - 3);
+    wait_to_pop(context, 1, keys, request.end, Pop::Many(request.count))
+}
+
+/// Pops from the first of the lists that exists, or waits for one. `timeout` is the argument that
+/// says how long. `keys` are the first argument that names a key, and how many keys there are.
+fn wait_to_pop(
+    context: &mut Context<'_>,
+    timeout: usize,
+    keys: (usize, usize),
+    end: End,
+    pop: Pop,
+) -> Outcome {
+    let Some(timeout) = timeout_arg(context, timeout) else { return Outcome::Reply };
+    // Who was woken is served from the key that it was woken for, whatever the others hold.
+    let (first, count) = match context.mode {
+        Mode::Woken(index) => (index, 1),
+        _ => keys,
+    };
+    if let Some(outcome) = pop_first(context, first..first + count, end, pop) {
+        return outcome;
+    }
+    let (wanted, nothing) = (ValueType::List, Nothing::NullArray);
+    Outcome::Block(Block { keys, wanted, timeout, nothing })
+}
+
+pub(super) fn blmove(context: &mut Context<'_>) -> Outcome {
+    let ends = (end_arg(context.args.get(3)), end_arg(context.args.get(4)));
+    let (Some(from), Some(to)) = ends else { return context.error(text::SYNTAX) };
+    wait_to_move(
+        context,
+        5,
+        from,
+        to,
+        &[
+            Part::Bytes(b"LMOVE"),
+            Part::Request(1),
+            Part::Request(2),
+            Part::Request(3),
+            Part::Request(4),
+        ],
+    )
+}
+
+pub(super) fn brpoplpush(context: &mut Context<'_>) -> Outcome {
+    let effect = [Part::Bytes(b"RPOPLPUSH"), Part::Request(1), Part::Request(2)];
+    wait_to_move(context, 3, End::Last, End::First, &effect)
+}
+
+/// Moves an element from one list to another, or waits for the first list.
+fn wait_to_move(
+    context: &mut Context<'_>,
+    timeout: usize,
+    from: End,
+    to: End,
+    effect: &[Part<'_>],
+) -> Outcome {
+    let Some(timeout) = timeout_arg(context, timeout) else { return Outcome::Reply };
+    match move_one(context, from, to) {
+        Some(is_moved) => {
+            if is_moved && !is_planted("blocked-move-unlogged") {
+                context.log(effect);
+            }
+            Outcome::Reply
+        }
+        None => {
+            let (wanted, nothing) = (ValueType::List, Nothing::Null);
+            Outcome::Block(Block { keys: (1, 1), wanted, timeout, nothing })
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Changes of lists, and of their forms.
+
+use std::ops::Range;
+
+use slimio_rdb::ListpackWriter;
+use slimio_rdb::listpack::{self, Found, NewElement};
+use slimio_resp::Arg;
+
+use super::{ListLimits, offset};
+use crate::collection::positional::{End, PositionalTree, Wanted};
+use crate::collection::{EditForm, Element, LargeString, PACKED_SIZE_MAX};
+use crate::kinds::{AnyTree, Packing};
+
+/// If at most this many elements are removed at an end of a tree, they are removed one by one. More
+/// are cut off.
+const SINGLE_POPS_MAX: usize = 32;
+
+/// If at most this many matches are removed from a listpack, each is removed by itself.
+const SINGLE_REMOVALS_MAX: usize = 8;
+
+/// Changes a list, and its form if needed.
+pub(crate) struct ListEdit<'a, 'b> {
+    pub(crate) form: &'a mut EditForm<'b>,
+    pub(crate) limits: ListLimits,
+    /// Removed strings that take noticeable time to free.
+    pub(crate) old: &'a mut Vec<LargeString>,
+}
+
+impl ListEdit<'_, '_> {
+    pub(super) fn len(&self) -> usize {
+        self.form.len()
+    }
+
+    /// Prepares the list for a request that adds strings of these sizes: if they are too many or too
+    /// long for a listpack, the list becomes a tree before any of them is added.
+    pub(super) fn reserve(&mut self, sizes: impl Iterator<Item = usize>) {
+        let EditForm::Packed { bytes, base, .. } = &*self.form else { return };
+        let (mut size, mut len) = (bytes.len() - base, listpack::len(&bytes[*base..]));
+        for more in sizes {
+            (size, len) = (size + more, len + 1);
+            // An element takes at least two bytes, so there is no need to look at more of them.
+            if self.limits.are_exceeded(size, len) || 2 * len > PACKED_SIZE_MAX {
+                self.tree();
+                return;
+            }
+        }
+    }
+
+    /// Adds an element at the end. The list becomes a tree if it is too large for a listpack then.
+    pub(crate) fn append(&mut self, arg: Arg<'_>) {
+        self.reserve(std::iter::once(arg.size()));
+        self.push(End::Last, arg);
+    }
+
+    /// Adds an element at an end.
+    pub(super) fn push(&mut self, end: End, arg: Arg<'_>) {
+        let added = self.add_packed(arg, |listpack| match end {
+            End::First => listpack::START,
+            End::Last => listpack::end(listpack),
+        });
+        if !added {
+            self.tree().push(end, arg);
+        }
+    }
+
+    /// Adds an element to a listpack, where `at` says. Returns `false` if the list is a tree, or has
+    /// to become one.
+    fn add_packed(&mut self, arg: Arg<'_>, at: impl FnOnce(&[u8]) -> usize) -> bool {
+        let EditForm::Packed { bytes, base, .. } = &mut *self.form else { return false };
+        if arg.size() > PACKED_SIZE_MAX {
+            return false;
+        }
+        let string = arg.to_bytes();
+        let new = NewElement::string(&string);
+        if bytes.len() - *base + new.size() > PACKED_SIZE_MAX {
+            return false;
+        }
+        let at = at(&bytes[*base..]);
+        listpack::replace(bytes, *base, at..at, 0, &[new]);
+        true
+    }
+
+    /// Adds an element before the one at an index, or at the end.
+    pub(super) fn insert(&mut self, index: usize, arg: Arg<'_>) {
+        self.reserve(std::iter::once(arg.size()));
+        if !self.add_packed(arg, |listpack| offset(listpack, index)) {
+            self.tree().insert(index, arg);
+        }
+    }
+
+    /// Replaces the element at an index, which must be there.
+    pub(super) fn set(&mut self, index: usize, arg: Arg<'_>) {
+        self.reserve(std::iter::once(arg.size()));
+        if let EditForm::Packed { bytes, base, .. } = &mut *self.form
+            && arg.size() <= PACKED_SIZE_MAX
+        {
+            let string = arg.to_bytes();
+            let new = NewElement::string(&string);
+            if bytes.len() - *base + new.size() <= PACKED_SIZE_MAX {
+                let start = offset(&bytes[*base..], index);
+                let end = listpack::behind(&bytes[*base..], start);
+                listpack::replace(bytes, *base, start..end, 1, &[new]);
+                return;
+            }
+        }
+        let (tree, old) = self.tree_and_old();
+        tree.set(index, arg, old);
+        self.settle();
+    }
+
+    /// Removes the element at an end, which must be there, and passes it to `each` before.
+    pub(super) fn pop<R>(&mut self, end: End, each: impl FnOnce(Element<'_>) -> R) -> R {
+        if let EditForm::Packed { bytes, base, .. } = &mut *self.form {
+            let listpack = &bytes[*base..];
+            let start = match end {
+                End::First => listpack::START,
+                End::Last => listpack::before(listpack, listpack::end(listpack)),
+            };
+            let (element, behind) = listpack::element(listpack, start);
+            let result = each(element.into());
+            listpack::replace(bytes, *base, start..behind, 1, &[]);
+            return result;
+        }
+        let (tree, old) = self.tree_and_old();
+        let result = each(tree.end(end).expect("there is an element"));
+        tree.pop(end, old);
+        self.settle();
+        result
+    }
+
+    /// Removes `count` elements at an end. There must be as many. Returns a tree of those elements
+    /// that were cut off, in their order, if there are any; the others are gone.
+    pub(super) fn remove_at_end(&mut self, end: End, count: usize) -> Option<AnyTree> {
+        if let EditForm::Packed { bytes, base, .. } = &mut *self.form {
+            let (listpack, len) = (&bytes[*base..], listpack::len(&bytes[*base..]));
+            let range = match end {
+                End::First => listpack::START..offset(listpack, count),
+                End::Last => offset(listpack, len - count)..listpack::end(listpack),
+            };
+            listpack::replace(bytes, *base, range, count, &[]);
+            return None;
+        }
+        let (tree, old) = self.tree_and_old();
+        let mut cut = None;
+        if count <= SINGLE_POPS_MAX {
+            (0..count).for_each(|_| tree.pop(end, old));
+        } else {
+            cut = Some(match end {
+                End::First => {
+                    let rest = tree.cut(count);
+                    std::mem::replace(tree, rest)
+                }
+                End::Last => tree.cut(tree.len() - count),
+            });
+        }
+        self.settle();
+        cut.map(AnyTree::List)
+    }
+
+    /// Removes the elements of one leaf that are the wanted string, or all such elements of a
+    /// listpack. `at` is the index of an element of that leaf; only elements from this one on
+    /// towards the other end than `from` are removed, up to `most` of them. Returns how many were
+    /// removed, and how many elements were looked at.
+    pub(super) fn remove_matches(
+        &mut self,
+        at: usize,
+        from: End,
+        most: usize,
+        wanted: Arg<'_>,
+    ) -> (usize, usize) {
+        let first_of = |mut found: Vec<usize>| {
+            match from {
+                End::First => found.truncate(most),
+                End::Last => drop(found.drain(..found.len().saturating_sub(most))),
+            }
+            found
+        };
+        if let EditForm::Packed { bytes, base, .. } = &mut *self.form {
+            let string = wanted.to_bytes();
+            let (places, indices): (Vec<Found>, Vec<usize>) =
+                listpack::matches(&bytes[*base..], &string).map(|(at, it)| (it, at)).unzip();
+            let wanted = first_of((0..places.len()).collect());
+            let seen = listpack::len(&bytes[*base..]);
+            if wanted.len() <= SINGLE_REMOVALS_MAX {
+                for index in wanted.iter().rev() {
+                    let Found { start, end } = places[*index];
+                    listpack::replace(bytes, *base, start..end, 1, &[]);
+                }
+            } else {
+                let removed: Vec<usize> = wanted.iter().map(|index| indices[*index]).collect();
+                let rest = without(&bytes[*base..], &removed);
+                bytes.truncate(*base);
+                bytes.extend_from_slice(&rest);
+            }
+            return (wanted.len(), seen);
+        }
+        let (tree, old) = self.tree_and_old();
+        let (first, leaf) = tree.leaf_at(at);
+        let range: Range<usize> = match from {
+            End::First => at - first..leaf.len(),
+            End::Last => 0..at - first + 1,
+        };
+        let found = Wanted::new(wanted);
+        let found = found.within(leaf).filter(|index| range.contains(index));
+        let found = first_of(found.map(|index| first + index).collect());
+        tree.remove(&found, old);
+        (found.len(), range.len())
+    }
+
+    /// The list as a tree; a listpack is converted first.
+    pub(super) fn tree(&mut self) -> &mut PositionalTree {
+        self.tree_and_old().0
+    }
+
+    fn tree_and_old(&mut self) -> (&mut PositionalTree, &mut Vec<LargeString>) {
+        let tree = self.form.tree(|packing, bytes| {
+            let mut tree = PositionalTree::default();
+            for element in packing.strings(bytes) {
+                element.with_arg(|arg| tree.push(End::Last, arg));
+            }
+            AnyTree::List(tree)
+        });
+        let AnyTree::List(tree) = tree else { unreachable!("the collection is a list") };
+        (tree, self.old)
+    }
+
+    /// Makes a tree that has become small a listpack. Called after elements were removed.
+    pub(super) fn settle(&mut self) {
+        let tree = match &*self.form {
+            EditForm::Tree(AnyTree::List(tree)) => tree,
+            EditForm::Grown { tree, .. } => match &**tree {
+                AnyTree::List(tree) => tree,
+                _ => return,
+            },
+            _ => return,
+        };
+        let is_small = |size| self.limits.allow_packing(size, tree.len());
+        if tree.len() > 0 && tree.size_of_one_leaf().is_some_and(is_small) {
+            let bytes = packed(tree.elements().flatten());
+            let form = EditForm::Packed { packing: Packing::ListListpack, bytes, base: 0 };
+            *self.form = form;
+        }
+    }
+}
+
+/// A listpack of these elements.
+fn packed<'a>(elements: impl Iterator<Item = Element<'a>>) -> Vec<u8> {
+    let mut writer = ListpackWriter::new();
+    for element in elements {
+        match element {
+            Element::Integer(value) => writer.push_integer(value),
+            other => writer.push(&other.to_bytes()),
+        }
+    }
+    writer.finish().to_vec()
+}
+
+/// The same listpack without the elements at these indices, which ascend.
+fn without(listpack: &[u8], removed: &[usize]) -> Vec<u8> {
+    let mut removed = removed.iter().copied().peekable();
+    let kept = listpack::elements(listpack)
+        .enumerate()
+        .filter(|(index, _)| removed.next_if_eq(index).is_none());
+    packed(kept.map(|(_, element)| element.into()))
+}

@@ -1,0 +1,347 @@
+//! Commands that look for a string among the elements of a list: `LPOS`, `LINSERT` and `LREM`.
+//!
+//! `LPOS` looks through a clone of a large list in steps. `LINSERT` and `LREM` hold their key while
+//! they look through a large list in steps, because they change what they find.
+
+use slimio_planted::is_planted;
+use slimio_resp::{Arg, Args};
+
+use super::{LINSERT, LREM, ListRef};
+use crate::collection::positional::{End, Wanted};
+use crate::command::Weight;
+use crate::commands::elements::ELEMENTS_AT_ONCE_MAX;
+use crate::commands::text;
+use crate::context::{Context, Outcome, Steps};
+use crate::events::DEL;
+use crate::keyspace::{DbIndex, Keyspace};
+use crate::kinds::ValueType;
+use crate::table::worth_deferring;
+use crate::value::Value;
+
+/// So many elements are compared with a string in the time that handling one element takes.
+const COMPARED_PER_ELEMENT: usize = 16;
+
+/// Limit of elements that one step compares.
+const STEP_COMPARED_MAX: usize = ELEMENTS_AT_ONCE_MAX * COMPARED_PER_ELEMENT;
+
+/// What the removal of one element costs, in comparisons that take the same time.
+const REMOVAL_COST: usize = 64;
+
+/// Looks for a string, from one end towards the other.
+#[derive(Clone, Copy, Debug)]
+struct Search {
+    from: End,
+    /// Count of elements that were looked at.
+    seen: usize,
+    /// Limit of the elements that are looked at.
+    most: usize,
+}
+
+impl Search {
+    fn new(from: End, most: usize) -> Self {
+        Self { from, seen: 0, most }
+    }
+
+    fn is_over(self, list: ListRef<'_>) -> bool {
+        self.seen >= self.most.min(list.len())
+    }
+
+    /// Looks at the elements of one more leaf, or at all elements of a listpack. Passes the indices
+    /// of those that are the wanted string to `each`, until it returns `false`. There must be
+    /// elements that were not looked at.
+    fn step(&mut self, list: ListRef<'_>, wanted: Arg<'_>, mut each: impl FnMut(usize) -> bool) {
+        let (len, most) = (list.len(), self.most);
+        let mut found = Vec::new();
+        let seen = if let Some(tree) = list.tree() {
+            let index = match self.from {
+                End::First => self.seen,
+                End::Last => len - 1 - self.seen,
+            };
+            let (first, leaf) = tree.leaf_at(index);
+            found.extend(Wanted::new(wanted).within(leaf).map(|within| first + within));
+            match self.from {
+                End::First => first + leaf.len(),
+                End::Last => len - first,
+            }
+        } else {
+            let listpack = list.listpack().unwrap_or(&slimio_rdb::listpack::EMPTY);
+            let string = wanted.to_bytes();
+            found.extend(slimio_rdb::listpack::matches(listpack, &string).map(|it| it.0));
+            len
+        };
+        // How many elements are looked at before the one at an index.
+        let before = |index: &usize| match self.from {
+            End::First => *index,
+            End::Last => len - 1 - *index,
+        };
+        let is_new = |index: &usize| (self.seen..most).contains(&before(index));
+        let is_rest = |index: usize| is_new(&index).then_some(index);
+        let mut forth = found.iter().copied().filter_map(is_rest);
+        let mut back = found.iter().rev().copied().filter_map(is_rest);
+        match self.from {
+            End::First => forth.all(&mut each),
+            End::Last => back.all(&mut each),
+        };
+        self.seen = seen;
+    }
+}
+
+/// What `LPOS` asks for.
+#[derive(Clone, Copy, Debug)]
+struct Positions {
+    search: Search,
+    /// Count of matches to pass over.
+    skipped: usize,
+    /// Limit of the positions in the reply, which is an array then.
+    count: Option<usize>,
+}
+
+pub(super) fn lpos(context: &mut Context<'_>) -> Outcome {
+    let Some(asked) = positions(context) else { return Outcome::Reply };
+    let found = context.read(1);
+    if context.is_wrong(&found, ValueType::List) {
+        return Outcome::Reply;
+    }
+    let Some(source) = context.list_at(&found).map(ListRef::to_value) else {
+        match asked.count {
+            Some(_) => context.reply.array(0),
+            None => context.reply.null(),
+        }
+        return Outcome::Reply;
+    };
+    Box::new(Finding { source, asked, met: 0, positions: Vec::new() }).resume(context)
+}
+
+/// Reads the options of `LPOS`, or replies with the error.
+fn positions(context: &mut Context<'_>) -> Option<Positions> {
+    let args = context.args;
+    let (mut rank, mut count, mut most) = (1, None, usize::MAX);
+    let mut at = 3;
+    while at < args.len() {
+        let (name, has_more) = (args.get(at), at + 1 < args.len());
+        let natural = || args.get(at + 1).to_i64().and_then(|it| usize::try_from(it).ok());
+        if name.is("rank") && has_more {
+            rank = context.integer_arg(at + 1)?;
+            if rank == 0 {
+                context.error(
+                    "ERR RANK can't be zero: use 1 to start from the first match, 2 from the \
+                     second ... or use negative to start from the end of the list",
+                );
+                return None;
+            }
+        } else if name.is("count") && has_more {
+            count = natural();
+            if count.is_none() {
+                context.error("ERR COUNT can't be negative");
+                return None;
+            }
+        } else if name.is("maxlen") && has_more {
+            let Some(limit) = natural() else {
+                context.error("ERR MAXLEN can't be negative");
+                return None;
+            };
+            most = if limit == 0 { usize::MAX } else { limit };
+        } else {
+            context.error(text::SYNTAX);
+            return None;
+        }
+        at += 2;
+    }
+    let from = if rank < 0 { End::Last } else { End::First };
+    let skipped = usize::try_from(rank.unsigned_abs() - 1).unwrap_or(usize::MAX);
+    let count = count.map(|count| if count == 0 { usize::MAX } else { count });
+    Some(Positions { search: Search::new(from, most), skipped, count })
+}
+
+/// A running `LPOS`. The list is that of the time when the command began.
+#[derive(Debug)]
+struct Finding {
+    source: Value,
+    asked: Positions,
+    /// Count of matches that were met.
+    met: usize,
+    positions: Vec<usize>,
+}
+
+impl Steps for Finding {
+    fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
+        let Self { source, asked, met, positions } = &mut *self;
+        let (list, wanted) = (super::walk::list_of(source), context.args.get(2));
+        let limit = asked.count.unwrap_or(1);
+        let begun = asked.search.seen;
+        while !asked.search.is_over(list) && positions.len() < limit {
+            if asked.search.seen - begun >= STEP_COMPARED_MAX && context.mode.yields() {
+                return Outcome::Yield(self);
+            }
+            asked.search.step(list, wanted, |index| {
+                *met += 1;
+                if *met > asked.skipped {
+                    positions.push(index);
+                }
+                positions.len() < limit
+            });
+        }
+        match asked.count {
+            None => match positions.first() {
+                Some(position) => context.reply.integer(*position as i64),
+                None => context.reply.null(),
+            },
+            Some(_) => {
+                context.reply.array(positions.len());
+                positions.iter().for_each(|position| context.reply.integer(*position as i64));
+            }
+        }
+        // The list goes to the garbage, because this may be the last reference to it.
+        context.keyspace.displaced.garbage.add_value(worth_deferring(self.source));
+        Outcome::Reply
+    }
+
+    fn has_all(&self) -> bool {
+        true
+    }
+}
+
+/// Weighs `LINSERT` and `LREM`: the elements that they look at.
+pub(super) fn weigh_search(keyspace: &Keyspace, db: DbIndex, args: Args<'_>) -> Weight {
+    let len = super::len_at(keyspace, db, &args.bytes(1)).unwrap_or(0);
+    Weight { elements: len / COMPARED_PER_ELEMENT, log_size: 0 }
+}
+
+/// Whether the key of the request is held while it runs, because the list is long.
+fn is_held(context: &Context<'_>) -> bool {
+    let Context { keyspace, db, args, .. } = context;
+    weigh_search(keyspace, *db, *args).elements > ELEMENTS_AT_ONCE_MAX && context.mode.yields()
+}
+
+pub(super) fn linsert(context: &mut Context<'_>) -> Outcome {
+    let behind = context.args.get(2).is("after");
+    if !behind && !context.args.get(2).is("before") {
+        return context.error(text::SYNTAX);
+    }
+    let found = context.find(1);
+    if found.spot.is_none() {
+        return context.integer(0);
+    }
+    if context.is_wrong(&found, ValueType::List) {
+        return Outcome::Reply;
+    }
+    let search = Search::new(End::First, usize::MAX);
+    Box::new(Insertion { search, behind, is_held: is_held(context) }).resume(context)
+}
+
+/// A running `LINSERT`.
+#[derive(Debug)]
+struct Insertion {
+    search: Search,
+    /// Whether the new element comes behind the one that is looked for.
+    behind: bool,
+    is_held: bool,
+}
+
+impl Steps for Insertion {
+    fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
+        let found = context.peek(1);
+        let (wanted, mut place) = (context.args.get(3), None);
+        let begun = self.search.seen;
+        {
+            let Some(list) = context.list_at(&found) else { return context.integer(0) };
+            while place.is_none() && !self.search.is_over(list) {
+                if self.is_held && self.search.seen - begun >= STEP_COMPARED_MAX {
+                    return Outcome::Yield(self);
+                }
+                self.search.step(list, wanted, |index| {
+                    place = Some(index);
+                    false
+                });
+            }
+        }
+        let Some(index) = place else { return context.integer(-1) };
+        let index = index + usize::from(self.behind && !is_planted("insert-before"));
+        let element = context.args.get(4);
+        let len = context.edit_list(&found, |list| {
+            list.insert(index, element);
+            list.len()
+        });
+        context.touch(&found, LINSERT);
+        context.log_request();
+        context.integer(len as i64)
+    }
+}
+
+pub(super) fn lrem(context: &mut Context<'_>) -> Outcome {
+    let Some(count) = context.integer_arg(2) else { return Outcome::Reply };
+    let found = context.find(1);
+    if context.is_wrong(&found, ValueType::List) {
+        return Outcome::Reply;
+    }
+    if found.spot.is_none() {
+        return context.integer(0);
+    }
+    let from = if count < 0 { End::Last } else { End::First };
+    let most = match count {
+        0 => usize::MAX,
+        _ => usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX),
+    };
+    let next = match from {
+        End::First => 0,
+        End::Last => context.list_at(&found).map_or(0, ListRef::len),
+    };
+    let is_held = is_held(context);
+    Box::new(Removal { from, left: most, next, removed: 0, is_held }).resume(context)
+}
+
+/// A running `LREM`.
+#[derive(Debug)]
+struct Removal {
+    from: End,
+    /// Limit of the elements that are still removed.
+    left: usize,
+    /// The index of the next element to look at, or, from the last one on, the index behind it.
+    next: usize,
+    removed: usize,
+    is_held: bool,
+}
+
+impl Steps for Removal {
+    fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
+        let found = context.peek(1);
+        let wanted = context.args.get(3);
+        let mut cost = 0;
+        loop {
+            let len = context.list_at(&found).map_or(0, ListRef::len);
+            let is_over = match self.from {
+                End::First => self.next >= len,
+                End::Last => self.next == 0,
+            };
+            if is_over || self.left == 0 {
+                break;
+            }
+            if self.is_held && cost >= STEP_COMPARED_MAX {
+                return Outcome::Yield(self);
+            }
+            let (from, left) = (self.from, self.left);
+            let at = if from == End::First { self.next } else { self.next - 1 };
+            let (removed, seen) =
+                context.edit_list(&found, |list| list.remove_matches(at, from, left, wanted));
+            (self.removed, self.left) = (self.removed + removed, self.left - removed);
+            match from {
+                End::First => self.next += seen - removed,
+                End::Last => self.next -= seen,
+            }
+            cost += seen + removed * REMOVAL_COST;
+        }
+        if self.removed == 0 {
+            return context.integer(0);
+        }
+        let left = context.edit_list(&found, |list| {
+            list.settle();
+            list.len()
+        });
+        context.touch(&found, LREM);
+        if left == 0 {
+            context.delete(&found, DEL);
+        }
+        context.log_request();
+        context.integer(self.removed as i64)
+    }
+}

@@ -1,0 +1,99 @@
+//! Replies with elements of lists, one after the other from either end. Many elements are read in
+//! steps, from a clone or from what was cut off, which no later write changes.
+
+use slimio_resp::ReplyBuf;
+
+use super::ListRef;
+use crate::collection::positional::End;
+use crate::commands::elements::{STEP_ELEMENTS_MAX, STEP_SIZE_MAX};
+use crate::context::{Context, Outcome, Steps};
+use crate::table::worth_deferring;
+use crate::value::Value;
+
+/// A running reply with elements of a list, as it was when the walk began.
+#[derive(Debug)]
+pub(super) struct Walk {
+    source: Value,
+    /// The next element.
+    next: usize,
+    /// Count of elements that are to come.
+    left: usize,
+    /// The end at which the walk has begun; it goes on towards the other one.
+    from: End,
+    /// The argument that is the list's key, if the reply names it.
+    key: Option<usize>,
+    /// Count of all elements.
+    count: usize,
+    /// The elements found so far, as replies.
+    out: ReplyBuf,
+}
+
+/// Begins the reply: an array of `count` elements, after the key if the reply names it.
+pub(super) fn reply_head(context: &mut Context<'_>, key: Option<usize>, count: usize) {
+    if let Some(index) = key {
+        context.reply.array(2);
+        let key = context.args.bytes(index);
+        context.reply.bulk(&key);
+    }
+    context.reply.array(count);
+}
+
+/// The list that a value is.
+pub(super) fn list_of(value: &Value) -> ListRef<'_> {
+    let collection = value.as_ref().as_collection();
+    ListRef::new(collection.expect("the value is a list"))
+}
+
+impl Walk {
+    /// Replies with `count` elements, from the one at index `next` on.
+    pub(super) fn run(
+        context: &mut Context<'_>,
+        source: Value,
+        next: usize,
+        count: usize,
+        from: End,
+        key: Option<usize>,
+    ) -> Outcome {
+        let out = context.reply.for_parts();
+        Box::new(Self { source, next, left: count, from, key, count, out }).resume(context)
+    }
+}
+
+impl Steps for Walk {
+    fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
+        let Self { source, next, left, from, out, .. } = &mut *self;
+        let list = list_of(source);
+        while *left > 0 && !out.is_cut() {
+            let (start, mut seen) = (out.len(), 0);
+            while *left > 0 && seen < STEP_ELEMENTS_MAX && out.len() - start < STEP_SIZE_MAX {
+                let count = (*left).min(STEP_ELEMENTS_MAX);
+                let passed = list.run(*next, count, *from, |element| element.reply(out));
+                *next = match from {
+                    End::First => *next + passed,
+                    End::Last => next.saturating_sub(passed),
+                };
+                (*left, seen) = (*left - passed, seen + passed);
+            }
+            if *left > 0 {
+                // Sealed, so that the last step need not copy all replies.
+                out.seal();
+                if context.mode.yields() {
+                    return Outcome::Yield(self);
+                }
+            }
+        }
+        reply_head(context, self.key, self.count);
+        context.reply.append(&self.out);
+        // The elements go to the garbage, because this may be the last reference to them.
+        context.keyspace.displaced.garbage.add_value(worth_deferring(self.source));
+        Outcome::Reply
+    }
+
+    fn has_all(&self) -> bool {
+        true
+    }
+
+    fn made(&self) -> Option<&ReplyBuf> {
+        Some(&self.out)
+    }
+}

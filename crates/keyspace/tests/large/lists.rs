@@ -1,0 +1,202 @@
+//! Lists whose commands run in steps, or take no longer for more elements.
+
+use slimio_resp::OwnedRequest;
+
+use super::common::Driver;
+use super::steps::{command, run_in_steps};
+use super::{MB, allocated};
+
+const LEN: usize = 200_000;
+
+/// A list of this many elements of 16 bytes, which are numbered.
+fn fill(driver: &mut Driver, key: &str, len: usize) {
+    for start in (0..len).step_by(1_000) {
+        let elements: Vec<_> = (start..len.min(start + 1_000)).map(element).collect();
+        let words: Vec<&str> =
+            ["RPUSH", key].into_iter().chain(elements.iter().map(|it| &**it)).collect();
+        driver.run(&words);
+    }
+}
+
+fn element(number: usize) -> String {
+    format!("element:{number:08}")
+}
+
+/// The strings of an array.
+fn strings(reply: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(reply);
+    let lines = text.split("\r\n").filter(|line| !line.is_empty());
+    lines
+        .filter(|line| !["*", "$"].iter().any(|head| line.starts_with(head)))
+        .map(Into::into)
+        .collect()
+}
+
+fn integer(number: usize) -> Vec<u8> {
+    format!(":{number}\r\n").into_bytes()
+}
+
+/// Reads of a large list see it as it was when they began, whatever is written between their steps.
+#[test]
+fn large_lists_are_read_in_steps() {
+    let mut driver = Driver::new(5);
+    fill(&mut driver, "l", LEN);
+    let middle = element(LEN / 2);
+    let last = element(LEN - 1);
+    let all: Vec<_> = (0..LEN).map(element).collect();
+    for (words, expected) in [
+        (&["LRANGE", "l", "0", "-1"][..], all),
+        (&["LRANGE", "l", "100000", "-50000"], (100_000..150_001).map(element).collect()),
+        (&["LPOS", "l", &last], vec![format!(":{}", LEN - 1)]),
+        (&["LPOS", "l", &middle, "RANK", "-1", "COUNT", "0"], vec![format!(":{}", LEN / 2)]),
+        (&["LPOS", "l", "none"], vec![]),
+    ] {
+        let request = OwnedRequest::from_args(words);
+        let (reply, steps, _) =
+            run_in_steps(&mut driver, command(&request), &request, |driver, step| {
+                if step == 1 {
+                    driver.run(&["LPUSH", "l", "new"]);
+                    driver.run(&["LSET", "l", "-1", "new"]);
+                    driver.run(&["LTRIM", "l", "0", "1000"]);
+                }
+            });
+        assert!(steps > 3, "{words:?} takes {steps} steps");
+        assert!(strings(&reply) == expected, "{words:?}");
+        driver.run(&["DEL", "l"]);
+        driver.keyspace.take_garbage();
+        fill(&mut driver, "l", LEN);
+    }
+    driver.check();
+}
+
+/// Writes that look through a large list do so in steps, and find the same as in a small one.
+#[test]
+fn large_lists_are_searched_in_steps() {
+    for (words, reply, change) in [
+        (["LINSERT", "l", "AFTER", &element(LEN - 1), "x"], integer(LEN + 1), (LEN, Some("x"))),
+        (
+            ["LINSERT", "l", "BEFORE", &element(LEN - 2), "x"],
+            integer(LEN + 1),
+            (LEN - 2, Some("x")),
+        ),
+        (["LINSERT", "l", "BEFORE", "none", "x"], b":-1\r\n".to_vec(), (0, None)),
+        (["LREM", "l", "0", &element(LEN - 1), ""], integer(1), (LEN - 1, None)),
+        (["LREM", "l", "-1", &element(0), ""], integer(1), (0, None)),
+        (["LREM", "l", "1", "none", ""], integer(0), (0, None)),
+    ] {
+        let mut driver = Driver::new(5);
+        fill(&mut driver, "l", LEN);
+        let mut model: Vec<_> = (0..LEN).map(element).collect();
+        match (reply == integer(1), change) {
+            (true, (at, _)) => drop(model.remove(at)),
+            (false, (at, Some(new))) => model.insert(at, new.to_owned()),
+            _ => {}
+        }
+        let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        let request = OwnedRequest::from_args(&words);
+        let (found, steps, _) = run_in_steps(&mut driver, command(&request), &request, |_, _| {});
+        assert_eq!(found, reply, "{words:?}");
+        assert!(steps > 3, "{words:?} takes {steps} steps");
+        assert!(strings(&driver.run(&["LRANGE", "l", "0", "-1"])) == model, "{words:?}");
+        driver.check();
+    }
+}
+
+/// `LREM` of many elements removes some of them in each step.
+#[test]
+fn many_elements_are_removed_in_steps() {
+    for (count, left) in [("0", 0..0), ("60000", 60_000..LEN), ("-60000", 0..LEN - 60_000)] {
+        let mut driver = Driver::new(5);
+        for _ in 0..LEN / 1_000 {
+            driver.run(&[&["RPUSH", "l"], &["same"; 1_000][..]].concat());
+        }
+        driver.run(&["RPUSH", "l", "other"]);
+        driver.run(&["LPUSH", "l", "first"]);
+        let request = OwnedRequest::from_args(["LREM", "l", count, "same"]);
+        let (reply, steps, _) = run_in_steps(&mut driver, command(&request), &request, |_, _| {});
+        assert_eq!(reply, integer(LEN - left.len()), "{count}");
+        assert!(steps > 3, "{count} takes {steps} steps");
+        let expected = [&["first"], &vec!["same"; left.len()][..], &["other"]].concat();
+        assert!(strings(&driver.run(&["LRANGE", "l", "0", "-1"])) == expected, "{count}");
+        driver.check();
+    }
+}
+
+/// What many pops remove leaves the list in the first step; the reply is made in further ones.
+#[test]
+fn many_elements_are_popped_in_steps() {
+    let all: Vec<_> = (0..LEN).map(element).collect();
+    for (words, popped, left) in [
+        (&["LPOP", "l", "50000"][..], all[..50_000].to_vec(), &all[50_000..]),
+        (&["RPOP", "l", "50000"], all[150_000..].iter().rev().cloned().collect(), &all[..150_000]),
+        (&["LPOP", "l", "999999"], all.clone(), &[]),
+        (&["RPOP", "l", "200000"], all.iter().rev().cloned().collect(), &[]),
+        (
+            &["LMPOP", "2", "none", "l", "RIGHT", "COUNT", "50000"],
+            [&["l".to_owned()], &*all[150_000..].iter().rev().cloned().collect::<Vec<_>>()]
+                .concat(),
+            &all[..150_000],
+        ),
+    ] {
+        let mut driver = Driver::new(5);
+        fill(&mut driver, "l", LEN);
+        let request = OwnedRequest::from_args(words);
+        let (reply, steps, _) = run_in_steps(&mut driver, command(&request), &request, |_, _| {});
+        assert!(steps > 3, "{words:?} takes {steps} steps");
+        assert!(strings(&reply) == popped, "{words:?}");
+        assert!(strings(&driver.run(&["LRANGE", "l", "0", "-1"])) == left, "{words:?}");
+        driver.check();
+    }
+}
+
+/// A trim of a large list, an element in its middle, and its ends take no longer for more elements.
+#[test]
+fn a_trim_costs_no_more_for_more_elements() {
+    let mut driver = Driver::new(5);
+    fill(&mut driver, "l", LEN);
+    driver.run(&["COPY", "l", "copy"]);
+    for words in [
+        &["LTRIM", "l", "100", "-100"][..],
+        &["LTRIM", "l", "90000", "-1"],
+        &["LTRIM", "l", "0", "40000"],
+        &["LINDEX", "l", "20000"],
+        &["LSET", "l", "20000", "x"],
+        &["LPUSH", "l", "x"],
+        &["RPOP", "l"],
+        &["LMOVE", "l", "l", "LEFT", "RIGHT"],
+        &["RPOP", "l", "1000"],
+    ] {
+        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        let (_, cost) = allocated(&mut driver, &words);
+        assert!(cost < 100_000, "{} bytes for {}", cost, String::from_utf8_lossy(words[0]));
+        driver.keyspace.take_garbage();
+    }
+    assert_eq!(driver.run(&["LLEN", "copy"]), integer(LEN));
+    driver.check();
+}
+
+/// A large element is shared with the reply and with another list, not copied.
+#[test]
+fn a_large_element_is_not_copied() {
+    let mut driver = Driver::new(5);
+    let large = vec![b'x'; 10 * MB];
+    driver.run(&[b"RPUSH", &b"l"[..], b"small", &large]);
+    for words in [
+        &[&b"LINDEX"[..], b"l", b"1"][..],
+        &[b"RPOPLPUSH", b"l", b"other"],
+        &[b"LMOVE", b"other", b"l", b"LEFT", b"RIGHT"],
+        &[b"LREM", b"l", b"1", b"none"],
+    ] {
+        let request = OwnedRequest::from_args(words);
+        let mut steps = 0;
+        let info = allocation_counter::measure(|| steps = driver.run_request(&request).1.len());
+        // The test itself copies the reply.
+        let copied = if words[0].starts_with(b"LREM") { 0 } else { 3 * 10 * MB };
+        let most = copied + MB;
+        assert!((info.bytes_total as usize) < most, "{words:?}: {} bytes", info.bytes_total);
+        assert!(steps <= 1);
+    }
+    driver.run(&["RPOP", "l"]);
+    assert!(driver.keyspace.take_garbage().is_some(), "a large element is freed elsewhere");
+    driver.check();
+}

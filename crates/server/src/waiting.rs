@@ -1,0 +1,380 @@
+//! The one room in which clients wait.
+//!
+//! ```text
+//!                      ┌─ room in the log ──┐ woken  ┌─► its request runs again
+//!  request must wait ──┼─ end of a pause    ├────────┼─► its command goes on with a step
+//!                      ├─ keys              │        └─► it is answered
+//!                      └─ ...               ┘ given up: deadline, CLIENT UNBLOCK,
+//!                                                       closed, killed, disconnected
+//! ```
+//!
+//! A request that has to wait gets a ticket, and keeps the ticket until it has run, whatever it has
+//! to wait for after that. Each line is in the order of the tickets, so nobody loses its place by
+//! being tried in vain. To enter and to leave takes logarithmic time. `core::waiting` is the code
+//! that wakes, resumes and gives up.
+
+mod keys;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use slimio_keyspace::{DbIndex, Mode};
+use slimio_planted::is_planted;
+use slimio_resp::{OwnedRequest, ReplyBuf};
+use slimio_storage::Lsn;
+
+use crate::clients::LongCommand;
+use crate::net::ConnId;
+pub(crate) use keys::{BlockingKeys, WantedKeys};
+
+/// A place in the order of arrival.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ticket(u64);
+
+impl Ticket {
+    /// A ticket by which whoever comes last is first.
+    pub(crate) fn reversed(self) -> Self {
+        Self(u64::MAX - 1 - self.0)
+    }
+}
+
+/// What a client waits for.
+#[derive(Debug)]
+pub(crate) enum Reason {
+    /// Room in the log for the request's record, or for a snapshot's memory to become less.
+    Room,
+    /// Room in the log for the next step of a command in steps.
+    RoomForStep,
+    /// The end of a pause.
+    Pause,
+    /// The end of the long request.
+    LongRequest,
+    /// Keys of the request are taken: they became ready for older clients, who are served first.
+    TakenKeys,
+    /// The log, in `WAITAOF`.
+    Log(LogWait),
+    /// The end of a snapshot.
+    Snapshot,
+    /// A snapshot to pin: the one that begins as the `BGSAVE` of this number.
+    Pin(u64),
+    /// A job on another thread.
+    Job,
+    /// The last snapshot before the server ends.
+    End,
+    /// Keys that hold something.
+    Keys(WantedKeys),
+}
+
+/// The reasons, without what belongs to one client. The clients that wait for the same kind of
+/// thing stand in one line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Line {
+    Room,
+    RoomForStep,
+    Pause,
+    LongRequest,
+    TakenKeys,
+    Log,
+    Snapshot,
+    Pin,
+    Job,
+    End,
+    Keys,
+}
+
+impl Reason {
+    pub(crate) fn line(&self) -> Line {
+        match self {
+            Self::Room => Line::Room,
+            Self::RoomForStep => Line::RoomForStep,
+            Self::Pause => Line::Pause,
+            Self::LongRequest => Line::LongRequest,
+            Self::TakenKeys => Line::TakenKeys,
+            Self::Log(_) => Line::Log,
+            Self::Snapshot => Line::Snapshot,
+            Self::Pin(_) => Line::Pin,
+            Self::Job => Line::Job,
+            Self::End => Line::End,
+            Self::Keys(_) => Line::Keys,
+        }
+    }
+}
+
+impl Line {
+    pub(crate) const ALL: [Self; 11] = [
+        Self::Room,
+        Self::RoomForStep,
+        Self::Pause,
+        Self::LongRequest,
+        Self::TakenKeys,
+        Self::Log,
+        Self::Snapshot,
+        Self::Pin,
+        Self::Job,
+        Self::End,
+        Self::Keys,
+    ];
+
+    /// Whether the client counts as blocked: in `CLIENT LIST`, and in INFO.
+    pub(crate) fn is_blocked(self) -> bool {
+        !matches!(self, Self::RoomForStep | Self::Snapshot | Self::Pin | Self::Job | Self::End)
+    }
+
+    /// Whether `CLIENT UNBLOCK` ends the wait, and a deadline may. A client that waits for room in
+    /// the log or for the end of a pause is not in a blocking command.
+    pub(crate) fn can_be_given_up(self) -> bool {
+        matches!(self, Self::Log | Self::Keys)
+    }
+}
+
+/// What `WAITAOF` waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogWait {
+    pub(crate) lsn: Lsn,
+    /// The wait asks for our own log.
+    pub(crate) is_local: bool,
+    /// The wait can never be satisfied, because it asks for replicas.
+    pub(crate) never: bool,
+}
+
+/// What follows when a client is woken.
+#[derive(Debug)]
+pub(crate) enum Then {
+    /// This request is run again from its beginning.
+    Again(OwnedRequest),
+    /// The command goes on with its next step.
+    GoOn(Box<LongCommand>),
+    /// Whoever wakes the client writes its reply.
+    Answer,
+}
+
+/// A client's wait.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) reason: Reason,
+    pub(crate) then: Then,
+    pub(crate) ticket: Ticket,
+    /// When a blocking command gives up. It is kept while the command waits for something else.
+    pub(crate) deadline: Option<Instant>,
+    /// The request has waited for keys, so it was counted as a command.
+    pub(crate) is_counted: bool,
+}
+
+impl Waiting {
+    /// Bytes of memory that the wait takes.
+    pub(crate) fn memory(&self) -> usize {
+        let then = match &self.then {
+            Then::Again(request) => request.memory(),
+            Then::GoOn(command) => command.memory(),
+            Then::Answer => 0,
+        };
+        let keys = match &self.reason {
+            Reason::Keys(wanted) => wanted.memory(),
+            _ => 0,
+        };
+        size_of::<Self>() + then + keys
+    }
+
+    /// The part of the reply that a command in steps has made so far.
+    pub(crate) fn made(&self) -> Option<&ReplyBuf> {
+        match &self.then {
+            Then::GoOn(command) => command.steps.made(),
+            _ => None,
+        }
+    }
+
+    fn limit(&self) -> Option<Instant> {
+        self.deadline.filter(|_| self.reason.line().can_be_given_up())
+    }
+}
+
+/// How the request that runs now came to run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Again {
+    /// The ticket of a request that has waited.
+    pub(crate) ticket: Option<Ticket>,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) is_counted: bool,
+    /// The circumstances for its command.
+    pub(crate) mode: Mode,
+}
+
+/// All clients that wait.
+#[derive(Debug, Default)]
+pub(crate) struct WaitingRoom {
+    lines: [BTreeMap<Ticket, ConnId>; Line::ALL.len()],
+    pub(crate) keys: BlockingKeys,
+    deadlines: BTreeMap<(Instant, Ticket), ConnId>,
+    last: Ticket,
+    /// How the running request came to run.
+    pub(crate) again: Again,
+    /// Clients whose wait has ended, and whose next requests have not run yet.
+    pub(crate) resumed: VecDeque<ConnId>,
+    /// Some requests that wait for room were not tried, because the turn's time was used up.
+    pub(crate) has_untried: bool,
+}
+
+impl WaitingRoom {
+    /// A ticket for the running request: its own, if it has one.
+    pub(crate) fn ticket(&mut self) -> Ticket {
+        let own = self.again.ticket.filter(|_| !is_planted("parked-lose-place"));
+        own.unwrap_or_else(|| {
+            self.last.0 += 1;
+            self.last
+        })
+    }
+
+    /// Lists a client that begins to wait, in the database that it has selected.
+    pub(crate) fn enter(&mut self, conn: ConnId, db: DbIndex, waiting: &Waiting) {
+        let before = self.lines[waiting.reason.line() as usize].insert(waiting.ticket, conn);
+        assert!(before.is_none(), "each request that waits has a ticket of its own");
+        if let Some(deadline) = waiting.limit() {
+            self.deadlines.insert((deadline, waiting.ticket), conn);
+        }
+        if let Reason::Keys(wanted) = &waiting.reason {
+            self.keys.enter(conn, db, wanted, waiting.ticket);
+        }
+    }
+
+    /// Takes a client off all lists.
+    pub(crate) fn leave(&mut self, db: DbIndex, waiting: &Waiting) {
+        self.lines[waiting.reason.line() as usize].remove(&waiting.ticket);
+        if let Some(deadline) = waiting.limit() {
+            self.deadlines.remove(&(deadline, waiting.ticket));
+        }
+        if let Reason::Keys(wanted) = &waiting.reason {
+            self.keys.leave(db, wanted, waiting.ticket);
+        }
+    }
+
+    fn line(&self, line: Line) -> &BTreeMap<Ticket, ConnId> {
+        &self.lines[line as usize]
+    }
+
+    /// Whether the client with this ticket is in a line.
+    pub(crate) fn is_in(&self, line: Line, ticket: Ticket) -> bool {
+        self.line(line).contains_key(&ticket)
+    }
+
+    /// Count of the clients in a line.
+    pub(crate) fn len(&self, line: Line) -> usize {
+        self.line(line).len()
+    }
+
+    pub(crate) fn is_empty(&self, line: Line) -> bool {
+        self.line(line).is_empty()
+    }
+
+    /// The clients in a line, in order.
+    pub(crate) fn in_line(&self, line: Line) -> impl Iterator<Item = ConnId> {
+        self.line(line).values().copied()
+    }
+
+    /// The ticket of the last client in a line.
+    pub(crate) fn last_in(&self, line: Line) -> Ticket {
+        self.line(line).last_key_value().map_or(Ticket(0), |(ticket, _)| *ticket)
+    }
+
+    /// The first client in a line whose ticket is behind `after`.
+    pub(crate) fn next_in(&self, line: Line, after: Ticket) -> Option<(Ticket, ConnId)> {
+        self.line(line).range(Ticket(after.0 + 1)..).next().map(|(ticket, conn)| (*ticket, *conn))
+    }
+
+    /// Count of the clients that count as blocked.
+    pub(crate) fn blocked_count(&self) -> usize {
+        Line::ALL.into_iter().filter(|line| line.is_blocked()).map(|line| self.len(line)).sum()
+    }
+
+    /// Count of the clients that wait up to a deadline.
+    pub(crate) fn timed_count(&self) -> usize {
+        self.deadlines.len()
+    }
+
+    /// When the next client gives up.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.deadlines.first_key_value().map(|((deadline, _), _)| *deadline)
+    }
+
+    /// The client whose deadline has passed for the longest time.
+    pub(crate) fn first_late(&self, now: Instant) -> Option<ConnId> {
+        let ((deadline, _), conn) = self.deadlines.first_key_value()?;
+        (*deadline <= now).then_some(*conn)
+    }
+}
+
+/// The deadline of a wait of at most `timeout` that begins at `now`. `None` if there is no limit, or
+/// if the deadline is later than the clock can represent.
+pub(crate) fn deadline(now: Instant, timeout: Option<Duration>) -> Option<Instant> {
+    timeout.and_then(|timeout| now.checked_add(timeout))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conn(index: u32) -> ConnId {
+        ConnId { index, generation: 0 }
+    }
+
+    fn waiting(room: &mut WaitingRoom, reason: Reason, deadline: Option<Instant>) -> Waiting {
+        let ticket = room.ticket();
+        Waiting { reason, then: Then::Answer, ticket, deadline, is_counted: false }
+    }
+
+    #[test]
+    fn a_request_that_waits_again_keeps_its_place() {
+        let mut room = WaitingRoom::default();
+        let waits: Vec<Waiting> = (0..3)
+            .map(|index| {
+                let waiting = waiting(&mut room, Reason::Pause, None);
+                room.enter(conn(index), DbIndex(0), &waiting);
+                waiting
+            })
+            .collect();
+        let (first, who) = room.next_in(Line::Pause, Ticket(0)).expect("the first client");
+        assert_eq!((first, who), (waits[0].ticket, conn(0)));
+        room.leave(DbIndex(0), &waits[0]);
+        assert_eq!(room.next_in(Line::Pause, first).map(|(_, who)| who), Some(conn(1)));
+        // It waits for something else, together with a client that comes later.
+        let late = waiting(&mut room, Reason::Room, None);
+        room.enter(conn(7), DbIndex(0), &late);
+        room.again.ticket = Some(first);
+        let again = waiting(&mut room, Reason::Room, None);
+        room.again = Again::default();
+        room.enter(conn(0), DbIndex(0), &again);
+        assert_eq!(room.in_line(Line::Room).collect::<Vec<_>>(), [conn(0), conn(7)]);
+        assert_eq!(room.in_line(Line::Pause).collect::<Vec<_>>(), [conn(1), conn(2)]);
+        assert_eq!(room.blocked_count(), 4);
+    }
+
+    #[test]
+    fn deadlines_are_in_the_order_of_time_and_go_with_their_clients() {
+        let (mut room, now) = (WaitingRoom::default(), Instant::now());
+        let at = |seconds| Some(now + Duration::from_secs(seconds));
+        let log = || Reason::Log(LogWait { lsn: Lsn(0), is_local: false, never: true });
+        let late = waiting(&mut room, log(), at(9));
+        let soon = waiting(&mut room, log(), at(3));
+        let never = waiting(&mut room, log(), None);
+        for (index, waiting) in [&late, &soon, &never].into_iter().enumerate() {
+            room.enter(conn(index as u32), DbIndex(0), waiting);
+        }
+        // A pause is not ended by a deadline.
+        let paused = waiting(&mut room, Reason::Pause, at(1));
+        room.enter(conn(9), DbIndex(0), &paused);
+        assert_eq!((room.timed_count(), room.next_deadline()), (2, at(3)));
+        assert_eq!(room.first_late(now), None);
+        assert_eq!(room.first_late(now + Duration::from_secs(3)), Some(conn(1)));
+        room.leave(DbIndex(0), &soon);
+        assert_eq!(room.next_deadline(), at(9));
+        room.leave(DbIndex(0), &late);
+        assert_eq!((room.timed_count(), room.next_deadline()), (0, None));
+    }
+
+    #[test]
+    fn a_time_that_the_clock_does_not_know_is_no_limit() {
+        let now = Instant::now();
+        assert_eq!(deadline(now, None), None);
+        assert_eq!(deadline(now, Some(Duration::MAX)), None);
+        assert_eq!(deadline(now, Some(Duration::ZERO)), Some(now));
+    }
+}

@@ -1,0 +1,220 @@
+//! The lines of clients that wait for keys.
+//!
+//! Keys are named by their hashes: if two keys had the same hash, their clients would stand in one
+//! line, and each is served only if its own key holds something.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use slimio_keyspace::{Block, DbIndex, Keyspace, Touched, ValueRef, ValueType};
+use slimio_planted::is_planted;
+use slimio_resp::Args;
+
+use super::Ticket;
+use crate::net::ConnId;
+
+/// The keys that a client waits for.
+#[derive(Debug)]
+pub(crate) struct WantedKeys {
+    /// The hash of each key, and the argument of the request that names the key. Sorted; the same
+    /// key is listed once, as the first argument that names it.
+    keys: Box<[(u64, u32)]>,
+    wanted: ValueType,
+}
+
+impl WantedKeys {
+    pub(crate) fn new(keyspace: &Keyspace, args: Args<'_>, block: &Block) -> Self {
+        let (first, count) = block.keys;
+        let hash = |index| (keyspace.hash(&args.bytes(index)), index as u32);
+        let mut keys: Vec<_> = (first..first + count).map(hash).collect();
+        keys.sort_unstable();
+        keys.dedup_by_key(|(hash, _)| *hash);
+        Self { keys: keys.into(), wanted: block.wanted }
+    }
+
+    pub(crate) fn memory(&self) -> usize {
+        // Each key also has a place in a line.
+        size_of_val(&*self.keys) + self.keys.len() * size_of::<(Place, Waiter)>()
+    }
+
+    /// The hashes of the keys.
+    pub(crate) fn hashes(&self) -> impl Iterator<Item = u64> {
+        self.keys.iter().map(|(hash, _)| *hash)
+    }
+
+    /// The argument that names the key of this hash.
+    pub(crate) fn index_of(&self, hash: u64) -> Option<usize> {
+        let found = self.keys.binary_search_by_key(&hash, |(hash, _)| *hash);
+        found.ok().map(|at| self.keys[at].1 as usize)
+    }
+}
+
+/// A key of a database, by its hash.
+pub(crate) type KeyName = (DbIndex, u64);
+
+type Place = (KeyName, Ticket);
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiter {
+    pub(crate) conn: ConnId,
+    pub(crate) wanted: ValueType,
+}
+
+/// Clients that wait for keys, and the keys that have become ready for them.
+#[derive(Debug, Default)]
+pub(crate) struct BlockingKeys {
+    waiters: BTreeMap<Place, Waiter>,
+    /// Count of the keys that anybody waits for.
+    key_count: usize,
+    /// Keys whose clients are to be served, in the order in which the keys became ready.
+    ready: VecDeque<KeyName>,
+    is_ready: BTreeSet<KeyName>,
+    /// The key whose clients are being served.
+    serving: Option<KeyName>,
+    /// The turn in which clients were served last, and how many.
+    served: (u64, usize),
+}
+
+impl BlockingKeys {
+    pub(super) fn enter(&mut self, conn: ConnId, db: DbIndex, wanted: &WantedKeys, at: Ticket) {
+        for hash in wanted.hashes() {
+            let key = (db, hash);
+            self.key_count += usize::from(self.first(key).is_none());
+            self.waiters.insert((key, at), Waiter { conn, wanted: wanted.wanted });
+        }
+    }
+
+    pub(super) fn leave(&mut self, db: DbIndex, wanted: &WantedKeys, at: Ticket) {
+        for hash in wanted.hashes() {
+            let key = (db, hash);
+            self.waiters.remove(&(key, at));
+            self.key_count -= usize::from(self.first(key).is_none());
+        }
+    }
+
+    /// Whether nobody waits for a key.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    /// Count of the keys that anybody waits for.
+    pub(crate) fn key_count(&self) -> usize {
+        self.key_count
+    }
+
+    fn of_key(&self, key: KeyName, after: Ticket) -> impl Iterator<Item = (Ticket, Waiter)> {
+        let range = (key, Ticket(after.0 + 1))..=(key, Ticket(u64::MAX));
+        self.waiters.range(range).map(|((_, ticket), waiter)| (*ticket, *waiter))
+    }
+
+    fn first(&self, key: KeyName) -> Option<(Ticket, Waiter)> {
+        self.of_key(key, Ticket(0)).next()
+    }
+
+    /// Notes the keys that a change has made ready: a key that somebody waits for now holds a value
+    /// of the type that it is waited for.
+    pub(crate) fn touched<'a>(
+        &mut self,
+        touched: impl Iterator<Item = Touched<'a>>,
+        keyspace: &Keyspace,
+        now_ms: i64,
+    ) {
+        for touched in touched {
+            match touched {
+                Touched::Key { db, hash, key } => {
+                    let name = (db, hash);
+                    if self.first(name).is_none() || self.is_ready.contains(&name) {
+                        continue;
+                    }
+                    let value = keyspace.get(db, &key.to_bytes(), now_ms);
+                    let Some(holds) = value.map(ValueRef::value_type) else { continue };
+                    if self.of_key(name, Ticket(0)).any(|(_, waiter)| waiter.wanted == holds) {
+                        self.note_ready(name);
+                    }
+                }
+                // The database was emptied, or swapped with another one.
+                Touched::Db(db) => {
+                    if keyspace.dbsize(db) > 0 && !is_planted("swapped-in-unready") {
+                        self.note_all_ready(db);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Notes all keys of a database that somebody waits for.
+    fn note_all_ready(&mut self, db: DbIndex) {
+        let mut last = None;
+        let from = ((db, 0), Ticket(0));
+        let all = self.waiters.range(from..).map(|((key, _), _)| *key);
+        let keys: Vec<KeyName> = all
+            .take_while(|(of, _)| *of == db)
+            .filter(|key| last.replace(*key) != Some(*key))
+            .collect();
+        keys.into_iter().for_each(|key| self.note_ready(key));
+    }
+
+    fn note_ready(&mut self, key: KeyName) {
+        if self.serving.is_some() && is_planted("chain-unserved") {
+            return;
+        }
+        if self.is_ready.insert(key) {
+            self.ready.push_back(key);
+        }
+    }
+
+    /// Whether clients are to be served that wait for keys.
+    pub(crate) fn has_ready(&self) -> bool {
+        self.serving.is_some() || !self.ready.is_empty()
+    }
+
+    /// Whether a key is ready for clients that are still to be served.
+    pub(crate) fn is_taken(&self, key: KeyName) -> bool {
+        self.serving == Some(key) || self.is_ready.contains(&key)
+    }
+
+    /// The key whose clients are to be served now.
+    pub(crate) fn next_ready(&mut self) -> Option<KeyName> {
+        if self.serving.is_none() {
+            self.serving = if is_planted("ready-last-first") {
+                self.ready.pop_back()
+            } else {
+                self.ready.pop_front()
+            };
+            if let Some(key) = self.serving {
+                // From here on, the key may become ready once more.
+                self.is_ready.remove(&key);
+            }
+        }
+        self.serving
+    }
+
+    /// The clients of the key that was served are served.
+    pub(crate) fn served(&mut self) {
+        self.serving = None;
+    }
+
+    /// The next client that waits for this key, behind `after`.
+    pub(crate) fn next_waiter(&self, key: KeyName, after: Ticket) -> Option<(Ticket, Waiter)> {
+        if is_planted("youngest-served-first") {
+            return self.of_key(key, Ticket(0)).last();
+        }
+        self.of_key(key, after).next()
+    }
+
+    /// Counts a client that is about to be served in this turn. Returns `false` if enough were
+    /// served.
+    pub(crate) fn may_serve(&mut self, turn: u64, max: usize) -> bool {
+        if self.served.0 != turn {
+            self.served = (turn, 0);
+        }
+        self.served.1 += 1;
+        self.served.1 <= max
+    }
+
+    /// Checks that the counts are right. Panics otherwise.
+    pub(crate) fn check(&self) {
+        let keys: BTreeSet<KeyName> = self.waiters.keys().map(|(key, _)| *key).collect();
+        assert_eq!(keys.len(), self.key_count, "the count of keys is right");
+        assert_eq!(self.ready.len(), self.is_ready.len(), "a key is ready once");
+    }
+}

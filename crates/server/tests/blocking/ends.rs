@@ -1,0 +1,199 @@
+//! Clients that stop waiting without being served.
+
+use std::time::Duration;
+
+use super::{NOTHING, Waiters, id_of, integer, popped};
+use crate::common::{BACK_ENDS, start, until};
+use crate::{info, serving};
+
+const UNBLOCKED: &str = "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n";
+
+#[test]
+fn who_has_gone_takes_nothing() {
+    serving("client-query-buffer-limit 1gb", |server| {
+        for (is_half, is_stuffed) in [(false, false), (true, false), (false, true)] {
+            let mut waiters = Waiters::of(server);
+            let before = info(&mut waiters.observer, "connected_clients");
+            let mut waiter = waiters.join(&["BLMOVE", "k", "taken", "LEFT", "RIGHT", "0"]);
+            let mut next = waiters.join(&["BLPOP", "k", "0"]);
+            if is_stuffed {
+                // With so much input behind the request, the client is not read any more.
+                waiter.send_bytes(&b"PING\r\n".repeat(250_000));
+            }
+            if is_half {
+                waiter.end_sending();
+            } else {
+                drop(waiter);
+            }
+            let after = (before.parse::<usize>().unwrap() + 1).to_string();
+            until("the end was not noticed", || {
+                info(&mut waiters.observer, "connected_clients") == after
+            });
+            waiters.leave(1);
+            assert_eq!(waiters.call(&["RPUSH", "k", "v", "w"]), integer(2));
+            waiters.served(&mut next, &popped("k", "v"));
+            assert_eq!(waiters.call(&["LLEN", "k"]), integer(1), "nobody has taken the other");
+            assert_eq!(waiters.call(&["EXISTS", "taken"]), integer(0));
+            assert_eq!(waiters.call(&["DEL", "k"]), integer(1));
+        }
+    });
+}
+
+#[test]
+fn who_is_killed_takes_nothing() {
+    serving("", |server| {
+        let mut waiters = Waiters::of(server);
+        let mut doomed = server.connect();
+        let id = id_of(&mut doomed);
+        waiters.wait(&mut doomed, &["BLPOP", "k", "l", "0"]);
+        let mut next = waiters.join(&["BLPOP", "k", "0"]);
+        assert_eq!(waiters.call(&["CLIENT", "KILL", "ID", &id]), integer(1));
+        waiters.leave(1);
+        assert_eq!(doomed.read_to_end(), b"");
+        assert_eq!(info(&mut waiters.observer, "total_blocking_keys"), "1");
+        assert_eq!(waiters.call(&["RPUSH", "k", "v"]), integer(1));
+        waiters.served(&mut next, &popped("k", "v"));
+    });
+}
+
+#[test]
+fn a_wait_is_ended_by_another_client() {
+    serving("", |server| {
+        let mut waiters = Waiters::of(server);
+        let mut client = server.connect();
+        let id = id_of(&mut client);
+        assert_eq!(waiters.call(&["CLIENT", "UNBLOCK", &id]), integer(0));
+        let request = ["BLMOVE", "k", "d", "LEFT", "RIGHT", "0"];
+        for (words, reply) in [(&[][..], NOTHING), (&["TIMEOUT"], NOTHING), (&["ERROR"], UNBLOCKED)]
+        {
+            waiters.wait(&mut client, &request);
+            let unblock = [&["CLIENT", "UNBLOCK", id.as_str()], words].concat();
+            assert_eq!(waiters.call(&unblock), integer(1));
+            waiters.served(&mut client, reply);
+            assert_eq!(waiters.call(&unblock), integer(0));
+            assert_eq!(waiters.call(&["RPUSH", "k", "v"]), integer(1));
+            assert_eq!(waiters.call(&["LPOP", "k"]), "$1\r\nv\r\n", "it waits no more");
+        }
+        let line = waiters.call(&["CLIENT", "LIST", "ID", &id]);
+        assert!(line.contains(" flags=N "), "{line}");
+        waiters.wait(&mut client, &request);
+        let line = waiters.call(&["CLIENT", "LIST", "ID", &id]);
+        assert!(line.contains(" flags=b ") && line.contains(" cmd=blmove "), "{line}");
+        assert_eq!(waiters.call(&["CLIENT", "UNBLOCK", &id]), integer(1));
+        waiters.served(&mut client, NOTHING);
+    });
+}
+
+/// Whoever waits is not idle, however long.
+#[test]
+fn who_waits_is_not_idle() {
+    serving("timeout 1", |server| {
+        let mut waiters = Waiters::of(server);
+        let mut waiter = waiters.join(&["BLPOP", "k", "0"]);
+        let mut idle = server.connect();
+        assert_eq!(idle.call(&["PING"]), "+PONG\r\n");
+        // The observer asks all the time, so that it is not idle.
+        until("the idle client stays", || info(&mut waiters.observer, "connected_clients") == "2");
+        assert_eq!(idle.read_to_end(), b"");
+        assert_eq!(waiters.call(&["RPUSH", "k", "v"]), integer(1));
+        waiters.served(&mut waiter, &popped("k", "v"));
+    });
+}
+
+#[test]
+fn a_pause_ends_no_wait_and_nobody_is_served_in_it() {
+    serving("", |server| {
+        let mut waiters = Waiters::of(server);
+        let mut soon = server.connect();
+        let mut waiter = waiters.join(&["BLPOP", "k", "0"]);
+        waiters.wait(&mut soon, &["BLPOP", "other", "0.05"]);
+        // The pause begins before the transaction is over, so nobody is served behind it.
+        let pause = ["CLIENT", "PAUSE", "100000", "WRITE"];
+        let replies = waiters.exec(&[&["RPUSH", "k", "v"], &pause]);
+        assert_eq!(replies, "*2\r\n:1\r\n+OK\r\n");
+        waiters.served(&mut soon, NOTHING);
+        assert!(waiter.is_silent());
+        assert_eq!(waiters.call(&["LLEN", "k"]), integer(1));
+        assert_eq!(waiters.call(&["CLIENT", "UNPAUSE"]), "+OK\r\n");
+        waiters.served(&mut waiter, &popped("k", "v"));
+    });
+}
+
+#[test]
+fn the_end_of_the_server_ends_all_waits() {
+    for back_end in BACK_ENDS {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("volume");
+        let Some(server) = start(back_end, &volume, "") else { continue };
+        let mut waiters = Waiters::of(&server);
+        let mut waiter = waiters.join(&["BLPOP", "k", "0"]);
+        let mut last = server.connect();
+        // What comes behind the request for the end is not run.
+        crate::undurable::send_all(&mut last, &[&["SHUTDOWN"], &["RPUSH", "k", "v"]]);
+        assert_eq!(waiter.read_to_end(), b"");
+        drop(waiters);
+        server.ended().unwrap();
+        let server = start(back_end, &volume, "").unwrap();
+        assert_eq!(server.connect().call(&["EXISTS", "k"]), integer(0));
+        server.stop();
+    }
+}
+
+#[test]
+fn timeouts_are_read_as_in_redis() {
+    serving("", |server| {
+        let mut client = server.connect();
+        client.set_patience(Duration::from_secs(5));
+        let negative = "-ERR timeout is negative\r\n";
+        let no_float = "-ERR timeout is not a float or out of range\r\n";
+        let times = [
+            ("-1", negative),
+            ("-0.0015", negative),
+            ("inf", negative),
+            ("1e18", negative),
+            ("nan", no_float),
+            ("abc", no_float),
+            ("", no_float),
+            (" 1", no_float),
+            ("1e-5", NOTHING),
+            ("0.0001", NOTHING),
+            ("0x0.01", NOTHING),
+        ];
+        for (time, reply) in times {
+            assert_eq!(client.call(&["BLPOP", "k", time]), reply, "{time:?}");
+            assert_eq!(client.call(&["BLMPOP", time, "1", "k", "LEFT"]), reply, "{time:?}");
+            assert_eq!(client.call(&["BRPOPLPUSH", "k", "l", time]), reply, "{time:?}");
+            let request = ["BLMOVE", "k", "l", "LEFT", "LEFT", time];
+            assert_eq!(client.call(&request), reply, "{time:?}");
+        }
+        let mut waiters = Waiters::of(server);
+        for time in ["0", "0.0", "-0", "-0.0001", "9223372036854775"] {
+            let mut waiter = waiters.join(&["BLPOP", "k", time]);
+            assert_eq!(waiters.call(&["RPUSH", "k", "v"]), integer(1));
+            waiters.served(&mut waiter, &popped("k", "v"));
+        }
+    });
+}
+
+/// While all clients together take too much memory, the largest ones go.
+#[test]
+fn the_largest_clients_go_first() {
+    serving("maxmemory-clients 400kb", |server| {
+        let mut observer = server.connect();
+        let [mut small, mut spared, mut large] = [(); 3].map(|()| server.connect());
+        assert_eq!(spared.call(&["CLIENT", "NO-EVICT", "ON"]), "+OK\r\n");
+        let queue = |client: &mut crate::common::Client, size: usize| {
+            assert_eq!(client.call(&["MULTI"]), "+OK\r\n");
+            client.send(&["SET", "k", &"v".repeat(size)]);
+        };
+        queue(&mut small, 20_000);
+        assert_eq!(small.read(), b"+QUEUED\r\n");
+        queue(&mut spared, 200_000);
+        assert_eq!(spared.read(), b"+QUEUED\r\n");
+        queue(&mut large, 190_000);
+        assert_eq!(large.try_read_to_end(), 0, "it is closed before it is answered");
+        assert_eq!(info(&mut observer, "evicted_clients"), "1");
+        assert_eq!(small.call(&["EXEC"]), "*1\r\n+OK\r\n");
+        assert_eq!(spared.call(&["EXEC"]), "*1\r\n+OK\r\n");
+    });
+}

@@ -1,0 +1,125 @@
+//! Several clients that wait for the same keys.
+
+use super::{NOTHING, Waiters, bulk, integer, popped, send_all};
+use crate::common::Client;
+use crate::serving;
+
+#[test]
+fn who_waits_longest_is_served_first() {
+    serving("", |server| {
+        let mut waiters = Waiters::of(server);
+        let mut clients: Vec<Client> = (0..4).map(|_| waiters.join(&["BRPOP", "k", "0"])).collect();
+        assert_eq!(waiters.call(&["RPUSH", "k", "1", "2", "3"]), integer(3));
+        for (client, element) in clients.iter_mut().zip(["3", "2", "1"]) {
+            waiters.served(client, &popped("k", element));
+        }
+        assert!(clients[3].is_silent());
+        // Who was served stands behind the others when it waits again.
+        waiters.wait(&mut clients[0], &["BLPOP", "k", "0"]);
+        assert_eq!(waiters.call(&["RPUSH", "k", "4", "5"]), integer(2));
+        waiters.served(&mut clients[3], &popped("k", "5"));
+        waiters.served(&mut clients[0], &popped("k", "4"));
+        assert_eq!(waiters.call(&["EXISTS", "k"]), integer(0));
+    });
+}
+
+#[test]
+fn what_is_moved_goes_on_to_who_waits_for_it_there() {
+    serving("", |server| {
+        let mut waiters = Waiters::of(server);
+        let mut one = waiters.join(&["BLMOVE", "a", "b", "LEFT", "RIGHT", "0"]);
+        let mut two = waiters.join(&["BLMOVE", "b", "c", "LEFT", "RIGHT", "0"]);
+        let mut three = waiters.join(&["BRPOPLPUSH", "c", "a", "0"]);
+        let mut four = waiters.join(&["BLPOP", "a", "0"]);
+        assert_eq!(waiters.call(&["RPUSH", "a", "v"]), integer(1));
+        for client in [&mut one, &mut two, &mut three] {
+            waiters.served(client, &bulk("v"));
+        }
+        waiters.served(&mut four, &popped("a", "v"));
+        assert_eq!(waiters.call(&["DBSIZE"]), integer(0));
+        // A list that is turned in place serves the next client, too.
+        let mut turner = waiters.join(&["BLMOVE", "k", "k", "LEFT", "RIGHT", "0"]);
+        let mut taker = waiters.join(&["BLPOP", "k", "0"]);
+        assert_eq!(waiters.call(&["RPUSH", "k", "1"]), integer(1));
+        waiters.served(&mut turner, &bulk("1"));
+        waiters.served(&mut taker, &popped("k", "1"));
+    });
+}
+
+/// More clients wait than are served in a turn. What the next request would take is theirs.
+#[test]
+fn nobody_overtakes_clients_who_are_still_to_be_served() {
+    const COUNT: usize = 300;
+    serving("", |server| {
+        let mut waiters = Waiters::of(server);
+        let mut clients: Vec<Client> = (0..COUNT).map(|_| server.connect()).collect();
+        clients
+            .iter_mut()
+            .for_each(|client| client.send(&["BLMOVE", "k", "d", "LEFT", "LEFT", "0"]));
+        waiters.count = COUNT;
+        waiters.see("they do not wait");
+        let elements: Vec<String> = (0..COUNT).map(|number| number.to_string()).collect();
+        let push = ["RPUSH", "k"].into_iter().chain(elements.iter().map(String::as_str));
+        let push: Vec<&str> = push.collect();
+        let mut pusher = server.connect();
+        send_all(
+            &mut pusher,
+            &[&push, &["LPOP", "k"], &["MULTI"], &["LLEN", "k"], &["EXEC"], &["PING"]],
+        );
+        let replies = [
+            &integer(COUNT as i64),
+            "$-1\r\n",
+            "+OK\r\n",
+            "+QUEUED\r\n",
+            "*1\r\n:0\r\n",
+            "+PONG\r\n",
+        ];
+        for reply in replies {
+            assert_eq!(String::from_utf8_lossy(&pusher.read()), reply);
+        }
+        let mut got: Vec<String> = Vec::new();
+        for client in &mut clients {
+            got.push(String::from_utf8(client.read()).unwrap());
+        }
+        got.sort();
+        let mut all: Vec<String> = elements.iter().map(|element| bulk(element)).collect();
+        all.sort();
+        assert_eq!(got, all, "each element goes to one client");
+        waiters.leave(COUNT);
+        assert_eq!(waiters.call(&["LLEN", "d"]), integer(COUNT as i64));
+    });
+}
+
+#[test]
+fn deadlines_pass_in_the_order_of_time() {
+    serving("", |server| {
+        let mut waiters = Waiters::of(server);
+        let mut late = waiters.join(&["BLPOP", "k", "l", "0.3"]);
+        let mut soon = waiters.join(&["BLMOVE", "k", "d", "LEFT", "LEFT", "0.02"]);
+        let mut never = waiters.join(&["BLMPOP", "0", "1", "k", "LEFT"]);
+        assert_eq!(soon.read(), NOTHING.as_bytes());
+        assert!(late.is_silent());
+        assert_eq!(late.read(), NOTHING.as_bytes());
+        waiters.leave(2);
+        assert!(waiters.call(&["INFO", "clients"]).contains("clients_in_timeout_table:0\r"));
+        assert_eq!(waiters.call(&["RPUSH", "k", "v"]), integer(1));
+        waiters.served(&mut never, "*2\r\n$1\r\nk\r\n*1\r\n$1\r\nv\r\n");
+    });
+}
+
+#[test]
+fn a_command_that_has_waited_is_counted_once() {
+    serving("", |server| {
+        let mut waiters = Waiters::of(server);
+        let mut waiter = waiters.join(&["BLPOP", "k", "0"]);
+        let calls = |waiters: &mut Waiters| {
+            let stats = waiters.call(&["INFO", "commandstats"]);
+            let line = stats.lines().find(|line| line.starts_with("cmdstat_blpop:")).unwrap();
+            line.split(',').next().unwrap().to_owned()
+        };
+        assert_eq!(calls(&mut waiters), "cmdstat_blpop:calls=1");
+        assert_eq!(waiters.call(&["RPUSH", "k", "v"]), integer(1));
+        waiters.served(&mut waiter, &popped("k", "v"));
+        assert_eq!(calls(&mut waiters), "cmdstat_blpop:calls=1");
+    });
+}
