@@ -4,7 +4,7 @@
 //! they look through a large list in steps, because they change what they find.
 
 use slimio_planted::is_planted;
-use slimio_resp::{Arg, Args};
+use slimio_resp::{Arg, Args, ReplyBuf};
 
 use super::{LINSERT, LREM, ListRef};
 use crate::collection::positional::{End, Wanted};
@@ -109,7 +109,8 @@ pub(super) fn lpos(context: &mut Context<'_>) -> Outcome {
         }
         return Outcome::Reply;
     };
-    Box::new(Finding { source, asked, met: 0, positions: Vec::new() }).resume(context)
+    let out = context.reply.for_parts();
+    Box::new(Finding { source, asked, met: 0, found: 0, out }).resume(context)
 }
 
 /// Reads the options of `LPOS`, or replies with the error.
@@ -160,37 +161,45 @@ struct Finding {
     asked: Positions,
     /// Count of matches that were met.
     met: usize,
-    positions: Vec<usize>,
+    /// Count of positions in the reply.
+    found: usize,
+    /// The positions found so far, as replies.
+    out: ReplyBuf,
 }
 
 impl Steps for Finding {
     fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
-        let Self { source, asked, met, positions } = &mut *self;
+        let Self { source, asked, met, found, out } = &mut *self;
         let (list, wanted) = (super::walk::list_of(source), context.args.get(2));
         let limit = asked.count.unwrap_or(1);
-        let begun = asked.search.seen;
-        while !asked.search.is_over(list) && positions.len() < limit {
-            if asked.search.seen - begun >= STEP_COMPARED_MAX && context.mode.yields() {
-                return Outcome::Yield(self);
+        let (mut cost, mut begun) = (0, asked.search.seen);
+        while !asked.search.is_over(list) && *found < limit && !out.is_cut() {
+            if cost >= STEP_COMPARED_MAX {
+                // Sealed, so that the last step need not copy all positions.
+                out.seal_if_large();
+                if context.mode.yields() {
+                    return Outcome::Yield(self);
+                }
+                cost = 0;
             }
+            let before = *found;
             asked.search.step(list, wanted, |index| {
                 *met += 1;
                 if *met > asked.skipped {
-                    positions.push(index);
+                    *found += 1;
+                    out.integer(index as i64);
                 }
-                positions.len() < limit
+                *found < limit
             });
+            cost += asked.search.seen - begun + (*found - before) * COMPARED_PER_ELEMENT;
+            begun = asked.search.seen;
         }
         match asked.count {
-            None => match positions.first() {
-                Some(position) => context.reply.integer(*position as i64),
-                None => context.reply.null(),
-            },
-            Some(_) => {
-                context.reply.array(positions.len());
-                positions.iter().for_each(|position| context.reply.integer(*position as i64));
-            }
+            None if *found == 0 => context.reply.null(),
+            None => {}
+            Some(_) => context.reply.array(*found),
         }
+        context.reply.append(&self.out);
         // The list goes to the garbage, because this may be the last reference to it.
         context.keyspace.displaced.garbage.add_value(worth_deferring(self.source));
         Outcome::Reply
@@ -198,6 +207,10 @@ impl Steps for Finding {
 
     fn has_all(&self) -> bool {
         true
+    }
+
+    fn made(&self) -> Option<&ReplyBuf> {
+        Some(&self.out)
     }
 }
 
