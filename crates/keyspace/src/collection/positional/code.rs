@@ -80,14 +80,18 @@ impl Code {
     }
 }
 
+/// The size of a string with a code of one byte.
+pub(super) fn narrow_size(code: u8) -> usize {
+    match u16::from(code) {
+        text @ 0..=NARROW_TEXT_MAX => usize::from(text),
+        0xff => 0,
+        integer => usize::from(integer - NARROW_TEXT_MAX),
+    }
+}
+
 /// The sum of the sizes of strings with these codes, which are of one byte each.
 pub(super) fn narrow_sizes(codes: &[u8]) -> usize {
-    let size = |&code: &u8| match u16::from(code) {
-        text @ 0..=NARROW_TEXT_MAX => u32::from(text),
-        0xff => 0,
-        integer => u32::from(integer - NARROW_TEXT_MAX),
-    };
-    codes.iter().map(size).sum::<u32>() as usize
+    codes.iter().map(|code| narrow_size(*code) as u32).sum::<u32>() as usize
 }
 
 /// The form in which a string is stored, or looked for. Equal strings have equal forms.

@@ -86,8 +86,9 @@ fn run(steps: usize, target: usize, seed: u64) {
             17 if index < model.len() => {
                 let wanted = model[index].clone();
                 let (first, leaf) = tree.leaf_at(index);
-                let found: Vec<usize> =
-                    Wanted::new(Arg::Bytes(&wanted)).within(leaf).map(|it| first + it).collect();
+                let mut found = Vec::new();
+                Wanted::new(Arg::Bytes(&wanted)).find_in(leaf, &mut found);
+                found.iter_mut().for_each(|index| *index += first);
                 let range = first..first + leaf.len();
                 let expected: Vec<usize> = range.filter(|index| model[*index] == wanted).collect();
                 assert_eq!(found, expected);
