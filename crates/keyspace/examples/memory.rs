@@ -209,7 +209,8 @@ fn fill(shape: Shape) -> [f64; 3] {
             now_ms: 1,
             reply: &mut reply,
             effects: &mut effects,
-            mode: Mode::Client,
+            // No command yields.
+            mode: Mode::Atomic,
         });
         assert!(matches!(outcome, Outcome::Reply));
     }
