@@ -1,4 +1,4 @@
-//! Requests on the elements of sets and hashes: how they are written, what must be there before
+//! Requests on the elements of sets, hashes and lists: how they are written, what must be there before
 //! them, and which replies are right.
 //!
 //! | mix | request | what is there before |
@@ -10,8 +10,14 @@
 //! | `sinter` | `SINTER` of two sets of 1,000 members, half of which they share | the two sets |
 //! | `hset` | `HSET` of a field that a large hash has | the hash |
 //! | `hget` | `HGET`, all hits | the hash |
+//! | `lpush`, `rpush` | a push of one element to a large list | the list |
+//! | `lpop`, `rpop` | a pop of one element | a large list |
+//! | `lrange:LEN` | `LRANGE` of the first `LEN` elements | the list |
+//! | `linsert` | `LINSERT` in the middle of 1,000 elements, or `LREM` of what was inserted | the short list |
+//! | `lpos` | `LPOS` of the last of 1,000 elements | the short list |
+//! | `lrem` | `LREM` of an element that is not among 1,000 | the short list |
 //!
-//! Members and fields look like keys: `key:000000000042`.
+//! Members, fields and elements look like keys: `key:000000000042`.
 
 use fastrand::Rng;
 
@@ -26,6 +32,9 @@ pub const SMALL_SET_LEN: u64 = 5;
 pub const INTERSECTED_LEN: u64 = 1000;
 /// Members that both sets of `sinter` have.
 pub const SHARED_LEN: u64 = 500;
+
+/// Elements of the short list of `linsert`, `lpos` and `lrem`.
+pub const SHORT_LIST_LEN: u64 = 1000;
 
 const LEFT: &str = "left";
 const RIGHT: &str = "right";
@@ -43,6 +52,19 @@ pub enum Fill {
     Hash,
     /// Two sets that share half of their members.
     TwoSets,
+    /// A list with every element of the key range.
+    List,
+    /// A list of [`SHORT_LIST_LEN`] elements.
+    ShortList,
+}
+
+/// Makes the list of `linsert`, `lpos` and `lrem`.
+pub fn make_short_list(client: &mut Client) -> Result<()> {
+    let elements = (0..SHORT_LIST_LEN).map(|element| format!("key:{element:012}"));
+    let words: Vec<String> =
+        ["RPUSH".to_owned(), "short".to_owned()].into_iter().chain(elements).collect();
+    client.expect(&words.iter().map(String::as_str).collect::<Vec<_>>())?;
+    Ok(())
 }
 
 /// Makes the two sets of `sinter`.
@@ -89,21 +111,54 @@ pub enum ElementOp {
         /// The field's number.
         field: u64,
     },
+    /// `LPUSH` or `RPUSH` of an element to the large list.
+    Push {
+        /// `LPUSH` or `RPUSH`.
+        name: &'static str,
+        /// The element's number.
+        element: u64,
+    },
+    /// `LPOP` or `RPOP` of the large list.
+    PopEnd {
+        /// `LPOP` or `RPOP`.
+        name: &'static str,
+    },
+    /// `LRANGE` of the first elements of the large list.
+    Range {
+        /// Count of elements.
+        len: u64,
+    },
+    /// `LINSERT` before the middle element of the short list.
+    Insert,
+    /// `LREM` of one element that [`Insert`](Self::Insert) has inserted.
+    RemoveInserted,
+    /// `LPOS` of the last element of the short list.
+    Find,
+    /// `LREM` of an element that the short list does not have.
+    RemoveAbsent,
 }
 
 impl ElementOp {
     /// Whether the request only reads.
     pub fn is_read(self) -> bool {
-        matches!(self, Self::IsMember { .. } | Self::Intersect | Self::GetField { .. })
+        matches!(
+            self,
+            Self::IsMember { .. }
+                | Self::Intersect
+                | Self::GetField { .. }
+                | Self::Range { .. }
+                | Self::Find
+        )
     }
 
     /// Bytes of the keys, members and values that the request writes.
     pub fn payload_size(self, value_size: usize) -> u64 {
         match self {
-            Self::Add { .. } => KEY_SIZE as u64,
+            Self::Add { .. } | Self::Push { .. } => KEY_SIZE as u64,
             Self::AddSmall { .. } => (1 + SMALL_SET_LEN) * KEY_SIZE as u64,
             Self::SetField { .. } => (KEY_SIZE + value_size) as u64,
-            Self::Pop | Self::IsMember { .. } | Self::Intersect | Self::GetField { .. } => 0,
+            Self::Insert => 1,
+            _ => 0,
         }
     }
 
@@ -112,6 +167,12 @@ impl ElementOp {
         match (self, seen) {
             (Self::Add { .. } | Self::IsMember { .. }, Seen::Integer(1))
             | (Self::SetField { .. }, Seen::Integer(0 | 1)) => true,
+            (Self::Push { .. } | Self::Insert, &Seen::Integer(len)) => len > 0,
+            (Self::RemoveInserted, Seen::Integer(0 | 1))
+            | (Self::RemoveAbsent, Seen::Integer(0)) => true,
+            (Self::Find, &Seen::Integer(at)) => at >= SHORT_LIST_LEN as i64 - 1,
+            (Self::PopEnd { .. }, &Seen::Bulk { len, .. }) => len == KEY_SIZE,
+            (Self::Range { len }, &Seen::Array { strings, nils: 0 }) => strings as u64 == len,
             (Self::AddSmall { .. }, &Seen::Integer(added)) => added == SMALL_SET_LEN as i64,
             (Self::Pop, &Seen::Bulk { len, .. }) => len == KEY_SIZE,
             (Self::Intersect, &Seen::Array { strings, nils: 0 }) => strings == SHARED_LEN,
@@ -144,6 +205,35 @@ impl ElementOp {
                 out.extend_from_slice(b"*4\r\n$4\r\nHSET\r\n$4\r\nhash\r\n");
                 writer.write_key(field, out);
                 writer.write_value(field, rng, out);
+            }
+            Self::Push { name, element } => {
+                out.extend_from_slice(format!("*3\r\n$5\r\n{name}\r\n$4\r\nlist\r\n").as_bytes());
+                writer.write_key(element, out);
+            }
+            Self::PopEnd { name } => {
+                out.extend_from_slice(format!("*2\r\n$4\r\n{name}\r\n$4\r\nlist\r\n").as_bytes());
+            }
+            Self::Range { len } => {
+                let last = (len - 1).to_string();
+                let words = format!("$1\r\n0\r\n${}\r\n{last}\r\n", last.len());
+                out.extend_from_slice(b"*4\r\n$6\r\nLRANGE\r\n$4\r\nlist\r\n");
+                out.extend_from_slice(words.as_bytes());
+            }
+            Self::Insert => {
+                out.extend_from_slice(b"*5\r\n$7\r\nLINSERT\r\n$5\r\nshort\r\n$6\r\nBEFORE\r\n");
+                writer.write_key(SHORT_LIST_LEN / 2, out);
+                out.extend_from_slice(b"$1\r\nx\r\n");
+            }
+            Self::RemoveInserted => {
+                out.extend_from_slice(b"*4\r\n$4\r\nLREM\r\n$5\r\nshort\r\n$1\r\n1\r\n$1\r\nx\r\n");
+            }
+            Self::Find => {
+                out.extend_from_slice(b"*3\r\n$4\r\nLPOS\r\n$5\r\nshort\r\n");
+                writer.write_key(SHORT_LIST_LEN - 1, out);
+            }
+            Self::RemoveAbsent => {
+                out.extend_from_slice(b"*4\r\n$4\r\nLREM\r\n$5\r\nshort\r\n$1\r\n0\r\n");
+                writer.write_key(SHORT_LIST_LEN, out);
             }
             Self::GetField { field } => {
                 out.extend_from_slice(b"*3\r\n$4\r\nHGET\r\n$4\r\nhash\r\n");
@@ -181,6 +271,14 @@ mod tests {
             written(ElementOp::SetField { field: 7 }),
             format!("*4\r\n$4\r\nHSET\r\n$4\r\nhash\r\n{}$3\r\nxxx\r\n", key(7))
         );
+        assert_eq!(
+            written(ElementOp::Push { name: "LPUSH", element: 7 }),
+            format!("*3\r\n$5\r\nLPUSH\r\n$4\r\nlist\r\n{}", key(7))
+        );
+        assert_eq!(
+            written(ElementOp::Range { len: 100 }),
+            "*4\r\n$6\r\nLRANGE\r\n$4\r\nlist\r\n$1\r\n0\r\n$2\r\n99\r\n"
+        );
     }
 
     #[test]
@@ -191,5 +289,7 @@ mod tests {
         assert!(!ElementOp::Pop.is_answered_by(&Seen::Nil), "the set is empty");
         let shared = Seen::Array { strings: SHARED_LEN - 1, nils: 0 };
         assert!(!ElementOp::Intersect.is_answered_by(&shared));
+        assert!(!ElementOp::Range { len: SHARED_LEN as u64 }.is_answered_by(&shared));
+        assert!(!ElementOp::Find.is_answered_by(&Seen::Nil), "the element is not there");
     }
 }

@@ -22,7 +22,7 @@ pub fn render(comparison: &Comparison, command: &str) -> String {
         "Made by `{command}`: medians of {} round(s) of {} s, stock and SlimIO in turn; seed {}. \
          Keys are random out of {}, all of them set beforehand (rows about log bytes begin empty; \
          under `always`, {} MiB were written and deleted before that, so that the log's files are \
-         not growing for the first time; rows with snapshots and recoveries hold {} MiB, those about the slowest command {} keys or fields, those on elements a set or hash of {}); \
+         not growing for the first time; rows with snapshots and recoveries hold {} MiB, those about the slowest command {} keys or fields, those on elements a set, hash or list of {}); \
          values are half compressible and differ from request to request. \
          Ratios are SlimIO / {}; in brackets, how far the rounds lie apart.\n",
         scale.rounds,
@@ -67,7 +67,7 @@ programs' writes count too. `process_write_bytes`: what the kernel accounts to t
 (SlimIO), over keys and values sent. `..._per_record_byte`: over the bytes of the records; the \
 stock log is nothing but its records, so it is 1 there.\n\
 - `pss`: memory of the server, shared pages by their share.\n\
-- Rows on elements: all requests at one set or hash (`SINTER`: two sets), values of 64 B. `SADD` and \
+- Rows on elements: all requests at one set, hash or list (`SINTER`: two sets), values of 64 B. `SADD` and \
 `SPOP` change how large the data set is, so each server gets the same count of them; the other rows run \
 by the clock.\n\
 - System calls are counted in a separate stretch after the measured one.\n\

@@ -15,7 +15,7 @@
 //! sorted set for that. Strings have no key order, so here the neighbours of a key are the keys
 //! with the next numbers. `MGET` reads as many values as the scan would.
 //!
-//! The mixes on sets and hashes are in [`crate::elements`].
+//! The mixes on sets, hashes and lists are in [`crate::elements`].
 
 use fastrand::Rng;
 
@@ -117,7 +117,8 @@ impl Mix {
         }
         let distribution = distribution.unwrap_or(own);
         let keys = KeyPicker::new(distribution, key_count);
-        let is_once = name == "spop" || distribution == KeyDistribution::New;
+        let is_once =
+            matches!(name, "spop" | "lpop" | "rpop") || distribution == KeyDistribution::New;
         Ok(Self { weights, weight_sum, keys, fill, is_once })
     }
 
@@ -185,6 +186,29 @@ fn parse(name: &str) -> Result<(Weights, KeyDistribution, Fill)> {
         ["sinter"] => return element(|_| ElementOp::Intersect, Uniform, Fill::TwoSets),
         ["hset"] => return element(|field| ElementOp::SetField { field }, Uniform, Fill::Hash),
         ["hget"] => return element(|field| ElementOp::GetField { field }, Uniform, Fill::Hash),
+        ["lpush"] => {
+            let push = |element| ElementOp::Push { name: "LPUSH", element };
+            return element(push, New, Fill::List);
+        }
+        ["rpush"] => {
+            let push = |element| ElementOp::Push { name: "RPUSH", element };
+            return element(push, New, Fill::List);
+        }
+        ["lpop"] => return element(|_| ElementOp::PopEnd { name: "LPOP" }, Uniform, Fill::List),
+        ["rpop"] => return element(|_| ElementOp::PopEnd { name: "RPOP" }, Uniform, Fill::List),
+        ["lrange", "100"] => {
+            return element(|_| ElementOp::Range { len: 100 }, Uniform, Fill::List);
+        }
+        ["lrange", "600"] => {
+            return element(|_| ElementOp::Range { len: 600 }, Uniform, Fill::List);
+        }
+        ["linsert"] => {
+            let verbs: [ElementVerb; 2] = [|_| ElementOp::Insert, |_| ElementOp::RemoveInserted];
+            let weights = verbs.map(|verb| (1, Verb::Element(verb))).into();
+            return Ok((weights, Uniform, Fill::ShortList));
+        }
+        ["lpos"] => return element(|_| ElementOp::Find, Uniform, Fill::ShortList),
+        ["lrem"] => return element(|_| ElementOp::RemoveAbsent, Uniform, Fill::ShortList),
         ["set"] => (vec![(1, Verb::Set)], Uniform),
         ["get"] => (vec![(1, Verb::Get)], Uniform),
         ["mset", len] => {
@@ -206,7 +230,8 @@ fn parse(name: &str) -> Result<(Weights, KeyDistribution, Fill)> {
         _ => {
             return Err(BenchError::Usage(format!(
                 "unknown mix {name}; there are set, get, mset:LEN, ratio:SETS:GETS, ycsb-a … ycsb-f, \
-                 sadd, sadd-new, spop, sismember, sinter, hset, hget"
+                 sadd, sadd-new, spop, sismember, sinter, hset, hget, lpush, rpush, lpop, rpop, \
+                 lrange:100, lrange:600, linsert, lpos, lrem"
             )));
         }
     };

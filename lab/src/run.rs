@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::address::Address;
 use crate::client::Client;
-use crate::elements::{Fill, make_two_sets};
+use crate::elements::{Fill, make_short_list, make_two_sets};
 use crate::error::{BenchError, Doing, Result};
 use crate::keys::KeyDistribution;
 use crate::load::{Arrival, Generator, LoadConfig, PhaseReport, Until};
@@ -139,9 +139,11 @@ pub fn fill(mix: &Mix, address: &Address, writer: &RequestWriter, seed: u64) -> 
     let by = match mix.fill() {
         Fill::Nothing => return Ok(()),
         Fill::TwoSets => return make_two_sets(&mut Client::connect(address)?),
+        Fill::ShortList => return make_short_list(&mut Client::connect(address)?),
         Fill::Keys => "set",
         Fill::Set => "sadd",
         Fill::Hash => "hset",
+        Fill::List => "rpush",
     };
     run_in_order(by, address, mix.key_count(), writer, seed)?;
     Ok(())

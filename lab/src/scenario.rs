@@ -249,6 +249,21 @@ pub const SCENARIOS: &[Scenario] = &[
     elements("hset-p16", "HSET in a large hash, pipeline 16", ("hset", 16)),
     elements("hget-p1", "HGET from a large hash", ("hget", 1)),
     elements("hget-p16", "HGET from a large hash, pipeline 16", ("hget", 16)),
+    elements("lpush-p1", "LPUSH to a large list", ("lpush", 1)),
+    elements("lpush-p16", "LPUSH to a large list, pipeline 16", ("lpush", 16)),
+    elements("rpush-p1", "RPUSH to a large list", ("rpush", 1)),
+    elements("rpush-p16", "RPUSH to a large list, pipeline 16", ("rpush", 16)),
+    elements("lpop-p1", "LPOP", ("lpop", 1)),
+    elements("lpop-p16", "LPOP, pipeline 16", ("lpop", 16)),
+    elements("rpop-p1", "RPOP", ("rpop", 1)),
+    elements("rpop-p16", "RPOP, pipeline 16", ("rpop", 16)),
+    elements("lrange-100-p1", "LRANGE of 100", ("lrange:100", 1)),
+    elements("lrange-100-p16", "LRANGE of 100, pipeline 16", ("lrange:100", 16)),
+    elements("lrange-600-p1", "LRANGE of 600", ("lrange:600", 1)),
+    elements("lrange-600-p16", "LRANGE of 600, pipeline 16", ("lrange:600", 16)),
+    elements("linsert-p16", "LINSERT and LREM in 1,000, pipeline 16", ("linsert", 16)),
+    elements("lpos-p16", "LPOS in 1,000, pipeline 16", ("lpos", 16)),
+    elements("lrem-p16", "LREM in 1,000, pipeline 16", ("lrem", 16)),
     snapshot("snapshot-everysec", "SET, snapshot", Policy::EverySec, SETS),
     snapshot("snapshot-always", "SET, snapshot", Policy::Always, SETS),
     snapshot(
@@ -304,7 +319,7 @@ pub struct Scale {
     pub counted_s: f64,
     /// Size of the key range.
     pub key_count: u64,
-    /// Elements of the large set or hash of the rows on elements.
+    /// Elements of the large set, hash or list of the rows on elements.
     pub element_count: u64,
     /// Payload written and deleted before a row that is aged, in bytes.
     pub aged_payload_bytes: u64,

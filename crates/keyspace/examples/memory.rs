@@ -1,7 +1,7 @@
 //! Prints the memory that a key takes, in this keyspace and in stock `redis-server`.
 //!
 //! `cargo run --release -p slimio-keyspace --example memory [COUNT]` inserts COUNT keys of 16 bytes
-//! with values of several sizes, and then inserts hashes and sets. Each kind of data is inserted
+//! with values of several sizes, and then inserts hashes, sets and lists. Each kind of data is inserted
 //! in a process of its own; the processes run one after the other. Counted bytes are those that
 //! `maxmemory` limits. The allocator and the kernel should report the same number of bytes.
 
@@ -42,41 +42,53 @@ const HASHES: [[usize; 4]; 6] = [
 const SETS: [[usize; 3]; 5] =
     [[200_000, 5, 16], [20_000, 100, 16], [20_000, 100, 0], [1, 1_000_000, 16], [1, 1_000_000, 0]];
 
-/// Count of fields or members that one command adds.
+/// The same for lists: the count of keys, the count of elements of each list, and the bytes of an
+/// element. If that is 0, the elements are integers.
+const LISTS: [[usize; 3]; 5] =
+    [[200_000, 5, 16], [20_000, 100, 16], [20_000, 100, 0], [1, 1_000_000, 16], [1, 1_000_000, 0]];
+
+/// Count of fields, members or elements that one command adds.
 const ELEMENTS_PER_COMMAND: usize = 100;
+
+/// The commands that insert data.
+const VERBS: [&str; 4] = ["SET", "HSET", "SADD", "RPUSH"];
 
 const HEAD: &str =
     "counted B | allocated B | resident B | redis used_memory B | redis resident B |";
 
-/// The data to insert: keys with a string each, with a hash each, or with a set each.
+/// The data to insert: keys with a string, a hash, a set or a list each.
 #[derive(Clone, Copy)]
 struct Shape {
     keys: usize,
-    /// Fields or members of each key; 0 for a string.
+    /// The command that inserts it.
+    verb: &'static str,
+    /// Fields, members or elements of each key; 0 for a string.
     elements: usize,
-    /// Bytes of a field or member; 0 for members that are integers.
+    /// Bytes of a field, member or element; 0 for those that are integers.
     element_size: usize,
-    /// Bytes of a value; 0 for sets.
+    /// Bytes of a value; 0 for sets and lists.
     value_size: usize,
     expiring: bool,
 }
 
 impl Shape {
-    fn to_args(self) -> [String; 5] {
+    fn to_args(self) -> [String; 6] {
+        let verb = VERBS.iter().position(|verb| *verb == self.verb).expect("one of them");
         let expiring = usize::from(self.expiring);
-        [self.keys, self.elements, self.element_size, self.value_size, expiring]
+        [verb, self.keys, self.elements, self.element_size, self.value_size, expiring]
             .map(|n| n.to_string())
     }
 
     fn from_args(mut args: impl Iterator<Item = String>) -> Self {
         let mut number = || args.next().and_then(|arg| arg.parse().ok()).expect("a number");
+        let verb = VERBS[number()];
         let (keys, elements) = (number(), number());
         let (element_size, value_size) = (number(), number());
-        Self { keys, elements, element_size, value_size, expiring: number() == 1 }
+        Self { verb, keys, elements, element_size, value_size, expiring: number() == 1 }
     }
 
-    /// The number by which bytes are divided: the count of all fields or members if the keys have
-    /// hashes or sets, and the count of all keys if they have strings.
+    /// The number by which bytes are divided: the count of all fields, members or elements if the
+    /// keys have hashes, sets or lists, and the count of all keys if they have strings.
     fn count(self) -> usize {
         self.keys * self.elements.max(1)
     }
@@ -97,23 +109,21 @@ impl Shape {
         let name = format!("key:{key:012}").into_bytes();
         if self.elements > 0 {
             let first = part * ELEMENTS_PER_COMMAND;
-            let is_set = self.value_size == 0;
-            let verb = if is_set { b"SADD" } else { b"HSET" };
-            let mut args = vec![verb.to_vec(), name];
+            let mut args = vec![self.verb.as_bytes().to_vec(), name];
             for n in first..self.elements.min(first + ELEMENTS_PER_COMMAND) {
                 args.push(self.element(n).into_bytes());
-                args.extend((!is_set).then(|| value(n)));
+                args.extend((self.verb == "HSET").then(|| value(n)));
             }
             return args;
         }
-        let mut args = vec![b"SET".to_vec(), name, value(key)];
+        let mut args = vec![self.verb.as_bytes().to_vec(), name, value(key)];
         if self.expiring {
             args.extend([b"EX".to_vec(), b"100000".to_vec()]);
         }
         args
     }
 
-    /// The name of a field, or a member.
+    /// The name of a field, a member, or an element.
     fn element(self, n: usize) -> String {
         match self.element_size {
             0 => n.to_string(),
@@ -136,7 +146,14 @@ fn main() {
     for value_size in VALUE_SIZES {
         for expiring in [false, true] {
             let keys = count.min(TOTAL_SIZE_MAX / value_size);
-            let bytes = measure(Shape { keys, elements: 0, element_size: 0, value_size, expiring });
+            let bytes = measure(Shape {
+                verb: "SET",
+                keys,
+                elements: 0,
+                element_size: 0,
+                value_size,
+                expiring,
+            });
             println!("| {value_size} | {expiring} | {keys} | {bytes} |");
         }
     }
@@ -144,20 +161,24 @@ fn main() {
     println!("|---|---|---|---|---|---|---|---|---|");
     for [keys, elements, element_size, value_size] in HASHES {
         let (keys, elements) = (keys.min(count), elements.min(count));
-        let shape = Shape { keys, elements, element_size, value_size, expiring: false };
+        let (verb, expiring) = ("HSET", false);
+        let shape = Shape { verb, keys, elements, element_size, value_size, expiring };
         println!("| {element_size} | {value_size} | {elements} | {keys} | {} |", measure(shape));
     }
-    println!("\nFor each member:\n\n| member | members | keys | {HEAD}");
-    println!("|---|---|---|---|---|---|---|---|");
-    for [keys, elements, element_size] in SETS {
-        let (keys, elements) = (keys.min(count), elements.min(count));
-        let shape = Shape { keys, elements, element_size, value_size: 0, expiring: false };
-        let member = if element_size == 0 { "integer".into() } else { element_size.to_string() };
-        println!("| {member} | {elements} | {keys} | {} |", measure(shape));
+    for (verb, name, shapes) in [("SADD", "member", SETS), ("RPUSH", "element", LISTS)] {
+        println!("\nFor each {name}:\n\n| {name} | {name}s | keys | {HEAD}");
+        println!("|---|---|---|---|---|---|---|---|");
+        for [keys, elements, element_size] in shapes {
+            let (keys, elements) = (keys.min(count), elements.min(count));
+            let (value_size, expiring) = (0, false);
+            let shape = Shape { verb, keys, elements, element_size, value_size, expiring };
+            let size = if element_size == 0 { "integer".into() } else { element_size.to_string() };
+            println!("| {size} | {elements} | {keys} | {} |", measure(shape));
+        }
     }
 }
 
-/// Measures the bytes per key, field or member, in this keyspace and in a stock server. Returns them
+/// Measures the bytes per key or element, in this keyspace and in a stock server. Returns them
 /// as the columns of a row.
 fn measure(shape: Shape) -> String {
     let program = std::env::current_exe().expect("this program");
@@ -169,8 +190,8 @@ fn measure(shape: Shape) -> String {
     format!("{ours} | {redis}")
 }
 
-/// Fills a keyspace; returns the counted, allocated and resident bytes per key, field
-/// or member.
+/// Fills a keyspace; returns the counted, allocated and resident bytes per key or
+/// element.
 fn fill(shape: Shape) -> [usize; 3] {
     let mut keyspace = Keyspace::new(Config::default(), 0x5eed);
     let (mut reply, mut effects) = (ReplyBuf::default(), Effects::new());
@@ -211,7 +232,7 @@ fn resident_size() -> usize {
     digits.parse::<usize>().expect("a number") * 1024
 }
 
-/// Bytes per key, field or member in a stock server, as counted by the server and by the kernel;
+/// Bytes per key or element in a stock server, as counted by the server and by the kernel;
 /// `None` if no stock server is installed.
 fn redis(shape: Shape) -> Option<[usize; 2]> {
     const BATCH_LEN: usize = 100;

@@ -11,6 +11,9 @@
 //! MEMBERS members of 16 bytes, change it while a capture holds all of it, draw from it, combine it
 //! with another set, and let it expire.
 //!
+//! `… --example slowest list [ELEMENTS]`: the same for one list of ELEMENTS elements of 16 bytes,
+//! with what is done at its ends, in its middle, and to all of it.
+//!
 //! The time of a command includes the kernel's time to hand out memory, but not the time of other
 //! processes.
 
@@ -58,6 +61,7 @@ fn main() {
     let mut args = std::env::args().skip(1).peekable();
     let is_hash = args.next_if(|arg| arg == "hash").is_some();
     let is_set = args.next_if(|arg| arg == "set").is_some();
+    let is_list = args.next_if(|arg| arg == "list").is_some();
     let mut number = |default| args.next().and_then(|arg| arg.parse().ok()).unwrap_or(default);
     let (count, size, percent) = (number(KEY_COUNT), number(VALUE_SIZE), number(0));
     let mut keyspace = Keyspace::new(Config::default(), 0x5eed);
@@ -65,6 +69,8 @@ fn main() {
         hash(&mut keyspace, count, size);
     } else if is_set {
         set(&mut keyspace, count);
+    } else if is_list {
+        list(&mut keyspace, count);
     } else {
         keys(&mut keyspace, count, size, percent);
     }
@@ -151,6 +157,43 @@ fn set(keyspace: &mut Keyspace, count: usize) {
     show("DEL", &measure(keyspace, 1, 0..1, words(&["DEL", "d"])));
     measure(keyspace, 1, 0..1, words(&["DEL", "part"]));
     expire(keyspace, "s", captured);
+}
+
+/// Measures one large list while it is made, changed during a capture, searched, cut, and expired.
+fn list(keyspace: &mut Keyspace, count: usize) {
+    let element = |index: usize| format!("element{:09}", index % count);
+    let push = |index: usize| OwnedRequest::from_args(["RPUSH", "l", &element(index)]);
+    show("RPUSH", &measure(keyspace, 1, 0..count, push));
+    drop(keyspace.take_garbage());
+    let captured = capture(keyspace);
+    let far = |index: usize| (index.wrapping_mul(7_368_787) % count).to_string();
+    let get = |index: usize| OwnedRequest::from_args(["LINDEX", "l", &far(index)]);
+    show("LINDEX", &measure(keyspace, 1, 0..count.min(COMMANDS), get));
+    let set = |index: usize| OwnedRequest::from_args(["LSET", "l", &far(index), &element(index)]);
+    show("LSET", &measure(keyspace, 1, 0..count.min(COMMANDS), set));
+    let (last, half) = (&element(count - 1), &(count / 2).to_string());
+    let words = |words: &[&str]| {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        move |_| OwnedRequest::from_args(&words)
+    };
+    for (name, request) in [
+        ("LPUSH", words(&["LPUSH", "l", "new"])),
+        ("LPOP", words(&["LPOP", "l"])),
+        ("RPOP", words(&["RPOP", "l"])),
+        ("LMOVE", words(&["LMOVE", "l", "l", "LEFT", "RIGHT"])),
+        ("steps of LRANGE of all", words(&["LRANGE", "l", "0", "-1"])),
+        ("steps of LPOS", words(&["LPOS", "l", "none"])),
+        ("steps of LINSERT", words(&["LINSERT", "l", "BEFORE", last, "new"])),
+        ("steps of LREM", words(&["LREM", "l", "0", "none"])),
+        ("COPY", words(&["COPY", "l", "copy"])),
+        ("steps of LPOP of half", words(&["LPOP", "copy", half])),
+        ("DEL", words(&["DEL", "copy"])),
+        ("LTRIM to half", words(&["LTRIM", "l", half, "-1"])),
+    ] {
+        show(name, &measure(keyspace, 1, 0..1, request));
+        drop(keyspace.take_garbage());
+    }
+    expire(keyspace, "l", captured);
 }
 
 /// Captures everything.

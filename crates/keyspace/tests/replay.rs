@@ -195,7 +195,7 @@ fn any_commands_in_a_log_are_survived() {
 #[test]
 fn effects_are_what_redis_would_propagate() {
     let now = 1_000_000;
-    let cases: [(&[&str], &[&str]); 76] = [
+    let cases: [(&[&str], &[&str]); 77] = [
         (&["SET", "k", "v"], &["SET k v"]),
         (&["SET", "k", "v", "EX", "10"], &["SET k v PXAT 1010000"]),
         (&["set", "k", "v", "px", "10", "nx"], &[]),
@@ -268,9 +268,10 @@ fn effects_are_what_redis_would_propagate() {
         (&["LMOVE", "m", "n", "LEFT", "LEFT"], &[]),
         (&["LMOVE", "l", "m", "LEFT", "RIGHT"], &["LMOVE l m LEFT RIGHT"]),
         (&["RPOPLPUSH", "l", "l"], &["RPOPLPUSH l l"]),
-        (&["LMPOP", "2", "none", "l", "LEFT"], &["LPOP l 1"]),
-        (&["LMPOP", "1", "l", "RIGHT", "COUNT", "7"], &["RPOP l 1"]),
-        (&["LMPOP", "1", "l", "RIGHT", "COUNT", "7"], &[]),
+        (&["LMPOP", "2", "none", "l", "LEFT", "COUNT", "7"], &["LPOP l 2"]),
+        (&["LMPOP", "1", "m", "RIGHT"], &["RPOP m 1"]),
+        (&["LMPOP", "2", "l", "m", "RIGHT"], &[]),
+        (&["RPUSH", "m", "a"], &["RPUSH m a"]),
         (&["LTRIM", "m", "5", "7"], &["LTRIM m 5 7"]),
     ];
     let mut driver = Driver::new(1);

@@ -22,8 +22,8 @@ pub(super) fn table(comparison: &Comparison, text: &mut String) {
     let to_what = if comparison.stock_count() > 1 { " to the best" } else { "" };
     let _ = writeln!(
         text,
-        "## Sets and hashes: server CPU us/request\n\n\
-         The large set and the large hash begin with {} elements.\n\n\
+        "## Sets, hashes and lists: server CPU us/request\n\n\
+         The large set, hash and list begin with {} elements.\n\n\
          | | {} | ratio{to_what} |\n|---|{}---:|",
         comparison.config.scale.element_count,
         titles.join(" | "),

@@ -1,13 +1,12 @@
 //! Changes of lists, and of their forms.
 
-use std::ops::Range;
-
+use slimio_planted::is_planted;
 use slimio_rdb::ListpackWriter;
-use slimio_rdb::listpack::{self, Found, NewElement};
+use slimio_rdb::listpack::{self, NewElement};
 use slimio_resp::Arg;
 
 use super::{ListLimits, offset};
-use crate::collection::positional::{End, PositionalTree, Wanted};
+use crate::collection::positional::{End, PositionalTree};
 use crate::collection::{EditForm, Element, LargeString, PACKED_SIZE_MAX};
 use crate::kinds::{AnyTree, Packing};
 
@@ -15,7 +14,7 @@ use crate::kinds::{AnyTree, Packing};
 /// are cut off.
 const SINGLE_POPS_MAX: usize = 32;
 
-/// If at most this many matches are removed from a listpack, each is removed by itself.
+/// If at most this many elements are removed within a listpack, each is removed by itself.
 const SINGLE_REMOVALS_MAX: usize = 8;
 
 /// Changes a list, and its form if needed.
@@ -157,54 +156,24 @@ impl ListEdit<'_, '_> {
         cut.map(AnyTree::List)
     }
 
-    /// Removes the elements of one leaf that are the wanted string, or all such elements of a
-    /// listpack. `at` is the index of an element of that leaf; only elements from this one on
-    /// towards the other end than `from` are removed, up to `most` of them. Returns how many were
-    /// removed, and how many elements were looked at.
-    pub(super) fn remove_matches(
-        &mut self,
-        at: usize,
-        from: End,
-        most: usize,
-        wanted: Arg<'_>,
-    ) -> (usize, usize) {
-        let first_of = |mut found: Vec<usize>| {
-            match from {
-                End::First => found.truncate(most),
-                End::Last => drop(found.drain(..found.len().saturating_sub(most))),
-            }
-            found
-        };
+    /// Removes the elements at these indices, which ascend. In a tree, they are all in one leaf.
+    pub(super) fn remove(&mut self, indices: &[usize]) {
         if let EditForm::Packed { bytes, base, .. } = &mut *self.form {
-            let string = wanted.to_bytes();
-            let (places, indices): (Vec<Found>, Vec<usize>) =
-                listpack::matches(&bytes[*base..], &string).map(|(at, it)| (it, at)).unzip();
-            let wanted = first_of((0..places.len()).collect());
-            let seen = listpack::len(&bytes[*base..]);
-            if wanted.len() <= SINGLE_REMOVALS_MAX {
-                for index in wanted.iter().rev() {
-                    let Found { start, end } = places[*index];
-                    listpack::replace(bytes, *base, start..end, 1, &[]);
-                }
-            } else {
-                let removed: Vec<usize> = wanted.iter().map(|index| indices[*index]).collect();
-                let rest = without(&bytes[*base..], &removed);
+            if indices.len() > SINGLE_REMOVALS_MAX {
+                let rest = without(&bytes[*base..], indices);
                 bytes.truncate(*base);
                 bytes.extend_from_slice(&rest);
+                return;
             }
-            return (wanted.len(), seen);
+            for index in indices.iter().rev() {
+                let start = offset(&bytes[*base..], *index);
+                let end = listpack::behind(&bytes[*base..], start);
+                listpack::replace(bytes, *base, start..end, 1, &[]);
+            }
+            return;
         }
         let (tree, old) = self.tree_and_old();
-        let (first, leaf) = tree.leaf_at(at);
-        let range: Range<usize> = match from {
-            End::First => at - first..leaf.len(),
-            End::Last => 0..at - first + 1,
-        };
-        let found = Wanted::new(wanted);
-        let found = found.within(leaf).filter(|index| range.contains(index));
-        let found = first_of(found.map(|index| first + index).collect());
-        tree.remove(&found, old);
-        (found.len(), range.len())
+        tree.remove(indices, old);
     }
 
     /// The list as a tree; a listpack is converted first.
@@ -234,6 +203,9 @@ impl ListEdit<'_, '_> {
             },
             _ => return,
         };
+        if is_planted("shrunk-list-stays") {
+            return;
+        }
         let is_small = |size| self.limits.allow_packing(size, tree.len());
         if tree.len() > 0 && tree.size_of_one_leaf().is_some_and(is_small) {
             let bytes = packed(tree.elements().flatten());

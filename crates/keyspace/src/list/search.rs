@@ -29,7 +29,7 @@ const REMOVAL_COST: usize = 64;
 
 /// Looks for a string, from one end towards the other.
 #[derive(Clone, Copy, Debug)]
-struct Search {
+pub(super) struct Search {
     from: End,
     /// Count of elements that were looked at.
     seen: usize,
@@ -38,18 +38,24 @@ struct Search {
 }
 
 impl Search {
-    fn new(from: End, most: usize) -> Self {
+    pub(super) fn new(from: End, most: usize) -> Self {
+        let from = if is_planted("search-from-first") { End::First } else { from };
         Self { from, seen: 0, most }
     }
 
-    fn is_over(self, list: ListRef<'_>) -> bool {
+    pub(super) fn is_over(self, list: ListRef<'_>) -> bool {
         self.seen >= self.most.min(list.len())
     }
 
     /// Looks at the elements of one more leaf, or at all elements of a listpack. Passes the indices
     /// of those that are the wanted string to `each`, until it returns `false`. There must be
     /// elements that were not looked at.
-    fn step(&mut self, list: ListRef<'_>, wanted: Arg<'_>, mut each: impl FnMut(usize) -> bool) {
+    pub(super) fn step(
+        &mut self,
+        list: ListRef<'_>,
+        wanted: Arg<'_>,
+        mut each: impl FnMut(usize) -> bool,
+    ) {
         let (len, most) = (list.len(), self.most);
         let mut found = Vec::new();
         let seen = if let Some(tree) = list.tree() {
@@ -83,6 +89,26 @@ impl Search {
             End::Last => back.all(&mut each),
         };
         self.seen = seen;
+    }
+
+    /// Looks as in [`step`](Self::step). Returns the indices of up to `count` elements that are the
+    /// wanted string. They ascend, and the caller removes these elements.
+    pub(super) fn step_removing(
+        &mut self,
+        list: ListRef<'_>,
+        wanted: Arg<'_>,
+        count: usize,
+    ) -> Vec<usize> {
+        let mut found = Vec::new();
+        self.step(list, wanted, |index| {
+            found.push(index);
+            found.len() < count
+        });
+        if self.from == End::Last {
+            found.reverse();
+        }
+        self.seen -= found.len();
+        found
     }
 }
 
@@ -282,22 +308,17 @@ pub(super) fn lrem(context: &mut Context<'_>) -> Outcome {
         0 => usize::MAX,
         _ => usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX),
     };
-    let next = match from {
-        End::First => 0,
-        End::Last => context.list_at(&found).map_or(0, ListRef::len),
-    };
+    let search = Search::new(from, usize::MAX);
     let is_held = is_held(context);
-    Box::new(Removal { from, left: most, next, removed: 0, is_held }).resume(context)
+    Box::new(Removal { search, left: most, removed: 0, is_held }).resume(context)
 }
 
 /// A running `LREM`.
 #[derive(Debug)]
 struct Removal {
-    from: End,
+    search: Search,
     /// Limit of the elements that are still removed.
     left: usize,
-    /// The index of the next element to look at, or, from the last one on, the index behind it.
-    next: usize,
     removed: usize,
     is_held: bool,
 }
@@ -307,28 +328,21 @@ impl Steps for Removal {
         let found = context.peek(1);
         let wanted = context.args.get(3);
         let mut cost = 0;
-        loop {
-            let len = context.list_at(&found).map_or(0, ListRef::len);
-            let is_over = match self.from {
-                End::First => self.next >= len,
-                End::Last => self.next == 0,
-            };
-            if is_over || self.left == 0 {
-                break;
-            }
+        while self.left > 0
+            && let Some(list) = context.list_at(&found)
+            && !self.search.is_over(list)
+        {
             if self.is_held && cost >= STEP_COMPARED_MAX {
                 return Outcome::Yield(self);
             }
-            let (from, left) = (self.from, self.left);
-            let at = if from == End::First { self.next } else { self.next - 1 };
-            let (removed, seen) =
-                context.edit_list(&found, |list| list.remove_matches(at, from, left, wanted));
-            (self.removed, self.left) = (self.removed + removed, self.left - removed);
-            match from {
-                End::First => self.next += seen - removed,
-                End::Last => self.next -= seen,
+            let before = self.search.seen;
+            let removed = self.search.step_removing(list, wanted, self.left);
+            let count = removed.len();
+            cost += self.search.seen + count - before + count * REMOVAL_COST;
+            if count > 0 {
+                context.edit_list(&found, |list| list.remove(&removed));
+                (self.removed, self.left) = (self.removed + count, self.left - count);
             }
-            cost += seen + removed * REMOVAL_COST;
         }
         if self.removed == 0 {
             return context.integer(0);

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use fastrand::Rng;
 use slimio_resp::Arg;
 
+use super::search::Search;
 use super::*;
 use crate::collection::{EditForm, Form};
 
@@ -58,12 +59,12 @@ fn compare(form: &EditForm<'_>, model: &Model) {
 
 /// Removes matches as `LREM` does.
 fn remove(edit: &mut ListEdit<'_, '_>, from: End, count: usize, wanted: &[u8]) -> usize {
-    let (mut next, mut removed) = (if from == End::First { 0 } else { edit.len() }, 0);
-    while removed < count && (if from == End::First { next < edit.len() } else { next > 0 }) {
-        let at = if from == End::First { next } else { next - 1 };
-        let (more, seen) = edit.remove_matches(at, from, count - removed, Arg::Bytes(wanted));
-        removed += more;
-        next = if from == End::First { next + seen - more } else { next - seen };
+    let (mut search, mut removed) = (Search::new(from, usize::MAX), 0);
+    while removed < count && !search.is_over(view(edit.form)) {
+        let wanted = Arg::Bytes(wanted);
+        let found = search.step_removing(view(edit.form), wanted, count - removed);
+        removed += found.len();
+        edit.remove(&found);
     }
     edit.settle();
     removed

@@ -172,6 +172,7 @@ fn a_trim_costs_no_more_for_more_elements() {
         driver.keyspace.take_garbage();
     }
     assert_eq!(driver.run(&["LLEN", "copy"]), integer(LEN));
+    assert_eq!(driver.run(&["LLEN", "l"]), integer(39_001));
     driver.check();
 }
 

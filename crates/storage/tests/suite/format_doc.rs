@@ -74,7 +74,7 @@ lack entries that were overwritten or deleted while it was taken; the log behind
 has those changes. A log that ends before that is damaged.
 
 Up to version 5, values are strings and hashes. Since version 6, they are of any type, and in the chunks
-of a snapshot each type has a number: 0 string, 2 set, 4 hash. A type that the program does not know is
+of a snapshot each type has a number: 0 string, 1 list, 2 set, 4 hash. A type that the program does not know is
 refused, with its number or with the command that made it. Everything but the superblock and the
 payloads is the same in versions 2 to 6.
 

@@ -12,6 +12,7 @@
 
 use std::ops::Range;
 
+use slimio_planted::is_planted;
 use slimio_resp::Arg;
 
 use super::code::{Code, Stored, narrow_sizes};
@@ -111,6 +112,7 @@ impl Leaf for PositionalLeaf {
             return None;
         }
         let at = match self.grown {
+            _ if is_planted("leaves-halved") => self.middle(),
             Some(End::Last) if edge.is_last => len - 1,
             Some(End::First) if edge.is_first => 1,
             _ => self.middle(),
