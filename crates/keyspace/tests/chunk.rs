@@ -199,7 +199,7 @@ fn a_chunk_that_is_none_is_refused() {
     load(b"").expect("an empty chunk is valid");
     load(b"\xfe\x01\x00\x01k\x01v").expect("a key with a value");
     assert!(matches!(load(b"\xfe\x01\x00\x01k\x05v"), Err(ChunkError::Malformed(_))));
-    assert!(matches!(load(b"\xfe\x01\x01\x01k\x01\x01v"), Err(ChunkError::Unknown(1))));
+    assert!(matches!(load(b"\xfe\x01\x03\x01k\x01\x01v"), Err(ChunkError::Unknown(3))));
     assert!(matches!(
         load(b"\xfe\x00\xff"),
         Err(ChunkError::Malformed(_) | ChunkError::Unknown(_))
@@ -281,8 +281,8 @@ fn large_hashes_of_older_volumes_are_read() {
 #[test]
 fn a_type_of_a_later_version_is_refused_by_its_name() {
     for (chunk, name) in [
-        (&b"\xfe\x00\xea\x01\x01m"[..], "a list (type 1)"),
-        (b"\xfe\x00\xeb\x01", "a list (type 1)"),
+        (&b"\xfe\x00\xea\x03\x01m"[..], "a zset (type 3)"),
+        (b"\xfe\x00\xeb\x03", "a zset (type 3)"),
         (b"\xfe\x00\xec\x01k\x03\x01", "a zset (type 3)"),
         (b"\xfe\x00\xea\x05\x01m", "a stream (type 5)"),
         (b"\xfe\x00\xea\x07\x01m", "a value (type 7)"),

@@ -91,6 +91,22 @@ fn values() -> Vec<Value> {
         encoded(0, |encoder| encoder.string(b"-70000")),
         encoded(0, |encoder| encoder.string(&long)),
         encoded(0, |encoder| encoder.string(&long.repeat(100))),
+        encoded(1, |encoder| strings(encoder, 3, &[b"a", b"-5", b"a"])),
+        encoded(1, |encoder| strings(encoder, 12, &sizes)),
+        encoded(1, |encoder| strings(encoder, 1, &[&long.repeat(3)])),
+        encoded(10, |encoder| encoder.string(&ziplist(&sizes))),
+        encoded(14, |encoder| {
+            encoder.length(2);
+            encoder.string(&ziplist(&pairs));
+            encoder.string(&ziplist(&sizes));
+        }),
+        encoded(18, |encoder| {
+            encoder.length(3);
+            for (form, node) in [(2, &listpack(&sizes)), (1, &long), (2, &listpack(&table))] {
+                encoder.length(form);
+                encoder.string(node);
+            }
+        }),
         encoded(2, |encoder| strings(encoder, 3, &[b"a", b"-5", b""])),
         encoded(2, |encoder| strings(encoder, 12, &sizes)),
         encoded(2, |encoder| strings(encoder, 300, &table)),
@@ -231,8 +247,8 @@ fn random_damage_is_survived() {
 fn what_an_import_refuses_is_named() {
     for (value, said) in [
         (
-            encoded(1, |encoder| encoder.raw(b"\x01\x01a")),
-            "is a list, a type that is not supported",
+            encoded(3, |encoder| encoder.raw(b"\x01\x01a\x011")),
+            "is a zset, a type that is not supported",
         ),
         (encoded(2, |encoder| encoder.raw(b"\x02\x01a\x01a")), "is damaged: it has 'a' twice"),
         (encoded(4, |encoder| encoder.raw(b"\x02\x01f\x01a\x01f\x01a")), "is damaged: it has 'f'"),
@@ -241,5 +257,8 @@ fn what_an_import_refuses_is_named() {
         let why = import(&value).unwrap().unwrap_err();
         assert!(why.starts_with(said), "{why}");
     }
-    assert_eq!(import(&encoded(2, |encoder| encoder.length(0))), Some(Ok(false)), "left out");
+    for code in [1, 2, 14, 18] {
+        let empty = encoded(code, |encoder| encoder.length(0));
+        assert_eq!(import(&empty), Some(Ok(false)), "left out: {code}");
+    }
 }

@@ -161,6 +161,12 @@ impl HashEdit<'_, '_> {
         let (field, value) = (field.to_bytes(), value.to_bytes());
         let new_value = NewElement::string(&value);
         let listpack = &bytes[base..];
+        let (fields, fields_max) =
+            (listpack::len(listpack) / 2, self.limits.fields.min(PACKED_LEN_MAX));
+        // The limit may have been lowered since.
+        if fields > fields_max {
+            return None;
+        }
         if let Some(found) = listpack::find(listpack, &field, 2) {
             let end = listpack::behind(listpack, found.end);
             if listpack.len() - (end - found.end) + new_value.size() > PACKED_SIZE_MAX {
@@ -171,8 +177,7 @@ impl HashEdit<'_, '_> {
         }
         let new_field = NewElement::string(&field);
         let size = listpack.len() + new_field.size() + new_value.size();
-        let fields_max = self.limits.fields.min(PACKED_LEN_MAX);
-        if size > PACKED_SIZE_MAX || listpack::len(listpack) / 2 >= fields_max {
+        if size > PACKED_SIZE_MAX || fields >= fields_max {
             return None;
         }
         let end = listpack::end(listpack);

@@ -64,7 +64,8 @@ impl Search {
                 End::Last => len - 1 - self.seen,
             };
             let (first, leaf) = tree.leaf_at(index);
-            found.extend(Wanted::new(wanted).within(leaf).map(|within| first + within));
+            Wanted::new(wanted).find_in(leaf, &mut found);
+            found.iter_mut().for_each(|index| *index += first);
             match self.from {
                 End::First => first + leaf.len(),
                 End::Last => len - first,

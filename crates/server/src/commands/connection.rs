@@ -126,8 +126,8 @@ pub(super) fn hello(core: &mut Core, client: &mut Client, args: Args<'_>) {
             at += 2;
         } else {
             let option = args.bytes(at);
-            let option = String::from_utf8_lossy(&option);
-            client.out.error(&format!("ERR Syntax error in HELLO option '{option}'"));
+            let text = [b"ERR Syntax error in HELLO option '", &*option, b"'"].concat();
+            client.out.error_bytes(&text);
             return;
         }
     }

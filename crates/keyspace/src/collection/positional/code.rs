@@ -1,6 +1,6 @@
 //! How one string of a leaf is stored.
 
-use slimio_resp::{Arg, parse_i64};
+use slimio_resp::Arg;
 
 use crate::collection::element::Element;
 
@@ -20,6 +20,9 @@ const OUTSIDE: u16 = 0xffff;
 
 /// Size in bytes of the largest integer.
 const INTEGER_SIZE_MAX: usize = size_of::<i64>();
+
+/// Size in bytes of the longest text that is an integer.
+const DIGITS_MAX: usize = 20;
 
 const _: () = assert!(INSIDE_SIZE_MAX < NO_TEXT as usize);
 
@@ -77,14 +80,18 @@ impl Code {
     }
 }
 
+/// The size of a string with a code of one byte.
+pub(super) fn narrow_size(code: u8) -> usize {
+    match u16::from(code) {
+        text @ 0..=NARROW_TEXT_MAX => usize::from(text),
+        0xff => 0,
+        integer => usize::from(integer - NARROW_TEXT_MAX),
+    }
+}
+
 /// The sum of the sizes of strings with these codes, which are of one byte each.
 pub(super) fn narrow_sizes(codes: &[u8]) -> usize {
-    let size = |&code: &u8| match u16::from(code) {
-        text @ 0..=NARROW_TEXT_MAX => u32::from(text),
-        0xff => 0,
-        integer => u32::from(integer - NARROW_TEXT_MAX),
-    };
-    codes.iter().map(size).sum::<u32>() as usize
+    codes.iter().map(|code| narrow_size(*code) as u32).sum::<u32>() as usize
 }
 
 /// The form in which a string is stored, or looked for. Equal strings have equal forms.
@@ -105,10 +112,10 @@ impl<'a> Stored<'a> {
         }
         stored.code = Code(size as u16);
         // An integer of one digit takes one byte as text, too.
-        if let Arg::Bytes(bytes) = arg
-            && let [first, _, ..] = bytes
-            && matches!(first, b'-' | b'0'..=b'9')
-            && let Some(value) = parse_i64(bytes)
+        if size > 1
+            && size <= DIGITS_MAX
+            && let Some([b'-' | b'0'..=b'9', ..]) = arg.chunks().next()
+            && let Some(value) = arg.to_i64()
         {
             let bits = 65 - (if value < 0 { !value } else { value }).leading_zeros();
             stored.code = Code(INTEGER + bits.div_ceil(8) as u16);

@@ -15,7 +15,7 @@ use std::ops::Range;
 use slimio_planted::is_planted;
 use slimio_resp::Arg;
 
-use super::code::{Code, Stored, narrow_sizes};
+use super::code::{Code, Stored, narrow_size, narrow_sizes};
 use super::stretch::Stretch;
 use super::{Count, End};
 use crate::collection::element::{Element, LargeString};
@@ -251,21 +251,35 @@ impl PositionalLeaf {
         Elements { leaf: self, front: self.place(range.start), back: self.place(range.end) }
     }
 
-    /// The indices of the elements that are this string, in order.
-    pub(super) fn matches<'a>(
-        &'a self,
-        wanted: &'a Stored<'_>,
-    ) -> impl Iterator<Item = usize> + 'a {
-        let is_wanted = |place: Place| {
-            self.code(place.index) == wanted.code
-                && match wanted.bytes() {
-                    Some(bytes) if !wanted.code.is_outside() => {
-                        &self.bytes[place.at..place.at + bytes.len()] == bytes
-                    }
-                    _ => self.at(place).is(wanted.arg),
-                }
-        };
-        self.places().filter(move |place| is_wanted(*place)).map(|place| place.index)
+    /// Adds to `found` the indices of the elements that are this string, in order.
+    pub(super) fn find_all(&self, wanted: &Stored<'_>, found: &mut Vec<usize>) {
+        match (wanted.code.narrow(), wanted.bytes()) {
+            (None, _) if !self.is_wide => {}
+            (Some(code), Some(bytes)) if !self.is_wide && !wanted.code.is_outside() => {
+                self.find_narrow(code, bytes, found);
+            }
+            _ => {
+                let is_wanted = |place: &Place| {
+                    self.code(place.index) == wanted.code && self.at(*place).is(wanted.arg)
+                };
+                found.extend(self.places().filter(is_wanted).map(|place| place.index));
+            }
+        }
+    }
+
+    /// The most frequent case of [`find_all`](Self::find_all): the string is within the leaf, and
+    /// codes are of one byte.
+    fn find_narrow(&self, wanted: u8, string: &[u8], found: &mut Vec<usize>) {
+        let mut rest = &self.bytes[..];
+        // Strings that look alike mostly differ at their ends.
+        let last = string.last();
+        for (index, &code) in self.codes.iter().enumerate() {
+            let (bytes, behind) = rest.split_at(narrow_size(code));
+            rest = behind;
+            if code == wanted && bytes.last() == last && bytes == string {
+                found.push(index);
+            }
+        }
     }
 
     /// Adds an element before the one at an index, or at the end.

@@ -159,11 +159,8 @@ impl<'a> Wanted<'a> {
         Self(Stored::new(arg))
     }
 
-    /// The indices within a leaf of the elements that are this string, in order.
-    pub(crate) fn within<'b>(
-        &'b self,
-        leaf: &'b PositionalLeaf,
-    ) -> impl Iterator<Item = usize> + 'b {
-        leaf.matches(&self.0)
+    /// Adds to `found` the indices within a leaf of the elements that are this string, in order.
+    pub(crate) fn find_in(&self, leaf: &PositionalLeaf, found: &mut Vec<usize>) {
+        leaf.find_all(&self.0, found);
     }
 }

@@ -86,8 +86,9 @@ fn run(steps: usize, target: usize, seed: u64) {
             17 if index < model.len() => {
                 let wanted = model[index].clone();
                 let (first, leaf) = tree.leaf_at(index);
-                let found: Vec<usize> =
-                    Wanted::new(Arg::Bytes(&wanted)).within(leaf).map(|it| first + it).collect();
+                let mut found = Vec::new();
+                Wanted::new(Arg::Bytes(&wanted)).find_in(leaf, &mut found);
+                found.iter_mut().for_each(|index| *index += first);
                 let range = first..first + leaf.len();
                 let expected: Vec<usize> = range.filter(|index| model[*index] == wanted).collect();
                 assert_eq!(found, expected);
@@ -187,7 +188,8 @@ fn pops_allocate_nothing_and_writes_copy_little() {
     }
     let mut old = Vec::new();
     let info = allocation_counter::measure(|| {
-        for _ in 0..100 {
+        // A leaf gives memory back only when less than a quarter of it is left.
+        for _ in 0..80 {
             tree.pop(End::First, &mut old);
             tree.pop(End::Last, &mut old);
         }
