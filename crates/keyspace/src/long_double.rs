@@ -81,14 +81,16 @@ impl LongDouble {
     /// This number times 1000, rounded up to an integer; `None` if that is out of range.
     pub(crate) fn thousandfold_rounded_up(self) -> Option<i64> {
         let Finite { negative, mantissa, exponent } = self else { return None };
-        let thousandfold = u128::from(mantissa) * 1000;
-        let shift = exponent.unsigned_abs();
+        // The product is rounded, as the processor rounds it: 0.1 is a little more than a tenth.
+        let product = Self::rounded(negative, u128::from(mantissa) * 1000, exponent);
+        let Finite { mantissa, exponent, .. } = product else { return None };
+        let (mantissa, shift) = (u128::from(mantissa), exponent.unsigned_abs());
         let (whole, has_rest) = if exponent >= 0 {
-            let fits = shift < thousandfold.leading_zeros();
-            (fits.then(|| thousandfold << shift)?, false)
+            let fits = shift < mantissa.leading_zeros();
+            (fits.then(|| mantissa << shift)?, false)
         } else {
-            let whole = thousandfold.checked_shr(shift).unwrap_or(0);
-            (whole, whole.checked_shl(shift).unwrap_or(0) != thousandfold)
+            let whole = mantissa.checked_shr(shift).unwrap_or(0);
+            (whole, whole.checked_shl(shift).unwrap_or(0) != mantissa)
         };
         let whole = i64::try_from(whole).ok()?;
         if negative { Some(-whole) } else { whole.checked_add(i64::from(has_rest)) }

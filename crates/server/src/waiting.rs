@@ -251,11 +251,6 @@ impl WaitingRoom {
         &self.lines[line as usize]
     }
 
-    /// Whether the client with this ticket is in a line.
-    pub(crate) fn is_in(&self, line: Line, ticket: Ticket) -> bool {
-        self.line(line).contains_key(&ticket)
-    }
-
     /// Count of the clients in a line.
     pub(crate) fn len(&self, line: Line) -> usize {
         self.line(line).len()

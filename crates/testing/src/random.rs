@@ -29,7 +29,7 @@ pub fn seed() -> u64 {
 
 /// The data commands. A name that is listed several times is drawn more often.
 const COMMANDS: &str = "\
-    append copy dbsize decr decrby del dump exists expire expireat expiretime flushall flushdb \
+    append blmove blmpop blpop brpop brpoplpush copy dbsize decr decrby del dump exists expire expireat expiretime flushall flushdb \
     get getdel getex getrange getset hdel hdel hexists hget hgetall hincrby hincrbyfloat \
     hkeys hlen hmget hmset hrandfield hscan hset hset hset hset hsetnx hstrlen hvals incr \
     incrby incrbyfloat keys lindex linsert llen lmove lmpop lpop lpop lpos lpush lpush lpush lpushx \
@@ -87,6 +87,10 @@ impl Generator {
             let word = self.word(kind);
             words.push(word);
         }
+        if name.starts_with("bl") || name.starts_with("br") {
+            // With another time, a command might wait for ever.
+            return words;
+        }
         if self.rng.usize(..40) == 0 {
             let word = self.odd();
             words.push(word);
@@ -112,6 +116,14 @@ impl Generator {
             | "dump" | "pttl" | "strlen" | "ttl" | "type" | "hgetall" | "hkeys" | "hlen"
             | "hvals" | "llen" | "lpop" | "rpop" | "scard" | "smembers" | "spop"
             | "srandmember" => b"k".to_vec(),
+            "blmove" => b"kkllu".to_vec(),
+            "blmpop" => match self.rng.usize(..3) {
+                0 => b"u1kl".to_vec(),
+                1 => b"u2kkl".to_vec(),
+                _ => b"u2kkl#c".to_vec(),
+            },
+            "blpop" | "brpop" => [b"k".repeat(1 + self.rng.usize(..3)), b"u".to_vec()].concat(),
+            "brpoplpush" => b"kku".to_vec(),
             "decrby" | "incrby" => b"kn".to_vec(),
             "incrbyfloat" => b"kf".to_vec(),
             "del" | "exists" | "mget" | "touch" | "unlink" => vec![b'k'; 1 + self.rng.usize(..4)],
@@ -228,6 +240,7 @@ impl Generator {
                 b'c' => pick(&mut self.rng, &["1", "3", "10", "1000", "0", "-1"]).to_string(),
                 b'w' => pick(&mut self.rng, &["0", "1", "-1", "-2", "5", "-200", "100", "-100"])
                     .to_owned(),
+                b'u' => pick(&mut self.rng, &["0.001", "1e-3", "0.0001", "-1", "abc"]).to_owned(),
                 b'i' => pick(&mut self.rng, &["before", "AFTER"]).to_owned(),
                 b'l' => pick(&mut self.rng, &["left", "RIGHT"]).to_owned(),
                 b'p' => pick(&mut self.rng, &["*", "k*", "k[0-4]", "k?", "[^k]*", "**", "\\k1"])

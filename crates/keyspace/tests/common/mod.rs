@@ -1,7 +1,8 @@
 //! A driver for a keyspace, which the tests of commands share.
 
 use slimio_keyspace::{
-    Config, Context, DbIndex, Effects, Gather, Keyspace, Mode, Outcome, Payload, command_table,
+    Config, Context, DbIndex, Effects, Gather, Keyspace, Mode, Nothing, Outcome, Payload,
+    command_table,
 };
 use slimio_resp::{OwnedRequest, Protocol, ReplyBuf};
 
@@ -84,8 +85,16 @@ impl Driver {
                 assert_eq!(parts.size(), self.payload.bytes().len());
             }
             steps.push(effects);
-            if let Some(Outcome::Reply) = outcome {
-                return (bytes(&reply), steps);
+            match outcome {
+                Some(Outcome::Reply) => return (bytes(&reply), steps),
+                Some(Outcome::Block(block)) => {
+                    // It may not wait, or nothing comes in time.
+                    let nothing =
+                        if self.in_transaction { block.nothing } else { Nothing::NullArray };
+                    nothing.reply(&mut reply);
+                    return (bytes(&reply), steps);
+                }
+                _ => {}
             }
         }
     }

@@ -203,7 +203,7 @@ impl Core {
 
     /// Runs again, in order, the requests of the clients in a line, until `is_over` after one of
     /// them, or until the time of the turn is used up.
-    fn retry_line(&mut self, line: Line, mut is_over: impl FnMut(&mut Self, Ticket) -> bool) {
+    fn retry_line(&mut self, line: Line, mut is_over: impl FnMut(&mut Self, ConnId) -> bool) {
         // Requests that have to wait again stay where they are, and are not tried twice.
         let last = self.waiting.last_in(line);
         let mut after = Ticket::default();
@@ -213,7 +213,7 @@ impl Core {
             after = ticket;
             self.run_again(conn, Mode::Client);
             self.serve_waiting_for_keys();
-            if is_over(self, ticket) || self.is_turn_over() {
+            if is_over(self, conn) || self.is_turn_over() {
                 return;
             }
         }
@@ -229,9 +229,10 @@ impl Core {
         self.resume_postponed();
         self.resume_held_up();
         self.waiting.has_untried = false;
-        let is_over = |core: &mut Self, ticket| {
+        let is_over = |core: &mut Self, conn| {
             // The requests behind one that still waits would have to wait as well.
-            let still_waits = core.waiting.is_in(Line::Room, ticket);
+            let client = core.clients.get(conn);
+            let still_waits = client.is_some_and(|client| client.line() == Some(Line::Room));
             core.waiting.has_untried = core.is_turn_over() && !still_waits;
             still_waits
         };

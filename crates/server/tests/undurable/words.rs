@@ -47,6 +47,12 @@ const KEY: &str = "KEY";
 /// Each entry has the name of the row, whether only these lines may follow the name, and the lines.
 const LINES: &[(&str, bool, &[&str])] = &[
     ("auth", true, &["word", "default word"]),
+    // With other times, the test would wait.
+    ("blmove", true, &["list new LEFT RIGHT 0.01", "KEY KEY LEFT LEFT 0.01", "KEY list LEFT X 0"]),
+    ("blmpop", true, &["0.01 1 list LEFT", "0.01 2 KEY KEY RIGHT COUNT 2", "0.01 0 KEY LEFT"]),
+    ("blpop", true, &["list 0.01", "new list 0.01", "KEY KEY 0.01", "KEY -1"]),
+    ("brpop", true, &["list 0.01", "new list 0.01", "KEY KEY 0.01", "KEY x"]),
+    ("brpoplpush", true, &["list new 0.01", "list list 0.01", "KEY KEY 0.01"]),
     ("client|kill", true, &["127.0.0.1:1", "ID 4102444800", "ADDR 127.0.0.1:1 SKIPME yes"]),
     ("client|list", true, &["", "TYPE normal", "ID 1 2 3"]),
     ("client|no-evict", true, &["on", "off"]),
