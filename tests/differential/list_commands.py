@@ -92,6 +92,25 @@ class DrawLists:
     def rpoplpush(self):
         return [self.key(), self.key()]
 
+    def timeout(self):
+        # With a longer time, the test would wait.
+        return self.one_of("0.001", "1e-3", "0.0001", "0.001", "-1", "abc", "")
+
+    def blpop(self):
+        return [*self.some(self.key, 3), self.timeout()]
+
+    def brpop(self):
+        return self.blpop()
+
+    def blmove(self):
+        return [*self.lmove(), self.timeout()]
+
+    def brpoplpush(self):
+        return [*self.rpoplpush(), self.timeout()]
+
+    def blmpop(self):
+        return [self.timeout(), *self.lmpop()]
+
     def lmpop(self):
         keys = self.some(self.key, 4)
         if self.random.random() < 0.15:
@@ -109,6 +128,6 @@ WEIGHTS = {
     10: "RPUSH LPUSH",
     4: "LPOP RPOP LINSERT LREM LMOVE LPOS LRANGE",
     3: "LPUSHX RPUSHX LTRIM LSET LINDEX RPOPLPUSH LMPOP",
-    2: "LLEN",
+    2: "LLEN BLPOP BRPOP BLMOVE BRPOPLPUSH BLMPOP",
 }
 NAMES = [name for weight, names in WEIGHTS.items() for name in names.split() for _ in range(weight)]

@@ -33,6 +33,8 @@ ADDITIONAL = {
     "slimio_version": "what this really is",
     "client_query_buffer_limit_disconnections": "as in Redis 7.2",
     "client_output_buffer_limit_disconnections": "as in Redis 7.2",
+    "total_blocking_keys": "as in Redis 7.2",
+    "total_blocking_keys_on_nokey": "as in Redis 7.2",
 }
 A_PROCESS = "each server is a separate process"
 A_MOMENT = "it depends on the moment"

@@ -2,10 +2,12 @@
 refused, and how many keys remain. Once the clients have left, their memory must be free for
 keys."""
 
+import contextlib
 import socket
 import time
 import unittest
 
+from differential.info import fields
 from harness.resp import encode
 from harness.server import Server
 from harness.target import TestCase, slimio_only, stock_is_installed
@@ -233,11 +235,21 @@ class MemoryLimits(TestCase):
             with self.subTest(script):
                 self.assertEqual(*replies)
 
-    @slimio_only
-    def test_a_limit_to_what_all_clients_hold_is_refused_with_a_word(self):
-        ours, theirs = (self.client(server) for server in self.serve())
-        self.assertEqual(theirs.raw("CONFIG", "SET", "maxmemory-clients", "1mb"), (b"+", b"OK"))
-        kind, text = ours.raw("CONFIG", "SET", "maxmemory-clients", "1mb")
-        self.assertEqual(kind, b"-")
-        self.assertIn(b"client-output-buffer-limit", text)
-        self.assertEqual(ours("CONFIG", "GET", "maxmemory-clients"), [b"maxmemory-clients", b"0"])
+    def test_the_largest_clients_go_when_all_take_too_much(self):
+        evicted = []
+        for server in self.serve():
+            observer = self.client(server)
+            self.assertEqual(observer.raw("CONFIG", "SET", "maxmemory-clients", "10mb"), (b"+", b"OK"))
+            clients = [self.client(server) for _ in range(4)]
+            clients[0]("CLIENT", "NO-EVICT", "on")
+            for client, size in zip(clients, (1 << 20, 20 << 20, 100, 100)):
+                client("MULTI")
+                # The one that is closed may be closed while it sends.
+                with contextlib.suppress(ConnectionError):
+                    client.send(encode("SET", "k", "x" * size))
+            until(lambda: fields(observer("INFO", "stats"))["evicted_clients"] == "1", what="an eviction")
+            listed = observer("CLIENT", "LIST").decode()
+            evicted.append([client.closed_by_server() for client in clients[1:2]] + [listed.count(" multi=")])
+            observer("CONFIG", "SET", "maxmemory-clients", "0")
+        self.assertEqual(*evicted)
+        self.assertEqual(evicted[0], [True, 4])

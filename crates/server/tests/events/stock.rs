@@ -6,7 +6,8 @@ use slimio_testing::client::{Client as StockClient, Reply};
 use slimio_testing::server::Server;
 
 use super::{Ear, hearing};
-use crate::common::Client;
+use crate::common::{Client, Running, until};
+use crate::info;
 
 /// Requests whose events are compared one by one. Each line begins with an empty data set; requests
 /// are separated by `|`. A word `*text*count` stands for `count` words, `@size` for a word of this
@@ -35,6 +36,7 @@ const LINES: &[&str] = &[
     "RPUSH l a b a|LSET l 0 x|LSET l 9 y|LSET m 0 y|LINSERT l BEFORE x w|LINSERT l AFTER none w|LINSERT m AFTER x w|LREM l 0 no",
     "RPUSH l a b a|LREM l 1 a|LREM l 0 b|LREM l -5 a|LREM l 0 a|RPUSH l a b c|LTRIM l 0 -1|LTRIM l 1 1|LTRIM l 5 7|LTRIM l 0 1",
     "RPUSH l a b c|RPOPLPUSH l l|RPOPLPUSH l m|LMOVE l m LEFT RIGHT|LMOVE l m LEFT RIGHT|LMOVE l m LEFT LEFT|LMOVE m m LEFT RIGHT",
+    "RPUSH l a b c d e|BLPOP l 0.01|BRPOP m l 0.01|BLMOVE l m LEFT RIGHT 0.01|BRPOPLPUSH m l 0.01|BLMPOP 0.01 2 m l LEFT COUNT 9|BLPOP l 0.01",
     "RPUSH l a b c|LMPOP 2 m l LEFT|LMPOP 2 l m RIGHT COUNT 9|LMPOP 1 l LEFT|RPUSH l a|LMOVE l l LEFT LEFT|LRANGE l 0 -1|LPOS l a",
     "SADD a 1|SET c v|SUNIONSTORE c a|SET c v|SINTERSTORE c none|SADD d 1 EX|SDIFFSTORE e d a none|SDIFFSTORE e none a",
     "SET k v PX 2|DEBUG SLEEP 0.004|GET k|SET k v PX 2|DEBUG SLEEP 0.004|SET k w|GET k",
@@ -123,6 +125,8 @@ const DRAWN_LEN: usize = 3000;
 
 /// Both servers.
 struct Pair<'a> {
+    server: &'a Running,
+    address: slimio_testing::address::Address,
     ours: Client,
     ear: &'a Ear,
     stock: StockClient,
@@ -176,15 +180,16 @@ fn pairing(check: impl Fn(&mut Pair<'_>)) {
     let Some((_folder, config)) = slimio_testing::stock(&["--enable-debug-command", "yes"]) else {
         return;
     };
-    let stock = Server::start(&config).unwrap();
-    let connect = || StockClient::connect(stock.address()).unwrap();
+    let stock_server = Server::start(&config).unwrap();
+    let connect = || StockClient::connect(stock_server.address()).unwrap();
     hearing("", |server, ear| {
         let (mut ours, mut stock) = (server.connect(), connect());
         assert_eq!(ours.call(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]), "+OK\r\n");
         stock.expect(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]).unwrap();
         stock.expect(&["CONFIG", "SET", "notify-keyspace-events", "KEAn"]).unwrap();
         stock.expect(&["FLUSHALL"]).unwrap();
-        let mut pair = Pair { ours, ear, stock, marker: connect(), heard: connect() };
+        let (marker, heard, address) = (connect(), connect(), stock_server.address().clone());
+        let mut pair = Pair { server, address, ours, ear, stock, marker, heard };
         pair.heard.expect(&["PSUBSCRIBE", "__keyevent@*", "end"]).unwrap();
         pair.heard.receive().unwrap();
         check(&mut pair);
@@ -253,6 +258,51 @@ fn drawn_requests_have_the_events_of_redis() {
                 if queued == 0 {
                     pair.run(&words("EXEC"), &format!("{seed}, EXEC {index}"));
                 }
+            }
+        }
+    });
+}
+
+/// Clients that wait for these lists, and what then makes the lists. Whoever pushes is told first,
+/// then each client that is served.
+const WAITING: &[(&[&str], &str)] = &[
+    (&["BLPOP k 0"], "RPUSH k a"),
+    (&["BLPOP k 0", "BRPOP k 0"], "RPUSH k a b c"),
+    (&["BLMOVE k l LEFT RIGHT 0", "BRPOPLPUSH l m 0", "BLMPOP 0 1 m LEFT COUNT 2"], "LPUSH k a"),
+    (&["BLMOVE k k LEFT RIGHT 0", "BLPOP k 0"], "RPUSH k a"),
+    (&["BLPOP k 0"], "RENAME list k"),
+    (&["BLPOP k 0"], "COPY list k"),
+    (&["BLPOP k l 0", "BLPOP k l 0"], "MULTI|RPUSH l a|SET k s|RPUSH l b|DEL k|RPUSH k c|EXEC"),
+];
+
+#[test]
+fn who_has_waited_has_the_events_of_redis() {
+    pairing(|pair| {
+        for (waiting, requests) in WAITING {
+            pair.run(&words("FLUSHALL"), requests);
+            pair.run(&words("RPUSH list v"), requests);
+            let mut clients = Vec::new();
+            for (index, line) in waiting.iter().enumerate() {
+                let mut ours = pair.server.connect();
+                let mut theirs = StockClient::connect(&pair.address).unwrap();
+                let request = words(line);
+                let request: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
+                let encoded = crate::common::encode(&request);
+                ours.send_bytes(&encoded);
+                theirs.send(&encoded).unwrap();
+                let count = (index + 1).to_string();
+                until("it does not wait", || {
+                    info(&mut pair.ours, "blocked_clients") == count
+                        && pair.stock.info("clients").unwrap()["blocked_clients"] == count
+                });
+                clients.push((ours, theirs));
+            }
+            for request in requests.split('|') {
+                pair.run(&words(request), &format!("{request} for {waiting:?}"));
+            }
+            for (ours, theirs) in &mut clients {
+                ours.read();
+                theirs.receive().unwrap();
             }
         }
     });
