@@ -32,7 +32,7 @@ pub(crate) enum Pop {
     /// One, as an array of the key and the element. This is the reply of `BLPOP`.
     #[expect(dead_code, reason = "no command blocks yet")]
     One,
-    /// Up to so many, as an array of the key and an array of the elements. This is the reply of
+    /// Up to this number, as an array of the key and an array of the elements. This is the reply of
     /// `LMPOP`.
     Many(usize),
 }
