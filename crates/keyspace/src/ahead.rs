@@ -52,6 +52,6 @@ impl Db {
         }
         let spot = self.table().find_hash(ahead.hash as u32)?;
         let tree = self.table().get(spot).tree().filter(|tree| tree.memory() >= LARGE_SIZE_MIN)?;
-        tree.search(hasher.hash_arg(Arg::Bytes(ahead.element)) as u32)
+        tree.search(|| hasher.hash_arg(Arg::Bytes(ahead.element)) as u32)
     }
 }

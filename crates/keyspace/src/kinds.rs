@@ -351,10 +351,10 @@ impl AnyTree {
 
     /// Begins a search for the leaf where an element with this hash is, or would be; `None` if the
     /// elements are not in the order of hashes.
-    pub(crate) fn search(&self, hash: u32) -> Option<AnySearch<'_>> {
+    pub(crate) fn search(&self, hash: impl FnOnce() -> u32) -> Option<AnySearch<'_>> {
         match self {
-            AnyTree::Hash(tree) => Some(AnySearch::Hash(tree.search(hash))),
-            AnyTree::Set(tree) => Some(AnySearch::Set(tree.search(hash))),
+            AnyTree::Hash(tree) => Some(AnySearch::Hash(tree.search(hash()))),
+            AnyTree::Set(tree) => Some(AnySearch::Set(tree.search(hash()))),
             AnyTree::List(_) => None,
         }
     }

@@ -18,7 +18,7 @@ use crate::kinds::ValueType;
 use crate::table::worth_deferring;
 use crate::value::Value;
 
-/// So many elements are compared with a string in the time that handling one element takes.
+/// Count of elements that are compared with a string in the time that handling one element takes.
 const COMPARED_PER_ELEMENT: usize = 16;
 
 /// Limit of elements that one step compares.
@@ -65,7 +65,9 @@ impl Search {
             };
             let (first, leaf) = tree.leaf_at(index);
             Wanted::new(wanted).find_in(leaf, &mut found);
-            found.iter_mut().for_each(|index| *index += first);
+            for index in &mut found {
+                *index += first;
+            }
             match self.from {
                 End::First => first + leaf.len(),
                 End::Last => len - first,
