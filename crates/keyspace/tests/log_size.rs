@@ -220,7 +220,7 @@ fn a_read_answers_the_same_whatever_room_there_is() {
     let seed = seed();
     let ([mut limited, mut free], mut generator) = drivers(seed);
     let (mut stayed, mut went) = (0, 0);
-    for _ in 0..20_000 {
+    for _ in 0..60_000 {
         let db = DbIndex(generator.rng.usize(..2) as u16);
         let passed = [0, 0, 1, 50][generator.rng.usize(..4)];
         for driver in [&mut limited, &mut free] {
