@@ -2,6 +2,7 @@
 //! a server keeps its promises. Invariant: the lab knows the servers only by their sockets, files
 //! and `/proc`, so it measures all servers in the same way.
 
+pub mod beside;
 pub mod block;
 pub mod commands;
 pub mod compare;

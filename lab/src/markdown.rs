@@ -91,6 +91,9 @@ without. `write_rate_per_snapshot_rate`: bytes written while the snapshot ran, o
 after that. In CPU time by `command-cpu-tracking` (SlimIO only), by the clock from `SLOWLOG`, \
 which begins at 0.5 ms. A hash is filled twice, and a snapshot begun, single fields written, and \
 the hash expires or is deleted; `was_during_snapshot`: the snapshots were still running then.\n\
+- `wait_ms_…`: while one client runs this command on two sets that share half of their members, \
+another sends `PING` every 0.2 ms; the longest time until a reply, by the clock. The commands of \
+both clients need cores, too, so differences of a millisecond say little.\n\
 - `saver_*`: what the child that saves (stock) or the snapshot thread (SlimIO) did, as far as it \
 was seen alive. User mode is work in memory. Work that the kernel does for it in its own threads \
 is not included. `saver_waits`: it neither ran nor waited for a core, so it waited for the device \
@@ -185,7 +188,11 @@ fn overview(comparison: &Comparison, text: &mut String) {
 fn has_a_table_of_its_own(scenario: &Scenario) -> bool {
     matches!(
         scenario.work,
-        Work::Replay { .. } | Work::Snapshot(_) | Work::Recovery { .. } | Work::Slowest(_)
+        Work::Replay { .. }
+            | Work::Snapshot(_)
+            | Work::Recovery { .. }
+            | Work::Slowest(_)
+            | Work::Beside
     )
 }
 

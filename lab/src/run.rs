@@ -20,7 +20,7 @@ use crate::series::Series;
 use crate::server::{Server, ServerConfig, ServerKind};
 use crate::syscalls::SyscallCounter;
 use crate::values::ValuePool;
-use crate::{recovery, replay, server, slowest, snapshot};
+use crate::{beside, recovery, replay, server, slowest, snapshot};
 
 /// Share of a value that a compressor can save.
 const COMPRESSIBLE: f64 = 0.5;
@@ -100,6 +100,7 @@ pub fn run(
         }
         Work::Snapshot(work) => snapshot::run(&work, server, scale, open_rate, seed),
         Work::Slowest(grows) => slowest::run(grows, server, scale.slowest_count, seed),
+        Work::Beside => beside::run(server, scale.element_count),
         Work::Recovery { value_size, compressible } => {
             let count = scale.snapshot_payload_bytes / (KEY_SIZE + value_size) as u64;
             let writer = RequestWriter::new(ValuePool::new(value_size, compressible, seed));

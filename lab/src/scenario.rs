@@ -70,6 +70,8 @@ pub enum Work {
     },
     /// The slowest command while something gets large: see [`crate::slowest`].
     Slowest(Grows),
+    /// How long others wait beside commands on large sets: see [`crate::beside`].
+    Beside,
 }
 
 /// One row.
@@ -299,6 +301,14 @@ pub const SCENARIOS: &[Scenario] = &[
     recovery("recovery-64", "recovery, 64 B", (64, HALF), "recovery_keys_per_s"),
     slowest("slowest-keys", "keys inserted", Grows::Keyspace),
     slowest("slowest-hash", "a hash, while snapshots run", Grows::Hash),
+    Scenario {
+        name: "beside-sets",
+        title: "two sets",
+        policy: Policy::EverySec,
+        work: Work::Beside,
+        is_aged: false,
+        headline: "wait_ms_sunion",
+    },
 ];
 
 /// How many of [`SCENARIOS`], from the first on, run if none is asked for by name.
@@ -319,7 +329,7 @@ pub struct Scale {
     pub counted_s: f64,
     /// Size of the key range.
     pub key_count: u64,
-    /// Elements of the large set, hash or list of the rows on elements.
+    /// Elements of each large set, hash or list of the rows on elements, and on waits beside sets.
     pub element_count: u64,
     /// Payload written and deleted before a row that is aged, in bytes.
     pub aged_payload_bytes: u64,

@@ -4,6 +4,7 @@
 //! SlimIO itself measures the CPU time of its commands (`command-cpu-tracking`); stock Redis does
 //! not. Both servers keep in `SLOWLOG` the commands that were slowest by the clock.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use crate::client::{Client, Reply, encode};
@@ -29,7 +30,7 @@ pub enum Grows {
 /// Bytes of a value, or of a field's value.
 const VALUE_SIZE: usize = 64;
 const HASH: &str = "hash";
-const FIELDS_PER_COMMAND: u64 = 100;
+const ELEMENTS_PER_COMMAND: u64 = 100;
 /// Commands that are sent before the first reply is read.
 const COMMANDS_IN_FLIGHT: u64 = 16;
 /// Number of `HSET`s, each of one field, while a snapshot runs.
@@ -72,7 +73,8 @@ fn hash(server: &Server, fields: u64) -> Result<bool> {
     let mut was_running = true;
     for expires in [true, false] {
         let mut client = server.client()?;
-        fill(&mut client, fields)?;
+        let elements = Elements { key: HASH, range: 0..fields, value: Some(&[b'v'; VALUE_SIZE]) };
+        fill(&mut client, "HSET", &elements)?;
         let mut watcher = server.client()?;
         let saving = std::thread::spawn(move || take(&mut watcher, Kind::Save));
         while !is_saving(&mut client)? && !saving.is_finished() {
@@ -91,25 +93,38 @@ fn hash(server: &Server, fields: u64) -> Result<bool> {
     Ok(was_running)
 }
 
-fn fill(client: &mut Client, fields: u64) -> Result<()> {
-    let value = [b'v'; VALUE_SIZE];
-    let commands = fields.div_ceil(FIELDS_PER_COMMAND);
+/// Elements of a collection.
+pub(crate) struct Elements<'a> {
+    pub(crate) key: &'a str,
+    /// The numbers that the elements are named by.
+    pub(crate) range: Range<u64>,
+    /// The value of each field, if the elements are fields.
+    pub(crate) value: Option<&'a [u8]>,
+}
+
+/// Makes the elements by `command`, as fast as possible.
+pub(crate) fn fill(client: &mut Client, command: &str, elements: &Elements<'_>) -> Result<()> {
+    let Range { start, end } = elements.range;
     let mut request = Vec::new();
-    for first in (0..commands).step_by(COMMANDS_IN_FLIGHT as usize) {
+    let per_batch = COMMANDS_IN_FLIGHT * ELEMENTS_PER_COMMAND;
+    for first in (start..end).step_by(per_batch as usize) {
         request.clear();
-        let batch = first..(first + COMMANDS_IN_FLIGHT).min(commands);
-        for command in batch.clone() {
-            let from = command * FIELDS_PER_COMMAND;
+        let mut count = 0;
+        for from in (first..end.min(first + per_batch)).step_by(ELEMENTS_PER_COMMAND as usize) {
             let names: Vec<String> =
-                (from..(from + FIELDS_PER_COMMAND).min(fields)).map(name).collect();
-            let mut words: Vec<&[u8]> = vec![b"HSET", HASH.as_bytes()];
-            words.extend(names.iter().flat_map(|name| [name.as_bytes(), &value]));
+                (from..end.min(from + ELEMENTS_PER_COMMAND)).map(name).collect();
+            let mut words: Vec<&[u8]> = vec![command.as_bytes(), elements.key.as_bytes()];
+            for name in &names {
+                words.push(name.as_bytes());
+                words.extend(elements.value);
+            }
             encode(&words, &mut request);
+            count += 1;
         }
         client.send(&request)?;
-        for _ in batch {
+        for _ in 0..count {
             if let Reply::Error(text) = client.receive()? {
-                return Err(BenchError::Reply(format!("HSET: {text}")));
+                return Err(BenchError::Reply(format!("{command}: {text}")));
             }
         }
     }
@@ -126,8 +141,9 @@ fn write(client: &mut Client, fields: u64) -> Result<()> {
     Ok(())
 }
 
-fn name(field: u64) -> String {
-    format!("field:{field:012}")
+/// The name of an element.
+fn name(element: u64) -> String {
+    format!("field:{element:012}")
 }
 
 fn is_saving(client: &mut Client) -> Result<bool> {

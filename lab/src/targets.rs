@@ -156,6 +156,27 @@ const TARGETS: &[Target] = &[
         Some(5.0),
         1.0,
     ),
+    target(
+        "another client's longest wait beside SINTERSTORE, ms",
+        ("beside-sets", "wait_ms_sinterstore"),
+        ValueAtMost,
+        Some(10.0),
+        1.0,
+    ),
+    target(
+        "another client's longest wait beside SUNION, ms",
+        ("beside-sets", "wait_ms_sunion"),
+        ValueAtMost,
+        Some(10.0),
+        1.0,
+    ),
+    target(
+        "another client's longest wait beside SDIFF, ms",
+        ("beside-sets", "wait_ms_sdiff"),
+        ValueAtMost,
+        Some(10.0),
+        1.0,
+    ),
 ];
 
 /// Rows with a snapshot that is judged: the name in the table, the scenario, and the row in which

@@ -59,9 +59,9 @@ const HEAD: &str =
 /// The data to insert: keys with a string, a hash, a set or a list each.
 #[derive(Clone, Copy)]
 struct Shape {
-    keys: usize,
     /// The command that inserts it.
     verb: &'static str,
+    keys: usize,
     /// Fields, members or elements of each key; 0 for a string.
     elements: usize,
     /// Bytes of a field, member or element; 0 for those that are integers.

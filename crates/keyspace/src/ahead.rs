@@ -4,6 +4,7 @@ use slimio_resp::Arg;
 
 use crate::db::Db;
 use crate::hasher::KeyHasher;
+use crate::kinds::AnySearch;
 
 /// At most this many elements are prefetched at once, because a processor can have about this many
 /// memory reads in flight.
@@ -32,17 +33,25 @@ impl Db {
         let table = self.table();
         // The results depend on all that is read, so that the compiler keeps the reads.
         std::hint::black_box(table.bring_in_entries(elements));
-        let mut leaves = [&[][..]; AHEAD_MAX];
-        let mut count = 0;
-        for ahead in elements.iter().filter(|ahead| !ahead.element.is_empty()) {
-            let Some(spot) = table.find_hash(ahead.hash as u32) else { continue };
-            let tree = table.get(spot).tree().filter(|tree| tree.memory() >= LARGE_SIZE_MIN);
-            let Some(tree) = tree else { continue };
-            let hash = hasher.hash_arg(Arg::Bytes(ahead.element)) as u32;
-            leaves[count] = tree.bytes_of_leaf(hash);
-            count += 1;
+        let mut searches = [const { None }; AHEAD_MAX];
+        for (search, ahead) in searches.iter_mut().zip(elements) {
+            *search = self.search(hasher, ahead);
         }
-        let lines = leaves[..count].iter().flat_map(|leaf| leaf.iter().step_by(CACHE_LINE_SIZE));
+        // All searches go down together, because a read of the next level waits for that of this
+        // level.
+        while searches.iter_mut().flatten().fold(false, |goes_on, one| one.step() | goes_on) {}
+        let leaves = searches.iter().flatten().filter_map(AnySearch::bytes);
+        let lines = leaves.flat_map(|leaf| leaf.iter().step_by(CACHE_LINE_SIZE));
         std::hint::black_box(lines.fold(0, |all, byte| all ^ byte));
+    }
+
+    /// Begins to search for an element, if it is in a large collection.
+    fn search(&self, hasher: &KeyHasher, ahead: &ElementAhead<'_>) -> Option<AnySearch<'_>> {
+        if ahead.element.is_empty() {
+            return None;
+        }
+        let spot = self.table().find_hash(ahead.hash as u32)?;
+        let tree = self.table().get(spot).tree().filter(|tree| tree.memory() >= LARGE_SIZE_MIN)?;
+        tree.search(|| hasher.hash_arg(Arg::Bytes(ahead.element)) as u32)
     }
 }

@@ -9,7 +9,7 @@ use slimio_rdb::{
 };
 use slimio_resp::Arg;
 
-use crate::collection::hashed::Position;
+use crate::collection::hashed::{Position, Search};
 use crate::collection::positional::PositionalTree;
 use crate::collection::{EditForm, Element, LargeString, Strings};
 use crate::hash::{self, HashEdit, HashLimits, HashTree};
@@ -349,13 +349,13 @@ impl AnyTree {
         }
     }
 
-    /// The bytes of the leaf where an element with this hash is, or would be; none if the elements
-    /// are not in the order of hashes.
-    pub(crate) fn bytes_of_leaf(&self, hash: u32) -> &[u8] {
+    /// Begins a search for the leaf where an element with this hash is, or would be; `None` if the
+    /// elements are not in the order of hashes.
+    pub(crate) fn search(&self, hash: impl FnOnce() -> u32) -> Option<AnySearch<'_>> {
         match self {
-            AnyTree::Hash(tree) => tree.bytes_of_leaf(hash),
-            AnyTree::Set(tree) => tree.bytes_of_leaf(hash),
-            AnyTree::List(_) => &[],
+            AnyTree::Hash(tree) => Some(AnySearch::Hash(tree.search(hash()))),
+            AnyTree::Set(tree) => Some(AnySearch::Set(tree.search(hash()))),
+            AnyTree::List(_) => None,
         }
     }
 
@@ -367,6 +367,31 @@ impl AnyTree {
     /// Panics with a message if an invariant does not hold.
     pub(crate) fn check(&self) {
         with_tree!(self, tree => tree.check());
+    }
+}
+
+/// A search in a large collection.
+#[derive(Debug)]
+pub(crate) enum AnySearch<'a> {
+    Hash(Search<'a, 2>),
+    Set(Search<'a, 1>),
+}
+
+impl<'a> AnySearch<'a> {
+    /// Goes down one level. Returns false at a leaf, where there is none.
+    pub(crate) fn step(&mut self) -> bool {
+        match self {
+            AnySearch::Hash(search) => search.step(),
+            AnySearch::Set(search) => search.step(),
+        }
+    }
+
+    /// The bytes of the leaf that a lookup probably reads; `None` if there are further levels.
+    pub(crate) fn bytes(&self) -> Option<&'a [u8]> {
+        match self {
+            AnySearch::Hash(search) => search.bytes(),
+            AnySearch::Set(search) => search.bytes(),
+        }
     }
 }
 

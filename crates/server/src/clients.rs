@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use slimio_keyspace::{DbIndex, Steps};
 use slimio_planted::is_planted;
-use slimio_resp::{BlobBuilder, OwnedRequest, Parser, Protocol, ReplyBuf};
+use slimio_resp::{OwnedRequest, Protocol, ReplyBuf};
 use slimio_storage::Lsn;
 
+use crate::inbox::Inbox;
 use crate::net::{ConnId, Peer};
 use crate::transactions::{Multi, WatchRound};
 use crate::waiting::{Line, Waiting};
@@ -38,16 +39,7 @@ pub(crate) struct Client {
     /// Commands do not update the usage (LRU or LFU) of the keys that they access.
     pub(crate) no_touch: bool,
 
-    pub(crate) parser: Parser,
-    /// Received bytes: an incomplete request, or requests that wait for their turn.
-    pub(crate) input: Vec<u8>,
-    /// Size of the whole input buffer that contains the running request.
-    pub(crate) running_size: usize,
-    /// The large argument that is being received.
-    pub(crate) large: Option<BlobBuilder>,
-    /// Sum of the sizes of the large arguments in the request that is being received, as the client
-    /// announced them.
-    pub(crate) large_size: usize,
+    pub(crate) inbox: Inbox,
     pub(crate) state: State,
     /// The last request did not run at once, so `Core::keep_request` must still store the request.
     pub(crate) keeps_request: bool,
@@ -157,11 +149,7 @@ impl Client {
             is_authenticated: false,
             no_evict: false,
             no_touch: false,
-            parser: Parser::new(),
-            input: Vec::new(),
-            running_size: 0,
-            large: None,
-            large_size: 0,
+            inbox: Inbox::default(),
             state: State::Running,
             keeps_request: false,
             served: (0, 0),
@@ -197,15 +185,12 @@ impl Client {
     /// Bytes of memory that the client's requests, replies and watched keys take. These bytes count
     /// towards the memory limit. Values that replies only refer to are not included.
     pub(crate) fn memory(&self) -> usize {
-        let received = self.input.capacity() + self.running_size + self.large_received();
-        let sealed = self.parser.request().sealed_memory();
-        let received = received + if is_planted("sealed-memory-uncounted") { 0 } else { sealed };
         let waiting = match &self.state {
             State::Waiting(waiting) => waiting.memory(),
             State::Yielding(command) => command.memory(),
             _ => 0,
         };
-        let requests = received + waiting + self.multi_memory();
+        let requests = self.inbox.memory() + waiting + self.multi_memory();
         let replies = self.out.own_memory()
             + self.held.own_memory()
             + self.ready.own_memory()
@@ -218,14 +203,9 @@ impl Client {
         self.multi.as_ref().map_or(0, |multi| multi.memory())
     }
 
-    /// How many bytes have arrived so far of the large arguments of a request that has not run yet.
-    fn large_received(&self) -> usize {
-        self.large_size - self.large.as_ref().map_or(0, BlobBuilder::remaining)
-    }
-
     /// Whether the next request may be run.
     pub(crate) fn is_running(&self) -> bool {
-        matches!(self.state, State::Running) && self.large.is_none()
+        matches!(self.state, State::Running) && !self.inbox.is_filling()
     }
 
     /// The line in which the client waits.
@@ -278,9 +258,7 @@ impl Client {
     /// queued.
     pub(crate) fn query_size(&self) -> usize {
         let queued = self.multi.as_ref().map_or(0, |multi| multi.size);
-        let sealed = self.parser.request().sealed_size();
-        let sealed = if is_planted("sealed-uncounted") { 0 } else { sealed };
-        self.input.len() + sealed + self.large_received() + queued
+        self.inbox.size() + queued
     }
 
     /// `ip:port` of the other end, as Redis writes it.
@@ -355,8 +333,8 @@ impl Client {
             seconds(self.connected_at),
             seconds(self.last_active),
             self.db.0,
-            self.input.len() + self.running_size,
-            self.input.capacity() - self.input.len(),
+            self.inbox.buffered(),
+            self.inbox.free(),
             self.out.memory(),
             self.held.len(),
             self.last_command,

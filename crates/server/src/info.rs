@@ -139,7 +139,7 @@ fn clients(text: &mut Text, core: &Core, current: &Client) {
     text.field("connected_clients", core.clients.len());
     text.field("cluster_connections", 0);
     text.field("maxclients", core.settings.clients_max);
-    let input = all().map(|c| c.input.len()).max().unwrap_or(0);
+    let input = all().map(|c| c.inbox.len()).max().unwrap_or(0);
     let output = all().map(Client::output_size).max().unwrap_or(0);
     text.field("client_recent_max_input_buffer", input);
     text.field("client_recent_max_output_buffer", output);

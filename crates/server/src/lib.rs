@@ -24,6 +24,7 @@ mod cpu;
 mod explain;
 mod freeing;
 mod gate;
+mod inbox;
 mod info;
 mod latency;
 mod limits;

@@ -131,7 +131,7 @@ impl Generator {
             "pexpire" => b"kt".to_vec(),
             "expireat" => b"kS".to_vec(),
             "pexpireat" => b"kT".to_vec(),
-            "getrange" | "substr" => b"krr".to_vec(),
+            "getrange" | "lrange" | "substr" => b"krr".to_vec(),
             "hset" | "hmset" => [b"k".to_vec(), b"hv".repeat(1 + self.rng.usize(..4))].concat(),
             "hsetnx" => b"khv".to_vec(),
             "hget" | "hexists" | "hstrlen" => b"kh".to_vec(),
@@ -168,17 +168,14 @@ impl Generator {
                 _ => b"2kkl#c".to_vec(),
             },
             "lpos" => b"ke".to_vec(),
-            "lrange" => b"krr".to_vec(),
-            "lrem" => b"kre".to_vec(),
-            "lset" => b"kre".to_vec(),
+            "lrem" | "lset" => b"kre".to_vec(),
             "ltrim" => b"kww".to_vec(),
-            "rpoplpush" => b"kk".to_vec(),
             "keys" => b"p".to_vec(),
             "move" => b"kd".to_vec(),
             "mset" | "msetnx" => b"kv".repeat(1 + self.rng.usize(..3)),
             "psetex" => b"ktv".to_vec(),
             "setex" => b"ksv".to_vec(),
-            "rename" | "renamenx" | "copy" => b"kk".to_vec(),
+            "rename" | "renamenx" | "copy" | "rpoplpush" => b"kk".to_vec(),
             "restore" => {
                 if self.rng.usize(..3) == 0 {
                     b"ktz".to_vec()

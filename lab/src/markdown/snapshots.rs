@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::number;
+use crate::beside;
 use crate::compare::Comparison;
 use crate::scenario::{Scenario, Work};
 
@@ -68,6 +69,10 @@ pub(super) fn tables(comparison: &Comparison, text: &mut String) {
     table(comparison, "Snapshots: where the time goes", is_snapshot, TIME, text);
     table(comparison, "Recovery", is_recovery, RECOVERY, text);
     table(comparison, "The slowest command", is_slowest, SLOWEST, text);
+    let is_beside = |row: &Scenario| matches!(row.work, Work::Beside);
+    let waits: Vec<Column> =
+        beside::COMMANDS.iter().map(|(title, metric, _)| (*title, *metric)).collect();
+    table(comparison, "The longest wait of another client, ms", is_beside, &waits, text);
 }
 
 fn table(

@@ -62,13 +62,11 @@ impl ListLimits {
     pub(crate) const DIRECTIVES: [&str; 1] = ["list-max-listpack-size"];
 
     pub(crate) fn of_directives([fill]: [i64; 1]) -> Self {
-        match usize::try_from(fill) {
-            Ok(elements) => Self { size: COUNTED_SIZE_MAX, elements: Some(elements.max(1)) },
-            Err(_) => {
-                let level = fill.unsigned_abs().min(SIZES.len() as u64) as usize;
-                Self { size: SIZES[level - 1], elements: None }
-            }
+        if let Ok(elements) = usize::try_from(fill) {
+            return Self { size: COUNTED_SIZE_MAX, elements: Some(elements.max(1)) };
         }
+        let level = fill.unsigned_abs().min(SIZES.len() as u64) as usize;
+        Self { size: SIZES[level - 1], elements: None }
     }
 
     /// Whether a listpack of this size and this many elements is too large.

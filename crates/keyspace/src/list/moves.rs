@@ -31,7 +31,7 @@ pub(crate) fn end_arg(arg: Arg<'_>) -> Option<End> {
 pub(crate) enum Pop {
     /// One, as an array of the key and the element. This is the reply of `BLPOP`.
     One,
-    /// Up to so many, as an array of the key and an array of the elements. This is the reply of
+    /// Up to this number, as an array of the key and an array of the elements. This is the reply of
     /// `LMPOP`.
     Many(usize),
 }

@@ -123,7 +123,9 @@ pub(super) fn ltrim(context: &mut Context<'_>) -> Outcome {
         [(End::Last, behind), (End::First, range.start)]
             .map(|(end, count)| if count > 0 { list.remove_at_end(end, count) } else { None })
     });
-    cut.into_iter().for_each(|cut| discard(context, cut));
+    for cut in cut {
+        discard(context, cut);
+    }
     context.touch(&found, LTRIM);
     context.log_request();
     context.ok()

@@ -18,7 +18,7 @@ use crate::kinds::ValueType;
 use crate::table::worth_deferring;
 use crate::value::Value;
 
-/// So many elements are compared with a string in the time that handling one element takes.
+/// Count of elements that are compared with a string in the time that handling one element takes.
 const COMPARED_PER_ELEMENT: usize = 16;
 
 /// Limit of elements that one step compares.
@@ -65,7 +65,9 @@ impl Search {
             };
             let (first, leaf) = tree.leaf_at(index);
             Wanted::new(wanted).find_in(leaf, &mut found);
-            found.iter_mut().for_each(|index| *index += first);
+            for index in &mut found {
+                *index += first;
+            }
             match self.from {
                 End::First => first + leaf.len(),
                 End::Last => len - first,
@@ -208,15 +210,14 @@ impl Steps for Finding {
                 positions.len() < limit
             });
         }
-        match asked.count {
-            None => match positions.first() {
-                Some(position) => context.reply.integer(*position as i64),
-                None => context.reply.null(),
-            },
-            Some(_) => {
-                context.reply.array(positions.len());
-                positions.iter().for_each(|position| context.reply.integer(*position as i64));
-            }
+        if asked.count.is_some() {
+            context.reply.array(positions.len());
+        }
+        for position in &*positions {
+            context.reply.integer(*position as i64);
+        }
+        if asked.count.is_none() && positions.is_empty() {
+            context.reply.null();
         }
         // The list goes to the garbage, because this may be the last reference to it.
         context.keyspace.displaced.garbage.add_value(worth_deferring(self.source));

@@ -75,7 +75,7 @@ impl Core {
     /// Whether a client has no request left to run. Its replies may still have to leave.
     pub(crate) fn is_done_with(&self, client: &Client) -> bool {
         // Requests that wait because of a shutdown still run if the shutdown is given up.
-        let has_run = client.input.is_empty() || !self.is_ending();
+        let has_run = client.inbox.is_empty() || !self.is_ending();
         let is_over = matches!(client.state, State::Running) && has_run && !client.is_behind;
         client.is_closing() || (client.is_at_end && (is_over || self.waits_in_vain(client)))
     }

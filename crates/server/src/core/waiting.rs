@@ -14,6 +14,7 @@ use slimio_storage::Lsn;
 
 use super::Core;
 use crate::clients::{Client, State};
+use crate::inbox::Inbox;
 use crate::net::ConnId;
 use crate::waiting::{Again, Line, Reason, Then, Ticket, Waiting, WantedKeys, deadline};
 
@@ -100,8 +101,7 @@ impl Core {
         }
         self.abandon(client);
         client.state = State::Closing;
-        client.input = Vec::new();
-        client.large = None;
+        client.inbox = Inbox::default();
     }
 
     /// Ends whatever a client waits for or has begun, without a reply.

@@ -153,7 +153,7 @@ impl Core {
     /// Resumes clients whose requests came during a shutdown, except the client that asked for the
     /// shutdown.
     fn run_held_up(&mut self, by: Option<ConnId>) {
-        let is_held_up = |client: &&Client| client.is_running() && !client.input.is_empty();
+        let is_held_up = |client: &&Client| client.is_running() && !client.inbox.is_empty();
         let held_up: Vec<ConnId> = self
             .clients
             .iter()

@@ -16,7 +16,7 @@ pub(crate) use probe::Probe;
 use slimio_resp::Arg;
 
 use super::element::{Element, LargeString};
-use super::tree::{ByIndex, Child, Found, Leaf, Seek, Summary, Tree};
+use super::tree::{ByIndex, Child, Descent, Found, Leaf, Seek, Summary, Tree};
 
 /// A tree of elements of `STRINGS` strings.
 pub(crate) type HashedTree<const STRINGS: usize> = Tree<HashedLeaf<STRINGS>>;
@@ -30,6 +30,9 @@ impl Position {
     pub(crate) const START: Position = Position(0);
     pub(crate) const END: Position = Position(1 << 32);
 }
+
+/// How much further than its expected place an element is looked for, in bytes.
+const SEARCHED_MORE: usize = 192;
 
 /// The summary of some elements.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -86,6 +89,34 @@ impl<L: Leaf<Summary = Hashed>> Seek<L> for ByHash {
     }
 }
 
+/// A search that goes down one level at a time.
+#[derive(Debug)]
+pub(crate) struct Search<'a, const STRINGS: usize> {
+    descent: Descent<'a, HashedLeaf<STRINGS>>,
+    hash: ByHash,
+}
+
+impl<'a, const STRINGS: usize> Search<'a, STRINGS> {
+    /// Goes down one level. Returns false at a leaf, where there is none.
+    pub(crate) fn step(&mut self) -> bool {
+        self.descent.step(&mut self.hash)
+    }
+
+    /// The bytes of the leaf that a lookup probably reads: those up to the hash. `None` if there
+    /// are further levels.
+    ///
+    /// Hashes are spread evenly, so where a hash is follows from those at both ends of the leaf.
+    pub(crate) fn bytes(&self) -> Option<&'a [u8]> {
+        let (leaf, summary, next) = self.descent.leaf()?;
+        let bytes = leaf.bytes();
+        let first = u64::from(summary.first);
+        let span = next.map_or(1 << 32, |next| u64::from(next.first)).saturating_sub(first);
+        let before = u64::from(self.hash.0).saturating_sub(first) * bytes.len() as u64;
+        let before = before.checked_div(span).unwrap_or(0) as usize;
+        Some(&bytes[..bytes.len().min(before + SEARCHED_MORE)])
+    }
+}
+
 impl<const STRINGS: usize> HashedTree<STRINGS> {
     /// No key is longer than this many bytes.
     pub(crate) fn key_size_max(&self) -> usize {
@@ -128,9 +159,9 @@ impl<const STRINGS: usize> HashedTree<STRINGS> {
         place.is_taken().then(|| leaf.at(place))
     }
 
-    /// The bytes of the leaf where a hash is, or would be.
-    pub(crate) fn bytes_of_leaf(&self, hash: u32) -> &[u8] {
-        self.find(ByHash(hash)).leaf.bytes()
+    /// Begins a search for the leaf where a hash is, or would be.
+    pub(crate) fn search(&self, hash: u32) -> Search<'_, STRINGS> {
+        Search { descent: self.descent(), hash: ByHash(hash) }
     }
 
     /// The elements from `index` on that are in the same leaf, in the order of hashes.

@@ -119,7 +119,7 @@ impl Stretch {
         let (len, capacity) = (self.len(), self.memory.capacity());
         let needed = len + size;
         if needed > capacity {
-            let doubled = (2 * capacity).min(DOUBLED_SIZE_MAX).max(SIZE_MIN);
+            let doubled = (2 * capacity).clamp(SIZE_MIN, DOUBLED_SIZE_MAX);
             return self.move_to(allocated(needed.max(doubled)), is_before);
         }
         let other = (capacity - needed) / 2;

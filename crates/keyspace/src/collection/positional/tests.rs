@@ -88,7 +88,9 @@ fn run(steps: usize, target: usize, seed: u64) {
                 let (first, leaf) = tree.leaf_at(index);
                 let mut found = Vec::new();
                 Wanted::new(Arg::Bytes(&wanted)).find_in(leaf, &mut found);
-                found.iter_mut().for_each(|index| *index += first);
+                for index in &mut found {
+                    *index += first;
+                }
                 let range = first..first + leaf.len();
                 let expected: Vec<usize> = range.filter(|index| model[*index] == wanted).collect();
                 assert_eq!(found, expected);

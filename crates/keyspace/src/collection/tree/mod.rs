@@ -138,6 +138,16 @@ pub(crate) struct Found<'a, L: Leaf, S> {
     pub(crate) seek: S,
 }
 
+/// A search that goes down one level at a time. If several searches do so in turn, none of them
+/// waits for what another one reads from memory.
+#[derive(Debug)]
+pub(crate) struct Descent<'a, L: Leaf> {
+    node: &'a Node<L>,
+    summary: &'a L::Summary,
+    /// The summary of what follows the node; `None` if nothing follows.
+    next: Option<&'a L::Summary>,
+}
+
 impl<L: Leaf> Child<L> {
     fn of_leaf(leaf: L) -> Self {
         Self { summary: leaf.summary(), node: Arc::new(Node::Leaf(leaf)) }
@@ -186,17 +196,15 @@ impl<L: Leaf> Tree<L> {
 
     /// The leaf that `seek` leads to.
     pub(crate) fn find<S: Seek<L>>(&self, mut seek: S) -> Found<'_, L, S> {
-        let (mut node, mut next) = (&self.root.node, None);
-        loop {
-            match &**node {
-                Node::Leaf(leaf) => return Found { leaf, next, seek },
-                Node::Branch(Branch { children, .. }) => {
-                    let index = seek.child(children);
-                    next = children.get(index + 1).map(Child::summary).or(next);
-                    node = &children[index].node;
-                }
-            }
-        }
+        let mut descent = self.descent();
+        while descent.step(&mut seek) {}
+        let Node::Leaf(leaf) = descent.node else { unreachable!("a branch has a next level") };
+        Found { leaf, next: descent.next, seek }
+    }
+
+    /// Begins a search at the root.
+    pub(crate) fn descent(&self) -> Descent<'_, L> {
+        Descent { node: &self.root.node, summary: &self.root.summary, next: None }
     }
 
     /// The leaf that has all elements; `None` if there are several leaves.
@@ -210,6 +218,26 @@ impl<L: Leaf> Tree<L> {
     /// Every leaf, in order. Each step takes bounded time.
     pub(crate) fn leaves(&self) -> Leaves<'_, L> {
         Leaves { root: Some(&self.root.node), levels: Vec::new() }
+    }
+}
+
+impl<'a, L: Leaf> Descent<'a, L> {
+    /// Goes down one level. Returns false at a leaf, where there is none.
+    pub(crate) fn step<S: Seek<L>>(&mut self, seek: &mut S) -> bool {
+        let Node::Branch(Branch { children, .. }) = self.node else { return false };
+        let index = seek.child(children);
+        let child = &children[index];
+        let next = children.get(index + 1).map(Child::summary).or(self.next);
+        *self = Self { node: &child.node, summary: &child.summary, next };
+        true
+    }
+
+    /// The leaf, with its summary and that of what follows it; `None` if there are further levels.
+    pub(crate) fn leaf(&self) -> Option<(&'a L, &'a L::Summary, Option<&'a L::Summary>)> {
+        match self.node {
+            Node::Leaf(leaf) => Some((leaf, self.summary, self.next)),
+            Node::Branch(_) => None,
+        }
     }
 }
 

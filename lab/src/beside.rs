@@ -1,0 +1,67 @@
+//! How long another client waits while one client runs commands on large sets.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::client::{Client, Reply};
+use crate::error::Result;
+use crate::run::RunResult;
+use crate::server::{Server, ServerConfig};
+use crate::slowest::{Elements, fill};
+
+/// The other client sends its next request this long after a reply.
+const PAUSE: Duration = Duration::from_micros(200);
+
+/// Each command: the column's title, the metric, and the request. The sets `left` and `right`
+/// share half of their members.
+pub const COMMANDS: &[(&str, &str, &[&str])] = &[
+    ("SINTERSTORE", "wait_ms_sinterstore", &["SINTERSTORE", "to", "left", "right"]),
+    ("SUNIONSTORE", "wait_ms_sunionstore", &["SUNIONSTORE", "to", "left", "right"]),
+    ("SDIFFSTORE", "wait_ms_sdiffstore", &["SDIFFSTORE", "to", "left", "right"]),
+    ("SINTER", "wait_ms_sinter", &["SINTER", "left", "right"]),
+    ("SUNION", "wait_ms_sunion", &["SUNION", "left", "right"]),
+    ("SDIFF", "wait_ms_sdiff", &["SDIFF", "left", "right"]),
+    ("SMEMBERS", "wait_ms_smembers", &["SMEMBERS", "left"]),
+];
+
+/// Runs each command on sets of `count` members, and returns how long the other client waited for
+/// its slowest reply meanwhile, in milliseconds by the clock.
+pub fn run(config: &ServerConfig, count: u64) -> Result<RunResult> {
+    let server = Server::start(config)?;
+    let mut result = RunResult::default();
+    let mut client = server.client()?;
+    for (key, first) in [("left", 0), ("right", count / 2)] {
+        let elements = Elements { key, range: first..first + count, value: None };
+        fill(&mut client, "SADD", &elements)?;
+    }
+    let mut other = server.client()?;
+    let (longest_us, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| -> Result<()> {
+        let pinging = scope.spawn(|| ping(&mut other, &longest_us, &is_over));
+        let ran = COMMANDS.iter().try_for_each(|(_, metric, words)| {
+            longest_us.store(0, Ordering::Relaxed);
+            client.expect(words)?;
+            let longest_us = longest_us.load(Ordering::Relaxed);
+            result.metrics.insert(metric, longest_us as f64 / 1000.0);
+            Ok(())
+        });
+        is_over.store(true, Ordering::Relaxed);
+        pinging.join().expect("the other client does not panic")?;
+        ran
+    })?;
+    result.add_notes(&server)?;
+    server.stop()?;
+    Ok(result)
+}
+
+/// Sends `PING` again and again, and notes the longest time until a reply.
+fn ping(client: &mut Client, longest_us: &AtomicU64, is_over: &AtomicBool) -> Result<()> {
+    while !is_over.load(Ordering::Relaxed) {
+        let sent = Instant::now();
+        let reply = client.expect(&["PING"])?;
+        assert_eq!(reply, Reply::Status("PONG".into()), "the reply is that of PING");
+        longest_us.fetch_max(sent.elapsed().as_micros() as u64, Ordering::Relaxed);
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
