@@ -120,6 +120,27 @@ impl Step {
     }
 }
 
+/// Clients wait for a list, and another client then pushes an element for each of them.
+#[derive(Clone, Debug)]
+pub(crate) struct HandOver {
+    pub(crate) db: u8,
+    pub(crate) key: String,
+    /// What each client that waits sends, and the command that does the same if it need not wait.
+    pub(crate) takers: Vec<(String, String)>,
+    pub(crate) elements: Vec<String>,
+}
+
+impl HandOver {
+    pub(crate) fn unit(&self, line: String) -> Unit {
+        Unit { db: self.db, commands: vec![line], is_transaction: false }
+    }
+
+    /// What makes the list.
+    pub(crate) fn push(&self) -> Unit {
+        self.unit(format!("RPUSH {} {}", self.key, self.elements.join(" ")))
+    }
+}
+
 /// Steps that are sent at once, `passes_ms` milliseconds after the previous batch.
 #[derive(Clone, Debug)]
 pub(crate) struct Batch {
@@ -131,13 +152,16 @@ pub(crate) struct Batch {
     pub(crate) piece_size: usize,
     /// Whether another client waits in `WAITAOF` while the steps run.
     pub(crate) has_waiter: bool,
+    /// What happens before the steps.
+    pub(crate) hands_over: Option<HandOver>,
     pub(crate) steps: Vec<Step>,
 }
 
 impl Batch {
     /// Steps that are sent at once, by the first client.
     pub(crate) fn of(passes_ms: i64, steps: Vec<Step>) -> Self {
-        Self { passes_ms, client: 0, piece_size: AT_ONCE, has_waiter: false, steps }
+        let hands_over = None;
+        Self { passes_ms, client: 0, piece_size: AT_ONCE, has_waiter: false, hands_over, steps }
     }
 }
 
@@ -389,15 +413,36 @@ fn filling() -> impl Strategy<Value = Vec<Batch>> {
 fn batch() -> impl Strategy<Value = Batch> {
     let steps = proptest::collection::vec(step(), 1..10);
     let piece_size = prop_oneof![2 => Just(AT_ONCE), 1 => 500..5000_usize];
-    (while_ms(), 0..CLIENT_COUNT, piece_size, prop::bool::weighted(0.2), steps).prop_map(
-        |(passes_ms, client, piece_size, has_waiter, steps)| Batch {
+    let waits = (prop::bool::weighted(0.2), prop::option::weighted(0.2, hand_over()));
+    (while_ms(), 0..CLIENT_COUNT, piece_size, waits, steps).prop_map(
+        |(passes_ms, client, piece_size, (has_waiter, hands_over), steps)| Batch {
             passes_ms,
             client,
             piece_size,
             has_waiter,
+            hands_over,
             steps,
         },
     )
+}
+
+fn hand_over() -> impl Strategy<Value = HandOver> {
+    // The other clients wait.
+    let takers = proptest::collection::vec((0..4_u8, key()), 1..CLIENT_COUNT);
+    let elements = proptest::collection::vec(value(), CLIENT_COUNT - 1..6);
+    (db(), key(), takers, elements).prop_map(|(db, key, takers, elements)| {
+        let line = |(command, other): (u8, String)| match command {
+            0 => (format!("BLPOP {key} 0"), format!("LPOP {key}")),
+            1 => (format!("BRPOP {key} {key} 0"), format!("RPOP {key}")),
+            2 => (
+                format!("BLMOVE {key} {other} LEFT RIGHT 0"),
+                format!("LMOVE {key} {other} LEFT RIGHT"),
+            ),
+            _ => (format!("BRPOPLPUSH {key} {other} 0"), format!("RPOPLPUSH {key} {other}")),
+        };
+        let takers = takers.into_iter().map(line).collect();
+        HandOver { db, key, takers, elements }
+    })
 }
 
 fn step() -> impl Strategy<Value = Step> {
