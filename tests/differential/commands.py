@@ -11,6 +11,7 @@ from differential import list_commands, payloads, set_commands
 from differential.list_commands import DrawLists
 from differential.set_commands import DrawSets
 
+BLOCKING = ("blpop", "brpop", "blmove", "blmpop", "brpoplpush")
 KEYS = ["a", "b", "c", "d", "e", "{tag}1", "key with space", "k\x00\r\n"]
 INTEGERS = [0, 1, -1, 2, 7, 10, 100, 2**31, 2**63 - 1, -(2**63), 2**63, -(2**63) - 1]
 NOT_INTEGERS = ["", " 1", "1 ", "+1", "01", "1.0", "1e3", "abc", "0x10", "--1", "9" * 25]
@@ -38,7 +39,10 @@ class Draw(DrawSets, DrawLists):
         return self.spoilt(command)
 
     def spoilt(self, command):
-        """Now and then drops, adds or replaces an argument."""
+        """Now and then drops or adds an argument. Not of commands that may block, because another
+        argument would be their timeout then."""
+        if str(command[0]).lower() in BLOCKING:
+            return command
         chance = self.random.random()
         if chance < 0.03 and len(command) > 1:
             command.pop(self.random.randrange(1, len(command)))
