@@ -6,7 +6,7 @@ use crate::info;
 use crate::undurable::held;
 
 fn waits(world: &mut crate::undurable::World, count: &str) {
-    until("not so many wait", || info(&mut world.observer, "blocked_clients") == count);
+    until("not that many wait", || info(&mut world.observer, "blocked_clients") == count);
 }
 
 #[test]
