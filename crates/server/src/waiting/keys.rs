@@ -150,7 +150,9 @@ impl BlockingKeys {
             .take_while(|(of, _)| *of == db)
             .filter(|key| last.replace(*key) != Some(*key))
             .collect();
-        keys.into_iter().for_each(|key| self.note_ready(key));
+        for key in keys {
+            self.note_ready(key);
+        }
     }
 
     fn note_ready(&mut self, key: KeyName) {
