@@ -316,10 +316,10 @@ class Exchange(TestCase):
             client("SAVE")
             with open(os.path.join(stock.volume, "dump.rdb"), "rb") as file:
                 whole = file.read()
-            client("RPUSH", "a list", 1)
+            client("ZADD", "a zset", 1, "m")
             client("SAVE")
             with open(os.path.join(stock.volume, "dump.rdb"), "rb") as file:
-                with_list = file.read()
+                with_zset = file.read()
             client("FLUSHALL")
             code = "#!lua name=lib\nredis.register_function('f', function() return 1 end)"
             client("FUNCTION", "LOAD", code)
@@ -329,7 +329,7 @@ class Exchange(TestCase):
         flipped = bytearray(whole)
         flipped[len(whole) // 2] ^= 1
         cases = {
-            "a list": with_list,
+            "a zset": with_zset,
             "cut off": whole[: len(whole) // 2],
             "not an RDB": b"hello, this is something else",
             "REDIS0099": b"REDIS0099" + whole[9:],

@@ -116,16 +116,18 @@ fn key(index: usize) -> [u8; 16] {
     key
 }
 
-/// Runs one command per index, with the key of that index. Prints nanoseconds and allocations per
-/// command. The request's bytes are in the cache, as if they had just been received.
+/// Runs one command per index, with the key of that index if it has a key of index 0. Prints
+/// nanoseconds and allocations per command. The request's bytes are in the cache, as if they had just been received.
 fn measure(machine: &mut Machine, name: &str, indices: &[usize], args: &[&[u8]]) {
     let mut request = encode(args);
-    let at = request.windows(16).position(|bytes| bytes == key(0)).expect("the key");
+    let at = request.windows(16).position(|bytes| bytes == key(0));
     let mut elapsed_ns = 0;
     let info = allocation_counter::measure(|| {
         let start_ns = cpu_ns();
         for &index in indices {
-            request[at..at + 16].copy_from_slice(&key(index));
+            if let Some(at) = at {
+                request[at..at + 16].copy_from_slice(&key(index));
+            }
             machine.run(&request);
         }
         elapsed_ns = cpu_ns() - start_ns;
@@ -160,6 +162,28 @@ fn measure_pipelines(machine: &mut Machine, name: &str, indices: &[usize], is_ah
     report(&format!("{name} in pipelines {with} prefetch"), cpu_ns() - start_ns, indices.len(), 0);
 }
 
+/// Runs commands on one list, which begins empty.
+fn measure_list(all: &[usize]) {
+    let mut machine = Machine::new();
+    let (element, some) = (key(0), &all[..all.len() / 10]);
+    for (name, args, indices) in [
+        ("RPUSH", &[&b"RPUSH"[..], b"list", &element][..], all),
+        ("LPUSH", &[b"LPUSH", b"list", &element], all),
+        ("LPOP", &[b"LPOP", b"list"], some),
+        ("RPOP", &[b"RPOP", b"list"], some),
+        ("LMOVE", &[b"LMOVE", b"list", b"list", b"LEFT", b"RIGHT"], some),
+        ("LINDEX in the middle", &[b"LINDEX", b"list", b"70000"], some),
+        ("LSET in the middle", &[b"LSET", b"list", b"70000", &element], some),
+        ("LRANGE of 100", &[b"LRANGE", b"list", b"0", b"99"], &some[..some.len() / 10]),
+        ("LRANGE of 600", &[b"LRANGE", b"list", b"0", b"599"], &some[..some.len() / 10]),
+        ("LPOS of the first 1000", &[b"LPOS", b"list", b"none", b"MAXLEN", b"1000"], some),
+        ("LPUSH, short list", &[b"LPUSH", b"short", &element], &all[..50]),
+        ("LMOVE, short list", &[b"LMOVE", b"short", b"short", b"LEFT", b"RIGHT"], some),
+    ] {
+        measure(&mut machine, name, indices, args);
+    }
+}
+
 fn main() {
     // Arguments that are not numbers are skipped, because Cargo adds flags of its own.
     let keys = std::env::args().skip(1).find_map(|arg| arg.parse().ok()).unwrap_or(100_000);
@@ -179,6 +203,8 @@ fn main() {
             measure_pipelines(&mut machine, name, &random, true);
         }
     }
+    println!();
+    measure_list(&all);
     println!();
     for size in [64, 1000, 4096, 16_384] {
         let mut machine = Machine::new();

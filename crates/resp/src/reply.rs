@@ -327,7 +327,15 @@ impl ReplyBuf {
             return;
         }
         self.bytes.reserve(bytes.len() + 32);
-        self.number_line(b'$', bytes.len() as i64);
+        // Most strings are short, and replies have many of them.
+        match bytes.len() {
+            len @ 0..10 => self.bytes.extend_from_slice(&[b'$', b'0' + len as u8, b'\r', b'\n']),
+            len @ 10..100 => {
+                let digits = [b'0' + (len / 10) as u8, b'0' + (len % 10) as u8];
+                self.bytes.extend_from_slice(&[b'$', digits[0], digits[1], b'\r', b'\n']);
+            }
+            len => self.number_line(b'$', len as i64),
+        }
         self.bytes.extend_from_slice(bytes);
         self.bytes.extend_from_slice(b"\r\n");
     }

@@ -27,6 +27,8 @@ fn replies_look_as_in_both_protocols() {
         (|r| r.integer(1), ":1\r\n", ":1\r\n"),
         (|r| r.integer(i64::MIN), ":-9223372036854775808\r\n", ":-9223372036854775808\r\n"),
         (|r| r.bulk(b""), "$0\r\n\r\n", "$0\r\n\r\n"),
+        (|r| r.bulk(b"123456789"), "$9\r\n123456789\r\n", "$9\r\n123456789\r\n"),
+        (|r| r.bulk(b"1234567890"), "$10\r\n1234567890\r\n", "$10\r\n1234567890\r\n"),
         (|r| r.bulk(b"a\r\n"), "$3\r\na\r\n\r\n", "$3\r\na\r\n\r\n"),
         (|r| r.bulk_integer(-12), "$3\r\n-12\r\n", "$3\r\n-12\r\n"),
         (|r| r.bulk_blob(&Blob::from_bytes(b"abc"), 1..3), "$2\r\nbc\r\n", "$2\r\nbc\r\n"),
