@@ -86,7 +86,28 @@ impl<'a> Element<'a> {
     pub(super) fn is(self, arg: Arg<'_>) -> bool {
         match (self, arg) {
             (Element::Bytes(bytes), Arg::Bytes(wanted)) => bytes == wanted,
-            _ => self.size() == arg.size() && self.to_bytes() == arg.to_bytes(),
+            _ => self.size() == arg.size() && self.with_arg(|own| are_equal(own, arg)),
+        }
+    }
+}
+
+/// Whether two strings of the same size are equal. Large strings are compared piece by piece.
+fn are_equal(a: Arg<'_>, b: Arg<'_>) -> bool {
+    let (mut of_a, mut of_b) = (a.chunks(), b.chunks());
+    let (mut x, mut y) = (&[][..], &[][..]);
+    loop {
+        let len = x.len().min(y.len());
+        if x[..len] != y[..len] {
+            return false;
+        }
+        (x, y) = (&x[len..], &y[len..]);
+        if x.is_empty() {
+            let Some(next) = of_a.next() else { return true };
+            x = next;
+        }
+        if y.is_empty() {
+            let Some(next) = of_b.next() else { return true };
+            y = next;
         }
     }
 }

@@ -24,6 +24,19 @@ const COMPARED_PER_ELEMENT: usize = 16;
 /// Limit of elements that one step compares.
 const STEP_COMPARED_MAX: usize = ELEMENTS_AT_ONCE_MAX * COMPARED_PER_ELEMENT;
 
+/// Comparing this many bytes takes the time of comparing an element that is short. Longer strings
+/// than [`SHORT_SIZE_MAX`] cost more by this measure.
+const BYTES_PER_COMPARISON: usize = 64;
+
+/// Size in bytes of the longest string that counts as short.
+const SHORT_SIZE_MAX: usize = 1024;
+
+/// What the comparison of an element with a string costs, in comparisons with a short one.
+fn comparison_cost(wanted: Arg<'_>) -> usize {
+    let is_long = wanted.size() > SHORT_SIZE_MAX && !is_planted("long-elements-cost-nothing");
+    1 + if is_long { wanted.size() / BYTES_PER_COMPARISON } else { 0 }
+}
+
 /// What the removal of one element costs, in comparisons that take the same time.
 const REMOVAL_COST: usize = 64;
 
@@ -197,9 +210,10 @@ impl Steps for Finding {
         let Self { source, asked, met, positions } = &mut *self;
         let (list, wanted) = (super::walk::list_of(source), context.args.get(2));
         let limit = asked.count.unwrap_or(1);
-        let begun = asked.search.seen;
+        let (begun, each) = (asked.search.seen, comparison_cost(wanted));
         while !asked.search.is_over(list) && positions.len() < limit {
-            if asked.search.seen - begun >= STEP_COMPARED_MAX && context.mode.yields() {
+            let cost = (asked.search.seen - begun) * each;
+            if cost >= STEP_COMPARED_MAX && context.mode.yields() {
                 return Outcome::Yield(self);
             }
             asked.search.step(list, wanted, |index| {
@@ -232,7 +246,8 @@ impl Steps for Finding {
 /// Weighs `LINSERT` and `LREM`: the elements that they look at.
 pub(super) fn weigh_search(keyspace: &Keyspace, db: DbIndex, args: Args<'_>) -> Weight {
     let len = super::len_at(keyspace, db, &args.bytes(1)).unwrap_or(0);
-    Weight { elements: len / COMPARED_PER_ELEMENT, log_size: 0 }
+    let cost = len.saturating_mul(comparison_cost(args.get(3)));
+    Weight { elements: cost / COMPARED_PER_ELEMENT, log_size: 0 }
 }
 
 /// Whether the key of the request is held while it runs, because the list is long.
@@ -270,11 +285,12 @@ impl Steps for Insertion {
     fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
         let found = context.peek(1);
         let (wanted, mut place) = (context.args.get(3), None);
-        let begun = self.search.seen;
+        let (begun, each) = (self.search.seen, comparison_cost(wanted));
         {
             let Some(list) = context.list_at(&found) else { return context.integer(0) };
             while place.is_none() && !self.search.is_over(list) {
-                if self.is_held && self.search.seen - begun >= STEP_COMPARED_MAX {
+                let cost = (self.search.seen - begun) * each;
+                if self.is_held && cost >= STEP_COMPARED_MAX {
                     return Outcome::Yield(self);
                 }
                 self.search.step(list, wanted, |index| {
@@ -340,7 +356,8 @@ impl Steps for Removal {
             let before = self.search.seen;
             let removed = self.search.step_removing(list, wanted, self.left);
             let count = removed.len();
-            cost += self.search.seen + count - before + count * REMOVAL_COST;
+            let seen = self.search.seen + count - before;
+            cost += seen * comparison_cost(wanted) + count * REMOVAL_COST;
             if count > 0 {
                 context.edit_list(&found, |list| list.remove(&removed));
                 (self.removed, self.left) = (self.removed + count, self.left - count);

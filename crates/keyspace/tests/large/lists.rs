@@ -201,3 +201,28 @@ fn a_large_element_is_not_copied() {
     assert!(driver.keyspace.take_garbage().is_some(), "a large element is freed elsewhere");
     driver.check();
 }
+
+/// A step compares a bounded number of bytes, however long the elements are, and copies none of
+/// them.
+#[test]
+fn long_elements_are_compared_in_steps() {
+    let mut driver = Driver::new(5);
+    let element = |last: u8| [&vec![b'x'; 500_000][..], &[last]].concat();
+    for number in 0..200 {
+        driver.run(&[b"RPUSH", &b"l"[..], &element(number)]);
+    }
+    for words in [
+        &[&b"LPOS"[..], b"l", &element(199)][..],
+        &[b"LINSERT", b"l", b"BEFORE", &element(199), b"x"],
+        &[b"LREM", b"l", b"1", &element(199)],
+    ] {
+        let request = OwnedRequest::from_args(words);
+        let mut steps = 0;
+        let info = allocation_counter::measure(|| {
+            (_, steps, _) = run_in_steps(&mut driver, command(&request), &request, |_, _| {});
+        });
+        assert!(steps >= 3, "{} takes {steps} steps", String::from_utf8_lossy(words[0]));
+        assert!(info.bytes_total < 1_000_000, "{} bytes are copied", info.bytes_total);
+    }
+    driver.check();
+}
