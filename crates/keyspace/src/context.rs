@@ -81,9 +81,9 @@ pub struct Block {
     pub keys: (usize, usize),
     /// The type of value that ends the wait.
     pub wanted: ValueType,
-    /// How long the client waits at most, from the time when the request was run first; `None` if
-    /// there is no limit.
-    pub timeout: Option<Duration>,
+    /// How long the client waits at most, from the time when the request was run first. Zero is no
+    /// limit.
+    pub timeout: Duration,
     /// The reply if the command may not wait, as in a transaction. If nothing comes in time, the
     /// reply is always [`NullArray`](Nothing::NullArray), as in Redis.
     pub nothing: Nothing,

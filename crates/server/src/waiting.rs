@@ -297,10 +297,10 @@ impl WaitingRoom {
     }
 }
 
-/// The deadline of a wait of at most `timeout` that begins at `now`. `None` if there is no limit, or
-/// if the deadline is later than the clock can represent.
-pub(crate) fn deadline(now: Instant, timeout: Option<Duration>) -> Option<Instant> {
-    timeout.and_then(|timeout| now.checked_add(timeout))
+/// The deadline of a wait of at most `timeout` that begins at `now`. `None` if there is no limit, as
+/// zero says, or if the deadline is later than the clock can represent.
+pub(crate) fn deadline(now: Instant, timeout: Duration) -> Option<Instant> {
+    (timeout > Duration::ZERO).then(|| now.checked_add(timeout)).flatten()
 }
 
 #[cfg(test)]
@@ -368,8 +368,9 @@ mod tests {
     #[test]
     fn a_time_that_the_clock_does_not_know_is_no_limit() {
         let now = Instant::now();
-        assert_eq!(deadline(now, None), None);
-        assert_eq!(deadline(now, Some(Duration::MAX)), None);
-        assert_eq!(deadline(now, Some(Duration::ZERO)), Some(now));
+        let second = Duration::from_secs(1);
+        assert_eq!(deadline(now, Duration::ZERO), None);
+        assert_eq!(deadline(now, Duration::MAX), None);
+        assert_eq!(deadline(now, second), Some(now + second));
     }
 }

@@ -10,19 +10,16 @@ const NOT_A_FLOAT: &str = "ERR timeout is not a float or out of range";
 const NEGATIVE: &str = "ERR timeout is negative";
 
 /// Reads how long a command waits at most: argument `index`, in seconds. It is rounded up to whole
-/// milliseconds. The inner `None` is no limit. If the argument is not such a time, replies with the
-/// error and returns `None`.
-pub(crate) fn timeout_arg(context: &mut Context<'_>, index: usize) -> Option<Option<Duration>> {
+/// milliseconds; zero is no limit. If the argument is not such a time, replies with the error and
+/// returns `None`.
+pub(crate) fn timeout_arg(context: &mut Context<'_>, index: usize) -> Option<Duration> {
     let Some(seconds) = parse_float(context.args.get(index)) else {
         context.error(NOT_A_FLOAT);
         return None;
     };
-    match seconds.thousandfold_rounded_up().map(u64::try_from) {
-        Some(Ok(0)) => Some(None),
-        Some(Ok(milliseconds)) => Some(Some(Duration::from_millis(milliseconds))),
-        Some(Err(_)) | None => {
-            context.error(NEGATIVE);
-            None
-        }
-    }
+    let Some(Ok(milliseconds)) = seconds.thousandfold_rounded_up().map(u64::try_from) else {
+        context.error(NEGATIVE);
+        return None;
+    };
+    Some(Duration::from_millis(milliseconds))
 }

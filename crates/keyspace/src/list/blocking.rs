@@ -84,16 +84,12 @@ fn wait_to_move(
     effect: &[Part<'_>],
 ) -> Outcome {
     let Some(timeout) = timeout_arg(context, timeout) else { return Outcome::Reply };
-    match move_one(context, from, to) {
-        Some(is_moved) => {
-            if is_moved && !is_planted("blocked-move-unlogged") {
-                context.log(effect);
-            }
-            Outcome::Reply
-        }
-        None => {
-            let (wanted, nothing) = (ValueType::List, Nothing::Null);
-            Outcome::Block(Block { keys: (1, 1), wanted, timeout, nothing })
-        }
+    let Some(is_moved) = move_one(context, from, to) else {
+        let (wanted, nothing) = (ValueType::List, Nothing::Null);
+        return Outcome::Block(Block { keys: (1, 1), wanted, timeout, nothing });
+    };
+    if is_moved && !is_planted("blocked-move-unlogged") {
+        context.log(effect);
     }
+    Outcome::Reply
 }

@@ -63,7 +63,7 @@ pub(super) fn waitaof(core: &mut Core, client: &mut Client, args: Args<'_>) {
     if let Some(wal) = &mut core.wal {
         wal.request_durable();
     }
-    let deadline = deadline(core.now, (timeout > 0).then(|| Duration::from_millis(timeout)));
+    let deadline = deadline(core.now, Duration::from_millis(timeout));
     let wait = LogWait { lsn, is_local: local > 0, never: replicas > 0 };
     core.wait_until(client, Reason::Log(wait), Then::Answer, deadline);
 }

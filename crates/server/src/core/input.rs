@@ -126,7 +126,9 @@ impl Core {
             match reading.next(&limits) {
                 Next::Request(size) => {
                     self.run_next(client, &mut reading, size);
-                    self.serve_beside(client);
+                    if self.waiting.keys.has_ready() {
+                        self.serve_beside(client);
+                    }
                 }
                 Next::Incomplete => break,
                 Next::Fill(buffer) => {

@@ -258,14 +258,10 @@ const CLIENTS_MEMORY_MIN: u64 = 128 << 10;
 pub(crate) fn clients_memory_max(config: &Config) -> Option<u64> {
     let memory_max = config.int("maxmemory") as u64;
     let limit = match config.int("maxmemory-clients") {
-        0 => return None,
-        percent @ ..0 if memory_max > 0 => {
-            (u128::from(memory_max) * u128::from(percent.unsigned_abs()) / 100) as u64
-        }
-        ..0 => return None,
+        percent @ ..0 => (u128::from(memory_max) * u128::from(percent.unsigned_abs()) / 100) as u64,
         bytes => bytes as u64,
     };
-    Some(limit.max(CLIENTS_MEMORY_MIN))
+    (limit > 0).then_some(limit.max(CLIENTS_MEMORY_MIN))
 }
 
 /// How long eviction may keep a command waiting (`maxmemory-eviction-tenacity`): as in Redis, 50 us

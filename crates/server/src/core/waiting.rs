@@ -288,6 +288,7 @@ impl Core {
 
     /// Serves the clients that wait for keys which have become ready. Called when a whole command,
     /// transaction or long request is over.
+    #[inline]
     pub(crate) fn serve_waiting_for_keys(&mut self) {
         if self.waiting.keys.has_ready() && !self.is_ending() {
             self.serve_ready();
@@ -296,8 +297,9 @@ impl Core {
 
     /// As [`serve_waiting_for_keys`](Self::serve_waiting_for_keys), beside a client that is being
     /// served. It is in its place meanwhile, because what the others do may concern it.
+    #[cold]
     pub(super) fn serve_beside(&mut self, client: &mut Box<Client>) {
-        if !self.waiting.keys.has_ready() || self.is_ending() {
+        if self.is_ending() {
             return;
         }
         if is_planted("beside-unwatched") {

@@ -70,6 +70,8 @@ pub(crate) struct BlockingKeys {
     is_ready: BTreeSet<KeyName>,
     /// The key whose clients are being served.
     serving: Option<KeyName>,
+    /// Whether there are ready keys, or clients are being served. Every command looks at this.
+    has_ready: bool,
     /// The turn in which clients were served last, and how many.
     served: (u64, usize),
 }
@@ -150,7 +152,9 @@ impl BlockingKeys {
             .take_while(|(of, _)| *of == db)
             .filter(|key| last.replace(*key) != Some(*key))
             .collect();
-        keys.into_iter().for_each(|key| self.note_ready(key));
+        for key in keys {
+            self.note_ready(key);
+        }
     }
 
     fn note_ready(&mut self, key: KeyName) {
@@ -159,12 +163,13 @@ impl BlockingKeys {
         }
         if self.is_ready.insert(key) {
             self.ready.push_back(key);
+            self.has_ready = true;
         }
     }
 
     /// Whether clients are to be served that wait for keys.
     pub(crate) fn has_ready(&self) -> bool {
-        self.serving.is_some() || !self.ready.is_empty()
+        self.has_ready
     }
 
     /// Whether a key is ready for clients that are still to be served.
@@ -191,6 +196,7 @@ impl BlockingKeys {
     /// The clients of the key that was served are served.
     pub(crate) fn served(&mut self) {
         self.serving = None;
+        self.has_ready = !self.ready.is_empty();
     }
 
     /// The next client that waits for this key, behind `after`.
@@ -216,5 +222,86 @@ impl BlockingKeys {
         let keys: BTreeSet<KeyName> = self.waiters.keys().map(|(key, _)| *key).collect();
         assert_eq!(keys.len(), self.key_count, "the count of keys is right");
         assert_eq!(self.ready.len(), self.is_ready.len(), "a key is ready once");
+        let has_ready = self.serving.is_some() || !self.ready.is_empty();
+        assert_eq!(self.has_ready, has_ready, "it is known whether keys are ready");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use slimio_keyspace::Config;
+    use slimio_resp::OwnedRequest;
+
+    use super::*;
+
+    fn wanted(keyspace: &Keyspace, keys: &[&str]) -> WantedKeys {
+        let request = OwnedRequest::from_args([&["BLPOP"], keys, &["0"]].concat());
+        let block = Block {
+            keys: (1, keys.len()),
+            wanted: ValueType::List,
+            timeout: Duration::ZERO,
+            nothing: slimio_keyspace::Nothing::NullArray,
+        };
+        WantedKeys::new(keyspace, request.args(), &block)
+    }
+
+    #[test]
+    fn a_key_is_waited_for_until_its_last_client_leaves() {
+        let keyspace = Keyspace::new(Config::default(), 1);
+        let mut lines = BlockingKeys::default();
+        let conn = |index| ConnId { index, generation: 0 };
+        let (one, two) = (wanted(&keyspace, &["a", "b", "a"]), wanted(&keyspace, &["b"]));
+        assert_eq!(one.index_of(keyspace.hash(b"a")), Some(1), "the first that names it");
+        assert_eq!(one.index_of(keyspace.hash(b"c")), None);
+        lines.enter(conn(1), DbIndex(0), &one, Ticket(7));
+        lines.enter(conn(2), DbIndex(0), &two, Ticket(3));
+        lines.enter(conn(3), DbIndex(1), &two, Ticket(4));
+        assert_eq!(lines.key_count(), 3);
+        let key = (DbIndex(0), keyspace.hash(b"b"));
+        let next = |lines: &BlockingKeys, after| {
+            lines.next_waiter(key, after).map(|(ticket, waiter)| (ticket, waiter.conn))
+        };
+        assert_eq!(next(&lines, Ticket(0)), Some((Ticket(3), conn(2))), "by ticket");
+        assert_eq!(next(&lines, Ticket(3)), Some((Ticket(7), conn(1))));
+        assert_eq!(next(&lines, Ticket(7)), None, "the other database has a line of its own");
+        lines.leave(DbIndex(0), &two, Ticket(3));
+        lines.check();
+        assert_eq!(lines.key_count(), 3);
+        lines.leave(DbIndex(0), &one, Ticket(7));
+        lines.leave(DbIndex(1), &two, Ticket(4));
+        lines.check();
+        assert!(lines.is_empty() && lines.key_count() == 0);
+    }
+
+    #[test]
+    fn keys_are_ready_in_order_and_may_become_ready_again() {
+        let mut lines = BlockingKeys::default();
+        let [a, b] = [1, 2].map(|hash| (DbIndex(0), hash));
+        for key in [b, a, b] {
+            lines.note_ready(key);
+        }
+        assert_eq!(lines.next_ready(), Some(b));
+        assert_eq!(lines.next_ready(), Some(b), "until its clients are served");
+        lines.note_ready(b);
+        assert!(lines.is_taken(a) && lines.is_taken(b));
+        for key in [a, b] {
+            lines.served();
+            lines.check();
+            assert!(lines.has_ready());
+            assert_eq!(lines.next_ready(), Some(key));
+        }
+        lines.served();
+        assert!(!lines.has_ready() && lines.next_ready().is_none() && !lines.is_taken(b));
+    }
+
+    #[test]
+    fn a_turn_serves_its_share() {
+        let mut lines = BlockingKeys::default();
+        for turn in [1, 2] {
+            let served = (0..10).filter(|_| lines.may_serve(turn, 4)).count();
+            assert_eq!(served, 4);
+        }
     }
 }

@@ -258,7 +258,7 @@ fn a_request_of_any_form_waits_and_what_follows_it_waits_too() {
     });
 }
 
-/// A request with that many elements runs in steps.
+/// A request with 5000 elements runs in steps.
 #[test]
 fn a_long_push_serves_who_waits_when_it_is_over() {
     serving("", |server| {

@@ -53,9 +53,9 @@ fn nobody_overtakes_clients_who_are_still_to_be_served() {
     serving("", |server| {
         let mut waiters = Waiters::of(server);
         let mut clients: Vec<Client> = (0..COUNT).map(|_| server.connect()).collect();
-        clients
-            .iter_mut()
-            .for_each(|client| client.send(&["BLMOVE", "k", "d", "LEFT", "LEFT", "0"]));
+        for client in &mut clients {
+            client.send(&["BLMOVE", "k", "d", "LEFT", "LEFT", "0"]);
+        }
         waiters.count = COUNT;
         waiters.see("they do not wait");
         let elements: Vec<String> = (0..COUNT).map(|number| number.to_string()).collect();

@@ -1,12 +1,20 @@
 //! What the reply of a client that has waited promises.
 
-use super::{NOTHING, integer, popped, send_all};
-use crate::common::{BACK_ENDS, start, until};
+use std::path::Path;
+
+use slimio_server::WallClock;
+use slimio_sim::SimConfig;
+
+use super::{NOTHING, Waiters, id_of, integer, popped, send_all};
+use crate::common::{BACK_ENDS, config, start, until};
+use crate::crashes::{Kind, SimMedia, launch_on};
 use crate::info;
 use crate::undurable::held;
 
 fn waits(world: &mut crate::undurable::World, count: &str) {
-    until("not that many wait", || info(&mut world.observer, "blocked_clients") == count);
+    until("another count of clients waits", || {
+        info(&mut world.observer, "blocked_clients") == count
+    });
 }
 
 #[test]
@@ -52,7 +60,7 @@ fn what_was_handed_over_is_not_there_after_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let volume = dir.path().join("volume");
         let Some(server) = start(back_end, &volume, "appendfsync always") else { continue };
-        let mut waiters = super::Waiters::of(&server);
+        let mut waiters = Waiters::of(&server);
         let requests: [&[&str]; 5] = [
             &["BLPOP", "a", "0"],
             &["BRPOP", "b", "0"],
@@ -76,4 +84,42 @@ fn what_was_handed_over_is_not_there_after_a_restart() {
         assert_eq!(lists(&mut server.connect()), before);
         server.stop();
     }
+}
+
+/// What was handed over just before the log stopped is told to nobody. Whoever still waits can stop
+/// waiting.
+#[test]
+fn nobody_hears_of_what_was_handed_over_when_the_log_has_stopped() {
+    let media = SimMedia::new(SimConfig::default(), Kind::Files);
+    let disk = media.disk.clone();
+    let config = config("plain", Path::new("simulated"), "appendfsync always\nlog-buffers 4");
+    let server = launch_on(media, false, config, WallClock::System).serving();
+    let mut waiters = Waiters::of(&server);
+    let mut served = waiters.join(&["BLPOP", "k", "0"]);
+    let mut next = server.connect();
+    let id = id_of(&mut next);
+    waiters.wait(&mut next, &["BLPOP", "k", "other", "0"]);
+    let mut last = waiters.join(&["BLPOP", "other", "0"]);
+    disk.crash_now();
+    let mut pusher = server.connect();
+    pusher.send(&["RPUSH", "k", "v"]);
+    until("the log goes on", || info(&mut waiters.observer, "log_latched") == "1");
+    assert_eq!(served.read_to_end(), b"", "it hears of an element that may come back");
+    assert_eq!(pusher.read_to_end(), b"", "it hears of a push that may be gone");
+    waiters.leave(1);
+    let refusal = waiters.call(&["RPUSH", "other", "v"]);
+    assert!(refusal.starts_with("-MISCONF"), "{refusal}");
+    let refusal = waiters.call(&["BLPOP", "other", "0"]);
+    assert!(refusal.starts_with("-MISCONF"), "{refusal}");
+    // That nothing is there depends on what was handed over.
+    assert_eq!(waiters.call(&["CLIENT", "UNBLOCK", &id]), integer(1));
+    let withheld = String::from_utf8(next.read()).unwrap();
+    assert!(withheld.starts_with("-MISCONF"), "{withheld}");
+    let id_of_last = waiters.call(&["CLIENT", "LIST"]);
+    let line = id_of_last.lines().find(|line| line.contains(" flags=b ")).unwrap();
+    let id = line.trim_start_matches("id=").split(' ').next().unwrap().to_owned();
+    assert_eq!(waiters.call(&["CLIENT", "UNBLOCK", &id]), integer(1));
+    assert_eq!(last.read(), NOTHING.as_bytes());
+    drop(waiters);
+    server.abandon().unwrap_err();
 }

@@ -574,7 +574,7 @@ pub(crate) fn launch_on(
     launch_at(config, clock, move |_| Ok(Some(storage(media, exists))))
 }
 
-/// Waits until that many clients wait. False when this life has ended.
+/// Waits until `count` clients wait. False when this life has ended.
 fn wait_for_blocked(client: &mut Client, disk: &SimDisk, count: usize) -> bool {
     let (asked, wanted) = (Instant::now(), format!("\r\nblocked_clients:{count}\r\n"));
     loop {

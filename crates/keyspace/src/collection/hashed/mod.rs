@@ -107,10 +107,10 @@ impl<'a, const STRINGS: usize> Search<'a, STRINGS> {
     ///
     /// Hashes are spread evenly, so where a hash is follows from those at both ends of the leaf.
     pub(crate) fn bytes(&self) -> Option<&'a [u8]> {
-        let (leaf, summary, next) = self.descent.leaf()?;
-        let bytes = leaf.bytes();
-        let first = u64::from(summary.first);
-        let span = next.map_or(1 << 32, |next| u64::from(next.first)).saturating_sub(first);
+        let bytes = self.descent.leaf()?.bytes();
+        let first = u64::from(self.descent.summary().first);
+        let span =
+            self.descent.next().map_or(1 << 32, |next| u64::from(next.first)).saturating_sub(first);
         let before = u64::from(self.hash.0).saturating_sub(first) * bytes.len() as u64;
         let before = before.checked_div(span).unwrap_or(0) as usize;
         Some(&bytes[..bytes.len().min(before + SEARCHED_MORE)])

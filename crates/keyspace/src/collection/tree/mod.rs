@@ -144,7 +144,6 @@ pub(crate) struct Found<'a, L: Leaf, S> {
 pub(crate) struct Descent<'a, L: Leaf> {
     node: &'a Node<L>,
     summary: &'a L::Summary,
-    /// The summary of what follows the node; `None` if nothing follows.
     next: Option<&'a L::Summary>,
 }
 
@@ -232,12 +231,22 @@ impl<'a, L: Leaf> Descent<'a, L> {
         true
     }
 
-    /// The leaf, with its summary and that of what follows it; `None` if there are further levels.
-    pub(crate) fn leaf(&self) -> Option<(&'a L, &'a L::Summary, Option<&'a L::Summary>)> {
+    /// The leaf, if there are no further levels.
+    pub(crate) fn leaf(&self) -> Option<&'a L> {
         match self.node {
-            Node::Leaf(leaf) => Some((leaf, self.summary, self.next)),
+            Node::Leaf(leaf) => Some(leaf),
             Node::Branch(_) => None,
         }
+    }
+
+    /// The summary of what is below the node.
+    pub(crate) fn summary(&self) -> &'a L::Summary {
+        self.summary
+    }
+
+    /// The summary of what follows the node; `None` if nothing follows.
+    pub(crate) fn next(&self) -> Option<&'a L::Summary> {
+        self.next
     }
 }
 
