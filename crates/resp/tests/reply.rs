@@ -19,7 +19,7 @@ type WriteReply = fn(&mut ReplyBuf);
 
 #[test]
 fn replies_look_as_in_both_protocols() {
-    let cases: [(WriteReply, &str, &str); 24] = [
+    let cases: [(WriteReply, &str, &str); 26] = [
         (|r| r.ok(), "+OK\r\n", "+OK\r\n"),
         (|r| r.simple("PONG"), "+PONG\r\n", "+PONG\r\n"),
         (|r| r.error("ERR a\r\nb\r\n"), "-ERR a  b\r\n", "-ERR a  b\r\n"),
