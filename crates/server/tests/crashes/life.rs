@@ -1,6 +1,8 @@
 //! One volume has several lives: in each, a server starts on it, executes requests and dies. After
 //! each start, the data that has come back is compared with what was promised.
 
+mod hand_over;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -12,9 +14,7 @@ use slimio_sim::{Image, Limits, SimConfig, SimDisk};
 
 use super::media::{Kind, SimMedia};
 use super::oracle::Oracle;
-use super::script::{
-    CLIENT_COUNT, End, FIRST_MS, HandOver, Life, NEAR_MS, Step, Unit, encode_line,
-};
+use super::script::{CLIENT_COUNT, End, FIRST_MS, Life, NEAR_MS, Step, Unit, encode_line};
 use super::state::{State, read};
 use super::volume::storage;
 use crate::common::{Client, Running, Starting, config, launch_at};
@@ -275,57 +275,6 @@ impl World {
         }
     }
 
-    /// Lets clients wait for a list, and another client push to it. Each element that is taken is a
-    /// unit of its own, behind the push. False when this life has ended.
-    fn hand_over(
-        &mut self,
-        clients: &mut [Client],
-        pusher: usize,
-        disk: &SimDisk,
-        hands_over: &HandOver,
-    ) -> Result<bool, String> {
-        // No element is there before, whatever the key holds.
-        let clear = Step::Run(hands_over.unit(format!("DEL {}", hands_over.key)));
-        if !self.batch((&mut clients[pusher], pusher), disk, &[clear], usize::MAX)? {
-            return Ok(false);
-        }
-        let takers = (1..).map(|after| (pusher + after) % CLIENT_COUNT);
-        let takers: Vec<_> = takers.zip(&hands_over.takers).collect();
-        for (number, (taker, (line, _))) in takers.iter().enumerate() {
-            let mut request = Vec::new();
-            hands_over.unit(line.clone()).encode(&mut request);
-            if !clients[*taker].try_send_bytes(&request)
-                || !wait_for_blocked(&mut clients[pusher], disk, number + 1)
-            {
-                return Ok(false);
-            }
-        }
-        let push = Step::Run(hands_over.push());
-        let is_alive = self.batch((&mut clients[pusher], pusher), disk, &[push], usize::MAX)?;
-        for (taker, (_, line)) in takers {
-            let unit = hands_over.unit(line.clone());
-            let (expected, state) = self.oracle.run(&unit);
-            self.units.push((self.now_ms(), unit.clone()));
-            self.states.push(state);
-            self.wrote[taker] = self.units.len();
-            if !is_alive {
-                continue;
-            }
-            let replies: Option<Vec<Vec<u8>>> = (0..2).map(|_| clients[taker].try_read()).collect();
-            if disk.has_crashed() {
-                continue;
-            }
-            let replies = replies.ok_or("a client that waits is not answered")?;
-            // `BLPOP` replies with the key, too.
-            if !replies[1].ends_with(&expected[1]) {
-                let [replies, expected] = [replies, expected].map(|replies| shown(&replies));
-                return Err(format!("{line:?}, waited for, replies {replies}, not {expected}"));
-            }
-            self.acknowledged(&Step::Run(unit), taker, &replies, true)?;
-        }
-        Ok(!disk.has_crashed())
-    }
-
     /// Reads the reply to a `WAITAOF` that was sent before a batch, by a client whose writes are in
     /// the first `wrote` units. False when this life has ended.
     fn end_waiting(
@@ -572,21 +521,6 @@ pub(crate) fn launch_on(
     clock: WallClock,
 ) -> Starting {
     launch_at(config, clock, move |_| Ok(Some(storage(media, exists))))
-}
-
-/// Waits until `count` clients wait. False when this life has ended.
-fn wait_for_blocked(client: &mut Client, disk: &SimDisk, count: usize) -> bool {
-    let (asked, wanted) = (Instant::now(), format!("\r\nblocked_clients:{count}\r\n"));
-    loop {
-        let mut request = Vec::new();
-        encode_line("INFO clients", &mut request);
-        let reply = client.try_send_bytes(&request).then(|| client.try_read()).flatten();
-        let Some(reply) = reply.filter(|_| !disk.has_crashed()) else { return false };
-        if String::from_utf8_lossy(&reply).contains(&wanted) {
-            return true;
-        }
-        assert!(asked.elapsed() < SILENCE_MAX, "nobody waits");
-    }
 }
 
 /// Whether a unit was not executed, because there is no room for it.
