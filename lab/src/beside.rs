@@ -35,17 +35,23 @@ pub fn run(config: &ServerConfig, count: u64) -> Result<RunResult> {
         fill(&mut client, "SADD", &elements)?;
     }
     let mut other = server.client()?;
-    let (longest_us, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (longest_us, replies) = (AtomicU64::new(0), AtomicU64::new(0));
+    let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| -> Result<()> {
-        let pinging = scope.spawn(|| ping(&mut other, &longest_us, &is_over));
+        let pinging = scope.spawn(|| ping(&mut other, &longest_us, &replies, &is_over));
         let ran = COMMANDS.iter().try_for_each(|(_, metric, words)| {
-            longest_us.store(0, Ordering::Relaxed);
+            longest_us.store(0, Ordering::SeqCst);
             client.expect(words)?;
-            let longest_us = longest_us.load(Ordering::Relaxed);
+            // The other client's request may still wait for its reply.
+            let seen = replies.load(Ordering::SeqCst);
+            while replies.load(Ordering::SeqCst) == seen && !pinging.is_finished() {
+                std::thread::sleep(PAUSE);
+            }
+            let longest_us = longest_us.load(Ordering::SeqCst);
             result.metrics.insert(metric, longest_us as f64 / 1000.0);
             Ok(())
         });
-        is_over.store(true, Ordering::Relaxed);
+        is_over.store(true, Ordering::SeqCst);
         pinging.join().expect("the other client does not panic")?;
         ran
     })?;
@@ -54,13 +60,19 @@ pub fn run(config: &ServerConfig, count: u64) -> Result<RunResult> {
     Ok(result)
 }
 
-/// Sends `PING` again and again, and notes the longest time until a reply.
-fn ping(client: &mut Client, longest_us: &AtomicU64, is_over: &AtomicBool) -> Result<()> {
-    while !is_over.load(Ordering::Relaxed) {
+/// Sends `PING` again and again, counts the replies, and notes the longest time until a reply.
+fn ping(
+    client: &mut Client,
+    longest_us: &AtomicU64,
+    replies: &AtomicU64,
+    is_over: &AtomicBool,
+) -> Result<()> {
+    while !is_over.load(Ordering::SeqCst) {
         let sent = Instant::now();
         let reply = client.expect(&["PING"])?;
         assert_eq!(reply, Reply::Status("PONG".into()), "the reply is that of PING");
-        longest_us.fetch_max(sent.elapsed().as_micros() as u64, Ordering::Relaxed);
+        longest_us.fetch_max(sent.elapsed().as_micros() as u64, Ordering::SeqCst);
+        replies.fetch_add(1, Ordering::SeqCst);
         std::thread::sleep(PAUSE);
     }
     Ok(())
