@@ -109,7 +109,7 @@ fn a_pause_ends_no_wait_and_nobody_is_served_in_it() {
         let mut waiters = Waiters::of(server);
         let mut soon = server.connect();
         let mut waiter = waiters.join(&["BLPOP", "k", "0"]);
-        waiters.wait(&mut soon, &["BLPOP", "other", "0.05"]);
+        waiters.wait(&mut soon, &["BLPOP", "other", "1.5"]);
         // The pause begins before the transaction is over, so nobody is served behind it.
         let pause = ["CLIENT", "PAUSE", "100000", "WRITE"];
         let replies = waiters.exec(&[&["RPUSH", "k", "v"], &pause]);
