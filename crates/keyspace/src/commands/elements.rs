@@ -214,11 +214,7 @@ impl Steps for ElementsWalk {
             }
         }
         self.head.reply(len, context.reply);
-        context.reply.append(&self.out);
-        // The elements go to the garbage, because this is the last reference to them if the key was
-        // deleted meanwhile.
-        context.keyspace.displaced.garbage.add_value(worth_deferring(self.source));
-        Outcome::Reply
+        end_of_steps(context, &self.out, self.source)
     }
 
     fn has_all(&self) -> bool {
@@ -228,4 +224,13 @@ impl Steps for ElementsWalk {
     fn made(&self) -> Option<&ReplyBuf> {
         Some(&self.out)
     }
+}
+
+/// Ends a reply that was made in steps from a value: appends its parts to what was replied so far.
+/// The value goes to the garbage, because this is the last reference to it if the key was deleted
+/// meanwhile.
+pub(crate) fn end_of_steps(context: &mut Context<'_>, parts: &ReplyBuf, source: Value) -> Outcome {
+    context.reply.append(parts);
+    context.keyspace.displaced.garbage.add_value(worth_deferring(source));
+    Outcome::Reply
 }

@@ -9,13 +9,12 @@ use slimio_resp::{Arg, Args, ReplyBuf};
 use super::{LINSERT, LREM, ListRef};
 use crate::collection::positional::{End, Wanted};
 use crate::command::Weight;
-use crate::commands::elements::ELEMENTS_AT_ONCE_MAX;
+use crate::commands::elements::{ELEMENTS_AT_ONCE_MAX, end_of_steps};
 use crate::commands::text;
 use crate::context::{Context, Outcome, Steps};
 use crate::events::DEL;
 use crate::keyspace::{DbIndex, Keyspace};
 use crate::kinds::ValueType;
-use crate::table::worth_deferring;
 use crate::value::Value;
 
 /// Count of elements that are compared with a string in the time that handling one element takes.
@@ -241,10 +240,7 @@ impl Steps for Finding {
             None => {}
             Some(_) => context.reply.array(*found),
         }
-        context.reply.append(&self.out);
-        // The list goes to the garbage, because this may be the last reference to it.
-        context.keyspace.displaced.garbage.add_value(worth_deferring(self.source));
-        Outcome::Reply
+        end_of_steps(context, &self.out, self.source)
     }
 
     fn has_all(&self) -> bool {

@@ -5,9 +5,8 @@ use slimio_resp::ReplyBuf;
 
 use super::ListRef;
 use crate::collection::positional::End;
-use crate::commands::elements::{STEP_ELEMENTS_MAX, STEP_SIZE_MAX};
+use crate::commands::elements::{STEP_ELEMENTS_MAX, STEP_SIZE_MAX, end_of_steps};
 use crate::context::{Context, Outcome, Steps};
-use crate::table::worth_deferring;
 use crate::value::Value;
 
 /// A running reply with elements of a list, as it was when the walk began.
@@ -83,10 +82,7 @@ impl Steps for Walk {
             }
         }
         reply_head(context, self.key, self.count);
-        context.reply.append(&self.out);
-        // The elements go to the garbage, because this may be the last reference to them.
-        context.keyspace.displaced.garbage.add_value(worth_deferring(self.source));
-        Outcome::Reply
+        end_of_steps(context, &self.out, self.source)
     }
 
     fn has_all(&self) -> bool {

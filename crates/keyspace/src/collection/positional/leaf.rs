@@ -15,11 +15,11 @@ use std::ops::Range;
 use slimio_planted::is_planted;
 use slimio_resp::Arg;
 
+use super::End;
 use super::code::{Code, Stored, narrow_size, narrow_sizes};
 use super::stretch::Stretch;
-use super::{Count, End};
 use crate::collection::element::{Element, LargeString};
-use crate::collection::tree::{Edge, Leaf};
+use crate::collection::tree::{Count, Edge, Leaf};
 use crate::memory::allocated;
 
 /// What an outside string adds to the weight of its leaf.

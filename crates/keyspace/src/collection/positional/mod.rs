@@ -11,7 +11,7 @@ pub(crate) use leaf::PositionalLeaf;
 use slimio_resp::Arg;
 
 use super::element::{Element, LargeString};
-use super::tree::{ByIndex, Child, Found, Leaf, Seek, Summary, Tree};
+use super::tree::{ByIndex, Child, Found, Leaf, Seek, Tree};
 use code::Stored;
 
 /// A tree of elements in the order of their positions.
@@ -22,25 +22,6 @@ pub(crate) type PositionalTree = Tree<PositionalLeaf>;
 pub(crate) enum End {
     First,
     Last,
-}
-
-/// Count of elements, which is all that is known of them without a look at them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Count(usize);
-
-impl Summary for Count {
-    fn len(&self) -> usize {
-        self.0
-    }
-
-    fn append(&mut self, behind: &Self) {
-        self.0 += behind.0;
-    }
-
-    fn replace(&mut self, was: &Self, now: &Self) -> bool {
-        self.0 = self.0 - was.0 + now.0;
-        true
-    }
 }
 
 /// Leads to the leaf at an end.

@@ -85,6 +85,25 @@ pub(crate) trait Summary: Clone + Default + fmt::Debug + PartialEq {
     }
 }
 
+/// Count of elements, which is all that is known of them without a look at them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Count(pub(crate) usize);
+
+impl Summary for Count {
+    fn len(&self) -> usize {
+        self.0
+    }
+
+    fn append(&mut self, behind: &Self) {
+        self.0 += behind.0;
+    }
+
+    fn replace(&mut self, was: &Self, now: &Self) -> bool {
+        self.0 = self.0 - was.0 + now.0;
+        true
+    }
+}
+
 /// Which end of the collection a node is at. Neither field is set unless [`Leaf::GROWS_AT_ENDS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Edge {

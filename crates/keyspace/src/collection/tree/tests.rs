@@ -10,24 +10,6 @@ const NUMBERS_MAX: usize = 16;
 #[derive(Clone, Debug, Default)]
 struct Numbers(Vec<u32>);
 
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Count(usize);
-
-impl Summary for Count {
-    fn len(&self) -> usize {
-        self.0
-    }
-
-    fn append(&mut self, behind: &Self) {
-        self.0 += behind.0;
-    }
-
-    fn replace(&mut self, was: &Self, now: &Self) -> bool {
-        self.0 = self.0 - was.0 + now.0;
-        true
-    }
-}
-
 impl Leaf for Numbers {
     type Summary = Count;
 
