@@ -13,7 +13,7 @@ use slimio_storage::Lsn;
 
 use crate::inbox::Inbox;
 use crate::net::{ConnId, Peer};
-use crate::transactions::{Multi, WatchRound};
+use crate::transactions::Multi;
 use crate::waiting::{Line, Waiting};
 use held::Held;
 
@@ -76,9 +76,6 @@ pub(crate) struct Client {
     pub(crate) multi: Option<Box<Multi>>,
     pub(crate) watching: BTreeSet<(DbIndex, Box<[u8]>)>,
     pub(crate) watching_memory: usize,
-    pub(crate) watch_round: WatchRound,
-    /// A watched key was changed, so the transaction will not run.
-    pub(crate) is_stale: bool,
     /// Position of the last record that the client has written.
     pub(crate) last_write: Lsn,
     /// Bytes that `Clients::memory` includes for this client while the client is not being served.
@@ -169,8 +166,6 @@ impl Client {
             multi: None,
             watching: BTreeSet::new(),
             watching_memory: 0,
-            watch_round: WatchRound::default(),
-            is_stale: false,
             last_write: Lsn(0),
             counted_memory: 0,
         }

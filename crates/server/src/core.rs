@@ -57,7 +57,7 @@ use crate::slowlog::SlowLog;
 use crate::snapshot::{SavePoint, Snapshots, save_points};
 use crate::stats::Stats;
 use crate::transactions::Watches;
-use crate::waiting::WaitingRoom;
+use crate::waiting::{BlockingKeys, WaitingRoom};
 use crate::wal::Wal;
 
 /// At most this many empty reply buffers are kept for the next replies.
@@ -231,6 +231,8 @@ pub(crate) struct Core {
     pub(crate) keyspace: Keyspace,
     pub(crate) clients: Clients,
     pub(crate) watches: Watches,
+    /// Who waits for which keys.
+    pub(crate) blocking_keys: BlockingKeys,
     pub(crate) wal: Option<Wal>,
     /// Changes that are not durable yet. They are kept only while `keeps_undurable` is set, which
     /// is the case under `appendfsync always`.
@@ -334,6 +336,7 @@ impl Core {
             config,
             clients: Clients::default(),
             watches: Watches::default(),
+            blocking_keys: BlockingKeys::default(),
             wal: None,
             undurable: Undurable::default(),
             keeps_undurable: false,
@@ -444,8 +447,8 @@ impl Core {
         }
     }
 
-    /// Applies directives that were changed at run time.
-    pub(crate) fn configured(&mut self, names: &[&'static str]) {
+    /// Applies directives that were changed at run time. All clients together take `clients` bytes.
+    pub(crate) fn configured(&mut self, names: &[&'static str], clients: u64) {
         self.settings = Settings::of(&self.config);
         for &name in names {
             match name {
@@ -460,7 +463,7 @@ impl Core {
                     self.stats.by_command.iter_mut().for_each(|stats| stats.latency = None);
                 }
                 "maxmemory" | "maxmemory-policy" | "maxmemory-samples" | "lfu-log-factor"
-                | "lfu-decay-time" => self.eviction_changed(),
+                | "lfu-decay-time" => self.eviction_changed(clients),
                 name if PackedLimits::has_directive(name) => {
                     self.keyspace.set_packed_limits(Self::packed_limits(&self.config));
                 }

@@ -39,7 +39,7 @@ const SECTIONS: &[Section] = &[
 /// Renders the sections that `asked` names in lower case. If `asked` is empty, renders the sections
 /// that are shown by default.
 pub(crate) fn render(core: &mut Core, client: &Client, asked: &[String]) -> String {
-    let memory = core.memory_use(Some(client));
+    let memory = core.memory_use(core.client_bytes(Some(client)));
     let has = |name: &str| asked.iter().any(|a| a == name);
     let everything = has("all") || has("everything");
     let usual = asked.is_empty() || has("default");
@@ -146,7 +146,7 @@ fn clients(text: &mut Text, core: &Core, current: &Client) {
     text.field("blocked_clients", core.waiting.blocked_count());
     text.field("tracking_clients", 0);
     text.field("clients_in_timeout_table", core.waiting.timed_count());
-    text.field("total_blocking_keys", core.waiting.keys.key_count());
+    text.field("total_blocking_keys", core.blocking_keys.key_count());
     text.field("total_blocking_keys_on_nokey", 0);
 }
 

@@ -386,9 +386,9 @@ impl Server {
         let of_volume = ["appendfsync", "snapshot-check-rate"];
         let may_differ =
             ["appendonly", "proto-max-bulk-len", "maxmemory", "hash-max-listpack-entries"];
-        self.core.configured(&of_volume);
+        self.core.configured(&of_volume, 0);
         if !is_planted("changed-while-loading") {
-            self.core.configured(&may_differ);
+            self.core.configured(&may_differ, 0);
         }
         self.core.shorten_reserves();
         Ok(())

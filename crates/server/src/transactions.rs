@@ -6,7 +6,7 @@ use slimio_keyspace::{DbIndex, Keyspace, Touched};
 use slimio_planted::is_planted;
 use slimio_resp::OwnedRequest;
 
-use crate::clients::{Client, Clients};
+use crate::clients::Client;
 use crate::core::Purpose;
 use crate::net::ConnId;
 
@@ -76,11 +76,12 @@ fn watch_memory(key: &[u8]) -> usize {
 /// A key of a database.
 type Watched = (DbIndex, Box<[u8]>);
 
-/// Which connections watch a key.
+/// Which connections watch a key, and which of them have seen a key change.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
     /// This is a tree, because a growing hash table would be rebuilt in one long step.
     keys: BTreeMap<Watched, Vec<Watcher>>,
+    rounds: BTreeMap<ConnId, Round>,
     /// The last [`WatchRound`].
     last_round: u64,
     /// Rounds that have ended. Beside each round are its keys that are still in `keys`.
@@ -91,6 +92,14 @@ pub(crate) struct Watches {
 /// all watches of the client end. Each round has its own number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WatchRound(u64);
+
+/// The round of a client that watches keys.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    id: WatchRound,
+    /// A watched key was changed, so the client's transaction will not run.
+    is_stale: bool,
+}
 
 /// If a client watches at most this many keys, [`Watches::clear`] removes all of them at once. If a
 /// client watches more keys, they are removed later, in steps.
@@ -139,7 +148,8 @@ impl Watches {
     ) {
         if client.watching.is_empty() {
             self.last_round += 1;
-            client.watch_round = WatchRound(self.last_round);
+            let round = Round { id: WatchRound(self.last_round), is_stale: false };
+            self.rounds.insert(client.conn, round);
         }
         let db = if is_planted("watched-in-first-db") { DbIndex(0) } else { client.db };
         let watched = (db, Box::<[u8]>::from(key));
@@ -153,15 +163,28 @@ impl Watches {
             self.forget_up_to(2);
         }
         let seen = Seen::now(keyspace, client.db, key, now_ms);
-        let watcher = Watcher { conn: client.conn, round: client.watch_round, seen };
+        let Some(round) = self.round_of(client) else { return };
+        let watcher = Watcher { conn: client.conn, round, seen };
         self.keys.entry(watched).or_default().push(watcher);
+    }
+
+    fn round_of(&self, client: &Client) -> Option<WatchRound> {
+        self.rounds.get(&client.conn).map(|round| round.id)
+    }
+
+    /// Whether a key that the client watches was changed, so that its transaction will not run.
+    pub(crate) fn is_stale(&self, client: &Client) -> bool {
+        !client.watching.is_empty()
+            && self.rounds.get(&client.conn).is_some_and(|round| round.is_stale)
     }
 
     /// Ends all watches of a client.
     pub(crate) fn clear(&mut self, client: &mut Client) {
-        client.is_stale = false;
+        if client.watching.is_empty() {
+            return;
+        }
         client.watching_memory = 0;
-        let round = std::mem::take(&mut client.watch_round);
+        let Some(Round { id: round, .. }) = self.rounds.remove(&client.conn) else { return };
         if client.watching.len() <= FORGOTTEN_AT_ONCE_MAX {
             for watched in std::mem::take(&mut client.watching) {
                 self.forget(&watched, round);
@@ -201,27 +224,21 @@ impl Watches {
         }
     }
 
-    /// Marks as stale all clients that watch a changed key, including `current`.
+    /// Marks as stale all clients that watch a changed key.
     pub(crate) fn touched<'a>(
         &mut self,
         touched: impl Iterator<Item = Touched<'a>>,
         keyspace: &Keyspace,
         now_ms: i64,
-        clients: &mut Clients,
-        current: &mut Client,
     ) {
+        let rounds = &mut self.rounds;
         let mut tell = |watcher: &Watcher| {
-            let client = if watcher.conn == current.conn {
-                Some(&mut *current)
-            } else {
-                clients.get_mut(watcher.conn)
-            };
             // The watcher may be of an ended round, because the keys of a round are not all removed
             // at once when the round ends.
-            if let Some(client) = client
-                && (client.watch_round == watcher.round || is_planted("ended-watch-tells"))
+            if let Some(round) = rounds.get_mut(&watcher.conn)
+                && (round.id == watcher.round || is_planted("ended-watch-tells"))
             {
-                client.is_stale = true;
+                round.is_stale = true;
             }
         };
         for touched in touched {
@@ -263,10 +280,10 @@ impl Watches {
 
     /// Whether a key that the client watches has expired since the client began to watch it.
     pub(crate) fn any_expired(&self, client: &Client, keyspace: &Keyspace, now_ms: i64) -> bool {
+        let round = self.round_of(client);
         client.watching.iter().any(|watched| {
             let watchers = self.keys.get(watched).map_or(&[][..], |w| w);
-            let is_own =
-                |w: &Watcher| w.round == client.watch_round || is_planted("expired-in-any-round");
+            let is_own = |w: &Watcher| Some(w.round) == round || is_planted("expired-in-any-round");
             watchers.iter().any(|w| is_own(w) && w.seen != Seen::Expired)
                 && Seen::now(keyspace, watched.0, &watched.1, now_ms) == Seen::Expired
         })
@@ -287,7 +304,7 @@ mod tests {
         let keyspace = Keyspace::new(Config::default(), 1);
         let peer = Peer { remote: None, local: None };
         let conn = ConnId { index: 0, generation: 0 };
-        let mut client = Clients::default().add(conn, peer, Instant::now());
+        let mut client = Client::new(1, conn, peer, Instant::now());
         let mut watches = Watches::default();
         for _ in 0..100 {
             for key in 0..300u32 {

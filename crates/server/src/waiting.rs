@@ -18,7 +18,7 @@ mod keys;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use slimio_keyspace::{DbIndex, Mode};
+use slimio_keyspace::Mode;
 use slimio_planted::is_planted;
 use slimio_resp::{OwnedRequest, ReplyBuf};
 use slimio_storage::Lsn;
@@ -203,7 +203,6 @@ pub(crate) struct Again {
 #[derive(Debug, Default)]
 pub(crate) struct WaitingRoom {
     lines: [BTreeMap<Ticket, ConnId>; Line::ALL.len()],
-    pub(crate) keys: BlockingKeys,
     deadlines: BTreeMap<(Instant, Ticket), ConnId>,
     last: Ticket,
     /// How the running request came to run.
@@ -224,26 +223,20 @@ impl WaitingRoom {
         })
     }
 
-    /// Lists a client that begins to wait, in the database that it has selected.
-    pub(crate) fn enter(&mut self, conn: ConnId, db: DbIndex, waiting: &Waiting) {
+    /// Lists a client that begins to wait.
+    pub(crate) fn enter(&mut self, conn: ConnId, waiting: &Waiting) {
         let before = self.lines[waiting.reason.line() as usize].insert(waiting.ticket, conn);
         assert!(before.is_none(), "each request that waits has a ticket of its own");
         if let Some(deadline) = waiting.limit() {
             self.deadlines.insert((deadline, waiting.ticket), conn);
         }
-        if let Reason::Keys(wanted) = &waiting.reason {
-            self.keys.enter(conn, db, wanted, waiting.ticket);
-        }
     }
 
     /// Takes a client off all lists.
-    pub(crate) fn leave(&mut self, db: DbIndex, waiting: &Waiting) {
+    pub(crate) fn leave(&mut self, waiting: &Waiting) {
         self.lines[waiting.reason.line() as usize].remove(&waiting.ticket);
         if let Some(deadline) = waiting.limit() {
             self.deadlines.remove(&(deadline, waiting.ticket));
-        }
-        if let Reason::Keys(wanted) = &waiting.reason {
-            self.keys.leave(db, wanted, waiting.ticket);
         }
     }
 
@@ -322,21 +315,21 @@ mod tests {
         let waits: Vec<Waiting> = (0..3)
             .map(|index| {
                 let waiting = waiting(&mut room, Reason::Pause, None);
-                room.enter(conn(index), DbIndex(0), &waiting);
+                room.enter(conn(index), &waiting);
                 waiting
             })
             .collect();
         let (first, who) = room.next_in(Line::Pause, Ticket(0)).expect("the first client");
         assert_eq!((first, who), (waits[0].ticket, conn(0)));
-        room.leave(DbIndex(0), &waits[0]);
+        room.leave(&waits[0]);
         assert_eq!(room.next_in(Line::Pause, first).map(|(_, who)| who), Some(conn(1)));
         // It waits for something else, together with a client that comes later.
         let late = waiting(&mut room, Reason::Room, None);
-        room.enter(conn(7), DbIndex(0), &late);
+        room.enter(conn(7), &late);
         room.again.ticket = Some(first);
         let again = waiting(&mut room, Reason::Room, None);
         room.again = Again::default();
-        room.enter(conn(0), DbIndex(0), &again);
+        room.enter(conn(0), &again);
         assert_eq!(room.in_line(Line::Room).collect::<Vec<_>>(), [conn(0), conn(7)]);
         assert_eq!(room.in_line(Line::Pause).collect::<Vec<_>>(), [conn(1), conn(2)]);
         assert_eq!(room.blocked_count(), 4);
@@ -351,17 +344,17 @@ mod tests {
         let soon = waiting(&mut room, log(), at(3));
         let never = waiting(&mut room, log(), None);
         for (index, waiting) in [&late, &soon, &never].into_iter().enumerate() {
-            room.enter(conn(index as u32), DbIndex(0), waiting);
+            room.enter(conn(index as u32), waiting);
         }
         // A pause is not ended by a deadline.
         let paused = waiting(&mut room, Reason::Pause, at(1));
-        room.enter(conn(9), DbIndex(0), &paused);
+        room.enter(conn(9), &paused);
         assert_eq!((room.timed_count(), room.next_deadline()), (2, at(3)));
         assert_eq!(room.first_late(now), None);
         assert_eq!(room.first_late(now + Duration::from_secs(3)), Some(conn(1)));
-        room.leave(DbIndex(0), &soon);
+        room.leave(&soon);
         assert_eq!(room.next_deadline(), at(9));
-        room.leave(DbIndex(0), &late);
+        room.leave(&late);
         assert_eq!((room.timed_count(), room.next_deadline()), (0, None));
     }
 

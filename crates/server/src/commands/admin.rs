@@ -134,5 +134,6 @@ fn run_data(core: &mut Core, client: &mut Client, args: Args<'_>, run: DataFn) {
     let Ok(row) = core.find(args) else { unreachable!("it was found when it began") };
     let mode = if core.transaction.is_some() { Mode::Atomic } else { Mode::Client };
     let before = client.out.len();
-    core.run_data(client, row, run, args, mode, before);
+    let (outcome, needs) = core.run_data(client, row, run, args, mode);
+    core.conclude(client, args, outcome, needs, before);
 }

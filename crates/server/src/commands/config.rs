@@ -51,7 +51,7 @@ pub(super) fn set(core: &mut Core, client: &mut Client, args: Args<'_>) {
     let had_no_effect = core.config.without_effect().len();
     match core.config.set_pairs(&pairs) {
         Ok(names) => {
-            core.configured(&names);
+            core.configured(&names, core.client_bytes(Some(client)));
             for name in &core.config.without_effect()[had_no_effect..] {
                 log::warn!("CONFIG SET {name} has no effect here");
             }

@@ -48,7 +48,7 @@ pub(super) fn watch(core: &mut Core, client: &mut Client, args: Args<'_>) {
         return;
     }
     // If a watched key has changed already, further changes make no difference.
-    if !client.is_stale {
+    if !core.watches.is_stale(client) {
         for index in 1..args.len() {
             let key = args.bytes(index);
             core.watches.add(client, &key, &core.keyspace, core.now_ms);
@@ -74,7 +74,9 @@ pub(super) fn exec(core: &mut Core, client: &mut Client, _: Args<'_>) {
         return;
     }
     let (needs, before) = (core.depends_on_watched(client), client.out.len());
-    if client.is_stale || core.watches.any_expired(client, &core.keyspace, core.now_ms) {
+    if core.watches.is_stale(client)
+        || core.watches.any_expired(client, &core.keyspace, core.now_ms)
+    {
         core.end_multi(Some(multi));
         core.watches.clear(client);
         client.out.null_array();

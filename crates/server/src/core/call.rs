@@ -53,21 +53,25 @@ impl Core {
             Err(NotFound { row, text }) => return self.reject(client, row, &text),
         };
         client.last_command = row.run.name;
-        if let Err(text) = self.check(client, row) {
+        let limit = self.settings.memory_max;
+        let clients = if limit > 0 { self.client_bytes(Some(client)) } else { 0 };
+        if let Err(text) = self.check(client, row, clients) {
             return self.reject(client, Some(row), text.as_bytes());
         }
         if self.must_wait(client, row) {
             return self.retry_later(client, Reason::Pause);
         }
         if client.multi.is_some() && !row.run.ends_queueing {
-            return queue(client, row, args);
+            return queue(client, row, args, self.watches.is_stale(client));
         }
-        if let Some(reason) = self.is_held_up(client, row, args) {
+        let is_served = matches!(self.waiting.again.mode, Mode::Woken(_));
+        if let Some(reason) = self.is_held_up(client, row, args, is_served) {
             return self.retry_later(client, reason);
         }
         match row.run.run {
             Run::Data(run) if self.is_long(client.db, row, args) => {
-                return self.begin_long(client, row, run, args);
+                let ticket = self.waiting.ticket();
+                return self.begin_long(client, ticket, row, run, args);
             }
             Run::Data(run) => {
                 if row.flags.has(Flags::WRITE) {
@@ -80,12 +84,15 @@ impl Core {
                         }
                     }
                 }
-                self.run_data(client, row, run, args, self.waiting.again.mode, before);
+                let mode = self.waiting.again.mode;
+                let (outcome, needs) = self.run_data(client, row, run, args, mode);
+                self.conclude(client, args, outcome, needs, before);
             }
             Run::Server(run) => run(self, client, args),
             Run::Container(_) => unreachable!("a row of its own was found"),
         }
-        self.account(client, row, args, Duration::ZERO, before);
+        let is_counted = self.waiting.again.is_counted;
+        self.account(client, row, args, Duration::ZERO, before, is_counted);
     }
 
     /// Runs one command of a transaction.
@@ -100,13 +107,18 @@ impl Core {
             self.ask_for_more(client.db, row, args);
         }
         match row.run.run {
-            Run::Data(run) => self.run_data(client, row, run, args, Mode::Atomic, before),
+            Run::Data(run) => {
+                let (outcome, needs) = self.run_data(client, row, run, args, Mode::Atomic);
+                self.conclude(client, args, outcome, needs, before);
+            }
             Run::Server(run) => run(self, client, args),
             Run::Container(_) => unreachable!("a row of its own was found"),
         }
-        self.account(client, row, args, Duration::ZERO, before);
+        self.account(client, row, args, Duration::ZERO, before, false);
     }
 
+    /// Runs a data command for a client, and records what it did. Returns how it ended, and the LSN
+    /// that its reply depends on.
     pub(crate) fn run_data(
         &mut self,
         client: &mut Client,
@@ -114,8 +126,7 @@ impl Core {
         run: DataFn,
         args: Args<'_>,
         mode: Mode,
-        before: usize,
-    ) {
+    ) -> (Outcome, Lsn) {
         self.effects.clear();
         if !row.flags.has(Flags::WRITE) {
             self.limit_effects(client.db);
@@ -126,7 +137,7 @@ impl Core {
         self.note_reads();
         self.keyspace.set_untouched(client.no_touch);
         let outcome = run(&mut self.context(client, args, mode));
-        self.conclude(client, row, args, outcome, before);
+        (outcome, self.recorded(client, row, args))
     }
 
     /// The context in which a client's command runs, or its next step.
@@ -147,20 +158,33 @@ impl Core {
         }
     }
 
-    /// Records what a data command did and what its reply depends on. If the command has a next
-    /// step, queues that step.
-    pub(super) fn conclude(
+    /// Records what a data command, or a step of it, did. Returns the LSN that its reply depends on.
+    pub(super) fn recorded(
         &mut self,
         client: &mut Client,
         row: &'static Command<Entry>,
         args: Args<'_>,
-        outcome: Outcome,
-        before: usize,
-    ) {
+    ) -> Lsn {
         let mut needs = self.record(client, args);
         if needs == Lsn(0) && self.keeps_undurable {
             needs = self.depends_on_reads(row, self.effects.reads());
         }
+        if let Some(garbage) = self.keyspace.take_garbage() {
+            self.free(garbage);
+        }
+        needs
+    }
+
+    /// Does what follows when a data command, or a step of it, has run: its reply waits for what it
+    /// needs, its next step is queued, or its client waits.
+    pub(crate) fn conclude(
+        &mut self,
+        client: &mut Client,
+        args: Args<'_>,
+        outcome: Outcome,
+        needs: Lsn,
+        before: usize,
+    ) {
         match outcome {
             Outcome::Reply => self.hold(client, needs, before),
             Outcome::Yield(steps) => {
@@ -175,9 +199,6 @@ impl Core {
             }
             Outcome::Block(block) => self.block(client, args, &block, needs),
             Outcome::NeedCold { .. } => unreachable!("no command in the table waits for values"),
-        }
-        if let Some(garbage) = self.keyspace.take_garbage() {
-            self.free(garbage);
         }
     }
 
@@ -218,8 +239,9 @@ impl Core {
         }
     }
 
-    /// Whether the client may run the command now.
-    fn check(&mut self, client: &mut Client, row: &Command<Entry>) -> Result<(), String> {
+    /// Whether the client may run the command now. All clients together take `clients` bytes of
+    /// memory, if there is a limit of it.
+    fn check(&mut self, client: &Client, row: &Command<Entry>, clients: u64) -> Result<(), String> {
         if row.name == "debug" {
             let allowed = self.config.choice("enable-debug-command");
             if allowed == "no" || (allowed == "local" && !client.is_local()) {
@@ -235,10 +257,7 @@ impl Core {
         if client.multi.is_some() && row.flags.has(Flags::NO_MULTI) {
             return Err("ERR Command not allowed inside a transaction".into());
         }
-        if self.settings.memory_max > 0
-            && !self.make_room(Some(client))
-            && needs_memory(client, row)
-        {
+        if self.settings.memory_max > 0 && !self.make_room(clients) && needs_memory(client, row) {
             return Err("OOM command not allowed when used memory > 'maxmemory'.".into());
         }
         if self.is_latched()
@@ -296,8 +315,8 @@ impl Core {
         }
     }
 
-    /// Counts a command that has run. `spent` is the time that its earlier steps took. Reads the
-    /// clock only at the end of a lap, because the next lap begins at the same time.
+    /// Counts a command that has run, unless it was counted when it began to wait (`is_counted`).
+    /// `spent` is the time that its earlier steps took. Reads the clock only at the end of a lap, because the next lap begins at the same time.
     pub(super) fn account(
         &mut self,
         client: &mut Client,
@@ -305,6 +324,7 @@ impl Core {
         args: Args<'_>,
         spent: Duration,
         before: usize,
+        is_counted: bool,
     ) {
         let now = Instant::now();
         let took = spent + (now - std::mem::replace(&mut self.lap, now));
@@ -316,7 +336,7 @@ impl Core {
         let stats = &mut self.stats.by_command[row.run.id];
         let is_over = !matches!(client.state, State::Waiting(_));
         let is_tracked = self.settings.is_latency_tracked && is_over;
-        if self.waiting.again.is_counted {
+        if is_counted {
             stats.goes_on(took, is_tracked);
         } else {
             self.stats.commands += 1;
@@ -426,9 +446,10 @@ fn word(arg: Arg<'_>) -> Cow<'_, [u8]> {
     }
 }
 
-fn queue(client: &mut Client, row: &Command<Entry>, args: Args<'_>) {
+/// Queues a request of a transaction. `is_stale` says that a watched key was changed.
+fn queue(client: &mut Client, row: &Command<Entry>, args: Args<'_>, is_stale: bool) {
     let Some(multi) = &mut client.multi else { return };
-    if (multi.is_broken || client.is_stale) && !is_planted("void-request-queued") {
+    if (multi.is_broken || is_stale) && !is_planted("void-request-queued") {
         // The transaction will not run, so the request is not kept. The request does not count as a
         // write either, so that a pause of writes does not hold up `EXEC`.
         client.out.simple("QUEUED");

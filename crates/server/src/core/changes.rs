@@ -22,7 +22,6 @@ use slimio_resp::{Arg, Args};
 use slimio_storage::{Lsn, StagedRecord};
 
 use super::{Core, Transaction};
-use crate::clients::Client;
 use crate::gate::{Change, Undurable};
 
 /// What happened to a key.
@@ -130,16 +129,16 @@ impl Core {
         Place::Record(lsn)
     }
 
-    /// Tells of what has run. `current` is the client being served, which is not in `clients`.
-    pub(crate) fn tell(&mut self, ran: &Ran<'_>, current: &mut Client, place: Place) {
+    /// Tells of what has run.
+    pub(crate) fn tell(&mut self, ran: &Ran<'_>, place: Place) {
         let effects = ran.of_long.unwrap_or(&self.effects);
         let is_planted = |name| ran.of_long.is_some() && is_planted(name);
         let touched = || effects.touched_in(ran.items.clone(), ran.args);
         if !self.watches.is_empty() && !is_planted("long-unwatched") {
-            self.watches.touched(touched(), &self.keyspace, ran.now_ms, &mut self.clients, current);
+            self.watches.touched(touched(), &self.keyspace, ran.now_ms);
         }
-        if !self.waiting.keys.is_empty() && !is_planted("pushed-by-long-unready") {
-            self.waiting.keys.touched(touched(), &self.keyspace, ran.now_ms);
+        if !self.blocking_keys.is_empty() && !is_planted("pushed-by-long-unready") {
+            self.blocking_keys.touched(touched(), &self.keyspace, ran.now_ms);
         }
         if ran.is_counted && !is_planted("long-changes-uncounted") {
             self.snapshots.changes += effects.touched_count_in(ran.items.clone()) as u64;

@@ -33,7 +33,7 @@ impl Core {
 
     /// Checks that exactly the clients that wait are in the waiting room, each in its line.
     fn check_waiting(&self) {
-        self.waiting.keys.check();
+        self.blocking_keys.check();
         let mut count = 0;
         for line in Line::ALL {
             count += self.waiting.len(line);

@@ -30,7 +30,7 @@ impl Core {
         let now_ms = self.now_ms;
         let (of_long, is_counted) = (None, is_logged);
         let ran = Ran { of_long, args, items, now_ms, client: client.id, is_counted };
-        self.tell(&ran, client, place);
+        self.tell(&ran, place);
         match place {
             Place::Record(lsn) => {
                 client.last_write = lsn;
@@ -138,16 +138,15 @@ impl Core {
         }
     }
 
-    /// Logs effects of expiry and eviction, and tells of the deleted keys. `current` is the client
-    /// being served, which is not in `clients`.
-    pub(crate) fn record_unasked(&mut self, db: DbIndex, current: &mut Client) {
+    /// Logs effects of expiry and eviction, and tells of the deleted keys.
+    pub(crate) fn record_unasked(&mut self, db: DbIndex) {
         if self.effects.is_empty() {
             return;
         }
         let place = self.put(db, Source::Unasked, false);
         let (items, args, now_ms) = (0..self.effects.noted_count(), no_args(), self.now_ms);
         let (of_long, client, is_counted) = (None, 0, false);
-        self.tell(&Ran { of_long, args, items, now_ms, client, is_counted }, current, place);
+        self.tell(&Ran { of_long, args, items, now_ms, client, is_counted }, place);
     }
 
     /// Called for a change while there is no log. If a flush empties the data set while `save` is
@@ -220,7 +219,7 @@ impl Core {
             self.depends_on_watched(client) <= self.durable()
                 || is_planted("touched-watch-undurable")
         };
-        client.is_stale && is_known()
+        self.watches.is_stale(client) && is_known()
     }
 
     /// Whether a reply that depends on the log up to `needs` may leave now.

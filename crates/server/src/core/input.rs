@@ -126,7 +126,7 @@ impl Core {
             match reading.next(&limits) {
                 Next::Request(size) => {
                     self.run_next(client, &mut reading, size);
-                    if self.waiting.keys.has_ready() {
+                    if self.blocking_keys.has_ready() {
                         self.serve_beside(client);
                     }
                 }
@@ -210,7 +210,7 @@ impl Core {
         if !client.is_behind && client.query_size() > self.settings.query_size_max {
             log::warn!(
                 "closing client that reached max query buffer length: {}",
-                client.describe(self.now, client.is_stale, 0)
+                client.describe(self.now, self.watches.is_stale(client), 0)
             );
             self.stats.query_limit_disconnections += 1;
             self.close(client);

@@ -178,6 +178,7 @@ impl Core {
     pub(crate) fn begin_long(
         &mut self,
         client: &mut Client,
+        ticket: Ticket,
         row: &'static Command<Entry>,
         run: DataFn,
         args: Args<'_>,
@@ -192,7 +193,7 @@ impl Core {
         self.long = Some(Box::new(Long {
             conn: client.conn,
             client: client.id,
-            ticket: self.waiting.ticket(),
+            ticket,
             db: client.db,
             no_touch: client.no_touch,
             row,
@@ -275,7 +276,19 @@ impl Core {
 
     /// Runs steps of the long request, if there is one, for a bounded time.
     pub(crate) fn drive_long(&mut self) {
-        let Some(mut long) = self.long.take() else { return };
+        if let Some((long, next)) = self.long_steps() {
+            self.end_long(long, next);
+            self.serve_waiting_for_keys();
+            self.resume_held_up();
+        } else {
+            self.count_made();
+        }
+    }
+
+    /// Runs steps of the long request for a bounded time. Returns the request, and what follows, if
+    /// it has no next step.
+    fn long_steps(&mut self) -> Option<(Box<Long>, Next)> {
+        let mut long = self.long.take()?;
         let began = Instant::now();
         self.begin_lap(began);
         let next = loop {
@@ -284,23 +297,22 @@ impl Core {
                 next => break next,
             }
         };
-        if matches!(next, Next::Step) {
-            long.spent += began.elapsed();
-            self.count_cpu();
-            self.count_made(&long);
-            self.long = Some(long);
-            return;
+        if !matches!(next, Next::Step) {
+            return Some((long, next));
         }
-        self.end_long(long, next);
-        self.serve_waiting_for_keys();
-        self.resume_held_up();
+        long.spent += began.elapsed();
+        self.count_cpu();
+        self.long = Some(long);
+        None
     }
 
-    /// Counts the parts of the reply that were made so far as output of the client.
-    fn count_made(&mut self, long: &Long) {
+    /// Counts the parts of the long request's reply that were made so far as output of its client.
+    fn count_made(&mut self) {
+        let Some(long) = &self.long else { return };
         let size = long.made().map(ReplyBuf::len).sum();
+        let conn = long.conn;
         if size > 0
-            && let Some(mut client) = self.clients.take(long.conn)
+            && let Some(mut client) = self.clients.take(conn)
         {
             if matches!(client.state, State::Long) {
                 client.long_reply_size = size;
@@ -470,12 +482,7 @@ impl Core {
         let (of_long, client, is_counted) = (Some(&long.effects), long.client, true);
         let ran = Ran { of_long, args, items, now_ms, client, is_counted };
         let place = long.lsn.map_or(Place::Nowhere, Place::Record);
-        let mut client = self.clients.take(long.conn);
-        let mut nobody = Client::nobody(self.now);
-        self.tell(&ran, client.as_deref_mut().unwrap_or(&mut nobody), place);
-        if let Some(client) = client {
-            self.clients.put(client);
-        }
+        self.tell(&ran, place);
         Next::Step
     }
 
@@ -509,7 +516,7 @@ impl Core {
                 client.out.append(&long.reply);
                 self.hold(&mut client, long.needs, before);
                 let args = long.request.args();
-                self.account(&mut client, long.row, args, long.spent, before);
+                self.account(&mut client, long.row, args, long.spent, before, false);
             }
         }
         client.leave_out(before);

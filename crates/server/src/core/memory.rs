@@ -47,12 +47,11 @@ pub(crate) struct Memory {
 }
 
 impl Core {
-    /// Memory in use now.
-    pub(crate) fn memory_use(&mut self, current: Option<&Client>) -> MemoryUse {
-        let clients = self.client_bytes(current);
+    /// Memory in use now, if all clients together take `clients` bytes.
+    pub(crate) fn memory_use(&mut self, clients: u64) -> MemoryUse {
         let buffers = self.wal.as_ref().map_or(0, |wal| wal.stats().buffer_bytes);
         let uncounted = buffers + self.snapshot_memory();
-        let used = self.used_bytes(current) + uncounted;
+        let used = self.used_bytes(clients) + uncounted;
         self.memory.peak = self.memory.peak.max(used);
         let tables: usize = self.dbs().map(|db| self.keyspace.table_bytes_of(db)).sum();
         MemoryUse {
@@ -65,23 +64,20 @@ impl Core {
         }
     }
 
-    /// Bytes that count towards the limit. `current` is the client being served.
-    fn used_bytes(&self, current: Option<&Client>) -> u64 {
-        self.keyspace.used_bytes() as u64 + self.client_bytes(current)
+    /// Bytes that count towards the limit, if all clients together take `clients` bytes.
+    fn used_bytes(&self, clients: u64) -> u64 {
+        self.keyspace.used_bytes() as u64 + clients
     }
 
-    fn client_bytes(&self, current: Option<&Client>) -> u64 {
+    /// Bytes of memory that all clients take, and the long request of one of them. `current` is the
+    /// client being served.
+    pub(crate) fn client_bytes(&self, current: Option<&Client>) -> u64 {
         (self.clients.memory() + current.map_or(0, Client::memory) + self.long_memory()) as u64
     }
 
     /// Notes how much memory is in use before there is any data.
     pub(crate) fn note_startup_memory(&mut self) {
         self.memory.startup = self.keyspace.used_bytes() as u64;
-    }
-
-    /// Updates the peak, in a round of background work.
-    pub(crate) fn sample_memory(&mut self) {
-        self.memory_use(None);
     }
 
     /// Whether eviction continues in the background.
@@ -98,10 +94,11 @@ impl Core {
         (self.memory.exceeded_time + current, current)
     }
 
-    /// Applies a changed limit or eviction policy.
-    pub(crate) fn eviction_changed(&mut self) {
+    /// Applies a changed limit or eviction policy. All clients together take `clients` bytes.
+    pub(crate) fn eviction_changed(&mut self, clients: u64) {
         self.keyspace.set_eviction(eviction(&self.config));
-        let (used, limit) = (self.used_bytes(None), self.settings.memory_max);
+        let used = self.used_bytes(clients);
+        let limit = self.settings.memory_max;
         self.memory.is_evicting = limit > 0 && self.loading.is_none();
         if limit > 0 && used > limit {
             log::warn!(
@@ -114,12 +111,13 @@ impl Core {
     /// Evicts keys while more memory is in use than the limit allows, for a bounded time. Returns
     /// whether commands that need memory may run. If no evictable key is left, they may not run. If
     /// eviction has only run out of time or of room in the log, they may run. While clients are
-    /// paused, nothing is evicted, and all commands may run.
-    pub(crate) fn make_room(&mut self, client: Option<&mut Client>) -> bool {
+    /// paused, nothing is evicted, and all commands may run. All clients together take `clients`
+    /// bytes.
+    pub(crate) fn make_room(&mut self, clients: u64) -> bool {
         let limit = self.settings.memory_max;
         let is_held = self.is_long_holding() && !is_planted("evicted-within-long");
         let may_not = self.loading.is_some() || self.is_paused() || is_held;
-        if limit == 0 || may_not || self.used_bytes(client.as_deref()) <= limit {
+        if limit == 0 || may_not || self.used_bytes(clients) <= limit {
             self.end_eviction();
             return true;
         }
@@ -127,15 +125,13 @@ impl Core {
             self.end_eviction();
             return false;
         }
-        self.evict(limit, client)
+        self.evict(limit, clients)
     }
 
-    fn evict(&mut self, limit: u64, client: Option<&mut Client>) -> bool {
-        let mut nobody = Client::nobody(self.now);
-        let client = client.unwrap_or(&mut nobody);
+    fn evict(&mut self, limit: u64, clients: u64) -> bool {
         let began = Instant::now();
         loop {
-            let is_exhausted = self.evict_step(limit, client);
+            let is_exhausted = self.evict_step(limit, clients);
             if self.effects.lacked_room() {
                 // Writes wait for room in the log or are refused, so eviction is not urgent and the
                 // thread may sleep.
@@ -143,7 +139,7 @@ impl Core {
                 self.memory.lacks_room = !is_planted("eviction-given-up");
                 return true;
             }
-            if self.used_bytes(Some(client)) <= limit {
+            if self.used_bytes(clients) <= limit {
                 self.end_eviction();
                 return true;
             }
@@ -160,13 +156,13 @@ impl Core {
     }
 
     /// Evicts a few keys; returns whether no evictable key is left.
-    fn evict_step(&mut self, limit: u64, client: &mut Client) -> bool {
+    fn evict_step(&mut self, limit: u64, clients: u64) -> bool {
         let room = self.room_to_free();
         self.effects.clear();
         self.effects.limit(room);
         let mut is_exhausted = false;
         for _ in 0..EVICTIONS_PER_STEP {
-            if self.used_bytes(Some(client)) <= limit {
+            if self.used_bytes(clients) <= limit {
                 break;
             }
             if self.keyspace.evict(self.now_ms, &mut self.effects).is_none() {
@@ -174,7 +170,7 @@ impl Core {
                 break;
             }
         }
-        self.record_unasked(DbIndex(0), client);
+        self.record_unasked(DbIndex(0));
         if let Some(garbage) = self.keyspace.take_garbage() {
             self.free(garbage);
         }
@@ -189,9 +185,9 @@ impl Core {
     }
 
     /// Continues eviction in the background.
-    pub(crate) fn go_on_evicting(&mut self) {
+    pub(crate) fn go_on_evicting(&mut self, clients: u64) {
         if self.memory.is_evicting {
-            self.make_room(None);
+            self.make_room(clients);
         }
     }
 
@@ -201,9 +197,9 @@ impl Core {
     }
 
     /// In a round of background work, continues an eviction that had no room in the log.
-    pub(crate) fn retry_evicting(&mut self) {
+    pub(crate) fn retry_evicting(&mut self, clients: u64) {
         if std::mem::take(&mut self.memory.lacks_room) {
-            self.make_room(None);
+            self.make_room(clients);
         }
     }
 
@@ -225,7 +221,10 @@ impl Core {
                 return;
             }
             if let Some(client) = self.clients.take(conn) {
-                log::info!("Evicting client: {}", client.describe(self.now, client.is_stale, 0));
+                log::info!(
+                    "Evicting client: {}",
+                    client.describe(self.now, self.watches.is_stale(&client), 0)
+                );
                 self.stats.evicted_clients += 1;
                 self.drop_client(client);
             }

@@ -148,7 +148,7 @@ impl Core {
             self.stats.output_limit_disconnections += 1;
             log::warn!(
                 "client {} closed for overcoming of output buffer limits",
-                client.describe(self.now, client.is_stale, 0)
+                client.describe(self.now, self.watches.is_stale(client), 0)
             );
         }
         is_over

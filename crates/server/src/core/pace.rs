@@ -9,8 +9,10 @@ use crate::waiting::Line;
 use crate::wal::Wal;
 
 impl Core {
-    /// Sets the snapshot's rate to suit the load and the room in the log.
-    pub(crate) fn pace_snapshot(&mut self) {
+    /// Sets the running snapshot's rate to suit the load and the room in the log. `is_awaited` says
+    /// that somebody waits for it.
+    pub(crate) fn pace_snapshot(&mut self, is_awaited: bool) {
+        self.snapshots.is_rate_due = false;
         let (now, commands) = (self.now, self.stats.commands);
         let appended = self.wal.as_ref().map(|wal| wal.log().appended());
         let Some(running) = &mut self.snapshots.running else { return };
@@ -21,7 +23,7 @@ impl Core {
         let full = self.settings.snapshot_rate;
         let rate = if !is_served || full == 0 || self.is_snapshot_pressing() {
             0
-        } else if self.is_snapshot_awaited() {
+        } else if is_awaited || self.is_snapshot_wanted() {
             full
         } else {
             self.rate_unasked(full)
@@ -39,18 +41,22 @@ impl Core {
             || (self.is_rewrite_urgent() && !is_planted("urgent-unhurried"))
     }
 
-    /// Whether the running snapshot is waited for: a client asked for it or waits for its end, or
-    /// something else can begin only when it has ended.
-    fn is_snapshot_awaited(&self) -> bool {
+    /// Whether somebody asked for the running snapshot, or something else can begin only when it has
+    /// ended.
+    fn is_snapshot_wanted(&self) -> bool {
         let snapshots = &self.snapshots;
         let is_automatic = snapshots.running.as_ref().is_some_and(|running| running.is_automatic);
         !is_automatic
             || snapshots.saves.is_scheduled
-            || !self.waiting.is_empty(Line::Snapshot)
-            || !self.waiting.is_empty(Line::Pin)
             || (self.is_log_resuming() && !is_planted("resuming-unhurried"))
-            || (self.has_parked() && !is_planted("parked-not-awaited"))
             || self.shutdown.is_some()
+    }
+
+    /// Whether a client waits for the end of a snapshot, or for the room that it makes.
+    pub(crate) fn is_snapshot_awaited(&self) -> bool {
+        !self.waiting.is_empty(Line::Snapshot)
+            || !self.waiting.is_empty(Line::Pin)
+            || (self.has_parked() && !is_planted("parked-not-awaited"))
     }
 
     /// Called when a client asks for a snapshot, or for something that can begin only after the
@@ -60,7 +66,7 @@ impl Core {
             && !is_planted("asked-for-unheard")
         {
             running.is_automatic = false;
-            self.pace_snapshot();
+            self.snapshots.is_rate_due = true;
         }
     }
 
@@ -147,7 +153,7 @@ mod tests {
     fn rate(core: &mut Core) -> u64 {
         core.now = core.now.max(Instant::now()) + Duration::from_secs(1);
         core.stats.commands += 1_000_000;
-        core.pace_snapshot();
+        core.pace_snapshot(core.is_snapshot_awaited());
         core.snapshots.thread.as_ref().unwrap().rate()
     }
 
@@ -177,7 +183,7 @@ mod tests {
         assert!((1..full(&core)).contains(&rate(&mut core)));
         for _ in 0..10 {
             core.now += Duration::from_secs(1);
-            core.pace_snapshot();
+            core.pace_snapshot(core.is_snapshot_awaited());
         }
         assert_eq!(core.snapshots.thread.as_ref().unwrap().rate(), 0, "nobody is served");
     }

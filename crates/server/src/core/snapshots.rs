@@ -11,7 +11,7 @@ use super::{Core, Shutdown};
 use crate::clients::Client;
 use crate::cpu::thread_cpu_time;
 use crate::snapshot::{
-    Answer, DbSize, Growth, RewriteRule, Running, SnapshotThread, Stage, Traffic,
+    Answer, DbSize, Growth, RewriteRule, Running, SnapshotEnd, SnapshotThread, Stage, Traffic,
 };
 use crate::waiting::{Line, Reason, Then};
 use crate::wal::Wal;
@@ -110,7 +110,7 @@ impl Core {
             traffic: Traffic::new(began, self.stats.commands),
             taken: Vec::new(),
         });
-        self.pace_snapshot();
+        self.snapshots.is_rate_due = true;
         Ok(())
     }
 
@@ -155,17 +155,55 @@ impl Core {
     /// Does the command thread's part of snapshots in one turn, after the replies have left.
     /// `is_idle` says that nothing else happened in this turn.
     pub(crate) fn drive_snapshots(&mut self, is_idle: bool) {
+        self.take_snapshot_results();
+        self.tell_of_snapshots();
+        self.drive_check();
+        self.begin_scheduled_snapshots();
+        let is_awaited = self.is_snapshot_awaited();
+        let has_time = is_idle || self.has_parked();
+        if self.snapshot_steps(has_time) || self.snapshots.is_rate_due {
+            self.pace_snapshot(is_awaited);
+        }
+        self.begin_scheduled_snapshots();
+    }
+
+    fn begin_scheduled_snapshots(&mut self) {
+        self.begin_scheduled(!self.waiting.is_empty(Line::Snapshot));
+        self.tell_of_snapshots();
+    }
+
+    /// Answers the clients that waited for snapshots which have ended.
+    fn tell_of_snapshots(&mut self) {
+        for end in std::mem::take(&mut self.snapshots.ends) {
+            match end {
+                SnapshotEnd::Saved(begun, summary) => {
+                    self.answer_saving(None);
+                    self.answer_pinning(begun, Ok(&summary));
+                }
+                SnapshotEnd::Failed(begun, why) => {
+                    self.answer_saving(Some(&why));
+                    self.answer_pinning(begun, Err(&why));
+                }
+                SnapshotEnd::Unpinned(why) => self.drop_pins(why),
+            }
+        }
+    }
+
+    /// Takes what the snapshot thread and the keeper have finished.
+    fn take_snapshot_results(&mut self) {
         self.take_answers();
         self.take_event();
-        self.drive_check();
-        self.begin_scheduled();
+    }
+
+    /// Takes a part of the running snapshot, if it has one to take. `has_time` says that nothing
+    /// else is to be done. Returns whether there was a part.
+    fn snapshot_steps(&mut self, has_time: bool) -> bool {
         if !self.wants_snapshot_step() {
-            return;
+            return false;
         }
         let (began, cpu_began) = (Instant::now(), thread_cpu_time());
         let spent = began.saturating_duration_since(self.now);
-        let has_waiting = is_idle || self.has_parked();
-        let time_max = if has_waiting {
+        let time_max = if has_time {
             STEP_TIME_MAX
         } else {
             (spent / STEP_SHARE).clamp(STEP_TIME_MIN, STEP_TIME_MAX)
@@ -176,14 +214,13 @@ impl Core {
                 break;
             }
         }
-        self.pace_snapshot();
         let took = began.elapsed();
         self.count_snapshot_step(took, cpu_began);
         self.latency.note("snapshot-step", self.now_ms / 1000, took, self.settings.latency_from);
         if let Some(garbage) = self.keyspace.take_garbage() {
             self.free(garbage);
         }
-        self.begin_scheduled();
+        true
     }
 
     fn count_snapshot_step(&mut self, took: Duration, cpu_began: Duration) {
@@ -331,8 +368,8 @@ impl Core {
             self.snapshots.is_behind_rewrite = false;
             self.snapshots.changes -= running.changes.min(self.snapshots.changes);
             self.snapshots.saved_at_s = self.now_ms / 1000;
-            self.answer_saving(None);
-            self.answer_pinning(self.snapshots.saves.begun, Ok(summary));
+            let begun = self.snapshots.saves.begun;
+            self.snapshots.ends.push(SnapshotEnd::Saved(begun, *summary));
         }
     }
 
@@ -349,19 +386,20 @@ impl Core {
         if kind == SnapshotKind::OnDemand {
             self.snapshots.is_of_flush = false;
             self.snapshots.is_behind_rewrite = false;
-            self.answer_saving(Some(why));
-            self.answer_pinning(self.snapshots.saves.begun, Err(why));
+            let begun = self.snapshots.saves.begun;
+            self.snapshots.ends.push(SnapshotEnd::Failed(begun, why.to_owned()));
         }
     }
 
-    /// Begins snapshots that were asked for and had to wait.
-    fn begin_scheduled(&mut self) {
+    /// Begins snapshots that were asked for and had to wait. `is_save_awaited` says that a client
+    /// waits in `SAVE`.
+    fn begin_scheduled(&mut self, is_save_awaited: bool) {
         if self.snapshots.running.is_some() {
             return;
         }
         for kind in [SnapshotKind::Wal, SnapshotKind::OnDemand] {
             let is_wanted = self.snapshots.of(kind).is_scheduled
-                || (kind == SnapshotKind::OnDemand && !self.waiting.is_empty(Line::Snapshot));
+                || (kind == SnapshotKind::OnDemand && is_save_awaited);
             if !is_wanted {
                 continue;
             }
@@ -369,11 +407,10 @@ impl Core {
                 Err(NotBegun::Never) => {
                     self.snapshots.of_mut(kind).is_scheduled = false;
                     let why = "there is no volume, or its log has stopped";
-                    self.answer_saving(Some(why));
-                    self.answer_pinning(u64::MAX, Err(why));
+                    self.snapshots.ends.push(SnapshotEnd::Failed(u64::MAX, why.into()));
                 }
                 Err(NotBegun::Pinned) if kind == SnapshotKind::Wal && self.is_rewrite_urgent() => {
-                    self.drop_pins("the log needs room");
+                    self.snapshots.ends.push(SnapshotEnd::Unpinned("the log needs room"));
                 }
                 Ok(()) | Err(NotBegun::Busy | NotBegun::Pinned) => {}
             }
@@ -418,7 +455,7 @@ impl Core {
             self.begin_urgent();
         }
         if self.snapshots.running.is_some() {
-            self.pace_snapshot();
+            self.snapshots.is_rate_due = true;
             return;
         }
         let is_due = self.is_rewrite_due();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use slimio_planted::is_planted;
 
 use super::Core;
-use crate::clients::{Client, State};
+use crate::clients::State;
 
 /// Base of the number of keys that one step of active expiry looks at. The number is this base
 /// times 16, or more with a higher `active-expire-effort`.
@@ -34,15 +34,17 @@ impl Core {
         self.check_waitaof();
         self.give_up_late();
         self.watches.forget_some();
-        self.go_on_evicting();
+        self.go_on_evicting(self.client_bytes(None));
         self.expire();
         if self.now < self.next_cron {
             return;
         }
         self.next_cron = self.now + self.settings.cron_every;
         self.stats.sample(self.now);
-        self.sample_memory();
-        self.retry_evicting();
+        let clients = self.client_bytes(None);
+        // Updates the peak.
+        self.memory_use(clients);
+        self.retry_evicting(clients);
         self.schedule_check();
         self.schedule_snapshots();
         self.begin_expiry();
@@ -146,14 +148,13 @@ impl Core {
     /// keys are worth looking at or because the log has no room for deletions.
     fn expire_until(&mut self, until: Instant) -> bool {
         let budget = EXPIRE_STEP_KEYS * (1 + self.settings.expire_effort as usize / 4) * 16;
-        let mut nobody = Client::nobody(self.now);
         for db in self.dbs().skip(self.expiry.db) {
             while self.keyspace.expiring(db) > 0 {
                 let room = self.room_to_free();
                 self.effects.clear();
                 self.effects.limit(room);
                 let step = self.keyspace.expire_step(db, self.now_ms, budget, &mut self.effects);
-                self.record_unasked(db, &mut nobody);
+                self.record_unasked(db);
                 if let Some(garbage) = self.keyspace.take_garbage() {
                     self.free(garbage);
                 }

@@ -46,7 +46,10 @@ impl Core {
         client.keeps_request = matches!(then, Then::Again(_));
         let is_counted = line == Line::Keys || self.waiting.again.is_counted;
         let waiting = Box::new(Waiting { reason, then, ticket, deadline, is_counted });
-        self.waiting.enter(client.conn, client.db, &waiting);
+        self.waiting.enter(client.conn, &waiting);
+        if let Reason::Keys(wanted) = &waiting.reason {
+            self.blocking_keys.enter(client.conn, client.db, wanted, waiting.ticket);
+        }
         client.state = State::Waiting(waiting);
     }
 
@@ -85,7 +88,10 @@ impl Core {
         match std::mem::replace(&mut client.state, State::Running) {
             State::Waiting(waiting) => {
                 if !is_planted("left-still-listed") {
-                    self.waiting.leave(client.db, &waiting);
+                    self.waiting.leave(&waiting);
+                    if let Reason::Keys(wanted) = &waiting.reason {
+                        self.blocking_keys.leave(client.db, wanted, waiting.ticket);
+                    }
                 }
                 Some(waiting)
             }
@@ -266,7 +272,7 @@ impl Core {
         if !self.has_long() {
             self.retry_line(Line::LongRequest, |_, _| false);
         }
-        if !self.waiting.keys.has_ready() {
+        if !self.blocking_keys.has_ready() {
             self.retry_line(Line::TakenKeys, |_, _| false);
         }
     }
@@ -276,7 +282,7 @@ impl Core {
         let has = |line| !self.waiting.is_empty(line);
         let is_held = (has(Line::LongRequest) && !self.has_long())
             || self.waiting.has_untried
-            || self.waiting.keys.has_ready()
+            || self.blocking_keys.has_ready()
             || has(Line::TakenKeys);
         (is_held && self.shutdown.is_none()) || (has(Line::Pause) && !self.is_paused())
     }
@@ -290,7 +296,7 @@ impl Core {
     /// transaction or long request is over.
     #[inline]
     pub(crate) fn serve_waiting_for_keys(&mut self) {
-        if self.waiting.keys.has_ready() && !self.is_ending() {
+        if self.blocking_keys.has_ready() && !self.is_ending() {
             self.serve_ready();
         }
     }
@@ -316,15 +322,15 @@ impl Core {
 
     #[cold]
     fn serve_ready(&mut self) {
-        while let Some(key) = self.waiting.keys.next_ready() {
+        while let Some(key) = self.blocking_keys.next_ready() {
             let mut after = Ticket::default();
-            while let Some((ticket, waiter)) = self.waiting.keys.next_waiter(key, after) {
+            while let Some((ticket, waiter)) = self.blocking_keys.next_waiter(key, after) {
                 after = ticket;
                 let Some((index, holds)) = self.found_for(waiter.conn, key.1) else { break };
                 if holds != waiter.wanted && !is_planted("wrong-type-woken") {
                     continue;
                 }
-                if !self.waiting.keys.may_serve(self.turn, SERVED_MAX) {
+                if !self.blocking_keys.may_serve(self.turn, SERVED_MAX) {
                     // The key stays the one that is being served.
                     return;
                 }
@@ -333,7 +339,7 @@ impl Core {
                     return;
                 }
             }
-            self.waiting.keys.served();
+            self.blocking_keys.served();
         }
     }
 

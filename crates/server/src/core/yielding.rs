@@ -101,10 +101,11 @@ impl Core {
         }
         self.note_reads();
         let outcome = steps.resume(&mut self.context(&mut client, args, Mode::Client));
+        let needs = self.recorded(&mut client, row, args);
         self.waiting.again.is_counted = is_counted;
-        self.conclude(&mut client, row, args, outcome, before);
-        self.account(&mut client, row, args, spent, before);
+        self.conclude(&mut client, args, outcome, needs, before);
         self.waiting.again.is_counted = false;
+        self.account(&mut client, row, args, spent, before, is_counted);
         if !is_planted("left-out-unless-long") {
             client.leave_out(before);
         }

@@ -121,7 +121,7 @@ enum Figure {
 
 /// `MEMORY STATS`: Redis's own names, in the order of Redis.
 pub(crate) fn stats(core: &mut Core, client: &mut Client) {
-    let memory = core.memory_use(Some(client));
+    let memory = core.memory_use(core.client_bytes(Some(client)));
     let resident = resident_bytes();
     let keys: usize = core.dbs().map(|db| core.keyspace.dbsize(db)).sum();
     let count = |value: u64| Figure::Count(value as i64);
@@ -196,7 +196,7 @@ const DOCTOR_CLIENT_MAX: u64 = 200 << 10;
 
 /// `MEMORY DOCTOR`: what is wrong, and what can be done about it.
 pub(crate) fn doctor(core: &mut Core, client: &Client) -> String {
-    let memory = core.memory_use(Some(client));
+    let memory = core.memory_use(core.client_bytes(Some(client)));
     let resident = resident_bytes();
     if memory.used < DOCTOR_USED_MIN {
         return "There is too little data in memory to say anything about it: less than 5 MB."

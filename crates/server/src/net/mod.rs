@@ -19,7 +19,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 /// Identifies a connection. No other connection ever gets the same identifier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId {
     /// Small and reused, so that tables can be indexed by it.
     pub index: u32,

@@ -41,7 +41,7 @@ impl Server {
             self.make_place();
             self.core.drive_snapshots(true);
             if !is_planted("end-at-rate") {
-                self.core.pace_snapshot();
+                self.core.pace_snapshot(self.core.is_snapshot_awaited());
             }
             if let Some(wal) = &mut self.core.wal {
                 wal.drive(self.core.now);

@@ -26,7 +26,7 @@ mod worker;
 use std::time::{Duration, Instant};
 
 use slimio_keyspace::Captured;
-use slimio_storage::{SlotName, SnapshotKind};
+use slimio_storage::{SlotName, SlotSummary, SnapshotKind};
 
 pub(crate) use check::{Checked, Checks};
 pub(crate) use decode::Decoders;
@@ -120,12 +120,27 @@ impl History {
     }
 }
 
+/// What the clients are to be told that wait for snapshots.
+#[derive(Debug)]
+pub(crate) enum SnapshotEnd {
+    /// An on-demand snapshot was adopted. It began as the `BGSAVE` of this number.
+    Saved(u64, SlotSummary),
+    /// The `BGSAVE` of this number, and all before it, failed, for this reason.
+    Failed(u64, String),
+    /// Pinned snapshots must be given up, for this reason.
+    Unpinned(&'static str),
+}
+
 /// The state of snapshots. Without a volume, there are no snapshots.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
     /// `None` without a volume.
     pub(crate) thread: Option<SnapshotThread>,
     pub(crate) running: Option<Running>,
+    /// The running snapshot's rate must be set before the thread sleeps.
+    pub(crate) is_rate_due: bool,
+    /// What the clients that wait for snapshots have not been told yet.
+    pub(crate) ends: Vec<SnapshotEnd>,
     /// The on-demand snapshots (`BGSAVE`).
     pub(crate) saves: History,
     /// The WAL-snapshots (`BGREWRITEAOF`).
@@ -175,6 +190,8 @@ impl Snapshots {
         Self {
             thread: None,
             running: None,
+            is_rate_due: false,
+            ends: Vec::new(),
             saves: History::default(),
             rewrites: History::default(),
             changes: 0,

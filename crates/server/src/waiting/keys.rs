@@ -77,7 +77,7 @@ pub(crate) struct BlockingKeys {
 }
 
 impl BlockingKeys {
-    pub(super) fn enter(&mut self, conn: ConnId, db: DbIndex, wanted: &WantedKeys, at: Ticket) {
+    pub(crate) fn enter(&mut self, conn: ConnId, db: DbIndex, wanted: &WantedKeys, at: Ticket) {
         for hash in wanted.hashes() {
             let key = (db, hash);
             self.key_count += usize::from(self.first(key).is_none());
@@ -85,7 +85,7 @@ impl BlockingKeys {
         }
     }
 
-    pub(super) fn leave(&mut self, db: DbIndex, wanted: &WantedKeys, at: Ticket) {
+    pub(crate) fn leave(&mut self, db: DbIndex, wanted: &WantedKeys, at: Ticket) {
         for hash in wanted.hashes() {
             let key = (db, hash);
             self.waiters.remove(&(key, at));

@@ -1,6 +1,6 @@
 //! Requests that have to wait until the long request has ended, or until older clients are served.
 
-use slimio_keyspace::{Command, DbIndex, Flags, Mode};
+use slimio_keyspace::{Command, DbIndex, Flags};
 use slimio_planted::is_planted;
 use slimio_resp::Args;
 
@@ -17,20 +17,23 @@ const LOOKS_AT_ALL: &[&str] =
 
 impl Core {
     /// Whether a request has to wait until the long request has ended, or until older clients have
-    /// got what they wait for in the keys of the request.
+    /// got what they wait for in the keys of the request. `is_served` says that the client itself
+    /// gets what it has waited for.
     pub(crate) fn is_held_up(
         &self,
         client: &Client,
         row: &Command<Entry>,
         args: Args<'_>,
+        is_served: bool,
     ) -> Option<Reason> {
-        if self.long.is_none() && !self.waiting.keys.has_ready() {
+        if self.long.is_none() && !self.blocking_keys.has_ready() {
             return None;
         }
         if self.is_held_by_long(client, row, args) {
             return Some(Reason::LongRequest);
         }
-        self.meets_ready(client, row, args).then_some(Reason::TakenKeys)
+        // Clients who are being served do not wait for each other.
+        (!is_served && self.meets_ready(client, row, args)).then_some(Reason::TakenKeys)
     }
 
     fn is_held_by_long(&self, client: &Client, row: &Command<Entry>, args: Args<'_>) -> bool {
@@ -66,16 +69,14 @@ impl Core {
 
     /// Whether a request looks at keys, or changes them, that are ready for older clients.
     fn meets_ready(&self, client: &Client, row: &Command<Entry>, args: Args<'_>) -> bool {
-        // Clients who are being served do not wait for each other.
-        let is_served = matches!(self.waiting.again.mode, Mode::Woken(_));
-        if !self.waiting.keys.has_ready() || is_served || is_planted("taken-keys-free") {
+        if !self.blocking_keys.has_ready() || is_planted("taken-keys-free") {
             return false;
         }
         let meets = |db, row: &Command<Entry>, args: Args<'_>| {
             let looks_at_all = row.flags.has(Flags::WHOLE_DB) || row.flags.has(Flags::TWO_DBS);
             looks_at_all
                 || row.key_indices(args).any(|index| {
-                    self.waiting.keys.is_taken((db, self.keyspace.hash(&args.bytes(index))))
+                    self.blocking_keys.is_taken((db, self.keyspace.hash(&args.bytes(index))))
                 })
         };
         if row.name == "exec" {
