@@ -177,6 +177,12 @@ impl Client {
         Self::new(0, conn, Peer { remote: None, local: None }, now)
     }
 
+    /// Sets the protocol of the replies from now on.
+    pub(crate) fn set_protocol(&mut self, protocol: Protocol) {
+        self.out.set_protocol(protocol);
+        self.ready.set_protocol(protocol);
+    }
+
     /// Bytes of memory that the client's requests, replies and watched keys take. These bytes count
     /// towards the memory limit. Values that replies only refer to are not included.
     pub(crate) fn memory(&self) -> usize {

@@ -11,12 +11,11 @@ use std::fmt::{Display, Write as _};
 use slimio_device::LBA_SIZE;
 use slimio_storage::{Policy, Room};
 
-use crate::clients::Client;
 use crate::core::{Core, MemoryUse};
 use crate::limits::open_files_limit;
 
 /// A section: its name, whether it is shown by default, and the function that fills it.
-type Section = (&'static str, bool, fn(&mut Text, &Core, &Client));
+type Section = (&'static str, bool, fn(&mut Text, &Core));
 
 /// The sections, in the order in which they are shown.
 const SECTIONS: &[Section] = &[
@@ -27,31 +26,31 @@ const SECTIONS: &[Section] = &[
     ("Stats", true, stats),
     ("Replication", true, replication),
     ("CPU", true, cpu),
-    ("Modules", true, |_, _, _| {}),
+    ("Modules", true, |_, _| {}),
     ("Commandstats", false, commandstats),
     ("Errorstats", true, errorstats),
     ("Latencystats", false, latencystats),
-    ("Cluster", true, |text, _, _| text.field("cluster_enabled", 0)),
+    ("Cluster", true, |text, _| text.field("cluster_enabled", 0)),
     ("Slimio", true, slimio),
     ("Keyspace", true, keyspace),
 ];
 
 /// Renders the sections that `asked` names in lower case. If `asked` is empty, renders the sections
 /// that are shown by default.
-pub(crate) fn render(core: &mut Core, client: &Client, asked: &[String]) -> String {
-    let memory = core.memory_use(core.client_bytes(Some(client)));
+pub(crate) fn render(core: &mut Core, clients: ClientFigures, asked: &[String]) -> String {
+    let memory = core.memory_use(clients.memory);
     let has = |name: &str| asked.iter().any(|a| a == name);
     let everything = has("all") || has("everything");
     let usual = asked.is_empty() || has("default");
     let room = core.wal.as_mut().map(|wal| wal.room(0));
-    let mut text = Text { out: String::with_capacity(8192), room, memory };
+    let mut text = Text { out: String::with_capacity(8192), room, memory, clients };
     for (name, is_usual, fill) in SECTIONS {
         if everything || (usual && *is_usual) || has(&name.to_ascii_lowercase()) {
             if !text.out.is_empty() {
                 text.out.push_str("\r\n");
             }
             text.line(format_args!("# {name}"));
-            fill(&mut text, core, client);
+            fill(&mut text, core);
         }
     }
     text.out
@@ -64,6 +63,23 @@ struct Text {
     room: Option<Room>,
     /// Memory in use. It is stored here, so that it is added up only once.
     memory: MemoryUse,
+    clients: ClientFigures,
+}
+
+/// Figures of all clients together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClientFigures {
+    pub(crate) count: usize,
+    /// Count of those that wait and count as blocked.
+    pub(crate) blocked: usize,
+    /// Count of those that wait up to a deadline.
+    pub(crate) timed: usize,
+    /// Bytes of memory that they take.
+    pub(crate) memory: u64,
+    /// The most bytes that one of them has sent ahead.
+    pub(crate) input_max: usize,
+    /// The most bytes of replies that wait for one of them.
+    pub(crate) output_max: usize,
 }
 
 impl Text {
@@ -100,7 +116,7 @@ fn human(bytes: u64) -> String {
     format!("{value:.2}E")
 }
 
-fn server(text: &mut Text, core: &Core, _: &Client) {
+fn server(text: &mut Text, core: &Core) {
     let uptime = core.now.saturating_duration_since(core.started).as_secs();
     let system = rustix::system::uname();
     text.field("redis_version", crate::REDIS_VERSION);
@@ -134,23 +150,21 @@ fn server(text: &mut Text, core: &Core, _: &Client) {
     text.field("io_threads_active", 0);
 }
 
-fn clients(text: &mut Text, core: &Core, current: &Client) {
-    let all = || core.clients.iter().chain([current]);
-    text.field("connected_clients", core.clients.len());
+fn clients(text: &mut Text, core: &Core) {
+    let clients = text.clients;
+    text.field("connected_clients", clients.count);
     text.field("cluster_connections", 0);
     text.field("maxclients", core.settings.clients_max);
-    let input = all().map(|c| c.inbox.len()).max().unwrap_or(0);
-    let output = all().map(Client::output_size).max().unwrap_or(0);
-    text.field("client_recent_max_input_buffer", input);
-    text.field("client_recent_max_output_buffer", output);
-    text.field("blocked_clients", core.waiting.blocked_count());
+    text.field("client_recent_max_input_buffer", clients.input_max);
+    text.field("client_recent_max_output_buffer", clients.output_max);
+    text.field("blocked_clients", clients.blocked);
     text.field("tracking_clients", 0);
-    text.field("clients_in_timeout_table", core.waiting.timed_count());
+    text.field("clients_in_timeout_table", clients.timed);
     text.field("total_blocking_keys", core.blocking_keys.key_count());
     text.field("total_blocking_keys_on_nokey", 0);
 }
 
-fn stats(text: &mut Text, core: &Core, _: &Client) {
+fn stats(text: &mut Text, core: &Core) {
     let stats = &core.stats;
     let keyspace = core.keyspace.stats();
     let [commands, input, output] = stats.rates(core.now);
@@ -206,7 +220,7 @@ const ABSENT: &[&str] = &[
     "unexpected_error_replies",
 ];
 
-fn replication(text: &mut Text, core: &Core, _: &Client) {
+fn replication(text: &mut Text, core: &Core) {
     let offset = core.wal.as_ref().map_or(0, |wal| wal.log().appended().0);
     text.field("role", "master");
     text.field("connected_slaves", 0);
@@ -221,7 +235,7 @@ fn replication(text: &mut Text, core: &Core, _: &Client) {
     text.field("repl_backlog_histlen", 0);
 }
 
-fn cpu(text: &mut Text, _: &Core, _: &Client) {
+fn cpu(text: &mut Text, _: &Core) {
     // The 14th and 15th fields are utime and stime. These fields are counted from the last `)`,
     // because the program's name in parentheses may hold blanks.
     let read = |path: &str| {
@@ -243,7 +257,7 @@ fn cpu(text: &mut Text, _: &Core, _: &Client) {
     text.field("used_cpu_user_main_thread", format_args!("{user_main:.6}"));
 }
 
-fn commandstats(text: &mut Text, core: &Core, _: &Client) {
+fn commandstats(text: &mut Text, core: &Core) {
     for (name, stats) in crate::commands::entry_names().iter().zip(&core.stats.by_command) {
         if stats.calls == 0 && stats.rejected == 0 {
             continue;
@@ -258,7 +272,7 @@ fn commandstats(text: &mut Text, core: &Core, _: &Client) {
     }
 }
 
-fn latencystats(text: &mut Text, core: &Core, _: &Client) {
+fn latencystats(text: &mut Text, core: &Core) {
     let asked = core.config.text("latency-tracking-info-percentiles");
     let asked: Vec<f64> = asked.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     for (name, stats) in crate::commands::entry_names().iter().zip(&core.stats.by_command) {
@@ -277,13 +291,13 @@ fn latencystats(text: &mut Text, core: &Core, _: &Client) {
     }
 }
 
-fn errorstats(text: &mut Text, core: &Core, _: &Client) {
+fn errorstats(text: &mut Text, core: &Core) {
     for (code, count) in &core.stats.errors {
         text.line(format_args!("errorstat_{code}:count={count}"));
     }
 }
 
-fn slimio(text: &mut Text, core: &Core, _: &Client) {
+fn slimio(text: &mut Text, core: &Core) {
     text.field("volume", &core.facts.volume);
     text.field("net_path", core.facts.net_name);
     text.field("net_path_why_not_better", &core.facts.net_why_not_better);
@@ -368,7 +382,7 @@ fn slimio(text: &mut Text, core: &Core, _: &Client) {
     }
 }
 
-fn keyspace(text: &mut Text, core: &Core, _: &Client) {
+fn keyspace(text: &mut Text, core: &Core) {
     if core.is_latched() && core.keeps_undurable && core.undurable.of_all() > core.durable() {
         // Nothing is shown, because the counts include changes that are not durable. A restart may
         // undo these changes.

@@ -18,7 +18,7 @@ pub(super) fn info(core: &mut Core, client: &mut Client, args: Args<'_>) {
         .map(|index| String::from_utf8_lossy(&args.bytes(index)).to_ascii_lowercase())
         .collect();
     // The reply of INFO waits for no record, because INFO must answer even while the log is stuck.
-    let text = crate::info::render(core, client, &sections);
+    let text = crate::info::render(core, core.client_figures(client), &sections);
     if is_planted("figures-wait") && core.keeps_undurable {
         client.needs = client.needs.max(core.undurable.of_all());
     }

@@ -143,7 +143,7 @@ pub(super) fn hello(core: &mut Core, client: &mut Client, args: Args<'_>) {
         client.name = name;
     }
     if let Some(protocol) = protocol {
-        Core::set_protocol(client, protocol);
+        client.set_protocol(protocol);
     }
     let out = &mut client.out;
     out.map(7);
@@ -186,7 +186,7 @@ pub(super) fn reset(core: &mut Core, client: &mut Client, _: Args<'_>) {
     if client.replies != Replies::Skip {
         client.replies = Replies::On;
     }
-    Core::set_protocol(client, Protocol::Resp2);
+    client.set_protocol(Protocol::Resp2);
     client.out.simple("RESET");
 }
 

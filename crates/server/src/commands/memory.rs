@@ -51,12 +51,12 @@ pub(super) const MEMORY: &[Row] = &[
 ];
 
 fn doctor(core: &mut Core, client: &mut Client, _: Args<'_>) {
-    let report = crate::info::doctor(core, client);
+    let report = crate::info::doctor(core, core.client_figures(client));
     client.out.verbatim("txt", report.as_bytes());
 }
 
 fn stats(core: &mut Core, client: &mut Client, _: Args<'_>) {
-    crate::info::memory_stats(core, client);
+    crate::info::memory_stats(core, core.client_figures(client), client);
 }
 
 fn malloc_stats(_: &mut Core, client: &mut Client, _: Args<'_>) {

@@ -4,6 +4,7 @@ use slimio_planted::is_planted;
 
 use super::{Core, NetRequest};
 use crate::clients::{Client, State};
+use crate::info::ClientFigures;
 use crate::net::{ConnId, Peer};
 use crate::transactions::Multi;
 
@@ -78,6 +79,19 @@ impl Core {
         let has_run = client.inbox.is_empty() || !self.is_ending();
         let is_over = matches!(client.state, State::Running) && has_run && !client.is_behind;
         client.is_closing() || (client.is_at_end && (is_over || self.waits_in_vain(client)))
+    }
+
+    /// Figures of all clients, of which `current` is being served.
+    pub(crate) fn client_figures(&self, current: &Client) -> ClientFigures {
+        let all = || self.clients.iter().chain([current]);
+        ClientFigures {
+            count: self.clients.len(),
+            blocked: self.waiting.blocked_count(),
+            timed: self.waiting.timed_count(),
+            memory: self.client_bytes(Some(current)),
+            input_max: all().map(|client| client.inbox.len()).max().unwrap_or(0),
+            output_max: all().map(Client::output_size).max().unwrap_or(0),
+        }
     }
 
     /// Drops a client whose connection is broken or is to be closed at once.

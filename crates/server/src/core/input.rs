@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use slimio_planted::is_planted;
-use slimio_resp::{Limits, Protocol, ReplyBuf};
+use slimio_resp::{Limits, ReplyBuf};
 
 use super::{Core, NetRequest};
 use crate::clients::{Client, Replies, State};
@@ -215,11 +215,5 @@ impl Core {
             self.stats.query_limit_disconnections += 1;
             self.close(client);
         }
-    }
-
-    /// Sets the protocol of a client's replies from now on.
-    pub(crate) fn set_protocol(client: &mut Client, protocol: Protocol) {
-        client.out.set_protocol(protocol);
-        client.ready.set_protocol(protocol);
     }
 }

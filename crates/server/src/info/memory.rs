@@ -5,6 +5,7 @@
 //! rounds them. The rest of the resident memory is the program itself, free memory that the
 //! allocator retains, and the allocator's own tables.
 
+use super::ClientFigures;
 use super::{Text, human};
 use crate::AllocatorBytes;
 use crate::clients::Client;
@@ -39,7 +40,7 @@ fn dataset(memory: &MemoryUse) -> u64 {
     memory.used.saturating_sub(memory.overhead)
 }
 
-pub(super) fn section(text: &mut Text, core: &Core, _: &Client) {
+pub(super) fn section(text: &mut Text, core: &Core) {
     let memory = text.memory;
     let resident = resident_bytes();
     let allocator = allocator_bytes(&memory, resident);
@@ -120,8 +121,8 @@ enum Figure {
 }
 
 /// `MEMORY STATS`: Redis's own names, in the order of Redis.
-pub(crate) fn stats(core: &mut Core, client: &mut Client) {
-    let memory = core.memory_use(core.client_bytes(Some(client)));
+pub(crate) fn stats(core: &mut Core, clients: ClientFigures, client: &mut Client) {
+    let memory = core.memory_use(clients.memory);
     let resident = resident_bytes();
     let keys: usize = core.dbs().map(|db| core.keyspace.dbsize(db)).sum();
     let count = |value: u64| Figure::Count(value as i64);
@@ -195,8 +196,8 @@ const DOCTOR_USED_MIN: u64 = 5 << 20;
 const DOCTOR_CLIENT_MAX: u64 = 200 << 10;
 
 /// `MEMORY DOCTOR`: what is wrong, and what can be done about it.
-pub(crate) fn doctor(core: &mut Core, client: &Client) -> String {
-    let memory = core.memory_use(core.client_bytes(Some(client)));
+pub(crate) fn doctor(core: &mut Core, clients: ClientFigures) -> String {
+    let memory = core.memory_use(clients.memory);
     let resident = resident_bytes();
     if memory.used < DOCTOR_USED_MIN {
         return "There is too little data in memory to say anything about it: less than 5 MB."
@@ -216,7 +217,7 @@ pub(crate) fn doctor(core: &mut Core, client: &Client) -> String {
              each other, and a restart compacts the memory.",
         );
     }
-    if memory.clients / core.clients.len().max(1) as u64 > DOCTOR_CLIENT_MAX {
+    if memory.clients / clients.count.max(1) as u64 > DOCTOR_CLIENT_MAX {
         advice.push(
             "Big client buffers: the clients take more than 200 KB each. Look for those that do not \
              read their replies in CLIENT LIST, and limit them with client-output-buffer-limit.",

@@ -7,7 +7,6 @@
 use slimio_storage::{LogState, SnapshotKind};
 
 use super::Text;
-use crate::clients::Client;
 use crate::core::Core;
 use crate::snapshot::{History, SnapshotThread};
 
@@ -20,7 +19,7 @@ fn seconds(history: &History) -> i64 {
     history.took.map_or(-1, |took| took.as_secs() as i64)
 }
 
-pub(super) fn section(text: &mut Text, core: &Core, _: &Client) {
+pub(super) fn section(text: &mut Text, core: &Core) {
     loading(text, core);
     let snapshots = &core.snapshots;
     let capture = core.keyspace.capture_stats();
