@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::clients::Client;
-use crate::core::Core;
+use crate::core::{Connections, Engine};
 use crate::net::ConnId;
 use crate::waiting::{Reason, Then};
 use crate::worker::{Waker, WorkerThread};
@@ -36,7 +36,7 @@ impl Default for BackgroundJobs {
 }
 
 impl BackgroundJobs {
-    /// A descriptor that is readable when [`Core::end_background_jobs`] has something to do.
+    /// A descriptor that is readable when [`Connections::end_background_jobs`] has something to do.
     pub(crate) fn readiness(&self) -> Option<BorrowedFd<'_>> {
         self.waker.as_ref().map(Waker::readiness)
     }
@@ -59,30 +59,31 @@ impl BackgroundJobs {
     }
 }
 
-impl Core {
+impl Connections {
     /// Runs `work` on the background thread and replies with the outcome. Within a transaction, or
     /// if there is no background thread, runs `work` at once on this thread.
     pub(crate) fn run_in_background(
         &mut self,
+        engine: &mut Engine,
         client: &mut Client,
         work: impl Fn() -> Outcome + Send + Clone + 'static,
     ) {
-        if self.transaction.is_none() && self.background_jobs.start(client.conn, work.clone()) {
-            self.wait(client, Reason::Job, Then::Answer);
+        if engine.transaction.is_none() && self.background_jobs.start(client.conn, work.clone()) {
+            self.wait(engine, client, Reason::Job, Then::Answer);
         } else {
             reply(client, work());
         }
     }
 
     /// Answers the clients whose jobs are done.
-    pub(crate) fn end_background_jobs(&mut self) {
+    pub(crate) fn end_background_jobs(&mut self, engine: &mut Engine) {
         if let Some(waker) = &self.background_jobs.waker {
             waker.woken();
         }
         while let Ok((conn, outcome)) = self.background_jobs.done.try_recv() {
             let Some(mut client) = self.clients.take(conn) else { continue };
-            self.answer(&mut client, |_, client| reply(client, outcome));
-            self.put_back(client);
+            self.answer(engine, &mut client, |_, client| reply(client, outcome));
+            self.put_back(engine, client);
         }
     }
 }

@@ -41,7 +41,7 @@ pub(crate) struct Client {
 
     pub(crate) inbox: Inbox,
     pub(crate) state: State,
-    /// The last request did not run at once, so `Core::keep_request` must still store the request.
+    /// The last request did not run at once, so `Engine::keep_request` must still store the request.
     pub(crate) keeps_request: bool,
     /// The turn in which the client was last served, and how many of the client's requests count
     /// for that turn.

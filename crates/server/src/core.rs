@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Nothing here does I/O on sockets. Tasks for the network are noted as [`NetRequest`]s, and
-//! replies leave through [`Core::flush`].
+//! replies leave through [`Connections::flush`].
 
 mod ahead;
 mod call;
@@ -221,7 +221,9 @@ pub(crate) struct Shutdown {
     pub(crate) by: Option<ConnId>,
 }
 
-pub(crate) struct Core {
+/// The data set and everything that makes it last: log, snapshots, what replies depend on. It knows
+/// the client that is being served, and no other.
+pub(crate) struct Engine {
     pub(crate) config: Config,
     pub(crate) settings: Settings,
     pub(crate) facts: Facts,
@@ -229,7 +231,6 @@ pub(crate) struct Core {
     pub(crate) placement: Option<Box<dyn slimio_storage::PlacementMonitor>>,
     pub(crate) table: &'static CommandTable<Entry>,
     pub(crate) keyspace: Keyspace,
-    pub(crate) clients: Clients,
     pub(crate) watches: Watches,
     /// Who waits for which keys.
     pub(crate) blocking_keys: BlockingKeys,
@@ -249,7 +250,6 @@ pub(crate) struct Core {
     pub(crate) shutdown: Option<Shutdown>,
     pub(crate) active_expire: bool,
     expiry: timers::Expiry,
-
     pub(crate) started: Instant,
     /// When the turn began.
     pub(crate) now: Instant,
@@ -267,32 +267,16 @@ pub(crate) struct Core {
     /// The last time that a served client's reply did not have to wait for the log to become
     /// durable.
     reader_seen: Option<Instant>,
-
-    pub(crate) net_requests: Vec<NetRequest>,
-    dirty: Vec<ConnId>,
-    /// Clients with replies that may not leave yet.
-    holding: Vec<ConnId>,
     pause: pause::Pause,
-    pub(crate) background_jobs: BackgroundJobs,
-    /// Clients with a command that has a step to run. The thread never sleeps while there are any.
-    yielding: VecDeque<ConnId>,
-    /// Clients that have used up their share of a turn and have more requests.
-    behind: VecDeque<ConnId>,
     turn: u64,
     /// The long request. It runs in steps, but other clients see all its effects at once.
     long: Option<Box<long::Long>>,
-    /// Clients that wait.
-    pub(crate) waiting: WaitingRoom,
-    /// Takes the place of the client being served while others are served beside it.
-    stand_in: Option<Box<Client>>,
-
     effects: Effects,
     gather: Gather,
     /// The effects of the transaction that is running.
     payload: Payload,
     /// Set while the commands of a transaction run.
     pub(crate) transaction: Option<Transaction>,
-    spare: Vec<Vec<u8>>,
     pub(crate) freeing: Freeing,
     memory: memory::Memory,
     /// Limit of the bytes of payload of the running command's record. The command asked for this
@@ -301,6 +285,26 @@ pub(crate) struct Core {
     /// End of the log when the data set was last found empty. If the log still ends at this LSN,
     /// the data set has not changed since.
     emptied_at: Option<Lsn>,
+}
+
+/// All clients: what they have sent, what they wait for, and what is on its way to them.
+#[derive(Default)]
+pub(crate) struct Connections {
+    pub(crate) clients: Clients,
+    pub(crate) net_requests: Vec<NetRequest>,
+    dirty: Vec<ConnId>,
+    /// Clients with replies that may not leave yet.
+    holding: Vec<ConnId>,
+    pub(crate) background_jobs: BackgroundJobs,
+    /// Clients with a command that has a step to run. The thread never sleeps while there are any.
+    yielding: VecDeque<ConnId>,
+    /// Clients that have used up their share of a turn and have more requests.
+    behind: VecDeque<ConnId>,
+    /// Clients that wait.
+    pub(crate) waiting: WaitingRoom,
+    /// Takes the place of the client being served while others are served beside it.
+    stand_in: Option<Box<Client>>,
+    spare: Vec<Vec<u8>>,
 }
 
 /// What the commands of a running transaction have done.
@@ -322,19 +326,18 @@ pub(crate) struct Transaction {
     turns_log: bool,
 }
 
-impl Core {
+impl Engine {
     pub(crate) fn new(config: Config, seed: u128, facts: Facts) -> Self {
         let settings = Settings::of(&config);
         let keyspace = Self::empty_keyspace(&config, seed);
         let now = Instant::now();
-        let mut core = Self {
+        let mut engine = Self {
             settings,
             facts,
             placement: None,
             table: table(),
             keyspace,
             config,
-            clients: Clients::default(),
             watches: Watches::default(),
             blocking_keys: BlockingKeys::default(),
             wal: None,
@@ -359,32 +362,23 @@ impl Core {
             is_turn_timed: false,
             next_cron: now,
             reader_seen: None,
-            net_requests: Vec::new(),
-            dirty: Vec::new(),
-            holding: Vec::new(),
             pause: pause::Pause::default(),
-            background_jobs: BackgroundJobs::default(),
-            yielding: VecDeque::new(),
-            behind: VecDeque::new(),
             turn: 0,
             long: None,
-            waiting: WaitingRoom::default(),
-            stand_in: None,
             effects: Effects::new(),
             gather: Gather::default(),
             payload: Payload::default(),
             transaction: None,
-            spare: Vec::new(),
             freeing: Freeing::start(),
             memory: memory::Memory::default(),
             log_size_max: 0,
             emptied_at: None,
         };
-        core.stats.by_command.resize_with(crate::commands::entry_count(), Default::default);
-        core.note_startup_memory();
-        core.tick();
-        core.snapshots.saved_at_s = core.now_ms / 1000;
-        core
+        engine.stats.by_command.resize_with(crate::commands::entry_count(), Default::default);
+        engine.note_startup_memory();
+        engine.tick();
+        engine.snapshots.saved_at_s = engine.now_ms / 1000;
+        engine
     }
 
     pub(crate) fn empty_keyspace(config: &Config, seed: u128) -> Keyspace {
@@ -421,14 +415,6 @@ impl Core {
         if self.settings.is_cpu_tracked {
             self.turn_cpu.begin();
             self.is_turn_timed = true;
-        }
-    }
-
-    /// Ends a turn, after all work that must be done before the next poll of the sockets.
-    pub(crate) fn end_turn(&mut self) {
-        self.check_clients();
-        if std::mem::take(&mut self.is_turn_timed) {
-            self.stats.turn_cpu_max = self.stats.turn_cpu_max.max(self.turn_cpu.end());
         }
     }
 
@@ -479,6 +465,16 @@ impl Core {
 
     pub(crate) fn dbs(&self) -> impl Iterator<Item = DbIndex> + use<> {
         (0..self.db_count()).map(|db| DbIndex(db as u16))
+    }
+}
+
+impl Connections {
+    /// Ends a turn, after all work that must be done before the next poll of the sockets.
+    pub(crate) fn end_turn(&mut self, engine: &mut Engine) {
+        self.check_clients(engine);
+        if std::mem::take(&mut engine.is_turn_timed) {
+            engine.stats.turn_cpu_max = engine.stats.turn_cpu_max.max(engine.turn_cpu.end());
+        }
     }
 
     /// Memory to write replies into.

@@ -11,11 +11,11 @@ use std::fmt::{Display, Write as _};
 use slimio_device::LBA_SIZE;
 use slimio_storage::{Policy, Room};
 
-use crate::core::{Core, MemoryUse};
+use crate::core::{Engine, MemoryUse};
 use crate::limits::open_files_limit;
 
 /// A section: its name, whether it is shown by default, and the function that fills it.
-type Section = (&'static str, bool, fn(&mut Text, &Core));
+type Section = (&'static str, bool, fn(&mut Text, &Engine));
 
 /// The sections, in the order in which they are shown.
 const SECTIONS: &[Section] = &[
@@ -37,12 +37,12 @@ const SECTIONS: &[Section] = &[
 
 /// Renders the sections that `asked` names in lower case. If `asked` is empty, renders the sections
 /// that are shown by default.
-pub(crate) fn render(core: &mut Core, clients: ClientFigures, asked: &[String]) -> String {
-    let memory = core.memory_use(clients.memory);
+pub(crate) fn render(engine: &mut Engine, clients: ClientFigures, asked: &[String]) -> String {
+    let memory = engine.memory_use(clients.memory);
     let has = |name: &str| asked.iter().any(|a| a == name);
     let everything = has("all") || has("everything");
     let usual = asked.is_empty() || has("default");
-    let room = core.wal.as_mut().map(|wal| wal.room(0));
+    let room = engine.wal.as_mut().map(|wal| wal.room(0));
     let mut text = Text { out: String::with_capacity(8192), room, memory, clients };
     for (name, is_usual, fill) in SECTIONS {
         if everything || (usual && *is_usual) || has(&name.to_ascii_lowercase()) {
@@ -50,7 +50,7 @@ pub(crate) fn render(core: &mut Core, clients: ClientFigures, asked: &[String]) 
                 text.out.push_str("\r\n");
             }
             text.line(format_args!("# {name}"));
-            fill(&mut text, core);
+            fill(&mut text, engine);
         }
     }
     text.out
@@ -116,8 +116,8 @@ fn human(bytes: u64) -> String {
     format!("{value:.2}E")
 }
 
-fn server(text: &mut Text, core: &Core) {
-    let uptime = core.now.saturating_duration_since(core.started).as_secs();
+fn server(text: &mut Text, engine: &Engine) {
+    let uptime = engine.now.saturating_duration_since(engine.started).as_secs();
     let system = rustix::system::uname();
     text.field("redis_version", crate::REDIS_VERSION);
     text.field("slimio_version", env!("CARGO_PKG_VERSION"));
@@ -133,41 +133,41 @@ fn server(text: &mut Text, core: &Core) {
     ));
     text.field("arch_bits", usize::BITS);
     text.field("monotonic_clock", "POSIX clock_gettime");
-    text.field("multiplexing_api", core.facts.net_name);
+    text.field("multiplexing_api", engine.facts.net_name);
     text.field("process_id", std::process::id());
-    text.field("process_supervised", core.config.choice("supervised"));
-    text.field("run_id", &core.facts.run_id);
-    text.field("tcp_port", core.facts.port);
-    text.field("server_time_usec", core.now_ms * 1000);
+    text.field("process_supervised", engine.config.choice("supervised"));
+    text.field("run_id", &engine.facts.run_id);
+    text.field("tcp_port", engine.facts.port);
+    text.field("server_time_usec", engine.now_ms * 1000);
     text.field("uptime_in_seconds", uptime);
     text.field("uptime_in_days", uptime / 86_400);
-    text.field("hz", core.config.int("hz"));
-    text.field("configured_hz", core.config.int("hz"));
-    text.field("lru_clock", (core.now_ms / 1000) & 0xff_ffff);
+    text.field("hz", engine.config.int("hz"));
+    text.field("configured_hz", engine.config.int("hz"));
+    text.field("lru_clock", (engine.now_ms / 1000) & 0xff_ffff);
     let executable = std::env::current_exe().unwrap_or_default();
     text.field("executable", executable.display());
-    text.field("config_file", core.config.file().display());
+    text.field("config_file", engine.config.file().display());
     text.field("io_threads_active", 0);
 }
 
-fn clients(text: &mut Text, core: &Core) {
+fn clients(text: &mut Text, engine: &Engine) {
     let clients = text.clients;
     text.field("connected_clients", clients.count);
     text.field("cluster_connections", 0);
-    text.field("maxclients", core.settings.clients_max);
+    text.field("maxclients", engine.settings.clients_max);
     text.field("client_recent_max_input_buffer", clients.input_max);
     text.field("client_recent_max_output_buffer", clients.output_max);
     text.field("blocked_clients", clients.blocked);
     text.field("tracking_clients", 0);
     text.field("clients_in_timeout_table", clients.timed);
-    text.field("total_blocking_keys", core.blocking_keys.key_count());
+    text.field("total_blocking_keys", engine.blocking_keys.key_count());
     text.field("total_blocking_keys_on_nokey", 0);
 }
 
-fn stats(text: &mut Text, core: &Core) {
-    let stats = &core.stats;
-    let keyspace = core.keyspace.stats();
-    let [commands, input, output] = stats.rates(core.now);
+fn stats(text: &mut Text, engine: &Engine) {
+    let stats = &engine.stats;
+    let keyspace = engine.keyspace.stats();
+    let [commands, input, output] = stats.rates(engine.now);
     text.field("total_connections_received", stats.connections);
     text.field("total_commands_processed", stats.commands);
     text.field("instantaneous_ops_per_sec", commands as u64);
@@ -184,7 +184,7 @@ fn stats(text: &mut Text, core: &Core) {
     text.field("expired_keys", keyspace.expired_keys);
     text.field("evicted_keys", keyspace.evicted_keys);
     text.field("evicted_clients", stats.evicted_clients);
-    let (exceeded, exceeded_now) = core.eviction_exceeded();
+    let (exceeded, exceeded_now) = engine.eviction_exceeded();
     text.field("total_eviction_exceeded_time", exceeded.as_millis());
     text.field("current_eviction_exceeded_time", exceeded_now.as_millis());
     text.field("keyspace_hits", keyspace.keyspace_hits);
@@ -220,22 +220,22 @@ const ABSENT: &[&str] = &[
     "unexpected_error_replies",
 ];
 
-fn replication(text: &mut Text, core: &Core) {
-    let offset = core.wal.as_ref().map_or(0, |wal| wal.log().appended().0);
+fn replication(text: &mut Text, engine: &Engine) {
+    let offset = engine.wal.as_ref().map_or(0, |wal| wal.log().appended().0);
     text.field("role", "master");
     text.field("connected_slaves", 0);
     text.field("master_failover_state", "no-failover");
-    text.field("master_replid", &core.facts.run_id);
+    text.field("master_replid", &engine.facts.run_id);
     text.field("master_replid2", "0".repeat(40));
     text.field("master_repl_offset", offset);
     text.field("second_repl_offset", -1);
     text.field("repl_backlog_active", 0);
-    text.field("repl_backlog_size", core.config.int("repl-backlog-size"));
+    text.field("repl_backlog_size", engine.config.int("repl-backlog-size"));
     text.field("repl_backlog_first_byte_offset", 0);
     text.field("repl_backlog_histlen", 0);
 }
 
-fn cpu(text: &mut Text, _: &Core) {
+fn cpu(text: &mut Text, _: &Engine) {
     // The 14th and 15th fields are utime and stime. These fields are counted from the last `)`,
     // because the program's name in parentheses may hold blanks.
     let read = |path: &str| {
@@ -257,8 +257,8 @@ fn cpu(text: &mut Text, _: &Core) {
     text.field("used_cpu_user_main_thread", format_args!("{user_main:.6}"));
 }
 
-fn commandstats(text: &mut Text, core: &Core) {
-    for (name, stats) in crate::commands::entry_names().iter().zip(&core.stats.by_command) {
+fn commandstats(text: &mut Text, engine: &Engine) {
+    for (name, stats) in crate::commands::entry_names().iter().zip(&engine.stats.by_command) {
         if stats.calls == 0 && stats.rejected == 0 {
             continue;
         }
@@ -272,10 +272,10 @@ fn commandstats(text: &mut Text, core: &Core) {
     }
 }
 
-fn latencystats(text: &mut Text, core: &Core) {
-    let asked = core.config.text("latency-tracking-info-percentiles");
+fn latencystats(text: &mut Text, engine: &Engine) {
+    let asked = engine.config.text("latency-tracking-info-percentiles");
     let asked: Vec<f64> = asked.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    for (name, stats) in crate::commands::entry_names().iter().zip(&core.stats.by_command) {
+    for (name, stats) in crate::commands::entry_names().iter().zip(&engine.stats.by_command) {
         let Some(latency) = &stats.latency else { continue };
         let values: Vec<String> = asked
             .iter()
@@ -291,42 +291,42 @@ fn latencystats(text: &mut Text, core: &Core) {
     }
 }
 
-fn errorstats(text: &mut Text, core: &Core) {
-    for (code, count) in &core.stats.errors {
+fn errorstats(text: &mut Text, engine: &Engine) {
+    for (code, count) in &engine.stats.errors {
         text.line(format_args!("errorstat_{code}:count={count}"));
     }
 }
 
-fn slimio(text: &mut Text, core: &Core) {
-    text.field("volume", &core.facts.volume);
-    text.field("net_path", core.facts.net_name);
-    text.field("net_path_why_not_better", &core.facts.net_why_not_better);
-    text.field("io_path", &core.facts.io_path);
-    text.field("io_path_why_not_better", &core.facts.io_path_why_not_better);
-    if let Some(monitor) = &core.placement {
+fn slimio(text: &mut Text, engine: &Engine) {
+    text.field("volume", &engine.facts.volume);
+    text.field("net_path", engine.facts.net_name);
+    text.field("net_path_why_not_better", &engine.facts.net_why_not_better);
+    text.field("io_path", &engine.facts.io_path);
+    text.field("io_path_why_not_better", &engine.facts.io_path_why_not_better);
+    if let Some(monitor) = &engine.placement {
         placement::fields(text, &**monitor);
     }
     let (files_soft, files_hard) = open_files_limit().unwrap_or_default();
     let unlimited_as_zero = |limit| if limit == u64::MAX { 0 } else { limit };
     let (files_soft, files_hard) = (unlimited_as_zero(files_soft), unlimited_as_zero(files_hard));
     text.field("open_files_limit", format_args!("{files_soft}/{files_hard}"));
-    text.field("replies_never_sent", core.stats.undelivered);
-    text.field("long_request", core.long_stage());
-    if core.settings.is_cpu_tracked {
-        text.field("command_cpu_us_max", core.stats.command_cpu_max.as_micros());
-        text.field("turn_cpu_us_max", core.stats.turn_cpu_max.as_micros());
+    text.field("replies_never_sent", engine.stats.undelivered);
+    text.field("long_request", engine.long_stage());
+    if engine.settings.is_cpu_tracked {
+        text.field("command_cpu_us_max", engine.stats.command_cpu_max.as_micros());
+        text.field("turn_cpu_us_max", engine.stats.turn_cpu_max.as_micros());
     }
-    persistence::own_fields(text, core);
-    let Some(wal) = &core.wal else {
+    persistence::own_fields(text, engine);
+    let Some(wal) = &engine.wal else {
         text.field("log_enabled", 0);
         return;
     };
     let log = wal.log();
     let stats = wal.stats();
     let oldest =
-        log.oldest_undurable().map_or(0, |at| core.now.saturating_duration_since(at).as_millis());
+        log.oldest_undurable().map_or(0, |at| engine.now.saturating_duration_since(at).as_millis());
     let used = stats.capacity_bytes.saturating_sub(stats.free_bytes);
-    text.field("log_enabled", u8::from(core.is_log_on()));
+    text.field("log_enabled", u8::from(engine.is_log_on()));
     text.field(
         "log_policy",
         match log.policy() {
@@ -382,20 +382,21 @@ fn slimio(text: &mut Text, core: &Core) {
     }
 }
 
-fn keyspace(text: &mut Text, core: &Core) {
-    if core.is_latched() && core.keeps_undurable && core.undurable.of_all() > core.durable() {
+fn keyspace(text: &mut Text, engine: &Engine) {
+    if engine.is_latched() && engine.keeps_undurable && engine.undurable.of_all() > engine.durable()
+    {
         // Nothing is shown, because the counts include changes that are not durable. A restart may
         // undo these changes.
         return;
     }
-    for db in core.dbs() {
-        let keys = core.keyspace.dbsize(db);
+    for db in engine.dbs() {
+        let keys = engine.keyspace.dbsize(db);
         if keys > 0 {
             text.line(format_args!(
                 "db{}:keys={keys},expires={},avg_ttl={}",
                 db.0,
-                core.keyspace.expiring(db),
-                core.keyspace.ttl_mean_ms(db)
+                engine.keyspace.expiring(db),
+                engine.keyspace.ttl_mean_ms(db)
             ));
         }
     }

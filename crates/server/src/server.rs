@@ -18,7 +18,7 @@ use slimio_storage::{FormatOptions, Pool, Storage, Volume, VolumeId, format};
 
 use crate::clock::WallClock;
 use crate::config::{Config, ConfigError};
-use crate::core::{Core, Facts, Listener, Shutdown};
+use crate::core::{Connections, Engine, Facts, Listener, Shutdown};
 use crate::explain::{explain, explain_system};
 use crate::net::epoll::EpollNet;
 use crate::net::uring::UringNet;
@@ -43,7 +43,8 @@ const LOG_WAIT_MAX: Duration = Duration::from_millis(5);
 
 /// A server with open sockets.
 pub struct Server {
-    core: Core,
+    engine: Engine,
+    connections: Connections,
     net: Box<dyn Net>,
     storage: Option<Storage>,
     stop: Option<OwnedFd>,
@@ -84,9 +85,10 @@ impl Server {
             facts.set_io_path(&storage.io_path, &storage.why_not_better);
         }
         let seed = (u128::from(random()) << 64) | u128::from(random());
-        let mut core = Core::new(config, seed, facts);
-        core.placement = storage.as_mut().and_then(|storage| storage.placement.take());
-        Ok(Self { core, net, storage, stop: None, addresses, accept_failed: false })
+        let mut engine = Engine::new(config, seed, facts);
+        engine.placement = storage.as_mut().and_then(|storage| storage.placement.take());
+        let connections = Connections::default();
+        Ok(Self { engine, connections, net, storage, stop: None, addresses, accept_failed: false })
     }
 
     /// The TCP addresses that the server listens on.
@@ -114,12 +116,12 @@ impl Server {
     /// Takes the time of day from `clock` instead of the system's clock. Keys expire by this time;
     /// durations are measured by the monotonic clock.
     pub fn set_wall_clock(&mut self, clock: WallClock) {
-        self.core.set_wall_clock(clock);
+        self.engine.set_wall_clock(clock);
     }
 
     /// Lets tests see each event of the data set, with the LSN of its record.
     pub fn set_listener(&mut self, listener: Listener) {
-        self.core.listener = Some(listener);
+        self.engine.listener = Some(listener);
     }
 
     /// Recovers the data and serves until the server is told to stop. `ready` is called after the
@@ -130,7 +132,7 @@ impl Server {
     /// made durable at the end.
     pub fn run(mut self, ready: impl FnOnce()) -> Result<(), String> {
         let result = self.serve(ready);
-        if let Some(path) = &self.core.facts.unix_path {
+        if let Some(path) = &self.engine.facts.unix_path {
             // The socket's file may be gone already.
             let _ = std::fs::remove_file(path);
         }
@@ -146,7 +148,7 @@ impl Server {
                 .watch(fd.as_fd(), STOP)
                 .map_err(|e| explain_system("watch signals", &e.into()))?;
         }
-        if let Some(fd) = self.core.background_jobs.readiness() {
+        if let Some(fd) = self.connections.background_jobs.readiness() {
             self.net
                 .watch(fd, BACKGROUND)
                 .map_err(|e| explain_system("watch a thread", &e.into()))?;
@@ -156,7 +158,7 @@ impl Server {
             let volume = self.load(&mut storage)?;
             // Recovery has opened the paths, so the I/O path is known for certain.
             if let Some((io_path, why_not)) = storage.media.io_path()
-                && self.core.facts.set_io_path(&io_path, &why_not)
+                && self.engine.facts.set_io_path(&io_path, &why_not)
             {
                 log::warn!("the log's I/O path is not the one asked for: {io_path}: {why_not}");
             }
@@ -171,7 +173,7 @@ impl Server {
         ready();
         log::info!("Ready to accept connections");
         loop {
-            while self.core.shutdown.is_none() && self.net.broken().is_none() {
+            while self.engine.shutdown.is_none() && self.net.broken().is_none() {
                 self.turn();
             }
             if let Some(why) = self.net.broken() {
@@ -187,7 +189,7 @@ impl Server {
     }
 
     fn banner(&self) {
-        let (core, facts) = (&self.core, &self.core.facts);
+        let (config, facts) = (&self.engine.config, &self.engine.facts);
         log::info!(
             "SlimIO {} (as Redis {}), pid {}, port {}",
             env!("CARGO_PKG_VERSION"),
@@ -198,13 +200,13 @@ impl Server {
         for address in &self.addresses {
             log::debug!("listening on {address}");
         }
-        if core.config.yes("appendonly") {
+        if config.yes("appendonly") {
             // Only the first part is logged here, because the details are logged at a lower level.
             let path = facts.io_path.split("; ").next().unwrap_or_default();
             log::info!(
                 "volume {}, appendfsync {}; log through {path}, sockets through {}",
                 facts.volume,
-                core.config.choice("appendfsync"),
+                config.choice("appendfsync"),
                 facts.net_name
             );
             log::debug!("log through {}", facts.io_path);
@@ -224,7 +226,7 @@ impl Server {
         if !better.is_empty() {
             log::info!("better I/O paths are not available: {}", better.join("; "));
         }
-        for name in core.config.without_effect() {
+        for name in config.without_effect() {
             log::warn!("directive {name} has no effect here");
         }
     }
@@ -233,82 +235,86 @@ impl Server {
     fn turn(&mut self) {
         // The network gets the requests that were noted since the last time, for example at the end
         // of a snapshot. This must happen before the sockets are polled.
-        self.core.grant(&mut *self.net);
-        let timeout = self.core.timeout();
-        self.core.end_turn();
+        self.connections.grant(&mut *self.net);
+        let timeout = self.connections.timeout(&mut self.engine);
+        self.connections.end_turn(&mut self.engine);
         // Watches the log's device only if an operation is in flight. If the command thread has
         // already waited for a completion, that completion must not wake the thread again.
-        if self.core.wal.as_ref().is_some_and(Wal::is_in_flight) {
+        if self.engine.wal.as_ref().is_some_and(Wal::is_in_flight) {
             self.net.expect(LOG);
         }
         self.net.wait(timeout);
-        self.core.begin_turn();
+        self.engine.begin_turn();
         // The clients left over from the last turn come first.
-        self.core.serve_behind();
+        self.connections.serve_behind(&mut self.engine);
         // From now on, received bytes of a large argument go directly into the argument's memory.
-        self.core.grant(&mut *self.net);
+        self.connections.grant(&mut *self.net);
         let had_events = self.take_events();
-        let now = self.core.now;
-        self.core.reap_log();
-        self.core.forget_durable();
-        self.core.retry_waiting();
-        self.core.resume_yielded();
-        self.core.drive_long();
-        self.core.run_timers();
-        self.core.serve_resumed();
+        let now = self.engine.now;
+        self.engine.reap_log();
+        self.engine.forget_durable();
+        self.connections.retry_waiting(&mut self.engine);
+        self.connections.resume_yielded(&mut self.engine);
+        self.connections.drive_long(&mut self.engine);
+        self.connections.run_timers(&mut self.engine);
+        self.connections.serve_resumed(&mut self.engine);
         // If there is only one client, `kick` does not hand over log writes here. They are handed
         // over after the replies: by `wait_for_log` if it waits for the log anyway, otherwise by
         // `kick` after it.
-        let is_lone = self.core.clients.len() == 1;
-        let only_writers = self.core.only_writers_wait();
-        self.core.leave_room_for_snapshot();
-        if let Some(wal) = &mut self.core.wal {
+        let is_lone = self.connections.clients.len() == 1;
+        let only_writers = self.engine.only_writers_wait();
+        self.engine.leave_room_for_snapshot();
+        if let Some(wal) = &mut self.engine.wal {
             wal.drive(now);
             let has_written = only_writers && wal.wait_if_quick(now);
             if !is_lone {
                 wal.kick();
             }
             if has_written {
-                self.core.forget_durable();
+                self.engine.forget_durable();
             }
         }
-        self.core.flush(&mut *self.net);
+        self.connections.flush(&mut self.engine, &mut *self.net);
         self.wait_for_log();
-        if is_lone && let Some(wal) = &mut self.core.wal {
+        if is_lone && let Some(wal) = &mut self.engine.wal {
             wal.kick();
         }
-        self.core.drive_snapshots(!had_events);
+        self.connections.drive_snapshots(&mut self.engine, !had_events);
     }
 
     /// If every client waits for the log, waits only for the log and not for sockets. So with one
     /// client under `appendfsync always`, a write costs only one sleep.
     fn wait_for_log(&mut self) {
-        if !self.core.all_are_holding() {
+        if !self.connections.all_are_holding() {
             return;
         }
-        let only_writers = self.core.only_writers_wait();
-        if let Some(wal) = &mut self.core.wal
+        let only_writers = self.engine.only_writers_wait();
+        if let Some(wal) = &mut self.engine.wal
             && wal.is_in_flight()
         {
-            wal.wait_for_write(LOG_WAIT_MAX, only_writers, self.core.now);
-            self.core.forget_durable();
-            self.core.flush(&mut *self.net);
+            wal.wait_for_write(LOG_WAIT_MAX, only_writers, self.engine.now);
+            self.engine.forget_durable();
+            self.connections.flush(&mut self.engine, &mut *self.net);
         }
     }
 
     /// Handles all events; returns whether there were any.
     fn take_events(&mut self) -> bool {
         let mut had_events = false;
-        self.core.bring_in_received(&*self.net);
+        self.connections.bring_in_received(&self.engine, &*self.net);
         while let Some(event) = self.net.next() {
             had_events = true;
             match event {
-                Event::Received(conn, bytes) => self.core.received(conn, bytes),
-                Event::Sent(conn, outgoing) => self.core.sent(conn, outgoing),
-                Event::Filled(conn, filling) => self.core.filled(conn, filling),
-                Event::Ended(conn) => self.core.at_end(conn),
-                Event::HungUp(conn) => self.core.hung_up(conn),
-                Event::Broken(conn) => self.core.ended(conn),
+                Event::Received(conn, bytes) => {
+                    self.connections.received(&mut self.engine, conn, bytes);
+                }
+                Event::Sent(conn, outgoing) => self.connections.sent(conn, outgoing),
+                Event::Filled(conn, filling) => {
+                    self.connections.filled(&mut self.engine, conn, filling);
+                }
+                Event::Ended(conn) => self.connections.at_end(&mut self.engine, conn),
+                Event::HungUp(conn) => self.connections.hung_up(&mut self.engine, conn),
+                Event::Broken(conn) => self.connections.ended(&mut self.engine, conn),
                 Event::Accepted(conn, _) => self.accepted(conn),
                 Event::AcceptFailed(errno) => {
                     self.accept_failed = true;
@@ -325,22 +331,22 @@ impl Server {
                 }
                 Event::Ready(STOP) => {
                     self.take_asked();
-                    if self.core.shutdown.is_none() {
+                    if self.engine.shutdown.is_none() {
                         log::info!("Asked to stop");
-                        self.core.shutdown = Some(Shutdown::default());
+                        self.engine.shutdown = Some(Shutdown::default());
                     }
                 }
                 Event::Ready(SNAPSHOT) => {
-                    if let Some(thread) = &self.core.snapshots.thread {
+                    if let Some(thread) = &self.engine.snapshots.thread {
                         thread.woken();
                     }
                 }
-                Event::Ready(BACKGROUND) => self.core.end_background_jobs(),
+                Event::Ready(BACKGROUND) => self.connections.end_background_jobs(&mut self.engine),
                 // The results of the log's device and of the keeper are taken once per turn.
                 Event::Ready(_) => {}
             }
-            if !self.core.net_requests.is_empty() {
-                self.core.grant(&mut *self.net);
+            if !self.connections.net_requests.is_empty() {
+                self.connections.grant(&mut *self.net);
             }
         }
         had_events
@@ -355,7 +361,7 @@ impl Server {
         if peer.remote.is_some() {
             // A client whose socket refuses an option is served all the same.
             let _ = sockopt::set_tcp_nodelay(socket, true);
-            let seconds = self.core.settings.tcp_keepalive;
+            let seconds = self.engine.settings.tcp_keepalive;
             if seconds > 0 {
                 let idle = Duration::from_secs(seconds as u64);
                 let _ = sockopt::set_socket_keepalive(socket, true);
@@ -364,7 +370,7 @@ impl Server {
                 let _ = sockopt::set_tcp_keepcnt(socket, 3);
             }
         }
-        self.core.accepted(conn, peer);
+        self.connections.accepted(&mut self.engine, conn, peer);
     }
 
     fn start_log(&mut self, volume: Volume) -> Result<(), String> {
@@ -378,19 +384,19 @@ impl Server {
             .and_then(|()| self.net.watch(keeper, KEEPER))
             .and_then(|()| self.net.watch(snapshots.readiness(), SNAPSHOT))
             .map_err(|e| explain_system("watch the volume", &e.into()))?;
-        self.core.snapshots.thread = Some(snapshots);
-        self.core.wal = Some(wal);
-        self.core.note_if_empty();
+        self.engine.snapshots.thread = Some(snapshots);
+        self.engine.wal = Some(wal);
+        self.engine.note_if_empty();
         // Directives may have changed during recovery, when they could not take effect because
         // there was no log and the keyspace was only a placeholder.
         let of_volume = ["appendfsync", "snapshot-check-rate"];
         let may_differ =
             ["appendonly", "proto-max-bulk-len", "maxmemory", "hash-max-listpack-entries"];
-        self.core.configured(&of_volume, 0);
+        self.engine.configured(&of_volume, 0);
         if !is_planted("changed-while-loading") {
-            self.core.configured(&may_differ, 0);
+            self.engine.configured(&may_differ, 0);
         }
-        self.core.shorten_reserves();
+        self.engine.shorten_reserves();
         Ok(())
     }
 }

@@ -7,32 +7,42 @@ use slimio_planted::is_planted;
 use slimio_resp::Args;
 
 use crate::clients::Client;
-use crate::core::{Core, Shutdown};
+use crate::core::{Connections, Engine, Shutdown};
 use crate::waiting::{Reason, Then};
 
 /// Longest `DEBUG SLEEP`, in seconds.
 const SLEEP_SECONDS_MAX: f64 = 3600.0;
 
-pub(super) fn info(core: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn info(
+    connections: &mut Connections,
+    engine: &mut Engine,
+    client: &mut Client,
+    args: Args<'_>,
+) {
     let sections: Vec<String> = (1..args.len())
         .map(|index| String::from_utf8_lossy(&args.bytes(index)).to_ascii_lowercase())
         .collect();
     // The reply of INFO waits for no record, because INFO must answer even while the log is stuck.
-    let text = crate::info::render(core, core.client_figures(client), &sections);
-    if is_planted("figures-wait") && core.keeps_undurable {
-        client.needs = client.needs.max(core.undurable.of_all());
+    let text = crate::info::render(engine, connections.client_figures(engine, client), &sections);
+    if is_planted("figures-wait") && engine.keeps_undurable {
+        client.needs = client.needs.max(engine.undurable.of_all());
     }
     client.out.verbatim("txt", text.as_bytes());
 }
 
-pub(super) fn time(_: &mut Core, client: &mut Client, _: Args<'_>) {
+pub(super) fn time(_: &mut Engine, client: &mut Client, _: Args<'_>) {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     client.out.array(2);
     client.out.bulk_integer(since.as_secs() as i64);
     client.out.bulk_integer(i64::from(since.subsec_micros()));
 }
 
-pub(super) fn shutdown(core: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn shutdown(
+    connections: &mut Connections,
+    engine: &mut Engine,
+    client: &mut Client,
+    args: Args<'_>,
+) {
     let (mut nosave, mut save, mut abort) = (false, false, false);
     let (mut now, mut is_forced) = (false, false);
     for index in 1..args.len() {
@@ -65,15 +75,20 @@ pub(super) fn shutdown(core: &mut Core, client: &mut Client, args: Args<'_>) {
     log::info!("SHUTDOWN asked for by client {}", client.address());
     let save = (save || nosave).then_some(save);
     let shutdown = Shutdown { save, is_forced, by: Some(client.conn) };
-    core.shutdown = Some(shutdown);
-    if core.saves_at_shutdown(shutdown) {
-        core.wait(client, Reason::End, Then::Answer);
+    engine.shutdown = Some(shutdown);
+    if engine.saves_at_shutdown(shutdown) {
+        connections.wait(engine, client, Reason::End, Then::Answer);
     } else {
-        core.close(client);
+        connections.close(engine, client);
     }
 }
 
-pub(super) fn debug(core: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn debug(
+    connections: &mut Connections,
+    engine: &mut Engine,
+    client: &mut Client,
+    args: Args<'_>,
+) {
     let sub = args.get(1);
     if sub.is("sleep") && args.len() == 3 {
         let seconds = String::from_utf8_lossy(&args.bytes(2)).parse::<f64>().unwrap_or(0.0);
@@ -82,26 +97,26 @@ pub(super) fn debug(core: &mut Core, client: &mut Client, args: Args<'_>) {
         std::thread::sleep(Duration::from_secs_f64(seconds.clamp(0.0, SLEEP_SECONDS_MAX)));
         client.out.ok();
     } else if sub.is("set-active-expire") && args.len() == 3 {
-        core.active_expire = !args.get(2).is("0");
+        engine.active_expire = !args.get(2).is("0");
         client.out.ok();
     } else if sub.is("object") && args.len() == 3 {
         let (key, before) = (args.bytes(2), client.out.len());
-        match core.keyspace.describe(client.db, &key, core.now_ms) {
+        match engine.keyspace.describe(client.db, &key, engine.now_ms) {
             Some(line) => client.out.simple(&line),
             None => client.out.error("ERR no such key"),
         }
         if !is_planted("debug-object-undurable") {
-            let needs = core.depends_on_key(client.db, &key);
-            core.hold(client, needs, before);
+            let needs = engine.depends_on_key(client.db, &key);
+            engine.hold(client, needs, before);
         }
     } else if sub.is("populate") && (3..=5).contains(&args.len()) {
-        run_data(core, client, args, debug_populate);
+        run_data(connections, engine, client, args, debug_populate);
     } else if sub.is("digest") && args.len() == 2 {
-        run_data(core, client, args, debug_digest);
+        run_data(connections, engine, client, args, debug_digest);
     } else if sub.is("digest-value") && args.len() > 2 {
-        run_data(core, client, args, debug_digest_value);
+        run_data(connections, engine, client, args, debug_digest_value);
     } else if sub.is("reload") {
-        super::reload::reload(core, client, args);
+        super::reload::reload(engine, client, args);
     } else if sub.is("help") {
         super::help(
             client,
@@ -130,10 +145,16 @@ pub(super) fn debug(core: &mut Core, client: &mut Client, args: Args<'_>) {
 }
 
 /// Runs a subcommand that works on the data set.
-fn run_data(core: &mut Core, client: &mut Client, args: Args<'_>, run: DataFn) {
-    let Ok(row) = core.find(args) else { unreachable!("it was found when it began") };
-    let mode = if core.transaction.is_some() { Mode::Atomic } else { Mode::Client };
+fn run_data(
+    connections: &mut Connections,
+    engine: &mut Engine,
+    client: &mut Client,
+    args: Args<'_>,
+    run: DataFn,
+) {
+    let Ok(row) = engine.find(args) else { unreachable!("it was found when it began") };
+    let mode = if engine.transaction.is_some() { Mode::Atomic } else { Mode::Client };
     let before = client.out.len();
-    let (outcome, needs) = core.run_data(client, row, run, args, mode);
-    core.conclude(client, args, outcome, needs, before);
+    let (outcome, needs) = engine.run_data(client, row, run, args, mode);
+    connections.conclude(engine, client, args, outcome, needs, before);
 }

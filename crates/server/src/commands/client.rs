@@ -1,16 +1,18 @@
 //! `CLIENT`
 
+use std::time::Instant;
+
 use slimio_resp::{Arg, Args};
 
 use super::connection::is_name;
 use crate::clients::{Client, Replies};
-use crate::core::Core;
+use crate::core::{Connections, Engine};
 
-pub(super) fn id(_: &mut Core, client: &mut Client, _: Args<'_>) {
+pub(super) fn id(_: &mut Engine, client: &mut Client, _: Args<'_>) {
     client.out.integer(client.id as i64);
 }
 
-pub(super) fn getname(_: &mut Core, client: &mut Client, _: Args<'_>) {
+pub(super) fn getname(_: &mut Engine, client: &mut Client, _: Args<'_>) {
     if client.name.is_empty() {
         client.out.null();
     } else {
@@ -18,7 +20,7 @@ pub(super) fn getname(_: &mut Core, client: &mut Client, _: Args<'_>) {
     }
 }
 
-pub(super) fn setname(_: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn setname(_: &mut Engine, client: &mut Client, args: Args<'_>) {
     let name = args.bytes(2);
     if is_name(&name) {
         client.name = name.into_owned();
@@ -33,7 +35,7 @@ pub(super) fn bad_name(what: &str) -> String {
     format!("ERR {what} cannot contain spaces, newlines or special characters.")
 }
 
-pub(super) fn setinfo(_: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn setinfo(_: &mut Engine, client: &mut Client, args: Args<'_>) {
     let value = args.bytes(3);
     let (field, name) = if args.get(2).is("lib-name") {
         (&mut client.lib_name, "lib-name")
@@ -53,13 +55,19 @@ pub(super) fn setinfo(_: &mut Core, client: &mut Client, args: Args<'_>) {
     }
 }
 
-pub(super) fn info(core: &mut Core, client: &mut Client, args: Args<'_>) {
-    let mut line = client.describe(core.now, core.is_known_stale(client), size_of_arguments(args));
+pub(super) fn info(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
+    let mut line =
+        client.describe(engine.now, engine.is_known_stale(client), size_of_arguments(args));
     line.push('\n');
     client.out.verbatim("txt", line.as_bytes());
 }
 
-pub(super) fn list(core: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn list(
+    connections: &mut Connections,
+    engine: &mut Engine,
+    client: &mut Client,
+    args: Args<'_>,
+) {
     let mut ids = None;
     if args.len() == 4 && args.get(2).is("type") {
         match ClientKind::parse(args.get(3)) {
@@ -84,13 +92,13 @@ pub(super) fn list(core: &mut Core, client: &mut Client, args: Args<'_>) {
         client.out.error("ERR syntax error");
         return;
     }
-    let mut shown: Vec<&Client> = core.clients.iter().chain([&*client]).collect();
+    let mut shown: Vec<&Client> = connections.clients.iter().chain([&*client]).collect();
     shown.retain(|c| ids.as_ref().is_none_or(|ids| ids.contains(&(c.id as i64))));
     shown.sort_by_key(|c| c.id);
     let (own_id, mut text) = (client.id, String::new());
     for client in shown {
         let argv_size = if client.id == own_id { size_of_arguments(args) } else { 0 };
-        text.push_str(&client.describe(core.now, core.is_known_stale(client), argv_size));
+        text.push_str(&client.describe(engine.now, engine.is_known_stale(client), argv_size));
         text.push('\n');
     }
     client.out.verbatim("txt", text.as_bytes());
@@ -134,8 +142,8 @@ struct Filter {
 }
 
 impl Filter {
-    fn matches(&self, client: &Client, core: &Core) -> bool {
-        let age = core.now.saturating_duration_since(client.connected_at).as_secs();
+    fn matches(&self, client: &Client, now: Instant) -> bool {
+        let age = now.saturating_duration_since(client.connected_at).as_secs();
         !self.is_nobody
             && self.id.is_none_or(|id| client.id == id)
             && self.address.as_ref().is_none_or(|a| client.address() == *a)
@@ -144,12 +152,17 @@ impl Filter {
     }
 }
 
-pub(super) fn kill(core: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn kill(
+    connections: &mut Connections,
+    engine: &mut Engine,
+    client: &mut Client,
+    args: Args<'_>,
+) {
     let text = |index| String::from_utf8_lossy(&args.bytes(index)).into_owned();
     if args.len() == 3 {
         // The old form has an address as its only argument, and replies with a status.
         let filter = Filter { address: Some(text(2)), ..Filter::default() };
-        if kill_matching(core, client, &filter) == 0 {
+        if kill_matching(connections, engine, client, &filter) == 0 {
             client.out.error("ERR No such client");
         } else {
             client.out.ok();
@@ -201,24 +214,33 @@ pub(super) fn kill(core: &mut Core, client: &mut Client, args: Args<'_>) {
             return;
         }
     }
-    let killed = kill_matching(core, client, &filter);
+    let killed = kill_matching(connections, engine, client, &filter);
     client.out.integer(killed);
 }
 
-fn kill_matching(core: &mut Core, client: &mut Client, filter: &Filter) -> i64 {
-    let doomed: Vec<_> =
-        core.clients.iter().filter(|c| filter.matches(c, core)).map(|c| c.conn).collect();
+fn kill_matching(
+    connections: &mut Connections,
+    engine: &mut Engine,
+    client: &mut Client,
+    filter: &Filter,
+) -> i64 {
+    let doomed: Vec<_> = connections
+        .clients
+        .iter()
+        .filter(|c| filter.matches(c, engine.now))
+        .map(|c| c.conn)
+        .collect();
     for &conn in &doomed {
-        core.ended(conn);
+        connections.ended(engine, conn);
     }
-    let kills_caller = !filter.spares_caller && filter.matches(client, core);
+    let kills_caller = !filter.spares_caller && filter.matches(client, engine.now);
     if kills_caller {
-        core.close(client);
+        connections.close(engine, client);
     }
     doomed.len() as i64 + i64::from(kills_caller)
 }
 
-pub(super) fn no_touch(_: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn no_touch(_: &mut Engine, client: &mut Client, args: Args<'_>) {
     client.no_touch = match args.get(2) {
         word if word.is("on") => true,
         word if word.is("off") => false,
@@ -230,7 +252,7 @@ pub(super) fn no_touch(_: &mut Core, client: &mut Client, args: Args<'_>) {
     client.out.ok();
 }
 
-pub(super) fn no_evict(_: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn no_evict(_: &mut Engine, client: &mut Client, args: Args<'_>) {
     client.no_evict = match args.get(2) {
         on if on.is("on") => true,
         off if off.is("off") => false,
@@ -242,7 +264,7 @@ pub(super) fn no_evict(_: &mut Core, client: &mut Client, args: Args<'_>) {
     client.out.ok();
 }
 
-pub(super) fn reply(_: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn reply(_: &mut Engine, client: &mut Client, args: Args<'_>) {
     let mode = args.get(2);
     if mode.is("on") {
         client.replies = Replies::On;
@@ -258,7 +280,7 @@ pub(super) fn reply(_: &mut Core, client: &mut Client, args: Args<'_>) {
     }
 }
 
-pub(super) fn help(_: &mut Core, client: &mut Client, _: Args<'_>) {
+pub(super) fn help(_: &mut Engine, client: &mut Client, _: Args<'_>) {
     super::help(
         client,
         &[

@@ -6,7 +6,7 @@ use slimio_keyspace::Glob;
 use slimio_resp::Args;
 
 use crate::clients::Client;
-use crate::core::Core;
+use crate::core::{Connections, Engine};
 
 /// Limit of the number of patterns in one request. There is a limit because each pattern is
 /// compared with the name of each directive.
@@ -15,7 +15,7 @@ const PATTERNS_MAX: usize = 128;
 /// Limit of the bytes of all patterns in one request.
 const PATTERNS_SIZE_MAX: usize = 4096;
 
-pub(super) fn get(core: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn get(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
     let size: usize = args.iter().skip(2).map(|arg| arg.size()).sum();
     if args.len() - 2 > PATTERNS_MAX || size > PATTERNS_SIZE_MAX {
         client.out.error(&format!(
@@ -28,7 +28,7 @@ pub(super) fn get(core: &mut Core, client: &mut Client, args: Args<'_>) {
     // If `Glob` refuses a pattern as too long, the pattern matches no name anyway.
     let pattern = |word: &Cow<'_, [u8]>| Glob::new(&word.to_ascii_lowercase()).ok();
     let patterns: Vec<Glob> = asked.iter().filter_map(pattern).collect();
-    let found = core
+    let found = engine
         .config
         .get_matching(|name| patterns.iter().any(|pattern| pattern.matches(name.as_bytes())));
     client.out.map(found.len());
@@ -40,7 +40,12 @@ pub(super) fn get(core: &mut Core, client: &mut Client, args: Args<'_>) {
     }
 }
 
-pub(super) fn set(core: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn set(
+    connections: &mut Connections,
+    engine: &mut Engine,
+    client: &mut Client,
+    args: Args<'_>,
+) {
     if !args.len().is_multiple_of(2) {
         client.out.error("ERR syntax error");
         return;
@@ -48,11 +53,11 @@ pub(super) fn set(core: &mut Core, client: &mut Client, args: Args<'_>) {
     let name = |index| String::from_utf8_lossy(&args.bytes(index)).into_owned();
     let pair = |index| (name(index), args.bytes(index + 1).into_owned());
     let pairs: Vec<(String, Vec<u8>)> = (2..args.len()).step_by(2).map(pair).collect();
-    let had_no_effect = core.config.without_effect().len();
-    match core.config.set_pairs(&pairs) {
+    let had_no_effect = engine.config.without_effect().len();
+    match engine.config.set_pairs(&pairs) {
         Ok(names) => {
-            core.configured(&names, core.client_bytes(Some(client)));
-            for name in &core.config.without_effect()[had_no_effect..] {
+            engine.configured(&names, connections.client_bytes(engine, Some(client)));
+            for name in &engine.config.without_effect()[had_no_effect..] {
                 log::warn!("CONFIG SET {name} has no effect here");
             }
             client.out.ok();
@@ -61,12 +66,17 @@ pub(super) fn set(core: &mut Core, client: &mut Client, args: Args<'_>) {
     }
 }
 
-pub(super) fn rewrite(core: &mut Core, client: &mut Client, _: Args<'_>) {
-    let Some(rewrite) = core.config.rewrite() else {
+pub(super) fn rewrite(
+    connections: &mut Connections,
+    engine: &mut Engine,
+    client: &mut Client,
+    _: Args<'_>,
+) {
+    let Some(rewrite) = engine.config.rewrite() else {
         client.out.error("ERR The server is running without a config file");
         return;
     };
-    core.run_in_background(client, move || match rewrite.run() {
+    connections.run_in_background(engine, client, move || match rewrite.run() {
         Ok(()) => {
             log::info!("CONFIG REWRITE executed with success");
             Ok(())
@@ -84,14 +94,14 @@ fn reason(error: &std::io::Error) -> String {
     text.find(" (os error").map_or(text.clone(), |end| text[..end].to_owned())
 }
 
-pub(super) fn resetstat(core: &mut Core, client: &mut Client, _: Args<'_>) {
-    core.stats.reset();
-    core.keyspace.reset_stats();
-    core.snapshots.reset_stats();
+pub(super) fn resetstat(engine: &mut Engine, client: &mut Client, _: Args<'_>) {
+    engine.stats.reset();
+    engine.keyspace.reset_stats();
+    engine.snapshots.reset_stats();
     client.out.ok();
 }
 
-pub(super) fn help(_: &mut Core, client: &mut Client, _: Args<'_>) {
+pub(super) fn help(_: &mut Engine, client: &mut Client, _: Args<'_>) {
     super::help(
         client,
         &[

@@ -4,9 +4,9 @@ use slimio_keyspace::DbIndex;
 use slimio_resp::{Arg, Args, Protocol};
 
 use crate::clients::{Client, Replies};
-use crate::core::Core;
+use crate::core::{Connections, Engine};
 
-pub(super) fn ping(_: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn ping(_: &mut Engine, client: &mut Client, args: Args<'_>) {
     match args.len() {
         1 => client.out.simple("PONG"),
         2 => bulk(client, args.get(1)),
@@ -14,7 +14,7 @@ pub(super) fn ping(_: &mut Core, client: &mut Client, args: Args<'_>) {
     }
 }
 
-pub(super) fn echo(_: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn echo(_: &mut Engine, client: &mut Client, args: Args<'_>) {
     bulk(client, args.get(1));
 }
 
@@ -26,7 +26,7 @@ fn bulk(client: &mut Client, arg: Arg<'_>) {
     }
 }
 
-pub(super) fn select(core: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn select(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
     let Some(number) = args.get(1).to_i64() else {
         client.out.error("ERR value is not an integer or out of range");
         return;
@@ -38,7 +38,7 @@ pub(super) fn select(core: &mut Core, client: &mut Client, args: Args<'_>) {
             .error(&format!("ERR value is out of range, value must between {least} and {most}"));
         return;
     }
-    if number < 0 || number as usize >= core.db_count() {
+    if number < 0 || number as usize >= engine.db_count() {
         client.out.error("ERR DB index is out of range");
         return;
     }
@@ -46,12 +46,12 @@ pub(super) fn select(core: &mut Core, client: &mut Client, args: Args<'_>) {
     client.out.ok();
 }
 
-pub(super) fn auth(core: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn auth(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
     if args.len() > 3 {
         client.out.error("ERR syntax error");
         return;
     }
-    if args.len() == 2 && core.settings.password.is_none() {
+    if args.len() == 2 && engine.settings.password.is_none() {
         client.out.error(
             "ERR AUTH <password> called without any password configured for the default user. Are \
              you sure your configuration is correct?",
@@ -59,7 +59,7 @@ pub(super) fn auth(core: &mut Core, client: &mut Client, args: Args<'_>) {
         return;
     }
     let user = if args.len() == 3 { args.bytes(1) } else { b"default".into() };
-    if log_in(core, client, &user, &args.bytes(args.len() - 1)) {
+    if log_in(engine, client, &user, &args.bytes(args.len() - 1)) {
         client.out.ok();
     } else {
         client.out.error(WRONG_PASSWORD);
@@ -68,11 +68,11 @@ pub(super) fn auth(core: &mut Core, client: &mut Client, args: Args<'_>) {
 
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 
-fn log_in(core: &Core, client: &mut Client, user: &[u8], password: &[u8]) -> bool {
+fn log_in(engine: &Engine, client: &mut Client, user: &[u8], password: &[u8]) -> bool {
     if user != b"default" {
         return false;
     }
-    let is_right = match &core.settings.password {
+    let is_right = match &engine.settings.password {
         // Without a configured password, any password is accepted.
         None => true,
         Some(wanted) => is_equal(wanted, password),
@@ -90,7 +90,7 @@ fn is_equal(wanted: &[u8], given: &[u8]) -> bool {
     difference == 0
 }
 
-pub(super) fn hello(core: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn hello(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
     let mut protocol = None;
     if args.len() > 1 {
         protocol = match args.get(1).to_i64() {
@@ -111,7 +111,7 @@ pub(super) fn hello(core: &mut Core, client: &mut Client, args: Args<'_>) {
     while at < args.len() {
         let left = args.len() - at - 1;
         if args.get(at).is("auth") && left >= 2 {
-            if !log_in(core, client, &args.bytes(at + 1), &args.bytes(at + 2)) {
+            if !log_in(engine, client, &args.bytes(at + 1), &args.bytes(at + 2)) {
                 client.out.error(WRONG_PASSWORD);
                 return;
             }
@@ -131,7 +131,7 @@ pub(super) fn hello(core: &mut Core, client: &mut Client, args: Args<'_>) {
             return;
         }
     }
-    if core.settings.password.is_some() && !client.is_authenticated {
+    if engine.settings.password.is_some() && !client.is_authenticated {
         client.out.error(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the \
              HELLO AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol \
@@ -168,19 +168,24 @@ pub(super) fn is_name(name: &[u8]) -> bool {
     name.iter().all(|byte| (b'!'..=b'~').contains(byte))
 }
 
-pub(super) fn quit(core: &mut Core, client: &mut Client, _: Args<'_>) {
+pub(super) fn quit(
+    connections: &mut Connections,
+    engine: &mut Engine,
+    client: &mut Client,
+    _: Args<'_>,
+) {
     client.out.ok();
-    core.close(client);
+    connections.close(engine, client);
 }
 
-pub(super) fn reset(core: &mut Core, client: &mut Client, _: Args<'_>) {
-    core.end_multi(client.multi.take());
-    core.watches.clear(client);
+pub(super) fn reset(engine: &mut Engine, client: &mut Client, _: Args<'_>) {
+    engine.end_multi(client.multi.take());
+    engine.watches.clear(client);
     client.db = DbIndex(0);
     client.name.clear();
     client.no_evict = false;
     client.no_touch = false;
-    client.is_authenticated = core.settings.password.is_none();
+    client.is_authenticated = engine.settings.password.is_none();
     // If `CLIENT REPLY SKIP` came just before, `Skip` stays in force, because the reply to `RESET`
     // is the one to leave out.
     if client.replies != Replies::Skip {

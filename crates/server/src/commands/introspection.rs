@@ -7,28 +7,28 @@ use slimio_resp::{Args, OwnedRequest, ReplyBuf};
 
 use super::{Entry, Run};
 use crate::clients::Client;
-use crate::core::Core;
+use crate::core::Engine;
 
-pub(super) fn all(core: &mut Core, client: &mut Client, _: Args<'_>) {
-    let rows = core.table.rows();
+pub(super) fn all(engine: &mut Engine, client: &mut Client, _: Args<'_>) {
+    let rows = engine.table.rows();
     client.out.array(rows.len());
     for row in rows {
         describe(row, &mut client.out);
     }
 }
 
-pub(super) fn count(core: &mut Core, client: &mut Client, _: Args<'_>) {
-    client.out.integer(core.table.rows().len() as i64);
+pub(super) fn count(engine: &mut Engine, client: &mut Client, _: Args<'_>) {
+    client.out.integer(engine.table.rows().len() as i64);
 }
 
-pub(super) fn info(core: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn info(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
     if args.len() == 2 {
-        all(core, client, args);
+        all(engine, client, args);
         return;
     }
     client.out.array(args.len() - 2);
     for index in 2..args.len() {
-        match find(core, &args.bytes(index)) {
+        match find(engine, &args.bytes(index)) {
             Some(row) => describe(row, &mut client.out),
             None => client.out.null(),
         }
@@ -36,9 +36,9 @@ pub(super) fn info(core: &mut Core, client: &mut Client, args: Args<'_>) {
 }
 
 /// Finds a command, or a subcommand written as `config|get`.
-pub(super) fn find(core: &Core, name: &[u8]) -> Option<&'static Command<Entry>> {
+pub(super) fn find(engine: &Engine, name: &[u8]) -> Option<&'static Command<Entry>> {
     let mut words = name.split(|byte| *byte == b'|');
-    let row = core.table.lookup(words.next()?)?;
+    let row = engine.table.lookup(words.next()?)?;
     match (words.next(), words.next()) {
         (None, _) => Some(row),
         (Some(sub), None) => subcommand(row, sub),
@@ -120,11 +120,11 @@ fn describe_keys(spec: &KeySpec, out: &mut ReplyBuf) {
     }
 }
 
-pub(super) fn docs(core: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn docs(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
     let rows: Vec<&Command<Entry>> = if args.len() == 2 {
-        core.table.rows().iter().collect()
+        engine.table.rows().iter().collect()
     } else {
-        (2..args.len()).filter_map(|index| find(core, &args.bytes(index))).collect()
+        (2..args.len()).filter_map(|index| find(engine, &args.bytes(index))).collect()
     };
     client.out.map(rows.len());
     for row in rows {
@@ -154,7 +154,7 @@ fn document(row: &Command<Entry>, out: &mut ReplyBuf) {
     }
 }
 
-pub(super) fn list(core: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn list(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
     let is_filtered = args.len() == 5 && args.get(2).is("filterby");
     let value = if is_filtered { args.bytes(4).to_ascii_lowercase() } else { Vec::new() };
     let (category, pattern) = ([b"@", &value[..]].concat(), Glob::new(&value));
@@ -170,7 +170,7 @@ pub(super) fn list(core: &mut Core, client: &mut Client, args: Args<'_>) {
         client.out.error("ERR syntax error");
         return;
     };
-    let all = core.table.rows().iter().flat_map(|row| iter::once(row).chain(subcommands(row)));
+    let all = engine.table.rows().iter().flat_map(|row| iter::once(row).chain(subcommands(row)));
     let names: Vec<_> = all.filter(|row| is_wanted(row)).map(|row| row.run.name).collect();
     client.out.array(names.len());
     for name in names {
@@ -178,16 +178,16 @@ pub(super) fn list(core: &mut Core, client: &mut Client, args: Args<'_>) {
     }
 }
 
-pub(super) fn getkeys(core: &mut Core, client: &mut Client, args: Args<'_>) {
-    let Some(keys) = keys_and_flags(core, client, args) else { return };
+pub(super) fn getkeys(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
+    let Some(keys) = keys_and_flags(engine, client, args) else { return };
     client.out.array(keys.len());
     for (index, _) in keys {
         client.out.bulk(&args.bytes(index + 2));
     }
 }
 
-pub(super) fn getkeysandflags(core: &mut Core, client: &mut Client, args: Args<'_>) {
-    let Some(keys) = keys_and_flags(core, client, args) else { return };
+pub(super) fn getkeysandflags(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
+    let Some(keys) = keys_and_flags(engine, client, args) else { return };
     client.out.array(keys.len());
     for (index, flags) in keys {
         client.out.array(2);
@@ -207,11 +207,11 @@ fn flags_of_set(args: Args<'_>) -> &'static str {
 /// counts from the start of that request. If these arguments are not a valid request with keys,
 /// replies with the error and returns `None`.
 fn keys_and_flags(
-    core: &Core,
+    engine: &Engine,
     client: &mut Client,
     args: Args<'_>,
 ) -> Option<Vec<(usize, &'static str)>> {
-    let named = core.table.lookup(&args.bytes(2));
+    let named = engine.table.lookup(&args.bytes(2));
     let row = named.and_then(|row| match subcommands(row) {
         [] => Some(row),
         _ => subcommand(row, &args.bytes(3)),
@@ -241,7 +241,7 @@ fn keys_and_flags(
     None
 }
 
-pub(super) fn help(_: &mut Core, client: &mut Client, _: Args<'_>) {
+pub(super) fn help(_: &mut Engine, client: &mut Client, _: Args<'_>) {
     super::help(
         client,
         &[

@@ -4,7 +4,7 @@ use slimio_resp::{Args, ReplyBuf};
 
 use super::{Entry, Run};
 use crate::clients::Client;
-use crate::core::Core;
+use crate::core::Engine;
 use crate::latency::{doctor as diagnose, graph as draw};
 use slimio_keyspace::Command;
 
@@ -12,8 +12,8 @@ use slimio_keyspace::Command;
 /// is double the bound of the bucket before.
 const BUCKET_NS_MIN: u64 = 1024;
 
-pub(super) fn latest(core: &mut Core, client: &mut Client, _: Args<'_>) {
-    let events = core.latency.events();
+pub(super) fn latest(engine: &mut Engine, client: &mut Client, _: Args<'_>) {
+    let events = engine.latency.events();
     client.out.array(events.len());
     for (name, series) in events {
         let Some(last) = series.samples.back() else { continue };
@@ -25,8 +25,8 @@ pub(super) fn latest(core: &mut Core, client: &mut Client, _: Args<'_>) {
     }
 }
 
-pub(super) fn history(core: &mut Core, client: &mut Client, args: Args<'_>) {
-    let Some((_, series)) = core.latency.event(&args.bytes(2)) else {
+pub(super) fn history(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
+    let Some((_, series)) = engine.latency.event(&args.bytes(2)) else {
         client.out.array(0);
         return;
     };
@@ -38,47 +38,47 @@ pub(super) fn history(core: &mut Core, client: &mut Client, args: Args<'_>) {
     }
 }
 
-pub(super) fn reset(core: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn reset(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
     let count = if args.len() == 2 {
-        core.latency.reset_all()
+        engine.latency.reset_all()
     } else {
-        (2..args.len()).filter(|index| core.latency.reset(&args.bytes(*index))).count()
+        (2..args.len()).filter(|index| engine.latency.reset(&args.bytes(*index))).count()
     };
     client.out.integer(count as i64);
 }
 
-pub(super) fn graph(core: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn graph(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
     let name = args.bytes(2);
-    let Some((event, series)) = core.latency.event(&name) else {
+    let Some((event, series)) = engine.latency.event(&name) else {
         let name = String::from_utf8_lossy(&name);
         client.out.error(&format!("ERR No samples available for event '{name}'"));
         return;
     };
-    let text = draw(event, series, core.now_ms / 1000);
+    let text = draw(event, series, engine.now_ms / 1000);
     client.out.verbatim("txt", text.as_bytes());
 }
 
-pub(super) fn doctor(core: &mut Core, client: &mut Client, _: Args<'_>) {
-    let text = diagnose(&core.latency, &core.config);
+pub(super) fn doctor(engine: &mut Engine, client: &mut Client, _: Args<'_>) {
+    let text = diagnose(&engine.latency, &engine.config);
     client.out.verbatim("txt", text.as_bytes());
 }
 
-pub(super) fn histogram(core: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn histogram(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
     let mut asked = Vec::new();
     if args.len() == 2 {
-        core.table.rows().iter().for_each(|row| add_with_parts(row, &mut asked));
+        engine.table.rows().iter().for_each(|row| add_with_parts(row, &mut asked));
     } else {
         for index in 2..args.len() {
-            if let Some(row) = super::introspection::find(core, &args.bytes(index)) {
+            if let Some(row) = super::introspection::find(engine, &args.bytes(index)) {
                 add_with_parts(row, &mut asked);
             }
         }
     }
-    asked.retain(|row| core.stats.by_command[row.run.id].latency.is_some());
+    asked.retain(|row| engine.stats.by_command[row.run.id].latency.is_some());
     client.out.map(asked.len());
     for row in asked {
         client.out.bulk(row.run.name.as_bytes());
-        distribution(core, row, &mut client.out);
+        distribution(engine, row, &mut client.out);
     }
 }
 
@@ -91,8 +91,8 @@ fn add_with_parts(row: &'static Command<Entry>, rows: &mut Vec<&'static Command<
 }
 
 /// Writes each bound in microseconds, with the number of calls that took at most that long.
-fn distribution(core: &Core, row: &Command<Entry>, out: &mut ReplyBuf) {
-    let Some(latency) = &core.stats.by_command[row.run.id].latency else { return };
+fn distribution(engine: &Engine, row: &Command<Entry>, out: &mut ReplyBuf) {
+    let Some(latency) = &engine.stats.by_command[row.run.id].latency else { return };
     let (mut bounds, mut counted) = (Vec::new(), 0);
     let mut bound_ns = BUCKET_NS_MIN;
     while counted < latency.len() {
@@ -117,7 +117,7 @@ fn distribution(core: &Core, row: &Command<Entry>, out: &mut ReplyBuf) {
     }
 }
 
-pub(super) fn help(_: &mut Core, client: &mut Client, _: Args<'_>) {
+pub(super) fn help(_: &mut Engine, client: &mut Client, _: Args<'_>) {
     super::help(
         client,
         &[

@@ -7,7 +7,7 @@ use slimio_resp::Args;
 use super::rows::{INFO, ROW};
 use super::{Row, Run};
 use crate::clients::Client;
-use crate::core::Core;
+use crate::core::{Connections, Engine};
 
 /// The key of a subcommand.
 const KEY: KeyRange = KeyRange { first: 2, last: 2, step: 1 };
@@ -42,34 +42,34 @@ const OF_MEMORY: Row = Command { arity: 2, group: "server", since: "4.0.0", ..RO
 /// Subcommands of `MEMORY`, sorted by name.
 #[rustfmt::skip]
 pub(super) const MEMORY: &[Row] = &[
-    Command { name: "doctor", tips: SHARDED, summary: "Outputs memory problems report", run: Run::Server(doctor), ..OF_MEMORY },
+    Command { name: "doctor", tips: SHARDED, summary: "Outputs memory problems report", run: Run::Connections(doctor), ..OF_MEMORY },
     Command { name: "help", flags: INFO, summary: "Show helpful text about the different subcommands", run: Run::Server(memory_help), ..OF_MEMORY },
     Command { name: "malloc-stats", tips: SHARDED, complexity: "Depends on how much memory is allocated, could be slow", summary: "Show allocator internal stats", run: Run::Server(malloc_stats), ..OF_MEMORY },
     Command { name: "purge", tips: &["request_policy:all_shards", "response_policy:all_succeeded"], complexity: "Depends on how much memory is allocated, could be slow", summary: "Ask the allocator to release memory", run: Run::Server(purge), ..OF_MEMORY },
-    Command { name: "stats", tips: SHARDED, summary: "Show memory usage details", run: Run::Server(stats), ..OF_MEMORY },
+    Command { name: "stats", tips: SHARDED, summary: "Show memory usage details", run: Run::Connections(stats), ..OF_MEMORY },
     Command { name: "usage", arity: -3, flags: Flags::READONLY, keys: KEY, key_specs: KEY_SPECS, complexity: "O(N) where N is the number of samples.", summary: "Estimate the memory usage of a key", run: Run::Data(inspect::memory_usage), ..OF_MEMORY },
 ];
 
-fn doctor(core: &mut Core, client: &mut Client, _: Args<'_>) {
-    let report = crate::info::doctor(core, core.client_figures(client));
+fn doctor(connections: &mut Connections, engine: &mut Engine, client: &mut Client, _: Args<'_>) {
+    let report = crate::info::doctor(engine, connections.client_figures(engine, client));
     client.out.verbatim("txt", report.as_bytes());
 }
 
-fn stats(core: &mut Core, client: &mut Client, _: Args<'_>) {
-    crate::info::memory_stats(core, core.client_figures(client), client);
+fn stats(connections: &mut Connections, engine: &mut Engine, client: &mut Client, _: Args<'_>) {
+    crate::info::memory_stats(engine, connections.client_figures(engine, client), client);
 }
 
-fn malloc_stats(_: &mut Core, client: &mut Client, _: Args<'_>) {
+fn malloc_stats(_: &mut Engine, client: &mut Client, _: Args<'_>) {
     let report = (crate::allocator().report)();
     client.out.verbatim("txt", report.as_bytes());
 }
 
 /// Does nothing, because the allocator returns memory by itself within seconds.
-fn purge(_: &mut Core, client: &mut Client, _: Args<'_>) {
+fn purge(_: &mut Engine, client: &mut Client, _: Args<'_>) {
     client.out.ok();
 }
 
-fn object_help(_: &mut Core, client: &mut Client, _: Args<'_>) {
+fn object_help(_: &mut Engine, client: &mut Client, _: Args<'_>) {
     super::help(
         client,
         &[
@@ -90,7 +90,7 @@ fn object_help(_: &mut Core, client: &mut Client, _: Args<'_>) {
     );
 }
 
-fn memory_help(_: &mut Core, client: &mut Client, _: Args<'_>) {
+fn memory_help(_: &mut Engine, client: &mut Client, _: Args<'_>) {
     super::help(
         client,
         &[

@@ -21,21 +21,26 @@ use slimio_keyspace::{Command, CommandTable, DataFn, command_table};
 use slimio_resp::Args;
 
 use crate::clients::Client;
-use crate::core::Core;
+use crate::core::{Connections, Engine};
 
 pub(crate) use wait::reply as reply_of_waitaof;
 
-/// Runs a command that works on connections or on the server. The reply goes to the client's
-/// output.
-pub(crate) type ServerFn = fn(&mut Core, &mut Client, Args<'_>);
+/// Runs a command that works on the server, or on the client that sent it. The reply goes to the
+/// client's output.
+pub(crate) type ServerFn = fn(&mut Engine, &mut Client, Args<'_>);
+
+/// Runs a command that works on other clients, too, or that may make its client wait.
+pub(crate) type ConnectionsFn = fn(&mut Connections, &mut Engine, &mut Client, Args<'_>);
 
 /// What runs a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Run<S: 'static = &'static [Command<Entry>]> {
     /// The command works on the data set.
     Data(DataFn),
-    /// The command works on connections or the server.
+    /// The command works on the server, or on the client that sent it.
     Server(ServerFn),
+    /// The command works on other clients, too, or may make its client wait.
+    Connections(ConnectionsFn),
     /// The second argument of the request names the subcommand to run.
     Container(S),
 }
@@ -101,12 +106,14 @@ fn tables() -> &'static Tables {
             let run = match row.run {
                 Run::Data(run) => Run::Data(run),
                 Run::Server(run) => Run::Server(run),
+                Run::Connections(run) => Run::Connections(run),
                 Run::Container(Rows(subcommands)) => {
                     let subcommands = subcommands.iter().map(|sub| {
                         let name = format!("{}|{}", row.name, sub.name).leak();
                         let run = match sub.run {
                             Run::Data(run) => Run::Data(run),
                             Run::Server(run) => Run::Server(run),
+                            Run::Connections(run) => Run::Connections(run),
                             Run::Container(_) => unreachable!("one level"),
                         };
                         sub.with_run(entry(run, name, &mut names))

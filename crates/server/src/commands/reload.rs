@@ -7,12 +7,12 @@ use slimio_keyspace::{
 use slimio_resp::Args;
 
 use crate::clients::Client;
-use crate::core::Core;
+use crate::core::Engine;
 
 /// The largest part that one step of the capture takes.
 const STEP: CaptureBudget = CaptureBudget { size: 1 << 20, entries: 4096 };
 
-pub(super) fn reload(core: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn reload(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
     if args.len() > 2 {
         let is_known = |option: &slimio_resp::Arg<'_>| {
             ["merge", "noflush", "nosave"].iter().any(|known| option.is(known))
@@ -25,7 +25,7 @@ pub(super) fn reload(core: &mut Core, client: &mut Client, args: Args<'_>) {
         });
         return;
     }
-    match core.reload() {
+    match engine.reload() {
         Ok(()) => client.out.ok(),
         Err(error) => {
             log::error!("DEBUG RELOAD failed: {error}; the data set is unchanged");
@@ -34,7 +34,7 @@ pub(super) fn reload(core: &mut Core, client: &mut Client, args: Args<'_>) {
     }
 }
 
-impl Core {
+impl Engine {
     /// Replaces the data set by the result of encoding and decoding all its chunks. Blocks the
     /// thread, and needs twice the memory of the data set. This is acceptable because only tests
     /// use this function, to check the contents of a snapshot.

@@ -74,7 +74,7 @@ pub(super) const ROWS: &[Row] = &[
     Command {
         name: "debug", arity: -2,
         flags: ADMIN, group: "server", complexity: "Depends on subcommand.",
-        summary: "A container for debugging commands", run: Run::Server(admin::debug),
+        summary: "A container for debugging commands", run: Run::Connections(admin::debug),
         ..ROW
     },
     Command {
@@ -92,7 +92,7 @@ pub(super) const ROWS: &[Row] = &[
     Command {
         name: "exec", arity: 1,
         flags: Flags::NOSCRIPT.and(Flags::LOADING).and(Flags::STALE).and(Flags::SKIP_SLOWLOG), also: &["@transaction"], group: "transactions", since: "1.2.0", complexity: "Depends on commands in the transaction",
-        summary: "Execute all commands issued after MULTI", run: Run::Server(transaction::exec),
+        summary: "Execute all commands issued after MULTI", run: Run::Connections(transaction::exec),
         ..ROW
     },
     Command {
@@ -104,7 +104,7 @@ pub(super) const ROWS: &[Row] = &[
     Command {
         name: "info", arity: -1,
         flags: INFO, also: &["@dangerous"], tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"], group: "server",
-        summary: "Get information and statistics about the server", run: Run::Server(admin::info),
+        summary: "Get information and statistics about the server", run: Run::Connections(admin::info),
         ..ROW
     },
     Command {
@@ -146,7 +146,7 @@ pub(super) const ROWS: &[Row] = &[
     Command {
         name: "quit", arity: -1,
         flags: ANYTIME, also: &["@connection"],
-        summary: "Close the connection", run: Run::Server(connection::quit),
+        summary: "Close the connection", run: Run::Connections(connection::quit),
         ..ROW
     },
     Command {
@@ -158,7 +158,7 @@ pub(super) const ROWS: &[Row] = &[
     Command {
         name: "save", arity: 1,
         flags: Flags::ADMIN.and(Flags::NOSCRIPT).and(Flags::NO_ASYNC_LOADING).and(Flags::NO_MULTI), group: "server", since: "1.0.0", complexity: "O(N) where N is the total number of keys in all databases",
-        summary: "Synchronously save the dataset to disk", run: Run::Server(persistence::save),
+        summary: "Synchronously save the dataset to disk", run: Run::Connections(persistence::save),
         ..ROW
     },
     Command {
@@ -170,7 +170,7 @@ pub(super) const ROWS: &[Row] = &[
     Command {
         name: "shutdown", arity: -1,
         flags: Flags::ADMIN.and(Flags::NOSCRIPT).and(Flags::LOADING).and(Flags::STALE).and(Flags::NO_MULTI).and(Flags::ALLOW_BUSY), group: "server", complexity: "O(N) when saving, where N is the total number of keys in all databases when saving data, otherwise O(1)",
-        summary: "Synchronously save the dataset to disk and then shut down the server", run: Run::Server(admin::shutdown),
+        summary: "Synchronously save the dataset to disk and then shut down the server", run: Run::Connections(admin::shutdown),
         ..ROW
     },
     Command {
@@ -200,7 +200,7 @@ pub(super) const ROWS: &[Row] = &[
     Command {
         name: "waitaof", arity: 4,
         flags: Flags::BLOCKING, also: &["@connection"], tips: &["request_policy:all_shards", "response_policy:agg_min"], group: "generic", since: "7.2.0",
-        summary: "Wait for all write commands sent in the context of the current connection to be synced to the append only file", run: Run::Server(wait::waitaof),
+        summary: "Wait for all write commands sent in the context of the current connection to be synced to the append only file", run: Run::Connections(wait::waitaof),
         ..ROW
     },
     Command {
@@ -241,13 +241,13 @@ const CLIENT: &[Row] = &[
     Command {
         name: "kill", arity: -3,
         flags: ADMIN, also: &["@connection"], since: "2.4.0", complexity: "O(N) where N is the number of client connections",
-        summary: "Kill the connection of a client", run: Run::Server(client::kill),
+        summary: "Kill the connection of a client", run: Run::Connections(client::kill),
         ..ROW
     },
     Command {
         name: "list", arity: -2,
         flags: ADMIN, also: &["@connection"], tips: &["nondeterministic_output"], since: "2.4.0", complexity: "O(N) where N is the number of client connections",
-        summary: "Get the list of client connections", run: Run::Server(client::list),
+        summary: "Get the list of client connections", run: Run::Connections(client::list),
         ..ROW
     },
     Command {
@@ -289,7 +289,7 @@ const CLIENT: &[Row] = &[
     Command {
         name: "unblock", arity: -3,
         flags: ADMIN, also: &["@connection"], since: "5.0.0", complexity: "O(log N) where N is the number of client connections",
-        summary: "Unblock a client blocked in a blocking command from a different connection", run: Run::Server(wait::unblock),
+        summary: "Unblock a client blocked in a blocking command from a different connection", run: Run::Connections(wait::unblock),
         ..ROW
     },
     Command {
@@ -371,13 +371,13 @@ const CONFIG: &[Row] = &[
     Command {
         name: "rewrite", arity: 2,
         flags: ADMIN, group: "server", since: "2.8.0",
-        summary: "Rewrite the configuration file with the in memory configuration", run: Run::Server(config::rewrite),
+        summary: "Rewrite the configuration file with the in memory configuration", run: Run::Connections(config::rewrite),
         ..ROW
     },
     Command {
         name: "set", arity: -4,
         flags: ADMIN, tips: &["request_policy:all_nodes", "response_policy:all_succeeded"], group: "server", since: "2.0.0", complexity: "O(N) when N is the number of configuration parameters provided",
-        summary: "Set configuration parameters to the given values", run: Run::Server(config::set),
+        summary: "Set configuration parameters to the given values", run: Run::Connections(config::set),
         ..ROW
     },
 ];
@@ -476,7 +476,7 @@ const SLIMIO: &[Row] = &[
     Command {
         name: "pin", arity: -2,
         flags: Flags::ADMIN.and(Flags::NOSCRIPT).and(Flags::NO_MULTI).and(Flags::NO_ASYNC_LOADING), group: "server",
-        summary: "Keep a snapshot as it is until the connection ends", run: Run::Server(slimio::pin),
+        summary: "Keep a snapshot as it is until the connection ends", run: Run::Connections(slimio::pin),
         ..ROW
     },
 ];

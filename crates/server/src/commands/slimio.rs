@@ -4,30 +4,35 @@ use slimio_resp::Args;
 use slimio_storage::SnapshotKind;
 
 use crate::clients::Client;
-use crate::core::{Core, NotBegun, NotChecked};
+use crate::core::{Connections, Engine, NotBegun, NotChecked};
 
 /// `SLIMIO PIN`: takes a snapshot, keeps it unchanged on the volume until the connection ends, and
 /// replies with its area, number and epoch. `SLIMIO PIN LAST` uses the last snapshot instead of a
 /// new one.
-pub(super) fn pin(core: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn pin(
+    connections: &mut Connections,
+    engine: &mut Engine,
+    client: &mut Client,
+    args: Args<'_>,
+) {
     let wants_last = args.len() == 3 && args.get(2).is("last");
     if args.len() > 2 && !wants_last {
         client.out.error("ERR syntax error");
         return;
     }
     if wants_last {
-        core.pin_last(client);
+        engine.pin_last(client);
         return;
     }
-    match core.begin_snapshot(SnapshotKind::OnDemand) {
-        Ok(()) | Err(NotBegun::Busy | NotBegun::Pinned) => core.wait_for_pin(client),
+    match engine.begin_snapshot(SnapshotKind::OnDemand) {
+        Ok(()) | Err(NotBegun::Busy | NotBegun::Pinned) => connections.wait_for_pin(engine, client),
         Err(NotBegun::Never) => client.out.error(super::persistence::NO_VOLUME),
     }
 }
 
 /// `SLIMIO CHECK`: begins a pass of the snapshot check now. `INFO slimio` shows what it finds.
-pub(super) fn check(core: &mut Core, client: &mut Client, _: Args<'_>) {
-    match core.begin_check() {
+pub(super) fn check(engine: &mut Engine, client: &mut Client, _: Args<'_>) {
+    match engine.begin_check() {
         Ok(()) => client.out.simple("Background check of the snapshots started"),
         Err(NotChecked::NoVolume) => client.out.error("ERR there is no volume to check"),
         Err(NotChecked::NoSnapshot) => client.out.error("ERR there is no snapshot yet"),
@@ -40,7 +45,7 @@ pub(super) fn check(core: &mut Core, client: &mut Client, _: Args<'_>) {
     }
 }
 
-pub(super) fn help(_: &mut Core, client: &mut Client, _: Args<'_>) {
+pub(super) fn help(_: &mut Engine, client: &mut Client, _: Args<'_>) {
     super::help(
         client,
         &[

@@ -4,13 +4,13 @@ use slimio_planted::is_planted;
 use slimio_resp::Args;
 
 use crate::clients::Client;
-use crate::core::Core;
+use crate::core::Engine;
 use crate::slowlog::SlowCommand;
 
 /// Entries shown when no count is given.
 const SHOWN: i64 = 10;
 
-pub(super) fn get(core: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn get(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
     if args.len() > 3 {
         super::wrong_sub(client, "SLOWLOG", args);
         return;
@@ -21,7 +21,7 @@ pub(super) fn get(core: &mut Core, client: &mut Client, args: Args<'_>) {
         return;
     };
     let shown_max = usize::try_from(count).unwrap_or(usize::MAX);
-    let entries: Vec<_> = shown(core).take(shown_max).collect();
+    let entries: Vec<_> = shown(engine).take(shown_max).collect();
     client.out.array(entries.len());
     for entry in entries {
         client.out.array(6);
@@ -37,29 +37,29 @@ pub(super) fn get(core: &mut Core, client: &mut Client, args: Args<'_>) {
     }
 }
 
-pub(super) fn len(core: &mut Core, client: &mut Client, _: Args<'_>) {
-    client.out.integer(shown(core).count() as i64);
+pub(super) fn len(engine: &mut Engine, client: &mut Client, _: Args<'_>) {
+    client.out.integer(shown(engine).count() as i64);
 }
 
 /// The entries that may be shown, newest first. An entry is hidden until the reply of its command
 /// may leave, because the entry must not reveal a write that is not durable yet. The entries of a
 /// running transaction (`UNSETTLED`) are shown, too, because only the transaction itself can ask
 /// for them, and its reply waits for its record.
-fn shown(core: &Core) -> impl Iterator<Item = &SlowCommand> {
+fn shown(engine: &Engine) -> impl Iterator<Item = &SlowCommand> {
     let is_shown = |entry: &&SlowCommand| {
         entry.needs == SlowCommand::UNSETTLED
-            || core.is_free(entry.needs)
+            || engine.is_free(entry.needs)
             || is_planted("slowlog-undurable")
     };
-    core.slowlog.entries().iter().filter(is_shown)
+    engine.slowlog.entries().iter().filter(is_shown)
 }
 
-pub(super) fn reset(core: &mut Core, client: &mut Client, _: Args<'_>) {
-    core.slowlog.clear();
+pub(super) fn reset(engine: &mut Engine, client: &mut Client, _: Args<'_>) {
+    engine.slowlog.clear();
     client.out.ok();
 }
 
-pub(super) fn help(_: &mut Core, client: &mut Client, _: Args<'_>) {
+pub(super) fn help(_: &mut Engine, client: &mut Client, _: Args<'_>) {
     super::help(
         client,
         &[

@@ -4,11 +4,11 @@ use slimio_planted::is_planted;
 use slimio_resp::Args;
 
 use crate::clients::Client;
-use crate::core::{Admission, Core};
+use crate::core::{Admission, Connections, Engine};
 use crate::transactions::Multi;
 use crate::waiting::Reason;
 
-pub(super) fn multi(_: &mut Core, client: &mut Client, _: Args<'_>) {
+pub(super) fn multi(_: &mut Engine, client: &mut Client, _: Args<'_>) {
     if client.multi.is_some() {
         client.out.error("ERR MULTI calls can not be nested");
         return;
@@ -17,14 +17,14 @@ pub(super) fn multi(_: &mut Core, client: &mut Client, _: Args<'_>) {
     client.out.ok();
 }
 
-pub(super) fn discard(core: &mut Core, client: &mut Client, _: Args<'_>) {
+pub(super) fn discard(engine: &mut Engine, client: &mut Client, _: Args<'_>) {
     let multi = client.multi.take();
     if multi.is_none() {
         client.out.error("ERR DISCARD without MULTI");
         return;
     }
-    core.end_multi(multi);
-    core.watches.clear(client);
+    engine.end_multi(multi);
+    engine.watches.clear(client);
     client.out.ok();
 }
 
@@ -33,7 +33,7 @@ pub(super) fn discard(core: &mut Core, client: &mut Client, _: Args<'_>) {
 const WATCHED_AT_ONCE_MAX: usize = 2048;
 const WATCHED_SIZE_MAX: usize = 1 << 20;
 
-pub(super) fn watch(core: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn watch(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
     let size: usize = args.iter().skip(1).map(|arg| arg.size()).sum();
     let is_alone = args.len() == 2;
     if args.len() > 1 + WATCHED_AT_ONCE_MAX || size > WATCHED_SIZE_MAX && !is_alone {
@@ -48,84 +48,89 @@ pub(super) fn watch(core: &mut Core, client: &mut Client, args: Args<'_>) {
         return;
     }
     // If a watched key has changed already, further changes make no difference.
-    if !core.watches.is_stale(client) {
+    if !engine.watches.is_stale(client) {
         for index in 1..args.len() {
             let key = args.bytes(index);
-            core.watches.add(client, &key, &core.keyspace, core.now_ms);
+            engine.watches.add(client, &key, &engine.keyspace, engine.now_ms);
         }
     }
     client.out.ok();
 }
 
-pub(super) fn unwatch(core: &mut Core, client: &mut Client, _: Args<'_>) {
-    core.watches.clear(client);
+pub(super) fn unwatch(engine: &mut Engine, client: &mut Client, _: Args<'_>) {
+    engine.watches.clear(client);
     client.out.ok();
 }
 
-pub(super) fn exec(core: &mut Core, client: &mut Client, _: Args<'_>) {
+pub(super) fn exec(
+    connections: &mut Connections,
+    engine: &mut Engine,
+    client: &mut Client,
+    _: Args<'_>,
+) {
     let Some(multi) = client.multi.take() else {
         client.out.error("ERR EXEC without MULTI");
         return;
     };
     if multi.is_broken {
-        core.end_multi(Some(multi));
-        core.watches.clear(client);
+        engine.end_multi(Some(multi));
+        engine.watches.clear(client);
         client.out.error("EXECABORT Transaction discarded because of previous errors.");
         return;
     }
-    let (needs, before) = (core.depends_on_watched(client), client.out.len());
-    if core.watches.is_stale(client)
-        || core.watches.any_expired(client, &core.keyspace, core.now_ms)
+    let (needs, before) = (engine.depends_on_watched(client), client.out.len());
+    if engine.watches.is_stale(client)
+        || engine.watches.any_expired(client, &engine.keyspace, engine.now_ms)
     {
-        core.end_multi(Some(multi));
-        core.watches.clear(client);
+        engine.end_multi(Some(multi));
+        engine.watches.clear(client);
         client.out.null_array();
-        core.hold(client, needs, before);
+        engine.hold(client, needs, before);
         return;
     }
-    let value_room = if multi.weighed > 0 { core.weigh_queued(client.db, &multi) } else { 0 };
+    let value_room = if multi.weighed > 0 { engine.weigh_queued(client.db, &multi) } else { 0 };
     let size = multi.log_size_max.map(|size| size.saturating_add(value_room));
     if let Some(size) = size {
-        match core.admit(multi.purpose, size) {
+        match engine.admit(multi.purpose, size) {
             Admission::Granted => {}
             Admission::Wait => {
                 client.multi = Some(multi);
-                core.retry_later(client, Reason::Room);
+                connections.retry_later(engine, client, Reason::Room);
                 return;
             }
             Admission::Refused(text) => {
-                core.end_multi(Some(multi));
-                core.abort(client, text.as_bytes());
+                engine.end_multi(Some(multi));
+                engine.abort(client, text.as_bytes());
                 return;
             }
         }
     }
-    core.watches.clear(client);
-    core.begin_transaction(client.db, multi.purpose, size.unwrap_or(0), value_room);
-    run(core, client, &multi);
-    core.end_multi(Some(multi));
+    engine.watches.clear(client);
+    engine.begin_transaction(client.db, multi.purpose, size.unwrap_or(0), value_room);
+    run(connections, engine, client, &multi);
+    engine.end_multi(Some(multi));
     // The reply waits for the watched keys' records, because it reveals that no watched key was
     // changed.
     if !is_planted("exec-undurable") {
-        core.hold(client, needs, before);
+        engine.hold(client, needs, before);
     }
 }
 
-fn run(core: &mut Core, client: &mut Client, multi: &Multi) {
+fn run(connections: &mut Connections, engine: &mut Engine, client: &mut Client, multi: &Multi) {
     let db = client.db;
     client.out.array(multi.len());
     for request in multi.requests() {
         let args = request.args();
-        match core.find(args) {
+        match engine.find(args) {
             Ok(row) => {
-                core.run_queued(client, row, args);
+                connections.run_queued(engine, client, row, args);
                 if is_planted("served-within-transaction") {
-                    core.serve_waiting_for_keys();
+                    connections.serve_waiting_for_keys(engine);
                 }
             }
             Err(wrong) => client.out.error_bytes(&wrong.text),
         }
     }
-    core.end_transaction(client, db);
-    core.slowlog.settle(client.needs);
+    engine.end_transaction(client, db);
+    engine.slowlog.settle(client.needs);
 }

@@ -8,13 +8,18 @@ use slimio_resp::Args;
 use slimio_storage::{LogState, Lsn};
 
 use crate::clients::{Client, State};
-use crate::core::Core;
+use crate::core::{Connections, Engine};
 use crate::waiting::{Line, LogWait, Reason, Then, deadline};
 use crate::wal::Wal;
 
 const NO_LOG: &str = "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.";
 
-pub(super) fn waitaof(core: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn waitaof(
+    connections: &mut Connections,
+    engine: &mut Engine,
+    client: &mut Client,
+    args: Args<'_>,
+) {
     let numbers = (args.get(1).to_i64(), args.get(2).to_i64(), args.get(3).to_i64());
     let local = match numbers.0 {
         Some(local @ 0..=1) => local,
@@ -49,34 +54,35 @@ pub(super) fn waitaof(core: &mut Core, client: &mut Client, args: Args<'_>) {
             return;
         }
     };
-    if local > 0 && !core.may_have_log() {
+    if local > 0 && !engine.may_have_log() {
         client.out.error(NO_LOG);
         return;
     }
     let lsn = if local > 0 { client.last_write } else { Lsn(0) };
-    let is_there = replicas == 0 && (local == 0 || core.is_recoverable(lsn) || core.is_latched());
-    let is_within = core.transaction.is_some() && !is_planted("waits-in-transaction");
+    let is_there =
+        replicas == 0 && (local == 0 || engine.is_recoverable(lsn) || engine.is_latched());
+    let is_within = engine.transaction.is_some() && !is_planted("waits-in-transaction");
     if is_there || is_within {
-        reply(core, client);
+        reply(engine, client);
         return;
     }
-    if let Some(wal) = &mut core.wal {
+    if let Some(wal) = &mut engine.wal {
         wal.request_durable();
     }
-    let deadline = deadline(core.now, Duration::from_millis(timeout));
+    let deadline = deadline(engine.now, Duration::from_millis(timeout));
     let wait = LogWait { lsn, is_local: local > 0, never: replicas > 0 };
-    core.wait_until(client, Reason::Log(wait), Then::Answer, deadline);
+    connections.wait_until(engine, client, Reason::Log(wait), Then::Answer, deadline);
 }
 
 /// Replies with two counts of logs that have everything that this client wrote: how many logs of
 /// our own (0 or 1), and how many logs of replicas (always 0).
-pub(crate) fn reply(core: &mut Core, client: &mut Client) {
+pub(crate) fn reply(engine: &mut Engine, client: &mut Client) {
     client.out.array(2);
-    client.out.integer(i64::from(core.is_recoverable(client.last_write)));
+    client.out.integer(i64::from(engine.is_recoverable(client.last_write)));
     client.out.integer(0);
 }
 
-pub(super) fn pause(core: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn pause(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
     let is_all = match args.len() {
         3 => true,
         4 if args.get(3).is("all") => true,
@@ -86,7 +92,7 @@ pub(super) fn pause(core: &mut Core, client: &mut Client, args: Args<'_>) {
     };
     match args.get(2).to_i64() {
         Some(timeout) if timeout >= 0 => {
-            core.pause(core.now.checked_add(Duration::from_millis(timeout as u64)), is_all);
+            engine.pause(engine.now.checked_add(Duration::from_millis(timeout as u64)), is_all);
             client.out.ok();
         }
         Some(_) => client.out.error("ERR timeout is negative"),
@@ -94,12 +100,17 @@ pub(super) fn pause(core: &mut Core, client: &mut Client, args: Args<'_>) {
     }
 }
 
-pub(super) fn unpause(core: &mut Core, client: &mut Client, _: Args<'_>) {
-    core.unpause();
+pub(super) fn unpause(engine: &mut Engine, client: &mut Client, _: Args<'_>) {
+    engine.unpause();
     client.out.ok();
 }
 
-pub(super) fn unblock(core: &mut Core, client: &mut Client, args: Args<'_>) {
+pub(super) fn unblock(
+    connections: &mut Connections,
+    engine: &mut Engine,
+    client: &mut Client,
+    args: Args<'_>,
+) {
     let with_error = match args.len() {
         3 => false,
         4 if args.get(3).is("timeout") => false,
@@ -115,12 +126,12 @@ pub(super) fn unblock(core: &mut Core, client: &mut Client, args: Args<'_>) {
     let is_meant = |other: &&Client| {
         i64::try_from(other.id) == Ok(id) && other.line().is_some_and(Line::can_be_given_up)
     };
-    let blocked = core.clients.iter().find(is_meant);
+    let blocked = connections.clients.iter().find(is_meant);
     let Some(conn) = blocked.map(|blocked| blocked.conn) else { return client.out.integer(0) };
-    core.unblock(conn, with_error);
+    connections.unblock(engine, conn, with_error);
     client.out.integer(1);
     if is_planted("resumed-within-command") {
-        core.serve_resumed();
+        connections.serve_resumed(engine);
     }
 }
 
@@ -130,32 +141,7 @@ fn wrong_count(args: Args<'_>) -> String {
     format!("ERR unknown subcommand or wrong number of arguments for '{name}'. Try CLIENT HELP.")
 }
 
-impl Core {
-    /// Replies to the clients in `WAITAOF` whose wait has ended.
-    pub(crate) fn check_waitaof(&mut self) {
-        if self.waiting.is_empty(Line::Log) {
-            return;
-        }
-        let conns: Vec<_> = self.waiting.in_line(Line::Log).collect();
-        for conn in conns {
-            let Some(client) = self.clients.get(conn) else { continue };
-            let State::Waiting(waiting) = &client.state else { continue };
-            let Reason::Log(wait) = waiting.reason else { continue };
-            // The log may have been turned off meanwhile.
-            let is_gone = wait.is_local && !self.may_have_log();
-            if !is_gone && !self.is_over(&wait) {
-                continue;
-            }
-            let Some(mut client) = self.clients.take(conn) else { continue };
-            if is_gone {
-                self.answer(&mut client, |_, client| client.out.error(NO_LOG));
-            } else {
-                self.answer(&mut client, reply);
-            }
-            self.put_back(client);
-        }
-    }
-
+impl Engine {
     fn is_over(&self, wait: &LogWait) -> bool {
         // If the log has stopped, it never gets the missing records. So the wait ends, and the
         // reply counts 0 logs.
@@ -179,5 +165,32 @@ impl Core {
     /// Whether there is a log or will be one.
     fn may_have_log(&self) -> bool {
         self.wal.is_some() && self.config.yes("appendonly")
+    }
+}
+
+impl Connections {
+    /// Replies to the clients in `WAITAOF` whose wait has ended.
+    pub(crate) fn check_waitaof(&mut self, engine: &mut Engine) {
+        if self.waiting.is_empty(Line::Log) {
+            return;
+        }
+        let conns: Vec<_> = self.waiting.in_line(Line::Log).collect();
+        for conn in conns {
+            let Some(client) = self.clients.get(conn) else { continue };
+            let State::Waiting(waiting) = &client.state else { continue };
+            let Reason::Log(wait) = waiting.reason else { continue };
+            // The log may have been turned off meanwhile.
+            let is_gone = wait.is_local && !engine.may_have_log();
+            if !is_gone && !engine.is_over(&wait) {
+                continue;
+            }
+            let Some(mut client) = self.clients.take(conn) else { continue };
+            if is_gone {
+                self.answer(engine, &mut client, |_, client| client.out.error(NO_LOG));
+            } else {
+                self.answer(engine, &mut client, reply);
+            }
+            self.put_back(engine, client);
+        }
     }
 }

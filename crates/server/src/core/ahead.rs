@@ -5,10 +5,10 @@
 use slimio_keyspace::{AHEAD_MAX, DbIndex, ElementAhead};
 use slimio_resp::{Ahead, requests_ahead};
 
-use super::Core;
+use super::{Connections, Engine};
 use crate::net::Net;
 
-impl Core {
+impl Engine {
     /// Prefetches what the next requests of a pipeline will look for. Returns where the last of
     /// these requests ends, or the end of the buffer if no request was found.
     pub(super) fn bring_in_pipeline(&self, db: DbIndex, buffer: &[u8]) -> usize {
@@ -22,27 +22,29 @@ impl Core {
         seen
     }
 
+    fn element_of<'a>(&self, ahead: &Ahead<'a>) -> ElementAhead<'a> {
+        ElementAhead { hash: self.keyspace.hash(ahead.first), element: ahead.second }
+    }
+}
+
+impl Connections {
     /// Prefetches what the first request of each client will look for.
-    pub(crate) fn bring_in_received(&self, net: &dyn Net) {
+    pub(crate) fn bring_in_received(&self, engine: &Engine, net: &dyn Net) {
         let (mut elements, mut count) = ([ElementAhead::default(); AHEAD_MAX], 0);
         let mut db = DbIndex(0);
         net.peek_received(&mut |conn, bytes| {
             let Some(client) = self.clients.get(conn) else { return };
             let Some(ahead) = requests_ahead(bytes).next() else { return };
             if count == AHEAD_MAX || count > 0 && client.db != db {
-                self.keyspace.bring_in(db, &elements[..count]);
+                engine.keyspace.bring_in(db, &elements[..count]);
                 count = 0;
             }
-            elements[count] = self.element_of(&ahead);
+            elements[count] = engine.element_of(&ahead);
             (count, db) = (count + 1, client.db);
         });
         // Prefetching for a single request gains nothing, because it runs right away.
         if count > 1 {
-            self.keyspace.bring_in(db, &elements[..count]);
+            engine.keyspace.bring_in(db, &elements[..count]);
         }
-    }
-
-    fn element_of<'a>(&self, ahead: &Ahead<'a>) -> ElementAhead<'a> {
-        ElementAhead { hash: self.keyspace.hash(ahead.first), element: ahead.second }
     }
 }

@@ -10,8 +10,8 @@ use slimio_keyspace::{
 use slimio_planted::is_planted;
 use slimio_resp::{Arg, Args};
 
-use super::Core;
 use super::{Admission, Purpose};
+use super::{Connections, Engine};
 use crate::clients::{Client, LongCommand, Replies, State};
 use crate::commands::{Entry, Run};
 use crate::slowlog::SlowCommand;
@@ -33,90 +33,7 @@ const ARGS_MAX: usize = 1024;
 /// Limit of the bytes of all arguments of a command that works on connections or on the server.
 const SERVER_ARGS_SIZE_MAX: usize = 1 << 20;
 
-impl Core {
-    /// Runs, queues or refuses a request. Its reply is in the client's output afterwards, unless
-    /// the client has to wait.
-    pub(crate) fn request(&mut self, client: &mut Client, args: Args<'_>) {
-        if client.replies == Replies::SkipNext {
-            client.replies = Replies::Skip;
-        }
-        self.limit_reply(client);
-        let before = client.out.len();
-        self.request_for_reply(client, args, before);
-        client.leave_out(before);
-        self.close_if_cut(client);
-    }
-
-    fn request_for_reply(&mut self, client: &mut Client, args: Args<'_>, before: usize) {
-        let row = match self.find(args) {
-            Ok(row) => row,
-            Err(NotFound { row, text }) => return self.reject(client, row, &text),
-        };
-        client.last_command = row.run.name;
-        let limit = self.settings.memory_max;
-        let clients = if limit > 0 { self.client_bytes(Some(client)) } else { 0 };
-        if let Err(text) = self.check(client, row, clients) {
-            return self.reject(client, Some(row), text.as_bytes());
-        }
-        if self.must_wait(client, row) {
-            return self.retry_later(client, Reason::Pause);
-        }
-        if client.multi.is_some() && !row.run.ends_queueing {
-            return queue(client, row, args, self.watches.is_stale(client));
-        }
-        let is_served = matches!(self.waiting.again.mode, Mode::Woken(_));
-        if let Some(reason) = self.is_held_up(client, row, args, is_served) {
-            return self.retry_later(client, reason);
-        }
-        match row.run.run {
-            Run::Data(run) if self.is_long(client.db, row, args) => {
-                let ticket = self.waiting.ticket();
-                return self.begin_long(client, ticket, row, run, args);
-            }
-            Run::Data(run) => {
-                if row.flags.has(Flags::WRITE) {
-                    let size = row.log_size_max(args) + self.weigh(client.db, row, args).log_size;
-                    match self.admit(self.purpose(row, client.db), size) {
-                        Admission::Granted => {}
-                        Admission::Wait => return self.retry_later(client, Reason::Room),
-                        Admission::Refused(text) => {
-                            return self.reject(client, Some(row), text.as_bytes());
-                        }
-                    }
-                }
-                let mode = self.waiting.again.mode;
-                let (outcome, needs) = self.run_data(client, row, run, args, mode);
-                self.conclude(client, args, outcome, needs, before);
-            }
-            Run::Server(run) => run(self, client, args),
-            Run::Container(_) => unreachable!("a row of its own was found"),
-        }
-        let is_counted = self.waiting.again.is_counted;
-        self.account(client, row, args, Duration::ZERO, before, is_counted);
-    }
-
-    /// Runs one command of a transaction.
-    pub(crate) fn run_queued(
-        &mut self,
-        client: &mut Client,
-        row: &'static Command<Entry>,
-        args: Args<'_>,
-    ) {
-        let before = client.out.len();
-        if row.weigh.is_some() {
-            self.ask_for_more(client.db, row, args);
-        }
-        match row.run.run {
-            Run::Data(run) => {
-                let (outcome, needs) = self.run_data(client, row, run, args, Mode::Atomic);
-                self.conclude(client, args, outcome, needs, before);
-            }
-            Run::Server(run) => run(self, client, args),
-            Run::Container(_) => unreachable!("a row of its own was found"),
-        }
-        self.account(client, row, args, Duration::ZERO, before, false);
-    }
-
+impl Engine {
     /// Runs a data command for a client, and records what it did. Returns how it ended, and the LSN
     /// that its reply depends on.
     pub(crate) fn run_data(
@@ -173,33 +90,6 @@ impl Core {
             self.free(garbage);
         }
         needs
-    }
-
-    /// Does what follows when a data command, or a step of it, has run: its reply waits for what it
-    /// needs, its next step is queued, or its client waits.
-    pub(crate) fn conclude(
-        &mut self,
-        client: &mut Client,
-        args: Args<'_>,
-        outcome: Outcome,
-        needs: Lsn,
-        before: usize,
-    ) {
-        match outcome {
-            Outcome::Reply => self.hold(client, needs, before),
-            Outcome::Yield(steps) => {
-                if !is_planted("steps-need-nothing") {
-                    client.needs = client.needs.max(needs);
-                }
-                let request = args.to_owned();
-                let is_counted = self.waiting.again.is_counted;
-                let long = LongCommand { request, steps, spent: Duration::ZERO, is_counted };
-                client.state = State::Yielding(Box::new(long));
-                self.yielding.push_back(client.conn);
-            }
-            Outcome::Block(block) => self.block(client, args, &block, needs),
-            Outcome::NeedCold { .. } => unreachable!("no command in the table waits for values"),
-        }
     }
 
     /// The row of a request, or the error to reply with.
@@ -365,14 +255,6 @@ impl Core {
         }
     }
 
-    /// If a client's reply was cut at the client's output limit, runs no more of its requests, as in
-    /// Redis.
-    pub(super) fn close_if_cut(&mut self, client: &mut Client) {
-        if client.out.is_cut() {
-            self.close(client);
-        }
-    }
-
     /// Counts the reply written since `before` if it is an error.
     pub(crate) fn count_error(&mut self, client: &Client, before: usize) -> bool {
         if client.out.len() == before {
@@ -384,6 +266,136 @@ impl Core {
             self.stats.error(start);
         }
         is_error
+    }
+}
+
+impl Connections {
+    /// Runs, queues or refuses a request. Its reply is in the client's output afterwards, unless
+    /// the client has to wait.
+    pub(crate) fn request(&mut self, engine: &mut Engine, client: &mut Client, args: Args<'_>) {
+        if client.replies == Replies::SkipNext {
+            client.replies = Replies::Skip;
+        }
+        engine.limit_reply(client);
+        let before = client.out.len();
+        self.request_for_reply(engine, client, args, before);
+        client.leave_out(before);
+        self.close_if_cut(engine, client);
+    }
+
+    fn request_for_reply(
+        &mut self,
+        engine: &mut Engine,
+        client: &mut Client,
+        args: Args<'_>,
+        before: usize,
+    ) {
+        let row = match engine.find(args) {
+            Ok(row) => row,
+            Err(NotFound { row, text }) => return engine.reject(client, row, &text),
+        };
+        client.last_command = row.run.name;
+        let limit = engine.settings.memory_max;
+        let clients = if limit > 0 { self.client_bytes(engine, Some(client)) } else { 0 };
+        if let Err(text) = engine.check(client, row, clients) {
+            return engine.reject(client, Some(row), text.as_bytes());
+        }
+        if engine.must_wait(client, row) {
+            return self.retry_later(engine, client, Reason::Pause);
+        }
+        if client.multi.is_some() && !row.run.ends_queueing {
+            return queue(client, row, args, engine.watches.is_stale(client));
+        }
+        let is_served = matches!(self.waiting.again.mode, Mode::Woken(_));
+        if let Some(reason) = engine.is_held_up(client, row, args, is_served) {
+            return self.retry_later(engine, client, reason);
+        }
+        match row.run.run {
+            Run::Data(run) if engine.is_long(client.db, row, args) => {
+                let ticket = self.waiting.ticket();
+                return engine.begin_long(client, ticket, row, run, args);
+            }
+            Run::Data(run) => {
+                if row.flags.has(Flags::WRITE) {
+                    let size = row.log_size_max(args) + engine.weigh(client.db, row, args).log_size;
+                    match engine.admit(engine.purpose(row, client.db), size) {
+                        Admission::Granted => {}
+                        Admission::Wait => return self.retry_later(engine, client, Reason::Room),
+                        Admission::Refused(text) => {
+                            return engine.reject(client, Some(row), text.as_bytes());
+                        }
+                    }
+                }
+                let mode = self.waiting.again.mode;
+                let (outcome, needs) = engine.run_data(client, row, run, args, mode);
+                self.conclude(engine, client, args, outcome, needs, before);
+            }
+            Run::Server(run) => run(engine, client, args),
+            Run::Connections(run) => run(self, engine, client, args),
+            Run::Container(_) => unreachable!("a row of its own was found"),
+        }
+        let is_counted = self.waiting.again.is_counted;
+        engine.account(client, row, args, Duration::ZERO, before, is_counted);
+    }
+
+    /// Runs one command of a transaction.
+    pub(crate) fn run_queued(
+        &mut self,
+        engine: &mut Engine,
+        client: &mut Client,
+        row: &'static Command<Entry>,
+        args: Args<'_>,
+    ) {
+        let before = client.out.len();
+        if row.weigh.is_some() {
+            engine.ask_for_more(client.db, row, args);
+        }
+        match row.run.run {
+            Run::Data(run) => {
+                let (outcome, needs) = engine.run_data(client, row, run, args, Mode::Atomic);
+                self.conclude(engine, client, args, outcome, needs, before);
+            }
+            Run::Server(run) => run(engine, client, args),
+            Run::Connections(run) => run(self, engine, client, args),
+            Run::Container(_) => unreachable!("a row of its own was found"),
+        }
+        engine.account(client, row, args, Duration::ZERO, before, false);
+    }
+
+    /// Does what follows when a data command, or a step of it, has run: its reply waits for what it
+    /// needs, its next step is queued, or its client waits.
+    pub(crate) fn conclude(
+        &mut self,
+        engine: &mut Engine,
+        client: &mut Client,
+        args: Args<'_>,
+        outcome: Outcome,
+        needs: Lsn,
+        before: usize,
+    ) {
+        match outcome {
+            Outcome::Reply => engine.hold(client, needs, before),
+            Outcome::Yield(steps) => {
+                if !is_planted("steps-need-nothing") {
+                    client.needs = client.needs.max(needs);
+                }
+                let request = args.to_owned();
+                let is_counted = self.waiting.again.is_counted;
+                let long = LongCommand { request, steps, spent: Duration::ZERO, is_counted };
+                client.state = State::Yielding(Box::new(long));
+                self.yielding.push_back(client.conn);
+            }
+            Outcome::Block(block) => self.block(engine, client, args, &block, needs),
+            Outcome::NeedCold { .. } => unreachable!("no command in the table waits for values"),
+        }
+    }
+
+    /// If a client's reply was cut at the client's output limit, runs no more of its requests, as in
+    /// Redis.
+    pub(super) fn close_if_cut(&mut self, engine: &mut Engine, client: &mut Client) {
+        if client.out.is_cut() {
+            self.close(engine, client);
+        }
     }
 }
 
@@ -414,7 +426,8 @@ fn tells_of_broken_save(client: &Client, row: &Command<Entry>) -> bool {
 /// The error for a command that does not run in steps, if the command would take too long. `PING`
 /// and `ECHO` may have an argument of any size, because they only repeat it.
 fn too_much(row: &Command<Entry>, args: Args<'_>) -> Option<String> {
-    let is_server = matches!(row.run.run, Run::Server(_)) && row.keys == KeyRange::NONE;
+    let is_server =
+        matches!(row.run.run, Run::Server(_) | Run::Connections(_)) && row.keys == KeyRange::NONE;
     let is_data = matches!(row.run.run, Run::Data(_));
     let name = row.run.name;
     let is_bounded = is_server || is_data && !row.flags.has(Flags::IN_STEPS);

@@ -7,7 +7,7 @@
 //!  expiry, eviction ─┘                       └─► undurable changes, listener
 //! ```
 //!
-//! [`Core::put`] alone appends records. [`Core::tell`] alone tells of changes, in the order in which
+//! [`Engine::put`] alone appends records. [`Engine::tell`] alone tells of changes, in the order in which
 //! they happened. The commands of a transaction share one record, so what needs its LSN is kept
 //! until the record is appended. Whatever runs commands within a transaction adds to what is kept,
 //! however deep it is nested. A long request is told in steps, and others are told of between them;
@@ -21,7 +21,7 @@ use slimio_planted::is_planted;
 use slimio_resp::{Arg, Args};
 use slimio_storage::{Lsn, StagedRecord};
 
-use super::{Core, Transaction};
+use super::{Engine, Transaction};
 use crate::gate::{Change, Undurable};
 
 /// What happened to a key.
@@ -89,7 +89,7 @@ pub(crate) struct Ran<'a> {
     pub(crate) is_counted: bool,
 }
 
-impl Core {
+impl Engine {
     /// Appends a record, if there is a log that takes it. `flushed` says whether any database was
     /// emptied.
     pub(crate) fn put(&mut self, db: DbIndex, source: Source<'_>, flushed: bool) -> Place {

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::Core;
+use super::{Connections, Engine};
 use crate::clients::{Client, State};
 use crate::net::ConnId;
 use crate::waiting::Line;
@@ -11,18 +11,18 @@ use crate::waiting::Line;
 /// take too long.
 const CLIENTS_MAX: usize = 64;
 
-impl Core {
+impl Connections {
     /// Checks all clients and the lists that they are in, between two turns. Panics if an invariant
     /// does not hold.
     ///
     /// Does nothing in a build without debug assertions.
-    pub(super) fn check_clients(&self) {
+    pub(super) fn check_clients(&self, engine: &Engine) {
         if !cfg!(debug_assertions) || self.clients.len() > CLIENTS_MAX {
             return;
         }
         self.clients.check();
         let is_yielding = |state: &State| matches!(state, State::Yielding(_));
-        self.check_waiting();
+        self.check_waiting(engine);
         self.check_listed("yielding", self.yielding.iter(), is_yielding);
         let is_resumed = |state: &State| matches!(state, State::Resumed);
         self.check_listed("resumed", self.waiting.resumed.iter(), is_resumed);
@@ -32,8 +32,8 @@ impl Core {
     }
 
     /// Checks that exactly the clients that wait are in the waiting room, each in its line.
-    fn check_waiting(&self) {
-        self.blocking_keys.check();
+    fn check_waiting(&self, engine: &Engine) {
+        engine.blocking_keys.check();
         let mut count = 0;
         for line in Line::ALL {
             count += self.waiting.len(line);

@@ -13,7 +13,7 @@ use slimio_device::{DeviceError, LBA_SIZE};
 use slimio_planted::is_planted;
 use slimio_storage::{Error, SlotName, SlotSummary, SnapshotKind};
 
-use super::Core;
+use super::Engine;
 use crate::snapshot::{Checked, SnapshotThread};
 
 /// The size of the next snapshot is estimated from the last snapshot, and multiplied by this safety
@@ -32,7 +32,7 @@ pub(crate) enum NotChecked {
     Running,
 }
 
-impl Core {
+impl Engine {
     /// Begins a pass of the check over the snapshots in the slots.
     pub(crate) fn begin_check(&mut self) -> Result<(), NotChecked> {
         let Some(wal) = self.wal.as_ref().filter(|_| self.snapshots.thread.is_some()) else {

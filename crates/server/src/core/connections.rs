@@ -2,7 +2,7 @@
 
 use slimio_planted::is_planted;
 
-use super::{Core, NetRequest};
+use super::{Connections, Engine, NetRequest};
 use crate::clients::{Client, State};
 use crate::info::ClientFigures;
 use crate::net::{ConnId, Peer};
@@ -24,91 +24,13 @@ restart it with the '--protected-mode no' option. 4) Set up an authentication pa
 default user. NOTE: You only need to do one of the above things in order for the server to start \
 accepting connections from the outside.";
 
-impl Core {
-    /// Called when a client has connected.
-    pub(crate) fn accepted(&mut self, conn: ConnId, peer: Peer) {
-        self.stats.connections += 1;
-        let mut client = self.clients.add(conn, peer, self.now);
-        client.unix_path.clone_from(&self.facts.unix_path);
-        client.is_authenticated = self.settings.password.is_none();
-        let is_open = !self.settings.is_protected || self.settings.password.is_some();
-        let refusal = if self.clients.len() > self.settings.clients_max {
-            self.stats.rejected_connections += 1;
-            Some("ERR max number of clients reached")
-        } else if !is_open && !client.is_local() {
-            self.stats.rejected_connections += 1;
-            Some(PROTECTED)
-        } else {
-            None
-        };
-        match refusal {
-            Some(text) => {
-                client.out.error(text);
-                self.close(&mut client);
-            }
-            None => self.net_requests.push(NetRequest::Receive(conn)),
-        }
-        self.put_back(client);
-    }
-
-    /// Called if the client sends nothing more. The requests that the client has sent still run,
-    /// and their replies still leave.
-    pub(crate) fn at_end(&mut self, conn: ConnId) {
-        if is_planted("end-unanswered") {
-            return self.ended(conn);
-        }
-        let Some(mut client) = self.clients.take(conn) else { return };
-        client.is_at_end = true;
-        if self.waits_in_vain(&client) {
-            self.close(&mut client);
-        }
-        self.put_back(client);
-    }
-
-    /// Called if the network sees that the client sends nothing more, while the client's input is
-    /// not being read.
-    pub(crate) fn hung_up(&mut self, conn: ConnId) {
-        if self.clients.get(conn).is_some_and(|client| self.waits_in_vain(client)) {
-            self.ended(conn);
-        }
-    }
-
+impl Engine {
     /// Whether a client has no request left to run. Its replies may still have to leave.
     pub(crate) fn is_done_with(&self, client: &Client) -> bool {
         // Requests that wait because of a shutdown still run if the shutdown is given up.
         let has_run = client.inbox.is_empty() || !self.is_ending();
         let is_over = matches!(client.state, State::Running) && has_run && !client.is_behind;
         client.is_closing() || (client.is_at_end && (is_over || self.waits_in_vain(client)))
-    }
-
-    /// Figures of all clients, of which `current` is being served.
-    pub(crate) fn client_figures(&self, current: &Client) -> ClientFigures {
-        let all = || self.clients.iter().chain([current]);
-        ClientFigures {
-            count: self.clients.len(),
-            blocked: self.waiting.blocked_count(),
-            timed: self.waiting.timed_count(),
-            memory: self.client_bytes(Some(current)),
-            input_max: all().map(|client| client.inbox.len()).max().unwrap_or(0),
-            output_max: all().map(Client::output_size).max().unwrap_or(0),
-        }
-    }
-
-    /// Drops a client whose connection is broken or is to be closed at once.
-    pub(crate) fn ended(&mut self, conn: ConnId) {
-        if let Some(client) = self.clients.take(conn) {
-            self.drop_client(client);
-        }
-    }
-
-    /// Forgets a client that was taken out, and closes its connection.
-    pub(crate) fn drop_client(&mut self, mut client: Box<Client>) {
-        self.net_requests.push(NetRequest::Close(client.conn));
-        self.watches.clear(&mut client);
-        self.unpin(client.conn);
-        self.end_multi(client.multi.take());
-        self.abandon(&mut client);
-        self.clients.remove(client);
     }
 
     /// Drops a transaction. If the transaction is large, another thread drops it, because this
@@ -118,14 +40,94 @@ impl Core {
             self.freeing.drop_elsewhere(multi);
         }
     }
+}
+
+impl Connections {
+    /// Called when a client has connected.
+    pub(crate) fn accepted(&mut self, engine: &mut Engine, conn: ConnId, peer: Peer) {
+        engine.stats.connections += 1;
+        let mut client = self.clients.add(conn, peer, engine.now);
+        client.unix_path.clone_from(&engine.facts.unix_path);
+        client.is_authenticated = engine.settings.password.is_none();
+        let is_open = !engine.settings.is_protected || engine.settings.password.is_some();
+        let refusal = if self.clients.len() > engine.settings.clients_max {
+            engine.stats.rejected_connections += 1;
+            Some("ERR max number of clients reached")
+        } else if !is_open && !client.is_local() {
+            engine.stats.rejected_connections += 1;
+            Some(PROTECTED)
+        } else {
+            None
+        };
+        match refusal {
+            Some(text) => {
+                client.out.error(text);
+                self.close(engine, &mut client);
+            }
+            None => self.net_requests.push(NetRequest::Receive(conn)),
+        }
+        self.put_back(engine, client);
+    }
+
+    /// Called if the client sends nothing more. The requests that the client has sent still run,
+    /// and their replies still leave.
+    pub(crate) fn at_end(&mut self, engine: &mut Engine, conn: ConnId) {
+        if is_planted("end-unanswered") {
+            return self.ended(engine, conn);
+        }
+        let Some(mut client) = self.clients.take(conn) else { return };
+        client.is_at_end = true;
+        if engine.waits_in_vain(&client) {
+            self.close(engine, &mut client);
+        }
+        self.put_back(engine, client);
+    }
+
+    /// Called if the network sees that the client sends nothing more, while the client's input is
+    /// not being read.
+    pub(crate) fn hung_up(&mut self, engine: &mut Engine, conn: ConnId) {
+        if self.clients.get(conn).is_some_and(|client| engine.waits_in_vain(client)) {
+            self.ended(engine, conn);
+        }
+    }
+
+    /// Figures of all clients, of which `current` is being served.
+    pub(crate) fn client_figures(&self, engine: &Engine, current: &Client) -> ClientFigures {
+        let all = || self.clients.iter().chain([current]);
+        ClientFigures {
+            count: self.clients.len(),
+            blocked: self.waiting.blocked_count(),
+            timed: self.waiting.timed_count(),
+            memory: self.client_bytes(engine, Some(current)),
+            input_max: all().map(|client| client.inbox.len()).max().unwrap_or(0),
+            output_max: all().map(Client::output_size).max().unwrap_or(0),
+        }
+    }
+
+    /// Drops a client whose connection is broken or is to be closed at once.
+    pub(crate) fn ended(&mut self, engine: &mut Engine, conn: ConnId) {
+        if let Some(client) = self.clients.take(conn) {
+            self.drop_client(engine, client);
+        }
+    }
+
+    /// Forgets a client that was taken out, and closes its connection.
+    pub(crate) fn drop_client(&mut self, engine: &mut Engine, mut client: Box<Client>) {
+        self.net_requests.push(NetRequest::Close(client.conn));
+        engine.watches.clear(&mut client);
+        engine.unpin(client.conn);
+        engine.end_multi(client.multi.take());
+        self.abandon(engine, &mut client);
+        self.clients.remove(client);
+    }
 
     /// Puts a served client back. If it has replies or is to be closed, lists it for the end of the
     /// turn.
-    pub(crate) fn put_back(&mut self, mut client: Box<Client>) {
+    pub(crate) fn put_back(&mut self, engine: &mut Engine, mut client: Box<Client>) {
         let has_reply = !client.out.is_empty() || client.out.is_cut();
         let has_news = has_reply || client.is_closing() || client.is_at_end;
-        if has_news && client.needs <= self.durable() {
-            self.reader_seen = Some(self.now);
+        if has_news && client.needs <= engine.durable() {
+            engine.reader_seen = Some(engine.now);
         }
         if has_news && !client.is_dirty {
             client.is_dirty = true;

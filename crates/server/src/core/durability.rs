@@ -8,7 +8,7 @@ use slimio_resp::Args;
 use slimio_storage::{ACKNOWLEDGE_WITHIN, Lsn, Policy};
 
 use super::changes::{Place, Ran, Source};
-use super::{Core, Purpose, Transaction};
+use super::{Engine, Purpose, Transaction};
 use crate::clients::Client;
 use crate::commands::Entry;
 use crate::gate::{Change, may_leave};
@@ -17,7 +17,7 @@ use crate::gate::{Change, may_leave};
 /// too.
 const READERS_GONE_AFTER: Duration = Duration::from_millis(10);
 
-impl Core {
+impl Engine {
     /// Logs the effects of the command that just ran for `client`, and tells of its changes. Returns
     /// the LSN that the reply has to wait for, or 0 if the command appended nothing of its own.
     pub(crate) fn record(&mut self, client: &mut Client, args: Args<'_>) -> Lsn {

@@ -5,7 +5,7 @@ use std::time::Instant;
 use slimio_planted::is_planted;
 use slimio_resp::{Limits, ReplyBuf};
 
-use super::{Core, NetRequest};
+use super::{Connections, Engine, NetRequest};
 use crate::clients::{Client, Replies, State};
 use crate::inbox::{Next, Reading};
 use crate::net::{ConnId, ReceiveBuffer};
@@ -30,19 +30,28 @@ const SLICE: usize = 256;
 /// [`SLICE`], the request counts as one request plus the quotient.
 const BYTES_PER_REQUEST: usize = 4096;
 
-impl Core {
+impl Engine {
+    /// Whether the server is shutting down; false during recovery. During a shutdown, no more
+    /// requests run, because the last snapshot would lack their effects. The requests wait and are
+    /// not dropped, because the shutdown may be given up.
+    pub(super) fn is_ending(&self) -> bool {
+        self.shutdown.is_some() && self.loading.is_none() && !is_planted("runs-behind-end")
+    }
+}
+
+impl Connections {
     /// Takes bytes that were received from a client.
-    pub(crate) fn received(&mut self, conn: ConnId, bytes: &[u8]) {
-        self.stats.reads += 1;
-        self.stats.input_bytes += bytes.len() as u64;
+    pub(crate) fn received(&mut self, engine: &mut Engine, conn: ConnId, bytes: &[u8]) {
+        engine.stats.reads += 1;
+        engine.stats.input_bytes += bytes.len() as u64;
         let Some(mut client) = self.clients.take(conn) else { return };
-        client.last_active = self.now;
+        client.last_active = engine.now;
         if client.is_closing() {
             self.clients.put(client);
             return;
         }
         if client.is_running() && !client.is_behind {
-            self.requests(&mut client, bytes);
+            self.requests(engine, &mut client, bytes);
         } else {
             client.inbox.push(bytes);
             let is_behind = client.is_running();
@@ -51,38 +60,38 @@ impl Core {
                 self.net_requests.push(NetRequest::Pause(conn));
             }
         }
-        self.check_query_size(&mut client);
-        self.put_back(client);
+        self.check_query_size(engine, &mut client);
+        self.put_back(engine, client);
     }
 
     /// Called when the network returns the memory into which it received a large argument.
-    pub(crate) fn filled(&mut self, conn: ConnId, filling: ReceiveBuffer) {
+    pub(crate) fn filled(&mut self, engine: &mut Engine, conn: ConnId, filling: ReceiveBuffer) {
         let Some(mut client) = self.clients.take(conn) else { return };
-        client.last_active = self.now;
+        client.last_active = engine.now;
         let Some((size, next)) = client.inbox.filled(filling) else {
             self.clients.put(client);
             return;
         };
-        self.stats.reads += 1;
-        self.stats.input_bytes += size as u64;
+        engine.stats.reads += 1;
+        engine.stats.input_bytes += size as u64;
         match next {
             Some(buffer) => self.net_requests.push(NetRequest::Fill(conn, buffer)),
-            None => self.requests(&mut client, &[]),
+            None => self.requests(engine, &mut client, &[]),
         }
-        self.check_query_size(&mut client);
-        self.put_back(client);
+        self.check_query_size(engine, &mut client);
+        self.put_back(engine, client);
     }
 
     /// Runs the requests that a client sent while it had to wait.
-    pub(super) fn go_on(&mut self, client: &mut Box<Client>) {
+    pub(super) fn go_on(&mut self, engine: &mut Engine, client: &mut Box<Client>) {
         client.state = State::Running;
-        self.waiting_requests(client);
+        self.waiting_requests(engine, client);
     }
 
     /// Runs requests that were received earlier, and resumes reading if few are left.
-    fn waiting_requests(&mut self, client: &mut Box<Client>) {
+    fn waiting_requests(&mut self, engine: &mut Engine, client: &mut Box<Client>) {
         let first = self.net_requests.len();
-        self.requests(client, &[]);
+        self.requests(engine, client, &[]);
         let has_many = match (client.is_behind, client.is_running()) {
             (true, _) => client.inbox.len() > BEHIND_INPUT_SIZE_LOW,
             (false, false) => client.inbox.len() > WAITING_INPUT_SIZE_MAX,
@@ -95,39 +104,32 @@ impl Core {
         }
     }
 
-    /// Whether the server is shutting down; false during recovery. During a shutdown, no more
-    /// requests run, because the last snapshot would lack their effects. The requests wait and are
-    /// not dropped, because the shutdown may be given up.
-    pub(super) fn is_ending(&self) -> bool {
-        self.shutdown.is_some() && self.loading.is_none() && !is_planted("runs-behind-end")
-    }
-
     /// Runs the complete requests in the client's unread bytes and in `received`. The bytes of
     /// `received` follow the unread bytes.
-    fn requests(&mut self, client: &mut Box<Client>, received: &[u8]) {
-        debug_assert!(self.transaction.is_none(), "the requests would become part of it");
+    fn requests(&mut self, engine: &mut Engine, client: &mut Box<Client>, received: &[u8]) {
+        debug_assert!(engine.transaction.is_none(), "the requests would become part of it");
         if client.out.memory() == 0 {
             let protocol = client.out.protocol();
             client.out = ReplyBuf::with_memory(self.spare_memory(), protocol);
         }
-        if client.served.0 != self.turn {
-            client.served = (self.turn, 0);
+        if client.served.0 != engine.turn {
+            client.served = (engine.turn, 0);
         }
         let mut reading = client.inbox.read(received);
-        while client.is_running() && !self.is_ending() {
-            if client.served.1 >= SLICE || self.is_turn_over() {
+        while client.is_running() && !engine.is_ending() {
+            if client.served.1 >= SLICE || engine.is_turn_over() {
                 self.fall_behind(client);
                 break;
             }
             let limits = Limits {
-                arg_size_max: self.settings.arg_size_max,
-                unauthenticated: self.settings.password.is_some() && !client.is_authenticated,
+                arg_size_max: engine.settings.arg_size_max,
+                unauthenticated: engine.settings.password.is_some() && !client.is_authenticated,
             };
             match reading.next(&limits) {
                 Next::Request(size) => {
-                    self.run_next(client, &mut reading, size);
-                    if self.blocking_keys.has_ready() {
-                        self.serve_beside(client);
+                    self.run_next(engine, client, &mut reading, size);
+                    if engine.blocking_keys.has_ready() {
+                        self.serve_beside(engine, client);
                     }
                 }
                 Next::Incomplete => break,
@@ -139,8 +141,8 @@ impl Core {
                     log::debug!("client {}: {error}", client.id);
                     let before = client.out.len();
                     error.write(&mut client.out);
-                    self.stats.error(error.reply().as_bytes());
-                    self.close(client);
+                    engine.stats.error(error.reply().as_bytes());
+                    self.close(engine, client);
                     client.leave_out(before);
                 }
             }
@@ -151,16 +153,22 @@ impl Core {
     }
 
     /// Runs a request of `size` bytes that was just read.
-    fn run_next(&mut self, client: &mut Client, reading: &mut Reading<'_>, size: usize) {
+    fn run_next(
+        &mut self,
+        engine: &mut Engine,
+        client: &mut Client,
+        reading: &mut Reading<'_>,
+        size: usize,
+    ) {
         if let Some(bytes) = reading.unseen() {
-            let seen = self.bring_in_pipeline(client.db, bytes);
+            let seen = engine.bring_in_pipeline(client.db, bytes);
             reading.look_ahead(seen);
         }
         let args = reading.args();
         if !args.is_empty() {
             reading.show(&mut client.inbox);
             let before = client.out.len();
-            self.request(client, args);
+            self.request(engine, client, args);
             let replied = client.out.len().saturating_sub(before);
             client.served.1 += 1 + (size + replied) / BYTES_PER_REQUEST;
         } else if client.replies == Replies::SkipNext {
@@ -168,7 +176,7 @@ impl Core {
             client.replies = Replies::On;
         }
         if client.keeps_request {
-            self.keep_request(client, reading.take_request());
+            engine.keep_request(client, reading.take_request());
         }
     }
 
@@ -187,33 +195,33 @@ impl Core {
     /// Serves the clients that used up their share of the last turn, and those that sent requests
     /// after the last turn's time was used up. The first client is always served. Clients that this
     /// turn has no time for keep their places.
-    pub(crate) fn serve_behind(&mut self) {
+    pub(crate) fn serve_behind(&mut self, engine: &mut Engine) {
         for _ in 0..self.behind.len() {
-            if self.is_turn_over() {
+            if engine.is_turn_over() {
                 return;
             }
             let Some(conn) = self.behind.pop_front() else { return };
             let Some(mut client) = self.clients.take(conn) else { continue };
             client.is_behind = false;
             if client.is_running() {
-                self.waiting_requests(&mut client);
+                self.waiting_requests(engine, &mut client);
                 // Parsing an incomplete request took time, too.
-                self.begin_lap(Instant::now());
+                engine.begin_lap(Instant::now());
             }
-            self.check_query_size(&mut client);
-            self.put_back(client);
+            self.check_query_size(engine, &mut client);
+            self.put_back(engine, client);
         }
     }
 
-    fn check_query_size(&mut self, client: &mut Client) {
+    fn check_query_size(&mut self, engine: &mut Engine, client: &mut Client) {
         // Bytes that wait for the next turn are whole requests.
-        if !client.is_behind && client.query_size() > self.settings.query_size_max {
+        if !client.is_behind && client.query_size() > engine.settings.query_size_max {
             log::warn!(
                 "closing client that reached max query buffer length: {}",
-                client.describe(self.now, self.watches.is_stale(client), 0)
+                client.describe(engine.now, engine.watches.is_stale(client), 0)
             );
-            self.stats.query_limit_disconnections += 1;
-            self.close(client);
+            engine.stats.query_limit_disconnections += 1;
+            self.close(engine, client);
         }
     }
 }

@@ -28,7 +28,7 @@ use slimio_resp::{Args, OwnedRequest, ReplyBuf};
 use slimio_storage::{Lsn, StagedRecord};
 
 use super::changes::{Place, Ran, Source};
-use super::{Admission, Core};
+use super::{Admission, Connections, Engine};
 use crate::clients::{Client, State};
 use crate::commands::Entry;
 use crate::gate::{AlreadyHashed, mix};
@@ -136,7 +136,7 @@ impl Long {
     }
 }
 
-impl Core {
+impl Engine {
     /// Whether a request is to run in steps.
     pub(crate) fn is_long(&self, db: DbIndex, row: &Command<Entry>, args: Args<'_>) -> bool {
         if row.flags.has(Flags::IN_STEPS) {
@@ -274,17 +274,6 @@ impl Core {
         long.map_or(0, |long| long.memory())
     }
 
-    /// Runs steps of the long request, if there is one, for a bounded time.
-    pub(crate) fn drive_long(&mut self) {
-        if let Some((long, next)) = self.long_steps() {
-            self.end_long(long, next);
-            self.serve_waiting_for_keys();
-            self.resume_held_up();
-        } else {
-            self.count_made();
-        }
-    }
-
     /// Runs steps of the long request for a bounded time. Returns the request, and what follows, if
     /// it has no next step.
     fn long_steps(&mut self) -> Option<(Box<Long>, Next)> {
@@ -304,29 +293,6 @@ impl Core {
         self.count_cpu();
         self.long = Some(long);
         None
-    }
-
-    /// Counts the parts of the long request's reply that were made so far as output of its client.
-    fn count_made(&mut self) {
-        let Some(long) = &self.long else { return };
-        let size = long.made().map(ReplyBuf::len).sum();
-        let conn = long.conn;
-        if size > 0
-            && let Some(mut client) = self.clients.take(conn)
-        {
-            if matches!(client.state, State::Long) {
-                client.long_reply_size = size;
-                self.look_at_output(&mut client);
-            }
-            self.clients.put(client);
-        }
-    }
-
-    /// Runs the long request to its end at once. Called when the server ends.
-    pub(crate) fn finish_long(&mut self) {
-        while self.long.is_some() {
-            self.drive_long();
-        }
     }
 
     fn long_step(&mut self, long: &mut Long) -> Next {
@@ -485,16 +451,52 @@ impl Core {
         self.tell(&ran, place);
         Next::Step
     }
+}
+
+impl Connections {
+    /// Runs steps of the long request, if there is one, for a bounded time.
+    pub(crate) fn drive_long(&mut self, engine: &mut Engine) {
+        if let Some((long, next)) = engine.long_steps() {
+            self.end_long(engine, long, next);
+            self.serve_waiting_for_keys(engine);
+            self.resume_held_up(engine);
+        } else {
+            self.count_made(engine);
+        }
+    }
+
+    /// Counts the parts of the long request's reply that were made so far as output of its client.
+    fn count_made(&mut self, engine: &mut Engine) {
+        let Some(long) = &engine.long else { return };
+        let size = long.made().map(ReplyBuf::len).sum();
+        let conn = long.conn;
+        if size > 0
+            && let Some(mut client) = self.clients.take(conn)
+        {
+            if matches!(client.state, State::Long) {
+                client.long_reply_size = size;
+                self.look_at_output(&mut client);
+            }
+            self.clients.put(client);
+        }
+    }
+
+    /// Runs the long request to its end at once. Called when the server ends.
+    pub(crate) fn finish_long(&mut self, engine: &mut Engine) {
+        while engine.long.is_some() {
+            self.drive_long(engine);
+        }
+    }
 
     /// Replies, or makes the request wait for room or for the end of a pause.
-    fn end_long(&mut self, mut long: Box<Long>, next: Next) {
+    fn end_long(&mut self, engine: &mut Engine, mut long: Box<Long>, next: Next) {
         let Some(mut client) = self.clients.take(long.conn) else {
-            self.freeing.drop_elsewhere(long);
+            engine.freeing.drop_elsewhere(long);
             return;
         };
         if !matches!(client.state, State::Long) {
             self.clients.put(client);
-            self.freeing.drop_elsewhere(long);
+            engine.freeing.drop_elsewhere(long);
             return;
         }
         client.state = State::Running;
@@ -503,28 +505,33 @@ impl Core {
         match next {
             Next::Wait(reason) => {
                 self.waiting.again.ticket = Some(long.ticket);
-                self.wait(&mut client, reason, Then::Again(std::mem::take(&mut long.request)));
+                self.wait(
+                    engine,
+                    &mut client,
+                    reason,
+                    Then::Again(std::mem::take(&mut long.request)),
+                );
                 self.waiting.again = Again::default();
                 client.keeps_request = false;
             }
-            Next::Reject(text) => self.reject(&mut client, Some(long.row), text.as_bytes()),
+            Next::Reject(text) => engine.reject(&mut client, Some(long.row), text.as_bytes()),
             Next::Step | Next::End => {
                 if let Some(lsn) = long.lsn.filter(|_| !is_planted("long-unwaited")) {
                     client.last_write = lsn;
                 }
-                self.limit_reply(&mut client);
+                engine.limit_reply(&mut client);
                 client.out.append(&long.reply);
-                self.hold(&mut client, long.needs, before);
+                engine.hold(&mut client, long.needs, before);
                 let args = long.request.args();
-                self.account(&mut client, long.row, args, long.spent, before, false);
+                engine.account(&mut client, long.row, args, long.spent, before, false);
             }
         }
         client.leave_out(before);
-        self.close_if_cut(&mut client);
+        self.close_if_cut(engine, &mut client);
         if client.is_running() {
             self.resume(&mut client);
         }
-        self.put_back(client);
-        self.freeing.drop_elsewhere(long);
+        self.put_back(engine, client);
+        engine.freeing.drop_elsewhere(long);
     }
 }

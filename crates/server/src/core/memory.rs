@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use slimio_keyspace::{DbIndex, EvictionConfig, EvictionPolicy, Garbage};
 use slimio_planted::is_planted;
 
-use super::Core;
+use super::{Connections, Engine};
 use crate::clients::Client;
 use crate::config::Config;
 
@@ -46,7 +46,7 @@ pub(crate) struct Memory {
     exceeded_time: Duration,
 }
 
-impl Core {
+impl Engine {
     /// Memory in use now, if all clients together take `clients` bytes.
     pub(crate) fn memory_use(&mut self, clients: u64) -> MemoryUse {
         let buffers = self.wal.as_ref().map_or(0, |wal| wal.stats().buffer_bytes);
@@ -67,12 +67,6 @@ impl Core {
     /// Bytes that count towards the limit, if all clients together take `clients` bytes.
     fn used_bytes(&self, clients: u64) -> u64 {
         self.keyspace.used_bytes() as u64 + clients
-    }
-
-    /// Bytes of memory that all clients take, and the long request of one of them. `current` is the
-    /// client being served.
-    pub(crate) fn client_bytes(&self, current: Option<&Client>) -> u64 {
-        (self.clients.memory() + current.map_or(0, Client::memory) + self.long_memory()) as u64
     }
 
     /// Notes how much memory is in use before there is any data.
@@ -203,10 +197,23 @@ impl Core {
         }
     }
 
+    /// Frees garbage on a thread of its own, so that freeing it delays nobody.
+    pub(crate) fn free(&mut self, garbage: Garbage) {
+        self.freeing.free(garbage);
+    }
+}
+
+impl Connections {
+    /// Bytes of memory that all clients take, and the long request of one of them. `current` is the
+    /// client being served.
+    pub(crate) fn client_bytes(&self, engine: &Engine, current: Option<&Client>) -> u64 {
+        (self.clients.memory() + current.map_or(0, Client::memory) + engine.long_memory()) as u64
+    }
+
     /// Disconnects the largest clients while all clients together take more memory than
     /// `maxmemory-clients` allows.
-    pub(super) fn evict_clients(&mut self) {
-        let Some(limit) = self.settings.clients_memory_max else { return };
+    pub(super) fn evict_clients(&mut self, engine: &mut Engine) {
+        let Some(limit) = engine.settings.clients_memory_max else { return };
         if (self.clients.memory() as u64) < limit {
             return;
         }
@@ -223,17 +230,12 @@ impl Core {
             if let Some(client) = self.clients.take(conn) {
                 log::info!(
                     "Evicting client: {}",
-                    client.describe(self.now, self.watches.is_stale(&client), 0)
+                    client.describe(engine.now, engine.watches.is_stale(&client), 0)
                 );
-                self.stats.evicted_clients += 1;
-                self.drop_client(client);
+                engine.stats.evicted_clients += 1;
+                self.drop_client(engine, client);
             }
         }
-    }
-
-    /// Frees garbage on a thread of its own, so that freeing it delays nobody.
-    pub(crate) fn free(&mut self, garbage: Garbage) {
-        self.freeing.free(garbage);
     }
 }
 

@@ -4,7 +4,7 @@ use slimio_planted::is_planted;
 use slimio_resp::ReplyBuf;
 use slimio_storage::Lsn;
 
-use super::{Core, NetRequest};
+use super::{Connections, Engine, NetRequest};
 use crate::clients::{Client, Replies, soft_limit_is_over};
 use crate::gate::may_leave;
 use crate::net::{ConnId, Net, Outgoing};
@@ -13,99 +13,7 @@ use crate::net::{ConnId, Net, Outgoing};
 /// such a client could send failing requests and never read the errors.
 const STRANGER_OUTPUT_MAX: u64 = 64 << 10;
 
-impl Core {
-    /// Hands everything that may leave to the network.
-    pub(crate) fn flush(&mut self, net: &mut dyn Net) {
-        let releasable = self.releasable();
-        let durable = self.durable();
-        if !self.holding.is_empty() {
-            let holding = std::mem::take(&mut self.holding);
-            for &conn in &holding {
-                if let Some(client) = self.clients.get_mut(conn) {
-                    client.is_holding = false;
-                    if !std::mem::replace(&mut client.is_dirty, true) {
-                        self.dirty.push(conn);
-                    }
-                }
-            }
-        }
-        let dirty = std::mem::take(&mut self.dirty);
-        for &conn in &dirty {
-            let Some(mut client) = self.clients.take(conn) else { continue };
-            client.is_dirty = false;
-            if !client.out.is_cut() {
-                release(&mut client, releasable, durable);
-                self.send(&mut client, net);
-            }
-            if self.is_over_limit(&mut client) || self.is_lost(&client) {
-                self.drop_client(client);
-                continue;
-            }
-            if client.unsent_size() == 0 && self.is_done_with(&client) {
-                self.drop_client(client);
-                continue;
-            }
-            if !client.held.is_empty() {
-                client.is_holding = true;
-                self.holding.push(conn);
-            }
-            self.clients.put(client);
-        }
-        if self.dirty.is_empty() {
-            // Keeps the list's memory for the next turn.
-            self.dirty = dirty;
-            self.dirty.clear();
-        }
-        self.evict_clients();
-        self.grant(net);
-    }
-
-    /// Whether replies were added since the last [`flush`](Self::flush), such as replies to clients
-    /// that waited for the end of a snapshot.
-    pub(crate) fn has_unflushed(&self) -> bool {
-        !self.dirty.is_empty()
-    }
-
-    /// Hands the noted [`NetRequest`]s to the network.
-    pub(crate) fn grant(&mut self, net: &mut dyn Net) {
-        for wish in self.net_requests.drain(..) {
-            match wish {
-                NetRequest::Fill(conn, filling) => net.fill(conn, filling),
-                NetRequest::Receive(conn) => net.receive(conn),
-                NetRequest::Pause(conn) => net.pause(conn),
-                NetRequest::Close(conn) => net.close(conn),
-            }
-        }
-    }
-
-    /// Called when the kernel has taken the bytes that were sent.
-    pub(crate) fn sent(&mut self, conn: ConnId, outgoing: Outgoing) {
-        self.keep_spare(outgoing.into_memory());
-        let Some(mut client) = self.clients.take(conn) else { return };
-        (client.sending, client.sending_memory) = (0, 0);
-        let is_wanted = !client.ready.is_empty() || client.is_closing() || client.is_at_end;
-        if is_wanted && !std::mem::replace(&mut client.is_dirty, true) {
-            self.dirty.push(conn);
-        }
-        self.clients.put(client);
-    }
-
-    fn send(&mut self, client: &mut Client, net: &mut dyn Net) {
-        if client.sending > 0 || client.ready.is_empty() {
-            return;
-        }
-        let protocol = client.ready.protocol();
-        let reply = std::mem::replace(&mut client.ready, ReplyBuf::new(protocol));
-        let (size, own_memory) = (reply.len(), reply.own_memory());
-        self.stats.writes += 1;
-        self.stats.output_bytes += size as u64;
-        if let Some(outgoing) = net.send(client.conn, Outgoing::from_reply(reply)) {
-            self.keep_spare(outgoing.into_memory());
-        } else {
-            (client.sending, client.sending_memory) = (size, own_memory);
-        }
-    }
-
+impl Engine {
     /// Limits the size of a client's next reply, so that the replies that wait for the client stay
     /// within its output limit.
     pub(super) fn limit_reply(&self, client: &mut Client) {
@@ -160,6 +68,100 @@ impl Core {
         let is_lost = !client.held.is_empty() && self.is_latched();
         self.stats.undelivered += u64::from(is_lost);
         is_lost
+    }
+}
+
+impl Connections {
+    /// Hands everything that may leave to the network.
+    pub(crate) fn flush(&mut self, engine: &mut Engine, net: &mut dyn Net) {
+        let releasable = engine.releasable();
+        let durable = engine.durable();
+        if !self.holding.is_empty() {
+            let holding = std::mem::take(&mut self.holding);
+            for &conn in &holding {
+                if let Some(client) = self.clients.get_mut(conn) {
+                    client.is_holding = false;
+                    if !std::mem::replace(&mut client.is_dirty, true) {
+                        self.dirty.push(conn);
+                    }
+                }
+            }
+        }
+        let dirty = std::mem::take(&mut self.dirty);
+        for &conn in &dirty {
+            let Some(mut client) = self.clients.take(conn) else { continue };
+            client.is_dirty = false;
+            if !client.out.is_cut() {
+                release(&mut client, releasable, durable);
+                self.send(engine, &mut client, net);
+            }
+            if engine.is_over_limit(&mut client) || engine.is_lost(&client) {
+                self.drop_client(engine, client);
+                continue;
+            }
+            if client.unsent_size() == 0 && engine.is_done_with(&client) {
+                self.drop_client(engine, client);
+                continue;
+            }
+            if !client.held.is_empty() {
+                client.is_holding = true;
+                self.holding.push(conn);
+            }
+            self.clients.put(client);
+        }
+        if self.dirty.is_empty() {
+            // Keeps the list's memory for the next turn.
+            self.dirty = dirty;
+            self.dirty.clear();
+        }
+        self.evict_clients(engine);
+        self.grant(net);
+    }
+
+    /// Whether replies were added since the last [`flush`](Self::flush), such as replies to clients
+    /// that waited for the end of a snapshot.
+    pub(crate) fn has_unflushed(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// Hands the noted [`NetRequest`]s to the network.
+    pub(crate) fn grant(&mut self, net: &mut dyn Net) {
+        for wish in self.net_requests.drain(..) {
+            match wish {
+                NetRequest::Fill(conn, filling) => net.fill(conn, filling),
+                NetRequest::Receive(conn) => net.receive(conn),
+                NetRequest::Pause(conn) => net.pause(conn),
+                NetRequest::Close(conn) => net.close(conn),
+            }
+        }
+    }
+
+    /// Called when the kernel has taken the bytes that were sent.
+    pub(crate) fn sent(&mut self, conn: ConnId, outgoing: Outgoing) {
+        self.keep_spare(outgoing.into_memory());
+        let Some(mut client) = self.clients.take(conn) else { return };
+        (client.sending, client.sending_memory) = (0, 0);
+        let is_wanted = !client.ready.is_empty() || client.is_closing() || client.is_at_end;
+        if is_wanted && !std::mem::replace(&mut client.is_dirty, true) {
+            self.dirty.push(conn);
+        }
+        self.clients.put(client);
+    }
+
+    fn send(&mut self, engine: &mut Engine, client: &mut Client, net: &mut dyn Net) {
+        if client.sending > 0 || client.ready.is_empty() {
+            return;
+        }
+        let protocol = client.ready.protocol();
+        let reply = std::mem::replace(&mut client.ready, ReplyBuf::new(protocol));
+        let (size, own_memory) = (reply.len(), reply.own_memory());
+        engine.stats.writes += 1;
+        engine.stats.output_bytes += size as u64;
+        if let Some(outgoing) = net.send(client.conn, Outgoing::from_reply(reply)) {
+            self.keep_spare(outgoing.into_memory());
+        } else {
+            (client.sending, client.sending_memory) = (size, own_memory);
+        }
     }
 
     /// Lists a client, so that its output limit is looked at when the turn ends.

@@ -3,12 +3,12 @@
 
 use slimio_planted::is_planted;
 
-use super::Core;
+use super::{Connections, Engine};
 use crate::snapshot::{RateInputs, SnapshotThread};
 use crate::waiting::Line;
 use crate::wal::Wal;
 
-impl Core {
+impl Engine {
     /// Sets the running snapshot's rate to suit the load and the room in the log. `is_awaited` says
     /// that somebody waits for it.
     pub(crate) fn pace_snapshot(&mut self, is_awaited: bool) {
@@ -52,13 +52,6 @@ impl Core {
             || self.shutdown.is_some()
     }
 
-    /// Whether a client waits for the end of a snapshot, or for the room that it makes.
-    pub(crate) fn is_snapshot_awaited(&self) -> bool {
-        !self.waiting.is_empty(Line::Snapshot)
-            || !self.waiting.is_empty(Line::Pin)
-            || (self.has_parked() && !is_planted("parked-not-awaited"))
-    }
-
     /// Called when a client asks for a snapshot, or for something that can begin only after the
     /// running snapshot.
     pub(crate) fn snapshot_asked_for(&mut self) {
@@ -91,6 +84,15 @@ impl Core {
     }
 }
 
+impl Connections {
+    /// Whether a client waits for the end of a snapshot, or for the room that it makes.
+    pub(crate) fn is_snapshot_awaited(&self) -> bool {
+        !self.waiting.is_empty(Line::Snapshot)
+            || !self.waiting.is_empty(Line::Pin)
+            || (self.has_parked() && !is_planted("parked-not-awaited"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -111,8 +113,14 @@ mod tests {
 
     const CONN: ConnId = ConnId { index: 0, generation: 0 };
 
+    /// An engine with a volume, and a client.
+    struct Opened {
+        engine: Engine,
+        connections: Connections,
+    }
+
     /// Opens a new volume, with its log on or off, and connects a client.
-    fn opened(dir: &Path, is_log_on: bool) -> Core {
+    fn opened(dir: &Path, is_log_on: bool) -> Opened {
         let mut config = Config::default();
         for (name, value) in [("log-segment-size", "1mb"), ("log-buffers", "8")] {
             config.set(name, value).unwrap();
@@ -125,111 +133,112 @@ mod tests {
             RecoverOptions { is_log_on, ..RecoverOptions::new(Policy::Always, 8, Instant::now()) };
         let volume = recover(&mut *storage.media, &options, &mut NewVolumeSink).unwrap();
         let (wal, slot_paths) = Wal::new(volume).unwrap();
-        let mut core = Core::new(config, 1, Facts::default());
-        core.wal = Some(wal);
-        core.snapshots.thread = Some(SnapshotThread::start(slot_paths).unwrap());
-        core.accepted(CONN, Peer { remote: None, local: None });
-        core
+        let mut engine = Engine::new(config, 1, Facts::default());
+        engine.wal = Some(wal);
+        engine.snapshots.thread = Some(SnapshotThread::start(slot_paths).unwrap());
+        let mut connections = Connections::default();
+        connections.accepted(&mut engine, CONN, Peer { remote: None, local: None });
+        Opened { engine, connections }
     }
 
     /// The client sends a request, which is run in this turn or, on a busy machine, in a later one.
-    fn send(core: &mut Core, request: &str) {
-        core.begin_turn();
-        core.received(CONN, request.as_bytes());
-        while core.has_behind() {
-            core.begin_turn();
-            core.serve_behind();
+    fn send(opened: &mut Opened, request: &str) {
+        opened.engine.begin_turn();
+        opened.connections.received(&mut opened.engine, CONN, request.as_bytes());
+        while opened.connections.has_behind() {
+            opened.engine.begin_turn();
+            opened.connections.serve_behind(&mut opened.engine);
         }
     }
 
     /// Begins a WAL-snapshot that nobody has asked for. The snapshot does not end,
     /// because the test never calls `drive_snapshots`.
-    fn begin_unasked(core: &mut Core) {
-        core.snapshots.rewrites.is_automatic = true;
-        core.begin_snapshot(SnapshotKind::Wal).unwrap();
+    fn begin_unasked(opened: &mut Opened) {
+        opened.engine.snapshots.rewrites.is_automatic = true;
+        opened.engine.begin_snapshot(SnapshotKind::Wal).unwrap();
     }
 
     /// The rate while commands are served.
-    fn rate(core: &mut Core) -> u64 {
-        core.now = core.now.max(Instant::now()) + Duration::from_secs(1);
-        core.stats.commands += 1_000_000;
-        core.pace_snapshot(core.is_snapshot_awaited());
-        core.snapshots.thread.as_ref().unwrap().rate()
+    fn rate(opened: &mut Opened) -> u64 {
+        opened.engine.now = opened.engine.now.max(Instant::now()) + Duration::from_secs(1);
+        opened.engine.stats.commands += 1_000_000;
+        opened.engine.pace_snapshot(opened.connections.is_snapshot_awaited());
+        opened.engine.snapshots.thread.as_ref().unwrap().rate()
     }
 
-    fn full(core: &Core) -> u64 {
-        core.settings.snapshot_rate
+    fn full(opened: &Opened) -> u64 {
+        opened.engine.settings.snapshot_rate
     }
 
     /// Drives the log and snapshots until `is_over` returns true.
-    fn settle(core: &mut Core, is_over: impl Fn(&Core) -> bool) {
+    fn settle(opened: &mut Opened, is_over: impl Fn(&Opened) -> bool) {
         let until = Instant::now() + Duration::from_secs(20);
-        while !is_over(core) {
+        while !is_over(opened) {
             assert!(Instant::now() < until, "it does not end");
             let now = Instant::now();
-            let wal = core.wal.as_mut().unwrap();
+            let wal = opened.engine.wal.as_mut().unwrap();
             wal.drive(now);
             wal.wait(Some(Duration::from_millis(1)), now);
             wal.reap(now);
-            core.drive_snapshots(true);
+            opened.connections.drive_snapshots(&mut opened.engine, true);
         }
     }
 
     #[test]
     fn one_that_nobody_waits_for_takes_its_time() {
         let dir = tempfile::tempdir().unwrap();
-        let mut core = opened(dir.path(), true);
-        begin_unasked(&mut core);
-        assert!((1..full(&core)).contains(&rate(&mut core)));
+        let mut opened = opened(dir.path(), true);
+        begin_unasked(&mut opened);
+        assert!((1..full(&opened)).contains(&rate(&mut opened)));
         for _ in 0..10 {
-            core.now += Duration::from_secs(1);
-            core.pace_snapshot(core.is_snapshot_awaited());
+            opened.engine.now += Duration::from_secs(1);
+            opened.engine.pace_snapshot(opened.connections.is_snapshot_awaited());
         }
-        assert_eq!(core.snapshots.thread.as_ref().unwrap().rate(), 0, "nobody is served");
+        assert_eq!(opened.engine.snapshots.thread.as_ref().unwrap().rate(), 0, "nobody is served");
     }
 
     #[test]
     fn one_that_is_asked_for_meanwhile_goes_faster() {
         for request in ["BGREWRITEAOF", "BGSAVE", "BGSAVE SCHEDULE", "SAVE"] {
             let dir = tempfile::tempdir().unwrap();
-            let mut core = opened(dir.path(), true);
-            begin_unasked(&mut core);
-            assert!(rate(&mut core) < full(&core));
-            send(&mut core, &format!("{request}\r\n"));
-            assert_eq!(rate(&mut core), full(&core), "{request}");
+            let mut opened = opened(dir.path(), true);
+            begin_unasked(&mut opened);
+            assert!(rate(&mut opened) < full(&opened));
+            send(&mut opened, &format!("{request}\r\n"));
+            assert_eq!(rate(&mut opened), full(&opened), "{request}");
         }
     }
 
     #[test]
     fn who_waits_for_room_makes_it_go_faster() {
         let dir = tempfile::tempdir().unwrap();
-        let mut core = opened(dir.path(), true);
-        begin_unasked(&mut core);
-        assert!(rate(&mut core) < full(&core));
+        let mut opened = opened(dir.path(), true);
+        begin_unasked(&mut opened);
+        assert!(rate(&mut opened) < full(&opened));
         // A parked client may have a large write, so the client may lack room although the log is
         // far from full.
-        let mut client = core.clients.take(CONN).unwrap();
-        core.wait(&mut client, Reason::Room, Then::Answer);
-        core.clients.put(client);
-        assert_eq!(rate(&mut core), full(&core));
+        let mut client = opened.connections.clients.take(CONN).unwrap();
+        opened.connections.wait(&mut opened.engine, &mut client, Reason::Room, Then::Answer);
+        opened.connections.clients.put(client);
+        assert_eq!(rate(&mut opened), full(&opened));
     }
 
     #[test]
     fn a_log_that_lacks_room_makes_it_go_as_fast_as_it_can() {
         let dir = tempfile::tempdir().unwrap();
-        let mut core = opened(dir.path(), true);
-        send(&mut core, &format!("SET k {}\r\n", "x".repeat(5000)));
-        settle_log(&mut core);
-        core.begin_snapshot(SnapshotKind::Wal).unwrap();
-        assert_eq!(rate(&mut core), full(&core), "somebody has asked for it");
-        core.settings.log_size_max = 8192;
-        assert_eq!(rate(&mut core), 0);
+        let mut opened = opened(dir.path(), true);
+        send(&mut opened, &format!("SET k {}\r\n", "x".repeat(5000)));
+        settle_log(&mut opened);
+        opened.engine.begin_snapshot(SnapshotKind::Wal).unwrap();
+        assert_eq!(rate(&mut opened), full(&opened), "somebody has asked for it");
+        opened.engine.settings.log_size_max = 8192;
+        assert_eq!(rate(&mut opened), 0);
     }
 
     /// Waits until the log is durable.
-    fn settle_log(core: &mut Core) {
-        settle(core, |core| {
-            let log = core.wal.as_ref().unwrap().log();
+    fn settle_log(opened: &mut Opened) {
+        settle(opened, |opened| {
+            let log = opened.engine.wal.as_ref().unwrap().log();
             log.durable() == log.appended()
         });
     }
@@ -237,38 +246,38 @@ mod tests {
     #[test]
     fn the_less_room_a_growing_log_has_the_faster_it_goes() {
         let dir = tempfile::tempdir().unwrap();
-        let mut core = opened(dir.path(), true);
-        core.settings.snapshot_rate = 64 << 20;
-        let fill = |core: &mut Core, name: &str| {
+        let mut opened = opened(dir.path(), true);
+        opened.engine.settings.snapshot_rate = 64 << 20;
+        let fill = |opened: &mut Opened, name: &str| {
             for index in 0..20 {
-                send(core, &format!("SET {name}{index} {}\r\n", "x".repeat(5000)));
+                send(opened, &format!("SET {name}{index} {}\r\n", "x".repeat(5000)));
             }
         };
-        fill(&mut core, "old");
-        settle_log(&mut core);
-        begin_unasked(&mut core);
-        fill(&mut core, "new");
-        assert!(rate(&mut core) < full(&core), "it has much room");
-        let stats = core.wal.as_ref().unwrap().stats();
+        fill(&mut opened, "old");
+        settle_log(&mut opened);
+        begin_unasked(&mut opened);
+        fill(&mut opened, "new");
+        assert!(rate(&mut opened) < full(&opened), "it has much room");
+        let stats = opened.engine.wal.as_ref().unwrap().stats();
         let used = stats.capacity_bytes - stats.free_bytes;
-        core.settings.log_size_max = used.div_ceil(75) * 100;
-        assert!(rate(&mut core) >= full(&core), "a few bytes are left");
+        opened.engine.settings.log_size_max = used.div_ceil(75) * 100;
+        assert!(rate(&mut opened) >= full(&opened), "a few bytes are left");
     }
 
     #[test]
     fn the_memory_that_it_holds_makes_it_go_as_fast_as_it_can() {
         let dir = tempfile::tempdir().unwrap();
-        let mut core = opened(dir.path(), true);
+        let mut opened = opened(dir.path(), true);
         let set = format!("SET k {}\r\n", "x".repeat(5000));
-        send(&mut core, &set);
-        core.begin_snapshot(SnapshotKind::OnDemand).unwrap();
-        send(&mut core, &set);
-        let held = core.snapshot_memory();
+        send(&mut opened, &set);
+        opened.engine.begin_snapshot(SnapshotKind::OnDemand).unwrap();
+        send(&mut opened, &set);
+        let held = opened.engine.snapshot_memory();
         assert!(held > 5000, "{held}: the old value is kept for it");
-        core.settings.snapshot_memory_limit = 2 * held;
-        assert_eq!(rate(&mut core), full(&core));
-        core.settings.snapshot_memory_limit = 2 * held - 2;
-        assert_eq!(rate(&mut core), 0);
+        opened.engine.settings.snapshot_memory_limit = 2 * held;
+        assert_eq!(rate(&mut opened), full(&opened));
+        opened.engine.settings.snapshot_memory_limit = 2 * held - 2;
+        assert_eq!(rate(&mut opened), 0);
     }
 
     /// A log that was turned on again needs a snapshot before it can go on. This snapshot runs at the
@@ -277,28 +286,28 @@ mod tests {
     #[test]
     fn one_that_a_log_needs_to_go_on_does_not_take_its_time() {
         let dir = tempfile::tempdir().unwrap();
-        let mut core = opened(dir.path(), false);
-        core.wal.as_mut().unwrap().log_mut().resume();
-        begin_unasked(&mut core);
-        assert_eq!(rate(&mut core), full(&core));
+        let mut opened = opened(dir.path(), false);
+        opened.engine.wal.as_mut().unwrap().log_mut().resume();
+        begin_unasked(&mut opened);
+        assert_eq!(rate(&mut opened), full(&opened));
     }
 
     #[test]
     fn one_that_replaces_a_damaged_root_does_not_take_its_time() {
         let dir = tempfile::tempdir().unwrap();
-        let mut core = opened(dir.path(), true);
-        core.begin_snapshot(SnapshotKind::Wal).unwrap();
-        settle(&mut core, |core| {
-            let is_idle = core.keyspace.capture_state() == CaptureState::Idle;
-            is_idle && core.snapshots.running.is_none()
+        let mut opened = opened(dir.path(), true);
+        opened.engine.begin_snapshot(SnapshotKind::Wal).unwrap();
+        settle(&mut opened, |opened| {
+            let is_idle = opened.engine.keyspace.capture_state() == CaptureState::Idle;
+            is_idle && opened.engine.snapshots.running.is_none()
         });
-        let log = core.wal.as_ref().unwrap().log();
+        let log = opened.engine.wal.as_ref().unwrap().log();
         let root = *log.snapshots().root().unwrap();
         let error = Error::ChunkRefused { index: Some(0), why: "a bit was flipped".into() };
-        core.snapshots.checks.slot_ended(&Checked::Read(root, Some(error)), 0);
-        core.schedule_snapshots();
-        assert!(core.snapshots.rewrites.is_scheduled);
-        core.begin_snapshot(SnapshotKind::Wal).unwrap();
-        assert_eq!(rate(&mut core), full(&core));
+        opened.engine.snapshots.checks.slot_ended(&Checked::Read(root, Some(error)), 0);
+        opened.engine.schedule_snapshots();
+        assert!(opened.engine.snapshots.rewrites.is_scheduled);
+        opened.engine.begin_snapshot(SnapshotKind::Wal).unwrap();
+        assert_eq!(rate(&mut opened), full(&opened));
     }
 }

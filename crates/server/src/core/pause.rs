@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use slimio_keyspace::{Command, Flags};
 
-use super::Core;
+use super::Engine;
 use crate::clients::Client;
 use crate::commands::Entry;
 
@@ -22,7 +22,7 @@ struct InForce {
     is_all: bool,
 }
 
-impl Core {
+impl Engine {
     /// Postpones requests until `until`. A pause in force can become longer and stricter, but never
     /// shorter or laxer.
     pub(crate) fn pause(&mut self, until: Option<Instant>, is_all: bool) {
@@ -78,29 +78,29 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::core::Facts;
+    use crate::core::{Connections, Facts};
 
     #[test]
     fn a_pause_becomes_longer_and_stricter_only() {
-        let mut core = Core::new(Config::default(), 1, Facts::default());
-        let now = core.now;
+        let mut engine = Engine::new(Config::default(), 1, Facts::default());
+        let now = engine.now;
         let at = |seconds| Some(now + Duration::from_secs(seconds));
-        core.pause(at(10), false);
-        assert_eq!((core.pause_ends(), core.is_paused()), (at(10), true));
-        core.pause(at(5), true);
-        assert_eq!(core.pause_ends(), at(10));
-        core.pause(at(20), false);
-        assert_eq!(core.pause_ends(), at(20));
-        assert!(core.pause.in_force.is_some_and(|pause| pause.is_all));
-        core.pause(None, false);
-        core.pause(at(30), false);
-        assert_eq!((core.pause_ends(), core.is_paused()), (None, true), "without an end");
-        core.unpause();
-        assert!(!core.is_paused());
-        core.pause(at(1), false);
-        assert!(core.pause.in_force.is_some_and(|pause| !pause.is_all), "nothing is left of it");
-        core.now = now + Duration::from_secs(1);
-        core.resume_postponed();
-        assert!(!core.is_paused(), "it has ended by itself");
+        engine.pause(at(10), false);
+        assert_eq!((engine.pause_ends(), engine.is_paused()), (at(10), true));
+        engine.pause(at(5), true);
+        assert_eq!(engine.pause_ends(), at(10));
+        engine.pause(at(20), false);
+        assert_eq!(engine.pause_ends(), at(20));
+        assert!(engine.pause.in_force.is_some_and(|pause| pause.is_all));
+        engine.pause(None, false);
+        engine.pause(at(30), false);
+        assert_eq!((engine.pause_ends(), engine.is_paused()), (None, true), "without an end");
+        engine.unpause();
+        assert!(!engine.is_paused());
+        engine.pause(at(1), false);
+        assert!(engine.pause.in_force.is_some_and(|pause| !pause.is_all), "nothing is left of it");
+        engine.now = now + Duration::from_secs(1);
+        Connections::default().resume_postponed(&mut engine);
+        assert!(!engine.is_paused(), "it has ended by itself");
     }
 }

@@ -3,12 +3,12 @@
 use slimio_planted::is_planted;
 use slimio_storage::{SlotSummary, SnapshotKind};
 
-use super::Core;
+use super::{Connections, Engine};
 use crate::clients::{Client, State};
 use crate::net::ConnId;
 use crate::waiting::{Line, Reason, Then};
 
-impl Core {
+impl Engine {
     /// Pins the on-demand snapshot for a client, or the root (the snapshot that the next start
     /// loads) if there is no on-demand snapshot. Replies which snapshot is pinned.
     pub(crate) fn pin_last(&mut self, client: &mut Client) {
@@ -21,35 +21,9 @@ impl Core {
         }
     }
 
-    /// Makes a client wait for a snapshot that will be pinned for the client.
-    pub(crate) fn wait_for_pin(&mut self, client: &mut Client) {
-        // The running snapshot cannot be used if it began before the client's request.
-        self.snapshots.saves.is_scheduled |= !self.has_just_begun() || is_planted("pin-takes-two");
-        let round = self.snapshots.saves.begun + u64::from(self.snapshots.saves.is_scheduled);
-        self.wait(client, Reason::Pin(round), Then::Answer);
-    }
-
     fn has_just_begun(&self) -> bool {
         let running = self.snapshots.running.as_ref();
         running.is_some_and(|r| r.kind == SnapshotKind::OnDemand && r.began >= self.now)
-    }
-
-    /// Answers the clients that wait for a snapshot to pin which began as the `BGSAVE` of the number
-    /// `begun` or before. `Err` says why there is no snapshot.
-    pub(crate) fn answer_pinning(&mut self, begun: u64, outcome: Result<&SlotSummary, &str>) {
-        let conns: Vec<ConnId> = self.waiting.in_line(Line::Pin).collect();
-        for conn in conns {
-            let Some(mut client) = self.clients.take(conn) else { continue };
-            let is_ready = matches!(&client.state, State::Waiting(waiting)
-                if matches!(waiting.reason, Reason::Pin(round) if round <= begun));
-            if is_ready {
-                self.answer(&mut client, |core, client| match outcome {
-                    Ok(summary) => core.pin(client, summary),
-                    Err(why) => client.out.error(&format!("ERR {why}")),
-                });
-            }
-            self.put_back(client);
-        }
     }
 
     fn pin(&mut self, client: &mut Client, summary: &SlotSummary) {
@@ -71,19 +45,53 @@ impl Core {
             wal.log_mut().unpin(slot);
         }
     }
+}
+
+impl Connections {
+    /// Makes a client wait for a snapshot that will be pinned for the client.
+    pub(crate) fn wait_for_pin(&mut self, engine: &mut Engine, client: &mut Client) {
+        // The running snapshot cannot be used if it began before the client's request.
+        engine.snapshots.saves.is_scheduled |=
+            !engine.has_just_begun() || is_planted("pin-takes-two");
+        let round = engine.snapshots.saves.begun + u64::from(engine.snapshots.saves.is_scheduled);
+        self.wait(engine, client, Reason::Pin(round), Then::Answer);
+    }
+
+    /// Answers the clients that wait for a snapshot to pin which began as the `BGSAVE` of the number
+    /// `begun` or before. `Err` says why there is no snapshot.
+    pub(crate) fn answer_pinning(
+        &mut self,
+        engine: &mut Engine,
+        begun: u64,
+        outcome: Result<&SlotSummary, &str>,
+    ) {
+        let conns: Vec<ConnId> = self.waiting.in_line(Line::Pin).collect();
+        for conn in conns {
+            let Some(mut client) = self.clients.take(conn) else { continue };
+            let is_ready = matches!(&client.state, State::Waiting(waiting)
+                if matches!(waiting.reason, Reason::Pin(round) if round <= begun));
+            if is_ready {
+                self.answer(engine, &mut client, |engine, client| match outcome {
+                    Ok(summary) => engine.pin(client, summary),
+                    Err(why) => client.out.error(&format!("ERR {why}")),
+                });
+            }
+            self.put_back(engine, client);
+        }
+    }
 
     /// Releases all pins, for the reason `why`. Disconnects the clients that hold them, so that
     /// each client knows that it has not read everything. The client that waits for the shutdown
     /// stays connected.
-    pub(crate) fn drop_pins(&mut self, why: &str) {
-        let by = self.shutdown.and_then(|shutdown| shutdown.by);
-        let pins: Vec<ConnId> = self.snapshots.pins.iter().map(|(conn, _)| *conn).collect();
+    pub(crate) fn drop_pins(&mut self, engine: &mut Engine, why: &str) {
+        let by = engine.shutdown.and_then(|shutdown| shutdown.by);
+        let pins: Vec<ConnId> = engine.snapshots.pins.iter().map(|(conn, _)| *conn).collect();
         for conn in pins {
             log::warn!("a pinned snapshot is given up: {why}");
             if Some(conn) == by {
-                self.unpin(conn);
+                engine.unpin(conn);
             } else {
-                self.ended(conn);
+                self.ended(engine, conn);
             }
         }
     }

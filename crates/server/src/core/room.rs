@@ -10,7 +10,7 @@ use slimio_planted::is_planted;
 use slimio_resp::Args;
 use slimio_storage::{LogState, Lsn, Room};
 
-use super::Core;
+use super::Engine;
 use crate::clients::Client;
 use crate::commands::Entry;
 use crate::transactions::Multi;
@@ -44,7 +44,7 @@ pub(crate) enum Admission {
     Refused(String),
 }
 
-impl Core {
+impl Engine {
     /// Whether a write may run if its record has at most `size` bytes of payload.
     pub(crate) fn admit(&mut self, purpose: Purpose, size: u64) -> Admission {
         self.log_size_max = size;

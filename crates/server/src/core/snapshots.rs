@@ -7,7 +7,7 @@ use slimio_planted::is_planted;
 use slimio_storage::{LogState, SlotSummary, SnapshotEvent, SnapshotKind, WriterOptions};
 
 use super::checks::lacks_space;
-use super::{Core, Shutdown};
+use super::{Connections, Engine, Shutdown};
 use crate::clients::Client;
 use crate::cpu::thread_cpu_time;
 use crate::snapshot::{
@@ -42,7 +42,7 @@ pub(crate) enum NotBegun {
     Never,
 }
 
-impl Core {
+impl Engine {
     /// Begins a snapshot of the data set as it is in memory now.
     pub(crate) fn begin_snapshot(&mut self, kind: SnapshotKind) -> Result<(), NotBegun> {
         let is_half_done = self.is_long_writing() && !is_planted("snapshot-within-long");
@@ -150,43 +150,6 @@ impl Core {
             self.shorten_reserves();
         }
         Some(running)
-    }
-
-    /// Does the command thread's part of snapshots in one turn, after the replies have left.
-    /// `is_idle` says that nothing else happened in this turn.
-    pub(crate) fn drive_snapshots(&mut self, is_idle: bool) {
-        self.take_snapshot_results();
-        self.tell_of_snapshots();
-        self.drive_check();
-        self.begin_scheduled_snapshots();
-        let is_awaited = self.is_snapshot_awaited();
-        let has_time = is_idle || self.has_parked();
-        if self.snapshot_steps(has_time) || self.snapshots.is_rate_due {
-            self.pace_snapshot(is_awaited);
-        }
-        self.begin_scheduled_snapshots();
-    }
-
-    fn begin_scheduled_snapshots(&mut self) {
-        self.begin_scheduled(!self.waiting.is_empty(Line::Snapshot));
-        self.tell_of_snapshots();
-    }
-
-    /// Answers the clients that waited for snapshots which have ended.
-    fn tell_of_snapshots(&mut self) {
-        for end in std::mem::take(&mut self.snapshots.ends) {
-            match end {
-                SnapshotEnd::Saved(begun, summary) => {
-                    self.answer_saving(None);
-                    self.answer_pinning(begun, Ok(&summary));
-                }
-                SnapshotEnd::Failed(begun, why) => {
-                    self.answer_saving(Some(&why));
-                    self.answer_pinning(begun, Err(&why));
-                }
-                SnapshotEnd::Unpinned(why) => self.drop_pins(why),
-            }
-        }
     }
 
     /// Takes what the snapshot thread and the keeper have finished.
@@ -417,14 +380,6 @@ impl Core {
         }
     }
 
-    /// Answers the clients whose `SAVE` has ended.
-    fn answer_saving(&mut self, failed: Option<&str>) {
-        self.answer_line(Line::Snapshot, |_, client| match failed {
-            None => client.out.ok(),
-            Some(why) => client.out.error(&format!("ERR {why}")),
-        });
-    }
-
     /// Whether a transaction is running. The transaction is logged only when it ends.
     pub(crate) fn is_in_transaction(&self) -> bool {
         self.transaction.is_some()
@@ -439,11 +394,6 @@ impl Core {
         {
             self.cancel_snapshot("a later one was asked for");
         }
-    }
-
-    /// Makes a client wait until a snapshot has ended, for `SAVE`.
-    pub(crate) fn wait_for_save(&mut self, client: &mut Client) {
-        self.wait(client, Reason::Snapshot, Then::Answer);
     }
 
     /// Schedules snapshots that are due by time or size. Called once per round of background work.
@@ -610,5 +560,57 @@ impl Core {
     /// Whether the log is on, or will be on as soon as its snapshot has been adopted.
     pub(crate) fn is_log_on(&self) -> bool {
         self.wal.as_ref().is_some_and(Wal::takes_records)
+    }
+}
+
+impl Connections {
+    /// Does the command thread's part of snapshots in one turn, after the replies have left.
+    /// `is_idle` says that nothing else happened in this turn.
+    pub(crate) fn drive_snapshots(&mut self, engine: &mut Engine, is_idle: bool) {
+        engine.take_snapshot_results();
+        self.tell_of_snapshots(engine);
+        engine.drive_check();
+        self.begin_scheduled_snapshots(engine);
+        let is_awaited = self.is_snapshot_awaited();
+        let has_time = is_idle || self.has_parked();
+        if engine.snapshot_steps(has_time) || engine.snapshots.is_rate_due {
+            engine.pace_snapshot(is_awaited);
+        }
+        self.begin_scheduled_snapshots(engine);
+    }
+
+    fn begin_scheduled_snapshots(&mut self, engine: &mut Engine) {
+        engine.begin_scheduled(!self.waiting.is_empty(Line::Snapshot));
+        self.tell_of_snapshots(engine);
+    }
+
+    /// Answers the clients that waited for snapshots which have ended.
+    fn tell_of_snapshots(&mut self, engine: &mut Engine) {
+        for end in std::mem::take(&mut engine.snapshots.ends) {
+            match end {
+                SnapshotEnd::Saved(begun, summary) => {
+                    self.answer_saving(engine, None);
+                    self.answer_pinning(engine, begun, Ok(&summary));
+                }
+                SnapshotEnd::Failed(begun, why) => {
+                    self.answer_saving(engine, Some(&why));
+                    self.answer_pinning(engine, begun, Err(&why));
+                }
+                SnapshotEnd::Unpinned(why) => self.drop_pins(engine, why),
+            }
+        }
+    }
+
+    /// Answers the clients whose `SAVE` has ended.
+    fn answer_saving(&mut self, engine: &mut Engine, failed: Option<&str>) {
+        self.answer_line(engine, Line::Snapshot, |_, client| match failed {
+            None => client.out.ok(),
+            Some(why) => client.out.error(&format!("ERR {why}")),
+        });
+    }
+
+    /// Makes a client wait until a snapshot has ended, for `SAVE`.
+    pub(crate) fn wait_for_save(&mut self, engine: &mut Engine, client: &mut Client) {
+        self.wait(engine, client, Reason::Snapshot, Then::Answer);
     }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use slimio_planted::is_planted;
 
-use super::Core;
+use super::{Connections, Engine};
 use crate::clients::State;
 
 /// Base of the number of keys that one step of active expiry looks at. The number is this base
@@ -28,91 +28,7 @@ pub(super) struct Expiry {
     left: Duration,
 }
 
-impl Core {
-    /// Does the work whose time has come.
-    pub(crate) fn run_timers(&mut self) {
-        self.check_waitaof();
-        self.give_up_late();
-        self.watches.forget_some();
-        self.go_on_evicting(self.client_bytes(None));
-        self.expire();
-        if self.now < self.next_cron {
-            return;
-        }
-        self.next_cron = self.now + self.settings.cron_every;
-        self.stats.sample(self.now);
-        let clients = self.client_bytes(None);
-        // Updates the peak.
-        self.memory_use(clients);
-        self.retry_evicting(clients);
-        self.schedule_check();
-        self.schedule_snapshots();
-        self.begin_expiry();
-        self.time_out();
-        self.recheck_limits();
-    }
-
-    /// How long the thread may sleep.
-    pub(crate) fn timeout(&mut self) -> Option<Duration> {
-        let goes_on = self.is_expiring()
-            || self.has_yielding()
-            || self.has_long()
-            || self.is_evicting()
-            || self.wants_snapshot_step();
-        let has_left = self.has_behind()
-            || self.has_unflushed()
-            || self.has_resumed()
-            || self.watches.has_ended()
-            || self.may_retry();
-        if goes_on || has_left {
-            return Some(Duration::ZERO);
-        }
-        let mut at: Option<Instant> = None;
-        let mut by = |when: Instant| at = Some(at.map_or(when, |at| at.min(when)));
-        if let Some(wal) = &mut self.wal
-            && let Some(deadline) = wal.next_deadline(self.now)
-        {
-            by(deadline);
-        }
-        if self.has_background_work() {
-            by(self.next_cron);
-        }
-        if let Some(until) = self.pause_ends() {
-            by(until);
-        }
-        // If the clock cannot represent a time that late, the thread is never woken for the
-        // snapshot.
-        if let Some(seconds) = self.next_save_in()
-            && let Some(at) = self.now.checked_add(Duration::from_secs(seconds as u64))
-        {
-            by(self.next_cron.max(at));
-        }
-        if let Some(at) = self.next_check_at() {
-            by(self.next_cron.max(at));
-        }
-        if let Some(deadline) = self.waiting.next_deadline() {
-            by(deadline);
-        }
-        at.map(|at| at.saturating_duration_since(self.now))
-    }
-
-    /// Whether rounds of background work have anything to do. If not, the thread is not woken for
-    /// them.
-    fn has_background_work(&self) -> bool {
-        let expires = self.loading.is_none() && self.dbs().any(|db| self.keyspace.expiring(db) > 0);
-        let times_out = self.settings.timeout.is_some() && self.clients.len() > 0;
-        let has_soft_limit = self.settings.output_limit.soft_bytes > 0;
-        expires
-            || times_out
-            || self.has_parked()
-            || (self.evicts_later() && !is_planted("eviction-not-woken"))
-            || self.needs_rewrite()
-            // A round sets the running snapshot's rate, which must follow the load.
-            || self.snapshots.running.is_some()
-            || self.stats.is_moving()
-            || (has_soft_limit && self.clients.iter().any(|c| c.soft_limit_since.is_some()))
-    }
-
+impl Engine {
     /// Begins a round of expiry, which may take a part of the time until the next round.
     fn begin_expiry(&mut self) {
         let percent = EXPIRE_TIME_PERCENT + 2 * self.settings.expire_effort;
@@ -174,19 +90,106 @@ impl Core {
         }
         true
     }
+}
 
-    fn time_out(&mut self) {
-        let Some(timeout) = self.settings.timeout else { return };
+impl Connections {
+    /// Does the work whose time has come.
+    pub(crate) fn run_timers(&mut self, engine: &mut Engine) {
+        self.check_waitaof(engine);
+        self.give_up_late(engine);
+        engine.watches.forget_some();
+        engine.go_on_evicting(self.client_bytes(engine, None));
+        engine.expire();
+        if engine.now < engine.next_cron {
+            return;
+        }
+        engine.next_cron = engine.now + engine.settings.cron_every;
+        engine.stats.sample(engine.now);
+        let clients = self.client_bytes(engine, None);
+        // Updates the peak.
+        engine.memory_use(clients);
+        engine.retry_evicting(clients);
+        engine.schedule_check();
+        engine.schedule_snapshots();
+        engine.begin_expiry();
+        self.time_out(engine);
+        self.recheck_limits();
+    }
+
+    /// How long the thread may sleep.
+    pub(crate) fn timeout(&mut self, engine: &mut Engine) -> Option<Duration> {
+        let goes_on = engine.is_expiring()
+            || self.has_yielding()
+            || engine.has_long()
+            || engine.is_evicting()
+            || engine.wants_snapshot_step();
+        let has_left = self.has_behind()
+            || self.has_unflushed()
+            || self.has_resumed()
+            || engine.watches.has_ended()
+            || self.may_retry(engine);
+        if goes_on || has_left {
+            return Some(Duration::ZERO);
+        }
+        let mut at: Option<Instant> = None;
+        let mut by = |when: Instant| at = Some(at.map_or(when, |at| at.min(when)));
+        if let Some(wal) = &mut engine.wal
+            && let Some(deadline) = wal.next_deadline(engine.now)
+        {
+            by(deadline);
+        }
+        if self.has_background_work(engine) {
+            by(engine.next_cron);
+        }
+        if let Some(until) = engine.pause_ends() {
+            by(until);
+        }
+        // If the clock cannot represent a time that late, the thread is never woken for the
+        // snapshot.
+        if let Some(seconds) = engine.next_save_in()
+            && let Some(at) = engine.now.checked_add(Duration::from_secs(seconds as u64))
+        {
+            by(engine.next_cron.max(at));
+        }
+        if let Some(at) = engine.next_check_at() {
+            by(engine.next_cron.max(at));
+        }
+        if let Some(deadline) = self.waiting.next_deadline() {
+            by(deadline);
+        }
+        at.map(|at| at.saturating_duration_since(engine.now))
+    }
+
+    /// Whether rounds of background work have anything to do. If not, the thread is not woken for
+    /// them.
+    fn has_background_work(&self, engine: &Engine) -> bool {
+        let expires =
+            engine.loading.is_none() && engine.dbs().any(|db| engine.keyspace.expiring(db) > 0);
+        let times_out = engine.settings.timeout.is_some() && self.clients.len() > 0;
+        let has_soft_limit = engine.settings.output_limit.soft_bytes > 0;
+        expires
+            || times_out
+            || self.has_parked()
+            || (engine.evicts_later() && !is_planted("eviction-not-woken"))
+            || engine.needs_rewrite()
+            // A round sets the running snapshot's rate, which must follow the load.
+            || engine.snapshots.running.is_some()
+            || engine.stats.is_moving()
+            || (has_soft_limit && self.clients.iter().any(|c| c.soft_limit_since.is_some()))
+    }
+
+    fn time_out(&mut self, engine: &mut Engine) {
+        let Some(timeout) = engine.settings.timeout else { return };
         let idle: Vec<_> = self
             .clients
             .iter()
             .filter(|c| matches!(c.state, State::Running))
-            .filter(|c| self.now.saturating_duration_since(c.last_active) > timeout)
+            .filter(|c| engine.now.saturating_duration_since(c.last_active) > timeout)
             .map(|c| c.conn)
             .collect();
         for conn in idle {
             log::debug!("closing idle client");
-            self.ended(conn);
+            self.ended(engine, conn);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! How clients begin to wait, are woken, go on, and give up.
 //!
-//! Whatever wakes a client goes through [`Core::answer`] or runs its request again, and whatever
-//! else ends a wait takes the client off its lists by [`Core::leave`]. The requests that a client
+//! Whatever wakes a client goes through [`Connections::answer`] or runs its request again, and whatever
+//! else ends a wait takes the client off its lists by [`Connections::leave`]. The requests that a client
 //! sent behind the one that had to wait do not run where its wait ends, but in
-//! [`Core::serve_resumed`]: the wait may end within another client's transaction.
+//! [`Connections::serve_resumed`]: the wait may end within another client's transaction.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use slimio_planted::is_planted;
 use slimio_resp::{Args, OwnedRequest};
 use slimio_storage::Lsn;
 
-use super::Core;
+use super::{Connections, Engine};
 use crate::clients::{Client, State};
 use crate::inbox::Inbox;
 use crate::net::ConnId;
@@ -22,377 +22,7 @@ use crate::waiting::{Again, Line, Reason, Then, Ticket, Waiting, WantedKeys, dea
 /// the next turns; nobody else gets at their keys before.
 const SERVED_MAX: usize = 256;
 
-impl Core {
-    /// Makes a client wait. If its request is to be run [again](Then::Again), the caller
-    /// [keeps](Self::keep_request) the request afterwards.
-    pub(crate) fn wait(&mut self, client: &mut Client, reason: Reason, then: Then) {
-        let deadline = self.waiting.again.deadline;
-        self.wait_until(client, reason, then, deadline);
-    }
-
-    /// As [`wait`](Self::wait), until a deadline.
-    pub(crate) fn wait_until(
-        &mut self,
-        client: &mut Client,
-        reason: Reason,
-        then: Then,
-        deadline: Option<Instant>,
-    ) {
-        let line = reason.line();
-        let mut ticket = self.waiting.ticket();
-        if line == Line::LongRequest && is_planted("held-up-last-first") {
-            ticket = ticket.reversed();
-        }
-        client.keeps_request = matches!(then, Then::Again(_));
-        let is_counted = line == Line::Keys || self.waiting.again.is_counted;
-        let waiting = Box::new(Waiting { reason, then, ticket, deadline, is_counted });
-        self.waiting.enter(client.conn, &waiting);
-        if let Reason::Keys(wanted) = &waiting.reason {
-            self.blocking_keys.enter(client.conn, client.db, wanted, waiting.ticket);
-        }
-        client.state = State::Waiting(waiting);
-    }
-
-    /// Makes a request wait, which is then run again.
-    pub(crate) fn retry_later(&mut self, client: &mut Client, reason: Reason) {
-        self.wait(client, reason, Then::Again(OwnedRequest::default()));
-    }
-
-    /// Called if a command has found nothing in the keys that it wants. Makes the client wait for
-    /// these keys. Within a transaction, or if the command has waited long enough, replies that
-    /// there was nothing; `needs` is what this depends on.
-    #[cold]
-    pub(super) fn block(&mut self, client: &mut Client, args: Args<'_>, block: &Block, needs: Lsn) {
-        let again = self.waiting.again;
-        let deadline =
-            if again.is_counted { again.deadline } else { deadline(self.lap, block.timeout) };
-        let is_late = again.is_counted && deadline.is_some_and(|deadline| deadline <= self.now);
-        let is_within = self.transaction.is_some() && !is_planted("blocks-in-transaction");
-        if is_within || is_late {
-            let before = client.out.len();
-            let nothing = if is_late { Nothing::NullArray } else { block.nothing };
-            nothing.reply(&mut client.out);
-            return self.hold(client, needs, before);
-        }
-        let wanted = WantedKeys::new(&self.keyspace, args, block);
-        let then = Then::Again(OwnedRequest::default());
-        self.wait_until(client, Reason::Keys(wanted), then, deadline);
-    }
-
-    /// Takes a client that waits off all lists. Returns what it has waited for; `None` if it does
-    /// not wait.
-    pub(crate) fn leave(&mut self, client: &mut Client) -> Option<Box<Waiting>> {
-        if !matches!(client.state, State::Waiting(_)) {
-            return None;
-        }
-        match std::mem::replace(&mut client.state, State::Running) {
-            State::Waiting(waiting) => {
-                if !is_planted("left-still-listed") {
-                    self.waiting.leave(&waiting);
-                    if let Reason::Keys(wanted) = &waiting.reason {
-                        self.blocking_keys.leave(client.db, wanted, waiting.ticket);
-                    }
-                }
-                Some(waiting)
-            }
-            _ => None,
-        }
-    }
-
-    /// Runs no more requests of this client; replies already written still leave.
-    pub(crate) fn close(&mut self, client: &mut Client) {
-        let waits = matches!(client.state, State::Waiting(_));
-        if waits && is_planted("closing-still-waits") {
-            return;
-        }
-        self.abandon(client);
-        client.state = State::Closing;
-        client.inbox = Inbox::default();
-    }
-
-    /// Ends whatever a client waits for or has begun, without a reply.
-    pub(crate) fn abandon(&mut self, client: &mut Client) {
-        let begun = match self.leave(client).map(|waiting| waiting.then) {
-            Some(Then::GoOn(command)) => Some(command),
-            Some(Then::Again(_) | Then::Answer) => None,
-            None => match std::mem::replace(&mut client.state, State::Closing) {
-                State::Yielding(command) => Some(command),
-                _ => None,
-            },
-        };
-        if let Some(command) = begun {
-            self.free(command.steps.into());
-        }
-    }
-
-    /// Ends a client's wait: `reply` writes the outcome, and the client goes on. A client that does
-    /// not wait any more, because it is to be closed, gets no reply.
-    pub(crate) fn answer(
-        &mut self,
-        client: &mut Client,
-        reply: impl FnOnce(&mut Self, &mut Client),
-    ) {
-        if self.leave(client).is_none() {
-            return;
-        }
-        let before = client.out.len();
-        reply(self, client);
-        self.count_error(client, before);
-        self.resume(client);
-        if !is_planted("left-out-unless-waiting") {
-            client.leave_out(before);
-        }
-    }
-
-    /// Answers all clients in a line, in order.
-    pub(crate) fn answer_line(&mut self, line: Line, reply: impl Fn(&mut Self, &mut Client)) {
-        let conns: Vec<ConnId> = self.waiting.in_line(line).collect();
-        for conn in conns {
-            let Some(mut client) = self.clients.take(conn) else { continue };
-            self.answer(&mut client, &reply);
-            self.put_back(client);
-        }
-    }
-
-    /// Lets a client go on that had to wait. The requests that the client sent meanwhile cannot run
-    /// here, because this function may be called within another client's transaction.
-    /// [`serve_resumed`](Self::serve_resumed) runs them.
-    pub(crate) fn resume(&mut self, client: &mut Client) {
-        client.state = State::Resumed;
-        self.waiting.resumed.push_back(client.conn);
-    }
-
-    /// Runs the requests of resumed clients, and of clients that these requests resume. The loop
-    /// ends, because no new requests are received meanwhile.
-    pub(crate) fn serve_resumed(&mut self) {
-        if self.has_resumed() {
-            self.begin_lap(Instant::now());
-        }
-        while let Some(conn) = self.waiting.resumed.pop_front() {
-            let Some(mut client) = self.clients.take(conn) else { continue };
-            if matches!(client.state, State::Resumed) {
-                self.go_on(&mut client);
-            }
-            self.put_back(client);
-        }
-    }
-
-    /// Whether a resumed client's requests have not run yet.
-    pub(crate) fn has_resumed(&self) -> bool {
-        !self.waiting.resumed.is_empty()
-    }
-
-    /// Runs a client's request again.
-    fn run_again(&mut self, conn: ConnId, mode: Mode) {
-        let Some(mut client) = self.clients.take(conn) else { return };
-        let Some(waiting) = self.leave(&mut client) else { return self.clients.put(client) };
-        let Waiting { then: Then::Again(request), ticket, deadline, is_counted, .. } = *waiting
-        else {
-            unreachable!("who is to be answered is not run again");
-        };
-        self.begin_lap(Instant::now());
-        let is_counted = is_counted && !is_planted("woken-counted-twice");
-        self.waiting.again = Again { ticket: Some(ticket), deadline, is_counted, mode };
-        self.request(&mut client, request.args());
-        if mode != Mode::Client && is_planted("woken-undurable") {
-            client.needs = Lsn(0);
-        }
-        self.waiting.again = Again::default();
-        if client.keeps_request {
-            self.keep_request(&mut client, request);
-        }
-        if client.is_running() {
-            self.resume(&mut client);
-        }
-        self.put_back(client);
-    }
-
-    /// Runs again, in order, the requests of the clients in a line, until `is_over` after one of
-    /// them, or until the time of the turn is used up.
-    fn retry_line(&mut self, line: Line, mut is_over: impl FnMut(&mut Self, ConnId) -> bool) {
-        // Requests that have to wait again stay where they are, and are not tried twice.
-        let last = self.waiting.last_in(line);
-        let mut after = Ticket::default();
-        while let Some((ticket, conn)) = self.waiting.next_in(line, after)
-            && ticket <= last
-        {
-            after = ticket;
-            self.run_again(conn, Mode::Client);
-            self.serve_waiting_for_keys();
-            if is_over(self, conn) || self.is_turn_over() {
-                return;
-            }
-        }
-    }
-
-    /// Serves clients whose keys are ready, and retries the requests that a pause or a long request
-    /// has held up. Then retries, in order, the requests that wait for room in the log.
-    pub(crate) fn retry_waiting(&mut self) {
-        if self.shutdown.is_some() {
-            return;
-        }
-        self.serve_waiting_for_keys();
-        self.resume_postponed();
-        self.resume_held_up();
-        self.waiting.has_untried = false;
-        let is_over = |core: &mut Self, conn| {
-            // The requests behind one that still waits would have to wait as well.
-            let client = core.clients.get(conn);
-            let still_waits = client.is_some_and(|client| client.line() == Some(Line::Room));
-            core.waiting.has_untried = core.is_turn_over() && !still_waits;
-            still_waits
-        };
-        self.retry_line(Line::Room, is_over);
-        self.waiting.has_untried &= !self.waiting.is_empty(Line::Room);
-    }
-
-    /// If the pause has ended, runs the postponed requests.
-    pub(crate) fn resume_postponed(&mut self) {
-        self.end_pause_if_over();
-        if self.is_paused() || self.is_ending() {
-            return;
-        }
-        self.retry_line(Line::Pause, |core, _| {
-            // As in Redis, the requests that this client sent after the postponed request run
-            // before the requests of the next client.
-            if !is_planted("postponed-rest-last") {
-                core.serve_resumed();
-            }
-            core.is_ending()
-        });
-    }
-
-    /// Retries the requests that were held up by the long request, if there is none any more, and
-    /// those that were held up by keys that were ready for others. A request may become the long
-    /// request. It then holds up the requests behind it.
-    pub(crate) fn resume_held_up(&mut self) {
-        if self.shutdown.is_some() {
-            return;
-        }
-        if !self.has_long() {
-            self.retry_line(Line::LongRequest, |_, _| false);
-        }
-        if !self.blocking_keys.has_ready() {
-            self.retry_line(Line::TakenKeys, |_, _| false);
-        }
-    }
-
-    /// Whether requests wait that can be retried at once, so that the next turn must not sleep.
-    pub(crate) fn may_retry(&self) -> bool {
-        let has = |line| !self.waiting.is_empty(line);
-        let is_held = (has(Line::LongRequest) && !self.has_long())
-            || self.waiting.has_untried
-            || self.blocking_keys.has_ready()
-            || has(Line::TakenKeys);
-        (is_held && self.shutdown.is_none()) || (has(Line::Pause) && !self.is_paused())
-    }
-
-    /// Whether requests or long commands wait for room in the log.
-    pub(crate) fn has_parked(&self) -> bool {
-        !self.waiting.is_empty(Line::Room) || !self.waiting.is_empty(Line::RoomForStep)
-    }
-
-    /// Serves the clients that wait for keys which have become ready. Called when a whole command,
-    /// transaction or long request is over.
-    #[inline]
-    pub(crate) fn serve_waiting_for_keys(&mut self) {
-        if self.blocking_keys.has_ready() && !self.is_ending() {
-            self.serve_ready();
-        }
-    }
-
-    /// As [`serve_waiting_for_keys`](Self::serve_waiting_for_keys), beside a client that is being
-    /// served. It is in its place meanwhile, because what the others do may concern it.
-    #[cold]
-    pub(super) fn serve_beside(&mut self, client: &mut Box<Client>) {
-        if self.is_ending() {
-            return;
-        }
-        if is_planted("beside-unwatched") {
-            return self.serve_ready();
-        }
-        let conn = client.conn;
-        let stand_in = self.stand_in.take();
-        let stand_in = stand_in.unwrap_or_else(|| Box::new(Client::nobody(self.now)));
-        self.clients.put(std::mem::replace(client, stand_in));
-        self.serve_ready();
-        let back = self.clients.take(conn).expect("nobody who is served closes another client");
-        self.stand_in = Some(std::mem::replace(client, back));
-    }
-
-    #[cold]
-    fn serve_ready(&mut self) {
-        while let Some(key) = self.blocking_keys.next_ready() {
-            let mut after = Ticket::default();
-            while let Some((ticket, waiter)) = self.blocking_keys.next_waiter(key, after) {
-                after = ticket;
-                let Some((index, holds)) = self.found_for(waiter.conn, key.1) else { break };
-                if holds != waiter.wanted && !is_planted("wrong-type-woken") {
-                    continue;
-                }
-                if !self.blocking_keys.may_serve(self.turn, SERVED_MAX) {
-                    // The key stays the one that is being served.
-                    return;
-                }
-                self.run_again(waiter.conn, Mode::Woken(index));
-                if self.is_turn_over() {
-                    return;
-                }
-            }
-            self.blocking_keys.served();
-        }
-    }
-
-    /// What a key of this hash that a client waits for holds: the argument of the client's request
-    /// that names it, and the type of its value. `None` if the key is missing.
-    fn found_for(&self, conn: ConnId, hash: u64) -> Option<(usize, ValueType)> {
-        let client = self.clients.get(conn)?;
-        let State::Waiting(waiting) = &client.state else { return None };
-        let (Reason::Keys(wanted), Then::Again(request)) = (&waiting.reason, &waiting.then) else {
-            return None;
-        };
-        let index = wanted.index_of(hash)?;
-        let value = self.keyspace.get(client.db, &request.args().bytes(index), self.now_ms);
-        value.map(|value| (index, ValueRef::value_type(value)))
-    }
-
-    /// Lets the clients give up whose deadlines have passed.
-    pub(crate) fn give_up_late(&mut self) {
-        while let Some(conn) = self.waiting.first_late(self.now) {
-            self.unblock(conn, false);
-            if self.is_turn_over() {
-                return;
-            }
-        }
-    }
-
-    /// Ends the wait of a client in a blocking command: with an error if `with_error`, otherwise as
-    /// if the time were up.
-    pub(crate) fn unblock(&mut self, conn: ConnId, with_error: bool) {
-        let Some(mut client) = self.clients.take(conn) else { return };
-        let wait = match &client.state {
-            State::Waiting(waiting) => &waiting.reason,
-            _ => return self.clients.put(client),
-        };
-        if with_error {
-            const UNBLOCKED: &str = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
-            self.answer(&mut client, |_, client| client.out.error(UNBLOCKED));
-        } else if let Reason::Keys(wanted) = wait {
-            // That there is nothing depends on who has taken what was there.
-            let needs = self.depends_on_wanted(&client, wanted);
-            self.answer(&mut client, |core, client| {
-                let before = client.out.len();
-                Nothing::NullArray.reply(&mut client.out);
-                if !core.withhold(client, needs, before) {
-                    client.needs = client.needs.max(needs);
-                }
-            });
-        } else {
-            self.answer(&mut client, crate::commands::reply_of_waitaof);
-        }
-        self.put_back(client);
-    }
-
+impl Engine {
     fn depends_on_wanted(&self, client: &Client, wanted: &WantedKeys) -> Lsn {
         if !self.keeps_undurable || is_planted("nothing-found-undurable") {
             return Lsn(0);
@@ -416,5 +46,410 @@ impl Core {
             }
             _ => false,
         }
+    }
+}
+
+impl Connections {
+    /// Makes a client wait. If its request is to be run [again](Then::Again), the caller
+    /// [keeps](Self::keep_request) the request afterwards.
+    pub(crate) fn wait(
+        &mut self,
+        engine: &mut Engine,
+        client: &mut Client,
+        reason: Reason,
+        then: Then,
+    ) {
+        let deadline = self.waiting.again.deadline;
+        self.wait_until(engine, client, reason, then, deadline);
+    }
+
+    /// As [`wait`](Self::wait), until a deadline.
+    pub(crate) fn wait_until(
+        &mut self,
+        engine: &mut Engine,
+        client: &mut Client,
+        reason: Reason,
+        then: Then,
+        deadline: Option<Instant>,
+    ) {
+        let line = reason.line();
+        let mut ticket = self.waiting.ticket();
+        if line == Line::LongRequest && is_planted("held-up-last-first") {
+            ticket = ticket.reversed();
+        }
+        client.keeps_request = matches!(then, Then::Again(_));
+        let is_counted = line == Line::Keys || self.waiting.again.is_counted;
+        let waiting = Box::new(Waiting { reason, then, ticket, deadline, is_counted });
+        self.waiting.enter(client.conn, &waiting);
+        if let Reason::Keys(wanted) = &waiting.reason {
+            engine.blocking_keys.enter(client.conn, client.db, wanted, waiting.ticket);
+        }
+        client.state = State::Waiting(waiting);
+    }
+
+    /// Makes a request wait, which is then run again.
+    pub(crate) fn retry_later(&mut self, engine: &mut Engine, client: &mut Client, reason: Reason) {
+        self.wait(engine, client, reason, Then::Again(OwnedRequest::default()));
+    }
+
+    /// Called if a command has found nothing in the keys that it wants. Makes the client wait for
+    /// these keys. Within a transaction, or if the command has waited long enough, replies that
+    /// there was nothing; `needs` is what this depends on.
+    #[cold]
+    pub(super) fn block(
+        &mut self,
+        engine: &mut Engine,
+        client: &mut Client,
+        args: Args<'_>,
+        block: &Block,
+        needs: Lsn,
+    ) {
+        let again = self.waiting.again;
+        let deadline =
+            if again.is_counted { again.deadline } else { deadline(engine.lap, block.timeout) };
+        let is_late = again.is_counted && deadline.is_some_and(|deadline| deadline <= engine.now);
+        let is_within = engine.transaction.is_some() && !is_planted("blocks-in-transaction");
+        if is_within || is_late {
+            let before = client.out.len();
+            let nothing = if is_late { Nothing::NullArray } else { block.nothing };
+            nothing.reply(&mut client.out);
+            return engine.hold(client, needs, before);
+        }
+        let wanted = WantedKeys::new(&engine.keyspace, args, block);
+        let then = Then::Again(OwnedRequest::default());
+        self.wait_until(engine, client, Reason::Keys(wanted), then, deadline);
+    }
+
+    /// Takes a client that waits off all lists. Returns what it has waited for; `None` if it does
+    /// not wait.
+    pub(crate) fn leave(
+        &mut self,
+        engine: &mut Engine,
+        client: &mut Client,
+    ) -> Option<Box<Waiting>> {
+        if !matches!(client.state, State::Waiting(_)) {
+            return None;
+        }
+        match std::mem::replace(&mut client.state, State::Running) {
+            State::Waiting(waiting) => {
+                if !is_planted("left-still-listed") {
+                    self.waiting.leave(&waiting);
+                    if let Reason::Keys(wanted) = &waiting.reason {
+                        engine.blocking_keys.leave(client.db, wanted, waiting.ticket);
+                    }
+                }
+                Some(waiting)
+            }
+            _ => None,
+        }
+    }
+
+    /// Runs no more requests of this client; replies already written still leave.
+    pub(crate) fn close(&mut self, engine: &mut Engine, client: &mut Client) {
+        let waits = matches!(client.state, State::Waiting(_));
+        if waits && is_planted("closing-still-waits") {
+            return;
+        }
+        self.abandon(engine, client);
+        client.state = State::Closing;
+        client.inbox = Inbox::default();
+    }
+
+    /// Ends whatever a client waits for or has begun, without a reply.
+    pub(crate) fn abandon(&mut self, engine: &mut Engine, client: &mut Client) {
+        let begun = match self.leave(engine, client).map(|waiting| waiting.then) {
+            Some(Then::GoOn(command)) => Some(command),
+            Some(Then::Again(_) | Then::Answer) => None,
+            None => match std::mem::replace(&mut client.state, State::Closing) {
+                State::Yielding(command) => Some(command),
+                _ => None,
+            },
+        };
+        if let Some(command) = begun {
+            engine.free(command.steps.into());
+        }
+    }
+
+    /// Ends a client's wait: `reply` writes the outcome, and the client goes on. A client that does
+    /// not wait any more, because it is to be closed, gets no reply.
+    pub(crate) fn answer(
+        &mut self,
+        engine: &mut Engine,
+        client: &mut Client,
+        reply: impl FnOnce(&mut Engine, &mut Client),
+    ) {
+        if self.leave(engine, client).is_none() {
+            return;
+        }
+        let before = client.out.len();
+        reply(engine, client);
+        engine.count_error(client, before);
+        self.resume(client);
+        if !is_planted("left-out-unless-waiting") {
+            client.leave_out(before);
+        }
+    }
+
+    /// Answers all clients in a line, in order.
+    pub(crate) fn answer_line(
+        &mut self,
+        engine: &mut Engine,
+        line: Line,
+        reply: impl Fn(&mut Engine, &mut Client),
+    ) {
+        let conns: Vec<ConnId> = self.waiting.in_line(line).collect();
+        for conn in conns {
+            let Some(mut client) = self.clients.take(conn) else { continue };
+            self.answer(engine, &mut client, &reply);
+            self.put_back(engine, client);
+        }
+    }
+
+    /// Lets a client go on that had to wait. The requests that the client sent meanwhile cannot run
+    /// here, because this function may be called within another client's transaction.
+    /// [`serve_resumed`](Self::serve_resumed) runs them.
+    pub(crate) fn resume(&mut self, client: &mut Client) {
+        client.state = State::Resumed;
+        self.waiting.resumed.push_back(client.conn);
+    }
+
+    /// Runs the requests of resumed clients, and of clients that these requests resume. The loop
+    /// ends, because no new requests are received meanwhile.
+    pub(crate) fn serve_resumed(&mut self, engine: &mut Engine) {
+        if self.has_resumed() {
+            engine.begin_lap(Instant::now());
+        }
+        while let Some(conn) = self.waiting.resumed.pop_front() {
+            let Some(mut client) = self.clients.take(conn) else { continue };
+            if matches!(client.state, State::Resumed) {
+                self.go_on(engine, &mut client);
+            }
+            self.put_back(engine, client);
+        }
+    }
+
+    /// Whether a resumed client's requests have not run yet.
+    pub(crate) fn has_resumed(&self) -> bool {
+        !self.waiting.resumed.is_empty()
+    }
+
+    /// Runs a client's request again.
+    fn run_again(&mut self, engine: &mut Engine, conn: ConnId, mode: Mode) {
+        let Some(mut client) = self.clients.take(conn) else { return };
+        let Some(waiting) = self.leave(engine, &mut client) else {
+            return self.clients.put(client);
+        };
+        let Waiting { then: Then::Again(request), ticket, deadline, is_counted, .. } = *waiting
+        else {
+            unreachable!("who is to be answered is not run again");
+        };
+        engine.begin_lap(Instant::now());
+        let is_counted = is_counted && !is_planted("woken-counted-twice");
+        self.waiting.again = Again { ticket: Some(ticket), deadline, is_counted, mode };
+        self.request(engine, &mut client, request.args());
+        if mode != Mode::Client && is_planted("woken-undurable") {
+            client.needs = Lsn(0);
+        }
+        self.waiting.again = Again::default();
+        if client.keeps_request {
+            engine.keep_request(&mut client, request);
+        }
+        if client.is_running() {
+            self.resume(&mut client);
+        }
+        self.put_back(engine, client);
+    }
+
+    /// Runs again, in order, the requests of the clients in a line, until `is_over` after one of
+    /// them, or until the time of the turn is used up.
+    fn retry_line(
+        &mut self,
+        engine: &mut Engine,
+        line: Line,
+        mut is_over: impl FnMut(&mut Self, &mut Engine, ConnId) -> bool,
+    ) {
+        // Requests that have to wait again stay where they are, and are not tried twice.
+        let last = self.waiting.last_in(line);
+        let mut after = Ticket::default();
+        while let Some((ticket, conn)) = self.waiting.next_in(line, after)
+            && ticket <= last
+        {
+            after = ticket;
+            self.run_again(engine, conn, Mode::Client);
+            self.serve_waiting_for_keys(engine);
+            if is_over(self, engine, conn) || engine.is_turn_over() {
+                return;
+            }
+        }
+    }
+
+    /// Serves clients whose keys are ready, and retries the requests that a pause or a long request
+    /// has held up. Then retries, in order, the requests that wait for room in the log.
+    pub(crate) fn retry_waiting(&mut self, engine: &mut Engine) {
+        if engine.shutdown.is_some() {
+            return;
+        }
+        self.serve_waiting_for_keys(engine);
+        self.resume_postponed(engine);
+        self.resume_held_up(engine);
+        self.waiting.has_untried = false;
+        let is_over = |connections: &mut Self, engine: &mut Engine, conn| {
+            // The requests behind one that still waits would have to wait as well.
+            let client = connections.clients.get(conn);
+            let still_waits = client.is_some_and(|client| client.line() == Some(Line::Room));
+            connections.waiting.has_untried = engine.is_turn_over() && !still_waits;
+            still_waits
+        };
+        self.retry_line(engine, Line::Room, is_over);
+        self.waiting.has_untried &= !self.waiting.is_empty(Line::Room);
+    }
+
+    /// If the pause has ended, runs the postponed requests.
+    pub(crate) fn resume_postponed(&mut self, engine: &mut Engine) {
+        engine.end_pause_if_over();
+        if engine.is_paused() || engine.is_ending() {
+            return;
+        }
+        self.retry_line(engine, Line::Pause, |connections, engine, _| {
+            // As in Redis, the requests that this client sent after the postponed request run
+            // before the requests of the next client.
+            if !is_planted("postponed-rest-last") {
+                connections.serve_resumed(engine);
+            }
+            engine.is_ending()
+        });
+    }
+
+    /// Retries the requests that were held up by the long request, if there is none any more, and
+    /// those that were held up by keys that were ready for others. A request may become the long
+    /// request. It then holds up the requests behind it.
+    pub(crate) fn resume_held_up(&mut self, engine: &mut Engine) {
+        if engine.shutdown.is_some() {
+            return;
+        }
+        if !engine.has_long() {
+            self.retry_line(engine, Line::LongRequest, |_, _, _| false);
+        }
+        if !engine.blocking_keys.has_ready() {
+            self.retry_line(engine, Line::TakenKeys, |_, _, _| false);
+        }
+    }
+
+    /// Whether requests wait that can be retried at once, so that the next turn must not sleep.
+    pub(crate) fn may_retry(&self, engine: &Engine) -> bool {
+        let has = |line| !self.waiting.is_empty(line);
+        let is_held = (has(Line::LongRequest) && !engine.has_long())
+            || self.waiting.has_untried
+            || engine.blocking_keys.has_ready()
+            || has(Line::TakenKeys);
+        (is_held && engine.shutdown.is_none()) || (has(Line::Pause) && !engine.is_paused())
+    }
+
+    /// Whether requests or long commands wait for room in the log.
+    pub(crate) fn has_parked(&self) -> bool {
+        !self.waiting.is_empty(Line::Room) || !self.waiting.is_empty(Line::RoomForStep)
+    }
+
+    /// Serves the clients that wait for keys which have become ready. Called when a whole command,
+    /// transaction or long request is over.
+    #[inline]
+    pub(crate) fn serve_waiting_for_keys(&mut self, engine: &mut Engine) {
+        if engine.blocking_keys.has_ready() && !engine.is_ending() {
+            self.serve_ready(engine);
+        }
+    }
+
+    /// As [`serve_waiting_for_keys`](Self::serve_waiting_for_keys), beside a client that is being
+    /// served. It is in its place meanwhile, because what the others do may concern it.
+    #[cold]
+    pub(super) fn serve_beside(&mut self, engine: &mut Engine, client: &mut Box<Client>) {
+        if engine.is_ending() {
+            return;
+        }
+        if is_planted("beside-unwatched") {
+            return self.serve_ready(engine);
+        }
+        let conn = client.conn;
+        let stand_in = self.stand_in.take();
+        let stand_in = stand_in.unwrap_or_else(|| Box::new(Client::nobody(engine.now)));
+        self.clients.put(std::mem::replace(client, stand_in));
+        self.serve_ready(engine);
+        let back = self.clients.take(conn).expect("nobody who is served closes another client");
+        self.stand_in = Some(std::mem::replace(client, back));
+    }
+
+    #[cold]
+    fn serve_ready(&mut self, engine: &mut Engine) {
+        while let Some(key) = engine.blocking_keys.next_ready() {
+            let mut after = Ticket::default();
+            while let Some((ticket, waiter)) = engine.blocking_keys.next_waiter(key, after) {
+                after = ticket;
+                let Some((index, holds)) = self.found_for(engine, waiter.conn, key.1) else {
+                    break;
+                };
+                if holds != waiter.wanted && !is_planted("wrong-type-woken") {
+                    continue;
+                }
+                if !engine.blocking_keys.may_serve(engine.turn, SERVED_MAX) {
+                    // The key stays the one that is being served.
+                    return;
+                }
+                self.run_again(engine, waiter.conn, Mode::Woken(index));
+                if engine.is_turn_over() {
+                    return;
+                }
+            }
+            engine.blocking_keys.served();
+        }
+    }
+
+    /// What a key of this hash that a client waits for holds: the argument of the client's request
+    /// that names it, and the type of its value. `None` if the key is missing.
+    fn found_for(&self, engine: &Engine, conn: ConnId, hash: u64) -> Option<(usize, ValueType)> {
+        let client = self.clients.get(conn)?;
+        let State::Waiting(waiting) = &client.state else { return None };
+        let (Reason::Keys(wanted), Then::Again(request)) = (&waiting.reason, &waiting.then) else {
+            return None;
+        };
+        let index = wanted.index_of(hash)?;
+        let value = engine.keyspace.get(client.db, &request.args().bytes(index), engine.now_ms);
+        value.map(|value| (index, ValueRef::value_type(value)))
+    }
+
+    /// Lets the clients give up whose deadlines have passed.
+    pub(crate) fn give_up_late(&mut self, engine: &mut Engine) {
+        while let Some(conn) = self.waiting.first_late(engine.now) {
+            self.unblock(engine, conn, false);
+            if engine.is_turn_over() {
+                return;
+            }
+        }
+    }
+
+    /// Ends the wait of a client in a blocking command: with an error if `with_error`, otherwise as
+    /// if the time were up.
+    pub(crate) fn unblock(&mut self, engine: &mut Engine, conn: ConnId, with_error: bool) {
+        let Some(mut client) = self.clients.take(conn) else { return };
+        let wait = match &client.state {
+            State::Waiting(waiting) => &waiting.reason,
+            _ => return self.clients.put(client),
+        };
+        if with_error {
+            const UNBLOCKED: &str = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
+            self.answer(engine, &mut client, |_, client| client.out.error(UNBLOCKED));
+        } else if let Reason::Keys(wanted) = wait {
+            // That there is nothing depends on who has taken what was there.
+            let needs = engine.depends_on_wanted(&client, wanted);
+            self.answer(engine, &mut client, |engine, client| {
+                let before = client.out.len();
+                Nothing::NullArray.reply(&mut client.out);
+                if !engine.withhold(client, needs, before) {
+                    client.needs = client.needs.max(needs);
+                }
+            });
+        } else {
+            self.answer(engine, &mut client, crate::commands::reply_of_waitaof);
+        }
+        self.put_back(engine, client);
     }
 }

@@ -6,7 +6,7 @@ use slimio_keyspace::Mode;
 use slimio_planted::is_planted;
 
 use super::long::STEP_TIME;
-use super::{Admission, Core, Purpose};
+use super::{Admission, Connections, Engine, Purpose};
 use crate::clients::{LongCommand, State};
 use crate::net::ConnId;
 use crate::waiting::{Line, Reason, Then};
@@ -15,19 +15,19 @@ use crate::waiting::{Line, Reason, Then};
 /// millisecond.
 const STEPS_TIME: Duration = Duration::from_millis(2);
 
-impl Core {
+impl Connections {
     /// Runs one step of each command in steps, as far as there is time. Commands that lacked room in
     /// the log retry. Beside a long request, which takes its time in each turn, these commands get
     /// as much time as the long request.
-    pub(crate) fn resume_yielded(&mut self) {
-        self.retry_steps();
+    pub(crate) fn resume_yielded(&mut self, engine: &mut Engine) {
+        self.retry_steps(engine);
         if self.yielding.is_empty() {
             return;
         }
         let began = Instant::now();
         loop {
-            let has_run = self.resume_each(began + STEPS_TIME);
-            if !has_run || !self.has_long() || began.elapsed() >= STEP_TIME {
+            let has_run = self.resume_each(engine, began + STEPS_TIME);
+            if !has_run || !engine.has_long() || began.elapsed() >= STEP_TIME {
                 return;
             }
         }
@@ -35,21 +35,21 @@ impl Core {
 
     /// Runs one step of each command in steps, until the time is up. Returns whether any step was
     /// run.
-    fn resume_each(&mut self, until: Instant) -> bool {
+    fn resume_each(&mut self, engine: &mut Engine, until: Instant) -> bool {
         let mut has_run = false;
         for _ in 0..self.yielding.len() {
-            if self.lap > until && !is_planted("steps-without-end") {
+            if engine.lap > until && !is_planted("steps-without-end") {
                 break;
             }
             let Some(conn) = self.yielding.pop_front() else { break };
-            has_run |= self.resume_one(conn);
+            has_run |= self.resume_one(engine, conn);
         }
         has_run
     }
 
     /// Runs the next step of a client's command, unless the command has to wait. Returns whether a
     /// step was run.
-    fn resume_one(&mut self, conn: ConnId) -> bool {
+    fn resume_one(&mut self, engine: &mut Engine, conn: ConnId) -> bool {
         let Some(mut client) = self.clients.take(conn) else { return false };
         let yielding = match std::mem::replace(&mut client.state, State::Running) {
             State::Yielding(yielding) => yielding,
@@ -64,8 +64,8 @@ impl Core {
         let log_size_max = yielding.steps.log_size_max();
         let writes = log_size_max.is_some();
         let has_all = yielding.steps.has_all() && !is_planted("reads-wait-for-long");
-        let sees_part = self.is_long_writing() && !has_all && !is_planted("stepped-within-long");
-        let meets_long = writes && self.is_long_holding() && !is_planted("populate-not-held");
+        let sees_part = engine.is_long_writing() && !has_all && !is_planted("stepped-within-long");
+        let meets_long = writes && engine.is_long_holding() && !is_planted("populate-not-held");
         if meets_long || sees_part {
             // The step may write keys that the long request holds, or read what the long request
             // has written but not logged yet.
@@ -75,41 +75,41 @@ impl Core {
             return false;
         }
         if let Some(size) = log_size_max {
-            match self.admit(Purpose::Any, size) {
+            match engine.admit(Purpose::Any, size) {
                 Admission::Granted => {}
                 Admission::Wait => {
-                    self.wait(&mut client, Reason::RoomForStep, Then::GoOn(yielding));
+                    self.wait(engine, &mut client, Reason::RoomForStep, Then::GoOn(yielding));
                     self.clients.put(client);
                     return false;
                 }
                 Admission::Refused(text) => {
-                    self.wait(&mut client, Reason::RoomForStep, Then::Answer);
-                    self.answer(&mut client, |_, client| client.out.error(&text));
-                    self.put_back(client);
+                    self.wait(engine, &mut client, Reason::RoomForStep, Then::Answer);
+                    self.answer(engine, &mut client, |_, client| client.out.error(&text));
+                    self.put_back(engine, client);
                     return false;
                 }
             }
         }
         let LongCommand { request, steps, spent, is_counted } = *yielding;
-        self.begin_lap(Instant::now());
+        engine.begin_lap(Instant::now());
         let args = request.args();
-        let Ok(row) = self.find(args) else { unreachable!("it was found when it began") };
+        let Ok(row) = engine.find(args) else { unreachable!("it was found when it began") };
         let before = client.out.len();
-        self.effects.clear();
+        engine.effects.clear();
         if log_size_max.is_none() && !is_planted("long-reads-unlimited") {
-            self.limit_effects(client.db);
+            engine.limit_effects(client.db);
         }
-        self.note_reads();
-        let outcome = steps.resume(&mut self.context(&mut client, args, Mode::Client));
-        let needs = self.recorded(&mut client, row, args);
+        engine.note_reads();
+        let outcome = steps.resume(&mut engine.context(&mut client, args, Mode::Client));
+        let needs = engine.recorded(&mut client, row, args);
         self.waiting.again.is_counted = is_counted;
-        self.conclude(&mut client, args, outcome, needs, before);
+        self.conclude(engine, &mut client, args, outcome, needs, before);
         self.waiting.again.is_counted = false;
-        self.account(&mut client, row, args, spent, before, is_counted);
+        engine.account(&mut client, row, args, spent, before, is_counted);
         if !is_planted("left-out-unless-long") {
             client.leave_out(before);
         }
-        self.close_if_cut(&mut client);
+        self.close_if_cut(engine, &mut client);
         if client.is_running() {
             self.resume(&mut client);
         }
@@ -117,20 +117,22 @@ impl Core {
             // What was made so far counts as output, which has a limit.
             self.look_at_output(&mut client);
         }
-        self.put_back(client);
-        self.serve_waiting_for_keys();
+        self.put_back(engine, client);
+        self.serve_waiting_for_keys(engine);
         true
     }
 
     /// Lets the commands go on that have waited for room in the log for their next step.
-    fn retry_steps(&mut self) {
+    fn retry_steps(&mut self, engine: &mut Engine) {
         if self.waiting.is_empty(Line::RoomForStep) {
             return;
         }
         let conns: Vec<ConnId> = self.waiting.in_line(Line::RoomForStep).collect();
         for conn in conns {
             let Some(mut client) = self.clients.take(conn) else { continue };
-            if let Some(Then::GoOn(command)) = self.leave(&mut client).map(|waiting| waiting.then) {
+            if let Some(Then::GoOn(command)) =
+                self.leave(engine, &mut client).map(|waiting| waiting.then)
+            {
                 client.state = State::Yielding(command);
                 self.yielding.push_back(conn);
             }

@@ -15,7 +15,7 @@ use slimio_storage::{
 
 use super::{OnProgress, keep_usage, now_ms};
 use crate::config::Config;
-use crate::core::Core;
+use crate::core::Engine;
 use crate::explain::explain;
 use crate::server::make_volume;
 
@@ -31,7 +31,7 @@ pub fn import_file(
     on_progress: OnProgress<'_>,
 ) -> Result<Keyspace, String> {
     let mut reader = FileReader::open(file).map_err(|e| e.to_string())?;
-    let mut keyspace = Core::empty_keyspace(config, 0);
+    let mut keyspace = Engine::empty_keyspace(config, 0);
     keyspace.set_replay_time(now_ms());
     while let Some(item) = reader.next_item().map_err(|e| e.to_string())? {
         match item {

@@ -9,7 +9,7 @@ use super::ClientFigures;
 use super::{Text, human};
 use crate::AllocatorBytes;
 use crate::clients::Client;
-use crate::core::{Core, MemoryUse};
+use crate::core::{Engine, MemoryUse};
 
 /// Resident memory of the process, in bytes; 0 if it cannot be read.
 pub(crate) fn resident_bytes() -> u64 {
@@ -40,7 +40,7 @@ fn dataset(memory: &MemoryUse) -> u64 {
     memory.used.saturating_sub(memory.overhead)
 }
 
-pub(super) fn section(text: &mut Text, core: &Core) {
+pub(super) fn section(text: &mut Text, engine: &Engine) {
     let memory = text.memory;
     let resident = resident_bytes();
     let allocator = allocator_bytes(&memory, resident);
@@ -69,8 +69,8 @@ pub(super) fn section(text: &mut Text, core: &Core) {
     text.bytes("used_memory_vm_total", 0);
     text.field("used_memory_functions", 0);
     text.bytes("used_memory_scripts", 0);
-    text.bytes("maxmemory", core.settings.memory_max);
-    text.field("maxmemory_policy", core.config.choice("maxmemory-policy"));
+    text.bytes("maxmemory", engine.settings.memory_max);
+    text.field("maxmemory_policy", engine.config.choice("maxmemory-policy"));
     let fragmentation = resident as i64 - memory.used as i64;
     for (name, part, whole) in allocator.ratios(resident) {
         text.field(&format!("{name}_ratio"), format_args!("{:.2}", ratio(part, whole)));
@@ -84,16 +84,16 @@ pub(super) fn section(text: &mut Text, core: &Core) {
     text.field("mem_clients_slaves", 0);
     text.field("mem_clients_normal", memory.clients);
     text.field("mem_cluster_links", 0);
-    text.field("mem_aof_buffer", log_backlog(core));
+    text.field("mem_aof_buffer", log_backlog(engine));
     text.field("mem_allocator", crate::allocator().name);
     text.field("active_defrag_running", 0);
-    text.field("lazyfree_pending_objects", core.freeing.pending());
-    text.field("lazyfreed_objects", core.freeing.freed());
+    text.field("lazyfree_pending_objects", engine.freeing.pending());
+    text.field("lazyfreed_objects", engine.freeing.freed());
 }
 
 /// Bytes in the log's buffers that are not durable yet.
-fn log_backlog(core: &Core) -> u64 {
-    core.wal.as_ref().map_or(0, |wal| wal.stats().backlog_bytes)
+fn log_backlog(engine: &Engine) -> u64 {
+    engine.wal.as_ref().map_or(0, |wal| wal.stats().backlog_bytes)
 }
 
 /// The allocator's counters, or an estimate if the allocator has no counters.
@@ -121,10 +121,10 @@ enum Figure {
 }
 
 /// `MEMORY STATS`: Redis's own names, in the order of Redis.
-pub(crate) fn stats(core: &mut Core, clients: ClientFigures, client: &mut Client) {
-    let memory = core.memory_use(clients.memory);
+pub(crate) fn stats(engine: &mut Engine, clients: ClientFigures, client: &mut Client) {
+    let memory = engine.memory_use(clients.memory);
     let resident = resident_bytes();
-    let keys: usize = core.dbs().map(|db| core.keyspace.dbsize(db)).sum();
+    let keys: usize = engine.dbs().map(|db| engine.keyspace.dbsize(db)).sum();
     let count = |value: u64| Figure::Count(value as i64);
     let fragmentation = Figure::Count(resident as i64 - memory.used as i64);
     let allocator = allocator_bytes(&memory, resident);
@@ -132,7 +132,7 @@ pub(crate) fn stats(core: &mut Core, clients: ClientFigures, client: &mut Client
     let share = |(_, part, whole): (&str, u64, u64)| Figure::Share(ratio(part, whole));
     let excess = |(_, part, whole): (&str, u64, u64)| Figure::Count(part as i64 - whole as i64);
     let per_key = memory.used.saturating_sub(memory.startup).checked_div(keys as u64).unwrap_or(0);
-    let filled: Vec<_> = core.dbs().filter(|db| core.keyspace.dbsize(*db) > 0).collect();
+    let filled: Vec<_> = engine.dbs().filter(|db| engine.keyspace.dbsize(*db) > 0).collect();
     let before = [
         ("peak.allocated", count(memory.peak)),
         ("total.allocated", count(memory.used)),
@@ -141,7 +141,7 @@ pub(crate) fn stats(core: &mut Core, clients: ClientFigures, client: &mut Client
         ("clients.slaves", count(0)),
         ("clients.normal", count(memory.clients)),
         ("cluster.links", count(0)),
-        ("aof.buffer", count(log_backlog(core))),
+        ("aof.buffer", count(log_backlog(engine))),
         ("lua.caches", count(0)),
         ("functions.caches", count(0)),
     ];
@@ -179,7 +179,7 @@ pub(crate) fn stats(core: &mut Core, clients: ClientFigures, client: &mut Client
     for db in filled {
         client.out.bulk(format!("db.{}", db.0).as_bytes());
         client.out.map(3);
-        let table = core.keyspace.table_bytes_of(db) as u64;
+        let table = engine.keyspace.table_bytes_of(db) as u64;
         put(client, "overhead.hashtable.main", &count(table));
         // There is no table of the keys that expire, because a bit in the main table marks them.
         put(client, "overhead.hashtable.expires", &count(0));
@@ -196,8 +196,8 @@ const DOCTOR_USED_MIN: u64 = 5 << 20;
 const DOCTOR_CLIENT_MAX: u64 = 200 << 10;
 
 /// `MEMORY DOCTOR`: what is wrong, and what can be done about it.
-pub(crate) fn doctor(core: &mut Core, clients: ClientFigures) -> String {
-    let memory = core.memory_use(clients.memory);
+pub(crate) fn doctor(engine: &mut Engine, clients: ClientFigures) -> String {
+    let memory = engine.memory_use(clients.memory);
     let resident = resident_bytes();
     if memory.used < DOCTOR_USED_MIN {
         return "There is too little data in memory to say anything about it: less than 5 MB."
@@ -223,7 +223,7 @@ pub(crate) fn doctor(core: &mut Core, clients: ClientFigures) -> String {
              read their replies in CLIENT LIST, and limit them with client-output-buffer-limit.",
         );
     }
-    let limit = core.settings.memory_max;
+    let limit = engine.settings.memory_max;
     if limit > 0 && memory.used.saturating_sub(memory.uncounted) > limit {
         advice.push(
             "Over the limit: more is in use than maxmemory allows. Raise it, delete keys, or choose \

@@ -7,7 +7,7 @@
 use slimio_storage::{LogState, SnapshotKind};
 
 use super::Text;
-use crate::core::Core;
+use crate::core::Engine;
 use crate::snapshot::{History, SnapshotThread};
 
 fn status(history: &History) -> &'static str {
@@ -19,17 +19,17 @@ fn seconds(history: &History) -> i64 {
     history.took.map_or(-1, |took| took.as_secs() as i64)
 }
 
-pub(super) fn section(text: &mut Text, core: &Core) {
-    loading(text, core);
-    let snapshots = &core.snapshots;
-    let capture = core.keyspace.capture_stats();
+pub(super) fn section(text: &mut Text, engine: &Engine) {
+    loading(text, engine);
+    let snapshots = &engine.snapshots;
+    let capture = engine.keyspace.capture_stats();
     let running = snapshots.running.as_ref();
     let running_s = |kind| match running {
         Some(running) if running.kind == kind => running.began.elapsed().as_secs() as i64,
         _ => -1,
     };
     let (done, total) = running.map_or((0, 0), |_| (capture.taken, capture.total));
-    let held = running.map_or(0, |_| core.snapshot_memory());
+    let held = running.map_or(0, |_| engine.snapshot_memory());
     text.field("current_cow_peak", running.map_or(0, |running| running.memory_max.max(held)));
     text.field("current_cow_size", held);
     text.field("current_cow_size_age", 0);
@@ -51,7 +51,7 @@ pub(super) fn section(text: &mut Text, core: &Core) {
     text.field("rdb_last_load_keys_expired", 0);
     text.field("rdb_last_load_keys_loaded", snapshots.loaded_keys);
     let rewrites = &snapshots.rewrites;
-    text.field("aof_enabled", u8::from(core.is_log_on()));
+    text.field("aof_enabled", u8::from(engine.is_log_on()));
     text.field("aof_rewrite_in_progress", u8::from(snapshots.runs(SnapshotKind::Wal)));
     text.field("aof_rewrite_scheduled", u8::from(rewrites.is_scheduled));
     text.field("aof_last_rewrite_time_sec", seconds(rewrites));
@@ -59,28 +59,28 @@ pub(super) fn section(text: &mut Text, core: &Core) {
     text.field("aof_last_bgrewrite_status", status(rewrites));
     text.field("aof_rewrites", rewrites.tries);
     text.field("aof_rewrites_consecutive_failures", rewrites.failures);
-    text.field("aof_last_write_status", if core.is_latched() { "err" } else { "ok" });
+    text.field("aof_last_write_status", if engine.is_latched() { "err" } else { "ok" });
     text.field("aof_last_cow_size", rewrites.memory_max);
     text.field("module_fork_in_progress", 0);
     text.field("module_fork_last_cow_size", 0);
-    if let Some(wal) = core.wal.as_ref().filter(|_| core.is_log_on()) {
+    if let Some(wal) = engine.wal.as_ref().filter(|_| engine.is_log_on()) {
         let stats = wal.stats();
-        let (base, log) = core.root_and_log();
+        let (base, log) = engine.root_and_log();
         text.field("aof_current_size", base + log);
         text.field("aof_base_size", base);
         text.field("aof_pending_rewrite", u8::from(rewrites.is_scheduled));
         text.field("aof_buffer_length", stats.backlog_bytes);
         text.field("aof_pending_bio_fsync", stats.in_flight);
-        text.field("aof_delayed_fsync", core.stats.delayed_flushes);
+        text.field("aof_delayed_fsync", engine.stats.delayed_flushes);
     }
 }
 
-fn loading(text: &mut Text, core: &Core) {
-    text.field("loading", u8::from(core.loading.is_some()));
+fn loading(text: &mut Text, engine: &Engine) {
+    text.field("loading", u8::from(engine.loading.is_some()));
     text.field("async_loading", 0);
-    let Some(loading) = &core.loading else { return };
+    let Some(loading) = &engine.loading else { return };
     let (done, total) = (loading.progress.bytes_done, loading.progress.bytes_total);
-    let seconds = core.now.saturating_duration_since(loading.since).as_secs_f64();
+    let seconds = engine.now.saturating_duration_since(loading.since).as_secs_f64();
     let left = total.saturating_sub(done) as f64 * seconds / done.max(1) as f64;
     let percent = done as f64 / total.max(1) as f64 * 100.0;
     text.field("loading_start_time", loading.since_ms / 1000);
@@ -93,13 +93,13 @@ fn loading(text: &mut Text, core: &Core) {
 }
 
 /// Fields that only SlimIO has.
-pub(super) fn own_fields(text: &mut Text, core: &Core) {
-    let snapshots = &core.snapshots;
+pub(super) fn own_fields(text: &mut Text, engine: &Engine) {
+    let snapshots = &engine.snapshots;
     let running = snapshots.running.as_ref();
     text.field("snapshot_running", running.map_or("none", |running| running.kind.name()));
     text.field("snapshot_stage", running.map_or("none", |running| running.stage.name()));
-    text.field("snapshot_memory_bytes", core.snapshot_memory());
-    text.field("snapshot_memory_limit_bytes", core.snapshot_memory_limit());
+    text.field("snapshot_memory_bytes", engine.snapshot_memory());
+    text.field("snapshot_memory_limit_bytes", engine.snapshot_memory_limit());
     let thread = snapshots.thread.as_ref();
     text.field("snapshot_rate_limit_bytes", thread.map_or(0, SnapshotThread::rate));
     text.field("snapshot_starved_turns", thread.map_or(0, SnapshotThread::starved_turns));
@@ -114,7 +114,7 @@ pub(super) fn own_fields(text: &mut Text, core: &Core) {
             text.field(&format!("snapshot_{name}_error"), why);
         }
     }
-    let Some(wal) = &core.wal else { return };
+    let Some(wal) = &engine.wal else { return };
     let held = wal.log().snapshots();
     let checks = &snapshots.checks;
     let damaged = held.all().filter(|held| checks.damage(held).is_some()).count();

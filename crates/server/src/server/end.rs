@@ -8,7 +8,7 @@ use slimio_planted::is_planted;
 
 use super::{LOG_WAIT_MAX, Server};
 use crate::clients::Client;
-use crate::core::{Core, Shutdown};
+use crate::core::{Connections, Engine, Shutdown};
 use crate::net::{ConnId, Event};
 
 /// Longest time that the server, at its end, waits for the last replies to leave.
@@ -20,41 +20,41 @@ impl Server {
     /// Takes a last snapshot if the shutdown asks for one. Returns whether the server may end. If
     /// the server may not end, it continues to serve.
     pub(super) fn may_end(&mut self) -> bool {
-        let Some(shutdown) = self.core.shutdown else { return false };
+        let Some(shutdown) = self.engine.shutdown else { return false };
         // A long request is finished first, because its intermediate state must not be saved, and
         // must not become the final state.
         if !is_planted("long-unfinished") {
-            self.core.finish_long();
+            self.connections.finish_long(&mut self.engine);
         }
-        if !self.core.saves_at_shutdown(shutdown) {
+        if !self.engine.saves_at_shutdown(shutdown) {
             return true;
         }
         log::info!("Taking the last snapshot before the server ends");
-        self.core.cancel_snapshot("the server ends");
+        self.engine.cancel_snapshot("the server ends");
         // A snapshot that is already being adopted is not cancelled. But it lacks the writes that
         // came after its beginning, so only a snapshot that begins from here on counts.
-        let before = self.core.snapshots.saves.begun;
-        self.core.snapshots.saves.is_scheduled = true;
+        let before = self.engine.snapshots.saves.begun;
+        self.engine.snapshots.saves.is_scheduled = true;
         loop {
-            self.core.tick();
-            self.core.reap_log();
+            self.engine.tick();
+            self.engine.reap_log();
             self.make_place();
-            self.core.drive_snapshots(true);
+            self.connections.drive_snapshots(&mut self.engine, true);
             if !is_planted("end-at-rate") {
-                self.core.pace_snapshot(self.core.is_snapshot_awaited());
+                self.engine.pace_snapshot(self.connections.is_snapshot_awaited());
             }
-            if let Some(wal) = &mut self.core.wal {
-                wal.drive(self.core.now);
+            if let Some(wal) = &mut self.engine.wal {
+                wal.drive(self.engine.now);
                 wal.kick();
             }
-            let snapshots = &self.core.snapshots;
+            let snapshots = &self.engine.snapshots;
             if snapshots.running.is_none() && !snapshots.saves.is_scheduled {
                 let has_begun = snapshots.saves.begun > before || is_planted("end-unsaved");
                 let is_saved = has_begun && snapshots.saves.failed.is_none();
                 return is_saved || self.may_end_unsaved(shutdown);
             }
             let Some(thread) = &snapshots.thread else { return true };
-            if !self.core.wants_snapshot_step() {
+            if !self.engine.wants_snapshot_step() {
                 let mut fds = [PollFd::from_borrowed_fd(thread.readiness(), PollFlags::IN)];
                 // If the poll fails, the loop checks again at once.
                 let _ = rustix::event::poll(&mut fds, Some(&SAVE_LOOK_EVERY));
@@ -66,11 +66,11 @@ impl Server {
     /// The clients with pins, except the client that asked for the shutdown, are disconnected
     /// before anything is written to these slots.
     fn make_place(&mut self) {
-        let pins = &self.core.snapshots.pins;
+        let pins = &self.engine.snapshots.pins;
         if pins.is_empty() || is_planted("end-keeps-pins") {
             return;
         }
-        let by = self.core.shutdown.and_then(|shutdown| shutdown.by);
+        let by = self.engine.shutdown.and_then(|shutdown| shutdown.by);
         let is_other = |conn| Some(conn) != by || is_planted("end-closes-who-asks");
         for (conn, _) in pins.iter().filter(|(conn, _)| is_other(*conn)) {
             if let Some(socket) = self.net.socket(*conn) {
@@ -79,8 +79,8 @@ impl Server {
                 let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
             }
         }
-        self.core.drop_pins("the server ends");
-        self.core.grant(&mut *self.net);
+        self.connections.drop_pins(&mut self.engine, "the server ends");
+        self.connections.grant(&mut *self.net);
     }
 
     fn may_end_unsaved(&mut self, shutdown: Shutdown) -> bool {
@@ -88,24 +88,25 @@ impl Server {
             return true;
         }
         log::error!("The last snapshot has failed, so the server does not end");
-        self.core.shutdown = None;
-        self.core.run_held_up(shutdown.by);
-        if let Some(mut client) = shutdown.by.and_then(|conn| self.core.clients.take(conn)) {
+        self.engine.shutdown = None;
+        self.connections.run_held_up(&mut self.engine, shutdown.by);
+        if let Some(mut client) = shutdown.by.and_then(|conn| self.connections.clients.take(conn)) {
             let why = "ERR Errors trying to SHUTDOWN. Check logs.";
-            self.core.answer(&mut client, |_, client| client.out.error(why));
-            self.core.put_back(client);
+            self.connections
+                .answer(&mut self.engine, &mut client, |_, client| client.out.error(why));
+            self.connections.put_back(&mut self.engine, client);
         }
         // Another shutdown may have been asked for already. These replies must leave before that
         // shutdown.
-        self.core.forget_durable();
-        self.core.flush(&mut *self.net);
+        self.engine.forget_durable();
+        self.connections.flush(&mut self.engine, &mut *self.net);
         false
     }
 
     /// Makes the log durable and lets the last replies leave.
     pub(super) fn finish(&mut self) -> Result<(), String> {
         let mut result = Ok(());
-        if let Some(wal) = &mut self.core.wal {
+        if let Some(wal) = &mut self.engine.wal {
             wal.request_durable();
             loop {
                 let now = Instant::now();
@@ -128,31 +129,34 @@ impl Server {
             }
         }
         let deadline = Instant::now() + GOODBYE_MAX;
-        self.core.tick();
-        self.core.forget_durable();
-        self.core.flush(&mut *self.net);
-        while self.core.has_output() && self.net.broken().is_none() && Instant::now() < deadline {
+        self.engine.tick();
+        self.engine.forget_durable();
+        self.connections.flush(&mut self.engine, &mut *self.net);
+        while self.connections.has_output()
+            && self.net.broken().is_none()
+            && Instant::now() < deadline
+        {
             self.net.wait(Some(deadline.saturating_duration_since(Instant::now())));
-            self.core.tick();
+            self.engine.tick();
             while let Some(event) = self.net.next() {
                 match event {
-                    Event::Sent(conn, outgoing) => self.core.sent(conn, outgoing),
-                    Event::Ended(conn) => self.core.at_end(conn),
-                    Event::HungUp(conn) => self.core.hung_up(conn),
-                    Event::Broken(conn) => self.core.ended(conn),
+                    Event::Sent(conn, outgoing) => self.connections.sent(conn, outgoing),
+                    Event::Ended(conn) => self.connections.at_end(&mut self.engine, conn),
+                    Event::HungUp(conn) => self.connections.hung_up(&mut self.engine, conn),
+                    Event::Broken(conn) => self.connections.ended(&mut self.engine, conn),
                     _ => {}
                 }
             }
-            self.core.flush(&mut *self.net);
+            self.connections.flush(&mut self.engine, &mut *self.net);
         }
         result
     }
 }
 
-impl Core {
+impl Connections {
     /// Resumes clients whose requests came during a shutdown, except the client that asked for the
     /// shutdown.
-    fn run_held_up(&mut self, by: Option<ConnId>) {
+    fn run_held_up(&mut self, engine: &mut Engine, by: Option<ConnId>) {
         let is_held_up = |client: &&Client| client.is_running() && !client.inbox.is_empty();
         let held_up: Vec<ConnId> = self
             .clients
@@ -164,7 +168,7 @@ impl Core {
         for conn in held_up {
             let Some(mut client) = self.clients.take(conn) else { continue };
             self.resume(&mut client);
-            self.put_back(client);
+            self.put_back(engine, client);
         }
     }
 }

@@ -8,7 +8,7 @@ use slimio_storage::{
 };
 
 use super::{Server, make_volume};
-use crate::core::{Core, Loading, policy};
+use crate::core::{Engine, Loading, policy};
 use crate::explain::{explain, explain_system};
 use crate::snapshot::Decoders;
 
@@ -22,7 +22,7 @@ impl Server {
     /// Recovers the data set, and serves sockets in between. Returns `None` if the server was told
     /// to stop during the recovery.
     pub(super) fn load(&mut self, storage: &mut Storage) -> Result<Option<Volume>, String> {
-        let config = &self.core.config;
+        let config = &self.engine.config;
         if !storage.exists {
             make_volume(storage, config, false)?;
             log::info!("made a new volume in {}", storage.name);
@@ -37,23 +37,23 @@ impl Server {
             ..RecoverOptions::new(policy, buffer_count, Instant::now())
         };
         let began = Instant::now();
-        let empty = Core::empty_keyspace(&self.core.config, 0);
-        let mut keyspace = std::mem::replace(&mut self.core.keyspace, empty);
-        self.core.loading = Some(Loading {
+        let empty = Engine::empty_keyspace(&self.engine.config, 0);
+        let mut keyspace = std::mem::replace(&mut self.engine.keyspace, empty);
+        self.engine.loading = Some(Loading {
             since: began,
-            since_ms: self.core.now_ms,
+            since_ms: self.engine.now_ms,
             progress: Progress::default(),
         });
-        keyspace.set_replay_time(self.core.now_ms);
-        let decoders = Decoders::start(keyspace.decode_context(self.core.now_ms))
+        keyspace.set_replay_time(self.engine.now_ms);
+        let decoders = Decoders::start(keyspace.decode_context(self.engine.now_ms))
             .map_err(|e| explain_system("start the threads that decode snapshots", &e))?;
         let mut recovery =
             Recovery { server: self, keyspace, decoders, next_turn: began, said_percent: 0 };
         let result = recover(&mut *storage.media, &options, &mut recovery);
         let keyspace = recovery.keyspace;
-        let is_stopping = self.core.shutdown.is_some();
-        self.core.keyspace = keyspace;
-        self.core.loading = None;
+        let is_stopping = self.engine.shutdown.is_some();
+        self.engine.keyspace = keyspace;
+        self.engine.loading = None;
         let volume = match result {
             Ok(volume) => volume,
             Err(_) if is_stopping => return Ok(None),
@@ -76,7 +76,7 @@ impl Server {
                  directive out, or the next copy is accepted without a check"
             );
         }
-        let keys: usize = self.core.dbs().map(|db| self.core.keyspace.dbsize(db)).sum();
+        let keys: usize = self.engine.dbs().map(|db| self.engine.keyspace.dbsize(db)).sum();
         log::info!("{} ({keys} keys, {:.1} s)", volume.report, began.elapsed().as_secs_f64());
         Ok(Some(volume))
     }
@@ -84,12 +84,12 @@ impl Server {
     /// Answers the requests that can be answered during recovery.
     fn loading_turn(&mut self) {
         self.net.wait(Some(Duration::ZERO));
-        self.core.begin_turn();
-        self.core.serve_behind();
-        self.core.grant(&mut *self.net);
+        self.engine.begin_turn();
+        self.connections.serve_behind(&mut self.engine);
+        self.connections.grant(&mut *self.net);
         self.take_events();
-        self.core.serve_resumed();
-        self.core.flush(&mut *self.net);
+        self.connections.serve_resumed(&mut self.engine);
+        self.connections.flush(&mut self.engine, &mut *self.net);
     }
 }
 
@@ -119,7 +119,7 @@ impl Recovery<'_> {
 
 impl RecoverSink for Recovery<'_> {
     fn chunk(&mut self, chunk: Chunk) -> Result<(), Error> {
-        if self.server.core.shutdown.is_some() {
+        if self.server.engine.shutdown.is_some() {
             return Err(Error::ChunkRefused { index: Some(chunk.index()), why: STOPPED.into() });
         }
         while self.decoders.are_full() {
@@ -131,23 +131,23 @@ impl RecoverSink for Recovery<'_> {
 
     fn chunks_end(&mut self) -> Result<(), Error> {
         while self.take_decoded()? {}
-        let dbs = self.server.core.dbs();
-        self.server.core.snapshots.loaded_keys = dbs.map(|db| self.keyspace.dbsize(db)).sum();
+        let dbs = self.server.engine.dbs();
+        self.server.engine.snapshots.loaded_keys = dbs.map(|db| self.keyspace.dbsize(db)).sum();
         self.decoders.finish()
     }
 
     fn record(&mut self, record: Record<'_>) -> Result<(), String> {
-        if self.server.core.shutdown.is_some() {
+        if self.server.engine.shutdown.is_some() {
             return Err(STOPPED.into());
         }
         let db = slimio_keyspace::DbIndex(record.db);
         let changes = self.keyspace.apply(db, record.payload).map_err(|e| e.to_string())?;
-        self.server.core.count_replayed(changes);
+        self.server.engine.count_replayed(changes);
         Ok(())
     }
 
     fn progress(&mut self, progress: Progress) {
-        if let Some(loading) = &mut self.server.core.loading {
+        if let Some(loading) = &mut self.server.engine.loading {
             loading.progress = progress;
         }
         let percent = progress.bytes_done * 100 / progress.bytes_total.max(1);
