@@ -5,7 +5,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::clients::Client;
-use crate::core::{Connections, Engine};
+use crate::connections::Connections;
+use crate::engine::Engine;
 use crate::net::ConnId;
 use crate::waiting::{Reason, Then};
 use crate::worker::{Waker, WorkerThread};
@@ -68,7 +69,9 @@ impl Connections {
         client: &mut Client,
         work: impl Fn() -> Outcome + Send + Clone + 'static,
     ) {
-        if engine.transaction.is_none() && self.background_jobs.start(client.conn, work.clone()) {
+        if engine.data.transaction.is_none()
+            && self.background_jobs.start(client.conn, work.clone())
+        {
             self.wait(engine, client, Reason::Job, Then::Answer);
         } else {
             reply(client, work());

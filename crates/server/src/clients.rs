@@ -91,7 +91,7 @@ pub(crate) enum State {
     /// The client's command runs in steps and has not finished. Unlike a long request, the command
     /// does not hold keys.
     Yielding(Box<LongCommand>),
-    /// The client's request is the long request of `core::long`. It runs in steps, and it holds its
+    /// The client's request is the long request of `engine::long`. It runs in steps, and it holds its
     /// keys: other requests that need these keys wait.
     Long,
     /// The client's wait has ended, but its next requests have not run yet.

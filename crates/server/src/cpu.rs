@@ -17,14 +17,14 @@ pub(crate) fn thread_cpu_time() -> Duration {
 }
 
 /// A stopwatch of CPU time. A lap is one command or a part of one.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct CpuLap {
     began: Duration,
 }
 
 impl CpuLap {
-    pub(crate) fn begin(&mut self) {
-        self.began = thread_cpu_time();
+    pub(crate) fn begin() -> Self {
+        Self { began: thread_cpu_time() }
     }
 
     /// Ends the lap and returns its CPU time; the next lap begins.
@@ -40,8 +40,7 @@ mod tests {
 
     #[test]
     fn only_work_takes_cpu_time() {
-        let mut lap = CpuLap::default();
-        lap.begin();
+        let mut lap = CpuLap::begin();
         std::thread::sleep(Duration::from_millis(50));
         assert!(lap.end() < Duration::from_millis(40), "sleeping is no work");
         let until = thread_cpu_time() + Duration::from_millis(2);

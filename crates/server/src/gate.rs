@@ -1,4 +1,4 @@
-//! When replies may leave the server.
+//! The log, and when replies may leave the server.
 //!
 //! A reply depends on a position of the log. For a write, this is the position of its own record.
 //! For a read under `appendfsync always`, it is the position of the newest undurable record that
@@ -7,10 +7,16 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::time::{Duration, Instant};
 
-use slimio_keyspace::{DbIndex, Touched};
+use slimio_keyspace::{Command, DbIndex, Flags, Read, Touched};
 use slimio_planted::is_planted;
-use slimio_storage::Lsn;
+use slimio_storage::{LogState, Lsn};
+
+use crate::clients::Client;
+use crate::commands::Entry;
+use crate::waiting::WantedKeys;
+use crate::wal::Wal;
 
 /// At most this many changes are forgotten at a time.
 const FORGET_MAX: usize = 4096;
@@ -19,6 +25,151 @@ const FORGET_MAX: usize = 4096;
 /// leave that depend on the log up to `releasable`. The log is on stable media up to `durable`.
 pub(crate) fn may_leave(needs: Lsn, releasable: Lsn, durable: Lsn) -> bool {
     needs <= releasable || needs <= durable
+}
+
+/// If every reply has had to wait for the log for this long, the next replies are expected to wait,
+/// too.
+const READERS_GONE_AFTER: Duration = Duration::from_millis(10);
+
+/// The log, and what replies depend on.
+#[derive(Default)]
+pub(crate) struct Gate {
+    /// `None` without a volume.
+    pub(crate) wal: Option<Wal>,
+    /// Changes that are not durable yet. They are kept only while `keeps_undurable` is set, which
+    /// is the case under `appendfsync always`.
+    pub(crate) undurable: Undurable,
+    pub(crate) keeps_undurable: bool,
+    /// Limit of the bytes of payload of the running command's record. The command asked for this
+    /// much room.
+    pub(crate) log_size_max: u64,
+    /// End of the log when the data set was last found empty. If the log still ends at this LSN,
+    /// the data set has not changed since.
+    pub(crate) emptied_at: Option<Lsn>,
+    /// The last time that a served client's reply did not have to wait for the log to become
+    /// durable.
+    pub(crate) reader_seen: Option<Instant>,
+}
+
+impl Gate {
+    /// Forgets changes that have become durable, because replies no longer depend on them.
+    pub(crate) fn forget_durable(&mut self) {
+        if self.keeps_undurable {
+            let durable = self.durable();
+            self.undurable.forget(durable);
+        }
+    }
+
+    /// The LSN that a reply depends on if its command appended nothing. It is the LSN of the newest
+    /// record that changed anything that the command read. `reads` is `None` if the command began
+    /// before reads were noted. The reply then depends on all changes.
+    pub(crate) fn depends_on_reads(&self, row: &Command<Entry>, reads: Option<&[Read]>) -> Lsn {
+        if !self.keeps_undurable {
+            return Lsn(0);
+        }
+        if row.flags.has(Flags::WRITE) && is_planted("refusal-undurable") {
+            return Lsn(0);
+        }
+        let Some(reads) = reads else { return self.undurable.of_all() };
+        let of = |read: &Read| match *read {
+            Read::Key(db, hash) => self.undurable.of_key(db, hash),
+            Read::Db(db) => self.undurable.of_db(db),
+        };
+        reads.iter().map(of).max().unwrap_or_default()
+    }
+
+    /// Whether a reply that depends on the log up to `needs` may leave now.
+    pub(crate) fn is_free(&self, needs: Lsn, now: Instant) -> bool {
+        may_leave(needs, self.releasable(now), self.durable())
+    }
+
+    /// Replaces a reply that could never leave by an error. Returns whether it has done that.
+    pub(crate) fn withhold(&self, client: &mut Client, needs: Lsn, before: usize) -> bool {
+        let is_lost = needs > self.durable() && self.is_latched();
+        if is_lost {
+            client.out.truncate(before);
+            client.out.error(
+                "MISCONF The log has stopped before the data in this reply became durable, so the \
+                 reply is withheld; check the volume and restart the server",
+            );
+        }
+        is_lost
+    }
+
+    /// Whether, under `appendfsync always`, all clients that were served recently wait for the log.
+    /// If so, the command thread may itself wait for the log's write, because this delays nobody.
+    pub(crate) fn only_writers_wait(&self, now: Instant) -> bool {
+        let is_gone = |seen| now.saturating_duration_since(seen) >= READERS_GONE_AFTER;
+        self.keeps_undurable && self.reader_seen.is_none_or(is_gone)
+    }
+
+    /// Replies that depend on the log up to this LSN may leave under the policy in force.
+    pub(crate) fn releasable(&self, now: Instant) -> Lsn {
+        self.wal.as_ref().map_or(Lsn(u64::MAX), |wal| wal.log().releasable(now))
+    }
+
+    /// The log is on stable media up to this LSN.
+    pub(crate) fn durable(&self) -> Lsn {
+        self.wal.as_ref().map_or(Lsn(u64::MAX), |wal| wal.log().durable())
+    }
+
+    pub(crate) fn is_latched(&self) -> bool {
+        self.wal.as_ref().is_some_and(|wal| wal.log().latched().is_some())
+    }
+
+    pub(crate) fn depends_on_wanted(&self, client: &Client, wanted: &WantedKeys) -> Lsn {
+        if !self.keeps_undurable || is_planted("nothing-found-undurable") {
+            return Lsn(0);
+        }
+        let lsns = wanted.hashes().map(|hash| self.undurable.of_key(client.db, hash));
+        lsns.max().unwrap_or_default()
+    }
+
+    /// Bytes of the root snapshot and of the log behind it.
+    pub(crate) fn root_and_log(&self) -> (u64, u64) {
+        let Some(wal) = &self.wal else { return (0, 0) };
+        let log = wal.log();
+        let root = log.snapshots().root();
+        let base = root.map_or(0, |root| root.payload_size);
+        (base, log.appended().bytes_since(log.start_lsn()))
+    }
+
+    /// Whether the log was turned on again, but its records do not count yet, because no new
+    /// snapshot has been adopted.
+    pub(crate) fn is_log_resuming(&self) -> bool {
+        self.wal.as_ref().is_some_and(|wal| wal.log().log_state() == LogState::Resuming)
+    }
+
+    /// Whether the log is on, or will be on as soon as its snapshot has been adopted.
+    pub(crate) fn is_log_on(&self) -> bool {
+        self.wal.as_ref().is_some_and(Wal::takes_records)
+    }
+
+    /// Handles a flush if the log already says that the data set is empty. Appends nothing, and
+    /// starts the log at its present end, so that even a log without any room can be started anew.
+    pub(crate) fn flushed_again(&mut self, client: &mut Client) -> Lsn {
+        let Some(wal) = &mut self.wal else { return Lsn(0) };
+        let lsn = wal.log().appended();
+        wal.release_before(lsn);
+        if !is_planted("flush-again-unwaited") {
+            client.last_write = lsn;
+        }
+        lsn
+    }
+
+    /// Whether the next start finds everything written up to `lsn`. False if there is no log, or if
+    /// the log is being turned on again and its first snapshot is not adopted yet.
+    pub(crate) fn is_recoverable(&self, lsn: Lsn) -> bool {
+        let log = self.wal.as_ref().map(Wal::log);
+        log.is_some_and(|log| {
+            let counts = match log.log_state() {
+                LogState::On => true,
+                LogState::Resuming => false,
+                LogState::Ending | LogState::Off => is_planted("kept-without-log"),
+            };
+            counts && log.durable() >= lsn
+        })
+    }
 }
 
 /// The changes of records that are not durable yet. The table is kept only under `appendfsync

@@ -11,7 +11,7 @@ use std::fmt::{Display, Write as _};
 use slimio_device::LBA_SIZE;
 use slimio_storage::{Policy, Room};
 
-use crate::core::{Engine, MemoryUse};
+use crate::engine::{Engine, MemoryUse};
 use crate::limits::open_files_limit;
 
 /// A section: its name, whether it is shown by default, and the function that fills it.
@@ -42,7 +42,7 @@ pub(crate) fn render(engine: &mut Engine, clients: ClientFigures, asked: &[Strin
     let has = |name: &str| asked.iter().any(|a| a == name);
     let everything = has("all") || has("everything");
     let usual = asked.is_empty() || has("default");
-    let room = engine.wal.as_mut().map(|wal| wal.room(0));
+    let room = engine.gate.wal.as_mut().map(|wal| wal.room(0));
     let mut text = Text { out: String::with_capacity(8192), room, memory, clients };
     for (name, is_usual, fill) in SECTIONS {
         if everything || (usual && *is_usual) || has(&name.to_ascii_lowercase()) {
@@ -117,7 +117,7 @@ fn human(bytes: u64) -> String {
 }
 
 fn server(text: &mut Text, engine: &Engine) {
-    let uptime = engine.now.saturating_duration_since(engine.started).as_secs();
+    let uptime = engine.clock.now.saturating_duration_since(engine.clock.started).as_secs();
     let system = rustix::system::uname();
     text.field("redis_version", crate::REDIS_VERSION);
     text.field("slimio_version", env!("CARGO_PKG_VERSION"));
@@ -138,12 +138,12 @@ fn server(text: &mut Text, engine: &Engine) {
     text.field("process_supervised", engine.config.choice("supervised"));
     text.field("run_id", &engine.facts.run_id);
     text.field("tcp_port", engine.facts.port);
-    text.field("server_time_usec", engine.now_ms * 1000);
+    text.field("server_time_usec", engine.clock.now_ms * 1000);
     text.field("uptime_in_seconds", uptime);
     text.field("uptime_in_days", uptime / 86_400);
     text.field("hz", engine.config.int("hz"));
     text.field("configured_hz", engine.config.int("hz"));
-    text.field("lru_clock", (engine.now_ms / 1000) & 0xff_ffff);
+    text.field("lru_clock", (engine.clock.now_ms / 1000) & 0xff_ffff);
     let executable = std::env::current_exe().unwrap_or_default();
     text.field("executable", executable.display());
     text.field("config_file", engine.config.file().display());
@@ -160,14 +160,14 @@ fn clients(text: &mut Text, engine: &Engine) {
     text.field("blocked_clients", clients.blocked);
     text.field("tracking_clients", 0);
     text.field("clients_in_timeout_table", clients.timed);
-    text.field("total_blocking_keys", engine.blocking_keys.key_count());
+    text.field("total_blocking_keys", engine.data.blocking_keys.key_count());
     text.field("total_blocking_keys_on_nokey", 0);
 }
 
 fn stats(text: &mut Text, engine: &Engine) {
     let stats = &engine.stats;
-    let keyspace = engine.keyspace.stats();
-    let [commands, input, output] = stats.rates(engine.now);
+    let keyspace = engine.data.keyspace.stats();
+    let [commands, input, output] = stats.rates(engine.clock.now);
     text.field("total_connections_received", stats.connections);
     text.field("total_commands_processed", stats.commands);
     text.field("instantaneous_ops_per_sec", commands as u64);
@@ -221,7 +221,7 @@ const ABSENT: &[&str] = &[
 ];
 
 fn replication(text: &mut Text, engine: &Engine) {
-    let offset = engine.wal.as_ref().map_or(0, |wal| wal.log().appended().0);
+    let offset = engine.gate.wal.as_ref().map_or(0, |wal| wal.log().appended().0);
     text.field("role", "master");
     text.field("connected_slaves", 0);
     text.field("master_failover_state", "no-failover");
@@ -311,22 +311,23 @@ fn slimio(text: &mut Text, engine: &Engine) {
     let (files_soft, files_hard) = (unlimited_as_zero(files_soft), unlimited_as_zero(files_hard));
     text.field("open_files_limit", format_args!("{files_soft}/{files_hard}"));
     text.field("replies_never_sent", engine.stats.undelivered);
-    text.field("long_request", engine.long_stage());
+    text.field("long_request", engine.data.long_stage());
     if engine.settings.is_cpu_tracked {
         text.field("command_cpu_us_max", engine.stats.command_cpu_max.as_micros());
         text.field("turn_cpu_us_max", engine.stats.turn_cpu_max.as_micros());
     }
     persistence::own_fields(text, engine);
-    let Some(wal) = &engine.wal else {
+    let Some(wal) = &engine.gate.wal else {
         text.field("log_enabled", 0);
         return;
     };
     let log = wal.log();
     let stats = wal.stats();
-    let oldest =
-        log.oldest_undurable().map_or(0, |at| engine.now.saturating_duration_since(at).as_millis());
+    let oldest = log
+        .oldest_undurable()
+        .map_or(0, |at| engine.clock.now.saturating_duration_since(at).as_millis());
     let used = stats.capacity_bytes.saturating_sub(stats.free_bytes);
-    text.field("log_enabled", u8::from(engine.is_log_on()));
+    text.field("log_enabled", u8::from(engine.gate.is_log_on()));
     text.field(
         "log_policy",
         match log.policy() {
@@ -383,20 +384,22 @@ fn slimio(text: &mut Text, engine: &Engine) {
 }
 
 fn keyspace(text: &mut Text, engine: &Engine) {
-    if engine.is_latched() && engine.keeps_undurable && engine.undurable.of_all() > engine.durable()
+    if engine.gate.is_latched()
+        && engine.gate.keeps_undurable
+        && engine.gate.undurable.of_all() > engine.gate.durable()
     {
         // Nothing is shown, because the counts include changes that are not durable. A restart may
         // undo these changes.
         return;
     }
-    for db in engine.dbs() {
-        let keys = engine.keyspace.dbsize(db);
+    for db in engine.data.dbs() {
+        let keys = engine.data.keyspace.dbsize(db);
         if keys > 0 {
             text.line(format_args!(
                 "db{}:keys={keys},expires={},avg_ttl={}",
                 db.0,
-                engine.keyspace.expiring(db),
-                engine.keyspace.ttl_mean_ms(db)
+                engine.data.keyspace.expiring(db),
+                engine.data.keyspace.ttl_mean_ms(db)
             ));
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!          net (io_uring or epoll)                       storage
-//!   bytes ────────► core: parse, run, reply ── effects ──► log ──► device
+//!   bytes ────────► connections ► engine    ── effects ──► log ──► device
 //!   bytes ◄──────── replies held until ◄─── durable LSN ───┘
 //! ```
 //!
@@ -19,8 +19,9 @@ mod background;
 mod clients;
 mod clock;
 mod commands;
-mod core;
+mod connections;
 mod cpu;
+mod engine;
 mod explain;
 mod freeing;
 mod gate;
@@ -38,7 +39,7 @@ mod wal;
 mod worker;
 
 pub use clock::WallClock;
-pub use core::{Listener, Told};
+pub use engine::{Listener, Told};
 pub use explain::{explain, explain_system, open_remedy};
 pub use limits::open_files_limit;
 pub use server::{Server, make_volume};

@@ -18,7 +18,8 @@ use slimio_storage::{FormatOptions, Pool, Storage, Volume, VolumeId, format};
 
 use crate::clock::WallClock;
 use crate::config::{Config, ConfigError};
-use crate::core::{Connections, Engine, Facts, Listener, Shutdown};
+use crate::connections::Connections;
+use crate::engine::{Engine, Facts, Listener, Shutdown};
 use crate::explain::{explain, explain_system};
 use crate::net::epoll::EpollNet;
 use crate::net::uring::UringNet;
@@ -121,7 +122,7 @@ impl Server {
 
     /// Lets tests see each event of the data set, with the LSN of its record.
     pub fn set_listener(&mut self, listener: Listener) {
-        self.engine.listener = Some(listener);
+        self.engine.data.listener = Some(listener);
     }
 
     /// Recovers the data and serves until the server is told to stop. `ready` is called after the
@@ -173,7 +174,7 @@ impl Server {
         ready();
         log::info!("Ready to accept connections");
         loop {
-            while self.engine.shutdown.is_none() && self.net.broken().is_none() {
+            while self.engine.phase.shutdown.is_none() && self.net.broken().is_none() {
                 self.turn();
             }
             if let Some(why) = self.net.broken() {
@@ -240,19 +241,19 @@ impl Server {
         self.connections.end_turn(&mut self.engine);
         // Watches the log's device only if an operation is in flight. If the command thread has
         // already waited for a completion, that completion must not wake the thread again.
-        if self.engine.wal.as_ref().is_some_and(Wal::is_in_flight) {
+        if self.engine.gate.wal.as_ref().is_some_and(Wal::is_in_flight) {
             self.net.expect(LOG);
         }
         self.net.wait(timeout);
-        self.engine.begin_turn();
+        self.engine.clock.begin_turn();
         // The clients left over from the last turn come first.
         self.connections.serve_behind(&mut self.engine);
         // From now on, received bytes of a large argument go directly into the argument's memory.
         self.connections.grant(&mut *self.net);
         let had_events = self.take_events();
-        let now = self.engine.now;
+        let now = self.engine.clock.now;
         self.engine.reap_log();
-        self.engine.forget_durable();
+        self.engine.gate.forget_durable();
         self.connections.retry_waiting(&mut self.engine);
         self.connections.resume_yielded(&mut self.engine);
         self.connections.drive_long(&mut self.engine);
@@ -262,21 +263,21 @@ impl Server {
         // over after the replies: by `wait_for_log` if it waits for the log anyway, otherwise by
         // `kick` after it.
         let is_lone = self.connections.clients.len() == 1;
-        let only_writers = self.engine.only_writers_wait();
+        let only_writers = self.engine.gate.only_writers_wait(self.engine.clock.now);
         self.engine.leave_room_for_snapshot();
-        if let Some(wal) = &mut self.engine.wal {
+        if let Some(wal) = &mut self.engine.gate.wal {
             wal.drive(now);
             let has_written = only_writers && wal.wait_if_quick(now);
             if !is_lone {
                 wal.kick();
             }
             if has_written {
-                self.engine.forget_durable();
+                self.engine.gate.forget_durable();
             }
         }
         self.connections.flush(&mut self.engine, &mut *self.net);
         self.wait_for_log();
-        if is_lone && let Some(wal) = &mut self.engine.wal {
+        if is_lone && let Some(wal) = &mut self.engine.gate.wal {
             wal.kick();
         }
         self.connections.drive_snapshots(&mut self.engine, !had_events);
@@ -288,12 +289,12 @@ impl Server {
         if !self.connections.all_are_holding() {
             return;
         }
-        let only_writers = self.engine.only_writers_wait();
-        if let Some(wal) = &mut self.engine.wal
+        let only_writers = self.engine.gate.only_writers_wait(self.engine.clock.now);
+        if let Some(wal) = &mut self.engine.gate.wal
             && wal.is_in_flight()
         {
-            wal.wait_for_write(LOG_WAIT_MAX, only_writers, self.engine.now);
-            self.engine.forget_durable();
+            wal.wait_for_write(LOG_WAIT_MAX, only_writers, self.engine.clock.now);
+            self.engine.gate.forget_durable();
             self.connections.flush(&mut self.engine, &mut *self.net);
         }
     }
@@ -301,7 +302,8 @@ impl Server {
     /// Handles all events; returns whether there were any.
     fn take_events(&mut self) -> bool {
         let mut had_events = false;
-        self.connections.bring_in_received(&self.engine, &*self.net);
+        let db_of = |conn| self.connections.clients.get(conn).map(|client| client.db);
+        self.engine.data.bring_in_received(&*self.net, db_of);
         while let Some(event) = self.net.next() {
             had_events = true;
             match event {
@@ -331,9 +333,9 @@ impl Server {
                 }
                 Event::Ready(STOP) => {
                     self.take_asked();
-                    if self.engine.shutdown.is_none() {
+                    if self.engine.phase.shutdown.is_none() {
                         log::info!("Asked to stop");
-                        self.engine.shutdown = Some(Shutdown::default());
+                        self.engine.phase.shutdown = Some(Shutdown::default());
                     }
                 }
                 Event::Ready(SNAPSHOT) => {
@@ -385,7 +387,7 @@ impl Server {
             .and_then(|()| self.net.watch(snapshots.readiness(), SNAPSHOT))
             .map_err(|e| explain_system("watch the volume", &e.into()))?;
         self.engine.snapshots.thread = Some(snapshots);
-        self.engine.wal = Some(wal);
+        self.engine.gate.wal = Some(wal);
         self.engine.note_if_empty();
         // Directives may have changed during recovery, when they could not take effect because
         // there was no log and the keyspace was only a placeholder.

@@ -7,7 +7,7 @@ use slimio_planted::is_planted;
 use slimio_resp::OwnedRequest;
 
 use crate::clients::Client;
-use crate::core::Purpose;
+use crate::engine::Purpose;
 use crate::net::ConnId;
 
 /// Largest number of queued requests in one piece of memory. There are several pieces, because a

@@ -10,7 +10,7 @@
 //!
 //! A request that has to wait gets a ticket, and keeps the ticket until it has run, whatever it has
 //! to wait for after that. Each line is in the order of the tickets, so nobody loses its place by
-//! being tried in vain. To enter and to leave takes logarithmic time. `core::waiting` is the code
+//! being tried in vain. To enter and to leave takes logarithmic time. `connections::waiting` is the code
 //! that wakes, resumes and gives up.
 
 mod keys;

@@ -43,7 +43,7 @@ impl Held {
     }
 
     /// Panics if a stored sum differs from the sum over the replies.
-    pub(super) fn check(&self) {
+    pub(crate) fn check(&self) {
         let size: usize = self.replies.iter().map(|(_, reply)| reply.len()).sum();
         assert_eq!(size, self.size, "the bytes of held replies are their sum");
         let memory: usize = self.replies.iter().map(|(_, reply)| memory_of(reply)).sum();

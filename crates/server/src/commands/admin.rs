@@ -7,7 +7,8 @@ use slimio_planted::is_planted;
 use slimio_resp::Args;
 
 use crate::clients::Client;
-use crate::core::{Connections, Engine, Shutdown};
+use crate::connections::Connections;
+use crate::engine::{Engine, Shutdown};
 use crate::waiting::{Reason, Then};
 
 /// Longest `DEBUG SLEEP`, in seconds.
@@ -24,8 +25,8 @@ pub(super) fn info(
         .collect();
     // The reply of INFO waits for no record, because INFO must answer even while the log is stuck.
     let text = crate::info::render(engine, connections.client_figures(engine, client), &sections);
-    if is_planted("figures-wait") && engine.keeps_undurable {
-        client.needs = client.needs.max(engine.undurable.of_all());
+    if is_planted("figures-wait") && engine.gate.keeps_undurable {
+        client.needs = client.needs.max(engine.gate.undurable.of_all());
     }
     client.out.verbatim("txt", text.as_bytes());
 }
@@ -75,7 +76,7 @@ pub(super) fn shutdown(
     log::info!("SHUTDOWN asked for by client {}", client.address());
     let save = (save || nosave).then_some(save);
     let shutdown = Shutdown { save, is_forced, by: Some(client.conn) };
-    engine.shutdown = Some(shutdown);
+    engine.phase.shutdown = Some(shutdown);
     if engine.saves_at_shutdown(shutdown) {
         connections.wait(engine, client, Reason::End, Then::Answer);
     } else {
@@ -97,11 +98,11 @@ pub(super) fn debug(
         std::thread::sleep(Duration::from_secs_f64(seconds.clamp(0.0, SLEEP_SECONDS_MAX)));
         client.out.ok();
     } else if sub.is("set-active-expire") && args.len() == 3 {
-        engine.active_expire = !args.get(2).is("0");
+        engine.data.active_expire = !args.get(2).is("0");
         client.out.ok();
     } else if sub.is("object") && args.len() == 3 {
         let (key, before) = (args.bytes(2), client.out.len());
-        match engine.keyspace.describe(client.db, &key, engine.now_ms) {
+        match engine.data.keyspace.describe(client.db, &key, engine.clock.now_ms) {
             Some(line) => client.out.simple(&line),
             None => client.out.error("ERR no such key"),
         }
@@ -152,8 +153,8 @@ fn run_data(
     args: Args<'_>,
     run: DataFn,
 ) {
-    let Ok(row) = engine.find(args) else { unreachable!("it was found when it began") };
-    let mode = if engine.transaction.is_some() { Mode::Atomic } else { Mode::Client };
+    let Ok(row) = crate::commands::find(args) else { unreachable!("it was found when it began") };
+    let mode = if engine.data.transaction.is_some() { Mode::Atomic } else { Mode::Client };
     let before = client.out.len();
     let (outcome, needs) = engine.run_data(client, row, run, args, mode);
     connections.conclude(engine, client, args, outcome, needs, before);

@@ -6,7 +6,8 @@ use slimio_resp::{Arg, Args};
 
 use super::connection::is_name;
 use crate::clients::{Client, Replies};
-use crate::core::{Connections, Engine};
+use crate::connections::Connections;
+use crate::engine::Engine;
 
 pub(super) fn id(_: &mut Engine, client: &mut Client, _: Args<'_>) {
     client.out.integer(client.id as i64);
@@ -57,7 +58,7 @@ pub(super) fn setinfo(_: &mut Engine, client: &mut Client, args: Args<'_>) {
 
 pub(super) fn info(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
     let mut line =
-        client.describe(engine.now, engine.is_known_stale(client), size_of_arguments(args));
+        client.describe(engine.clock.now, engine.is_known_stale(client), size_of_arguments(args));
     line.push('\n');
     client.out.verbatim("txt", line.as_bytes());
 }
@@ -98,7 +99,7 @@ pub(super) fn list(
     let (own_id, mut text) = (client.id, String::new());
     for client in shown {
         let argv_size = if client.id == own_id { size_of_arguments(args) } else { 0 };
-        text.push_str(&client.describe(engine.now, engine.is_known_stale(client), argv_size));
+        text.push_str(&client.describe(engine.clock.now, engine.is_known_stale(client), argv_size));
         text.push('\n');
     }
     client.out.verbatim("txt", text.as_bytes());
@@ -227,13 +228,13 @@ fn kill_matching(
     let doomed: Vec<_> = connections
         .clients
         .iter()
-        .filter(|c| filter.matches(c, engine.now))
+        .filter(|c| filter.matches(c, engine.clock.now))
         .map(|c| c.conn)
         .collect();
     for &conn in &doomed {
         connections.ended(engine, conn);
     }
-    let kills_caller = !filter.spares_caller && filter.matches(client, engine.now);
+    let kills_caller = !filter.spares_caller && filter.matches(client, engine.clock.now);
     if kills_caller {
         connections.close(engine, client);
     }

@@ -6,7 +6,8 @@ use slimio_keyspace::Glob;
 use slimio_resp::Args;
 
 use crate::clients::Client;
-use crate::core::{Connections, Engine};
+use crate::connections::Connections;
+use crate::engine::Engine;
 
 /// Limit of the number of patterns in one request. There is a limit because each pattern is
 /// compared with the name of each directive.
@@ -96,7 +97,7 @@ fn reason(error: &std::io::Error) -> String {
 
 pub(super) fn resetstat(engine: &mut Engine, client: &mut Client, _: Args<'_>) {
     engine.stats.reset();
-    engine.keyspace.reset_stats();
+    engine.data.keyspace.reset_stats();
     engine.snapshots.reset_stats();
     client.out.ok();
 }

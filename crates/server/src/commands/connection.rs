@@ -4,7 +4,8 @@ use slimio_keyspace::DbIndex;
 use slimio_resp::{Arg, Args, Protocol};
 
 use crate::clients::{Client, Replies};
-use crate::core::{Connections, Engine};
+use crate::connections::Connections;
+use crate::engine::Engine;
 
 pub(super) fn ping(_: &mut Engine, client: &mut Client, args: Args<'_>) {
     match args.len() {
@@ -38,7 +39,7 @@ pub(super) fn select(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
             .error(&format!("ERR value is out of range, value must between {least} and {most}"));
         return;
     }
-    if number < 0 || number as usize >= engine.db_count() {
+    if number < 0 || number as usize >= engine.data.db_count() {
         client.out.error("ERR DB index is out of range");
         return;
     }
@@ -179,8 +180,8 @@ pub(super) fn quit(
 }
 
 pub(super) fn reset(engine: &mut Engine, client: &mut Client, _: Args<'_>) {
-    engine.end_multi(client.multi.take());
-    engine.watches.clear(client);
+    engine.data.end_multi(client.multi.take());
+    engine.data.watches.clear(client);
     client.db = DbIndex(0);
     client.name.clear();
     client.no_evict = false;

@@ -5,20 +5,21 @@ use std::iter;
 use slimio_keyspace::{Command, Glob, KeySpec};
 use slimio_resp::{Args, OwnedRequest, ReplyBuf};
 
+use super::table;
 use super::{Entry, Run};
 use crate::clients::Client;
-use crate::core::Engine;
+use crate::engine::Engine;
 
-pub(super) fn all(engine: &mut Engine, client: &mut Client, _: Args<'_>) {
-    let rows = engine.table.rows();
+pub(super) fn all(_engine: &mut Engine, client: &mut Client, _: Args<'_>) {
+    let rows = table().rows();
     client.out.array(rows.len());
     for row in rows {
         describe(row, &mut client.out);
     }
 }
 
-pub(super) fn count(engine: &mut Engine, client: &mut Client, _: Args<'_>) {
-    client.out.integer(engine.table.rows().len() as i64);
+pub(super) fn count(_engine: &mut Engine, client: &mut Client, _: Args<'_>) {
+    client.out.integer(table().rows().len() as i64);
 }
 
 pub(super) fn info(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
@@ -36,9 +37,9 @@ pub(super) fn info(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
 }
 
 /// Finds a command, or a subcommand written as `config|get`.
-pub(super) fn find(engine: &Engine, name: &[u8]) -> Option<&'static Command<Entry>> {
+pub(super) fn find(_engine: &Engine, name: &[u8]) -> Option<&'static Command<Entry>> {
     let mut words = name.split(|byte| *byte == b'|');
-    let row = engine.table.lookup(words.next()?)?;
+    let row = table().lookup(words.next()?)?;
     match (words.next(), words.next()) {
         (None, _) => Some(row),
         (Some(sub), None) => subcommand(row, sub),
@@ -122,7 +123,7 @@ fn describe_keys(spec: &KeySpec, out: &mut ReplyBuf) {
 
 pub(super) fn docs(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
     let rows: Vec<&Command<Entry>> = if args.len() == 2 {
-        engine.table.rows().iter().collect()
+        table().rows().iter().collect()
     } else {
         (2..args.len()).filter_map(|index| find(engine, &args.bytes(index))).collect()
     };
@@ -154,7 +155,7 @@ fn document(row: &Command<Entry>, out: &mut ReplyBuf) {
     }
 }
 
-pub(super) fn list(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
+pub(super) fn list(_engine: &mut Engine, client: &mut Client, args: Args<'_>) {
     let is_filtered = args.len() == 5 && args.get(2).is("filterby");
     let value = if is_filtered { args.bytes(4).to_ascii_lowercase() } else { Vec::new() };
     let (category, pattern) = ([b"@", &value[..]].concat(), Glob::new(&value));
@@ -170,7 +171,7 @@ pub(super) fn list(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
         client.out.error("ERR syntax error");
         return;
     };
-    let all = engine.table.rows().iter().flat_map(|row| iter::once(row).chain(subcommands(row)));
+    let all = table().rows().iter().flat_map(|row| iter::once(row).chain(subcommands(row)));
     let names: Vec<_> = all.filter(|row| is_wanted(row)).map(|row| row.run.name).collect();
     client.out.array(names.len());
     for name in names {
@@ -207,11 +208,11 @@ fn flags_of_set(args: Args<'_>) -> &'static str {
 /// counts from the start of that request. If these arguments are not a valid request with keys,
 /// replies with the error and returns `None`.
 fn keys_and_flags(
-    engine: &Engine,
+    _engine: &Engine,
     client: &mut Client,
     args: Args<'_>,
 ) -> Option<Vec<(usize, &'static str)>> {
-    let named = engine.table.lookup(&args.bytes(2));
+    let named = table().lookup(&args.bytes(2));
     let row = named.and_then(|row| match subcommands(row) {
         [] => Some(row),
         _ => subcommand(row, &args.bytes(3)),

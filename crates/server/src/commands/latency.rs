@@ -1,12 +1,13 @@
 //! `LATENCY`
 
+use slimio_keyspace::Command;
 use slimio_resp::{Args, ReplyBuf};
 
+use super::table;
 use super::{Entry, Run};
 use crate::clients::Client;
-use crate::core::Engine;
+use crate::engine::Engine;
 use crate::latency::{doctor as diagnose, graph as draw};
-use slimio_keyspace::Command;
 
 /// The upper bound of a histogram's first bucket, in nanoseconds. The bound of each further bucket
 /// is double the bound of the bucket before.
@@ -54,7 +55,7 @@ pub(super) fn graph(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
         client.out.error(&format!("ERR No samples available for event '{name}'"));
         return;
     };
-    let text = draw(event, series, engine.now_ms / 1000);
+    let text = draw(event, series, engine.clock.now_ms / 1000);
     client.out.verbatim("txt", text.as_bytes());
 }
 
@@ -66,7 +67,7 @@ pub(super) fn doctor(engine: &mut Engine, client: &mut Client, _: Args<'_>) {
 pub(super) fn histogram(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
     let mut asked = Vec::new();
     if args.len() == 2 {
-        engine.table.rows().iter().for_each(|row| add_with_parts(row, &mut asked));
+        table().rows().iter().for_each(|row| add_with_parts(row, &mut asked));
     } else {
         for index in 2..args.len() {
             if let Some(row) = super::introspection::find(engine, &args.bytes(index)) {

@@ -7,7 +7,8 @@ use slimio_resp::Args;
 use super::rows::{INFO, ROW};
 use super::{Row, Run};
 use crate::clients::Client;
-use crate::core::{Connections, Engine};
+use crate::connections::Connections;
+use crate::engine::Engine;
 
 /// The key of a subcommand.
 const KEY: KeyRange = KeyRange { first: 2, last: 2, step: 1 };

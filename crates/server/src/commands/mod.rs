@@ -4,6 +4,7 @@ mod admin;
 mod client;
 mod config;
 mod connection;
+mod find;
 mod introspection;
 mod latency;
 mod memory;
@@ -21,8 +22,10 @@ use slimio_keyspace::{Command, CommandTable, DataFn, command_table};
 use slimio_resp::Args;
 
 use crate::clients::Client;
-use crate::core::{Connections, Engine};
+use crate::connections::Connections;
+use crate::engine::Engine;
 
+pub(crate) use find::{NotFound, find};
 pub(crate) use wait::reply as reply_of_waitaof;
 
 /// Runs a command that works on the server, or on the client that sent it. The reply goes to the

@@ -4,7 +4,8 @@ use slimio_resp::Args;
 use slimio_storage::SnapshotKind;
 
 use crate::clients::Client;
-use crate::core::{Connections, Engine, NotBegun};
+use crate::connections::Connections;
+use crate::engine::{Engine, NotBegun};
 
 pub(super) const NO_VOLUME: &str = "ERR there is no volume to save to, or its log has stopped";
 
@@ -42,7 +43,7 @@ pub(super) fn bgsave(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
     // Called even if the request is refused below, because the refused client then waits for the
     // running snapshot to end.
     engine.snapshot_asked_for();
-    let is_queued = engine.is_in_transaction();
+    let is_queued = engine.data.is_in_transaction();
     match engine.begin_snapshot(SnapshotKind::OnDemand) {
         Ok(()) => client.out.simple("Background saving started"),
         Err(NotBegun::Busy | NotBegun::Pinned)

@@ -7,7 +7,7 @@ use slimio_keyspace::{
 use slimio_resp::Args;
 
 use crate::clients::Client;
-use crate::core::Engine;
+use crate::engine::Engine;
 
 /// The largest part that one step of the capture takes.
 const STEP: CaptureBudget = CaptureBudget { size: 1 << 20, entries: 4096 };
@@ -41,31 +41,31 @@ impl Engine {
     fn reload(&mut self) -> Result<(), ChunkError> {
         self.cancel_snapshot("DEBUG RELOAD");
         let mut taken = Vec::new();
-        while self.keyspace.capture_state() != CaptureState::Idle {
-            self.keyspace.capture_step(STEP, &mut taken);
+        while self.data.keyspace.capture_state() != CaptureState::Idle {
+            self.data.keyspace.capture_step(STEP, &mut taken);
         }
         let options = ChunkOptions {
             compresses: self.settings.compresses,
-            eviction: *self.keyspace.eviction(),
-            now_ms: self.now_ms,
+            eviction: *self.data.keyspace.eviction(),
+            now_ms: self.clock.now_ms,
         };
-        let mut reloaded = self.keyspace.emptied();
-        let context = reloaded.decode_context(self.now_ms);
+        let mut reloaded = self.data.keyspace.emptied();
+        let context = reloaded.decode_context(self.clock.now_ms);
         let (mut encoder, mut loader) = (ChunkEncoder::new(options), Loader::new());
         let mut load = |chunk: Chunk<'_>| -> Result<(), ChunkError> {
             reloaded.load(loader.join(decode_chunk(chunk.payload, &context)?, &context)?)
         };
-        self.keyspace.begin_capture(CaptureKind::PointInTime);
+        self.data.keyspace.begin_capture(CaptureKind::PointInTime);
         let mut outcome = Ok(());
-        while outcome.is_ok() && self.keyspace.capture_state() == CaptureState::Running {
-            self.keyspace.capture_step(STEP, &mut taken);
+        while outcome.is_ok() && self.data.keyspace.capture_state() == CaptureState::Running {
+            self.data.keyspace.capture_step(STEP, &mut taken);
             outcome = taken.drain(..).try_for_each(|batch| encoder.encode(&batch, &mut load));
         }
         let outcome = outcome.and_then(|()| encoder.finish(&mut load));
-        self.keyspace.end_capture();
+        self.data.keyspace.end_capture();
         outcome?;
         loader.finish()?;
-        self.keyspace = reloaded;
+        self.data.keyspace = reloaded;
         Ok(())
     }
 }

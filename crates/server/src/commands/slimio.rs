@@ -4,7 +4,8 @@ use slimio_resp::Args;
 use slimio_storage::SnapshotKind;
 
 use crate::clients::Client;
-use crate::core::{Connections, Engine, NotBegun, NotChecked};
+use crate::connections::Connections;
+use crate::engine::{Engine, NotBegun, NotChecked};
 
 /// `SLIMIO PIN`: takes a snapshot, keeps it unchanged on the volume until the connection ends, and
 /// replies with its area, number and epoch. `SLIMIO PIN LAST` uses the last snapshot instead of a

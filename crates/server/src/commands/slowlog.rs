@@ -4,7 +4,7 @@ use slimio_planted::is_planted;
 use slimio_resp::Args;
 
 use crate::clients::Client;
-use crate::core::Engine;
+use crate::engine::Engine;
 use crate::slowlog::SlowCommand;
 
 /// Entries shown when no count is given.
@@ -48,7 +48,7 @@ pub(super) fn len(engine: &mut Engine, client: &mut Client, _: Args<'_>) {
 fn shown(engine: &Engine) -> impl Iterator<Item = &SlowCommand> {
     let is_shown = |entry: &&SlowCommand| {
         entry.needs == SlowCommand::UNSETTLED
-            || engine.is_free(entry.needs)
+            || engine.gate.is_free(entry.needs, engine.clock.now)
             || is_planted("slowlog-undurable")
     };
     engine.slowlog.entries().iter().filter(is_shown)

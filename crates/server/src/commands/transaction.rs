@@ -4,7 +4,8 @@ use slimio_planted::is_planted;
 use slimio_resp::Args;
 
 use crate::clients::Client;
-use crate::core::{Admission, Connections, Engine};
+use crate::connections::Connections;
+use crate::engine::{Admission, Engine};
 use crate::transactions::Multi;
 use crate::waiting::Reason;
 
@@ -23,8 +24,8 @@ pub(super) fn discard(engine: &mut Engine, client: &mut Client, _: Args<'_>) {
         client.out.error("ERR DISCARD without MULTI");
         return;
     }
-    engine.end_multi(multi);
-    engine.watches.clear(client);
+    engine.data.end_multi(multi);
+    engine.data.watches.clear(client);
     client.out.ok();
 }
 
@@ -48,17 +49,17 @@ pub(super) fn watch(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
         return;
     }
     // If a watched key has changed already, further changes make no difference.
-    if !engine.watches.is_stale(client) {
+    if !engine.data.watches.is_stale(client) {
         for index in 1..args.len() {
             let key = args.bytes(index);
-            engine.watches.add(client, &key, &engine.keyspace, engine.now_ms);
+            engine.data.watches.add(client, &key, &engine.data.keyspace, engine.clock.now_ms);
         }
     }
     client.out.ok();
 }
 
 pub(super) fn unwatch(engine: &mut Engine, client: &mut Client, _: Args<'_>) {
-    engine.watches.clear(client);
+    engine.data.watches.clear(client);
     client.out.ok();
 }
 
@@ -73,22 +74,23 @@ pub(super) fn exec(
         return;
     };
     if multi.is_broken {
-        engine.end_multi(Some(multi));
-        engine.watches.clear(client);
+        engine.data.end_multi(Some(multi));
+        engine.data.watches.clear(client);
         client.out.error("EXECABORT Transaction discarded because of previous errors.");
         return;
     }
     let (needs, before) = (engine.depends_on_watched(client), client.out.len());
-    if engine.watches.is_stale(client)
-        || engine.watches.any_expired(client, &engine.keyspace, engine.now_ms)
+    if engine.data.watches.is_stale(client)
+        || engine.data.watches.any_expired(client, &engine.data.keyspace, engine.clock.now_ms)
     {
-        engine.end_multi(Some(multi));
-        engine.watches.clear(client);
+        engine.data.end_multi(Some(multi));
+        engine.data.watches.clear(client);
         client.out.null_array();
         engine.hold(client, needs, before);
         return;
     }
-    let value_room = if multi.weighed > 0 { engine.weigh_queued(client.db, &multi) } else { 0 };
+    let value_room =
+        if multi.weighed > 0 { engine.data.weigh_queued(client.db, &multi) } else { 0 };
     let size = multi.log_size_max.map(|size| size.saturating_add(value_room));
     if let Some(size) = size {
         match engine.admit(multi.purpose, size) {
@@ -99,16 +101,16 @@ pub(super) fn exec(
                 return;
             }
             Admission::Refused(text) => {
-                engine.end_multi(Some(multi));
+                engine.data.end_multi(Some(multi));
                 engine.abort(client, text.as_bytes());
                 return;
             }
         }
     }
-    engine.watches.clear(client);
+    engine.data.watches.clear(client);
     engine.begin_transaction(client.db, multi.purpose, size.unwrap_or(0), value_room);
     run(connections, engine, client, &multi);
-    engine.end_multi(Some(multi));
+    engine.data.end_multi(Some(multi));
     // The reply waits for the watched keys' records, because it reveals that no watched key was
     // changed.
     if !is_planted("exec-undurable") {
@@ -121,7 +123,7 @@ fn run(connections: &mut Connections, engine: &mut Engine, client: &mut Client, 
     client.out.array(multi.len());
     for request in multi.requests() {
         let args = request.args();
-        match engine.find(args) {
+        match crate::commands::find(args) {
             Ok(row) => {
                 connections.run_queued(engine, client, row, args);
                 if is_planted("served-within-transaction") {

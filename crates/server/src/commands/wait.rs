@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use slimio_planted::is_planted;
 use slimio_resp::Args;
-use slimio_storage::{LogState, Lsn};
+use slimio_storage::Lsn;
 
 use crate::clients::{Client, State};
-use crate::core::{Connections, Engine};
+use crate::connections::Connections;
+use crate::engine::Engine;
 use crate::waiting::{Line, LogWait, Reason, Then, deadline};
-use crate::wal::Wal;
 
 const NO_LOG: &str = "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.";
 
@@ -59,17 +59,17 @@ pub(super) fn waitaof(
         return;
     }
     let lsn = if local > 0 { client.last_write } else { Lsn(0) };
-    let is_there =
-        replicas == 0 && (local == 0 || engine.is_recoverable(lsn) || engine.is_latched());
-    let is_within = engine.transaction.is_some() && !is_planted("waits-in-transaction");
+    let is_there = replicas == 0
+        && (local == 0 || engine.gate.is_recoverable(lsn) || engine.gate.is_latched());
+    let is_within = engine.data.transaction.is_some() && !is_planted("waits-in-transaction");
     if is_there || is_within {
         reply(engine, client);
         return;
     }
-    if let Some(wal) = &mut engine.wal {
+    if let Some(wal) = &mut engine.gate.wal {
         wal.request_durable();
     }
-    let deadline = deadline(engine.now, Duration::from_millis(timeout));
+    let deadline = deadline(engine.clock.now, Duration::from_millis(timeout));
     let wait = LogWait { lsn, is_local: local > 0, never: replicas > 0 };
     connections.wait_until(engine, client, Reason::Log(wait), Then::Answer, deadline);
 }
@@ -78,7 +78,7 @@ pub(super) fn waitaof(
 /// our own (0 or 1), and how many logs of replicas (always 0).
 pub(crate) fn reply(engine: &mut Engine, client: &mut Client) {
     client.out.array(2);
-    client.out.integer(i64::from(engine.is_recoverable(client.last_write)));
+    client.out.integer(i64::from(engine.gate.is_recoverable(client.last_write)));
     client.out.integer(0);
 }
 
@@ -92,7 +92,9 @@ pub(super) fn pause(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
     };
     match args.get(2).to_i64() {
         Some(timeout) if timeout >= 0 => {
-            engine.pause(engine.now.checked_add(Duration::from_millis(timeout as u64)), is_all);
+            engine
+                .phase
+                .pause(engine.clock.now.checked_add(Duration::from_millis(timeout as u64)), is_all);
             client.out.ok();
         }
         Some(_) => client.out.error("ERR timeout is negative"),
@@ -101,7 +103,7 @@ pub(super) fn pause(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
 }
 
 pub(super) fn unpause(engine: &mut Engine, client: &mut Client, _: Args<'_>) {
-    engine.unpause();
+    engine.phase.unpause();
     client.out.ok();
 }
 
@@ -145,26 +147,12 @@ impl Engine {
     fn is_over(&self, wait: &LogWait) -> bool {
         // If the log has stopped, it never gets the missing records. So the wait ends, and the
         // reply counts 0 logs.
-        !wait.never && (self.is_recoverable(wait.lsn) || self.is_latched())
-    }
-
-    /// Whether the next start finds everything written up to `lsn`. False if there is no log, or if
-    /// the log is being turned on again and its first snapshot is not adopted yet.
-    fn is_recoverable(&self, lsn: Lsn) -> bool {
-        let log = self.wal.as_ref().map(Wal::log);
-        log.is_some_and(|log| {
-            let counts = match log.log_state() {
-                LogState::On => true,
-                LogState::Resuming => false,
-                LogState::Ending | LogState::Off => is_planted("kept-without-log"),
-            };
-            counts && log.durable() >= lsn
-        })
+        !wait.never && (self.gate.is_recoverable(wait.lsn) || self.gate.is_latched())
     }
 
     /// Whether there is a log or will be one.
     fn may_have_log(&self) -> bool {
-        self.wal.is_some() && self.config.yes("appendonly")
+        self.gate.wal.is_some() && self.config.yes("appendonly")
     }
 }
 

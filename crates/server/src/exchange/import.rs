@@ -15,7 +15,7 @@ use slimio_storage::{
 
 use super::{OnProgress, keep_usage, now_ms};
 use crate::config::Config;
-use crate::core::Engine;
+use crate::engine::Engine;
 use crate::explain::explain;
 use crate::server::make_volume;
 

@@ -9,7 +9,7 @@ use super::ClientFigures;
 use super::{Text, human};
 use crate::AllocatorBytes;
 use crate::clients::Client;
-use crate::core::{Engine, MemoryUse};
+use crate::engine::{Engine, MemoryUse};
 
 /// Resident memory of the process, in bytes; 0 if it cannot be read.
 pub(crate) fn resident_bytes() -> u64 {
@@ -87,13 +87,13 @@ pub(super) fn section(text: &mut Text, engine: &Engine) {
     text.field("mem_aof_buffer", log_backlog(engine));
     text.field("mem_allocator", crate::allocator().name);
     text.field("active_defrag_running", 0);
-    text.field("lazyfree_pending_objects", engine.freeing.pending());
-    text.field("lazyfreed_objects", engine.freeing.freed());
+    text.field("lazyfree_pending_objects", engine.data.freeing.pending());
+    text.field("lazyfreed_objects", engine.data.freeing.freed());
 }
 
 /// Bytes in the log's buffers that are not durable yet.
 fn log_backlog(engine: &Engine) -> u64 {
-    engine.wal.as_ref().map_or(0, |wal| wal.stats().backlog_bytes)
+    engine.gate.wal.as_ref().map_or(0, |wal| wal.stats().backlog_bytes)
 }
 
 /// The allocator's counters, or an estimate if the allocator has no counters.
@@ -124,7 +124,7 @@ enum Figure {
 pub(crate) fn stats(engine: &mut Engine, clients: ClientFigures, client: &mut Client) {
     let memory = engine.memory_use(clients.memory);
     let resident = resident_bytes();
-    let keys: usize = engine.dbs().map(|db| engine.keyspace.dbsize(db)).sum();
+    let keys: usize = engine.data.dbs().map(|db| engine.data.keyspace.dbsize(db)).sum();
     let count = |value: u64| Figure::Count(value as i64);
     let fragmentation = Figure::Count(resident as i64 - memory.used as i64);
     let allocator = allocator_bytes(&memory, resident);
@@ -132,7 +132,8 @@ pub(crate) fn stats(engine: &mut Engine, clients: ClientFigures, client: &mut Cl
     let share = |(_, part, whole): (&str, u64, u64)| Figure::Share(ratio(part, whole));
     let excess = |(_, part, whole): (&str, u64, u64)| Figure::Count(part as i64 - whole as i64);
     let per_key = memory.used.saturating_sub(memory.startup).checked_div(keys as u64).unwrap_or(0);
-    let filled: Vec<_> = engine.dbs().filter(|db| engine.keyspace.dbsize(*db) > 0).collect();
+    let filled: Vec<_> =
+        engine.data.dbs().filter(|db| engine.data.keyspace.dbsize(*db) > 0).collect();
     let before = [
         ("peak.allocated", count(memory.peak)),
         ("total.allocated", count(memory.used)),
@@ -179,7 +180,7 @@ pub(crate) fn stats(engine: &mut Engine, clients: ClientFigures, client: &mut Cl
     for db in filled {
         client.out.bulk(format!("db.{}", db.0).as_bytes());
         client.out.map(3);
-        let table = engine.keyspace.table_bytes_of(db) as u64;
+        let table = engine.data.keyspace.table_bytes_of(db) as u64;
         put(client, "overhead.hashtable.main", &count(table));
         // There is no table of the keys that expire, because a bit in the main table marks them.
         put(client, "overhead.hashtable.expires", &count(0));

@@ -7,7 +7,7 @@
 use slimio_storage::{LogState, SnapshotKind};
 
 use super::Text;
-use crate::core::Engine;
+use crate::engine::Engine;
 use crate::snapshot::{History, SnapshotThread};
 
 fn status(history: &History) -> &'static str {
@@ -22,7 +22,7 @@ fn seconds(history: &History) -> i64 {
 pub(super) fn section(text: &mut Text, engine: &Engine) {
     loading(text, engine);
     let snapshots = &engine.snapshots;
-    let capture = engine.keyspace.capture_stats();
+    let capture = engine.data.keyspace.capture_stats();
     let running = snapshots.running.as_ref();
     let running_s = |kind| match running {
         Some(running) if running.kind == kind => running.began.elapsed().as_secs() as i64,
@@ -51,7 +51,7 @@ pub(super) fn section(text: &mut Text, engine: &Engine) {
     text.field("rdb_last_load_keys_expired", 0);
     text.field("rdb_last_load_keys_loaded", snapshots.loaded_keys);
     let rewrites = &snapshots.rewrites;
-    text.field("aof_enabled", u8::from(engine.is_log_on()));
+    text.field("aof_enabled", u8::from(engine.gate.is_log_on()));
     text.field("aof_rewrite_in_progress", u8::from(snapshots.runs(SnapshotKind::Wal)));
     text.field("aof_rewrite_scheduled", u8::from(rewrites.is_scheduled));
     text.field("aof_last_rewrite_time_sec", seconds(rewrites));
@@ -59,13 +59,13 @@ pub(super) fn section(text: &mut Text, engine: &Engine) {
     text.field("aof_last_bgrewrite_status", status(rewrites));
     text.field("aof_rewrites", rewrites.tries);
     text.field("aof_rewrites_consecutive_failures", rewrites.failures);
-    text.field("aof_last_write_status", if engine.is_latched() { "err" } else { "ok" });
+    text.field("aof_last_write_status", if engine.gate.is_latched() { "err" } else { "ok" });
     text.field("aof_last_cow_size", rewrites.memory_max);
     text.field("module_fork_in_progress", 0);
     text.field("module_fork_last_cow_size", 0);
-    if let Some(wal) = engine.wal.as_ref().filter(|_| engine.is_log_on()) {
+    if let Some(wal) = engine.gate.wal.as_ref().filter(|_| engine.gate.is_log_on()) {
         let stats = wal.stats();
-        let (base, log) = engine.root_and_log();
+        let (base, log) = engine.gate.root_and_log();
         text.field("aof_current_size", base + log);
         text.field("aof_base_size", base);
         text.field("aof_pending_rewrite", u8::from(rewrites.is_scheduled));
@@ -76,11 +76,11 @@ pub(super) fn section(text: &mut Text, engine: &Engine) {
 }
 
 fn loading(text: &mut Text, engine: &Engine) {
-    text.field("loading", u8::from(engine.loading.is_some()));
+    text.field("loading", u8::from(engine.phase.loading.is_some()));
     text.field("async_loading", 0);
-    let Some(loading) = &engine.loading else { return };
+    let Some(loading) = &engine.phase.loading else { return };
     let (done, total) = (loading.progress.bytes_done, loading.progress.bytes_total);
-    let seconds = engine.now.saturating_duration_since(loading.since).as_secs_f64();
+    let seconds = engine.clock.now.saturating_duration_since(loading.since).as_secs_f64();
     let left = total.saturating_sub(done) as f64 * seconds / done.max(1) as f64;
     let percent = done as f64 / total.max(1) as f64 * 100.0;
     text.field("loading_start_time", loading.since_ms / 1000);
@@ -114,7 +114,7 @@ pub(super) fn own_fields(text: &mut Text, engine: &Engine) {
             text.field(&format!("snapshot_{name}_error"), why);
         }
     }
-    let Some(wal) = &engine.wal else { return };
+    let Some(wal) = &engine.gate.wal else { return };
     let held = wal.log().snapshots();
     let checks = &snapshots.checks;
     let damaged = held.all().filter(|held| checks.damage(held).is_some()).count();

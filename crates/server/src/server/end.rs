@@ -8,7 +8,8 @@ use slimio_planted::is_planted;
 
 use super::{LOG_WAIT_MAX, Server};
 use crate::clients::Client;
-use crate::core::{Connections, Engine, Shutdown};
+use crate::connections::Connections;
+use crate::engine::{Engine, Shutdown};
 use crate::net::{ConnId, Event};
 
 /// Longest time that the server, at its end, waits for the last replies to leave.
@@ -20,7 +21,7 @@ impl Server {
     /// Takes a last snapshot if the shutdown asks for one. Returns whether the server may end. If
     /// the server may not end, it continues to serve.
     pub(super) fn may_end(&mut self) -> bool {
-        let Some(shutdown) = self.engine.shutdown else { return false };
+        let Some(shutdown) = self.engine.phase.shutdown else { return false };
         // A long request is finished first, because its intermediate state must not be saved, and
         // must not become the final state.
         if !is_planted("long-unfinished") {
@@ -36,15 +37,15 @@ impl Server {
         let before = self.engine.snapshots.saves.begun;
         self.engine.snapshots.saves.is_scheduled = true;
         loop {
-            self.engine.tick();
+            self.engine.clock.tick();
             self.engine.reap_log();
             self.make_place();
             self.connections.drive_snapshots(&mut self.engine, true);
             if !is_planted("end-at-rate") {
                 self.engine.pace_snapshot(self.connections.is_snapshot_awaited());
             }
-            if let Some(wal) = &mut self.engine.wal {
-                wal.drive(self.engine.now);
+            if let Some(wal) = &mut self.engine.gate.wal {
+                wal.drive(self.engine.clock.now);
                 wal.kick();
             }
             let snapshots = &self.engine.snapshots;
@@ -70,7 +71,7 @@ impl Server {
         if pins.is_empty() || is_planted("end-keeps-pins") {
             return;
         }
-        let by = self.engine.shutdown.and_then(|shutdown| shutdown.by);
+        let by = self.engine.phase.shutdown.and_then(|shutdown| shutdown.by);
         let is_other = |conn| Some(conn) != by || is_planted("end-closes-who-asks");
         for (conn, _) in pins.iter().filter(|(conn, _)| is_other(*conn)) {
             if let Some(socket) = self.net.socket(*conn) {
@@ -88,7 +89,7 @@ impl Server {
             return true;
         }
         log::error!("The last snapshot has failed, so the server does not end");
-        self.engine.shutdown = None;
+        self.engine.phase.shutdown = None;
         self.connections.run_held_up(&mut self.engine, shutdown.by);
         if let Some(mut client) = shutdown.by.and_then(|conn| self.connections.clients.take(conn)) {
             let why = "ERR Errors trying to SHUTDOWN. Check logs.";
@@ -98,7 +99,7 @@ impl Server {
         }
         // Another shutdown may have been asked for already. These replies must leave before that
         // shutdown.
-        self.engine.forget_durable();
+        self.engine.gate.forget_durable();
         self.connections.flush(&mut self.engine, &mut *self.net);
         false
     }
@@ -106,7 +107,7 @@ impl Server {
     /// Makes the log durable and lets the last replies leave.
     pub(super) fn finish(&mut self) -> Result<(), String> {
         let mut result = Ok(());
-        if let Some(wal) = &mut self.engine.wal {
+        if let Some(wal) = &mut self.engine.gate.wal {
             wal.request_durable();
             loop {
                 let now = Instant::now();
@@ -129,15 +130,15 @@ impl Server {
             }
         }
         let deadline = Instant::now() + GOODBYE_MAX;
-        self.engine.tick();
-        self.engine.forget_durable();
+        self.engine.clock.tick();
+        self.engine.gate.forget_durable();
         self.connections.flush(&mut self.engine, &mut *self.net);
         while self.connections.has_output()
             && self.net.broken().is_none()
             && Instant::now() < deadline
         {
             self.net.wait(Some(deadline.saturating_duration_since(Instant::now())));
-            self.engine.tick();
+            self.engine.clock.tick();
             while let Some(event) = self.net.next() {
                 match event {
                     Event::Sent(conn, outgoing) => self.connections.sent(conn, outgoing),

@@ -8,7 +8,7 @@ use slimio_storage::{
 };
 
 use super::{Server, make_volume};
-use crate::core::{Engine, Loading, policy};
+use crate::engine::{Engine, Loading, policy};
 use crate::explain::{explain, explain_system};
 use crate::snapshot::Decoders;
 
@@ -38,22 +38,22 @@ impl Server {
         };
         let began = Instant::now();
         let empty = Engine::empty_keyspace(&self.engine.config, 0);
-        let mut keyspace = std::mem::replace(&mut self.engine.keyspace, empty);
-        self.engine.loading = Some(Loading {
+        let mut keyspace = std::mem::replace(&mut self.engine.data.keyspace, empty);
+        self.engine.phase.loading = Some(Loading {
             since: began,
-            since_ms: self.engine.now_ms,
+            since_ms: self.engine.clock.now_ms,
             progress: Progress::default(),
         });
-        keyspace.set_replay_time(self.engine.now_ms);
-        let decoders = Decoders::start(keyspace.decode_context(self.engine.now_ms))
+        keyspace.set_replay_time(self.engine.clock.now_ms);
+        let decoders = Decoders::start(keyspace.decode_context(self.engine.clock.now_ms))
             .map_err(|e| explain_system("start the threads that decode snapshots", &e))?;
         let mut recovery =
             Recovery { server: self, keyspace, decoders, next_turn: began, said_percent: 0 };
         let result = recover(&mut *storage.media, &options, &mut recovery);
         let keyspace = recovery.keyspace;
-        let is_stopping = self.engine.shutdown.is_some();
-        self.engine.keyspace = keyspace;
-        self.engine.loading = None;
+        let is_stopping = self.engine.phase.shutdown.is_some();
+        self.engine.data.keyspace = keyspace;
+        self.engine.phase.loading = None;
         let volume = match result {
             Ok(volume) => volume,
             Err(_) if is_stopping => return Ok(None),
@@ -76,7 +76,8 @@ impl Server {
                  directive out, or the next copy is accepted without a check"
             );
         }
-        let keys: usize = self.engine.dbs().map(|db| self.engine.keyspace.dbsize(db)).sum();
+        let keys: usize =
+            self.engine.data.dbs().map(|db| self.engine.data.keyspace.dbsize(db)).sum();
         log::info!("{} ({keys} keys, {:.1} s)", volume.report, began.elapsed().as_secs_f64());
         Ok(Some(volume))
     }
@@ -84,7 +85,7 @@ impl Server {
     /// Answers the requests that can be answered during recovery.
     fn loading_turn(&mut self) {
         self.net.wait(Some(Duration::ZERO));
-        self.engine.begin_turn();
+        self.engine.clock.begin_turn();
         self.connections.serve_behind(&mut self.engine);
         self.connections.grant(&mut *self.net);
         self.take_events();
@@ -119,7 +120,7 @@ impl Recovery<'_> {
 
 impl RecoverSink for Recovery<'_> {
     fn chunk(&mut self, chunk: Chunk) -> Result<(), Error> {
-        if self.server.engine.shutdown.is_some() {
+        if self.server.engine.phase.shutdown.is_some() {
             return Err(Error::ChunkRefused { index: Some(chunk.index()), why: STOPPED.into() });
         }
         while self.decoders.are_full() {
@@ -131,13 +132,13 @@ impl RecoverSink for Recovery<'_> {
 
     fn chunks_end(&mut self) -> Result<(), Error> {
         while self.take_decoded()? {}
-        let dbs = self.server.engine.dbs();
+        let dbs = self.server.engine.data.dbs();
         self.server.engine.snapshots.loaded_keys = dbs.map(|db| self.keyspace.dbsize(db)).sum();
         self.decoders.finish()
     }
 
     fn record(&mut self, record: Record<'_>) -> Result<(), String> {
-        if self.server.engine.shutdown.is_some() {
+        if self.server.engine.phase.shutdown.is_some() {
             return Err(STOPPED.into());
         }
         let db = slimio_keyspace::DbIndex(record.db);
@@ -147,7 +148,7 @@ impl RecoverSink for Recovery<'_> {
     }
 
     fn progress(&mut self, progress: Progress) {
-        if let Some(loading) = &mut self.server.engine.loading {
+        if let Some(loading) = &mut self.server.engine.phase.loading {
             loading.progress = progress;
         }
         let percent = progress.bytes_done * 100 / progress.bytes_total.max(1);

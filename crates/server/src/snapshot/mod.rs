@@ -186,7 +186,8 @@ impl Snapshots {
         }
     }
 
-    pub(crate) fn new(now: Instant) -> Self {
+    /// `started_at_s` is the time of day at the start, in seconds since 1970.
+    pub(crate) fn new(now: Instant, started_at_s: i64) -> Self {
         Self {
             thread: None,
             running: None,
@@ -195,7 +196,7 @@ impl Snapshots {
             saves: History::default(),
             rewrites: History::default(),
             changes: 0,
-            saved_at_s: 0,
+            saved_at_s: started_at_s,
             is_behind_rewrite: false,
             lbas_per_byte: None,
             is_of_flush: false,

@@ -4,8 +4,10 @@ use slimio_planted::is_planted;
 use slimio_resp::ReplyBuf;
 use slimio_storage::Lsn;
 
-use super::{Connections, Engine, NetRequest};
+use super::lifecycle::is_done_with;
+use super::{Connections, NetRequest};
 use crate::clients::{Client, Replies, soft_limit_is_over};
+use crate::engine::{Engine, Settings};
 use crate::gate::may_leave;
 use crate::net::{ConnId, Net, Outgoing};
 
@@ -13,69 +15,11 @@ use crate::net::{ConnId, Net, Outgoing};
 /// such a client could send failing requests and never read the errors.
 const STRANGER_OUTPUT_MAX: u64 = 64 << 10;
 
-impl Engine {
-    /// Limits the size of a client's next reply, so that the replies that wait for the client stay
-    /// within its output limit.
-    pub(super) fn limit_reply(&self, client: &mut Client) {
-        // Nothing is kept of a reply that is left out. Within a transaction, it is not known yet
-        // whether the reply is left out, because the transaction may turn replies on.
-        let is_off = client.replies != Replies::On && client.multi.is_none();
-        if is_off && !is_planted("left-out-kept") {
-            return client.out.set_size_max(Some(client.out.len()));
-        }
-        let hard = self.settings.output_limit.hard_bytes;
-        if hard == 0 {
-            return client.out.set_size_max(None);
-        }
-        let others = client.unsent_size() - client.out.len();
-        client.out.set_size_max(Some((hard as usize).saturating_sub(others)));
-    }
-
-    /// Whether a client has too many unread replies, or has exceeded the soft limit for too long.
-    fn is_over_limit(&mut self, client: &mut Client) -> bool {
-        let limit = self.settings.output_limit;
-        // A reply that was cut at an earlier limit stays incomplete, so it counts as over the limit
-        // even if there is no limit now.
-        let is_stranger = self.settings.password.is_some() && !client.is_authenticated;
-        let is_unlimited = limit.hard_bytes == 0 && limit.soft_bytes == 0;
-        if !client.out.is_cut() && is_unlimited && !is_stranger {
-            return false;
-        }
-        let size = client.output_size() as u64;
-        let is_over_soft = limit.soft_bytes > 0 && size >= limit.soft_bytes;
-        if !is_over_soft {
-            client.soft_limit_since = None;
-        } else if client.soft_limit_since.is_none() {
-            client.soft_limit_since = Some(self.now);
-        }
-        let is_over = client.out.is_cut()
-            || (limit.hard_bytes > 0 && size >= limit.hard_bytes)
-            || (is_stranger && size > STRANGER_OUTPUT_MAX && !is_planted("stranger-unlimited"))
-            || soft_limit_is_over(client.soft_limit_since, self.now, limit.soft_seconds);
-        if is_over {
-            self.stats.output_limit_disconnections += 1;
-            log::warn!(
-                "client {} closed for overcoming of output buffer limits",
-                client.describe(self.now, self.watches.is_stale(client), 0)
-            );
-        }
-        is_over
-    }
-
-    /// Whether a client's held replies will never leave, because the log has failed. The connection
-    /// is then closed, which tells the client that the outcome of its writes is unknown.
-    fn is_lost(&mut self, client: &Client) -> bool {
-        let is_lost = !client.held.is_empty() && self.is_latched();
-        self.stats.undelivered += u64::from(is_lost);
-        is_lost
-    }
-}
-
 impl Connections {
     /// Hands everything that may leave to the network.
     pub(crate) fn flush(&mut self, engine: &mut Engine, net: &mut dyn Net) {
-        let releasable = engine.releasable();
-        let durable = engine.durable();
+        let releasable = engine.gate.releasable(engine.clock.now);
+        let durable = engine.gate.durable();
         if !self.holding.is_empty() {
             let holding = std::mem::take(&mut self.holding);
             for &conn in &holding {
@@ -95,11 +39,11 @@ impl Connections {
                 release(&mut client, releasable, durable);
                 self.send(engine, &mut client, net);
             }
-            if engine.is_over_limit(&mut client) || engine.is_lost(&client) {
+            if is_over_limit(engine, &mut client) || is_lost(engine, &client) {
                 self.drop_client(engine, client);
                 continue;
             }
-            if client.unsent_size() == 0 && engine.is_done_with(&client) {
+            if client.unsent_size() == 0 && is_done_with(&engine.phase, &client) {
                 self.drop_client(engine, client);
                 continue;
             }
@@ -216,4 +160,60 @@ fn make_ready(client: &mut Client, reply: ReplyBuf) {
     } else {
         client.ready.append(&reply);
     }
+}
+
+/// Limits the size of a client's next reply, so that the replies that wait for the client stay
+/// within its output limit.
+pub(super) fn limit_reply(settings: &Settings, client: &mut Client) {
+    // Nothing is kept of a reply that is left out. Within a transaction, it is not known yet
+    // whether the reply is left out, because the transaction may turn replies on.
+    let is_off = client.replies != Replies::On && client.multi.is_none();
+    if is_off && !is_planted("left-out-kept") {
+        return client.out.set_size_max(Some(client.out.len()));
+    }
+    let hard = settings.output_limit.hard_bytes;
+    if hard == 0 {
+        return client.out.set_size_max(None);
+    }
+    let others = client.unsent_size() - client.out.len();
+    client.out.set_size_max(Some((hard as usize).saturating_sub(others)));
+}
+
+/// Whether a client has too many unread replies, or has exceeded the soft limit for too long.
+fn is_over_limit(engine: &mut Engine, client: &mut Client) -> bool {
+    let limit = engine.settings.output_limit;
+    // A reply that was cut at an earlier limit stays incomplete, so it counts as over the limit
+    // even if there is no limit now.
+    let is_stranger = engine.settings.password.is_some() && !client.is_authenticated;
+    let is_unlimited = limit.hard_bytes == 0 && limit.soft_bytes == 0;
+    if !client.out.is_cut() && is_unlimited && !is_stranger {
+        return false;
+    }
+    let size = client.output_size() as u64;
+    let is_over_soft = limit.soft_bytes > 0 && size >= limit.soft_bytes;
+    if !is_over_soft {
+        client.soft_limit_since = None;
+    } else if client.soft_limit_since.is_none() {
+        client.soft_limit_since = Some(engine.clock.now);
+    }
+    let is_over = client.out.is_cut()
+        || (limit.hard_bytes > 0 && size >= limit.hard_bytes)
+        || (is_stranger && size > STRANGER_OUTPUT_MAX && !is_planted("stranger-unlimited"))
+        || soft_limit_is_over(client.soft_limit_since, engine.clock.now, limit.soft_seconds);
+    if is_over {
+        engine.stats.output_limit_disconnections += 1;
+        log::warn!(
+            "client {} closed for overcoming of output buffer limits",
+            client.describe(engine.clock.now, engine.data.watches.is_stale(client), 0)
+        );
+    }
+    is_over
+}
+
+/// Whether a client's held replies will never leave, because the log has failed. The connection
+/// is then closed, which tells the client that the outcome of its writes is unknown.
+fn is_lost(engine: &mut Engine, client: &Client) -> bool {
+    let is_lost = !client.held.is_empty() && engine.gate.is_latched();
+    engine.stats.undelivered += u64::from(is_lost);
+    is_lost
 }

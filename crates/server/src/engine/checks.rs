@@ -35,7 +35,7 @@ pub(crate) enum NotChecked {
 impl Engine {
     /// Begins a pass of the check over the snapshots in the slots.
     pub(crate) fn begin_check(&mut self) -> Result<(), NotChecked> {
-        let Some(wal) = self.wal.as_ref().filter(|_| self.snapshots.thread.is_some()) else {
+        let Some(wal) = self.gate.wal.as_ref().filter(|_| self.snapshots.thread.is_some()) else {
             return Err(NotChecked::NoVolume);
         };
         if self.settings.check_rate == 0 {
@@ -44,20 +44,20 @@ impl Engine {
         if self.snapshots.checks.is_running() {
             return Err(NotChecked::Running);
         }
-        self.snapshots.checks.begin(wal.log().snapshots(), self.now);
+        self.snapshots.checks.begin(wal.log().snapshots(), self.clock.now);
         if self.snapshots.checks.is_running() { Ok(()) } else { Err(NotChecked::NoSnapshot) }
     }
 
     /// Begins a pass if one is due. Called once per round of background work.
-    pub(super) fn schedule_check(&mut self) {
-        if self.next_check_at().is_some_and(|at| at <= self.now) {
+    pub(crate) fn schedule_check(&mut self) {
+        if self.next_check_at().is_some_and(|at| at <= self.clock.now) {
             // An error is ignored: if there is nothing to check yet, the next round tries again.
             let _ = self.begin_check();
         }
     }
 
     /// When the next pass begins by itself.
-    pub(super) fn next_check_at(&self) -> Option<Instant> {
+    pub(crate) fn next_check_at(&self) -> Option<Instant> {
         let is_on = self.settings.check_rate > 0 && self.snapshots.thread.is_some();
         (is_on && !self.snapshots.checks.is_running()).then_some(self.snapshots.checks.next_pass)
     }
@@ -75,14 +75,14 @@ impl Engine {
 
     /// Takes the results of the check, and hands the next slots to the snapshot thread. Called once
     /// per turn.
-    pub(super) fn drive_check(&mut self) {
+    pub(crate) fn drive_check(&mut self) {
         while let Some(outcome) = self.snapshots.thread.as_ref().and_then(SnapshotThread::checked) {
             if let Checked::Read(summary, Some(error)) = &outcome {
                 self.found_damage(summary, error);
             }
-            self.snapshots.checks.slot_ended(&outcome, self.now_ms / 1000);
+            self.snapshots.checks.slot_ended(&outcome, self.clock.now_ms / 1000);
         }
-        let (Some(thread), Some(wal)) = (&self.snapshots.thread, &self.wal) else { return };
+        let (Some(thread), Some(wal)) = (&self.snapshots.thread, &self.gate.wal) else { return };
         while let Some(slot) = self.snapshots.checks.next_slot() {
             // If the slot has become the reserve since the pass was begun, the slot is skipped.
             if let Some(check) = wal.log().check(slot) {
@@ -94,14 +94,14 @@ impl Engine {
 
     /// The size of the data set in memory, in LBAs. No snapshot of the data set is longer.
     pub(super) fn memory_lbas(&self) -> u64 {
-        self.keyspace.used_bytes() as u64 / LBA_SIZE as u64
+        self.data.keyspace.used_bytes() as u64 / LBA_SIZE as u64
     }
 
     /// Upper bound of the LBAs of a snapshot of the data set. If the slots are files, the bound
     /// assumes that the values compress as well as the values of the last snapshot did.
     pub(super) fn snapshot_lbas_max(&self) -> u64 {
         let memory_lbas = self.memory_lbas();
-        let is_on_device = self.wal.as_ref().is_some_and(|wal| wal.log().pool().is_some());
+        let is_on_device = self.gate.wal.as_ref().is_some_and(|wal| wal.log().pool().is_some());
         match self.snapshots.lbas_per_byte {
             Some(per_byte) if !is_on_device && self.settings.compresses => {
                 let likely = (memory_lbas * LBA_SIZE as u64) as f64 * per_byte * MARGIN;
@@ -115,7 +115,9 @@ impl Engine {
     /// take more room.
     pub(crate) fn leave_room_for_snapshot(&mut self) {
         let lbas_max = self.snapshot_lbas_max();
-        let (Some(wal), Some(thread)) = (&mut self.wal, &self.snapshots.thread) else { return };
+        let (Some(wal), Some(thread)) = (&mut self.gate.wal, &self.snapshots.thread) else {
+            return;
+        };
         wal.log_mut().leave_room_for_snapshot(lbas_max, thread.slot_lbas());
     }
 
@@ -125,7 +127,7 @@ impl Engine {
     pub(super) fn goes_behind_rewrite(&mut self, error: &Error) -> bool {
         let is_first =
             self.snapshots.runs(SnapshotKind::OnDemand) && !self.snapshots.is_behind_rewrite;
-        if !(lacks_space(error) && is_first && self.is_log_on()) {
+        if !(lacks_space(error) && is_first && self.gate.is_log_on()) {
             return false;
         }
         self.give_up("it lacks space on the volume; the log is rewritten first");
@@ -143,7 +145,9 @@ impl Engine {
         let is_short = lacks_space(error);
         let history = self.snapshots.of_mut(kind);
         let is_second = std::mem::take(&mut history.is_second_try);
-        let Some(wal) = self.wal.as_mut().filter(|_| is_short && !is_second) else { return false };
+        let Some(wal) = self.gate.wal.as_mut().filter(|_| is_short && !is_second) else {
+            return false;
+        };
         if !wal.log_mut().give_back_space() {
             return false;
         }
@@ -157,7 +161,7 @@ impl Engine {
     /// If the reserves have far more space than they need, returns the surplus to the file system.
     /// Called at the start, and whenever a slot has become a reserve.
     pub(crate) fn shorten_reserves(&self) {
-        let (Some(thread), Some(wal)) = (&self.snapshots.thread, &self.wal) else { return };
+        let (Some(thread), Some(wal)) = (&self.snapshots.thread, &self.gate.wal) else { return };
         let held = wal.log().snapshots();
         let longest = held.all().map(|summary| summary.len_lbas).max().unwrap_or(0);
         // The next snapshot also holds the data that has been added to memory since the last one.
@@ -173,7 +177,7 @@ impl Engine {
 
     /// Logs what is wrong with a held snapshot, and the remedy.
     fn found_damage(&self, summary: &SlotSummary, error: &Error) {
-        let Some(wal) = &self.wal else { return };
+        let Some(wal) = &self.gate.wal else { return };
         let held = wal.log().snapshots();
         if held.get(summary.slot) != Some(summary) {
             // The snapshot was replaced while it was checked.
@@ -181,7 +185,7 @@ impl Engine {
         }
         let remedy = if held.root() != Some(summary) {
             "the next start does not need it; BGSAVE replaces it"
-        } else if self.is_latched() {
+        } else if self.gate.is_latched() {
             "the log has stopped, so no new snapshot can replace it, and the volume can't be \
              opened again as it is. Copy the data to another server before this one ends"
         } else {
@@ -193,14 +197,14 @@ impl Engine {
 
     /// Whether a WAL-snapshot must be begun although nobody asked for one. False if a snapshot is
     /// running, or if the log has stopped.
-    pub(super) fn needs_rewrite(&self) -> bool {
-        let is_needed = self.is_root_damaged() || self.is_log_resuming();
-        is_needed && self.snapshots.running.is_none() && !self.is_latched()
+    pub(crate) fn needs_rewrite(&self) -> bool {
+        let is_needed = self.is_root_damaged() || self.gate.is_log_resuming();
+        is_needed && self.snapshots.running.is_none() && !self.gate.is_latched()
     }
 
     /// Whether the root is known to be damaged, so that the volume could not be opened again.
     pub(super) fn is_root_damaged(&self) -> bool {
-        let root = self.wal.as_ref().and_then(|wal| wal.log().snapshots().root());
+        let root = self.gate.wal.as_ref().and_then(|wal| wal.log().snapshots().root());
         root.is_some_and(|root| self.snapshots.checks.damage(root).is_some())
     }
 }

@@ -12,8 +12,9 @@ use slimio_planted::is_planted;
 use slimio_resp::{Args, OwnedRequest};
 use slimio_storage::Lsn;
 
-use super::{Connections, Engine};
+use super::Connections;
 use crate::clients::{Client, State};
+use crate::engine::{Engine, Phase};
 use crate::inbox::Inbox;
 use crate::net::ConnId;
 use crate::waiting::{Again, Line, Reason, Then, Ticket, Waiting, WantedKeys, deadline};
@@ -21,33 +22,6 @@ use crate::waiting::{Again, Line, Reason, Then, Ticket, Waiting, WantedKeys, dea
 /// In one turn, at most this many clients are served that wait for keys. The others are served in
 /// the next turns; nobody else gets at their keys before.
 const SERVED_MAX: usize = 256;
-
-impl Engine {
-    fn depends_on_wanted(&self, client: &Client, wanted: &WantedKeys) -> Lsn {
-        if !self.keeps_undurable || is_planted("nothing-found-undurable") {
-            return Lsn(0);
-        }
-        let lsns = wanted.hashes().map(|hash| self.undurable.of_key(client.db, hash));
-        lsns.max().unwrap_or_default()
-    }
-
-    /// Whether a client that may have disconnected can be dropped although it still waits, as in
-    /// Redis.
-    pub(crate) fn waits_in_vain(&self, client: &Client) -> bool {
-        let State::Waiting(waiting) = &client.state else { return false };
-        match &waiting.reason {
-            // Nobody is given an element that would be lost.
-            Reason::Keys(_) => !is_planted("gone-still-waits"),
-            Reason::Log(wait) => wait.never,
-            // A request that a pause has postponed is not run if its client may have gone during
-            // the pause.
-            Reason::Room | Reason::Pause | Reason::LongRequest | Reason::TakenKeys => {
-                self.is_paused()
-            }
-            _ => false,
-        }
-    }
-}
 
 impl Connections {
     /// Makes a client wait. If its request is to be run [again](Then::Again), the caller
@@ -82,7 +56,7 @@ impl Connections {
         let waiting = Box::new(Waiting { reason, then, ticket, deadline, is_counted });
         self.waiting.enter(client.conn, &waiting);
         if let Reason::Keys(wanted) = &waiting.reason {
-            engine.blocking_keys.enter(client.conn, client.db, wanted, waiting.ticket);
+            engine.data.blocking_keys.enter(client.conn, client.db, wanted, waiting.ticket);
         }
         client.state = State::Waiting(waiting);
     }
@@ -105,17 +79,21 @@ impl Connections {
         needs: Lsn,
     ) {
         let again = self.waiting.again;
-        let deadline =
-            if again.is_counted { again.deadline } else { deadline(engine.lap, block.timeout) };
-        let is_late = again.is_counted && deadline.is_some_and(|deadline| deadline <= engine.now);
-        let is_within = engine.transaction.is_some() && !is_planted("blocks-in-transaction");
+        let deadline = if again.is_counted {
+            again.deadline
+        } else {
+            deadline(engine.clock.lap(), block.timeout)
+        };
+        let is_late =
+            again.is_counted && deadline.is_some_and(|deadline| deadline <= engine.clock.now);
+        let is_within = engine.data.transaction.is_some() && !is_planted("blocks-in-transaction");
         if is_within || is_late {
             let before = client.out.len();
             let nothing = if is_late { Nothing::NullArray } else { block.nothing };
             nothing.reply(&mut client.out);
             return engine.hold(client, needs, before);
         }
-        let wanted = WantedKeys::new(&engine.keyspace, args, block);
+        let wanted = WantedKeys::new(&engine.data.keyspace, args, block);
         let then = Then::Again(OwnedRequest::default());
         self.wait_until(engine, client, Reason::Keys(wanted), then, deadline);
     }
@@ -135,7 +113,7 @@ impl Connections {
                 if !is_planted("left-still-listed") {
                     self.waiting.leave(&waiting);
                     if let Reason::Keys(wanted) = &waiting.reason {
-                        engine.blocking_keys.leave(client.db, wanted, waiting.ticket);
+                        engine.data.blocking_keys.leave(client.db, wanted, waiting.ticket);
                     }
                 }
                 Some(waiting)
@@ -166,7 +144,7 @@ impl Connections {
             },
         };
         if let Some(command) = begun {
-            engine.free(command.steps.into());
+            engine.data.free(command.steps.into());
         }
     }
 
@@ -217,7 +195,7 @@ impl Connections {
     /// ends, because no new requests are received meanwhile.
     pub(crate) fn serve_resumed(&mut self, engine: &mut Engine) {
         if self.has_resumed() {
-            engine.begin_lap(Instant::now());
+            engine.clock.begin_lap(Instant::now());
         }
         while let Some(conn) = self.waiting.resumed.pop_front() {
             let Some(mut client) = self.clients.take(conn) else { continue };
@@ -243,7 +221,7 @@ impl Connections {
         else {
             unreachable!("who is to be answered is not run again");
         };
-        engine.begin_lap(Instant::now());
+        engine.clock.begin_lap(Instant::now());
         let is_counted = is_counted && !is_planted("woken-counted-twice");
         self.waiting.again = Again { ticket: Some(ticket), deadline, is_counted, mode };
         self.request(engine, &mut client, request.args());
@@ -252,7 +230,7 @@ impl Connections {
         }
         self.waiting.again = Again::default();
         if client.keeps_request {
-            engine.keep_request(&mut client, request);
+            engine.data.keep_request(&mut client, request);
         }
         if client.is_running() {
             self.resume(&mut client);
@@ -277,7 +255,7 @@ impl Connections {
             after = ticket;
             self.run_again(engine, conn, Mode::Client);
             self.serve_waiting_for_keys(engine);
-            if is_over(self, engine, conn) || engine.is_turn_over() {
+            if is_over(self, engine, conn) || engine.clock.is_turn_over() {
                 return;
             }
         }
@@ -286,7 +264,7 @@ impl Connections {
     /// Serves clients whose keys are ready, and retries the requests that a pause or a long request
     /// has held up. Then retries, in order, the requests that wait for room in the log.
     pub(crate) fn retry_waiting(&mut self, engine: &mut Engine) {
-        if engine.shutdown.is_some() {
+        if engine.phase.shutdown.is_some() {
             return;
         }
         self.serve_waiting_for_keys(engine);
@@ -297,7 +275,7 @@ impl Connections {
             // The requests behind one that still waits would have to wait as well.
             let client = connections.clients.get(conn);
             let still_waits = client.is_some_and(|client| client.line() == Some(Line::Room));
-            connections.waiting.has_untried = engine.is_turn_over() && !still_waits;
+            connections.waiting.has_untried = engine.clock.is_turn_over() && !still_waits;
             still_waits
         };
         self.retry_line(engine, Line::Room, is_over);
@@ -306,8 +284,8 @@ impl Connections {
 
     /// If the pause has ended, runs the postponed requests.
     pub(crate) fn resume_postponed(&mut self, engine: &mut Engine) {
-        engine.end_pause_if_over();
-        if engine.is_paused() || engine.is_ending() {
+        engine.phase.end_pause_if_over(engine.clock.now);
+        if engine.phase.is_paused() || engine.phase.is_ending() {
             return;
         }
         self.retry_line(engine, Line::Pause, |connections, engine, _| {
@@ -316,7 +294,7 @@ impl Connections {
             if !is_planted("postponed-rest-last") {
                 connections.serve_resumed(engine);
             }
-            engine.is_ending()
+            engine.phase.is_ending()
         });
     }
 
@@ -324,13 +302,13 @@ impl Connections {
     /// those that were held up by keys that were ready for others. A request may become the long
     /// request. It then holds up the requests behind it.
     pub(crate) fn resume_held_up(&mut self, engine: &mut Engine) {
-        if engine.shutdown.is_some() {
+        if engine.phase.shutdown.is_some() {
             return;
         }
-        if !engine.has_long() {
+        if !engine.data.has_long() {
             self.retry_line(engine, Line::LongRequest, |_, _, _| false);
         }
-        if !engine.blocking_keys.has_ready() {
+        if !engine.data.blocking_keys.has_ready() {
             self.retry_line(engine, Line::TakenKeys, |_, _, _| false);
         }
     }
@@ -338,11 +316,12 @@ impl Connections {
     /// Whether requests wait that can be retried at once, so that the next turn must not sleep.
     pub(crate) fn may_retry(&self, engine: &Engine) -> bool {
         let has = |line| !self.waiting.is_empty(line);
-        let is_held = (has(Line::LongRequest) && !engine.has_long())
+        let is_held = (has(Line::LongRequest) && !engine.data.has_long())
             || self.waiting.has_untried
-            || engine.blocking_keys.has_ready()
+            || engine.data.blocking_keys.has_ready()
             || has(Line::TakenKeys);
-        (is_held && engine.shutdown.is_none()) || (has(Line::Pause) && !engine.is_paused())
+        (is_held && engine.phase.shutdown.is_none())
+            || (has(Line::Pause) && !engine.phase.is_paused())
     }
 
     /// Whether requests or long commands wait for room in the log.
@@ -354,7 +333,7 @@ impl Connections {
     /// transaction or long request is over.
     #[inline]
     pub(crate) fn serve_waiting_for_keys(&mut self, engine: &mut Engine) {
-        if engine.blocking_keys.has_ready() && !engine.is_ending() {
+        if engine.data.blocking_keys.has_ready() && !engine.phase.is_ending() {
             self.serve_ready(engine);
         }
     }
@@ -363,7 +342,7 @@ impl Connections {
     /// served. It is in its place meanwhile, because what the others do may concern it.
     #[cold]
     pub(super) fn serve_beside(&mut self, engine: &mut Engine, client: &mut Box<Client>) {
-        if engine.is_ending() {
+        if engine.phase.is_ending() {
             return;
         }
         if is_planted("beside-unwatched") {
@@ -371,7 +350,7 @@ impl Connections {
         }
         let conn = client.conn;
         let stand_in = self.stand_in.take();
-        let stand_in = stand_in.unwrap_or_else(|| Box::new(Client::nobody(engine.now)));
+        let stand_in = stand_in.unwrap_or_else(|| Box::new(Client::nobody(engine.clock.now)));
         self.clients.put(std::mem::replace(client, stand_in));
         self.serve_ready(engine);
         let back = self.clients.take(conn).expect("nobody who is served closes another client");
@@ -380,9 +359,9 @@ impl Connections {
 
     #[cold]
     fn serve_ready(&mut self, engine: &mut Engine) {
-        while let Some(key) = engine.blocking_keys.next_ready() {
+        while let Some(key) = engine.data.blocking_keys.next_ready() {
             let mut after = Ticket::default();
-            while let Some((ticket, waiter)) = engine.blocking_keys.next_waiter(key, after) {
+            while let Some((ticket, waiter)) = engine.data.blocking_keys.next_waiter(key, after) {
                 after = ticket;
                 let Some((index, holds)) = self.found_for(engine, waiter.conn, key.1) else {
                     break;
@@ -390,16 +369,16 @@ impl Connections {
                 if holds != waiter.wanted && !is_planted("wrong-type-woken") {
                     continue;
                 }
-                if !engine.blocking_keys.may_serve(engine.turn, SERVED_MAX) {
+                if !engine.data.blocking_keys.may_serve(engine.clock.turn, SERVED_MAX) {
                     // The key stays the one that is being served.
                     return;
                 }
                 self.run_again(engine, waiter.conn, Mode::Woken(index));
-                if engine.is_turn_over() {
+                if engine.clock.is_turn_over() {
                     return;
                 }
             }
-            engine.blocking_keys.served();
+            engine.data.blocking_keys.served();
         }
     }
 
@@ -412,15 +391,16 @@ impl Connections {
             return None;
         };
         let index = wanted.index_of(hash)?;
-        let value = engine.keyspace.get(client.db, &request.args().bytes(index), engine.now_ms);
+        let value =
+            engine.data.keyspace.get(client.db, &request.args().bytes(index), engine.clock.now_ms);
         value.map(|value| (index, ValueRef::value_type(value)))
     }
 
     /// Lets the clients give up whose deadlines have passed.
     pub(crate) fn give_up_late(&mut self, engine: &mut Engine) {
-        while let Some(conn) = self.waiting.first_late(engine.now) {
+        while let Some(conn) = self.waiting.first_late(engine.clock.now) {
             self.unblock(engine, conn, false);
-            if engine.is_turn_over() {
+            if engine.clock.is_turn_over() {
                 return;
             }
         }
@@ -439,11 +419,11 @@ impl Connections {
             self.answer(engine, &mut client, |_, client| client.out.error(UNBLOCKED));
         } else if let Reason::Keys(wanted) = wait {
             // That there is nothing depends on who has taken what was there.
-            let needs = engine.depends_on_wanted(&client, wanted);
+            let needs = engine.gate.depends_on_wanted(&client, wanted);
             self.answer(engine, &mut client, |engine, client| {
                 let before = client.out.len();
                 Nothing::NullArray.reply(&mut client.out);
-                if !engine.withhold(client, needs, before) {
+                if !engine.gate.withhold(client, needs, before) {
                     client.needs = client.needs.max(needs);
                 }
             });
@@ -451,5 +431,20 @@ impl Connections {
             self.answer(engine, &mut client, crate::commands::reply_of_waitaof);
         }
         self.put_back(engine, client);
+    }
+}
+
+/// Whether a client that may have disconnected can be dropped although it still waits, as in
+/// Redis.
+pub(super) fn waits_in_vain(phase: &Phase, client: &Client) -> bool {
+    let State::Waiting(waiting) = &client.state else { return false };
+    match &waiting.reason {
+        // Nobody is given an element that would be lost.
+        Reason::Keys(_) => !is_planted("gone-still-waits"),
+        Reason::Log(wait) => wait.never,
+        // A request that a pause has postponed is not run if its client may have gone during
+        // the pause.
+        Reason::Room | Reason::Pause | Reason::LongRequest | Reason::TakenKeys => phase.is_paused(),
+        _ => false,
     }
 }

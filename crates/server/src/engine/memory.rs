@@ -2,11 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use slimio_keyspace::{DbIndex, EvictionConfig, EvictionPolicy, Garbage};
+use slimio_keyspace::{DbIndex, EvictionConfig, EvictionPolicy};
 use slimio_planted::is_planted;
 
-use super::{Connections, Engine};
-use crate::clients::Client;
+use super::{Data, Engine};
 use crate::config::Config;
 
 /// At most this many keys are evicted between two looks at the clock. These deletions form one
@@ -49,51 +48,37 @@ pub(crate) struct Memory {
 impl Engine {
     /// Memory in use now, if all clients together take `clients` bytes.
     pub(crate) fn memory_use(&mut self, clients: u64) -> MemoryUse {
-        let buffers = self.wal.as_ref().map_or(0, |wal| wal.stats().buffer_bytes);
+        let buffers = self.gate.wal.as_ref().map_or(0, |wal| wal.stats().buffer_bytes);
         let uncounted = buffers + self.snapshot_memory();
-        let used = self.used_bytes(clients) + uncounted;
-        self.memory.peak = self.memory.peak.max(used);
-        let tables: usize = self.dbs().map(|db| self.keyspace.table_bytes_of(db)).sum();
+        let used = self.data.used_bytes(clients) + uncounted;
+        self.data.memory.peak = self.data.memory.peak.max(used);
+        let tables: usize = self.data.dbs().map(|db| self.data.keyspace.table_bytes_of(db)).sum();
         MemoryUse {
             used,
             uncounted,
             overhead: tables as u64 + clients + uncounted,
             clients,
-            startup: self.memory.startup,
-            peak: self.memory.peak,
+            startup: self.data.memory.startup,
+            peak: self.data.memory.peak,
         }
-    }
-
-    /// Bytes that count towards the limit, if all clients together take `clients` bytes.
-    fn used_bytes(&self, clients: u64) -> u64 {
-        self.keyspace.used_bytes() as u64 + clients
-    }
-
-    /// Notes how much memory is in use before there is any data.
-    pub(crate) fn note_startup_memory(&mut self) {
-        self.memory.startup = self.keyspace.used_bytes() as u64;
-    }
-
-    /// Whether eviction continues in the background.
-    pub(crate) fn is_evicting(&self) -> bool {
-        self.memory.is_evicting
     }
 
     /// For how long eviction has not kept up: in total, and in the current period alone.
     pub(crate) fn eviction_exceeded(&self) -> (Duration, Duration) {
         let current = self
+            .data
             .memory
             .exceeded_since
-            .map_or(Duration::ZERO, |since| self.now.duration_since(since));
-        (self.memory.exceeded_time + current, current)
+            .map_or(Duration::ZERO, |since| self.clock.now.duration_since(since));
+        (self.data.memory.exceeded_time + current, current)
     }
 
     /// Applies a changed limit or eviction policy. All clients together take `clients` bytes.
     pub(crate) fn eviction_changed(&mut self, clients: u64) {
-        self.keyspace.set_eviction(eviction(&self.config));
-        let used = self.used_bytes(clients);
+        self.data.keyspace.set_eviction(eviction(&self.config));
+        let used = self.data.used_bytes(clients);
         let limit = self.settings.memory_max;
-        self.memory.is_evicting = limit > 0 && self.loading.is_none();
+        self.data.memory.is_evicting = limit > 0 && self.phase.loading.is_none();
         if limit > 0 && used > limit {
             log::warn!(
                 "maxmemory is {limit} bytes, and {used} are in use: keys are evicted, or writes \
@@ -109,13 +94,15 @@ impl Engine {
     /// bytes.
     pub(crate) fn make_room(&mut self, clients: u64) -> bool {
         let limit = self.settings.memory_max;
-        let is_held = self.is_long_holding() && !is_planted("evicted-within-long");
-        let may_not = self.loading.is_some() || self.is_paused() || is_held;
-        if limit == 0 || may_not || self.used_bytes(clients) <= limit {
+        let is_held = self.data.is_long_holding() && !is_planted("evicted-within-long");
+        let may_not = self.phase.loading.is_some() || self.phase.is_paused() || is_held;
+        if limit == 0 || may_not || self.data.used_bytes(clients) <= limit {
             self.end_eviction();
             return true;
         }
-        if self.keyspace.eviction().policy == EvictionPolicy::NoEviction || self.is_latched() {
+        if self.data.keyspace.eviction().policy == EvictionPolicy::NoEviction
+            || self.gate.is_latched()
+        {
             self.end_eviction();
             return false;
         }
@@ -126,14 +113,14 @@ impl Engine {
         let began = Instant::now();
         loop {
             let is_exhausted = self.evict_step(limit, clients);
-            if self.effects.lacked_room() {
+            if self.data.effects.lacked_room() {
                 // Writes wait for room in the log or are refused, so eviction is not urgent and the
                 // thread may sleep.
-                self.memory.is_evicting = false;
-                self.memory.lacks_room = !is_planted("eviction-given-up");
+                self.data.memory.is_evicting = false;
+                self.data.memory.lacks_room = !is_planted("eviction-given-up");
                 return true;
             }
-            if self.used_bytes(clients) <= limit {
+            if self.data.used_bytes(clients) <= limit {
                 self.end_eviction();
                 return true;
             }
@@ -142,8 +129,8 @@ impl Engine {
                 return false;
             }
             if began.elapsed() >= self.settings.eviction_time {
-                self.memory.is_evicting = true;
-                self.memory.exceeded_since.get_or_insert(self.now);
+                self.data.memory.is_evicting = true;
+                self.data.memory.exceeded_since.get_or_insert(self.clock.now);
                 return true;
             }
         }
@@ -152,90 +139,66 @@ impl Engine {
     /// Evicts a few keys; returns whether no evictable key is left.
     fn evict_step(&mut self, limit: u64, clients: u64) -> bool {
         let room = self.room_to_free();
-        self.effects.clear();
-        self.effects.limit(room);
+        self.data.effects.clear();
+        self.data.effects.limit(room);
         let mut is_exhausted = false;
         for _ in 0..EVICTIONS_PER_STEP {
-            if self.used_bytes(clients) <= limit {
+            if self.data.used_bytes(clients) <= limit {
                 break;
             }
-            if self.keyspace.evict(self.now_ms, &mut self.effects).is_none() {
+            if self.data.keyspace.evict(self.clock.now_ms, &mut self.data.effects).is_none() {
                 is_exhausted = true;
                 break;
             }
         }
         self.record_unasked(DbIndex(0));
-        if let Some(garbage) = self.keyspace.take_garbage() {
-            self.free(garbage);
+        if let Some(garbage) = self.data.keyspace.take_garbage() {
+            self.data.free(garbage);
         }
         is_exhausted
     }
 
     fn end_eviction(&mut self) {
-        self.memory.is_evicting = false;
-        if let Some(since) = self.memory.exceeded_since.take() {
-            self.memory.exceeded_time += self.now.saturating_duration_since(since);
+        self.data.memory.is_evicting = false;
+        if let Some(since) = self.data.memory.exceeded_since.take() {
+            self.data.memory.exceeded_time += self.clock.now.saturating_duration_since(since);
         }
     }
 
     /// Continues eviction in the background.
     pub(crate) fn go_on_evicting(&mut self, clients: u64) {
-        if self.memory.is_evicting {
+        if self.data.memory.is_evicting {
             self.make_room(clients);
         }
+    }
+
+    /// In a round of background work, continues an eviction that had no room in the log.
+    pub(crate) fn retry_evicting(&mut self, clients: u64) {
+        if std::mem::take(&mut self.data.memory.lacks_room) {
+            self.make_room(clients);
+        }
+    }
+}
+
+impl Data {
+    /// Bytes that count towards the limit, if all clients together take `clients` bytes.
+    fn used_bytes(&self, clients: u64) -> u64 {
+        self.keyspace.used_bytes() as u64 + clients
+    }
+
+    /// Notes how much memory is in use before there is any data.
+    pub(crate) fn note_startup_memory(&mut self) {
+        self.memory.startup = self.keyspace.used_bytes() as u64;
+    }
+
+    /// Whether eviction continues in the background.
+    pub(crate) fn is_evicting(&self) -> bool {
+        self.memory.is_evicting
     }
 
     /// Whether eviction waits for room in the log.
     pub(crate) fn evicts_later(&self) -> bool {
         self.memory.lacks_room
-    }
-
-    /// In a round of background work, continues an eviction that had no room in the log.
-    pub(crate) fn retry_evicting(&mut self, clients: u64) {
-        if std::mem::take(&mut self.memory.lacks_room) {
-            self.make_room(clients);
-        }
-    }
-
-    /// Frees garbage on a thread of its own, so that freeing it delays nobody.
-    pub(crate) fn free(&mut self, garbage: Garbage) {
-        self.freeing.free(garbage);
-    }
-}
-
-impl Connections {
-    /// Bytes of memory that all clients take, and the long request of one of them. `current` is the
-    /// client being served.
-    pub(crate) fn client_bytes(&self, engine: &Engine, current: Option<&Client>) -> u64 {
-        (self.clients.memory() + current.map_or(0, Client::memory) + engine.long_memory()) as u64
-    }
-
-    /// Disconnects the largest clients while all clients together take more memory than
-    /// `maxmemory-clients` allows.
-    pub(super) fn evict_clients(&mut self, engine: &mut Engine) {
-        let Some(limit) = engine.settings.clients_memory_max else { return };
-        if (self.clients.memory() as u64) < limit {
-            return;
-        }
-        let may_go = |client: &&Client| {
-            !client.is_closing() && (!client.no_evict || is_planted("no-evict-unheard"))
-        };
-        let clients = self.clients.iter().filter(may_go);
-        let mut largest: Vec<_> = clients.map(|client| (client.memory(), client.conn)).collect();
-        largest.sort_unstable_by_key(|(memory, _)| std::cmp::Reverse(*memory));
-        for (_, conn) in largest {
-            if (self.clients.memory() as u64) < limit {
-                return;
-            }
-            if let Some(client) = self.clients.take(conn) {
-                log::info!(
-                    "Evicting client: {}",
-                    client.describe(engine.now, engine.watches.is_stale(&client), 0)
-                );
-                engine.stats.evicted_clients += 1;
-                self.drop_client(engine, client);
-            }
-        }
     }
 }
 

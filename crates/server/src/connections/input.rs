@@ -5,8 +5,9 @@ use std::time::Instant;
 use slimio_planted::is_planted;
 use slimio_resp::{Limits, ReplyBuf};
 
-use super::{Connections, Engine, NetRequest};
+use super::{Connections, NetRequest};
 use crate::clients::{Client, Replies, State};
+use crate::engine::Engine;
 use crate::inbox::{Next, Reading};
 use crate::net::{ConnId, ReceiveBuffer};
 
@@ -30,22 +31,13 @@ const SLICE: usize = 256;
 /// [`SLICE`], the request counts as one request plus the quotient.
 const BYTES_PER_REQUEST: usize = 4096;
 
-impl Engine {
-    /// Whether the server is shutting down; false during recovery. During a shutdown, no more
-    /// requests run, because the last snapshot would lack their effects. The requests wait and are
-    /// not dropped, because the shutdown may be given up.
-    pub(super) fn is_ending(&self) -> bool {
-        self.shutdown.is_some() && self.loading.is_none() && !is_planted("runs-behind-end")
-    }
-}
-
 impl Connections {
     /// Takes bytes that were received from a client.
     pub(crate) fn received(&mut self, engine: &mut Engine, conn: ConnId, bytes: &[u8]) {
         engine.stats.reads += 1;
         engine.stats.input_bytes += bytes.len() as u64;
         let Some(mut client) = self.clients.take(conn) else { return };
-        client.last_active = engine.now;
+        client.last_active = engine.clock.now;
         if client.is_closing() {
             self.clients.put(client);
             return;
@@ -67,7 +59,7 @@ impl Connections {
     /// Called when the network returns the memory into which it received a large argument.
     pub(crate) fn filled(&mut self, engine: &mut Engine, conn: ConnId, filling: ReceiveBuffer) {
         let Some(mut client) = self.clients.take(conn) else { return };
-        client.last_active = engine.now;
+        client.last_active = engine.clock.now;
         let Some((size, next)) = client.inbox.filled(filling) else {
             self.clients.put(client);
             return;
@@ -107,17 +99,17 @@ impl Connections {
     /// Runs the complete requests in the client's unread bytes and in `received`. The bytes of
     /// `received` follow the unread bytes.
     fn requests(&mut self, engine: &mut Engine, client: &mut Box<Client>, received: &[u8]) {
-        debug_assert!(engine.transaction.is_none(), "the requests would become part of it");
+        debug_assert!(engine.data.transaction.is_none(), "the requests would become part of it");
         if client.out.memory() == 0 {
             let protocol = client.out.protocol();
             client.out = ReplyBuf::with_memory(self.spare_memory(), protocol);
         }
-        if client.served.0 != engine.turn {
-            client.served = (engine.turn, 0);
+        if client.served.0 != engine.clock.turn {
+            client.served = (engine.clock.turn, 0);
         }
         let mut reading = client.inbox.read(received);
-        while client.is_running() && !engine.is_ending() {
-            if client.served.1 >= SLICE || engine.is_turn_over() {
+        while client.is_running() && !engine.phase.is_ending() {
+            if client.served.1 >= SLICE || engine.clock.is_turn_over() {
                 self.fall_behind(client);
                 break;
             }
@@ -128,7 +120,7 @@ impl Connections {
             match reading.next(&limits) {
                 Next::Request(size) => {
                     self.run_next(engine, client, &mut reading, size);
-                    if engine.blocking_keys.has_ready() {
+                    if engine.data.blocking_keys.has_ready() {
                         self.serve_beside(engine, client);
                     }
                 }
@@ -161,7 +153,7 @@ impl Connections {
         size: usize,
     ) {
         if let Some(bytes) = reading.unseen() {
-            let seen = engine.bring_in_pipeline(client.db, bytes);
+            let seen = engine.data.bring_in_pipeline(client.db, bytes);
             reading.look_ahead(seen);
         }
         let args = reading.args();
@@ -176,7 +168,7 @@ impl Connections {
             client.replies = Replies::On;
         }
         if client.keeps_request {
-            engine.keep_request(client, reading.take_request());
+            engine.data.keep_request(client, reading.take_request());
         }
     }
 
@@ -197,7 +189,7 @@ impl Connections {
     /// turn has no time for keep their places.
     pub(crate) fn serve_behind(&mut self, engine: &mut Engine) {
         for _ in 0..self.behind.len() {
-            if engine.is_turn_over() {
+            if engine.clock.is_turn_over() {
                 return;
             }
             let Some(conn) = self.behind.pop_front() else { return };
@@ -206,7 +198,7 @@ impl Connections {
             if client.is_running() {
                 self.waiting_requests(engine, &mut client);
                 // Parsing an incomplete request took time, too.
-                engine.begin_lap(Instant::now());
+                engine.clock.begin_lap(Instant::now());
             }
             self.check_query_size(engine, &mut client);
             self.put_back(engine, client);
@@ -218,7 +210,7 @@ impl Connections {
         if !client.is_behind && client.query_size() > engine.settings.query_size_max {
             log::warn!(
                 "closing client that reached max query buffer length: {}",
-                client.describe(engine.now, engine.watches.is_stale(client), 0)
+                client.describe(engine.clock.now, engine.data.watches.is_stale(client), 0)
             );
             engine.stats.query_limit_disconnections += 1;
             self.close(engine, client);

@@ -1,4 +1,4 @@
-//! Begins snapshots, takes them in steps, adopts them, and makes writers wait for them.
+//! Begins snapshots, takes them in steps, adopts them, and says when writers must wait for them.
 
 use std::time::{Duration, Instant};
 
@@ -7,14 +7,11 @@ use slimio_planted::is_planted;
 use slimio_storage::{LogState, SlotSummary, SnapshotEvent, SnapshotKind, WriterOptions};
 
 use super::checks::lacks_space;
-use super::{Connections, Engine, Shutdown};
-use crate::clients::Client;
+use super::{Engine, Shutdown};
 use crate::cpu::thread_cpu_time;
 use crate::snapshot::{
     Answer, DbSize, Growth, RewriteRule, Running, SnapshotEnd, SnapshotThread, Stage, Traffic,
 };
-use crate::waiting::{Line, Reason, Then};
-use crate::wal::Wal;
 
 /// Limit of the command thread's time that a snapshot may take in one turn.
 const STEP_TIME_MAX: Duration = Duration::from_micros(200);
@@ -45,13 +42,13 @@ pub(crate) enum NotBegun {
 impl Engine {
     /// Begins a snapshot of the data set as it is in memory now.
     pub(crate) fn begin_snapshot(&mut self, kind: SnapshotKind) -> Result<(), NotBegun> {
-        let is_half_done = self.is_long_writing() && !is_planted("snapshot-within-long");
+        let is_half_done = self.data.is_long_writing() && !is_planted("snapshot-within-long");
         let mut writer = WriterOptions {
             reserve_lbas: self.snapshot_lbas_max(),
             must_reserve: !self.snapshots.of(kind).is_second_try,
             ..WriterOptions::default()
         };
-        let (Some(thread), Some(wal)) = (&self.snapshots.thread, &mut self.wal) else {
+        let (Some(thread), Some(wal)) = (&self.snapshots.thread, &mut self.gate.wal) else {
             return Err(NotBegun::Never);
         };
         if wal.log().latched().is_some() {
@@ -59,35 +56,35 @@ impl Engine {
         }
         // No snapshot begins within a transaction, because the transaction is logged only when it
         // ends.
-        let is_idle = self.keyspace.capture_state() == CaptureState::Idle;
-        let is_within = self.transaction.is_some() && !is_planted("snapshot-in-transaction");
+        let is_idle = self.data.keyspace.capture_state() == CaptureState::Idle;
+        let is_within = self.data.transaction.is_some() && !is_planted("snapshot-in-transaction");
         if self.snapshots.running.is_some() || is_within || is_half_done || !is_idle {
             let is_pinned = is_planted("pins-dropped-when-busy");
             return Err(if is_pinned { NotBegun::Pinned } else { NotBegun::Busy });
         }
         let (began, cpu_began) = (Instant::now(), thread_cpu_time());
-        let dbs = (0..self.keyspace.config().db_count).map(|db| DbIndex(db as u16));
+        let dbs = (0..self.data.keyspace.config().db_count).map(|db| DbIndex(db as u16));
         let sizes = dbs.map(|db| {
-            let (keys, expiring) = (self.keyspace.dbsize(db), self.keyspace.expiring(db));
+            let (keys, expiring) = (self.data.keyspace.dbsize(db), self.data.keyspace.expiring(db));
             DbSize { db, keys, expiring }
         });
         let sizes = sizes.filter(|size| size.keys > 0).collect();
         let growth = Growth::new(began, wal.log().appended());
-        let plan = wal.log_mut().begin_snapshot(kind, self.now_ms as u64);
+        let plan = wal.log_mut().begin_snapshot(kind, self.clock.now_ms as u64);
         let Some(plan) = plan else {
             let is_pinned = wal.log().lacks_pinned();
             return Err(if is_pinned { NotBegun::Pinned } else { NotBegun::Busy });
         };
         writer.leave = wal.log().space_behind(&plan);
-        self.keyspace.begin_capture(if plan.is_fuzzy {
+        self.data.keyspace.begin_capture(if plan.is_fuzzy {
             CaptureKind::Fuzzy
         } else {
             CaptureKind::PointInTime
         });
         let options = ChunkOptions {
             compresses: self.settings.compresses,
-            eviction: *self.keyspace.eviction(),
-            now_ms: self.now_ms,
+            eviction: *self.data.keyspace.eviction(),
+            now_ms: self.clock.now_ms,
         };
         thread.begin(plan, options, writer, sizes);
         log::info!("{} begun at LSN {}", kind.name(), plan.lsn);
@@ -140,9 +137,9 @@ impl Engine {
     /// Ends the running snapshot without adopting it.
     fn drop_running(&mut self) -> Option<Running> {
         let running = self.snapshots.running.take()?;
-        self.keyspace.end_capture();
+        self.data.keyspace.end_capture();
         if running.stage != Stage::Adopting
-            && let Some(wal) = &mut self.wal
+            && let Some(wal) = &mut self.gate.wal
         {
             wal.log_mut().snapshot_failed();
             // On a device, the log or another snapshot may need the extents that this snapshot has
@@ -153,19 +150,19 @@ impl Engine {
     }
 
     /// Takes what the snapshot thread and the keeper have finished.
-    fn take_snapshot_results(&mut self) {
+    pub(crate) fn take_snapshot_results(&mut self) {
         self.take_answers();
         self.take_event();
     }
 
     /// Takes a part of the running snapshot, if it has one to take. `has_time` says that nothing
     /// else is to be done. Returns whether there was a part.
-    fn snapshot_steps(&mut self, has_time: bool) -> bool {
+    pub(crate) fn snapshot_steps(&mut self, has_time: bool) -> bool {
         if !self.wants_snapshot_step() {
             return false;
         }
         let (began, cpu_began) = (Instant::now(), thread_cpu_time());
-        let spent = began.saturating_duration_since(self.now);
+        let spent = began.saturating_duration_since(self.clock.now);
         let time_max = if has_time {
             STEP_TIME_MAX
         } else {
@@ -179,9 +176,14 @@ impl Engine {
         }
         let took = began.elapsed();
         self.count_snapshot_step(took, cpu_began);
-        self.latency.note("snapshot-step", self.now_ms / 1000, took, self.settings.latency_from);
-        if let Some(garbage) = self.keyspace.take_garbage() {
-            self.free(garbage);
+        self.latency.note(
+            "snapshot-step",
+            self.clock.now_ms / 1000,
+            took,
+            self.settings.latency_from,
+        );
+        if let Some(garbage) = self.data.keyspace.take_garbage() {
+            self.data.free(garbage);
         }
         true
     }
@@ -196,7 +198,7 @@ impl Engine {
     pub(crate) fn wants_snapshot_step(&self) -> bool {
         let thread_has_room =
             || self.snapshots.thread.as_ref().is_some_and(SnapshotThread::has_room);
-        match self.keyspace.capture_state() {
+        match self.data.keyspace.capture_state() {
             CaptureState::Running => self.snapshots.running.is_some() && thread_has_room(),
             CaptureState::Settling => true,
             CaptureState::Complete | CaptureState::Flushed => self.snapshots.running.is_some(),
@@ -209,20 +211,20 @@ impl Engine {
         // thread. A measurement after the step would miss the maximum.
         let held = self.snapshot_memory();
         let Some(running) = &mut self.snapshots.running else {
-            self.keyspace.capture_step(STEP_BUDGET, &mut Vec::new());
+            self.data.keyspace.capture_step(STEP_BUDGET, &mut Vec::new());
             return;
         };
         running.memory_max = running.memory_max.max(held);
         let Some(thread) = &self.snapshots.thread else { return };
-        self.keyspace.capture_step(STEP_BUDGET, &mut running.taken);
+        self.data.keyspace.capture_step(STEP_BUDGET, &mut running.taken);
         running.taken.drain(..).for_each(|batch| thread.give(batch));
-        match self.keyspace.capture_state() {
+        match self.data.keyspace.capture_state() {
             CaptureState::Complete => {
                 if let Some(thread) = &self.snapshots.thread {
                     thread.finish();
                 }
                 running.stage = Stage::Writing;
-                self.keyspace.end_capture();
+                self.data.keyspace.end_capture();
             }
             CaptureState::Flushed => {
                 let kind = running.kind;
@@ -236,7 +238,7 @@ impl Engine {
 
     /// Bytes of memory that are held only for the snapshot.
     pub(crate) fn snapshot_memory(&self) -> u64 {
-        let stats = self.keyspace.capture_stats();
+        let stats = self.data.keyspace.capture_stats();
         let waiting = self.snapshots.thread.as_ref().map_or(0, SnapshotThread::waiting_memory);
         (stats.owned_size + stats.flushed_size) as u64 + waiting
     }
@@ -244,7 +246,7 @@ impl Engine {
     /// Limit of the memory that a snapshot may hold, in bytes.
     pub(crate) fn snapshot_memory_limit(&self) -> u64 {
         match self.settings.snapshot_memory_limit {
-            0 => (self.keyspace.used_bytes() as u64 / MEMORY_SHARE).max(MEMORY_LIMIT_MIN),
+            0 => (self.data.keyspace.used_bytes() as u64 / MEMORY_SHARE).max(MEMORY_LIMIT_MIN),
             limit => limit,
         }
     }
@@ -264,12 +266,12 @@ impl Engine {
     }
 
     fn take_answers(&mut self) {
-        let plan = self.wal.as_ref().and_then(|wal| wal.log().running_snapshot());
+        let plan = self.gate.wal.as_ref().and_then(|wal| wal.log().running_snapshot());
         let is_fuzzy = plan.is_some_and(|plan| plan.is_fuzzy);
         // A fuzzy snapshot is adopted only after the long request has ended. Until then, the
         // snapshot may lack a value that the request has overwritten, while the log does not have
         // the request's record yet.
-        if is_fuzzy && self.is_long_writing() && !is_planted("adopted-within-long") {
+        if is_fuzzy && self.data.is_long_writing() && !is_planted("adopted-within-long") {
             return;
         }
         let Some(answer) = self.snapshots.thread.as_ref().and_then(SnapshotThread::answer) else {
@@ -285,7 +287,7 @@ impl Engine {
                 self.snapshots.was_written(summary.len_lbas, payload);
                 let Some(running) = &mut self.snapshots.running else { return };
                 running.stage = Stage::Adopting;
-                if let Some(wal) = &mut self.wal {
+                if let Some(wal) = &mut self.gate.wal {
                     wal.log_mut().adopt(summary);
                 }
             }
@@ -299,10 +301,10 @@ impl Engine {
     }
 
     fn take_event(&mut self) {
-        let event = self.wal.as_mut().and_then(|wal| wal.log_mut().take_snapshot_event());
+        let event = self.gate.wal.as_mut().and_then(|wal| wal.log_mut().take_snapshot_event());
         match event {
             None => {
-                if self.is_latched()
+                if self.gate.is_latched()
                     && self.snapshots.running.as_ref().is_some_and(|r| r.stage == Stage::Adopting)
                 {
                     self.snapshot_failed("the log has stopped");
@@ -330,7 +332,7 @@ impl Engine {
             self.snapshots.is_of_flush &= self.snapshots.saves.is_scheduled;
             self.snapshots.is_behind_rewrite = false;
             self.snapshots.changes -= running.changes.min(self.snapshots.changes);
-            self.snapshots.saved_at_s = self.now_ms / 1000;
+            self.snapshots.saved_at_s = self.clock.now_ms / 1000;
             let begun = self.snapshots.saves.begun;
             self.snapshots.ends.push(SnapshotEnd::Saved(begun, *summary));
         }
@@ -356,7 +358,7 @@ impl Engine {
 
     /// Begins snapshots that were asked for and had to wait. `is_save_awaited` says that a client
     /// waits in `SAVE`.
-    fn begin_scheduled(&mut self, is_save_awaited: bool) {
+    pub(crate) fn begin_scheduled(&mut self, is_save_awaited: bool) {
         if self.snapshots.running.is_some() {
             return;
         }
@@ -380,11 +382,6 @@ impl Engine {
         }
     }
 
-    /// Whether a transaction is running. The transaction is logged only when it ends.
-    pub(crate) fn is_in_transaction(&self) -> bool {
-        self.transaction.is_some()
-    }
-
     /// Called when a client asks for an on-demand snapshot. Cancels a running snapshot that was
     /// begun only because of a flush, because the new snapshot also holds what was written since
     /// the flush.
@@ -398,10 +395,11 @@ impl Engine {
 
     /// Schedules snapshots that are due by time or size. Called once per round of background work.
     pub(crate) fn schedule_snapshots(&mut self) {
-        if self.snapshots.thread.is_none() || self.loading.is_some() || self.is_latched() {
+        if self.snapshots.thread.is_none() || self.phase.loading.is_some() || self.gate.is_latched()
+        {
             return;
         }
-        if self.is_rewrite_urgent() && self.snapshots.rewrites.may_retry(self.now) {
+        if self.is_rewrite_urgent() && self.snapshots.rewrites.may_retry(self.clock.now) {
             self.begin_urgent();
         }
         if self.snapshots.running.is_some() {
@@ -411,12 +409,12 @@ impl Engine {
         let is_due = self.is_rewrite_due();
         let is_needed = self.needs_rewrite();
         let rewrites = &mut self.snapshots.rewrites;
-        if (is_due || is_needed) && rewrites.may_retry(self.now) {
+        if (is_due || is_needed) && rewrites.may_retry(self.clock.now) {
             let was_scheduled = std::mem::replace(&mut rewrites.is_scheduled, true);
             let is_asked = is_needed && !is_planted("needed-is-unasked");
             rewrites.is_automatic = !is_asked && (rewrites.is_automatic || !was_scheduled);
         }
-        if self.is_save_due() && self.snapshots.saves.may_retry(self.now) {
+        if self.is_save_due() && self.snapshots.saves.may_retry(self.clock.now) {
             self.snapshots.is_of_flush = false;
             log::info!("{} changes since the last snapshot. Saving...", self.snapshots.changes);
             self.snapshots.saves.is_scheduled = true;
@@ -443,7 +441,7 @@ impl Engine {
         }
         let may = self.snapshots.thread.is_some()
             && self.is_rewrite_urgent()
-            && self.snapshots.rewrites.may_retry(self.now);
+            && self.snapshots.rewrites.may_retry(self.clock.now);
         if may {
             self.begin_urgent();
         }
@@ -455,33 +453,25 @@ impl Engine {
             percentage: self.settings.rewrite_percentage,
             size_min: self.settings.rewrite_size_min,
             room: self
+                .gate
                 .wal
                 .as_ref()
                 .map_or(u64::MAX, |wal| wal.log().size_max().min(self.settings.log_size_max)),
         }
     }
 
-    /// Bytes of the root snapshot and of the log behind it.
-    pub(crate) fn root_and_log(&self) -> (u64, u64) {
-        let Some(wal) = &self.wal else { return (0, 0) };
-        let log = wal.log();
-        let root = log.snapshots().root();
-        let base = root.map_or(0, |root| root.payload_size);
-        (base, log.appended().bytes_since(log.start_lsn()))
-    }
-
     fn is_rewrite_due(&self) -> bool {
-        let is_on = self.wal.as_ref().is_some_and(|wal| wal.log().log_state() == LogState::On);
-        let (base, log) = self.root_and_log();
+        let is_on = self.gate.wal.as_ref().is_some_and(|wal| wal.log().log_state() == LogState::On);
+        let (base, log) = self.gate.root_and_log();
         is_on && self.rewrite_rule().is_due(base, log)
     }
 
     pub(super) fn is_rewrite_urgent(&self) -> bool {
-        let Some(wal) = &self.wal else { return false };
+        let Some(wal) = &self.gate.wal else { return false };
         let stats = wal.stats();
         let used = stats.capacity_bytes.saturating_sub(stats.free_bytes);
         let is_full = wal.log().prepare_failed().is_some();
-        self.rewrite_rule().is_urgent(used, self.root_and_log().1, is_full)
+        self.rewrite_rule().is_urgent(used, self.gate.root_and_log().1, is_full)
     }
 
     fn is_save_due(&self) -> bool {
@@ -493,7 +483,7 @@ impl Engine {
         if self.snapshots.thread.is_none() || self.snapshots.running.is_some() {
             return None;
         }
-        let since = self.now_ms / 1000 - self.snapshots.saved_at_s;
+        let since = self.clock.now_ms / 1000 - self.snapshots.saved_at_s;
         let points = &self.settings.save_points;
         points.iter().filter_map(|point| point.due_in(since, self.snapshots.changes)).min()
     }
@@ -507,7 +497,7 @@ impl Engine {
 
     /// Whether the server saves before it ends.
     pub(crate) fn saves_at_shutdown(&self, shutdown: Shutdown) -> bool {
-        let is_usual = !self.settings.save_points.is_empty() && !self.is_latched();
+        let is_usual = !self.settings.save_points.is_empty() && !self.gate.is_latched();
         self.snapshots.thread.is_some() && shutdown.save.unwrap_or(is_usual)
     }
 
@@ -515,14 +505,14 @@ impl Engine {
     /// transaction, this is put off until the transaction ends, because the transaction is logged
     /// as a whole or not at all, and its room in the log was granted accordingly.
     pub(crate) fn turn_log(&mut self) {
-        if let Some(transaction) = &mut self.transaction
+        if let Some(transaction) = &mut self.data.transaction
             && !is_planted("turned-within")
         {
             transaction.turns_log = true;
             return;
         }
         let is_on = self.config.yes("appendonly");
-        let Some(wal) = &mut self.wal else { return };
+        let Some(wal) = &mut self.gate.wal else { return };
         let wanted_before = if is_planted("log-state-believed") {
             matches!(wal.log().log_state(), LogState::On | LogState::Resuming)
         } else {
@@ -534,7 +524,7 @@ impl Engine {
         // `emptied_at` is not valid any longer, because writes without a log change the data set
         // but not the end of the log.
         if !is_planted("empty-behind-the-end") {
-            self.emptied_at = None;
+            self.gate.emptied_at = None;
         }
         if is_on {
             wal.log_mut().resume();
@@ -549,68 +539,5 @@ impl Engine {
                 self.cancel_snapshot("the log was ended");
             }
         }
-    }
-
-    /// Whether the log was turned on again, but its records do not count yet, because no new
-    /// snapshot has been adopted.
-    pub(super) fn is_log_resuming(&self) -> bool {
-        self.wal.as_ref().is_some_and(|wal| wal.log().log_state() == LogState::Resuming)
-    }
-
-    /// Whether the log is on, or will be on as soon as its snapshot has been adopted.
-    pub(crate) fn is_log_on(&self) -> bool {
-        self.wal.as_ref().is_some_and(Wal::takes_records)
-    }
-}
-
-impl Connections {
-    /// Does the command thread's part of snapshots in one turn, after the replies have left.
-    /// `is_idle` says that nothing else happened in this turn.
-    pub(crate) fn drive_snapshots(&mut self, engine: &mut Engine, is_idle: bool) {
-        engine.take_snapshot_results();
-        self.tell_of_snapshots(engine);
-        engine.drive_check();
-        self.begin_scheduled_snapshots(engine);
-        let is_awaited = self.is_snapshot_awaited();
-        let has_time = is_idle || self.has_parked();
-        if engine.snapshot_steps(has_time) || engine.snapshots.is_rate_due {
-            engine.pace_snapshot(is_awaited);
-        }
-        self.begin_scheduled_snapshots(engine);
-    }
-
-    fn begin_scheduled_snapshots(&mut self, engine: &mut Engine) {
-        engine.begin_scheduled(!self.waiting.is_empty(Line::Snapshot));
-        self.tell_of_snapshots(engine);
-    }
-
-    /// Answers the clients that waited for snapshots which have ended.
-    fn tell_of_snapshots(&mut self, engine: &mut Engine) {
-        for end in std::mem::take(&mut engine.snapshots.ends) {
-            match end {
-                SnapshotEnd::Saved(begun, summary) => {
-                    self.answer_saving(engine, None);
-                    self.answer_pinning(engine, begun, Ok(&summary));
-                }
-                SnapshotEnd::Failed(begun, why) => {
-                    self.answer_saving(engine, Some(&why));
-                    self.answer_pinning(engine, begun, Err(&why));
-                }
-                SnapshotEnd::Unpinned(why) => self.drop_pins(engine, why),
-            }
-        }
-    }
-
-    /// Answers the clients whose `SAVE` has ended.
-    fn answer_saving(&mut self, engine: &mut Engine, failed: Option<&str>) {
-        self.answer_line(engine, Line::Snapshot, |_, client| match failed {
-            None => client.out.ok(),
-            Some(why) => client.out.error(&format!("ERR {why}")),
-        });
-    }
-
-    /// Makes a client wait until a snapshot has ended, for `SAVE`.
-    pub(crate) fn wait_for_save(&mut self, engine: &mut Engine, client: &mut Client) {
-        self.wait(engine, client, Reason::Snapshot, Then::Answer);
     }
 }

@@ -93,7 +93,7 @@ impl Engine {
     /// Appends a record, if there is a log that takes it. `flushed` says whether any database was
     /// emptied.
     pub(crate) fn put(&mut self, db: DbIndex, source: Source<'_>, flushed: bool) -> Place {
-        let Some(wal) = &mut self.wal else { return Place::Nowhere };
+        let Some(wal) = &mut self.gate.wal else { return Place::Nowhere };
         if !wal.takes_records() {
             self.changed_without_log(flushed);
             return Place::Nowhere;
@@ -101,24 +101,24 @@ impl Engine {
         if wal.log().latched().is_some() {
             return Place::Stopped;
         }
-        let (asked, before) = (self.log_size_max, wal.log().appended());
+        let (asked, before) = (self.gate.log_size_max, wal.log().appended());
         let lsn = match source {
             Source::Command(args) => {
                 // The value is copied only once, from the request into the log's memory.
-                let payload = self.gather.parts(&self.effects, db, args);
+                let payload = self.data.gather.parts(&self.data.effects, db, args);
                 debug_assert!(payload.size() as u64 <= asked, "more than was asked for");
                 wal.append(db, payload.as_slice())
             }
             Source::Unasked => {
-                wal.append(db, self.gather.parts(&self.effects, db, no_args()).as_slice())
+                wal.append(db, self.data.gather.parts(&self.data.effects, db, no_args()).as_slice())
             }
             Source::Transaction => {
-                let payload = self.payload.bytes();
+                let payload = self.data.payload.bytes();
                 debug_assert!(payload.len() as u64 <= asked, "more than was asked for");
                 wal.append(db, &[payload])
             }
             Source::Long(effects, args) => {
-                wal.append(db, self.gather.parts(effects, db, args).as_slice())
+                wal.append(db, self.data.gather.parts(effects, db, args).as_slice())
             }
             Source::Staged(record) => wal.append_staged(record),
         };
@@ -131,29 +131,31 @@ impl Engine {
 
     /// Tells of what has run.
     pub(crate) fn tell(&mut self, ran: &Ran<'_>, place: Place) {
-        let effects = ran.of_long.unwrap_or(&self.effects);
+        let effects = ran.of_long.unwrap_or(&self.data.effects);
         let is_planted = |name| ran.of_long.is_some() && is_planted(name);
         let touched = || effects.touched_in(ran.items.clone(), ran.args);
-        if !self.watches.is_empty() && !is_planted("long-unwatched") {
-            self.watches.touched(touched(), &self.keyspace, ran.now_ms);
+        if !self.data.watches.is_empty() && !is_planted("long-unwatched") {
+            self.data.watches.touched(touched(), &self.data.keyspace, ran.now_ms);
         }
-        if !self.blocking_keys.is_empty() && !is_planted("pushed-by-long-unready") {
-            self.blocking_keys.touched(touched(), &self.keyspace, ran.now_ms);
+        if !self.data.blocking_keys.is_empty() && !is_planted("pushed-by-long-unready") {
+            self.data.blocking_keys.touched(touched(), &self.data.keyspace, ran.now_ms);
         }
         if ran.is_counted && !is_planted("long-changes-uncounted") {
             self.snapshots.changes += effects.touched_count_in(ran.items.clone()) as u64;
         }
-        let keeps_undurable = self.keeps_undurable && !is_planted("long-undurable");
-        match (place, &mut self.transaction) {
+        let keeps_undurable = self.gate.keeps_undurable && !is_planted("long-undurable");
+        match (place, &mut self.data.transaction) {
             (Place::Pending, Some(transaction)) => {
                 transaction.changes.extend(touched().map(Change::from));
             }
-            _ if keeps_undurable => depend(&mut self.undurable, place, touched().map(Change::from)),
+            _ if keeps_undurable => {
+                depend(&mut self.gate.undurable, place, touched().map(Change::from));
+            }
             _ => {}
         }
-        let Some(listener) = &mut self.listener else { return };
+        let Some(listener) = &mut self.data.listener else { return };
         for told in told(effects, ran) {
-            match (place, &mut self.transaction) {
+            match (place, &mut self.data.transaction) {
                 (Place::Pending, Some(transaction)) => transaction.told.push(told.into_owned()),
                 _ => listen(listener, &Told { lsn: place.lsn(), ..told }),
             }
@@ -162,10 +164,10 @@ impl Engine {
 
     /// Tells what was kept of a transaction, when its record has its place.
     pub(crate) fn tell_transaction(&mut self, transaction: Transaction, place: Place) {
-        if self.keeps_undurable {
-            depend(&mut self.undurable, place, transaction.changes.into_iter());
+        if self.gate.keeps_undurable {
+            depend(&mut self.gate.undurable, place, transaction.changes.into_iter());
         }
-        let Some(listener) = &mut self.listener else { return };
+        let Some(listener) = &mut self.data.listener else { return };
         let mut all = transaction.told;
         if is_planted("transaction-told-backwards") {
             all.reverse();

@@ -3,7 +3,8 @@
 
 use slimio_planted::is_planted;
 
-use super::{Connections, Engine};
+use super::Engine;
+use crate::connections::Connections;
 use crate::snapshot::{RateInputs, SnapshotThread};
 use crate::waiting::Line;
 use crate::wal::Wal;
@@ -13,8 +14,8 @@ impl Engine {
     /// that somebody waits for it.
     pub(crate) fn pace_snapshot(&mut self, is_awaited: bool) {
         self.snapshots.is_rate_due = false;
-        let (now, commands) = (self.now, self.stats.commands);
-        let appended = self.wal.as_ref().map(|wal| wal.log().appended());
+        let (now, commands) = (self.clock.now, self.stats.commands);
+        let appended = self.gate.wal.as_ref().map(|wal| wal.log().appended());
         let Some(running) = &mut self.snapshots.running else { return };
         let is_served = running.traffic.is_served(now, commands);
         if let Some(appended) = appended {
@@ -48,8 +49,8 @@ impl Engine {
         let is_automatic = snapshots.running.as_ref().is_some_and(|running| running.is_automatic);
         !is_automatic
             || snapshots.saves.is_scheduled
-            || (self.is_log_resuming() && !is_planted("resuming-unhurried"))
-            || self.shutdown.is_some()
+            || (self.gate.is_log_resuming() && !is_planted("resuming-unhurried"))
+            || self.phase.shutdown.is_some()
     }
 
     /// Called when a client asks for a snapshot, or for something that can begin only after the
@@ -65,11 +66,11 @@ impl Engine {
 
     /// Bytes per second for a WAL-snapshot that nobody waits for.
     fn rate_unasked(&self, full: u64) -> u64 {
-        let data = self.keyspace.used_bytes() as u64;
-        let stats = self.keyspace.capture_stats();
+        let data = self.data.keyspace.used_bytes() as u64;
+        let stats = self.data.keyspace.capture_stats();
         let untaken = stats.total.saturating_sub(stats.taken) as f64 / stats.total.max(1) as f64;
         let waiting = self.snapshots.thread.as_ref().map_or(0, SnapshotThread::waiting_size);
-        let log = self.wal.as_ref().map(Wal::stats);
+        let log = self.gate.wal.as_ref().map(Wal::stats);
         let used = log.map_or(0, |log| log.capacity_bytes.saturating_sub(log.free_bytes));
         let used = if is_planted("room-of-an-empty-log") { 0 } else { used };
         let inputs = RateInputs {
@@ -104,7 +105,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::core::Facts;
+    use crate::engine::Facts;
     use crate::exchange::NewVolumeSink;
     use crate::net::{ConnId, Peer};
     use crate::server::make_volume;
@@ -134,7 +135,7 @@ mod tests {
         let volume = recover(&mut *storage.media, &options, &mut NewVolumeSink).unwrap();
         let (wal, slot_paths) = Wal::new(volume).unwrap();
         let mut engine = Engine::new(config, 1, Facts::default());
-        engine.wal = Some(wal);
+        engine.gate.wal = Some(wal);
         engine.snapshots.thread = Some(SnapshotThread::start(slot_paths).unwrap());
         let mut connections = Connections::default();
         connections.accepted(&mut engine, CONN, Peer { remote: None, local: None });
@@ -143,10 +144,10 @@ mod tests {
 
     /// The client sends a request, which is run in this turn or, on a busy machine, in a later one.
     fn send(opened: &mut Opened, request: &str) {
-        opened.engine.begin_turn();
+        opened.engine.clock.begin_turn();
         opened.connections.received(&mut opened.engine, CONN, request.as_bytes());
         while opened.connections.has_behind() {
-            opened.engine.begin_turn();
+            opened.engine.clock.begin_turn();
             opened.connections.serve_behind(&mut opened.engine);
         }
     }
@@ -160,7 +161,8 @@ mod tests {
 
     /// The rate while commands are served.
     fn rate(opened: &mut Opened) -> u64 {
-        opened.engine.now = opened.engine.now.max(Instant::now()) + Duration::from_secs(1);
+        opened.engine.clock.now =
+            opened.engine.clock.now.max(Instant::now()) + Duration::from_secs(1);
         opened.engine.stats.commands += 1_000_000;
         opened.engine.pace_snapshot(opened.connections.is_snapshot_awaited());
         opened.engine.snapshots.thread.as_ref().unwrap().rate()
@@ -176,7 +178,7 @@ mod tests {
         while !is_over(opened) {
             assert!(Instant::now() < until, "it does not end");
             let now = Instant::now();
-            let wal = opened.engine.wal.as_mut().unwrap();
+            let wal = opened.engine.gate.wal.as_mut().unwrap();
             wal.drive(now);
             wal.wait(Some(Duration::from_millis(1)), now);
             wal.reap(now);
@@ -191,7 +193,7 @@ mod tests {
         begin_unasked(&mut opened);
         assert!((1..full(&opened)).contains(&rate(&mut opened)));
         for _ in 0..10 {
-            opened.engine.now += Duration::from_secs(1);
+            opened.engine.clock.now += Duration::from_secs(1);
             opened.engine.pace_snapshot(opened.connections.is_snapshot_awaited());
         }
         assert_eq!(opened.engine.snapshots.thread.as_ref().unwrap().rate(), 0, "nobody is served");
@@ -238,7 +240,7 @@ mod tests {
     /// Waits until the log is durable.
     fn settle_log(opened: &mut Opened) {
         settle(opened, |opened| {
-            let log = opened.engine.wal.as_ref().unwrap().log();
+            let log = opened.engine.gate.wal.as_ref().unwrap().log();
             log.durable() == log.appended()
         });
     }
@@ -258,7 +260,7 @@ mod tests {
         begin_unasked(&mut opened);
         fill(&mut opened, "new");
         assert!(rate(&mut opened) < full(&opened), "it has much room");
-        let stats = opened.engine.wal.as_ref().unwrap().stats();
+        let stats = opened.engine.gate.wal.as_ref().unwrap().stats();
         let used = stats.capacity_bytes - stats.free_bytes;
         opened.engine.settings.log_size_max = used.div_ceil(75) * 100;
         assert!(rate(&mut opened) >= full(&opened), "a few bytes are left");
@@ -287,7 +289,7 @@ mod tests {
     fn one_that_a_log_needs_to_go_on_does_not_take_its_time() {
         let dir = tempfile::tempdir().unwrap();
         let mut opened = opened(dir.path(), false);
-        opened.engine.wal.as_mut().unwrap().log_mut().resume();
+        opened.engine.gate.wal.as_mut().unwrap().log_mut().resume();
         begin_unasked(&mut opened);
         assert_eq!(rate(&mut opened), full(&opened));
     }
@@ -298,10 +300,10 @@ mod tests {
         let mut opened = opened(dir.path(), true);
         opened.engine.begin_snapshot(SnapshotKind::Wal).unwrap();
         settle(&mut opened, |opened| {
-            let is_idle = opened.engine.keyspace.capture_state() == CaptureState::Idle;
+            let is_idle = opened.engine.data.keyspace.capture_state() == CaptureState::Idle;
             is_idle && opened.engine.snapshots.running.is_none()
         });
-        let log = opened.engine.wal.as_ref().unwrap().log();
+        let log = opened.engine.gate.wal.as_ref().unwrap().log();
         let root = *log.snapshots().root().unwrap();
         let error = Error::ChunkRefused { index: Some(0), why: "a bit was flipped".into() };
         opened.engine.snapshots.checks.slot_ended(&Checked::Read(root, Some(error)), 0);

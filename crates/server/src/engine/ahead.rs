@@ -5,13 +5,13 @@
 use slimio_keyspace::{AHEAD_MAX, DbIndex, ElementAhead};
 use slimio_resp::{Ahead, requests_ahead};
 
-use super::{Connections, Engine};
-use crate::net::Net;
+use super::Data;
+use crate::net::{ConnId, Net};
 
-impl Engine {
+impl Data {
     /// Prefetches what the next requests of a pipeline will look for. Returns where the last of
     /// these requests ends, or the end of the buffer if no request was found.
-    pub(super) fn bring_in_pipeline(&self, db: DbIndex, buffer: &[u8]) -> usize {
+    pub(crate) fn bring_in_pipeline(&self, db: DbIndex, buffer: &[u8]) -> usize {
         let (mut elements, mut count) = ([ElementAhead::default(); AHEAD_MAX], 0);
         let mut seen = buffer.len();
         for ahead in requests_ahead(buffer).take(AHEAD_MAX) {
@@ -22,29 +22,32 @@ impl Engine {
         seen
     }
 
-    fn element_of<'a>(&self, ahead: &Ahead<'a>) -> ElementAhead<'a> {
-        ElementAhead { hash: self.keyspace.hash(ahead.first), element: ahead.second }
-    }
-}
-
-impl Connections {
-    /// Prefetches what the first request of each client will look for.
-    pub(crate) fn bring_in_received(&self, engine: &Engine, net: &dyn Net) {
+    /// Prefetches what the first request of each client will look for. `db_of` says which database
+    /// the client of a connection has selected.
+    pub(crate) fn bring_in_received(
+        &self,
+        net: &dyn Net,
+        db_of: impl Fn(ConnId) -> Option<DbIndex>,
+    ) {
         let (mut elements, mut count) = ([ElementAhead::default(); AHEAD_MAX], 0);
         let mut db = DbIndex(0);
         net.peek_received(&mut |conn, bytes| {
-            let Some(client) = self.clients.get(conn) else { return };
+            let Some(selected) = db_of(conn) else { return };
             let Some(ahead) = requests_ahead(bytes).next() else { return };
-            if count == AHEAD_MAX || count > 0 && client.db != db {
-                engine.keyspace.bring_in(db, &elements[..count]);
+            if count == AHEAD_MAX || count > 0 && selected != db {
+                self.keyspace.bring_in(db, &elements[..count]);
                 count = 0;
             }
-            elements[count] = engine.element_of(&ahead);
-            (count, db) = (count + 1, client.db);
+            elements[count] = self.element_of(&ahead);
+            (count, db) = (count + 1, selected);
         });
         // Prefetching for a single request gains nothing, because it runs right away.
         if count > 1 {
-            engine.keyspace.bring_in(db, &elements[..count]);
+            self.keyspace.bring_in(db, &elements[..count]);
         }
+    }
+
+    fn element_of<'a>(&self, ahead: &Ahead<'a>) -> ElementAhead<'a> {
+        ElementAhead { hash: self.keyspace.hash(ahead.first), element: ahead.second }
     }
 }

@@ -8,16 +8,10 @@
 use slimio_keyspace::{Command, DbIndex, Flags};
 use slimio_planted::is_planted;
 use slimio_resp::Args;
-use slimio_storage::{LogState, Lsn, Room};
+use slimio_storage::{LogState, Room};
 
 use super::Engine;
-use crate::clients::Client;
 use crate::commands::Entry;
-use crate::transactions::Multi;
-
-/// Room in bytes for what a transaction takes out of values that its own commands have copied or
-/// renamed.
-const COPIED_ROOM: u64 = 256 << 10;
 
 /// What a write is for. This decides how much of the log's room it may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,9 +41,9 @@ pub(crate) enum Admission {
 impl Engine {
     /// Whether a write may run if its record has at most `size` bytes of payload.
     pub(crate) fn admit(&mut self, purpose: Purpose, size: u64) -> Admission {
-        self.log_size_max = size;
-        let reserved = self.long_reserved();
-        let Some(wal) = &mut self.wal else { return Admission::Granted };
+        self.gate.log_size_max = size;
+        let reserved = self.data.long_reserved();
+        let Some(wal) = &mut self.gate.wal else { return Admission::Granted };
         if let Some(latch) = wal.log().latched() {
             return Admission::Refused(format!(
                 "MISCONF The log has stopped: {latch}. Nothing more is written; check the volume \
@@ -83,54 +77,25 @@ impl Engine {
         }
     }
 
-    /// The queued requests of a transaction, each with the database in which it will run.
-    pub(super) fn queued<'a>(
-        &'a self,
-        mut db: DbIndex,
-        multi: &'a Multi,
-    ) -> impl Iterator<Item = (DbIndex, &'static Command<Entry>, Args<'a>)> {
-        multi.requests().filter_map(move |request| {
-            let args = request.args();
-            let row = self.find(args).ok()?;
-            if row.name == "select" && !is_planted("weighed-in-first-db") {
-                let selected = args.get(1).to_i64().and_then(|number| u16::try_from(number).ok());
-                let selected = selected.filter(|index| usize::from(*index) < self.db_count());
-                db = selected.map_or(db, DbIndex);
-            }
-            Some((db, row, args))
-        })
-    }
-
-    /// The bytes that the queued requests of a transaction may append for what their effects have
-    /// from values: what each of them would need now, all bytes that the transaction itself brings
-    /// in, and [`COPIED_ROOM`] for values that it copies or renames. A request that needs more
-    /// [asks for it](Self::ask_for_more) when it runs.
-    pub(crate) fn weigh_queued(&self, db: DbIndex, multi: &Multi) -> u64 {
-        let known = COPIED_ROOM.saturating_add(2 * multi.size as u64);
-        let sizes =
-            self.queued(db, multi).map(|(db, row, args)| self.weigh(db, row, args).log_size);
-        sizes.fold(known, u64::saturating_add)
-    }
-
     /// If a command of the running transaction needs more room than was weighed, because the
     /// transaction has changed its values or swapped databases, asks for the rest. If there is not
     /// enough, the command fails.
-    pub(super) fn ask_for_more(&mut self, db: DbIndex, row: &Command<Entry>, args: Args<'_>) {
-        let wanted = self.weigh(db, row, args).log_size;
-        let Some(transaction) = &self.transaction else { return };
+    pub(crate) fn ask_for_more(&mut self, db: DbIndex, row: &Command<Entry>, args: Args<'_>) {
+        let wanted = self.data.weigh(db, row, args).log_size;
+        let Some(transaction) = &self.data.transaction else { return };
         let lacking = wanted.saturating_sub(transaction.value_room);
         if lacking == 0 || is_planted("exec-asks-once") {
             return;
         }
-        let (asked, size_max) = (transaction.asked.saturating_add(lacking), self.log_size_max);
+        let (asked, size_max) = (transaction.asked.saturating_add(lacking), self.gate.log_size_max);
         let is_granted = matches!(self.admit(transaction.purpose, asked), Admission::Granted);
-        self.log_size_max = size_max;
-        if let Some(transaction) = self.transaction.as_mut().filter(|_| is_granted) {
+        self.gate.log_size_max = size_max;
+        if let Some(transaction) = self.data.transaction.as_mut().filter(|_| is_granted) {
             transaction.asked = asked;
             transaction.value_room += lacking;
             // Deletions of expired keys have as much less.
             transaction.room = transaction.room.saturating_sub(lacking);
-            self.log_size_max = size_max.max(asked.saturating_add(transaction.room));
+            self.gate.log_size_max = size_max.max(asked.saturating_add(transaction.room));
         }
     }
 
@@ -143,22 +108,22 @@ impl Engine {
             return Purpose::Frees;
         }
         let others_are_empty =
-            || self.dbs().all(|other| other == db || self.keyspace.dbsize(other) == 0);
+            || self.data.dbs().all(|other| other == db || self.data.keyspace.dbsize(other) == 0);
         let empties =
             row.name == "flushall" || others_are_empty() || is_planted("flushdb-takes-last");
         if !empties {
             return Purpose::Frees;
         }
-        let end = self.wal.as_ref().map(|wal| wal.log().appended());
-        let is_said = end.is_some() && self.emptied_at == end;
+        let end = self.gate.wal.as_ref().map(|wal| wal.log().appended());
+        let is_said = end.is_some() && self.gate.emptied_at == end;
         if is_said { Purpose::EmptiesAgain } else { Purpose::Empties }
     }
 
     /// The largest payload in bytes that a record of expiry or eviction may have now.
     pub(crate) fn room_to_free(&self) -> u64 {
-        match &self.wal {
-            _ if self.is_paused() => 0,
-            _ if self.is_long_holding() && !is_planted("evicted-within-long") => 0,
+        match &self.gate.wal {
+            _ if self.phase.is_paused() => 0,
+            _ if self.data.is_long_holding() && !is_planted("evicted-within-long") => 0,
             Some(wal) if wal.log().latched().is_some() => 0,
             Some(wal) if wal.takes_records() && !is_planted("expiry-asks-no-room") => {
                 wal.log().room_to_free()
@@ -170,37 +135,20 @@ impl Engine {
     /// Limits how many expired keys a command that only reads may delete, because the command has
     /// not asked for room in the log.
     pub(crate) fn limit_effects(&mut self, db: DbIndex) {
-        if let Some(transaction) = &self.transaction {
-            self.effects.limit(transaction.room);
+        if let Some(transaction) = &self.data.transaction {
+            self.data.effects.limit(transaction.room);
             return;
         }
-        self.log_size_max = 0;
-        if self.keyspace.expiring(db) > 0 {
-            self.log_size_max = self.room_to_free();
-            self.effects.limit(self.log_size_max);
+        self.gate.log_size_max = 0;
+        if self.data.keyspace.expiring(db) > 0 {
+            self.gate.log_size_max = self.room_to_free();
+            self.data.effects.limit(self.gate.log_size_max);
         }
-    }
-
-    /// Whether no database has a key.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.dbs().all(|db| self.keyspace.dbsize(db) == 0)
-    }
-
-    /// Handles a flush if the log already says that the data set is empty. Appends nothing, and
-    /// starts the log at its present end, so that even a log without any room can be started anew.
-    pub(super) fn flushed_again(&mut self, client: &mut Client) -> Lsn {
-        let Some(wal) = &mut self.wal else { return Lsn(0) };
-        let lsn = wal.log().appended();
-        wal.release_before(lsn);
-        if !is_planted("flush-again-unwaited") {
-            client.last_write = lsn;
-        }
-        lsn
     }
 
     /// Notes whether the data set is empty at the present end of the log.
     pub(crate) fn note_if_empty(&mut self) {
-        let end = self.wal.as_ref().map(|wal| wal.log().appended());
-        self.emptied_at = end.filter(|_| self.is_empty());
+        let end = self.gate.wal.as_ref().map(|wal| wal.log().appended());
+        self.gate.emptied_at = end.filter(|_| self.data.is_empty());
     }
 }

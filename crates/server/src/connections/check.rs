@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 
-use super::{Connections, Engine};
+use super::Connections;
 use crate::clients::{Client, State};
+use crate::engine::Engine;
 use crate::net::ConnId;
 use crate::waiting::Line;
 
@@ -33,7 +34,7 @@ impl Connections {
 
     /// Checks that exactly the clients that wait are in the waiting room, each in its line.
     fn check_waiting(&self, engine: &Engine) {
-        engine.blocking_keys.check();
+        engine.data.blocking_keys.check();
         let mut count = 0;
         for line in Line::ALL {
             count += self.waiting.len(line);

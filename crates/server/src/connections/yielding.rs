@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use slimio_keyspace::Mode;
 use slimio_planted::is_planted;
 
-use super::long::STEP_TIME;
-use super::{Admission, Connections, Engine, Purpose};
+use super::Connections;
 use crate::clients::{LongCommand, State};
+use crate::engine::STEP_TIME;
+use crate::engine::{Admission, Engine, Purpose};
 use crate::net::ConnId;
 use crate::waiting::{Line, Reason, Then};
 
@@ -27,7 +27,7 @@ impl Connections {
         let began = Instant::now();
         loop {
             let has_run = self.resume_each(engine, began + STEPS_TIME);
-            if !has_run || !engine.has_long() || began.elapsed() >= STEP_TIME {
+            if !has_run || !engine.data.has_long() || began.elapsed() >= STEP_TIME {
                 return;
             }
         }
@@ -38,7 +38,7 @@ impl Connections {
     fn resume_each(&mut self, engine: &mut Engine, until: Instant) -> bool {
         let mut has_run = false;
         for _ in 0..self.yielding.len() {
-            if engine.lap > until && !is_planted("steps-without-end") {
+            if engine.clock.lap() > until && !is_planted("steps-without-end") {
                 break;
             }
             let Some(conn) = self.yielding.pop_front() else { break };
@@ -64,8 +64,10 @@ impl Connections {
         let log_size_max = yielding.steps.log_size_max();
         let writes = log_size_max.is_some();
         let has_all = yielding.steps.has_all() && !is_planted("reads-wait-for-long");
-        let sees_part = engine.is_long_writing() && !has_all && !is_planted("stepped-within-long");
-        let meets_long = writes && engine.is_long_holding() && !is_planted("populate-not-held");
+        let sees_part =
+            engine.data.is_long_writing() && !has_all && !is_planted("stepped-within-long");
+        let meets_long =
+            writes && engine.data.is_long_holding() && !is_planted("populate-not-held");
         if meets_long || sees_part {
             // The step may write keys that the long request holds, or read what the long request
             // has written but not logged yet.
@@ -91,17 +93,13 @@ impl Connections {
             }
         }
         let LongCommand { request, steps, spent, is_counted } = *yielding;
-        engine.begin_lap(Instant::now());
+        engine.clock.begin_lap(Instant::now());
         let args = request.args();
-        let Ok(row) = engine.find(args) else { unreachable!("it was found when it began") };
+        let Ok(row) = crate::commands::find(args) else {
+            unreachable!("it was found when it began")
+        };
         let before = client.out.len();
-        engine.effects.clear();
-        if log_size_max.is_none() && !is_planted("long-reads-unlimited") {
-            engine.limit_effects(client.db);
-        }
-        engine.note_reads();
-        let outcome = steps.resume(&mut engine.context(&mut client, args, Mode::Client));
-        let needs = engine.recorded(&mut client, row, args);
+        let (outcome, needs) = engine.run_step_of(&mut client, row, args, steps);
         self.waiting.again.is_counted = is_counted;
         self.conclude(engine, &mut client, args, outcome, needs, before);
         self.waiting.again.is_counted = false;

@@ -2,14 +2,12 @@
 
 use slimio_planted::is_planted;
 
-use super::{Connections, Engine, NetRequest};
+use super::waiting::waits_in_vain;
+use super::{Connections, NetRequest};
 use crate::clients::{Client, State};
+use crate::engine::{Engine, Phase};
 use crate::info::ClientFigures;
 use crate::net::{ConnId, Peer};
-use crate::transactions::Multi;
-
-/// A transaction that takes at least this many bytes of memory is freed by another thread.
-const LARGE_MULTI_SIZE_MIN: usize = 64 << 10;
 
 const PROTECTED: &str = "DENIED Redis is running in protected mode because protected mode is \
 enabled and no password is set for the default user. In this mode connections are only accepted \
@@ -24,29 +22,19 @@ restart it with the '--protected-mode no' option. 4) Set up an authentication pa
 default user. NOTE: You only need to do one of the above things in order for the server to start \
 accepting connections from the outside.";
 
-impl Engine {
-    /// Whether a client has no request left to run. Its replies may still have to leave.
-    pub(crate) fn is_done_with(&self, client: &Client) -> bool {
-        // Requests that wait because of a shutdown still run if the shutdown is given up.
-        let has_run = client.inbox.is_empty() || !self.is_ending();
-        let is_over = matches!(client.state, State::Running) && has_run && !client.is_behind;
-        client.is_closing() || (client.is_at_end && (is_over || self.waits_in_vain(client)))
-    }
-
-    /// Drops a transaction. If the transaction is large, another thread drops it, because this
-    /// takes time.
-    pub(crate) fn end_multi(&mut self, multi: Option<Box<Multi>>) {
-        if let Some(multi) = multi.filter(|multi| multi.memory() >= LARGE_MULTI_SIZE_MIN) {
-            self.freeing.drop_elsewhere(multi);
-        }
-    }
+/// Whether a client has no request left to run. Its replies may still have to leave.
+pub(super) fn is_done_with(phase: &Phase, client: &Client) -> bool {
+    // Requests that wait because of a shutdown still run if the shutdown is given up.
+    let has_run = client.inbox.is_empty() || !phase.is_ending();
+    let is_over = matches!(client.state, State::Running) && has_run && !client.is_behind;
+    client.is_closing() || (client.is_at_end && (is_over || waits_in_vain(phase, client)))
 }
 
 impl Connections {
     /// Called when a client has connected.
     pub(crate) fn accepted(&mut self, engine: &mut Engine, conn: ConnId, peer: Peer) {
         engine.stats.connections += 1;
-        let mut client = self.clients.add(conn, peer, engine.now);
+        let mut client = self.clients.add(conn, peer, engine.clock.now);
         client.unix_path.clone_from(&engine.facts.unix_path);
         client.is_authenticated = engine.settings.password.is_none();
         let is_open = !engine.settings.is_protected || engine.settings.password.is_some();
@@ -77,7 +65,7 @@ impl Connections {
         }
         let Some(mut client) = self.clients.take(conn) else { return };
         client.is_at_end = true;
-        if engine.waits_in_vain(&client) {
+        if waits_in_vain(&engine.phase, &client) {
             self.close(engine, &mut client);
         }
         self.put_back(engine, client);
@@ -86,7 +74,7 @@ impl Connections {
     /// Called if the network sees that the client sends nothing more, while the client's input is
     /// not being read.
     pub(crate) fn hung_up(&mut self, engine: &mut Engine, conn: ConnId) {
-        if self.clients.get(conn).is_some_and(|client| engine.waits_in_vain(client)) {
+        if self.clients.get(conn).is_some_and(|client| waits_in_vain(&engine.phase, client)) {
             self.ended(engine, conn);
         }
     }
@@ -114,9 +102,9 @@ impl Connections {
     /// Forgets a client that was taken out, and closes its connection.
     pub(crate) fn drop_client(&mut self, engine: &mut Engine, mut client: Box<Client>) {
         self.net_requests.push(NetRequest::Close(client.conn));
-        engine.watches.clear(&mut client);
+        engine.data.watches.clear(&mut client);
         engine.unpin(client.conn);
-        engine.end_multi(client.multi.take());
+        engine.data.end_multi(client.multi.take());
         self.abandon(engine, &mut client);
         self.clients.remove(client);
     }
@@ -126,8 +114,8 @@ impl Connections {
     pub(crate) fn put_back(&mut self, engine: &mut Engine, mut client: Box<Client>) {
         let has_reply = !client.out.is_empty() || client.out.is_cut();
         let has_news = has_reply || client.is_closing() || client.is_at_end;
-        if has_news && client.needs <= engine.durable() {
-            engine.reader_seen = Some(engine.now);
+        if has_news && client.needs <= engine.gate.durable() {
+            engine.gate.reader_seen = Some(engine.clock.now);
         }
         if has_news && !client.is_dirty {
             client.is_dirty = true;

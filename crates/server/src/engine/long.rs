@@ -9,9 +9,11 @@
 //! its keys, another request has to wait if it would write a key that the long request reads or
 //! writes, or read a key that the long request writes. A transaction has to wait if one of its
 //! requests would. The waiting requests run in the order of arrival. Requests that look at the data
-//! set as a whole wait, too, and nothing expires or is evicted. Only one long request runs at a time. As soon as it holds its keys, it asks for no more
-//! room in the log and waits for nobody. So it always ends, even if its client has gone. The log
-//! has either all effects of the long request, in one record, or none of them.
+//! set as a whole wait, too, and nothing expires or is evicted.
+//!
+//! Only one long request runs at a time. As soon as it holds its keys, it asks for no more room in
+//! the log and waits for nobody. So it always ends, even if its client has gone. The log has either
+//! all effects of the long request, in one record, or none of them.
 
 mod held_up;
 
@@ -28,15 +30,15 @@ use slimio_resp::{Args, OwnedRequest, ReplyBuf};
 use slimio_storage::{Lsn, StagedRecord};
 
 use super::changes::{Place, Ran, Source};
-use super::{Admission, Connections, Engine};
+use super::{Admission, Data, Engine};
 use crate::clients::{Client, State};
 use crate::commands::Entry;
 use crate::gate::{AlreadyHashed, mix};
 use crate::net::ConnId;
-use crate::waiting::{Again, Reason, Then, Ticket};
+use crate::waiting::{Reason, Then, Ticket};
 
 /// Limit of the command thread's time that the long request may take in one turn.
-pub(super) const STEP_TIME: Duration = Duration::from_micros(500);
+pub(crate) const STEP_TIME: Duration = Duration::from_micros(500);
 
 /// A request that writes runs in steps if its arguments have more than this many bytes, because the
 /// arguments are copied to the log.
@@ -61,16 +63,16 @@ type Keys = HashSet<u64, BuildHasherDefault<AlreadyHashed>>;
 #[derive(Debug)]
 pub(crate) struct Long {
     /// The client that waits for the reply. It may have gone.
-    conn: ConnId,
+    pub(crate) conn: ConnId,
     /// The `CLIENT ID` of that client.
     client: u64,
     /// The request's place among those that wait, should it have to wait.
-    ticket: Ticket,
+    pub(crate) ticket: Ticket,
     db: DbIndex,
     no_touch: bool,
-    row: &'static Command<Entry>,
+    pub(crate) row: &'static Command<Entry>,
     run: DataFn,
-    request: OwnedRequest,
+    pub(crate) request: OwnedRequest,
     /// Time of day at which the command began to run.
     now_ms: i64,
     stage: Stage,
@@ -82,12 +84,12 @@ pub(crate) struct Long {
     /// The record's payload may have at most this many bytes.
     log_size_max: u64,
     effects: Effects,
-    reply: ReplyBuf,
+    pub(crate) reply: ReplyBuf,
     /// Position of the request's record, once the record is appended.
-    lsn: Option<Lsn>,
-    needs: Lsn,
+    pub(crate) lsn: Option<Lsn>,
+    pub(crate) needs: Lsn,
     /// Time that the steps before this turn have taken.
-    spent: Duration,
+    pub(crate) spent: Duration,
 }
 
 #[derive(Debug)]
@@ -104,7 +106,7 @@ enum Stage {
 }
 
 /// What follows a step.
-enum Next {
+pub(crate) enum Next {
     Step,
     /// The request has to wait: for room in the log, or for the end of a pause that began after the
     /// request arrived.
@@ -127,7 +129,7 @@ impl Long {
     }
 
     /// The parts of the reply that were made so far.
-    fn made(&self) -> impl Iterator<Item = &ReplyBuf> {
+    pub(crate) fn made(&self) -> impl Iterator<Item = &ReplyBuf> {
         let of_command = match &self.stage {
             Stage::Running(Some(steps)) => steps.made(),
             _ => None,
@@ -137,6 +139,226 @@ impl Long {
 }
 
 impl Engine {
+    /// Begins a request that is to run in steps. The caller [keeps](Self::keep_request) its
+    /// arguments afterwards.
+    pub(crate) fn begin_long(
+        &mut self,
+        client: &mut Client,
+        ticket: Ticket,
+        row: &'static Command<Entry>,
+        run: DataFn,
+        args: Args<'_>,
+    ) {
+        let (mut keys, mut sources) = (Keys::default(), Keys::default());
+        // Memory is reserved for all keys, so that no step has to grow a set.
+        let source_count = row.key_indices(args).filter(|index| row.only_reads(*index)).count();
+        keys.reserve(row.key_indices(args).count() - source_count);
+        sources.reserve(source_count);
+        client.state = State::Long;
+        client.keeps_request = true;
+        self.data.long = Some(Box::new(Long {
+            conn: client.conn,
+            client: client.id,
+            ticket,
+            db: client.db,
+            no_touch: client.no_touch,
+            row,
+            run,
+            request: OwnedRequest::default(),
+            now_ms: self.clock.now_ms,
+            stage: Stage::Measuring(0),
+            keys,
+            sources,
+            is_holding: false,
+            log_size_max: EFFECT_SIZE_BESIDE,
+            effects: Effects::new(),
+            reply: client.out.for_parts(),
+            lsn: None,
+            needs: Lsn(0),
+            spent: Duration::ZERO,
+        }));
+    }
+
+    /// Runs steps of the long request for a bounded time. Returns the request, and what follows, if
+    /// it has no next step.
+    pub(crate) fn long_steps(&mut self) -> Option<(Box<Long>, Next)> {
+        let mut long = self.data.long.take()?;
+        let began = Instant::now();
+        self.clock.begin_lap(began);
+        let next = loop {
+            match self.long_step(&mut long) {
+                Next::Step if began.elapsed() < STEP_TIME => {}
+                next => break next,
+            }
+        };
+        if !matches!(next, Next::Step) {
+            return Some((long, next));
+        }
+        long.spent += began.elapsed();
+        self.count_cpu();
+        self.data.long = Some(long);
+        None
+    }
+
+    fn long_step(&mut self, long: &mut Long) -> Next {
+        match &mut long.stage {
+            Stage::Measuring(_) => self.measure(long),
+            Stage::Running(_) => {
+                self.run_step(long);
+                Next::Step
+            }
+            Stage::Staging(walk, record) => {
+                if walk.step(&long.effects, long.request.args(), |bytes| record.write(bytes)) {
+                    let stage = std::mem::replace(&mut long.stage, Stage::Noting(0));
+                    if let Stage::Staging(_, record) = stage {
+                        long.lsn = self.lsn_of_long(long.db, Source::Staged(record));
+                    }
+                }
+                Next::Step
+            }
+            Stage::Noting(_) => self.note_step(long),
+        }
+    }
+
+    fn measure(&mut self, long: &mut Long) -> Next {
+        let Stage::Measuring(next) = &mut long.stage else { unreachable!() };
+        let args = long.request.args();
+        let (from, to) = (*next, (*next + STEP_ITEMS).min(args.len()));
+        for index in long.row.key_indices_from(from, args).take_while(|i| *i < to) {
+            let hash = self.data.keyspace.hash(&args.bytes(index));
+            let is_source = long.row.only_reads(index) && !is_planted("long-holds-sources");
+            let keys = if is_source { &mut long.sources } else { &mut long.keys };
+            keys.insert(mix(long.db, hash));
+        }
+        long.log_size_max += long.row.log_size_of(args, from..to);
+        *next = to;
+        if to < args.len() {
+            return Next::Step;
+        }
+        if self.phase.pauses(long.writes()) && !is_planted("long-unpaused") {
+            return Next::Wait(Reason::Pause);
+        }
+        let key_count = long.keys.len() + long.sources.len();
+        if long.writes() {
+            // Weighed at last, because nobody changes the values from here on.
+            let size = self.data.weigh(long.db, long.row, long.request.args()).log_size;
+            long.log_size_max += size;
+            long.effects.limit_values(size);
+            match self.admit(self.purpose(long.row, long.db), long.log_size_max) {
+                Admission::Granted => {}
+                Admission::Wait => return Next::Wait(Reason::Room),
+                Admission::Refused(text) => return Next::Reject(text),
+            }
+            // Expired sources are deleted.
+            long.effects.reserve(key_count);
+            if self.gate.keeps_undurable {
+                self.gate.undurable.reserve(key_count);
+            }
+        }
+        if self.gate.keeps_undurable {
+            long.effects.note_reads(key_count);
+        }
+        // All steps use the same time of day. This time is taken now, so that it is no earlier than
+        // the time that other requests saw before.
+        (long.is_holding, long.now_ms) = (true, self.clock.now_ms);
+        long.stage = Stage::Running(None);
+        Next::Step
+    }
+
+    fn run_step(&mut self, long: &mut Long) {
+        let Stage::Running(steps) = &mut long.stage else { unreachable!() };
+        let steps = steps.take();
+        self.data.keyspace.set_untouched(long.no_touch);
+        let may_delete = long.writes() || is_planted("long-reads-delete");
+        let now_ms = if is_planted("long-time-passes") { self.clock.now_ms } else { long.now_ms };
+        let mut context = Context {
+            keyspace: &mut self.data.keyspace,
+            db: long.db,
+            args: long.request.args(),
+            now_ms,
+            reply: &mut long.reply,
+            effects: &mut long.effects,
+            mode: if may_delete { Mode::Client } else { Mode::Frozen },
+        };
+        let outcome = match steps {
+            None => (long.run)(&mut context),
+            Some(steps) => steps.resume(&mut context),
+        };
+        if let Some(garbage) = self.data.keyspace.take_garbage() {
+            self.data.free(garbage);
+        }
+        // Sealed, so that the last step need not copy the reply.
+        long.reply.seal_if_large();
+        match outcome {
+            Outcome::Yield(steps) => long.stage = Stage::Running(Some(steps)),
+            Outcome::Reply => self.log_long(long),
+            Outcome::Block(_) | Outcome::NeedCold { .. } => {
+                unreachable!("no command in steps waits for keys or values")
+            }
+        }
+    }
+
+    /// Called when the command has run. Begins to put its effects into the log.
+    fn log_long(&mut self, long: &mut Long) {
+        long.stage = Stage::Noting(0);
+        if long.effects.is_empty() {
+            return;
+        }
+        let Some(wal) = self.gate.wal.as_ref().filter(|wal| wal.takes_records()) else { return };
+        if long.log_size_max >= STAGED_SIZE_MIN {
+            let record = wal.log().stage(long.db.0);
+            long.stage = Stage::Staging(PayloadWalk::new(long.db), record);
+            return;
+        }
+        let source = Source::Long(&long.effects, long.request.args());
+        long.lsn = self.lsn_of_long(long.db, source);
+    }
+
+    /// Appends the record of a long request. If the log has stopped, the LSN is one that never
+    /// becomes durable.
+    fn lsn_of_long(&mut self, db: DbIndex, source: Source<'_>) -> Option<Lsn> {
+        match self.put(db, source, false) {
+            Place::Record(lsn) => Some(lsn),
+            Place::Stopped if !is_planted("long-acked-when-latched") => Some(Lsn(u64::MAX)),
+            _ => None,
+        }
+    }
+
+    /// Tells the clients that watch the changed keys. Also notes the changes, because later replies
+    /// depend on them. If nothing was changed, notes what the reply depends on.
+    fn note_step(&mut self, long: &mut Long) -> Next {
+        let Stage::Noting(next) = &mut long.stage else { unreachable!() };
+        let args = long.request.args();
+        let from = *next;
+        *next += STEP_ITEMS;
+        if long.effects.is_empty() {
+            let reads = long.effects.reads();
+            let is_forgotten = long.writes() && is_planted("long-refusal-undurable");
+            if !self.gate.keeps_undurable
+                || is_forgotten
+                || reads.is_some_and(|reads| reads.len() <= from)
+            {
+                return Next::End;
+            }
+            let step = reads.map(|reads| &reads[from..reads.len().min(from + STEP_ITEMS)]);
+            long.needs = long.needs.max(self.gate.depends_on_reads(long.row, step));
+            return if reads.is_some() { Next::Step } else { Next::End };
+        }
+        long.needs = long.lsn.unwrap_or_default();
+        let noted = long.effects.noted_count();
+        if from >= noted {
+            return Next::End;
+        }
+        let (items, now_ms) = (from..noted.min(from + STEP_ITEMS), long.now_ms);
+        let (of_long, client, is_counted) = (Some(&long.effects), long.client, true);
+        let ran = Ran { of_long, args, items, now_ms, client, is_counted };
+        let place = long.lsn.map_or(Place::Nowhere, Place::Record);
+        self.tell(&ran, place);
+        Next::Step
+    }
+}
+
+impl Data {
     /// Whether a request is to run in steps.
     pub(crate) fn is_long(&self, db: DbIndex, row: &Command<Entry>, args: Args<'_>) -> bool {
         if row.flags.has(Flags::IN_STEPS) {
@@ -171,46 +393,6 @@ impl Engine {
     pub(crate) fn weigh(&self, db: DbIndex, row: &Command<Entry>, args: Args<'_>) -> Weight {
         let weigh = row.weigh.filter(|_| args.len() <= ARGS_AT_ONCE_MAX);
         weigh.map_or_else(Weight::default, |weigh| weigh(&self.keyspace, db, args))
-    }
-
-    /// Begins a request that is to run in steps. The caller [keeps](Self::keep_request) its
-    /// arguments afterwards.
-    pub(crate) fn begin_long(
-        &mut self,
-        client: &mut Client,
-        ticket: Ticket,
-        row: &'static Command<Entry>,
-        run: DataFn,
-        args: Args<'_>,
-    ) {
-        let (mut keys, mut sources) = (Keys::default(), Keys::default());
-        // Memory is reserved for all keys, so that no step has to grow a set.
-        let source_count = row.key_indices(args).filter(|index| row.only_reads(*index)).count();
-        keys.reserve(row.key_indices(args).count() - source_count);
-        sources.reserve(source_count);
-        client.state = State::Long;
-        client.keeps_request = true;
-        self.long = Some(Box::new(Long {
-            conn: client.conn,
-            client: client.id,
-            ticket,
-            db: client.db,
-            no_touch: client.no_touch,
-            row,
-            run,
-            request: OwnedRequest::default(),
-            now_ms: self.now_ms,
-            stage: Stage::Measuring(0),
-            keys,
-            sources,
-            is_holding: false,
-            log_size_max: EFFECT_SIZE_BESIDE,
-            effects: Effects::new(),
-            reply: client.out.for_parts(),
-            lsn: None,
-            needs: Lsn(0),
-            spent: Duration::ZERO,
-        }));
     }
 
     /// Stores a request that did not run at once: in its client's state, in its client's
@@ -272,266 +454,5 @@ impl Engine {
     pub(crate) fn long_memory(&self) -> usize {
         let long = self.long.as_ref().filter(|_| !is_planted("long-memory-uncounted"));
         long.map_or(0, |long| long.memory())
-    }
-
-    /// Runs steps of the long request for a bounded time. Returns the request, and what follows, if
-    /// it has no next step.
-    fn long_steps(&mut self) -> Option<(Box<Long>, Next)> {
-        let mut long = self.long.take()?;
-        let began = Instant::now();
-        self.begin_lap(began);
-        let next = loop {
-            match self.long_step(&mut long) {
-                Next::Step if began.elapsed() < STEP_TIME => {}
-                next => break next,
-            }
-        };
-        if !matches!(next, Next::Step) {
-            return Some((long, next));
-        }
-        long.spent += began.elapsed();
-        self.count_cpu();
-        self.long = Some(long);
-        None
-    }
-
-    fn long_step(&mut self, long: &mut Long) -> Next {
-        match &mut long.stage {
-            Stage::Measuring(_) => self.measure(long),
-            Stage::Running(_) => {
-                self.run_step(long);
-                Next::Step
-            }
-            Stage::Staging(walk, record) => {
-                if walk.step(&long.effects, long.request.args(), |bytes| record.write(bytes)) {
-                    let stage = std::mem::replace(&mut long.stage, Stage::Noting(0));
-                    if let Stage::Staging(_, record) = stage {
-                        long.lsn = self.lsn_of_long(long.db, Source::Staged(record));
-                    }
-                }
-                Next::Step
-            }
-            Stage::Noting(_) => self.note_step(long),
-        }
-    }
-
-    fn measure(&mut self, long: &mut Long) -> Next {
-        let Stage::Measuring(next) = &mut long.stage else { unreachable!() };
-        let args = long.request.args();
-        let (from, to) = (*next, (*next + STEP_ITEMS).min(args.len()));
-        for index in long.row.key_indices_from(from, args).take_while(|i| *i < to) {
-            let hash = self.keyspace.hash(&args.bytes(index));
-            let is_source = long.row.only_reads(index) && !is_planted("long-holds-sources");
-            let keys = if is_source { &mut long.sources } else { &mut long.keys };
-            keys.insert(mix(long.db, hash));
-        }
-        long.log_size_max += long.row.log_size_of(args, from..to);
-        *next = to;
-        if to < args.len() {
-            return Next::Step;
-        }
-        if self.pauses(long.writes()) && !is_planted("long-unpaused") {
-            return Next::Wait(Reason::Pause);
-        }
-        let key_count = long.keys.len() + long.sources.len();
-        if long.writes() {
-            // Weighed at last, because nobody changes the values from here on.
-            let size = self.weigh(long.db, long.row, long.request.args()).log_size;
-            long.log_size_max += size;
-            long.effects.limit_values(size);
-            match self.admit(self.purpose(long.row, long.db), long.log_size_max) {
-                Admission::Granted => {}
-                Admission::Wait => return Next::Wait(Reason::Room),
-                Admission::Refused(text) => return Next::Reject(text),
-            }
-            // Expired sources are deleted.
-            long.effects.reserve(key_count);
-            if self.keeps_undurable {
-                self.undurable.reserve(key_count);
-            }
-        }
-        if self.keeps_undurable {
-            long.effects.note_reads(key_count);
-        }
-        // All steps use the same time of day. This time is taken now, so that it is no earlier than
-        // the time that other requests saw before.
-        (long.is_holding, long.now_ms) = (true, self.now_ms);
-        long.stage = Stage::Running(None);
-        Next::Step
-    }
-
-    fn run_step(&mut self, long: &mut Long) {
-        let Stage::Running(steps) = &mut long.stage else { unreachable!() };
-        let steps = steps.take();
-        self.keyspace.set_untouched(long.no_touch);
-        let may_delete = long.writes() || is_planted("long-reads-delete");
-        let now_ms = if is_planted("long-time-passes") { self.now_ms } else { long.now_ms };
-        let mut context = Context {
-            keyspace: &mut self.keyspace,
-            db: long.db,
-            args: long.request.args(),
-            now_ms,
-            reply: &mut long.reply,
-            effects: &mut long.effects,
-            mode: if may_delete { Mode::Client } else { Mode::Frozen },
-        };
-        let outcome = match steps {
-            None => (long.run)(&mut context),
-            Some(steps) => steps.resume(&mut context),
-        };
-        if let Some(garbage) = self.keyspace.take_garbage() {
-            self.free(garbage);
-        }
-        // Sealed, so that the last step need not copy the reply.
-        long.reply.seal_if_large();
-        match outcome {
-            Outcome::Yield(steps) => long.stage = Stage::Running(Some(steps)),
-            Outcome::Reply => self.log_long(long),
-            Outcome::Block(_) | Outcome::NeedCold { .. } => {
-                unreachable!("no command in steps waits for keys or values")
-            }
-        }
-    }
-
-    /// Called when the command has run. Begins to put its effects into the log.
-    fn log_long(&mut self, long: &mut Long) {
-        long.stage = Stage::Noting(0);
-        if long.effects.is_empty() {
-            return;
-        }
-        let Some(wal) = self.wal.as_ref().filter(|wal| wal.takes_records()) else { return };
-        if long.log_size_max >= STAGED_SIZE_MIN {
-            let record = wal.log().stage(long.db.0);
-            long.stage = Stage::Staging(PayloadWalk::new(long.db), record);
-            return;
-        }
-        let source = Source::Long(&long.effects, long.request.args());
-        long.lsn = self.lsn_of_long(long.db, source);
-    }
-
-    /// Appends the record of a long request. If the log has stopped, the LSN is one that never
-    /// becomes durable.
-    fn lsn_of_long(&mut self, db: DbIndex, source: Source<'_>) -> Option<Lsn> {
-        match self.put(db, source, false) {
-            Place::Record(lsn) => Some(lsn),
-            Place::Stopped if !is_planted("long-acked-when-latched") => Some(Lsn(u64::MAX)),
-            _ => None,
-        }
-    }
-
-    /// Tells the clients that watch the changed keys. Also notes the changes, because later replies
-    /// depend on them. If nothing was changed, notes what the reply depends on.
-    fn note_step(&mut self, long: &mut Long) -> Next {
-        let Stage::Noting(next) = &mut long.stage else { unreachable!() };
-        let args = long.request.args();
-        let from = *next;
-        *next += STEP_ITEMS;
-        if long.effects.is_empty() {
-            let reads = long.effects.reads();
-            let is_forgotten = long.writes() && is_planted("long-refusal-undurable");
-            if !self.keeps_undurable
-                || is_forgotten
-                || reads.is_some_and(|reads| reads.len() <= from)
-            {
-                return Next::End;
-            }
-            let step = reads.map(|reads| &reads[from..reads.len().min(from + STEP_ITEMS)]);
-            long.needs = long.needs.max(self.depends_on_reads(long.row, step));
-            return if reads.is_some() { Next::Step } else { Next::End };
-        }
-        long.needs = long.lsn.unwrap_or_default();
-        let noted = long.effects.noted_count();
-        if from >= noted {
-            return Next::End;
-        }
-        let (items, now_ms) = (from..noted.min(from + STEP_ITEMS), long.now_ms);
-        let (of_long, client, is_counted) = (Some(&long.effects), long.client, true);
-        let ran = Ran { of_long, args, items, now_ms, client, is_counted };
-        let place = long.lsn.map_or(Place::Nowhere, Place::Record);
-        self.tell(&ran, place);
-        Next::Step
-    }
-}
-
-impl Connections {
-    /// Runs steps of the long request, if there is one, for a bounded time.
-    pub(crate) fn drive_long(&mut self, engine: &mut Engine) {
-        if let Some((long, next)) = engine.long_steps() {
-            self.end_long(engine, long, next);
-            self.serve_waiting_for_keys(engine);
-            self.resume_held_up(engine);
-        } else {
-            self.count_made(engine);
-        }
-    }
-
-    /// Counts the parts of the long request's reply that were made so far as output of its client.
-    fn count_made(&mut self, engine: &mut Engine) {
-        let Some(long) = &engine.long else { return };
-        let size = long.made().map(ReplyBuf::len).sum();
-        let conn = long.conn;
-        if size > 0
-            && let Some(mut client) = self.clients.take(conn)
-        {
-            if matches!(client.state, State::Long) {
-                client.long_reply_size = size;
-                self.look_at_output(&mut client);
-            }
-            self.clients.put(client);
-        }
-    }
-
-    /// Runs the long request to its end at once. Called when the server ends.
-    pub(crate) fn finish_long(&mut self, engine: &mut Engine) {
-        while engine.long.is_some() {
-            self.drive_long(engine);
-        }
-    }
-
-    /// Replies, or makes the request wait for room or for the end of a pause.
-    fn end_long(&mut self, engine: &mut Engine, mut long: Box<Long>, next: Next) {
-        let Some(mut client) = self.clients.take(long.conn) else {
-            engine.freeing.drop_elsewhere(long);
-            return;
-        };
-        if !matches!(client.state, State::Long) {
-            self.clients.put(client);
-            engine.freeing.drop_elsewhere(long);
-            return;
-        }
-        client.state = State::Running;
-        client.long_reply_size = 0;
-        let before = client.out.len();
-        match next {
-            Next::Wait(reason) => {
-                self.waiting.again.ticket = Some(long.ticket);
-                self.wait(
-                    engine,
-                    &mut client,
-                    reason,
-                    Then::Again(std::mem::take(&mut long.request)),
-                );
-                self.waiting.again = Again::default();
-                client.keeps_request = false;
-            }
-            Next::Reject(text) => engine.reject(&mut client, Some(long.row), text.as_bytes()),
-            Next::Step | Next::End => {
-                if let Some(lsn) = long.lsn.filter(|_| !is_planted("long-unwaited")) {
-                    client.last_write = lsn;
-                }
-                engine.limit_reply(&mut client);
-                client.out.append(&long.reply);
-                engine.hold(&mut client, long.needs, before);
-                let args = long.request.args();
-                engine.account(&mut client, long.row, args, long.spent, before, false);
-            }
-        }
-        client.leave_out(before);
-        self.close_if_cut(engine, &mut client);
-        if client.is_running() {
-            self.resume(&mut client);
-        }
-        self.put_back(engine, client);
-        engine.freeing.drop_elsewhere(long);
     }
 }

@@ -7,7 +7,7 @@ use slimio_resp::Args;
 use super::Long;
 use crate::clients::Client;
 use crate::commands::{Entry, Run};
-use crate::core::Engine;
+use crate::engine::Data;
 use crate::gate::mix;
 use crate::waiting::Reason;
 
@@ -15,7 +15,7 @@ use crate::waiting::Reason;
 const LOOKS_AT_ALL: &[&str] =
     &["bgsave", "save", "bgrewriteaof", "config|set", "client|pause", "slimio|pin"];
 
-impl Engine {
+impl Data {
     /// Whether a request has to wait until the long request has ended, or until older clients have
     /// got what they wait for in the keys of the request. `is_served` says that the client itself
     /// gets what it has waited for.

@@ -1,0 +1,90 @@
+//! The connected clients: their requests, what they wait for, and their replies.
+//!
+//! ```text
+//!  net events ─► received ─► requests ─► engine ─► reply ─► held until its LSN may leave ─► net
+//!                               │          ▲
+//!                               └─ waits ──┘ woken
+//! ```
+//!
+//! Nothing here does I/O on sockets. Tasks for the network are noted as [`NetRequest`]s, and
+//! replies leave through [`Connections::flush`]. What runs a request gets the [`Engine`] as a
+//! parameter of its own.
+
+mod check;
+mod input;
+mod lifecycle;
+mod long;
+mod memory;
+mod output;
+mod requests;
+mod snapshots;
+mod timers;
+mod waiting;
+mod yielding;
+
+use std::collections::VecDeque;
+
+use crate::background::BackgroundJobs;
+use crate::clients::{Client, Clients};
+use crate::engine::Engine;
+use crate::net::{ConnId, ReceiveBuffer};
+use crate::waiting::WaitingRoom;
+
+/// At most this many empty reply buffers are kept for the next replies.
+const SPARE_MAX: usize = 256;
+/// The largest reply buffer that is kept, in bytes.
+const SPARE_SIZE_MAX: usize = 64 << 10;
+
+/// A task for the network.
+#[derive(Debug)]
+pub(crate) enum NetRequest {
+    /// Receive the next bytes into this memory.
+    Fill(ConnId, ReceiveBuffer),
+    /// Go on reading.
+    Receive(ConnId),
+    /// Stop reading.
+    Pause(ConnId),
+    /// Close the connection at once.
+    Close(ConnId),
+}
+
+/// All clients: what they have sent, what they wait for, and what is on its way to them.
+#[derive(Default)]
+pub(crate) struct Connections {
+    pub(crate) clients: Clients,
+    pub(crate) net_requests: Vec<NetRequest>,
+    dirty: Vec<ConnId>,
+    /// Clients with replies that may not leave yet.
+    holding: Vec<ConnId>,
+    pub(crate) background_jobs: BackgroundJobs,
+    /// Clients with a command that has a step to run. The thread never sleeps while there are any.
+    yielding: VecDeque<ConnId>,
+    /// Clients that have used up their share of a turn and have more requests.
+    behind: VecDeque<ConnId>,
+    /// Clients that wait.
+    pub(crate) waiting: WaitingRoom,
+    /// Takes the place of the client being served while others are served beside it.
+    stand_in: Option<Box<Client>>,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Connections {
+    /// Ends a turn, after all work that must be done before the next poll of the sockets.
+    pub(crate) fn end_turn(&mut self, engine: &mut Engine) {
+        self.check_clients(engine);
+        if let Some(cpu) = engine.clock.end_turn() {
+            engine.stats.turn_cpu_max = engine.stats.turn_cpu_max.max(cpu);
+        }
+    }
+
+    /// Memory to write replies into.
+    fn spare_memory(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    fn keep_spare(&mut self, memory: Vec<u8>) {
+        if self.spare.len() < SPARE_MAX && (1..=SPARE_SIZE_MAX).contains(&memory.capacity()) {
+            self.spare.push(memory);
+        }
+    }
+}

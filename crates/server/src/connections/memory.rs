@@ -1,0 +1,44 @@
+//! How much memory the clients take, and which of them are closed if it is too much.
+
+use slimio_planted::is_planted;
+
+use super::Connections;
+use crate::clients::Client;
+use crate::engine::Engine;
+
+impl Connections {
+    /// Bytes of memory that all clients take, and the long request of one of them. `current` is the
+    /// client being served.
+    pub(crate) fn client_bytes(&self, engine: &Engine, current: Option<&Client>) -> u64 {
+        (self.clients.memory() + current.map_or(0, Client::memory) + engine.data.long_memory())
+            as u64
+    }
+
+    /// Disconnects the largest clients while all clients together take more memory than
+    /// `maxmemory-clients` allows.
+    pub(super) fn evict_clients(&mut self, engine: &mut Engine) {
+        let Some(limit) = engine.settings.clients_memory_max else { return };
+        if (self.clients.memory() as u64) < limit {
+            return;
+        }
+        let may_go = |client: &&Client| {
+            !client.is_closing() && (!client.no_evict || is_planted("no-evict-unheard"))
+        };
+        let clients = self.clients.iter().filter(may_go);
+        let mut largest: Vec<_> = clients.map(|client| (client.memory(), client.conn)).collect();
+        largest.sort_unstable_by_key(|(memory, _)| std::cmp::Reverse(*memory));
+        for (_, conn) in largest {
+            if (self.clients.memory() as u64) < limit {
+                return;
+            }
+            if let Some(client) = self.clients.take(conn) {
+                log::info!(
+                    "Evicting client: {}",
+                    client.describe(engine.clock.now, engine.data.watches.is_stale(&client), 0)
+                );
+                engine.stats.evicted_clients += 1;
+                self.drop_client(engine, client);
+            }
+        }
+    }
+}
