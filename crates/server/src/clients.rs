@@ -14,7 +14,7 @@ use slimio_storage::Lsn;
 use crate::inbox::Inbox;
 use crate::net::{ConnId, Peer};
 use crate::transactions::Multi;
-use crate::waiting::{Line, Waiting};
+use crate::waiting::{Line, Then, Waiting};
 use held::Held;
 
 /// A connected client.
@@ -51,6 +51,8 @@ pub(crate) struct Client {
     pub(crate) is_behind: bool,
     /// The client's end of the connection sends nothing more.
     pub(crate) is_at_end: bool,
+    /// The network saw that the client sends nothing more, while bytes of it were still unread.
+    pub(crate) has_hung_up: bool,
 
     /// Replies of this turn.
     pub(crate) out: ReplyBuf,
@@ -152,6 +154,7 @@ impl Client {
             served: (0, 0),
             is_behind: false,
             is_at_end: false,
+            has_hung_up: false,
             out: ReplyBuf::new(Protocol::Resp2),
             needs: Lsn(0),
             held: Held::default(),
@@ -196,7 +199,12 @@ impl Client {
             + self.held.own_memory()
             + self.ready.own_memory()
             + self.sending_memory;
-        size_of::<Self>() + requests + replies + self.watching_memory
+        size_of::<Self>() + requests + replies + self.watching_memory + self.names_memory()
+    }
+
+    /// Bytes of memory that the names which the client has given itself take.
+    fn names_memory(&self) -> usize {
+        self.name.capacity() + self.lib_name.capacity() + self.lib_ver.capacity()
     }
 
     /// Bytes of memory that the queued requests of a transaction take.
@@ -215,6 +223,22 @@ impl Client {
             State::Waiting(waiting) => Some(waiting.reason.line()),
             _ => None,
         }
+    }
+
+    /// The request that waits to be run again.
+    pub(crate) fn waiting_request(&self) -> Option<&OwnedRequest> {
+        match &self.state {
+            State::Waiting(waiting) => match &waiting.then {
+                Then::Again(request) => Some(request),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Whether the client waits, and `CLIENT UNBLOCK` ends the wait.
+    pub(crate) fn can_be_given_up(&self) -> bool {
+        matches!(&self.state, State::Waiting(waiting) if waiting.can_be_given_up())
     }
 
     pub(crate) fn is_closing(&self) -> bool {

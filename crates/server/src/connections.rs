@@ -44,8 +44,6 @@ pub(crate) enum NetRequest {
     Receive(ConnId),
     /// Stop reading.
     Pause(ConnId),
-    /// Close the connection at once.
-    Close(ConnId),
 }
 
 /// All clients: what they have sent, what they wait for, and what is on its way to them.
@@ -53,6 +51,10 @@ pub(crate) enum NetRequest {
 pub(crate) struct Connections {
     pub(crate) clients: Clients,
     pub(crate) net_requests: Vec<NetRequest>,
+    /// Connections to close. Closing many takes long, so each turn closes some of them.
+    closing: VecDeque<ConnId>,
+    /// More clients than one turn disconnects must be disconnected because of their memory.
+    evicts_more: bool,
     dirty: Vec<ConnId>,
     /// Clients with replies that may not leave yet.
     holding: Vec<ConnId>,

@@ -78,6 +78,11 @@ impl Gate {
         reads.iter().map(of).max().unwrap_or_default()
     }
 
+    /// The LSN that a reply depends on which may depend on any key.
+    pub(crate) fn depends_on_all(&self) -> Lsn {
+        if self.keeps_undurable { self.undurable.of_all() } else { Lsn(0) }
+    }
+
     /// Whether a reply that depends on the log up to `needs` may leave now.
     pub(crate) fn is_free(&self, needs: Lsn, now: Instant) -> bool {
         may_leave(needs, self.releasable(now), self.durable())

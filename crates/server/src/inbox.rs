@@ -23,8 +23,11 @@ const EMPTY_SIZE_MAX: usize = 64 << 10;
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     parser: Parser,
-    /// Received bytes: an incomplete request, or requests that wait for their turn.
+    /// Received bytes: an incomplete request, or requests that wait for their turn. Those before
+    /// `start` have been read. They are removed when they are more than the others, so that a turn
+    /// that reads a few of many requests does not move all the others.
     bytes: Vec<u8>,
+    start: usize,
     /// Size of the whole buffer that contains the running request.
     running_size: usize,
     /// The large argument that is being received.
@@ -65,17 +68,17 @@ pub(crate) struct Reading<'a> {
 impl Inbox {
     /// Whether no byte waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.len() == 0
     }
 
     /// Count of bytes that wait, without those of large arguments.
     pub(crate) fn len(&self) -> usize {
-        self.bytes.len()
+        self.bytes.len() - self.start
     }
 
     /// Bytes of the buffers, that of the running request included.
     pub(crate) fn buffered(&self) -> usize {
-        self.bytes.len() + self.running_size
+        self.len() + self.running_size
     }
 
     /// Bytes that the buffer could take without growing.
@@ -94,7 +97,7 @@ impl Inbox {
     pub(crate) fn size(&self) -> usize {
         let sealed = self.parser.request().sealed_size();
         let sealed = if is_planted("sealed-uncounted") { 0 } else { sealed };
-        self.bytes.len() + sealed + self.large_received()
+        self.len() + sealed + self.large_received()
     }
 
     /// How many bytes have arrived so far of the large arguments of a request that has not run yet.
@@ -144,12 +147,13 @@ impl Inbox {
     pub(crate) fn read<'a>(&mut self, received: &'a [u8]) -> Reading<'a> {
         let mut inbox = std::mem::take(self);
         let mut buffer = Cow::Borrowed(received);
+        let at = std::mem::take(&mut inbox.start);
         if !inbox.bytes.is_empty() {
             let mut bytes = std::mem::take(&mut inbox.bytes);
             bytes.extend_from_slice(received);
             buffer = Cow::Owned(bytes);
         }
-        Reading { inbox, buffer, at: 0, consumed: 0, seen: 0 }
+        Reading { inbox, buffer, at, consumed: 0, seen: at }
     }
 }
 
@@ -258,9 +262,14 @@ impl Reading<'_> {
         match buffer {
             Cow::Borrowed(bytes) => inbox.bytes.extend_from_slice(&bytes[at..]),
             Cow::Owned(mut bytes) => {
-                bytes.drain(..at);
-                if !bytes.is_empty() || bytes.capacity() <= EMPTY_SIZE_MAX {
-                    inbox.bytes = bytes;
+                let start = if at > bytes.len() / 2 || is_planted("inbox-moved-each-turn") {
+                    bytes.drain(..at);
+                    0
+                } else {
+                    at
+                };
+                if bytes.len() > start || bytes.capacity() <= EMPTY_SIZE_MAX {
+                    (inbox.bytes, inbox.start) = (bytes, start);
                 }
             }
         }

@@ -98,7 +98,11 @@ pub(super) fn list(
     shown.sort_by_key(|c| c.id);
     let (own_id, mut text) = (client.id, String::new());
     for client in shown {
-        let argv_size = if client.id == own_id { size_of_arguments(args) } else { 0 };
+        let argv_size = if client.id == own_id {
+            size_of_arguments(args)
+        } else {
+            client.waiting_request().map_or(0, |request| size_of_arguments(request.args()))
+        };
         text.push_str(&client.describe(engine.clock.now, engine.is_known_stale(client), argv_size));
         text.push('\n');
     }

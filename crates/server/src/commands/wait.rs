@@ -125,9 +125,7 @@ pub(super) fn unblock(
     let Some(id) = args.get(2).to_i64() else {
         return client.out.error("ERR value is not an integer or out of range");
     };
-    let is_meant = |other: &&Client| {
-        i64::try_from(other.id) == Ok(id) && other.line().is_some_and(Line::can_be_given_up)
-    };
+    let is_meant = |other: &&Client| i64::try_from(other.id) == Ok(id) && other.can_be_given_up();
     let blocked = connections.clients.iter().find(is_meant);
     let Some(conn) = blocked.map(|blocked| blocked.conn) else { return client.out.integer(0) };
     connections.unblock(engine, conn, with_error);

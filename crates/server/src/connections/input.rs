@@ -15,7 +15,7 @@ use crate::net::{ConnId, ReceiveBuffer};
 const WAITING_INPUT_SIZE_MAX: usize = 1 << 20;
 
 /// Reading pauses when more than this many bytes wait for the next turn. This limit is lower than
-/// [`WAITING_INPUT_SIZE_MAX`], because each turn moves all of these bytes.
+/// [`WAITING_INPUT_SIZE_MAX`], because more than that is not read in one turn anyway.
 const BEHIND_INPUT_SIZE_MAX: usize = 256 << 10;
 
 /// Reading resumes when at most this many bytes wait for the next turn.
@@ -48,7 +48,7 @@ impl Connections {
             client.inbox.push(bytes);
             let is_behind = client.is_running();
             let size_max = if is_behind { BEHIND_INPUT_SIZE_MAX } else { WAITING_INPUT_SIZE_MAX };
-            if client.inbox.len() > size_max {
+            if client.inbox.len() > size_max && !must_be_read(&client) {
                 self.net_requests.push(NetRequest::Pause(conn));
             }
         }
@@ -86,7 +86,7 @@ impl Connections {
         self.requests(engine, client, &[]);
         let has_many = match (client.is_behind, client.is_running()) {
             (true, _) => client.inbox.len() > BEHIND_INPUT_SIZE_LOW,
-            (false, false) => client.inbox.len() > WAITING_INPUT_SIZE_MAX,
+            (false, false) => client.inbox.len() > WAITING_INPUT_SIZE_MAX && !must_be_read(client),
             (false, true) => false,
         };
         if !has_many || is_planted("received-without-end") {
@@ -216,4 +216,10 @@ impl Connections {
             self.close(engine, client);
         }
     }
+}
+
+/// Whether a client is read even if it has sent much ahead, up to `client-query-buffer-limit`: one
+/// that waits for keys must not be given anything if it has gone.
+fn must_be_read(client: &Client) -> bool {
+    client.can_be_given_up() && !is_planted("blocked-unread-on")
 }

@@ -74,7 +74,9 @@ impl Connections {
     /// Called if the network sees that the client sends nothing more, while the client's input is
     /// not being read.
     pub(crate) fn hung_up(&mut self, engine: &mut Engine, conn: ConnId) {
-        if self.clients.get(conn).is_some_and(|client| waits_in_vain(&engine.phase, client)) {
+        let Some(client) = self.clients.get_mut(conn) else { return };
+        client.has_hung_up = !is_planted("hang-up-forgotten");
+        if waits_in_vain(&engine.phase, client) {
             self.ended(engine, conn);
         }
     }
@@ -101,7 +103,7 @@ impl Connections {
 
     /// Forgets a client that was taken out, and closes its connection.
     pub(crate) fn drop_client(&mut self, engine: &mut Engine, mut client: Box<Client>) {
-        self.net_requests.push(NetRequest::Close(client.conn));
+        self.closing.push_back(client.conn);
         engine.data.watches.clear(&mut client);
         engine.unpin(client.conn);
         engine.data.end_multi(client.multi.take());
@@ -112,6 +114,11 @@ impl Connections {
     /// Puts a served client back. If it has replies or is to be closed, lists it for the end of the
     /// turn.
     pub(crate) fn put_back(&mut self, engine: &mut Engine, mut client: Box<Client>) {
+        let has_gone = client.is_at_end || client.has_hung_up;
+        if has_gone && waits_in_vain(&engine.phase, &client) {
+            // It has begun to wait since it has gone. Its earlier replies still leave.
+            self.close(engine, &mut client);
+        }
         let has_reply = !client.out.is_empty() || client.out.is_cut();
         let has_news = has_reply || client.is_closing() || client.is_at_end;
         if has_news && client.needs <= engine.gate.durable() {

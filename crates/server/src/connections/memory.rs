@@ -6,6 +6,9 @@ use super::Connections;
 use crate::clients::Client;
 use crate::engine::Engine;
 
+/// At most this many clients are disconnected in one turn because of their memory.
+const EVICTED_MAX: usize = 64;
+
 impl Connections {
     /// Bytes of memory that all clients take, and the long request of one of them. `current` is the
     /// client being served.
@@ -15,8 +18,9 @@ impl Connections {
     }
 
     /// Disconnects the largest clients while all clients together take more memory than
-    /// `maxmemory-clients` allows.
+    /// `maxmemory-clients` allows, up to [`EVICTED_MAX`] of them. The next turn goes on.
     pub(super) fn evict_clients(&mut self, engine: &mut Engine) {
+        self.evicts_more = false;
         let Some(limit) = engine.settings.clients_memory_max else { return };
         if (self.clients.memory() as u64) < limit {
             return;
@@ -27,7 +31,8 @@ impl Connections {
         let clients = self.clients.iter().filter(may_go);
         let mut largest: Vec<_> = clients.map(|client| (client.memory(), client.conn)).collect();
         largest.sort_unstable_by_key(|(memory, _)| std::cmp::Reverse(*memory));
-        for (_, conn) in largest {
+        let has_more = largest.len() > EVICTED_MAX;
+        for (_, conn) in largest.into_iter().take(EVICTED_MAX) {
             if (self.clients.memory() as u64) < limit {
                 return;
             }
@@ -40,5 +45,6 @@ impl Connections {
                 self.drop_client(engine, client);
             }
         }
+        self.evicts_more = has_more && self.clients.memory() as u64 >= limit;
     }
 }

@@ -43,7 +43,8 @@ impl Connections {
         client.last_command = row.run.name;
         let limit = engine.settings.memory_max;
         let clients = if limit > 0 { self.client_bytes(engine, Some(client)) } else { 0 };
-        if let Err(text) = engine.check(client, row, clients) {
+        let is_counted = self.waiting.again.is_counted;
+        if let Err(text) = engine.check(client, row, clients, is_counted) {
             return engine.reject(client, Some(row), text.as_bytes());
         }
         if engine.phase.must_wait(client, row) {

@@ -42,6 +42,8 @@ impl Connections {
         let has_left = self.has_behind()
             || self.has_unflushed()
             || self.has_resumed()
+            || self.has_closing()
+            || self.evicts_more
             || engine.data.watches.has_ended()
             || self.may_retry(engine);
         if goes_on || has_left {

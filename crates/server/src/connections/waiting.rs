@@ -17,7 +17,7 @@ use crate::clients::{Client, State};
 use crate::engine::{Engine, Phase};
 use crate::inbox::Inbox;
 use crate::net::ConnId;
-use crate::waiting::{Again, Line, Reason, Then, Ticket, Waiting, WantedKeys, deadline};
+use crate::waiting::{Again, KeyName, Line, Reason, Then, Ticket, Waiting, WantedKeys, deadline};
 
 /// In one turn, at most this many clients are served that wait for keys. The others are served in
 /// the next turns; nobody else gets at their keys before.
@@ -361,25 +361,34 @@ impl Connections {
     fn serve_ready(&mut self, engine: &mut Engine) {
         while let Some(key) = engine.data.blocking_keys.next_ready() {
             let mut after = Ticket::default();
-            while let Some((ticket, waiter)) = engine.data.blocking_keys.next_waiter(key, after) {
-                after = ticket;
-                let Some((index, holds)) = self.found_for(engine, waiter.conn, key.1) else {
-                    break;
-                };
-                if holds != waiter.wanted && !is_planted("wrong-type-woken") {
-                    continue;
-                }
+            loop {
                 if !engine.data.blocking_keys.may_serve(engine.clock.turn, SERVED_MAX) {
                     // The key stays the one that is being served.
                     return;
                 }
-                self.run_again(engine, waiter.conn, Mode::Woken(index));
+                let Some((ticket, conn)) = self.next_to_serve(engine, key, after) else { break };
+                after = ticket;
+                let Some((index, _)) = self.found_for(engine, conn, key.1) else { break };
+                self.run_again(engine, conn, Mode::Woken(index));
                 if engine.clock.is_turn_over() {
                     return;
                 }
             }
             engine.data.blocking_keys.served();
         }
+    }
+
+    /// The next client, behind `after`, that waits for what a key holds.
+    fn next_to_serve(
+        &self,
+        engine: &Engine,
+        key: KeyName,
+        after: Ticket,
+    ) -> Option<(Ticket, ConnId)> {
+        let lines = &engine.data.blocking_keys;
+        let (_, holds) = self.found_for(engine, lines.first_waiter(key)?, key.1)?;
+        let wanted = if is_planted("wrong-type-woken") { ValueType::List } else { holds };
+        lines.next_waiter(key, wanted, after)
     }
 
     /// What a key of this hash that a client waits for holds: the argument of the client's request
@@ -398,8 +407,13 @@ impl Connections {
 
     /// Lets the clients give up whose deadlines have passed.
     pub(crate) fn give_up_late(&mut self, engine: &mut Engine) {
+        if engine.data.blocking_keys.has_ready() && !is_planted("late-before-served") {
+            // There may be something for them: they are served in one of the next turns.
+            return;
+        }
         while let Some(conn) = self.waiting.first_late(engine.clock.now) {
             self.unblock(engine, conn, false);
+            engine.clock.begin_lap(Instant::now());
             if engine.clock.is_turn_over() {
                 return;
             }
@@ -410,16 +424,21 @@ impl Connections {
     /// if the time were up.
     pub(crate) fn unblock(&mut self, engine: &mut Engine, conn: ConnId, with_error: bool) {
         let Some(mut client) = self.clients.take(conn) else { return };
-        let wait = match &client.state {
-            State::Waiting(waiting) => &waiting.reason,
-            _ => return self.clients.put(client),
-        };
+        let State::Waiting(waiting) = &client.state else { return self.clients.put(client) };
         if with_error {
             const UNBLOCKED: &str = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
+            if let Then::Again(request) = &waiting.then
+                && let Ok(row) = crate::commands::find(request.args())
+            {
+                engine.stats.by_command[row.run.id].failed += 1;
+            }
             self.answer(engine, &mut client, |_, client| client.out.error(UNBLOCKED));
-        } else if let Reason::Keys(wanted) = wait {
+        } else if waiting.is_counted {
             // That there is nothing depends on who has taken what was there.
-            let needs = engine.gate.depends_on_wanted(&client, wanted);
+            let needs = match &waiting.reason {
+                Reason::Keys(wanted) => engine.gate.depends_on_wanted(&client, wanted),
+                _ => engine.gate.depends_on_all(),
+            };
             self.answer(engine, &mut client, |engine, client| {
                 let before = client.out.len();
                 Nothing::NullArray.reply(&mut client.out);
@@ -440,7 +459,7 @@ pub(super) fn waits_in_vain(phase: &Phase, client: &Client) -> bool {
     let State::Waiting(waiting) = &client.state else { return false };
     match &waiting.reason {
         // Nobody is given an element that would be lost.
-        Reason::Keys(_) => !is_planted("gone-still-waits"),
+        _ if waiting.is_counted => !is_planted("gone-still-waits"),
         Reason::Log(wait) => wait.never,
         // A request that a pause has postponed is not run if its client may have gone during
         // the pause.

@@ -92,13 +92,16 @@ impl Engine {
     }
 
     /// Whether the client may run the command now. All clients together take `clients` bytes of
-    /// memory, if there is a limit of it.
+    /// memory, if there is a limit of it. A command that has waited for keys (`is_counted`) may run, as
+    /// in Redis, even if the server has come to refuse such commands since.
     pub(crate) fn check(
         &mut self,
         client: &Client,
         row: &Command<Entry>,
         clients: u64,
+        is_counted: bool,
     ) -> Result<(), String> {
+        let has_waited = is_counted && !is_planted("woken-lacks-memory");
         if row.name == "debug" {
             let allowed = self.config.choice("enable-debug-command");
             if allowed == "no" || (allowed == "local" && !client.is_local()) {
@@ -114,7 +117,8 @@ impl Engine {
         if client.multi.is_some() && row.flags.has(Flags::NO_MULTI) {
             return Err("ERR Command not allowed inside a transaction".into());
         }
-        if self.settings.memory_max > 0 && !self.make_room(clients) && needs_memory(client, row) {
+        let is_full = self.settings.memory_max > 0 && !self.make_room(clients);
+        if is_full && needs_memory(client, row) && !has_waited {
             return Err("OOM command not allowed when used memory > 'maxmemory'.".into());
         }
         if self.gate.is_latched()
@@ -123,7 +127,7 @@ impl Engine {
         {
             return Err(text);
         }
-        if self.is_save_broken() && tells_of_broken_save(client, row) {
+        if self.is_save_broken() && tells_of_broken_save(client, row) && !has_waited {
             return Err(SAVE_BROKEN.into());
         }
         if self.phase.loading.is_some() && !row.flags.has(Flags::LOADING) {

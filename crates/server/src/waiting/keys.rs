@@ -4,6 +4,7 @@
 //! line, and each is served only if its own key holds something.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 
 use slimio_keyspace::{Block, DbIndex, Keyspace, Touched, ValueRef, ValueType};
 use slimio_planted::is_planted;
@@ -32,8 +33,8 @@ impl WantedKeys {
     }
 
     pub(crate) fn memory(&self) -> usize {
-        // Each key also has a place in a line.
-        size_of_val(&*self.keys) + self.keys.len() * size_of::<(Place, Waiter)>()
+        let places = if is_planted("places-uncounted") { 0 } else { self.keys.len() };
+        size_of_val(&*self.keys) + places * PLACE_MEMORY
     }
 
     /// The hashes of the keys.
@@ -51,22 +52,28 @@ impl WantedKeys {
 /// A key of a database, by its hash.
 pub(crate) type KeyName = (DbIndex, u64);
 
-type Place = (KeyName, Ticket);
+/// A place in a line: first by key, then by the type that is waited for.
+type Place = (KeyName, u8, Ticket);
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Waiter {
-    pub(crate) conn: ConnId,
-    pub(crate) wanted: ValueType,
+/// Bytes of memory that a place takes in the tree of all places, whose nodes are not full.
+pub(super) const PLACE_MEMORY: usize = 64;
+
+/// Keys that have become ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ready {
+    Key(KeyName),
+    /// All keys of a database whose hash is at least this one. They are looked at one by one.
+    Db(DbIndex, u64),
 }
 
 /// Clients that wait for keys, and the keys that have become ready for them.
 #[derive(Debug, Default)]
 pub(crate) struct BlockingKeys {
-    waiters: BTreeMap<Place, Waiter>,
+    waiters: BTreeMap<Place, ConnId>,
     /// Count of the keys that anybody waits for.
     key_count: usize,
     /// Keys whose clients are to be served, in the order in which the keys became ready.
-    ready: VecDeque<KeyName>,
+    ready: VecDeque<Ready>,
     is_ready: BTreeSet<KeyName>,
     /// The key whose clients are being served.
     serving: Option<KeyName>,
@@ -80,16 +87,16 @@ impl BlockingKeys {
     pub(crate) fn enter(&mut self, conn: ConnId, db: DbIndex, wanted: &WantedKeys, at: Ticket) {
         for hash in wanted.hashes() {
             let key = (db, hash);
-            self.key_count += usize::from(self.first(key).is_none());
-            self.waiters.insert((key, at), Waiter { conn, wanted: wanted.wanted });
+            self.key_count += usize::from(!self.is_waited_for(key));
+            self.waiters.insert((key, wanted.wanted as u8, at), conn);
         }
     }
 
     pub(crate) fn leave(&mut self, db: DbIndex, wanted: &WantedKeys, at: Ticket) {
         for hash in wanted.hashes() {
             let key = (db, hash);
-            self.waiters.remove(&(key, at));
-            self.key_count -= usize::from(self.first(key).is_none());
+            self.waiters.remove(&(key, wanted.wanted as u8, at));
+            self.key_count -= usize::from(!self.is_waited_for(key));
         }
     }
 
@@ -103,13 +110,38 @@ impl BlockingKeys {
         self.key_count
     }
 
-    fn of_key(&self, key: KeyName, after: Ticket) -> impl Iterator<Item = (Ticket, Waiter)> {
-        let range = (key, Ticket(after.0 + 1))..=(key, Ticket(u64::MAX));
-        self.waiters.range(range).map(|((_, ticket), waiter)| (*ticket, *waiter))
+    /// The first client behind this place.
+    fn next(&self, after: Place) -> Option<(Place, ConnId)> {
+        let behind = (Bound::Excluded(after), Bound::Unbounded);
+        self.waiters.range(behind).next().map(|(place, conn)| (*place, *conn))
     }
 
-    fn first(&self, key: KeyName) -> Option<(Ticket, Waiter)> {
-        self.of_key(key, Ticket(0)).next()
+    fn is_waited_for(&self, key: KeyName) -> bool {
+        self.first_waiter(key).is_some()
+    }
+
+    /// The first client that waits for a key. If clients wait for values of several types, it waits
+    /// for any one of them.
+    pub(crate) fn first_waiter(&self, key: KeyName) -> Option<ConnId> {
+        let next = self.next((key, 0, Ticket(0)));
+        next.filter(|((of, ..), _)| *of == key).map(|(_, conn)| conn)
+    }
+
+    /// The next client that waits for a value of this type in this key, behind `after`.
+    pub(crate) fn next_waiter(
+        &self,
+        key: KeyName,
+        wanted: ValueType,
+        after: Ticket,
+    ) -> Option<(Ticket, ConnId)> {
+        let wanted = wanted as u8;
+        if is_planted("youngest-served-first") {
+            let line = (key, wanted, Ticket(0))..=(key, wanted, Ticket(u64::MAX));
+            return self.waiters.range(line).last().map(|(place, conn)| (place.2, *conn));
+        }
+        let next = self.next((key, wanted, after));
+        let next = next.filter(|((of, of_type, _), _)| (*of, *of_type) == (key, wanted));
+        next.map(|((.., ticket), conn)| (ticket, conn))
     }
 
     /// Notes the keys that a change has made ready: a key that somebody waits for now holds a value
@@ -124,12 +156,15 @@ impl BlockingKeys {
             match touched {
                 Touched::Key { db, hash, key } => {
                     let name = (db, hash);
-                    if self.first(name).is_none() || self.is_ready.contains(&name) {
+                    // The key that is being served is looked at after each client in any case. As in
+                    // Redis, it does not go to the end of the queue because something is left.
+                    let is_served = self.serving == Some(name) && !is_planted("served-is-ready");
+                    if is_served || !self.is_waited_for(name) || self.is_ready.contains(&name) {
                         continue;
                     }
                     let value = keyspace.get(db, &key.to_bytes(), now_ms);
                     let Some(holds) = value.map(ValueRef::value_type) else { continue };
-                    if self.of_key(name, Ticket(0)).any(|(_, waiter)| waiter.wanted == holds) {
+                    if self.next_waiter(name, holds, Ticket(0)).is_some() {
                         self.note_ready(name);
                     }
                 }
@@ -145,16 +180,18 @@ impl BlockingKeys {
 
     /// Notes all keys of a database that somebody waits for.
     fn note_all_ready(&mut self, db: DbIndex) {
-        let mut last = None;
-        let from = ((db, 0), Ticket(0));
-        let all = self.waiters.range(from..).map(|((key, _), _)| *key);
-        let keys: Vec<KeyName> = all
-            .take_while(|(of, _)| *of == db)
-            .filter(|key| last.replace(*key) != Some(*key))
-            .collect();
-        for key in keys {
-            self.note_ready(key);
+        let all = Ready::Db(db, 0);
+        if self.next_in_db(db, 0).is_some() && !self.ready.contains(&all) {
+            self.ready.push_back(all);
+            self.has_ready = true;
         }
+    }
+
+    /// The next key of a database that somebody waits for, from this hash on.
+    fn next_in_db(&self, db: DbIndex, from: u64) -> Option<u64> {
+        let from = ((db, from), 0, Ticket(0));
+        let next = self.waiters.range(from..).next();
+        next.filter(|((key, ..), _)| key.0 == db).map(|((key, ..), _)| key.1)
     }
 
     fn note_ready(&mut self, key: KeyName) {
@@ -162,7 +199,7 @@ impl BlockingKeys {
             return;
         }
         if self.is_ready.insert(key) {
-            self.ready.push_back(key);
+            self.ready.push_back(Ready::Key(key));
             self.has_ready = true;
         }
     }
@@ -174,21 +211,37 @@ impl BlockingKeys {
 
     /// Whether a key is ready for clients that are still to be served.
     pub(crate) fn is_taken(&self, key: KeyName) -> bool {
-        self.serving == Some(key) || self.is_ready.contains(&key)
+        let is_in =
+            |ready: &Ready| matches!(*ready, Ready::Db(db, from) if db == key.0 && key.1 >= from);
+        self.serving == Some(key)
+            || self.is_ready.contains(&key)
+            || self.is_waited_for(key) && self.ready.iter().any(is_in)
     }
 
     /// The key whose clients are to be served now.
     pub(crate) fn next_ready(&mut self) -> Option<KeyName> {
-        if self.serving.is_none() {
-            self.serving = if is_planted("ready-last-first") {
+        while self.serving.is_none() {
+            let next = if is_planted("ready-last-first") {
                 self.ready.pop_back()
             } else {
                 self.ready.pop_front()
             };
-            if let Some(key) = self.serving {
-                // From here on, the key may become ready once more.
-                self.is_ready.remove(&key);
-            }
+            let Some(next) = next else {
+                self.has_ready = false;
+                return None;
+            };
+            self.serving = match next {
+                Ready::Key(key) => {
+                    self.is_ready.remove(&key);
+                    Some(key)
+                }
+                Ready::Db(db, from) => self.next_in_db(db, from).map(|hash| {
+                    if let Some(from) = hash.checked_add(1) {
+                        self.ready.push_front(Ready::Db(db, from));
+                    }
+                    (db, hash)
+                }),
+            };
         }
         self.serving
     }
@@ -199,16 +252,8 @@ impl BlockingKeys {
         self.has_ready = !self.ready.is_empty();
     }
 
-    /// The next client that waits for this key, behind `after`.
-    pub(crate) fn next_waiter(&self, key: KeyName, after: Ticket) -> Option<(Ticket, Waiter)> {
-        if is_planted("youngest-served-first") {
-            return self.of_key(key, Ticket(0)).last();
-        }
-        self.of_key(key, after).next()
-    }
-
-    /// Counts a client that is about to be served in this turn. Returns `false` if enough were
-    /// served.
+    /// Counts a client that is about to be served in this turn, or a key that was looked at in vain.
+    /// Returns `false` if enough were.
     pub(crate) fn may_serve(&mut self, turn: u64, max: usize) -> bool {
         if self.served.0 != turn {
             self.served = (turn, 0);
@@ -219,9 +264,10 @@ impl BlockingKeys {
 
     /// Checks that the counts are right. Panics otherwise.
     pub(crate) fn check(&self) {
-        let keys: BTreeSet<KeyName> = self.waiters.keys().map(|(key, _)| *key).collect();
+        let keys: BTreeSet<KeyName> = self.waiters.keys().map(|(key, ..)| *key).collect();
         assert_eq!(keys.len(), self.key_count, "the count of keys is right");
-        assert_eq!(self.ready.len(), self.is_ready.len(), "a key is ready once");
+        let count = self.ready.iter().filter(|ready| matches!(ready, Ready::Key(_))).count();
+        assert_eq!(count, self.is_ready.len(), "a key is ready once");
         let has_ready = self.serving.is_some() || !self.ready.is_empty();
         assert_eq!(self.has_ready, has_ready, "it is known whether keys are ready");
     }
@@ -260,9 +306,7 @@ mod tests {
         lines.enter(conn(3), DbIndex(1), &two, Ticket(4));
         assert_eq!(lines.key_count(), 3);
         let key = (DbIndex(0), keyspace.hash(b"b"));
-        let next = |lines: &BlockingKeys, after| {
-            lines.next_waiter(key, after).map(|(ticket, waiter)| (ticket, waiter.conn))
-        };
+        let next = |lines: &BlockingKeys, after| lines.next_waiter(key, ValueType::List, after);
         assert_eq!(next(&lines, Ticket(0)), Some((Ticket(3), conn(2))), "by ticket");
         assert_eq!(next(&lines, Ticket(3)), Some((Ticket(7), conn(1))));
         assert_eq!(next(&lines, Ticket(7)), None, "the other database has a line of its own");

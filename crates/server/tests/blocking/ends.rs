@@ -22,9 +22,8 @@ fn who_has_gone_takes_nothing() {
             let mut waiter = waiters.join(&["BLMOVE", "k", "taken", "LEFT", "RIGHT", "0"]);
             let mut next = waiters.join(&["BLPOP", "k", "0"]);
             if is_stuffed {
-                // With so much input behind the request, the client is not read any more. The rest
-                // fits into the buffers of the socket, so that the end can arrive behind it.
-                waiter.send_bytes(&b"PING\r\n".repeat(178_000));
+                // Far more than is read ahead of another client, and than the socket's buffers hold.
+                waiter.send_bytes(&b"PING\r\n".repeat(1_780_000));
             }
             if is_half {
                 waiter.end_sending();
@@ -178,6 +177,50 @@ fn timeouts_are_read_as_in_redis() {
     });
 }
 
+#[test]
+fn who_gives_up_very_soon_gives_up() {
+    serving("", |server| {
+        let mut client = server.connect();
+        for timeout in ["0.001", "0.0015", "0.01"] {
+            assert_eq!(client.call(&["BLPOP", "k", timeout]), NOTHING);
+        }
+    });
+}
+
+/// The request runs again when its time is up already: it was woken in a pause, which ends while the
+/// server is busy.
+#[test]
+fn who_is_late_when_its_request_runs_again_gets_nothing() {
+    serving("enable-debug-command yes", |server| {
+        let mut waiters = Waiters::of(server);
+        let mut waiter = waiters.join(&["BLMOVE", "k", "d", "LEFT", "RIGHT", "0.3"]);
+        let pause = ["CLIENT", "PAUSE", "100000", "WRITE"];
+        waiters.exec(&[&["RPUSH", "k", "v"], &["PEXPIRE", "k", "1"], &pause]);
+        until("it does not expire", || waiters.call(&["EXISTS", "k"]) == integer(0));
+        let mut sleeper = server.connect();
+        sleeper.send(&["DEBUG", "SLEEP", "0.5"]);
+        assert_eq!(waiters.call(&["CLIENT", "UNPAUSE"]), "+OK\r\n");
+        waiters.served(&mut waiter, NOTHING);
+        assert_eq!(sleeper.read(), b"+OK\r\n");
+    });
+}
+
+/// A request that runs again does not get more time.
+#[test]
+fn the_deadline_stays_when_a_request_runs_again() {
+    serving("", |server| {
+        let mut waiters = Waiters::of(server);
+        let mut first = waiters.join(&["BLPOP", "k", "1"]);
+        let pause = ["CLIENT", "PAUSE", "500", "WRITE"];
+        waiters.exec(&[&["RPUSH", "k", "v"], &["PEXPIRE", "k", "1"], &pause]);
+        let mut second = server.connect();
+        second.send(&["BLPOP", "other", "1.25"]);
+        assert_eq!(second.read(), NOTHING.as_bytes());
+        assert!(!first.is_silent(), "it was to give up earlier");
+        waiters.served(&mut first, NOTHING);
+    });
+}
+
 /// While all clients together take too much memory, the largest ones go.
 #[test]
 fn the_largest_clients_go_first() {
@@ -198,5 +241,45 @@ fn the_largest_clients_go_first() {
         assert_eq!(info(&mut observer, "evicted_clients"), "1");
         assert_eq!(small.call(&["EXEC"]), "*1\r\n+OK\r\n");
         assert_eq!(spared.call(&["EXEC"]), "*1\r\n+OK\r\n");
+    });
+}
+
+#[test]
+fn as_many_clients_go_as_take_too_much() {
+    serving("maxmemory-clients 0", |server| {
+        let mut observer = server.connect();
+        let mut large: Vec<_> = (0..100).map(|_| server.connect()).collect();
+        for client in &mut large {
+            assert_eq!(client.call(&["MULTI"]), "+OK\r\n");
+            assert_eq!(client.call(&["SET", "k", &"v".repeat(50_000)]), "+QUEUED\r\n");
+        }
+        assert_eq!(observer.call(&["CONFIG", "SET", "maxmemory-clients", "400kb"]), "+OK\r\n");
+        until("the others stay", || {
+            info(&mut observer, "evicted_clients").parse::<usize>().unwrap() > 90
+        });
+        assert_eq!(observer.call(&["PING"]), "+PONG\r\n", "it is the smallest");
+        let memory = info(&mut observer, "mem_clients_normal").parse::<u64>().unwrap();
+        assert!(memory < 400 << 10, "{memory}");
+    });
+}
+
+#[test]
+fn many_clients_are_killed_in_several_turns() {
+    serving("", |server| {
+        let mut waiters = Waiters::of(server);
+        let mut doomed: Vec<_> = (0..300).map(|_| server.connect()).collect();
+        for client in &mut doomed {
+            client.send(&["BLPOP", "k", "0"]);
+        }
+        waiters.count = doomed.len();
+        waiters.see("they do not wait");
+        assert_eq!(waiters.call(&["CLIENT", "KILL", "TYPE", "normal"]), integer(300));
+        waiters.leave(300);
+        assert_eq!(info(&mut waiters.observer, "connected_clients"), "1");
+        for client in &mut doomed {
+            assert_eq!(client.read_to_end(), b"");
+        }
+        assert_eq!(waiters.call(&["RPUSH", "k", "v"]), integer(1));
+        assert_eq!(waiters.call(&["LLEN", "k"]), integer(1));
     });
 }

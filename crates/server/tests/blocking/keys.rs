@@ -124,6 +124,33 @@ fn keys_are_served_in_the_order_in_which_they_became_ready() {
 }
 
 #[test]
+fn who_waits_for_several_keys_gets_from_the_one_that_became_ready_first() {
+    serving("", |server| {
+        let mut waiters = Waiters::of(server);
+        let mut waiter = waiters.join(&["BLPOP", "a", "b", "0"]);
+        waiters.exec(&[&["RPUSH", "b", "1"], &["RPUSH", "a", "2"]]);
+        waiters.served(&mut waiter, &popped("b", "1"));
+        assert_eq!(waiters.call(&["LLEN", "a"]), integer(1));
+    });
+}
+
+/// What the first client sent behind its request runs when all are served.
+#[test]
+fn who_waits_is_served_before_the_next_request_of_another() {
+    serving("", |server| {
+        let mut waiters = Waiters::of(server);
+        let mut first = server.connect();
+        send_all(&mut first, &[&["BLPOP", "k", "0"], &["LPOP", "k"]]);
+        waiters.one_more_waits();
+        let mut second = waiters.join(&["BLPOP", "k", "0"]);
+        assert_eq!(waiters.call(&["RPUSH", "k", "1", "2"]), integer(2));
+        waiters.served(&mut first, &popped("k", "1"));
+        assert_eq!(first.read(), b"$-1\r\n");
+        waiters.served(&mut second, &popped("k", "2"));
+    });
+}
+
+#[test]
 fn who_waits_for_several_keys_is_served_once() {
     serving("", |server| {
         let mut waiters = Waiters::of(server);

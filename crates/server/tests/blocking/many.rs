@@ -90,6 +90,98 @@ fn nobody_overtakes_clients_who_are_still_to_be_served() {
     });
 }
 
+/// As above, for requests that look at more than one key, or end waits.
+#[test]
+fn nothing_is_seen_of_clients_who_are_still_to_be_served() {
+    const COUNT: usize = 300;
+    let one_of = |count: usize| format!("*{count}\r\n");
+    serving("", |server| {
+        let mut waiters = Waiters::of(server);
+        let mut clients: Vec<Client> = (0..COUNT).map(|_| server.connect()).collect();
+        let last = super::id_of(&mut clients[COUNT - 1]);
+        let elements: Vec<String> = (0..COUNT).map(|number| number.to_string()).collect();
+        let push = ["RPUSH", "k"].into_iter().chain(elements.iter().map(String::as_str));
+        let push: Vec<&str> = push.collect();
+        let exec: (&[&[&str]], String) = (
+            &[&["MULTI"], &["LPOP", "k"], &["EXEC"]],
+            format!("+OK\r\n+QUEUED\r\n{}$-1\r\n", one_of(1)),
+        );
+        let size: (&[&[&str]], String) = (&[&["DBSIZE"]], integer(1));
+        let copy: (&[&[&str]], String) = (&[&["COPY", "k", "x"]], integer(0));
+        let unblock: [&[&str]; 1] = [&["CLIENT", "UNBLOCK", &last]];
+        for (requests, replies) in [exec, size, copy, (&unblock, integer(0))] {
+            for client in &mut clients {
+                client.send(&["BLMOVE", "k", "d", "LEFT", "LEFT", "0"]);
+                waiters.count += 1;
+            }
+            waiters.see("they do not wait");
+            let mut pusher = server.connect();
+            send_all(&mut pusher, &[&[&push[..]], requests].concat());
+            assert_eq!(pusher.read(), integer(COUNT as i64).as_bytes());
+            let mut got = String::new();
+            while got.len() < replies.len() {
+                got.push_str(&String::from_utf8(pusher.read()).unwrap());
+            }
+            assert_eq!(got, replies);
+            for client in &mut clients {
+                assert!(client.read().starts_with(b"$"), "{requests:?}");
+                waiters.count -= 1;
+            }
+            assert_eq!(waiters.call(&["DEL", "d"]), integer(1));
+        }
+    });
+}
+
+/// A key that is being served is not put behind the others because something is left in it.
+#[test]
+fn what_is_left_of_a_key_is_not_served_anew() {
+    serving("", |server| {
+        let mut waiters = Waiters::of(server);
+        let moves = [["c", "a"], ["a", "c"], ["c", "b"], ["b", "c"]];
+        let mut movers: Vec<Client> = moves
+            .iter()
+            .map(|[from, to]| waiters.join(&["BLMOVE", from, to, "LEFT", "RIGHT", "0"]))
+            .collect();
+        let mut last = waiters.join(&["BLPOP", "c", "0"]);
+        assert_eq!(waiters.call(&["RPUSH", "c", "1", "2"]), integer(2));
+        for (mover, element) in movers.iter_mut().zip(["1", "1", "2", "2"]) {
+            waiters.served(mover, &bulk(element));
+        }
+        waiters.served(&mut last, &popped("c", "1"));
+        assert_eq!(waiters.call(&["LRANGE", "c", "0", "-1"]), "*1\r\n$1\r\n2\r\n");
+    });
+}
+
+/// After `SWAPDB`, the clients of all keys are looked at, however many turns it takes.
+#[test]
+fn all_keys_that_are_swapped_in_serve_who_waits_for_them() {
+    const COUNT: usize = 600;
+    serving("", |server| {
+        let mut waiters = Waiters::of(server);
+        let keys: Vec<String> = (0..COUNT).map(|number| format!("k{number}")).collect();
+        let mut clients: Vec<Client> = (0..COUNT).map(|_| server.connect()).collect();
+        for (client, key) in clients.iter_mut().zip(&keys) {
+            client.send(&["BLPOP", key, "0"]);
+        }
+        waiters.count = COUNT;
+        waiters.see("they do not wait");
+        let mut pusher = server.connect();
+        assert_eq!(pusher.call(&["SELECT", "1"]), "+OK\r\n");
+        // Every third key is there.
+        for key in keys.iter().step_by(3) {
+            assert_eq!(pusher.call(&["RPUSH", key, "v"]), integer(1));
+        }
+        send_all(&mut pusher, &[&["SWAPDB", "0", "1"], &["SELECT", "0"], &["DBSIZE"]]);
+        for reply in ["+OK\r\n", "+OK\r\n", &integer(0)] {
+            assert_eq!(String::from_utf8_lossy(&pusher.read()), reply);
+        }
+        for (client, key) in clients.iter_mut().zip(&keys).step_by(3) {
+            waiters.served(client, &popped(key, "v"));
+        }
+        waiters.see("others are served");
+    });
+}
+
 #[test]
 fn deadlines_pass_in_the_order_of_time() {
     serving("", |server| {

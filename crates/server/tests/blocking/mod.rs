@@ -4,6 +4,7 @@ mod ends;
 mod keys;
 mod many;
 mod promises;
+mod room;
 mod turns;
 
 use crate::common::{Client, Running, until};

@@ -277,6 +277,7 @@ impl Client {
             Address::Unix(path) => OwnedFd::from(UnixStream::connect(path).unwrap()).into(),
         };
         stream.set_read_timeout(Some(patience())).unwrap();
+        stream.set_write_timeout(Some(patience())).unwrap();
         Self { stream: BufReader::new(stream) }
     }
 
@@ -285,7 +286,7 @@ impl Client {
     }
 
     pub(crate) fn send_bytes(&mut self, bytes: &[u8]) {
-        assert!(self.try_send_bytes(bytes), "the server closed the connection");
+        assert!(self.try_send_bytes(bytes), "the server closed the connection, or does not read");
     }
 
     /// False when the server has closed the connection.

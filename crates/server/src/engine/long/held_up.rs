@@ -73,8 +73,12 @@ impl Data {
             return false;
         }
         let meets = |db, row: &Command<Entry>, args: Args<'_>| {
+            // Who is to be served in the next turn is not ended before.
+            let ends_waits =
+                row.run.name == "client|unblock" && !is_planted("unblocked-when-served");
             let looks_at_all = row.flags.has(Flags::WHOLE_DB) || row.flags.has(Flags::TWO_DBS);
             looks_at_all
+                || ends_waits
                 || row.key_indices(args).any(|index| {
                     self.blocking_keys.is_taken((db, self.keyspace.hash(&args.bytes(index))))
                 })

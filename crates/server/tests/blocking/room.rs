@@ -1,0 +1,101 @@
+//! Clients that are woken while the log has no room for what they would do.
+
+use super::{NOTHING, Waiters, id_of, integer};
+use crate::common::{BACK_ENDS, Client, start_held, until};
+use crate::info;
+
+/// Size of the values that fill the log.
+const VALUE_SIZE: usize = 300_000;
+/// Size of the name of the key to which the waiting client moves what it gets. The record of that
+/// has no room in a log that is full of such values, while that of a push has.
+const NAME_SIZE: usize = 400_000;
+
+/// A client waits in `BLMOVE` up to `timeout` seconds and is woken, but the log has no room for its
+/// record. `end` ends its wait. Then the log gets room. The element must still be there.
+fn woken_without_room(timeout: &str, end: impl Fn(&mut Waiters<'_>, Client, &str)) {
+    for back_end in BACK_ENDS {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("volume");
+        let directives = "auto-aof-rewrite-percentage 0";
+        let Some((server, gate)) = start_held(back_end, &volume, directives) else { continue };
+        let mut waiters = Waiters::of(&server);
+        let mut waiter = server.connect();
+        let (id, taken) = (id_of(&mut waiter), "d".repeat(NAME_SIZE));
+        waiters.wait(&mut waiter, &["BLMOVE", "k", &taken, "LEFT", "RIGHT", timeout]);
+        until("it waits for room", || info(&mut waiters.observer, "total_blocking_keys") == "1");
+        gate.shut();
+        let (mut filler, value) = (server.connect(), "v".repeat(VALUE_SIZE));
+        let mut sent = 0;
+        while info(&mut waiters.observer, "blocked_clients") == "1" {
+            filler.send(&["SET", "filler", &value]);
+            sent += 1;
+        }
+        let mut pusher = server.connect();
+        pusher.send(&["RPUSH", "k", "v"]);
+        until("it is not pushed", || waiters.call(&["LLEN", "k"]) == integer(1));
+        assert_eq!(info(&mut waiters.observer, "total_blocking_keys"), "0", "it was woken");
+        end(&mut waiters, waiter, &id);
+        gate.open();
+        // Opening the gate does not wake the server, but any turn of the server polls the log's
+        // path.
+        assert_eq!(waiters.call(&["PING"]), "+PONG\r\n");
+        (0..sent).for_each(|_| assert_eq!(filler.read(), b"+OK\r\n"));
+        assert_eq!(pusher.read(), integer(1).as_bytes());
+        assert_eq!(waiters.call(&["LLEN", "k"]), integer(1), "nobody has taken it");
+        assert_eq!(waiters.call(&["EXISTS", &taken]), integer(0));
+        server.stop();
+    }
+}
+
+#[test]
+fn who_has_gone_takes_nothing_when_there_is_room() {
+    woken_without_room("0", |waiters, waiter, _| {
+        drop(waiter);
+        until("the end was not noticed", || {
+            info(&mut waiters.observer, "connected_clients") == "3"
+        });
+    });
+}
+
+#[test]
+fn who_is_unblocked_takes_nothing_when_there_is_room() {
+    woken_without_room("0", |waiters, mut waiter, id| {
+        assert_eq!(waiters.call(&["CLIENT", "UNBLOCK", id]), integer(1));
+        assert_eq!(waiter.read(), NOTHING.as_bytes());
+        assert_eq!(waiters.call(&["CLIENT", "UNBLOCK", id]), integer(0));
+    });
+}
+
+#[test]
+fn who_has_waited_long_enough_takes_nothing_when_there_is_room() {
+    woken_without_room("4", |_, mut waiter, _| assert_eq!(waiter.read(), NOTHING.as_bytes()));
+}
+
+/// The end of the client arrives while it waits for room, behind more than is read. When it begins
+/// to wait for keys, it is gone.
+#[test]
+fn who_has_gone_before_it_waits_takes_nothing() {
+    for back_end in BACK_ENDS {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("volume");
+        let directives = "auto-aof-rewrite-percentage 0";
+        let Some((server, gate)) = start_held(back_end, &volume, directives) else { continue };
+        let mut waiters = Waiters::of(&server);
+        gate.shut();
+        let (mut client, value) = (server.connect(), "v".repeat(VALUE_SIZE));
+        while info(&mut waiters.observer, "blocked_clients") == "0" {
+            client.send(&["SET", "filler", &value]);
+        }
+        client.send(&["BLPOP", "k", "0"]);
+        client.send_bytes(&b"PING\r\n".repeat(200_000));
+        drop(client);
+        for _ in 0..2 {
+            assert_eq!(waiters.call(&["PING"]), "+PONG\r\n");
+        }
+        gate.open();
+        until("it does not go", || info(&mut waiters.observer, "connected_clients") == "1");
+        assert_eq!(waiters.call(&["RPUSH", "k", "v"]), integer(1));
+        assert_eq!(waiters.call(&["LLEN", "k"]), integer(1));
+        server.stop();
+    }
+}
