@@ -368,6 +368,27 @@ mod tests {
         all
     }
 
+    /// Many requests wait, and a few of them are read at a time.
+    #[test]
+    fn what_was_read_is_moved_seldom() {
+        const COUNT: usize = 10_000;
+        let mut inbox = Inbox::default();
+        inbox.push(&b"PING\r\n".repeat(COUNT));
+        let (mut moves, mut left) = (0, COUNT);
+        while left > 0 {
+            let mut reading = inbox.read(&[]);
+            for _ in 0..16.min(left) {
+                assert!(matches!(reading.next(&Limits::default()), Next::Request(6)));
+                left -= 1;
+            }
+            inbox = reading.end();
+            assert_eq!(inbox.len(), left * 6);
+            moves += usize::from(inbox.start == 0);
+        }
+        assert!(moves < 20, "{moves}: each halves what is left");
+        assert!(inbox.is_empty());
+    }
+
     #[test]
     fn requests_are_the_same_however_their_bytes_arrive() {
         let (bytes, requests) = stream();

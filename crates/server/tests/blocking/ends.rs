@@ -78,6 +78,10 @@ fn a_wait_is_ended_by_another_client() {
         }
         let line = waiters.call(&["CLIENT", "LIST", "ID", &id]);
         assert!(line.contains(" flags=N "), "{line}");
+        let stats = waiters.call(&["INFO", "commandstats"]);
+        assert!(stats.contains("cmdstat_blmove:calls=3,"), "{stats}");
+        let line = stats.lines().find(|line| line.starts_with("cmdstat_blmove:")).unwrap();
+        assert!(line.ends_with("failed_calls=1"), "{line}");
         waiters.wait(&mut client, &request);
         let line = waiters.call(&["CLIENT", "LIST", "ID", &id]);
         assert!(line.contains(" flags=b ") && line.contains(" cmd=blmove "), "{line}");
@@ -202,6 +206,19 @@ fn who_is_late_when_its_request_runs_again_gets_nothing() {
         assert_eq!(waiters.call(&["CLIENT", "UNPAUSE"]), "+OK\r\n");
         waiters.served(&mut waiter, NOTHING);
         assert_eq!(sleeper.read(), b"+OK\r\n");
+    });
+}
+
+/// As in Redis, the command was allowed when it began to wait.
+#[test]
+fn who_has_waited_may_move_although_memory_is_full() {
+    serving("", |server| {
+        let mut waiters = Waiters::of(server);
+        let mut waiter = waiters.join(&["BLMOVE", "k", "d", "LEFT", "RIGHT", "0"]);
+        waiters.exec(&[&["RPUSH", "k", "v"], &["CONFIG", "SET", "maxmemory", "1"]]);
+        waiters.served(&mut waiter, "$1\r\nv\r\n");
+        let refusal = waiters.call(&["BLMOVE", "d", "k", "LEFT", "RIGHT", "0"]);
+        assert!(refusal.starts_with("-OOM"), "{refusal}");
     });
 }
 

@@ -140,15 +140,15 @@ fn what_is_left_of_a_key_is_not_served_anew() {
         let moves = [["c", "a"], ["a", "c"], ["c", "b"], ["b", "c"]];
         let mut movers: Vec<Client> = moves
             .iter()
-            .map(|[from, to]| waiters.join(&["BLMOVE", from, to, "LEFT", "RIGHT", "0"]))
+            .map(|[from, to]| waiters.join(&["BLMOVE", from, to, "LEFT", "LEFT", "0"]))
             .collect();
         let mut last = waiters.join(&["BLPOP", "c", "0"]);
         assert_eq!(waiters.call(&["RPUSH", "c", "1", "2"]), integer(2));
         for (mover, element) in movers.iter_mut().zip(["1", "1", "2", "2"]) {
             waiters.served(mover, &bulk(element));
         }
-        waiters.served(&mut last, &popped("c", "1"));
-        assert_eq!(waiters.call(&["LRANGE", "c", "0", "-1"]), "*1\r\n$1\r\n2\r\n");
+        waiters.served(&mut last, &popped("c", "2"));
+        assert_eq!(waiters.call(&["LRANGE", "c", "0", "-1"]), "*1\r\n$1\r\n1\r\n");
     });
 }
 
@@ -179,6 +179,57 @@ fn all_keys_that_are_swapped_in_serve_who_waits_for_them() {
             waiters.served(client, &popped(key, "v"));
         }
         waiters.see("others are served");
+    });
+}
+
+/// Their time is up before they are served, because more clients wait than two turns serve. The
+/// elements were there in time.
+#[test]
+fn nobody_gives_up_who_is_still_to_be_served() {
+    const COUNT: usize = 600;
+    serving("enable-debug-command yes", |server| {
+        let mut waiters = Waiters::of(server);
+        let mut clients: Vec<Client> = (0..COUNT).map(|_| server.connect()).collect();
+        for client in &mut clients {
+            client.send(&["BLPOP", "k", "3"]);
+        }
+        waiters.count = COUNT;
+        waiters.see("they do not wait");
+        let push = ["RPUSH", "k"].into_iter().chain(["v"; COUNT]);
+        let push: Vec<&str> = push.collect();
+        let replies = waiters.exec(&[&push, &["DEBUG", "SLEEP", "3.2"]]);
+        assert_eq!(replies, format!("*2\r\n:{COUNT}\r\n+OK\r\n"));
+        for client in &mut clients {
+            waiters.served(client, &popped("k", "v"));
+        }
+    });
+}
+
+#[test]
+fn who_waits_for_many_keys_takes_more_memory() {
+    const COUNT: usize = 1000;
+    serving("", |server| {
+        let mut waiters = Waiters::of(server);
+        let many: Vec<String> = (0..COUNT).map(|number| format!("k{number:04}")).collect();
+        let same = vec!["k0000".to_owned(); COUNT];
+        let [many, same] = [many, same].map(|keys| {
+            let mut client = server.connect();
+            let id = super::id_of(&mut client);
+            let keys = keys.iter().map(String::as_str);
+            let request: Vec<&str> = ["BLPOP"].into_iter().chain(keys).chain(["0"]).collect();
+            waiters.wait(&mut client, &request);
+            let line = waiters.call(&["CLIENT", "LIST", "ID", &id]);
+            let field = |name: &str| {
+                let field = line.split(' ').find_map(|field| field.strip_prefix(name)).unwrap();
+                field.parse::<usize>().unwrap()
+            };
+            assert_eq!(field("argv-mem="), 5 * COUNT + "BLPOP".len() + 1, "{line}");
+            let memory = field("tot-mem=");
+            drop(client);
+            waiters.leave(1);
+            memory
+        });
+        assert!(many > same + 40 * COUNT, "{many} and {same} bytes");
     });
 }
 
