@@ -86,8 +86,7 @@ impl Connections {
 
     /// Closes the connections of clients that were dropped, up to [`CLOSED_MAX`] of them.
     fn close_some(&mut self, net: &mut dyn Net) {
-        let max = if is_planted("closed-all-at-once") { usize::MAX } else { CLOSED_MAX };
-        for _ in 0..self.closing.len().min(max) {
+        for _ in 0..self.closing.len().min(CLOSED_MAX) {
             if let Some(conn) = self.closing.pop_front() {
                 net.close(conn);
             }
