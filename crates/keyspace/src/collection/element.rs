@@ -1,6 +1,7 @@
 //! Views of the strings of collections, and the form in which long strings are stored.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 
 use slimio_resp::{Arg, BLOB_PIECE_SIZE, Blob, DecimalBuffer, Piece, ReplyBuf, parse_i64};
@@ -86,14 +87,30 @@ impl<'a> Element<'a> {
     pub(super) fn is(self, arg: Arg<'_>) -> bool {
         match (self, arg) {
             (Element::Bytes(bytes), Arg::Bytes(wanted)) => bytes == wanted,
-            _ => self.size() == arg.size() && self.with_arg(|own| are_equal(own, arg)),
+            _ => self.size() == arg.size() && self.is_in(arg, 0..arg.size()),
         }
+    }
+
+    /// Whether this string, which has the size of `arg`, is equal to it in a range.
+    pub(super) fn is_in(self, arg: Arg<'_>, range: Range<usize>) -> bool {
+        self.with_arg(|own| are_equal(chunks_in(own, range.clone()), chunks_in(arg, range)))
     }
 }
 
+/// The bytes of a range of a string, in the pieces in which they are stored.
+fn chunks_in(arg: Arg<'_>, range: Range<usize>) -> impl Iterator<Item = &[u8]> {
+    let (bytes, blob) = match arg {
+        Arg::Bytes(bytes) => (Some(&bytes[range.clone()]), None),
+        Arg::Blob(blob) => (None, Some(blob)),
+    };
+    bytes.into_iter().chain(blob.into_iter().flat_map(move |blob| blob.chunks(range.clone())))
+}
+
 /// Whether two strings of the same size are equal. Large strings are compared piece by piece.
-fn are_equal(a: Arg<'_>, b: Arg<'_>) -> bool {
-    let (mut of_a, mut of_b) = (a.chunks(), b.chunks());
+fn are_equal<'a>(
+    mut of_a: impl Iterator<Item = &'a [u8]>,
+    mut of_b: impl Iterator<Item = &'a [u8]>,
+) -> bool {
     let (mut x, mut y) = (&[][..], &[][..]);
     loop {
         let len = x.len().min(y.len());

@@ -7,7 +7,7 @@ use slimio_planted::is_planted;
 use slimio_resp::{Arg, Args, ReplyBuf};
 
 use super::{LINSERT, LREM, ListRef};
-use crate::collection::positional::{End, Wanted};
+use crate::collection::positional::{End, INSIDE_SIZE_MAX, PositionalTree, Wanted};
 use crate::command::Weight;
 use crate::commands::elements::{ELEMENTS_AT_ONCE_MAX, end_of_steps};
 use crate::commands::text;
@@ -27,8 +27,11 @@ const STEP_COMPARED_MAX: usize = ELEMENTS_AT_ONCE_MAX * COMPARED_PER_ELEMENT;
 /// than [`SHORT_SIZE_MAX`] cost more by this measure.
 const BYTES_PER_COMPARISON: usize = 64;
 
-/// Size in bytes of the longest string that counts as short.
-const SHORT_SIZE_MAX: usize = 1024;
+/// Size in bytes of the longest string that counts as short. Longer ones are outside of their leaves.
+const SHORT_SIZE_MAX: usize = INSIDE_SIZE_MAX;
+
+/// At most this many bytes of an element are compared at a time.
+const PIECE_SIZE: usize = 256 << 10;
 
 /// What the comparison of an element with a string costs, in comparisons with a short one.
 fn comparison_cost(wanted: Arg<'_>) -> usize {
@@ -39,12 +42,18 @@ fn comparison_cost(wanted: Arg<'_>) -> usize {
 /// What the removal of one element costs, in comparisons that take the same time.
 const REMOVAL_COST: usize = 64;
 
+/// As Redis says since 7.2.
+const RANK_OUT_OF_RANGE: &str = "ERR value is out of range, value must between \
+-9223372036854775807 and 9223372036854775807";
+
 /// Looks for a string, from one end towards the other.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Search {
     from: End,
     /// Count of elements that were looked at.
     seen: usize,
+    /// So many bytes of the next element are known to be those of the string.
+    equal: usize,
     /// Limit of the elements that are looked at.
     most: usize,
 }
@@ -52,22 +61,26 @@ pub(super) struct Search {
 impl Search {
     pub(super) fn new(from: End, most: usize) -> Self {
         let from = if is_planted("search-from-first") { End::First } else { from };
-        Self { from, seen: 0, most }
+        Self { from, seen: 0, equal: 0, most }
     }
 
     pub(super) fn is_over(self, list: ListRef<'_>) -> bool {
         self.seen >= self.most.min(list.len())
     }
 
-    /// Looks at the elements of one more leaf, or at all elements of a listpack. Passes the indices
-    /// of those that are the wanted string to `each`, until it returns `false`. There must be
-    /// elements that were not looked at.
+    /// Looks at the elements of one more leaf, or at all elements of a listpack, or, if the wanted
+    /// string is long, at a part of one element. Passes the indices of those that are the wanted
+    /// string to `each`, until it returns `false`. Returns what this costs, in comparisons with a
+    /// short string. There must be elements that were not looked at.
     pub(super) fn step(
         &mut self,
         list: ListRef<'_>,
         wanted: Arg<'_>,
         mut each: impl FnMut(usize) -> bool,
-    ) {
+    ) -> usize {
+        if let Some(tree) = list.tree().filter(|_| wanted.size() > SHORT_SIZE_MAX) {
+            return self.step_long(tree, list.len(), wanted, each);
+        }
         let (len, most) = (list.len(), self.most);
         let mut found = Vec::new();
         let seen = if let Some(tree) = list.tree() {
@@ -103,19 +116,61 @@ impl Search {
             End::First => forth.all(&mut each),
             End::Last => back.all(&mut each),
         };
-        self.seen = seen;
+        seen - std::mem::replace(&mut self.seen, seen)
+    }
+
+    /// As [`step`](Self::step), for a long string: goes to the next element of its size in the leaf,
+    /// and compares a part of it.
+    fn step_long(
+        &mut self,
+        tree: &PositionalTree,
+        len: usize,
+        wanted: Arg<'_>,
+        mut each: impl FnMut(usize) -> bool,
+    ) -> usize {
+        let size = wanted.size();
+        let index_of = |seen: usize| match self.from {
+            End::First => seen,
+            End::Last => len - 1 - seen,
+        };
+        let (first, leaf) = tree.leaf_at(index_of(self.seen));
+        let within = leaf.next_outside(index_of(self.seen) - first, self.from, size);
+        // How many elements are before the next one of this size, or before the next leaf.
+        let before = match (within, self.from) {
+            (Some(within), _) => index_of(first + within),
+            (None, End::First) => first + leaf.len(),
+            (None, End::Last) => len - first,
+        };
+        let mut cost = before - self.seen;
+        if cost > 0 {
+            (self.seen, self.equal) = (before, 0);
+        }
+        let Some(within) = within.filter(|_| before < self.most) else { return cost };
+        let piece = if is_planted("long-compared-at-once") { size } else { PIECE_SIZE };
+        let range = self.equal..size.min(self.equal + piece);
+        cost += 1 + range.len() / BYTES_PER_COMPARISON;
+        let is_equal = leaf.is_in(within, wanted, range.clone());
+        if is_equal && range.end < size {
+            self.equal = range.end;
+            return cost;
+        }
+        (self.seen, self.equal) = (before + 1, 0);
+        if is_equal {
+            each(first + within);
+        }
+        cost
     }
 
     /// Looks as in [`step`](Self::step). Returns the indices of up to `count` elements that are the
-    /// wanted string. They ascend, and the caller removes these elements.
+    /// wanted string, and what this costs. The indices ascend, and the caller removes these elements.
     pub(super) fn step_removing(
         &mut self,
         list: ListRef<'_>,
         wanted: Arg<'_>,
         count: usize,
-    ) -> Vec<usize> {
+    ) -> (Vec<usize>, usize) {
         let mut found = Vec::new();
-        self.step(list, wanted, |index| {
+        let cost = self.step(list, wanted, |index| {
             found.push(index);
             found.len() < count
         });
@@ -123,7 +178,7 @@ impl Search {
             found.reverse();
         }
         self.seen -= found.len();
-        found
+        (found, cost)
     }
 }
 
@@ -164,6 +219,11 @@ fn positions(context: &mut Context<'_>) -> Option<Positions> {
         let natural = || args.get(at + 1).to_i64().and_then(|it| usize::try_from(it).ok());
         if name.is("rank") && has_more {
             rank = context.integer_arg(at + 1)?;
+            if rank == i64::MIN {
+                // It has no counterpart from the other end.
+                context.error(RANK_OUT_OF_RANGE);
+                return None;
+            }
             if rank == 0 {
                 context.error(
                     "ERR RANK can't be zero: use 1 to start from the first match, 2 from the \
@@ -213,7 +273,7 @@ impl Steps for Finding {
         let Self { source, asked, met, found, out } = &mut *self;
         let (list, wanted) = (super::walk::list_of(source), context.args.get(2));
         let limit = asked.count.unwrap_or(1);
-        let (mut cost, mut begun, each) = (0, asked.search.seen, comparison_cost(wanted));
+        let mut cost = 0;
         while !asked.search.is_over(list) && *found < limit && !out.is_cut() {
             if cost >= STEP_COMPARED_MAX {
                 // Sealed, so that the last step need not copy all positions.
@@ -224,7 +284,7 @@ impl Steps for Finding {
                 cost = 0;
             }
             let before = *found;
-            asked.search.step(list, wanted, |index| {
+            cost += asked.search.step(list, wanted, |index| {
                 *met += 1;
                 if *met > asked.skipped {
                     *found += 1;
@@ -232,8 +292,7 @@ impl Steps for Finding {
                 }
                 *found < limit
             });
-            cost += (asked.search.seen - begun) * each + (*found - before) * COMPARED_PER_ELEMENT;
-            begun = asked.search.seen;
+            cost += (*found - before) * COMPARED_PER_ELEMENT;
         }
         match asked.count {
             None if *found == 0 => context.reply.null(),
@@ -293,16 +352,14 @@ struct Insertion {
 impl Steps for Insertion {
     fn resume(mut self: Box<Self>, context: &mut Context<'_>) -> Outcome {
         let found = context.peek(1);
-        let (wanted, mut place) = (context.args.get(3), None);
-        let (begun, each) = (self.search.seen, comparison_cost(wanted));
+        let (wanted, mut place, mut cost) = (context.args.get(3), None, 0);
         {
             let Some(list) = context.list_at(&found) else { return context.integer(0) };
             while place.is_none() && !self.search.is_over(list) {
-                let cost = (self.search.seen - begun) * each;
                 if self.is_held && cost >= STEP_COMPARED_MAX {
                     return Outcome::Yield(self);
                 }
-                self.search.step(list, wanted, |index| {
+                cost += self.search.step(list, wanted, |index| {
                     place = Some(index);
                     false
                 });
@@ -362,11 +419,9 @@ impl Steps for Removal {
             if self.is_held && cost >= STEP_COMPARED_MAX {
                 return Outcome::Yield(self);
             }
-            let before = self.search.seen;
-            let removed = self.search.step_removing(list, wanted, self.left);
+            let (removed, of_search) = self.search.step_removing(list, wanted, self.left);
             let count = removed.len();
-            let seen = self.search.seen + count - before;
-            cost += seen * comparison_cost(wanted) + count * REMOVAL_COST;
+            cost += of_search + count * REMOVAL_COST;
             if count > 0 {
                 context.edit_list(&found, |list| list.remove(&removed));
                 (self.removed, self.left) = (self.removed + count, self.left - count);

@@ -62,7 +62,7 @@ fn remove(edit: &mut ListEdit<'_, '_>, from: End, count: usize, wanted: &[u8]) -
     let (mut search, mut removed) = (Search::new(from, usize::MAX), 0);
     while removed < count && !search.is_over(view(edit.form)) {
         let wanted = Arg::Bytes(wanted);
-        let found = search.step_removing(view(edit.form), wanted, count - removed);
+        let (found, _) = search.step_removing(view(edit.form), wanted, count - removed);
         removed += found.len();
         edit.remove(&found);
     }

@@ -226,3 +226,36 @@ fn long_elements_are_compared_in_steps() {
     }
     driver.check();
 }
+
+/// However long equal strings are, a step compares a bounded part of them.
+#[test]
+fn one_long_element_is_compared_in_several_steps() {
+    const SIZE: usize = 32 << 20;
+    let mut driver = Driver::new(6);
+    let long = vec![b'x'; SIZE];
+    for _ in 0..3 {
+        driver.run(&[b"RPUSH", &b"l"[..], &long]);
+    }
+    let mut wanted = vec![b'x'; SIZE];
+    wanted[SIZE - 1] = b'y';
+    driver.run(&[b"RPUSH", &b"l"[..], &wanted]);
+    for (words, reply, comparisons) in [
+        (&[&b"LPOS"[..], b"l", &wanted][..], integer(3), 4),
+        (
+            &[b"LPOS", b"l", &long, b"RANK", b"-2", b"COUNT", b"0"],
+            b"*2\r\n:1\r\n:0\r\n".to_vec(),
+            4,
+        ),
+        (&[b"LINSERT", b"l", b"BEFORE", &wanted, b"x"], integer(5), 4),
+        (&[b"LREM", b"l", b"-2", &long], integer(2), 3),
+        (&[b"LREM", b"l", b"0", &long], integer(1), 2),
+    ] {
+        let request = OwnedRequest::from_args(words);
+        let (outcome, steps, _) = run_in_steps(&mut driver, command(&request), &request, |_, _| {});
+        let name = String::from_utf8_lossy(words[0]);
+        assert_eq!(outcome, reply, "{name}");
+        // A step compares about two megabytes.
+        assert!(steps >= comparisons * 12, "{name} takes {steps} steps");
+    }
+    driver.check();
+}

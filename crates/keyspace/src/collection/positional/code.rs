@@ -5,7 +5,7 @@ use slimio_resp::Arg;
 use crate::collection::element::Element;
 
 /// Size in bytes of the longest string that is stored in the leaf itself.
-pub(super) const INSIDE_SIZE_MAX: usize = 1024;
+pub(crate) const INSIDE_SIZE_MAX: usize = 1024;
 
 /// Size in bytes of the longest text whose code is one byte.
 const NARROW_TEXT_MAX: u16 = 240;

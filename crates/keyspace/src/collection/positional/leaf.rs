@@ -282,6 +282,26 @@ impl PositionalLeaf {
         }
     }
 
+    /// The index of the first outside string of this size, from an index on, towards the other end
+    /// than `from`.
+    pub(crate) fn next_outside(&self, index: usize, from: End, size: usize) -> Option<usize> {
+        let outside = self.outside.as_deref()?;
+        let is_alike = |place: &Place| {
+            self.code(place.index).is_outside()
+                && outside.strings[place.outside].as_element().size() == size
+        };
+        let mut alike = self.places().filter(is_alike).map(|place| place.index);
+        match from {
+            End::First => alike.find(|it| *it >= index),
+            End::Last => alike.take_while(|it| *it <= index).last(),
+        }
+    }
+
+    /// Whether the element at an index is equal to a string of the same size in a range of it.
+    pub(crate) fn is_in(&self, index: usize, wanted: Arg<'_>, range: Range<usize>) -> bool {
+        self.at(self.place(index)).is_in(wanted, range)
+    }
+
     /// Adds an element before the one at an index, or at the end.
     pub(super) fn insert(&mut self, index: usize, arg: Arg<'_>) {
         self.grown = match index {

@@ -6,6 +6,7 @@ mod stretch;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use code::INSIDE_SIZE_MAX;
 pub(crate) use leaf::PositionalLeaf;
 
 use slimio_resp::Arg;
