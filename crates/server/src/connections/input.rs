@@ -96,6 +96,16 @@ impl Connections {
         }
     }
 
+    /// Resumes reading from a client that begins to wait for keys, if reading was paused while it
+    /// waited for something else. While its requests are being read, its inbox is a stand-in, and
+    /// whoever reads them decides.
+    pub(super) fn read_on(&mut self, client: &Client) {
+        let has_many = client.inbox.len() > WAITING_INPUT_SIZE_MAX;
+        if has_many && must_be_read(client) && !is_planted("blocked-later-unread") {
+            self.net_requests.push(NetRequest::Receive(client.conn));
+        }
+    }
+
     /// Runs the complete requests in the client's unread bytes and in `received`. The bytes of
     /// `received` follow the unread bytes.
     fn requests(&mut self, engine: &mut Engine, client: &mut Box<Client>, received: &[u8]) {

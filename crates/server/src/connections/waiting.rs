@@ -59,6 +59,7 @@ impl Connections {
             engine.data.blocking_keys.enter(client.conn, client.db, wanted, waiting.ticket);
         }
         client.state = State::Waiting(waiting);
+        self.read_on(client);
     }
 
     /// Makes a request wait, which is then run again.
