@@ -139,21 +139,28 @@ impl ListEdit<'_, '_> {
             listpack::replace(bytes, *base, range, count, &[]);
             return None;
         }
-        let (tree, old) = self.tree_and_old();
-        let mut cut = None;
-        if count <= SINGLE_POPS_MAX {
-            (0..count).for_each(|_| tree.pop(end, old));
-        } else {
-            cut = Some(match end {
-                End::First => {
-                    let rest = tree.cut(count);
-                    std::mem::replace(tree, rest)
-                }
-                End::Last => tree.cut(tree.len() - count),
-            });
+        if count > SINGLE_POPS_MAX {
+            return Some(self.cut_at_end(end, count));
         }
+        let (tree, old) = self.tree_and_old();
+        (0..count).for_each(|_| tree.pop(end, old));
         self.settle();
-        cut.map(AnyTree::List)
+        None
+    }
+
+    /// Removes `count` elements at an end, but not all, and returns them. Takes logarithmic time if
+    /// the list is a tree, and makes it one.
+    pub(super) fn cut_at_end(&mut self, end: End, count: usize) -> AnyTree {
+        let (tree, _) = self.tree_and_old();
+        let cut = match end {
+            End::First => {
+                let rest = tree.cut(count);
+                std::mem::replace(tree, rest)
+            }
+            End::Last => tree.cut(tree.len() - count),
+        };
+        self.settle();
+        AnyTree::List(cut)
     }
 
     /// Removes the elements at these indices, which ascend. In a tree, they are all in one leaf.

@@ -146,19 +146,18 @@ pub(super) fn pop_many(
     let len = list.len();
     let count = count.min(len);
     let first = if end == End::First { 0 } else { len - 1 };
-    if count > ELEMENTS_AT_ONCE_MAX {
+    let range = if end == End::First { 0..count } else { len - count..len };
+    if count > ELEMENTS_AT_ONCE_MAX || list.is_large_in(range) {
         // What is removed is cut off, or is the whole list. Its elements are read in steps.
         if count == len {
             let source = list.to_value();
             remove_all(context, found, end);
             return Walk::run(context, source, first, count, end, key);
         }
-        let (cut, left) = context.edit_list(found, |list| {
-            list.tree();
-            (list.remove_at_end(end, count), list.len())
-        });
+        let (cut, left) =
+            context.edit_list(found, |list| (list.cut_at_end(end, count), list.len()));
         removed(context, found, end, left);
-        let source = value_of(cut.expect("many elements are cut off"));
+        let source = value_of(cut);
         let first = if end == End::First { 0 } else { count - 1 };
         return Walk::run(context, source, first, count, end, key);
     }

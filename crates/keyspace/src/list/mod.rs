@@ -19,12 +19,16 @@ mod walk;
 pub(crate) use edit::ListEdit;
 pub(crate) use rows::ROWS;
 
+use std::ops::Range;
+
+use slimio_planted::is_planted;
 use slimio_rdb::Malformed;
 use slimio_rdb::listpack::{self, Listpack};
 use slimio_resp::ReplyBuf;
 
 use crate::collection::positional::{End, PositionalTree};
 use crate::collection::{CollectionRef, Element, PACKED_SIZE_MAX};
+use crate::commands::elements::STEP_SIZE_MAX;
 use crate::commands::lookup::Found;
 use crate::context::Context;
 use crate::events::{Event, events};
@@ -35,6 +39,9 @@ use crate::value::Value;
 
 /// The limits in bytes that the numbers -1 to -5 of `list-max-listpack-size` name.
 const SIZES: [usize; 5] = [4096, 8192, 16_384, 32_768, 65_536];
+
+/// Limit of the bytes of the elements that a command replies with at once.
+const SIZE_AT_ONCE_MAX: usize = 1 << 20;
 
 /// Limit in bytes of a list whose count of elements is limited.
 const COUNTED_SIZE_MAX: usize = 8192;
@@ -122,6 +129,26 @@ impl<'a> ListRef<'a> {
     /// An owned copy; large parts are shared.
     fn to_value(self) -> Value {
         self.0.to_value()
+    }
+
+    /// Whether the elements of a range, which is not empty, are so large in all that a reply with
+    /// them is made in steps.
+    fn is_large_in(self, range: Range<usize>) -> bool {
+        let Some(tree) = self.tree().filter(|tree| tree.memory() > SIZE_AT_ONCE_MAX) else {
+            return false;
+        };
+        let (mut size, mut next) = (0, range.start);
+        while next < range.end && size <= SIZE_AT_ONCE_MAX {
+            let (first, leaf) = tree.leaf_at(next);
+            size += leaf.listpack_size();
+            next = first + leaf.len();
+        }
+        size > SIZE_AT_ONCE_MAX && !is_planted("large-elements-at-once")
+    }
+
+    /// Whether the elements that are in the same memory as the one at an index are large in all.
+    fn is_large_at(self, index: usize) -> bool {
+        self.tree().is_some_and(|tree| tree.leaf_at(index).1.listpack_size() > STEP_SIZE_MAX)
     }
 
     /// Replies with `count` elements, from the one at an index on towards the other end than `from`.

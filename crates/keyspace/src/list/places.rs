@@ -91,7 +91,7 @@ pub(super) fn lrange(context: &mut Context<'_>) -> Outcome {
         return Outcome::Reply;
     };
     let range = range_in(list.len(), start, stop);
-    if range.len() > STEP_ELEMENTS_MAX {
+    if range.len() > STEP_ELEMENTS_MAX || list.is_large_in(range.clone()) {
         let source = list.to_value();
         return Walk::run(context, source, range.start, range.len(), End::First, None);
     }

@@ -65,7 +65,8 @@ impl Steps for Walk {
         while *left > 0 && !out.is_cut() {
             let (start, mut seen) = (out.len(), 0);
             while *left > 0 && seen < STEP_ELEMENTS_MAX && out.len() - start < STEP_SIZE_MAX {
-                let count = (*left).min(STEP_ELEMENTS_MAX);
+                let most = if list.is_large_at(*next) { 1 } else { STEP_ELEMENTS_MAX };
+                let count = (*left).min(most);
                 let passed = list.run(*next, count, *from, |element| element.reply(out));
                 *next = match from {
                     End::First => *next + passed,

@@ -259,3 +259,33 @@ fn one_long_element_is_compared_in_several_steps() {
     }
     driver.check();
 }
+
+/// A few elements are read and popped in steps, too, if they are large.
+#[test]
+fn large_elements_are_read_and_popped_in_steps() {
+    const SIZE: usize = 8 << 20;
+    let large = |digit: usize| vec![b'0' + digit as u8; SIZE];
+    for (words, first, count) in [
+        (&["LRANGE", "l", "0", "-1"][..], 0, 8),
+        (&["LRANGE", "l", "2", "5"], 2, 4),
+        (&["LPOP", "l", "6"], 0, 6),
+        (&["LPOP", "l", "8"], 0, 8),
+        (&["LMPOP", "1", "l", "LEFT", "COUNT", "3"], 0, 3),
+    ] {
+        let mut driver = Driver::new(7);
+        for digit in 0..8 {
+            driver.run(&[b"RPUSH", &b"l"[..], &large(digit)]);
+        }
+        let request = OwnedRequest::from_args(words);
+        let (reply, steps, _) = run_in_steps(&mut driver, command(&request), &request, |_, _| {});
+        assert!(steps >= count, "{words:?} takes {steps} steps");
+        let mut expected: Vec<u8> = format!("*{count}\r\n").into();
+        for digit in first..first + count {
+            expected.extend_from_slice(format!("${SIZE}\r\n").as_bytes());
+            expected.extend_from_slice(&large(digit));
+            expected.extend_from_slice(b"\r\n");
+        }
+        assert!(reply.ends_with(&expected), "{words:?}");
+        driver.check();
+    }
+}

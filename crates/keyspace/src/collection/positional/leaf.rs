@@ -164,7 +164,7 @@ impl PositionalLeaf {
     }
 
     /// About the size in bytes of the elements in a listpack.
-    pub(super) fn listpack_size(&self) -> usize {
+    pub(crate) fn listpack_size(&self) -> usize {
         self.bytes.len() + 2 * self.len() + self.outside.as_deref().map_or(0, |it| it.memory)
     }
 
