@@ -52,7 +52,7 @@ pub(super) struct Search {
     from: End,
     /// Count of elements that were looked at.
     seen: usize,
-    /// So many bytes of the next element are known to be those of the string.
+    /// Count of the bytes of the next element that are known to be those of the string.
     equal: usize,
     /// Limit of the elements that are looked at.
     most: usize,

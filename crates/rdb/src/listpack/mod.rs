@@ -131,6 +131,24 @@ mod tests {
         assert_eq!(elements, expected);
     }
 
+    /// The sizes behind the elements must be readable from behind, or whoever goes backwards would
+    /// leave the listpack.
+    #[test]
+    fn sizes_that_can_not_be_read_backwards_are_refused() {
+        for size in [3, 200, 20_000] {
+            let mut writer = ListpackWriter::new();
+            writer.push(&vec![b'x'; size]);
+            let mut bytes = writer.finish().to_vec();
+            let (last, first) = (bytes.len() - 2, bytes.len() - 1 - tail_size(size + 1));
+            assert!(read(&bytes).is_ok());
+            for at in first..=last {
+                bytes[at] ^= 0x80;
+                assert!(read(&bytes).is_err(), "byte {at} of {size}");
+                bytes[at] ^= 0x80;
+            }
+        }
+    }
+
     /// The size 16383 takes three bytes after its element, as in a dump of `redis-server` 7.0.
     #[test]
     fn the_largest_size_of_two_bytes_takes_three() {

@@ -1,5 +1,7 @@
 //! Reads an untrusted listpack, from front to end.
 
+use slimio_planted::is_planted;
+
 use super::{
     HEADER_SIZE, INTEGER_16, INTEGER_24, INTEGER_32, INTEGER_64, STRING_32, signed, tail_size,
 };
@@ -50,8 +52,13 @@ impl Elements for ListpackElements {
         let (element, size) = element(form, behind)?;
         let tail = tail_size(size);
         let stored = rest.get(size..size + tail).ok_or(Malformed(CUT))?;
+        // Whoever reads backwards goes on while the high bit is set, so it must be clear in the first
+        // byte alone.
+        let goes_on = |index: usize, byte: u8| (byte & 0x80 != 0) == (index > 0);
+        let is_closed = stored.iter().enumerate().all(|(index, byte)| goes_on(index, *byte))
+            || is_planted("listpack-tail-unclosed");
         let stored = stored.iter().fold(0_usize, |bits, byte| bits << 7 | usize::from(byte & 0x7f));
-        if stored != size {
+        if stored != size || !is_closed {
             return Err(Malformed("an element of a listpack is not as long as it says"));
         }
         Ok((element, size + tail))

@@ -75,6 +75,8 @@ pub(crate) struct BlockingKeys {
     /// Keys whose clients are to be served, in the order in which the keys became ready.
     ready: VecDeque<Ready>,
     is_ready: BTreeSet<KeyName>,
+    /// Count of the databases in `ready`.
+    ready_dbs: usize,
     /// The key whose clients are being served.
     serving: Option<KeyName>,
     /// Whether there are ready keys, or clients are being served. Every command looks at this.
@@ -183,6 +185,7 @@ impl BlockingKeys {
         let all = Ready::Db(db, 0);
         if self.next_in_db(db, 0).is_some() && !self.ready.contains(&all) {
             self.ready.push_back(all);
+            self.ready_dbs += 1;
             self.has_ready = true;
         }
     }
@@ -215,7 +218,7 @@ impl BlockingKeys {
             |ready: &Ready| matches!(*ready, Ready::Db(db, from) if db == key.0 && key.1 >= from);
         self.serving == Some(key)
             || self.is_ready.contains(&key)
-            || self.is_waited_for(key) && self.ready.iter().any(is_in)
+            || self.ready_dbs > 0 && self.is_waited_for(key) && self.ready.iter().any(is_in)
     }
 
     /// The key whose clients are to be served now.
@@ -235,12 +238,16 @@ impl BlockingKeys {
                     self.is_ready.remove(&key);
                     Some(key)
                 }
-                Ready::Db(db, from) => self.next_in_db(db, from).map(|hash| {
-                    if let Some(from) = hash.checked_add(1) {
-                        self.ready.push_front(Ready::Db(db, from));
-                    }
-                    (db, hash)
-                }),
+                Ready::Db(db, from) => {
+                    self.ready_dbs -= 1;
+                    self.next_in_db(db, from).map(|hash| {
+                        if let Some(from) = hash.checked_add(1) {
+                            self.ready.push_front(Ready::Db(db, from));
+                            self.ready_dbs += 1;
+                        }
+                        (db, hash)
+                    })
+                }
             };
         }
         self.serving
@@ -268,6 +275,7 @@ impl BlockingKeys {
         assert_eq!(keys.len(), self.key_count, "the count of keys is right");
         let count = self.ready.iter().filter(|ready| matches!(ready, Ready::Key(_))).count();
         assert_eq!(count, self.is_ready.len(), "a key is ready once");
+        assert_eq!(self.ready.len() - count, self.ready_dbs, "databases are counted");
         let has_ready = self.serving.is_some() || !self.ready.is_empty();
         assert_eq!(self.has_ready, has_ready, "it is known whether keys are ready");
     }

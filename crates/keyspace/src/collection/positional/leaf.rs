@@ -22,6 +22,10 @@ use crate::collection::element::{Element, LargeString};
 use crate::collection::tree::{Count, Edge, Leaf};
 use crate::memory::allocated;
 
+/// What a code adds to the weight of its leaf, wide or not. So a leaf does not become heavier when
+/// its codes become wide.
+const CODE_WEIGHT: usize = 2;
+
 /// What an outside string adds to the weight of its leaf.
 const OUTSIDE_WEIGHT: usize = 64;
 
@@ -86,11 +90,11 @@ impl Leaf for PositionalLeaf {
     type Summary = Count;
 
     /// That of 256 strings of 16 bytes, with their codes.
-    const WEIGHT_MAX: usize = 256 * 17;
+    const WEIGHT_MAX: usize = 256 * (16 + CODE_WEIGHT);
     const GROWS_AT_ENDS: bool = true;
 
     fn weight(&self) -> usize {
-        self.codes.len() + self.bytes.len() + OUTSIDE_WEIGHT * self.outside_len()
+        CODE_WEIGHT * self.len() + self.bytes.len() + OUTSIDE_WEIGHT * self.outside_len()
     }
 
     fn memory(&self) -> usize {
@@ -388,10 +392,8 @@ impl PositionalLeaf {
     /// The index at which the leaf's halves weigh about the same; there are at least two elements.
     fn middle(&self) -> usize {
         let half = self.weight() / 2;
-        let weighs = |place: &Place| {
-            let codes = place.index << usize::from(self.is_wide);
-            codes + place.at + OUTSIDE_WEIGHT * place.outside
-        };
+        let weighs =
+            |place: &Place| CODE_WEIGHT * place.index + place.at + OUTSIDE_WEIGHT * place.outside;
         let place = self.places().skip(1).min_by_key(|place| half.abs_diff(weighs(place)));
         place.expect("there are at least two elements").index
     }

@@ -209,3 +209,22 @@ fn pops_allocate_nothing_and_writes_copy_little() {
     assert!(copied_max < 16 * 1024, "{copied_max} bytes copied by a write");
     assert!(copied_max > 2 * 1024, "{copied_max} bytes: nothing was shared");
 }
+
+/// A leaf of very short elements that gets a long one, or is merged with a leaf that has one, does
+/// not become too heavy.
+#[test]
+fn a_leaf_with_wide_codes_is_not_too_heavy() {
+    for index in [0, 1_500, 2_100, 3_000, 4_200] {
+        let mut tree = PositionalTree::default();
+        (0..4_200).for_each(|_| tree.push(End::Last, Arg::Bytes(b"")));
+        tree.insert(index, Arg::Bytes(&[b'w'; 900]));
+        tree.check();
+        let mut old = Vec::new();
+        // Leaves are merged when one of them has become small.
+        while tree.len() > 1 {
+            let at = if index < 2_000 { tree.len() - 1 } else { 0 };
+            tree.remove(&[at], &mut old);
+            tree.check();
+        }
+    }
+}
