@@ -14,6 +14,7 @@ pub mod ledger;
 pub mod load;
 pub mod markdown;
 pub mod measure;
+pub mod middle;
 pub mod mix;
 pub(crate) mod persistence;
 pub mod plot;
@@ -35,6 +36,7 @@ pub mod syscalls;
 pub mod targets;
 pub mod tree;
 pub mod values;
+pub mod waiters;
 pub mod watch;
 
 pub use slimio_testing::{address, client, server};

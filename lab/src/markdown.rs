@@ -193,6 +193,8 @@ fn has_a_table_of_its_own(scenario: &Scenario) -> bool {
             | Work::Recovery { .. }
             | Work::Slowest(_)
             | Work::Beside
+            | Work::Waiters { .. }
+            | Work::Middle
     )
 }
 

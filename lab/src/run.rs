@@ -20,7 +20,7 @@ use crate::series::Series;
 use crate::server::{Server, ServerConfig, ServerKind};
 use crate::syscalls::SyscallCounter;
 use crate::values::ValuePool;
-use crate::{beside, recovery, replay, server, slowest, snapshot};
+use crate::{beside, middle, recovery, replay, server, slowest, snapshot, waiters};
 
 /// Share of a value that a compressor can save.
 const COMPRESSIBLE: f64 = 0.5;
@@ -101,6 +101,10 @@ pub fn run(
         Work::Snapshot(work) => snapshot::run(&work, server, scale, open_rate, seed),
         Work::Slowest(grows) => slowest::run(grows, server, scale.slowest_count, seed),
         Work::Beside => beside::run(server, scale.element_count),
+        Work::Waiters { has_one_key } => {
+            waiters::run(server, has_one_key, Duration::from_secs_f64(scale.measured_s))
+        }
+        Work::Middle => middle::run(server, scale.slowest_count),
         Work::Recovery { value_size, compressible } => {
             let count = scale.snapshot_payload_bytes / (KEY_SIZE + value_size) as u64;
             let writer = RequestWriter::new(ValuePool::new(value_size, compressible, seed));

@@ -72,6 +72,13 @@ pub enum Work {
     Slowest(Grows),
     /// How long others wait beside commands on large sets: see [`crate::beside`].
     Beside,
+    /// Many clients wait, for one key or for one each: see [`crate::waiters`].
+    Waiters {
+        /// Whether all wait for the same key.
+        has_one_key: bool,
+    },
+    /// Commands in the middle of a large list: see [`crate::middle`].
+    Middle,
 }
 
 /// One row.
@@ -163,6 +170,11 @@ const fn recovery(
 const fn slowest(name: &'static str, title: &'static str, grows: Grows) -> Scenario {
     let work = Work::Slowest(grows);
     let headline = "command_ms_max_by_clock";
+    Scenario { name, title, policy: Policy::EverySec, work, is_aged: false, headline }
+}
+
+const fn waiters(name: &'static str, title: &'static str, has_one_key: bool) -> Scenario {
+    let (work, headline) = (Work::Waiters { has_one_key }, "server_cpu_us_per_push");
     Scenario { name, title, policy: Policy::EverySec, work, is_aged: false, headline }
 }
 
@@ -309,6 +321,16 @@ pub const SCENARIOS: &[Scenario] = &[
         is_aged: false,
         headline: "wait_ms_sunion",
     },
+    waiters("waiters-one-key", "10,000 clients in BLPOP, one key", true),
+    waiters("waiters-keys", "10,000 clients in BLPOP, a key each", false),
+    Scenario {
+        name: "list-middle",
+        title: "a list",
+        policy: Policy::EverySec,
+        work: Work::Middle,
+        is_aged: false,
+        headline: "us_per_lindex",
+    },
 ];
 
 /// How many of [`SCENARIOS`], from the first on, run if none is asked for by name.
@@ -341,7 +363,8 @@ pub struct Scale {
     pub replay_payload_bytes: u64,
     /// Payload of the data set of rows with a snapshot, in bytes.
     pub snapshot_payload_bytes: u64,
-    /// Keys, or fields of one hash, of the rows about the slowest command.
+    /// Keys, or fields of one hash, of the rows about the slowest command; elements of the list of the
+    /// row about its middle.
     pub slowest_count: u64,
 }
 

@@ -177,6 +177,29 @@ const TARGETS: &[Target] = &[
         Some(10.0),
         1.0,
     ),
+    target(
+        "pushes/s, 10,000 clients wait for one key",
+        ("waiters-one-key", "pushes_per_s"),
+        RatioAtLeast,
+        Some(1.0),
+        1.5,
+    ),
+    target(
+        "pushes/s, 10,000 clients wait for a key each",
+        ("waiters-keys", "pushes_per_s"),
+        RatioAtLeast,
+        Some(1.0),
+        1.5,
+    ),
+    target(
+        "memory per client that waits",
+        ("waiters-keys", "bytes_per_waiter"),
+        RatioAtMost,
+        Some(1.0),
+        0.3,
+    ),
+    target("LINDEX in the middle", ("list-middle", "us_per_lindex"), RatioAtMost, Some(0.01), 0.01),
+    target("LSET in the middle", ("list-middle", "us_per_lset"), RatioAtMost, Some(0.01), 0.01),
 ];
 
 /// Rows with a snapshot that is judged: the name in the table, the scenario, and the row in which

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use super::number;
-use crate::beside;
 use crate::compare::Comparison;
 use crate::scenario::{Scenario, Work};
+use crate::{beside, middle};
 
 /// A column's title and its metric.
 type Column = (&'static str, &'static str);
@@ -53,6 +53,12 @@ const RECOVERY: &[Column] = &[
     ("MB/s / device can", "recovery_share_of_device_read"),
 ];
 
+const WAITERS: &[Column] = &[
+    ("bytes per client", "bytes_per_waiter"),
+    ("server CPU us per push", "server_cpu_us_per_push"),
+    ("pushes/s", "pushes_per_s"),
+];
+
 const SLOWEST: &[Column] = &[
     ("slowest command, CPU ms", "command_cpu_ms_max"),
     ("slowest command by the clock, ms", "command_ms_max_by_clock"),
@@ -73,6 +79,12 @@ pub(super) fn tables(comparison: &Comparison, text: &mut String) {
     let waits: Vec<Column> =
         beside::COMMANDS.iter().map(|(title, metric, _)| (*title, *metric)).collect();
     table(comparison, "The longest wait of another client, ms", is_beside, &waits, text);
+    let is_waiters = |row: &Scenario| matches!(row.work, Work::Waiters { .. });
+    table(comparison, "Clients that wait", is_waiters, WAITERS, text);
+    let is_middle = |row: &Scenario| matches!(row.work, Work::Middle);
+    let costs: Vec<Column> =
+        middle::COMMANDS.iter().map(|(title, metric, _)| (*title, *metric)).collect();
+    table(comparison, "In the middle of a list, us within the command", is_middle, &costs, text);
 }
 
 fn table(
