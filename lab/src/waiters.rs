@@ -93,7 +93,7 @@ fn all_wait(client: &mut Client) -> Result<()> {
     }
 }
 
-/// Lets this process, and the servers that it starts, have so many open files.
+/// Lets this process, and the servers that it starts, have `count` open files.
 fn allow_files(count: u64) -> Result<()> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_none_or(|current| current >= count) {
