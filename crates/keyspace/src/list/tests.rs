@@ -221,3 +221,20 @@ fn a_tree_that_has_shrunk_is_packed() {
         compare(&form, &vec![vec![b'x'; 16]; left].into());
     }
 }
+
+/// As in Redis since 7.2, a list becomes a listpack also when long elements are replaced.
+#[test]
+fn a_tree_whose_elements_are_replaced_by_short_ones_is_packed() {
+    let old = &mut Vec::new();
+    let limits = ListLimits::default();
+    let mut form = EditForm::empty(Packing::ListListpack);
+    let mut edit = ListEdit { form: &mut form, limits, old };
+    for _ in 0..3 {
+        edit.reserve(std::iter::once(5_000));
+        edit.push(End::Last, Arg::Bytes(&[b'x'; 5_000]));
+    }
+    for (index, expected) in ["quicklist", "quicklist", "listpack"].into_iter().enumerate() {
+        ListEdit { form: &mut form, limits, old }.set(index, Arg::Bytes(b"short"));
+        assert_eq!(encoding(&form), expected, "{index}");
+    }
+}

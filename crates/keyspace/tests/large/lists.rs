@@ -1,5 +1,6 @@
 //! Lists whose commands run in steps, or take no longer for more elements.
 
+use slimio_keyspace::{DbIndex, command_table};
 use slimio_resp::OwnedRequest;
 
 use super::common::Driver;
@@ -287,5 +288,24 @@ fn large_elements_are_read_and_popped_in_steps() {
         }
         assert!(reply.ends_with(&expected), "{words:?}");
         driver.check();
+    }
+}
+
+/// Which of its lists a command will pop from is known only when it runs, so the longest counts.
+#[test]
+fn a_pop_from_several_lists_weighs_the_longest() {
+    let mut driver = Driver::new(8);
+    fill(&mut driver, "long", LEN);
+    driver.run(&["RPUSH", "short", "a", "b"]);
+    for (words, expected) in [
+        (&["LMPOP", "2", "short", "long", "LEFT", "COUNT", "5000"][..], 5_000),
+        (&["LMPOP", "2", "none", "short", "LEFT", "COUNT", "5000"], 2),
+        (&["LMPOP", "3", "none", "short", "long", "RIGHT", "COUNT", "9999999"], LEN),
+        (&["LMPOP", "2", "short", "long", "LEFT"], 0),
+    ] {
+        let request = OwnedRequest::from_args(words);
+        let weigh = command_table().lookup(words[0].as_bytes()).and_then(|row| row.weigh);
+        let weight = weigh.unwrap()(&driver.keyspace, DbIndex(0), request.args());
+        assert_eq!(weight.elements, expected, "{words:?}");
     }
 }

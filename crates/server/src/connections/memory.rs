@@ -1,13 +1,15 @@
 //! How much memory the clients take, and which of them are closed if it is too much.
 
+use std::time::{Duration, Instant};
+
 use slimio_planted::is_planted;
 
 use super::Connections;
 use crate::clients::Client;
 use crate::engine::Engine;
 
-/// At most this many clients are disconnected in one turn because of their memory.
-const EVICTED_MAX: usize = 64;
+/// Time that disconnecting clients because of their memory takes in one turn.
+const EVICTION_TIME: Duration = Duration::from_millis(1);
 
 impl Connections {
     /// Bytes of memory that all clients take, and the long request of one of them. `current` is the
@@ -18,7 +20,7 @@ impl Connections {
     }
 
     /// Disconnects the largest clients while all clients together take more memory than
-    /// `maxmemory-clients` allows, up to [`EVICTED_MAX`] of them. The next turn goes on.
+    /// `maxmemory-clients` allows, for [`EVICTION_TIME`]. The next turn goes on.
     pub(super) fn evict_clients(&mut self, engine: &mut Engine) {
         self.evicts_more = false;
         let Some(limit) = engine.settings.clients_memory_max else { return };
@@ -31,9 +33,13 @@ impl Connections {
         let clients = self.clients.iter().filter(may_go);
         let mut largest: Vec<_> = clients.map(|client| (client.memory(), client.conn)).collect();
         largest.sort_unstable_by_key(|(memory, _)| std::cmp::Reverse(*memory));
-        let has_more = largest.len() > EVICTED_MAX;
-        for (_, conn) in largest.into_iter().take(EVICTED_MAX) {
+        let began = Instant::now();
+        for (_, conn) in largest {
             if (self.clients.memory() as u64) < limit {
+                return;
+            }
+            if began.elapsed() >= EVICTION_TIME {
+                self.evicts_more = true;
                 return;
             }
             if let Some(client) = self.clients.take(conn) {
@@ -45,6 +51,5 @@ impl Connections {
                 self.drop_client(engine, client);
             }
         }
-        self.evicts_more = has_more && self.clients.memory() as u64 >= limit;
     }
 }
