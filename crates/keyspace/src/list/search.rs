@@ -30,6 +30,9 @@ const BYTES_PER_COMPARISON: usize = 64;
 /// Size in bytes of the longest string that counts as short. Longer ones are outside of their leaves.
 const SHORT_SIZE_MAX: usize = INSIDE_SIZE_MAX;
 
+/// Going over this many codes of a leaf takes the time of comparing an element that is short.
+const CODES_PER_COMPARISON: usize = 4;
+
 /// At most this many bytes of an element are compared at a time.
 const PIECE_SIZE: usize = 256 << 10;
 
@@ -141,8 +144,9 @@ impl Search {
             (None, End::First) => first + leaf.len(),
             (None, End::Last) => len - first,
         };
-        let mut cost = before - self.seen;
-        if cost > 0 {
+        // Looking for the next element of this size goes over the codes of the whole leaf.
+        let mut cost = before - self.seen + leaf.len() / CODES_PER_COMPARISON;
+        if before > self.seen {
             (self.seen, self.equal) = (before, 0);
         }
         let Some(within) = within.filter(|_| before < self.most) else { return cost };

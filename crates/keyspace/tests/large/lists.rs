@@ -309,3 +309,16 @@ fn a_pop_from_several_lists_weighs_the_longest() {
         assert_eq!(weight.elements, expected, "{words:?}");
     }
 }
+
+/// The rank that has no counterpart from the other end is refused, as by Redis since 7.2.
+#[test]
+fn the_lowest_rank_is_refused() {
+    let mut driver = Driver::new(9);
+    driver.run(&["RPUSH", "l", "a", "b", "a"]);
+    let lpos =
+        |driver: &mut Driver, rank: i64| driver.run(&["LPOS", "l", "a", "RANK", &rank.to_string()]);
+    assert_eq!(lpos(&mut driver, -2), integer(0));
+    assert_eq!(lpos(&mut driver, -i64::MAX), b"$-1\r\n");
+    let refused = lpos(&mut driver, i64::MIN);
+    assert!(refused.starts_with(b"-ERR value is out of range"), "{refused:?}");
+}

@@ -5,8 +5,7 @@ use std::iter;
 use slimio_keyspace::{Command, Glob, KeySpec};
 use slimio_resp::{Args, OwnedRequest, ReplyBuf};
 
-use super::table;
-use super::{Entry, Run};
+use super::{Entry, Run, table};
 use crate::clients::Client;
 use crate::engine::Engine;
 

@@ -3,8 +3,7 @@
 use slimio_keyspace::Command;
 use slimio_resp::{Args, ReplyBuf};
 
-use super::table;
-use super::{Entry, Run};
+use super::{Entry, Run, table};
 use crate::clients::Client;
 use crate::engine::Engine;
 use crate::latency::{doctor as diagnose, graph as draw};

@@ -11,8 +11,7 @@ use super::Connections;
 use super::output::limit_reply;
 use crate::clients::{Client, LongCommand, Replies, State};
 use crate::commands::{Entry, NotFound, Run};
-use crate::engine::Engine;
-use crate::engine::{Admission, Purpose};
+use crate::engine::{Admission, Engine, Purpose};
 use crate::waiting::Reason;
 
 impl Connections {

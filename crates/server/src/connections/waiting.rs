@@ -340,13 +340,14 @@ impl Connections {
     }
 
     /// As [`serve_waiting_for_keys`](Self::serve_waiting_for_keys), beside a client that is being
-    /// served. It is in its place meanwhile, because what the others do may concern it.
+    /// served. It is in its place meanwhile, because it may have begun to wait for a key that the
+    /// others make ready.
     #[cold]
     pub(super) fn serve_beside(&mut self, engine: &mut Engine, client: &mut Box<Client>) {
         if engine.phase.is_ending() {
             return;
         }
-        if is_planted("beside-unwatched") {
+        if is_planted("beside-unseen") {
             return self.serve_ready(engine);
         }
         let conn = client.conn;

@@ -6,8 +6,7 @@ use slimio_planted::is_planted;
 
 use super::Connections;
 use crate::clients::{LongCommand, State};
-use crate::engine::STEP_TIME;
-use crate::engine::{Admission, Engine, Purpose};
+use crate::engine::{Admission, Engine, Purpose, STEP_TIME};
 use crate::net::ConnId;
 use crate::waiting::{Line, Reason, Then};
 

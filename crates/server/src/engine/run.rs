@@ -8,8 +8,7 @@ use slimio_planted::is_planted;
 use slimio_resp::Args;
 use slimio_storage::Lsn;
 
-use super::Engine;
-use super::{Admission, Purpose};
+use super::{Admission, Engine, Purpose};
 use crate::clients::{Client, State};
 use crate::commands::Entry;
 use crate::slowlog::SlowCommand;

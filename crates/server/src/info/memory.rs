@@ -5,8 +5,7 @@
 //! rounds them. The rest of the resident memory is the program itself, free memory that the
 //! allocator retains, and the allocator's own tables.
 
-use super::ClientFigures;
-use super::{Text, human};
+use super::{ClientFigures, Text, human};
 use crate::AllocatorBytes;
 use crate::clients::Client;
 use crate::engine::{Engine, MemoryUse};

@@ -184,6 +184,33 @@ fn all_keys_that_are_swapped_in_serve_who_waits_for_them() {
     });
 }
 
+/// A client's request finds nothing and waits, while clients are left to be served from the turn
+/// before. The last of them moves an element to where that client waits.
+#[test]
+fn who_begins_to_wait_while_others_are_served_is_served_too() {
+    serving("enable-debug-command yes", |server| {
+        let mut waiters = Waiters::of(server);
+        let mut pusher = server.connect();
+        let mut takers: Vec<Client> = (0..9).map(|_| waiters.join(&["BLPOP", "k", "0"])).collect();
+        let mut mover = waiters.join(&["BLMOVE", "k", "other", "LEFT", "LEFT", "0"]);
+        let mut late = server.connect();
+        let push = ["RPUSH", "k", "1", "2", "3", "4", "5", "6", "7", "8", "9", "moved"];
+        // The sleep takes all the time of its turn, so that only one client is served in it.
+        send_all(&mut pusher, &[&["MULTI"], &push, &["DEBUG", "SLEEP", "0.3"]]);
+        for reply in ["+OK\r\n", "+QUEUED\r\n", "+QUEUED\r\n"] {
+            assert_eq!(pusher.read(), reply.as_bytes());
+        }
+        pusher.send(&["EXEC"]);
+        late.send(&["BLPOP", "other", "0"]);
+        assert_eq!(String::from_utf8_lossy(&late.read()), popped("other", "moved"));
+        assert_eq!(pusher.read(), b"*2\r\n:10\r\n+OK\r\n");
+        for (taker, element) in takers.iter_mut().zip(1..) {
+            waiters.served(taker, &popped("k", &element.to_string()));
+        }
+        waiters.served(&mut mover, &bulk("moved"));
+    });
+}
+
 /// Their time is up before they are served, because more clients wait than two turns serve. The
 /// elements were there in time.
 #[test]

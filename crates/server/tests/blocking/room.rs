@@ -1,7 +1,9 @@
 //! Clients that are woken while the log has no room for what they would do.
 
+use slimio_testing::held::Gate;
+
 use super::{NOTHING, Waiters, id_of, integer};
-use crate::common::{BACK_ENDS, Client, start_held, until};
+use crate::common::{BACK_ENDS, Client, Running, start_held, until};
 use crate::info;
 
 /// Size of the values that fill the log.
@@ -10,15 +12,24 @@ const VALUE_SIZE: usize = 300_000;
 /// has no room in a log that is full of such values, while that of a push has.
 const NAME_SIZE: usize = 400_000;
 
-/// A client waits in `BLMOVE` up to `timeout` seconds and is woken, but the log has no room for its
-/// record. `end` ends its wait. Then the log gets room. The element must still be there.
-fn woken_without_room(timeout: &str, end: impl Fn(&mut Waiters<'_>, Client, &str)) {
+/// Runs `check` on servers whose log is written only while the gate is open, and is not rewritten.
+fn held_back(check: impl Fn(&Running, &Gate)) {
     for back_end in BACK_ENDS {
         let dir = tempfile::tempdir().unwrap();
         let volume = dir.path().join("volume");
         let directives = "auto-aof-rewrite-percentage 0";
-        let Some((server, gate)) = start_held(back_end, &volume, directives) else { continue };
-        let mut waiters = Waiters::of(&server);
+        if let Some((server, gate)) = start_held(back_end, &volume, directives) {
+            check(&server, &gate);
+            server.stop();
+        }
+    }
+}
+
+/// A client waits in `BLMOVE` up to `timeout` seconds and is woken, but the log has no room for its
+/// record. `end` ends its wait. Then the log gets room. The element must still be there.
+fn woken_without_room(timeout: &str, end: impl Fn(&mut Waiters<'_>, Client, &str)) {
+    held_back(|server, gate| {
+        let mut waiters = Waiters::of(server);
         let mut waiter = server.connect();
         let (id, taken) = (id_of(&mut waiter), "d".repeat(NAME_SIZE));
         waiters.wait(&mut waiter, &["BLMOVE", "k", &taken, "LEFT", "RIGHT", timeout]);
@@ -43,8 +54,7 @@ fn woken_without_room(timeout: &str, end: impl Fn(&mut Waiters<'_>, Client, &str
         assert_eq!(pusher.read(), integer(1).as_bytes());
         assert_eq!(waiters.call(&["LLEN", "k"]), integer(1), "nobody has taken it");
         assert_eq!(waiters.call(&["EXISTS", &taken]), integer(0));
-        server.stop();
-    }
+    });
 }
 
 #[test]
@@ -75,12 +85,8 @@ fn who_has_waited_long_enough_takes_nothing_when_there_is_room() {
 /// to wait for keys, it is gone.
 #[test]
 fn who_has_gone_before_it_waits_takes_nothing() {
-    for back_end in BACK_ENDS {
-        let dir = tempfile::tempdir().unwrap();
-        let volume = dir.path().join("volume");
-        let directives = "auto-aof-rewrite-percentage 0";
-        let Some((server, gate)) = start_held(back_end, &volume, directives) else { continue };
-        let mut waiters = Waiters::of(&server);
+    held_back(|server, gate| {
+        let mut waiters = Waiters::of(server);
         gate.shut();
         let (mut client, value) = (server.connect(), "v".repeat(VALUE_SIZE));
         while info(&mut waiters.observer, "blocked_clients") == "0" {
@@ -96,6 +102,5 @@ fn who_has_gone_before_it_waits_takes_nothing() {
         until("it does not go", || info(&mut waiters.observer, "connected_clients") == "1");
         assert_eq!(waiters.call(&["RPUSH", "k", "v"]), integer(1));
         assert_eq!(waiters.call(&["LLEN", "k"]), integer(1));
-        server.stop();
-    }
+    });
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::common::{BACK_ENDS, Client, encode, start_held, until};
-use crate::serving;
+use crate::{info, serving};
 
 /// Number and size of words. Together, the words are just a few kilobytes longer than what the
 /// server reads after a waiting request. The rest must fit into the socket's buffer, and the kernel
@@ -73,6 +73,27 @@ fn who_sends_nothing_more_behind_much_is_answered() {
         assert_eq!(client.read_to_end(), b"");
         server.stop();
     }
+}
+
+/// A client that a pause has held up is not read, because it has sent much ahead. That it has gone is
+/// seen nevertheless.
+#[test]
+fn who_has_gone_in_a_pause_does_not_stay() {
+    serving("", |server| {
+        let mut client = server.connect();
+        assert_eq!(client.call(&["CLIENT", "PAUSE", "100000", "WRITE"]), "+OK\r\n");
+        let [count, size] = BEHIND;
+        let gone: Vec<Client> = (0..5)
+            .map(|_| {
+                let mut gone = server.connect();
+                gone.send_bytes(&encode(&[b"SET", b"k", &vec![b'x'; size]]).repeat(1 + count));
+                gone
+            })
+            .collect();
+        until("they do not wait", || info(&mut client, "blocked_clients") == "5");
+        drop(gone);
+        until("they stay", || info(&mut client, "connected_clients") == "1");
+    });
 }
 
 #[test]
