@@ -16,6 +16,7 @@
 mod keys;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 use std::time::{Duration, Instant};
 
 use slimio_keyspace::Mode;
@@ -204,11 +205,14 @@ pub(crate) struct Again {
     pub(crate) mode: Mode,
 }
 
+/// When a client gives up. Of two at the same time, the older client is first.
+pub(crate) type Deadline = (Instant, Ticket);
+
 /// All clients that wait.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingRoom {
     lines: [BTreeMap<Ticket, ConnId>; Line::ALL.len()],
-    deadlines: BTreeMap<(Instant, Ticket), ConnId>,
+    deadlines: BTreeMap<Deadline, ConnId>,
     last: Ticket,
     /// How the running request came to run.
     pub(crate) again: Again,
@@ -288,10 +292,15 @@ impl WaitingRoom {
         self.deadlines.first_key_value().map(|((deadline, _), _)| *deadline)
     }
 
-    /// The client whose deadline has passed for the longest time.
-    pub(crate) fn first_late(&self, now: Instant) -> Option<ConnId> {
-        let ((deadline, _), conn) = self.deadlines.first_key_value()?;
-        (*deadline <= now).then_some(*conn)
+    /// The client whose deadline has passed for the longest time, of those behind `after`.
+    pub(crate) fn next_late(
+        &self,
+        now: Instant,
+        after: Option<Deadline>,
+    ) -> Option<(Deadline, ConnId)> {
+        let behind = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let (at, conn) = self.deadlines.range((behind, Bound::Unbounded)).next()?;
+        (at.0 <= now).then_some((*at, *conn))
     }
 }
 
@@ -355,8 +364,12 @@ mod tests {
         let paused = waiting(&mut room, Reason::Pause, at(1));
         room.enter(conn(9), &paused);
         assert_eq!((room.timed_count(), room.next_deadline()), (2, at(3)));
-        assert_eq!(room.first_late(now), None);
-        assert_eq!(room.first_late(now + Duration::from_secs(3)), Some(conn(1)));
+        assert_eq!(room.next_late(now, None), None);
+        let then = now + Duration::from_secs(9);
+        let first = (now + Duration::from_secs(3), soon.ticket);
+        assert_eq!(room.next_late(first.0, None), Some((first, conn(1))));
+        assert_eq!(room.next_late(first.0, Some(first)), None);
+        assert_eq!(room.next_late(then, Some(first)), Some(((then, late.ticket), conn(0))));
         room.leave(&soon);
         assert_eq!(room.next_deadline(), at(9));
         room.leave(&late);

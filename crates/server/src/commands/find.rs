@@ -96,6 +96,7 @@ fn word(arg: Arg<'_>) -> Cow<'_, [u8]> {
 }
 
 /// Why a request cannot be run: its command is unknown, or its arguments are wrong.
+#[derive(Debug)]
 pub(crate) struct NotFound {
     /// The command, if only its arguments are wrong.
     pub(crate) row: Option<&'static Command<Entry>>,

@@ -407,19 +407,40 @@ impl Connections {
         value.map(|value| (index, ValueRef::value_type(value)))
     }
 
-    /// Lets the clients give up whose deadlines have passed.
+    /// Lets the clients give up whose deadlines have passed. A client that is still to be served, in
+    /// this turn or a later one, does not give up: what it waits for was there in time.
     pub(crate) fn give_up_late(&mut self, engine: &mut Engine) {
-        if engine.data.blocking_keys.has_ready() && !is_planted("late-before-served") {
-            // There may be something for them: they are served in one of the next turns.
-            return;
-        }
-        while let Some(conn) = self.waiting.first_late(engine.clock.now) {
-            self.unblock(engine, conn, false);
+        let mut after = None;
+        while let Some((deadline, conn)) = self.waiting.next_late(engine.clock.now, after) {
+            after = Some(deadline);
+            if !self.is_to_be_served(engine, conn) || is_planted("late-before-served") {
+                self.unblock(engine, conn, false);
+            }
             engine.clock.begin_lap(Instant::now());
             if engine.clock.is_turn_over() {
                 return;
             }
         }
+    }
+
+    /// Whether a key that a client waits for is ready, and holds what the client waits for.
+    fn is_to_be_served(&self, engine: &Engine, conn: ConnId) -> bool {
+        let lines = &engine.data.blocking_keys;
+        if !lines.has_ready() {
+            return false;
+        }
+        if is_planted("late-behind-others") {
+            return true;
+        }
+        let Some(client) = self.clients.get(conn) else { return false };
+        let State::Waiting(waiting) = &client.state else { return false };
+        let Reason::Keys(wanted) = &waiting.reason else { return false };
+        let holds_wanted = |hash| {
+            let found = self.found_for(engine, conn, hash);
+            found.is_some_and(|(_, holds)| holds == wanted.wanted())
+        };
+        let mut ready = wanted.hashes().filter(|hash| lines.is_taken((client.db, *hash)));
+        ready.any(holds_wanted)
     }
 
     /// Ends the wait of a client in a blocking command: with an error if `with_error`, otherwise as
@@ -469,3 +490,6 @@ pub(super) fn waits_in_vain(phase: &Phase, client: &Client) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,8 @@
 //! The lines of clients that wait for keys.
 //!
-//! Keys are named by their hashes: if two keys had the same hash, their clients would stand in one
-//! line, and each is served only if its own key holds something.
+//! Keys are named by their hashes, which have 64 bits and are made with a secret of the keyspace. If
+//! two keys had the same hash, their clients would stand in one line: nobody is served from a key that
+//! it has not named, but a client may not be woken while one before it waits for the other key.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -35,6 +36,11 @@ impl WantedKeys {
     pub(crate) fn memory(&self) -> usize {
         let places = if is_planted("places-uncounted") { 0 } else { self.keys.len() };
         size_of_val(&*self.keys) + places * PLACE_MEMORY
+    }
+
+    /// The type of value that the client waits for.
+    pub(crate) fn wanted(&self) -> ValueType {
+        self.wanted
     }
 
     /// The hashes of the keys.
@@ -75,8 +81,9 @@ pub(crate) struct BlockingKeys {
     /// Keys whose clients are to be served, in the order in which the keys became ready.
     ready: VecDeque<Ready>,
     is_ready: BTreeSet<KeyName>,
-    /// Count of the databases in `ready`.
-    ready_dbs: usize,
+    /// The databases in `ready`, at most two of each: one that is being looked through, and one that
+    /// was swapped in meanwhile. The queue itself may be too long to be searched by every write.
+    ready_dbs: Vec<(DbIndex, u64)>,
     /// The key whose clients are being served.
     serving: Option<KeyName>,
     /// Whether there are ready keys, or clients are being served. Every command looks at this.
@@ -182,10 +189,9 @@ impl BlockingKeys {
 
     /// Notes all keys of a database that somebody waits for.
     fn note_all_ready(&mut self, db: DbIndex) {
-        let all = Ready::Db(db, 0);
-        if self.next_in_db(db, 0).is_some() && !self.ready.contains(&all) {
-            self.ready.push_back(all);
-            self.ready_dbs += 1;
+        if self.next_in_db(db, 0).is_some() && !self.ready_dbs.contains(&(db, 0)) {
+            self.ready.push_back(Ready::Db(db, 0));
+            self.ready_dbs.push((db, 0));
             self.has_ready = true;
         }
     }
@@ -214,11 +220,10 @@ impl BlockingKeys {
 
     /// Whether a key is ready for clients that are still to be served.
     pub(crate) fn is_taken(&self, key: KeyName) -> bool {
-        let is_in =
-            |ready: &Ready| matches!(*ready, Ready::Db(db, from) if db == key.0 && key.1 >= from);
+        let is_in = |&(db, from): &(DbIndex, u64)| db == key.0 && key.1 >= from;
         self.serving == Some(key)
             || self.is_ready.contains(&key)
-            || self.ready_dbs > 0 && self.is_waited_for(key) && self.ready.iter().any(is_in)
+            || self.ready_dbs.iter().any(is_in) && self.is_waited_for(key)
     }
 
     /// The key whose clients are to be served now.
@@ -239,11 +244,11 @@ impl BlockingKeys {
                     Some(key)
                 }
                 Ready::Db(db, from) => {
-                    self.ready_dbs -= 1;
+                    self.ready_dbs.retain(|ready| *ready != (db, from));
                     self.next_in_db(db, from).map(|hash| {
                         if let Some(from) = hash.checked_add(1) {
                             self.ready.push_front(Ready::Db(db, from));
-                            self.ready_dbs += 1;
+                            self.ready_dbs.push((db, from));
                         }
                         (db, hash)
                     })
@@ -273,9 +278,19 @@ impl BlockingKeys {
     pub(crate) fn check(&self) {
         let keys: BTreeSet<KeyName> = self.waiters.keys().map(|(key, ..)| *key).collect();
         assert_eq!(keys.len(), self.key_count, "the count of keys is right");
-        let count = self.ready.iter().filter(|ready| matches!(ready, Ready::Key(_))).count();
+        let mut dbs = self.ready_dbs.clone();
+        let mut count = 0;
+        for ready in &self.ready {
+            match *ready {
+                Ready::Key(_) => count += 1,
+                Ready::Db(db, from) => {
+                    let at = dbs.iter().position(|listed| *listed == (db, from));
+                    dbs.swap_remove(at.expect("the databases in the queue are listed"));
+                }
+            }
+        }
+        assert_eq!(dbs, [], "no other databases are listed");
         assert_eq!(count, self.is_ready.len(), "a key is ready once");
-        assert_eq!(self.ready.len() - count, self.ready_dbs, "databases are counted");
         let has_ready = self.serving.is_some() || !self.ready.is_empty();
         assert_eq!(self.has_ready, has_ready, "it is known whether keys are ready");
     }
