@@ -326,7 +326,7 @@ fn slimio(text: &mut Text, engine: &Engine) {
     let oldest = log
         .oldest_undurable()
         .map_or(0, |at| engine.clock.now.saturating_duration_since(at).as_millis());
-    let used = stats.capacity_bytes.saturating_sub(stats.free_bytes);
+    let used = stats.used_bytes();
     text.field("log_enabled", u8::from(engine.gate.is_log_on()));
     text.field(
         "log_policy",

@@ -15,11 +15,11 @@ impl Engine {
     pub(crate) fn pace_snapshot(&mut self, is_awaited: bool) {
         self.snapshots.is_rate_due = false;
         let (now, commands) = (self.clock.now, self.stats.commands);
-        let appended = self.gate.wal.as_ref().map(|wal| wal.log().appended());
+        let written = self.gate.wal.as_ref().map(|wal| wal.stats().log_bytes);
         let Some(running) = &mut self.snapshots.running else { return };
         let is_served = running.traffic.is_served(now, commands);
-        if let Some(appended) = appended {
-            running.growth.look(now, appended);
+        if let Some(written) = written {
+            running.growth.look(now, written);
         }
         let full = self.settings.snapshot_rate;
         let rate = if !is_served || full == 0 || self.is_snapshot_pressing() {
@@ -39,7 +39,7 @@ impl Engine {
     fn is_snapshot_pressing(&self) -> bool {
         let holds_much = self.snapshot_memory() > self.snapshot_memory_limit() / 2;
         (holds_much && !is_planted("memory-unhurried"))
-            || (self.is_rewrite_urgent() && !is_planted("urgent-unhurried"))
+            || (self.is_log_short() && !is_planted("urgent-unhurried"))
     }
 
     /// Whether somebody asked for the running snapshot, or something else can begin only when it has
@@ -71,7 +71,7 @@ impl Engine {
         let untaken = stats.total.saturating_sub(stats.taken) as f64 / stats.total.max(1) as f64;
         let waiting = self.snapshots.thread.as_ref().map_or(0, SnapshotThread::waiting_size);
         let log = self.gate.wal.as_ref().map(Wal::stats);
-        let used = log.map_or(0, |log| log.capacity_bytes.saturating_sub(log.free_bytes));
+        let used = log.map_or(0, |log| log.used_bytes());
         let used = if is_planted("room-of-an-empty-log") { 0 } else { used };
         let inputs = RateInputs {
             data,
@@ -259,9 +259,10 @@ mod tests {
         settle_log(&mut opened);
         begin_unasked(&mut opened);
         fill(&mut opened, "new");
+        settle_log(&mut opened);
         assert!(rate(&mut opened) < full(&opened), "it has much room");
         let stats = opened.engine.gate.wal.as_ref().unwrap().stats();
-        let used = stats.capacity_bytes - stats.free_bytes;
+        let used = stats.used_bytes();
         opened.engine.settings.log_size_max = used.div_ceil(75) * 100;
         assert!(rate(&mut opened) >= full(&opened), "a few bytes are left");
     }

@@ -69,7 +69,7 @@ impl Engine {
             DbSize { db, keys, expiring }
         });
         let sizes = sizes.filter(|size| size.keys > 0).collect();
-        let growth = Growth::new(began, wal.log().appended());
+        let growth = Growth::new(began, wal.stats().log_bytes);
         let plan = wal.log_mut().begin_snapshot(kind, self.clock.now_ms as u64);
         let Some(plan) = plan else {
             let is_pinned = wal.log().lacks_pinned();
@@ -466,12 +466,24 @@ impl Engine {
         is_on && self.rewrite_rule().is_due(base, log)
     }
 
-    pub(super) fn is_rewrite_urgent(&self) -> bool {
+    /// Whether the log is short of room.
+    pub(super) fn is_log_short(&self) -> bool {
+        let Some(wal) = &self.gate.wal else { return false };
+        self.rewrite_rule().is_short(wal.stats().used_bytes(), wal.log().prepare_failed().is_some())
+    }
+
+    fn is_rewrite_urgent(&self) -> bool {
         let Some(wal) = &self.gate.wal else { return false };
         let stats = wal.stats();
-        let used = stats.capacity_bytes.saturating_sub(stats.free_bytes);
+        let used = stats.used_bytes();
         let is_full = wal.log().prepare_failed().is_some();
-        self.rewrite_rule().is_urgent(used, self.gate.root_and_log().1, is_full)
+        // Not the bytes of the records: a batch takes whole blocks, however small its records are.
+        let gain = if is_planted("urgent-by-records") {
+            self.gate.root_and_log().1
+        } else {
+            stats.released_by_snapshot
+        };
+        self.rewrite_rule().is_urgent(used, gain, is_full)
     }
 
     fn is_save_due(&self) -> bool {

@@ -4,9 +4,8 @@
 use std::time::{Duration, Instant};
 
 use slimio_planted::is_planted;
-use slimio_storage::Lsn;
 
-/// Time between two samples of the log's end.
+/// Time between two samples of the log.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The rate is at least `snapshot-rate` divided by this, because a snapshot that hardly advances
 /// keeps a slot occupied and delays the next snapshot.
@@ -43,29 +42,31 @@ pub(crate) struct RateInputs {
 /// How fast the log grows.
 #[derive(Debug)]
 pub(crate) struct Growth {
-    began: Lsn,
+    /// Bytes that were written to the log's area when the snapshot began, and at the last sample.
+    began: u64,
+    written: u64,
     looked_at: Instant,
-    appended: Lsn,
     per_s: f64,
 }
 
 impl Growth {
     /// The state at the beginning of a snapshot, when no growth is known yet.
-    pub(crate) fn new(now: Instant, appended: Lsn) -> Self {
-        Self { began: appended, looked_at: now, appended, per_s: 0.0 }
+    pub(crate) fn new(now: Instant, written: u64) -> Self {
+        Self { began: written, looked_at: now, written, per_s: 0.0 }
     }
 
-    /// Samples the log, whose end is `appended` at the time `now`.
-    pub(crate) fn look(&mut self, now: Instant, appended: Lsn) {
+    /// Samples the log. Up to the time `now`, `written` bytes were written to its area: whole blocks,
+    /// however small the records were.
+    pub(crate) fn look(&mut self, now: Instant, written: u64) {
         let since = now.saturating_duration_since(self.looked_at);
         if since < POLL_INTERVAL {
             return;
         }
-        let per_s = appended.bytes_since(self.appended) as f64 / since.as_secs_f64();
+        let per_s = written.saturating_sub(self.written) as f64 / since.as_secs_f64();
         // If the log grows faster than before, this counts at once. If it grows more slowly, this
         // counts gradually.
         self.per_s = per_s.max(self.per_s * 0.9 + per_s * 0.1);
-        (self.looked_at, self.appended) = (now, appended);
+        (self.looked_at, self.written) = (now, written);
     }
 
     /// Number of bytes of keys and values to take per second; 0 means that there is no limit.
@@ -77,7 +78,7 @@ impl Growth {
         if inputs.room == 0 {
             return 0;
         }
-        let grown = self.appended.bytes_since(self.began);
+        let grown = self.written.saturating_sub(self.began);
         let growth_max = inputs.data.max(DATA_MIN) * GROWTH_MAX;
         let within = |bytes: u64| self.per_s * inputs.left as f64 / bytes.max(1) as f64;
         // The full rate is not exceeded merely to shorten a restart.
@@ -106,10 +107,10 @@ mod tests {
     /// The growth of a log that has grown by `mb_per_s` for two seconds.
     fn grown(mb_per_s: u64) -> Growth {
         let began = Instant::now();
-        let mut growth = Growth::new(began, Lsn(0));
+        let mut growth = Growth::new(began, 0);
         for tenth in 1..=20 {
             let now = began + Duration::from_millis(100) * tenth;
-            growth.look(now, Lsn(mb_per_s * MB * u64::from(tenth) / 10));
+            growth.look(now, mb_per_s * MB * u64::from(tenth) / 10);
         }
         growth
     }
@@ -155,9 +156,9 @@ mod tests {
         let mut growth = grown(10);
         let before = growth.rate(FULL, INPUTS);
         let now = growth.looked_at + Duration::from_millis(50);
-        growth.look(now, Lsn(growth.appended.0 + 10 * MB));
+        growth.look(now, growth.written + 10 * MB);
         assert!(2 * growth.rate(FULL, INPUTS) > 5 * before, "200 MB a second, and not 10");
-        growth.look(now + Duration::from_millis(50), growth.appended);
+        growth.look(now + Duration::from_millis(50), growth.written);
         assert!(growth.rate(FULL, INPUTS) > 2 * before, "a pause may be short");
     }
 }

@@ -45,8 +45,7 @@ pub(crate) struct RewriteRule {
 /// A snapshot must make room when more than this percentage of the log's room is taken.
 const ROOM_PERCENT: u64 = 75;
 
-/// If at most this percentage of the log's room was written since the last snapshot, no further
-/// snapshot is made to make room, because it would gain too little.
+/// If a snapshot would release at most this percentage of the log's room, none is made to make room.
 const GAIN_PERCENT: u64 = 10;
 
 impl RewriteRule {
@@ -64,13 +63,17 @@ impl RewriteRule {
         (self.room / 100 * ROOM_PERCENT).saturating_sub(used)
     }
 
-    /// Whether a snapshot must make room, if `used` bytes of the log's room are taken and `log`
-    /// bytes of them were written since the last snapshot. If `is_full` is set, the log cannot grow
-    /// any more.
-    pub(crate) fn is_urgent(&self, used: u64, log: u64, is_full: bool) -> bool {
+    /// Whether the log is short of room, if `used` bytes of it are taken. If `is_full` is set, the log
+    /// cannot grow any more.
+    pub(crate) fn is_short(&self, used: u64, is_full: bool) -> bool {
+        is_full || used > self.room / 100 * ROOM_PERCENT
+    }
+
+    /// Whether a snapshot must make room, if `used` bytes of the log's room are taken and a snapshot
+    /// that begins now would release `gain` of them.
+    pub(crate) fn is_urgent(&self, used: u64, gain: u64, is_full: bool) -> bool {
         let room = if is_full { used } else { self.room };
-        let is_over = is_full || used > self.room / 100 * ROOM_PERCENT;
-        is_over && log > room / 100 * GAIN_PERCENT
+        self.is_short(used, is_full) && gain > room / 100 * GAIN_PERCENT
     }
 }
 

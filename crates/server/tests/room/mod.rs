@@ -5,7 +5,7 @@ mod full;
 mod pinned;
 
 use crate::common::{BACK_ENDS, Client, start_held, until};
-use crate::info;
+use crate::{info, serving};
 
 /// Milliseconds for which a test watches whether the server sleeps.
 const WATCHED_MS: f64 = 500.0;
@@ -104,5 +104,26 @@ fn more_than_can_be_counted_is_refused() {
         let reply = client.call(&["EXEC"]);
         assert!(reply.starts_with("-EXECABORT"), "{reply}");
         assert_eq!(client.call(&["SET", "k", "v"]), "+OK\r\n");
+    });
+}
+
+/// Under `always`, each write of several clients takes a block of the log, so small records fill the
+/// log although they have few bytes. A snapshot makes room in time.
+#[test]
+fn a_log_full_of_small_records_gets_room() {
+    serving("log-segment-size 1mb\nlog-size-max 4mb\nappendfsync always", |server| {
+        let writes = || {
+            let mut client = server.connect();
+            let mut written = 0;
+            while written < 6000 && info(&mut client, "snapshot_rewrites_complete") == "0" {
+                written += 100;
+                for _ in 0..100 {
+                    assert_eq!(client.call(&["SET", "k", "v"]), "+OK\r\n");
+                }
+            }
+        };
+        std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(writes))));
+        let rewrites = info(&mut server.connect(), "snapshot_rewrites_complete");
+        assert_ne!(rewrites, "0", "small records did not fill the log");
     });
 }

@@ -196,10 +196,19 @@ pub struct LogStats {
     pub capacity_bytes: u64,
     /// Bytes of these segments that are free.
     pub free_bytes: u64,
+    /// Bytes of these segments that a WAL-snapshot would release if it began now.
+    pub released_by_snapshot: u64,
     /// Bytes of the batch buffers that were ever used. The other buffers take no memory.
     pub buffer_bytes: u64,
     /// Longest time from the submission of a batch or flush until its completion was reaped.
     pub latency_max: Duration,
+}
+
+impl LogStats {
+    /// Bytes of the log's segments that are taken.
+    pub fn used_bytes(&self) -> u64 {
+        self.capacity_bytes.saturating_sub(self.free_bytes)
+    }
 }
 
 /// What a log starts from.
@@ -482,12 +491,14 @@ impl Log {
     /// Counters for INFO.
     pub fn stats(&self) -> LogStats {
         let (capacity_bytes, free_bytes) = self.segments.capacity_and_free();
+        let released_by_snapshot = self.segments.behind();
         let flying = self.flight.iter().filter(|flight| !flight.is_done).count();
         LogStats {
             in_flight: (flying + usize::from(self.flush.is_some())) as u32,
             backlog_bytes: self.appended.bytes_since(self.written),
             capacity_bytes,
             free_bytes,
+            released_by_snapshot,
             buffer_bytes: (self.buffers_used * self.geometry.batch_size()) as u64,
             ..self.stats
         }

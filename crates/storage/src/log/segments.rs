@@ -97,6 +97,11 @@ impl Segments {
         (used + prepared, prepared + current)
     }
 
+    /// Bytes of the segments before the one that is written now.
+    pub(crate) fn behind(&self) -> u64 {
+        (self.used.len() as u64 - 1) * self.geometry.segment_size()
+    }
+
     /// Where the log would start if records up to `lsn` were not needed; `None` if a start there
     /// would free no segment.
     pub(crate) fn start_behind(&self, lsn: Lsn) -> Option<LogStart> {
