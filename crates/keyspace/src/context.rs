@@ -79,6 +79,8 @@ pub enum Outcome {
 pub struct Block {
     /// The first argument of the request that names a key, and how many such arguments there are.
     pub keys: (usize, usize),
+    /// The argument that names the key to which the request moves what it waits for.
+    pub destination: Option<usize>,
     /// The type of value that ends the wait.
     pub wanted: ValueType,
     /// How long the client waits at most, from the time when the request was run first. Zero is no

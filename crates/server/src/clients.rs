@@ -174,12 +174,6 @@ impl Client {
         }
     }
 
-    /// A stand-in client for work that no client requested, such as expiry and eviction.
-    pub(crate) fn nobody(now: Instant) -> Self {
-        let conn = ConnId { index: u32::MAX, generation: u32::MAX };
-        Self::new(0, conn, Peer { remote: None, local: None }, now)
-    }
-
     /// Sets the protocol of the replies from now on.
     pub(crate) fn set_protocol(&mut self, protocol: Protocol) {
         self.out.set_protocol(protocol);

@@ -25,7 +25,7 @@ mod yielding;
 use std::collections::VecDeque;
 
 use crate::background::BackgroundJobs;
-use crate::clients::{Client, Clients};
+use crate::clients::Clients;
 use crate::engine::Engine;
 use crate::net::{ConnId, ReceiveBuffer};
 use crate::waiting::WaitingRoom;
@@ -65,8 +65,6 @@ pub(crate) struct Connections {
     behind: VecDeque<ConnId>,
     /// Clients that wait.
     pub(crate) waiting: WaitingRoom,
-    /// Takes the place of the client being served while others are served beside it.
-    stand_in: Option<Box<Client>>,
     spare: Vec<Vec<u8>>,
 }
 

@@ -49,7 +49,7 @@ fn wait_to_pop(
         return outcome;
     }
     let (wanted, nothing) = (ValueType::List, Nothing::NullArray);
-    Outcome::Block(Block { keys, wanted, timeout, nothing })
+    Outcome::Block(Block { keys, destination: None, wanted, timeout, nothing })
 }
 
 pub(super) fn blmove(context: &mut Context<'_>) -> Outcome {
@@ -86,7 +86,8 @@ fn wait_to_move(
     let Some(timeout) = timeout_arg(context, timeout) else { return Outcome::Reply };
     let Some(is_moved) = move_one(context, from, to) else {
         let (wanted, nothing) = (ValueType::List, Nothing::Null);
-        return Outcome::Block(Block { keys: (1, 1), wanted, timeout, nothing });
+        let (keys, destination) = ((1, 1), Some(2));
+        return Outcome::Block(Block { keys, destination, wanted, timeout, nothing });
     };
     if is_moved && !is_planted("blocked-move-unlogged") {
         context.log(effect);

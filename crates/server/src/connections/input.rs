@@ -130,9 +130,9 @@ impl Connections {
             match reading.next(&limits) {
                 Next::Request(size) => {
                     self.run_next(engine, client, &mut reading, size);
-                    if engine.data.blocking_keys.has_ready() {
-                        self.serve_beside(engine, client);
-                    }
+                    // This client is not in its place meanwhile. None of the keys that it may have begun
+                    // to wait for becomes ready here: it would have been held up.
+                    self.serve_waiting_for_keys(engine);
                 }
                 Next::Incomplete => break,
                 Next::Fill(buffer) => {

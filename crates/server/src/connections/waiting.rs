@@ -339,26 +339,6 @@ impl Connections {
         }
     }
 
-    /// As [`serve_waiting_for_keys`](Self::serve_waiting_for_keys), beside a client that is being
-    /// served. It is in its place meanwhile, because it may have begun to wait for a key that the
-    /// others make ready.
-    #[cold]
-    pub(super) fn serve_beside(&mut self, engine: &mut Engine, client: &mut Box<Client>) {
-        if engine.phase.is_ending() {
-            return;
-        }
-        if is_planted("beside-unseen") {
-            return self.serve_ready(engine);
-        }
-        let conn = client.conn;
-        let stand_in = self.stand_in.take();
-        let stand_in = stand_in.unwrap_or_else(|| Box::new(Client::nobody(engine.clock.now)));
-        self.clients.put(std::mem::replace(client, stand_in));
-        self.serve_ready(engine);
-        let back = self.clients.take(conn).expect("nobody who is served closes another client");
-        self.stand_in = Some(std::mem::replace(client, back));
-    }
-
     #[cold]
     fn serve_ready(&mut self, engine: &mut Engine) {
         while let Some(key) = engine.data.blocking_keys.next_ready() {

@@ -4,6 +4,7 @@
 //! two keys had the same hash, their clients would stand in one line: nobody is served from a key that
 //! it has not named, but a client may not be woken while one before it waits for the other key.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 
@@ -20,6 +21,8 @@ pub(crate) struct WantedKeys {
     /// The hash of each key, and the argument of the request that names the key. Sorted; the same
     /// key is listed once, as the first argument that names it.
     keys: Box<[(u64, u32)]>,
+    /// The hash of the key to which the client moves what it waits for.
+    destination: Option<u64>,
     wanted: ValueType,
 }
 
@@ -30,11 +33,13 @@ impl WantedKeys {
         let mut keys: Vec<_> = (first..first + count).map(hash).collect();
         keys.sort_unstable();
         keys.dedup_by_key(|(hash, _)| *hash);
-        Self { keys: keys.into(), wanted: block.wanted }
+        let destination = block.destination.map(|index| keyspace.hash(&args.bytes(index)));
+        Self { keys: keys.into(), destination, wanted: block.wanted }
     }
 
     pub(crate) fn memory(&self) -> usize {
-        let places = if is_planted("places-uncounted") { 0 } else { self.keys.len() };
+        let places = self.keys.len() + usize::from(self.destination.is_some());
+        let places = if is_planted("places-uncounted") { 0 } else { places };
         size_of_val(&*self.keys) + places * PLACE_MEMORY
     }
 
@@ -76,6 +81,8 @@ enum Ready {
 #[derive(Debug, Default)]
 pub(crate) struct BlockingKeys {
     waiters: BTreeMap<Place, ConnId>,
+    /// The keys to which waiting clients move what they wait for, and how many clients each.
+    destinations: BTreeMap<KeyName, usize>,
     /// Count of the keys that anybody waits for.
     key_count: usize,
     /// Keys whose clients are to be served, in the order in which the keys became ready.
@@ -99,6 +106,9 @@ impl BlockingKeys {
             self.key_count += usize::from(!self.is_waited_for(key));
             self.waiters.insert((key, wanted.wanted as u8, at), conn);
         }
+        if let Some(hash) = wanted.destination {
+            *self.destinations.entry((db, hash)).or_default() += 1;
+        }
     }
 
     pub(crate) fn leave(&mut self, db: DbIndex, wanted: &WantedKeys, at: Ticket) {
@@ -106,6 +116,13 @@ impl BlockingKeys {
             let key = (db, hash);
             self.waiters.remove(&(key, wanted.wanted as u8, at));
             self.key_count -= usize::from(!self.is_waited_for(key));
+        }
+        if let Some(hash) = wanted.destination {
+            let Entry::Occupied(mut count) = self.destinations.entry((db, hash)) else { return };
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
         }
     }
 
@@ -213,6 +230,12 @@ impl BlockingKeys {
         }
     }
 
+    /// Whether clients may write to a key that are still to be served. It does not matter what
+    /// they wait for: somebody else may move that to them first.
+    pub(crate) fn may_be_moved_to(&self, key: KeyName) -> bool {
+        self.has_ready && self.destinations.contains_key(&key) && !is_planted("moved-to-free")
+    }
+
     /// Whether clients are to be served that wait for keys.
     pub(crate) fn has_ready(&self) -> bool {
         self.has_ready
@@ -278,6 +301,8 @@ impl BlockingKeys {
     pub(crate) fn check(&self) {
         let keys: BTreeSet<KeyName> = self.waiters.keys().map(|(key, ..)| *key).collect();
         assert_eq!(keys.len(), self.key_count, "the count of keys is right");
+        let is_used = |count: &usize| (1..=self.waiters.len()).contains(count);
+        assert!(self.destinations.values().all(is_used), "who moves something to a key waits");
         let mut dbs = self.ready_dbs.clone();
         let mut count = 0;
         for ready in &self.ready {
@@ -309,6 +334,7 @@ mod tests {
         let request = OwnedRequest::from_args([&["BLPOP"], keys, &["0"]].concat());
         let block = Block {
             keys: (1, keys.len()),
+            destination: None,
             wanted: ValueType::List,
             timeout: Duration::ZERO,
             nothing: slimio_keyspace::Nothing::NullArray,

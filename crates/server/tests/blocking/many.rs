@@ -184,10 +184,38 @@ fn all_keys_that_are_swapped_in_serve_who_waits_for_them() {
     });
 }
 
-/// A client's request finds nothing and waits, while clients are left to be served from the turn
-/// before. The last of them moves an element to where that client waits.
+/// Nobody sees a part of what clients move who are served over several turns, not even the client
+/// that has pushed it, nor those that a chain of moves serves.
 #[test]
-fn who_begins_to_wait_while_others_are_served_is_served_too() {
+fn nobody_sees_a_part_of_what_is_moved_over_several_turns() {
+    const COUNT: usize = 600;
+    serving("", |server| {
+        let mut waiters = Waiters::of(server);
+        let mut movers: Vec<Client> = (0..2 * COUNT).map(|_| server.connect()).collect();
+        for (number, mover) in movers.iter_mut().enumerate() {
+            let (from, to) = if number % 2 == 0 { ("a", "b") } else { ("b", "c") };
+            mover.send(&["BLMOVE", from, to, "LEFT", "RIGHT", "0"]);
+        }
+        waiters.count = 2 * COUNT;
+        waiters.see("they do not wait");
+        let elements: Vec<String> = (0..COUNT).map(|number| number.to_string()).collect();
+        let mut push = vec!["RPUSH", "a"];
+        push.extend(elements.iter().map(String::as_str));
+        let mut pusher = server.connect();
+        send_all(&mut pusher, &[&push, &["LLEN", "c"], &["LLEN", "b"], &["LLEN", "a"]]);
+        for length in [COUNT, COUNT, 0, 0] {
+            assert_eq!(pusher.read(), integer(length as i64).as_bytes());
+        }
+        for (number, mover) in movers.iter_mut().enumerate() {
+            waiters.served(mover, &bulk(&elements[number / 2]));
+        }
+    });
+}
+
+/// While clients are left to be served from the turn before, a client asks for the key to which the
+/// last of them moves an element.
+#[test]
+fn who_asks_for_a_key_that_is_moved_to_is_served_too() {
     serving("enable-debug-command yes", |server| {
         let mut waiters = Waiters::of(server);
         let mut pusher = server.connect();

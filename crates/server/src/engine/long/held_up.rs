@@ -67,7 +67,8 @@ impl Data {
         queued.any(|(db, row, args)| is_met(db, row, args))
     }
 
-    /// Whether a request looks at keys, or changes them, that are ready for older clients.
+    /// Whether a request looks at keys, or changes them, that are ready for older clients, or to which
+    /// these may move something.
     fn meets_ready(&self, client: &Client, row: &Command<Entry>, args: Args<'_>) -> bool {
         if !self.blocking_keys.has_ready() || is_planted("taken-keys-free") {
             return false;
@@ -80,7 +81,8 @@ impl Data {
             looks_at_all
                 || ends_waits
                 || row.key_indices(args).any(|index| {
-                    self.blocking_keys.is_taken((db, self.keyspace.hash(&args.bytes(index))))
+                    let key = (db, self.keyspace.hash(&args.bytes(index)));
+                    self.blocking_keys.is_taken(key) || self.blocking_keys.may_be_moved_to(key)
                 })
         };
         if row.name == "exec" {
