@@ -6,6 +6,7 @@ mod exchange;
 mod probe;
 mod rollback;
 mod serve;
+mod shortcut;
 mod tools;
 mod volume;
 mod waf;
@@ -57,6 +58,8 @@ enum Command {
     Rollback(rollback::Rollback),
     /// Show which I/O paths this machine allows, and which one a device would get
     Probe(probe::Probe),
+    /// The short path for the log files of other programs
+    Shortcut(shortcut::Shortcut),
     /// Compute an SSD's write amplification, by replaying traces or by formula
     Waf(waf::Waf),
 }
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
             Command::Import(import) => import.run(),
             Command::Rollback(rollback) => rollback.run(),
             Command::Probe(probe) => probe.run(),
+            Command::Shortcut(shortcut) => shortcut.run(),
             Command::Waf(waf) => waf.run(),
         },
     };

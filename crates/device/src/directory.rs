@@ -18,8 +18,8 @@ use crate::surroundings::FileSystem;
 use crate::sys::Lock;
 use crate::target::{Target, TargetKind, reserve};
 use crate::{
-    Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, WriteCache, calls, faults,
-    holders, sys,
+    Device, IN_FLIGHT_MAX, LBA_SIZE, MappedFile, OpenError, PathOptions, WriteCache, calls,
+    extents, faults, holders, sys,
 };
 
 /// The file whose lock says that the directory is in use. The file contains the holder's process
@@ -249,8 +249,7 @@ impl Directory {
         if faults::is_mapped(&file).map_err(|error| OpenError::io("looking at", &path, &error))? {
             return Err(is_mapped(&path));
         }
-        // If a file system can't tell, its files share no blocks.
-        if sys::has_shared_extents(&file).unwrap_or(false) {
+        if extents::has_shared(&file) {
             self.reflinked.insert(name.to_owned());
         }
         let lba_count = self
@@ -343,7 +342,7 @@ impl Directory {
         let never = self.why_never_mapped();
         never.or_else(|| {
             let file = File::open(self.file_path(name)).ok()?;
-            let is_shared = sys::has_shared_extents(&file).unwrap_or(false);
+            let is_shared = extents::has_shared(&file);
             if is_shared {
                 return Some(format!("{name} shares blocks with another file (a reflink copy)"));
             }

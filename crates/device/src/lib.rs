@@ -29,6 +29,7 @@
 //! # Ok::<(), slimio_device::OpenError>(())
 //! ```
 
+mod attributes;
 mod block;
 mod buffer;
 mod bulk;
@@ -38,6 +39,7 @@ mod contents;
 mod directory;
 mod engine;
 mod error;
+mod extents;
 mod faults;
 mod holders;
 mod identity;
@@ -56,6 +58,7 @@ mod target;
 mod uring;
 mod whole;
 
+pub use attributes::{Alignment, Attributes};
 pub use block::BlockDevice;
 pub use buffer::Buffer;
 pub use calls::{Purpose, RefusedCall, explain_refused_calls, refused_calls};
@@ -64,6 +67,7 @@ pub use contents::Contents;
 pub use directory::{Directory, LOCK_FILE_NAME};
 pub use engine::{EngineChoice, IN_FLIGHT_DEFAULT, IN_FLIGHT_MAX, PathOptions};
 pub use error::{DeviceError, OpenError};
+pub use extents::{Extent, Extents};
 pub use faults::{Faults, ignore_file_size_signal, ignore_hang_up_signal};
 pub use image::ImageFile;
 pub use layer::{Layer, Layered};

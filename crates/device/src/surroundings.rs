@@ -28,7 +28,10 @@ pub struct FileSystem {
 
 impl FileSystem {
     /// The file system that `file` is on.
-    pub(crate) fn of(file: &File) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// If the file's device can't be found out.
+    pub fn of(file: &File) -> io::Result<Self> {
         let device = file.metadata()?.dev();
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let mount = sys::mount_id(file).and_then(|id| {
@@ -61,7 +64,7 @@ impl FileSystem {
     }
 
     /// Whether the mount has an option, as `name` or `name=value`.
-    pub(crate) fn has_option(&self, option: &str) -> bool {
+    pub fn has_option(&self, option: &str) -> bool {
         self.options.split(',').any(|one| one == option)
     }
 

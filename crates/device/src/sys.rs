@@ -12,6 +12,7 @@ use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use crate::Buffer;
+use crate::attributes::statx;
 
 /// `BLKGETSIZE64`: size of a block device in bytes.
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272_u32 as libc::Ioctl;
@@ -20,24 +21,12 @@ const BLKGETSIZE64: libc::Ioctl = 0x8008_1272_u32 as libc::Ioctl;
 const FS_IOC_GETFLAGS: libc::Ioctl = 0x8008_6601_u32 as libc::Ioctl;
 const FS_IOC_SETFLAGS: libc::Ioctl = 0x4008_6602;
 
-/// `FS_IOC_FIEMAP`: where a file's bytes are.
-const FS_IOC_FIEMAP: libc::Ioctl = 0xc020_660b_u32 as libc::Ioctl;
-
-/// How many extents one call asks for. The next constant limits the number of calls. Further
-/// extents of a file are not looked at.
-const EXTENTS_COUNT: usize = 128;
-const EXTENTS_CALLS_MAX: usize = 64;
-
-/// `FIEMAP_EXTENT_LAST` and `FIEMAP_EXTENT_SHARED`.
-const EXTENT_LAST: u32 = 0x1;
-const EXTENT_SHARED: u32 = 0x2000;
-
 /// `FS_NOCOW_FL`: the attribute `C` of `chattr`.
 const FS_NOCOW_FL: libc::c_long = 0x0080_0000;
 
 /// Turns the return value of a system call into a `Result`. If such a call fails, it returns -1 and
 /// sets `errno`.
-fn check(returned: libc::c_int) -> io::Result<libc::c_int> {
+pub(crate) fn check(returned: libc::c_int) -> io::Result<libc::c_int> {
     if returned == -1 { Err(io::Error::last_os_error()) } else { Ok(returned) }
 }
 
@@ -130,19 +119,7 @@ pub(crate) unsafe fn unmap(memory: NonNull<u8>, size: usize) {
 
 /// The number of the mount that a file was opened through; `None` on kernels before 5.8.
 pub(crate) fn mount_id(file: &File) -> Option<u64> {
-    // SAFETY: a `statx` consists of integers, for which zero is a valid value.
-    let mut found: libc::statx = unsafe { std::mem::zeroed() };
-    // SAFETY: the path is an empty C string, and `found` is a `statx` to write to.
-    check(unsafe {
-        libc::statx(
-            file.as_raw_fd(),
-            c"".as_ptr(),
-            libc::AT_EMPTY_PATH,
-            libc::STATX_MNT_ID,
-            &raw mut found,
-        )
-    })
-    .ok()?;
+    let found = statx(file, libc::STATX_MNT_ID).ok()?;
     (found.stx_mask & libc::STATX_MNT_ID != 0).then_some(found.stx_mnt_id)
 }
 
@@ -284,55 +261,6 @@ pub(crate) fn set_no_copy_on_write(file: &File) -> io::Result<()> {
         check(libc::ioctl(file.as_raw_fd(), FS_IOC_SETFLAGS, &raw const flags))?;
     }
     Ok(())
-}
-
-/// The kernel's `struct fiemap`, with room for the kernel's answer.
-#[repr(C)]
-struct ExtentMap {
-    start: u64,
-    length: u64,
-    flags: u32,
-    mapped_extents: u32,
-    extent_count: u32,
-    reserved: u32,
-    extents: [Extent; EXTENTS_COUNT],
-}
-
-/// The kernel's `struct fiemap_extent`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Extent {
-    logical: u64,
-    physical: u64,
-    length: u64,
-    reserved: [u64; 2],
-    flags: u32,
-    reserved_too: [u32; 3],
-}
-
-const _: () = assert!(std::mem::offset_of!(ExtentMap, extents) == 32 && size_of::<Extent>() == 56);
-
-/// Whether some of a file's blocks also belong to another file. The file system copies such blocks
-/// when they are overwritten.
-pub(crate) fn has_shared_extents(file: &File) -> io::Result<bool> {
-    let mut start = 0;
-    for _ in 0..EXTENTS_CALLS_MAX {
-        // SAFETY: both structures consist of integers, for which zero is a valid value.
-        let mut map: ExtentMap = unsafe { std::mem::zeroed() };
-        (map.start, map.length) = (start, u64::MAX - start);
-        map.extent_count = EXTENTS_COUNT as u32;
-        // SAFETY: the kernel writes at most `extent_count` extents after the header.
-        check(unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP, &raw mut map) })?;
-        let found = &map.extents[..map.mapped_extents as usize];
-        if found.iter().any(|extent| extent.flags & EXTENT_SHARED != 0) {
-            return Ok(true);
-        }
-        match found.last() {
-            Some(last) if last.flags & EXTENT_LAST == 0 => start = last.logical + last.length,
-            _ => break,
-        }
-    }
-    Ok(false)
 }
 
 /// Makes one read or write at an offset of a file. The return value is like `res` of an io_uring

@@ -4,52 +4,13 @@
 
 use std::fs::File;
 use std::path::PathBuf;
-use std::process::Command;
 
 use slimio_device::{Buffer, Device, DeviceError, LBA_SIZE, Lba, LbaRange, Op, PathOptions};
 use slimio_device::{Completion, OpenError, PlacementId, Token};
 use slimio_sim::contract::{CONTRACT_LBAS, check_all};
 use slimio_ssd::trace::{TraceEvent, TraceReader};
 use slimio_storage::{Area, Lifetime, SlotName};
-
-/// A loop device over a file of zeros; dropping this detaches it.
-struct LoopDevice {
-    path: PathBuf,
-    _directory: tempfile::TempDir,
-}
-
-impl LoopDevice {
-    /// Prints a message and returns `None` if loop devices can't be made, for example without root
-    /// or in most containers.
-    fn new(size: u64) -> Option<Self> {
-        let directory = tempfile::tempdir().unwrap();
-        let backing = directory.path().join("backing");
-        File::create(&backing).unwrap().set_len(size).unwrap();
-        let output = Command::new("losetup").args(["--find", "--show"]).arg(&backing).output();
-        match output {
-            Ok(output) if output.status.success() => {
-                let path = String::from_utf8(output.stdout).unwrap().trim().into();
-                Some(Self { path, _directory: directory })
-            }
-            Ok(output) => {
-                let why = String::from_utf8_lossy(&output.stderr).into_owned();
-                eprintln!("SKIPPED: no loop device can be made: {}", why.trim());
-                None
-            }
-            Err(error) => {
-                eprintln!("SKIPPED: losetup can't be run: {error}");
-                None
-            }
-        }
-    }
-}
-
-impl Drop for LoopDevice {
-    fn drop(&mut self) {
-        let detached = Command::new("losetup").arg("--detach").arg(&self.path).status();
-        assert!(detached.is_ok_and(|status| status.success()), "{} stays", self.path.display());
-    }
-}
+use slimio_testing::loops::LoopDevice;
 
 fn run(device: &mut dyn Device, op: Op) -> Completion {
     device.submit(Token(0), op).unwrap();
@@ -102,7 +63,7 @@ fn areas_keep_the_contract_and_do_not_overlap() {
     let Some(device) = LoopDevice::new(size) else { return };
     let options = PathOptions { in_flight_max: 16, ..PathOptions::default() };
     let wal_size_max = 2 * CONTRACT_LBAS * LBA_SIZE as u64;
-    let mut storage = slimio_volume::open(&device.path, options, true, wal_size_max).unwrap();
+    let mut storage = slimio_volume::open(device.path(), options, true, wal_size_max).unwrap();
     let mut paths: Vec<_> =
         AREAS.into_iter().map(|area| storage.media.open_path(area).unwrap()).collect();
     // All areas grow in turn.
@@ -149,7 +110,7 @@ fn areas_keep_the_contract_and_do_not_overlap() {
 fn a_slot_takes_what_another_has_given_back() {
     let Some(device) = LoopDevice::new(80 << 20) else { return };
     let mut storage =
-        slimio_volume::open(&device.path, PathOptions::default(), true, u64::MAX).unwrap();
+        slimio_volume::open(device.path(), PathOptions::default(), true, u64::MAX).unwrap();
     let mut path = |slot| storage.media.open_path(Area::Snapshot(slot)).unwrap();
     let (mut a, mut b) = (path(SlotName::A), path(SlotName::B));
     // There are 65 MiB before the extents and half of the superblock after them, which leaves room
@@ -166,7 +127,7 @@ fn a_slot_takes_what_another_has_given_back() {
 #[test]
 fn a_device_without_room_is_refused() {
     let Some(device) = LoopDevice::new(70 << 20) else { return };
-    let refused = slimio_volume::open(&device.path, PathOptions::default(), true, u64::MAX);
+    let refused = slimio_volume::open(device.path(), PathOptions::default(), true, u64::MAX);
     let said = refused.err().expect("it is too small").to_string();
     assert!(said.contains("fewer than"), "{said}");
 }
@@ -177,7 +138,7 @@ fn a_traced_device_records_what_is_written_with_its_lifetime() {
     let place = tempfile::tempdir().unwrap();
     let trace = place.path().join("trace");
     let options = PathOptions::default();
-    let mut storage = slimio_volume::open_traced(&device.path, options, u64::MAX, &trace).unwrap();
+    let mut storage = slimio_volume::open_traced(device.path(), options, u64::MAX, &trace).unwrap();
     assert!(storage.io_path.ends_with(", recorded"), "{}", storage.io_path);
     for (area, lifetime) in [
         (Area::Superblock, Lifetime::Superblock),

@@ -1,0 +1,16 @@
+//! The short path for the log file of any program.
+//!
+//! A program makes a record of its log durable by `write` and `fdatasync`. If the file grows by that,
+//! the file system must also make its metadata durable, and this takes most of the time. If the bytes
+//! were written before, with zeros, nothing but the data changes, and one direct write that is durable
+//! when it returns (`O_DIRECT`, `RWF_DSYNC`) does it all. This is the way of Exitos (ICCD 2026) down to
+//! the point where it leaves the file system; its ways below the file system are not built.
+//!
+//! [`Probe`] says whether a file can go this way: it must be overwritten in place, block by block.
+
+mod place;
+mod probe;
+mod refusal;
+
+pub use probe::{Probe, Space};
+pub use refusal::Refusal;

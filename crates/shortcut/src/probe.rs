@@ -1,0 +1,128 @@
+//! Whether a file can go the short way, and what is to be done before.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags};
+use slimio_device::{Alignment, Attributes, Extents, FileSystem};
+use slimio_planted::is_planted;
+
+use crate::Refusal;
+use crate::place::{refusal_of_file_system, refusals_of_attributes};
+
+/// Bytes of a file up to its end, by what is there for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Blocks that were written, so that a write to them changes no metadata.
+    pub written: u64,
+    /// Blocks that were allocated, but not written. They must be written once before they can go the
+    /// short way.
+    pub unwritten: u64,
+    /// Bytes without a block.
+    pub holes: u64,
+}
+
+/// What was found out about a file. Nothing was changed.
+#[derive(Debug)]
+pub struct Probe {
+    /// The file system that the file is on.
+    pub file_system: FileSystem,
+    /// Size in bytes.
+    pub size: u64,
+    /// What is there for these bytes; `None` if the file system does not tell.
+    pub space: Option<Space>,
+    /// What direct I/O needs; `None` if the kernel does not tell (before 6.1), or there is none.
+    pub alignment: Option<Alignment>,
+    /// Whether this user may hold a write lease on the file, by which a file that grows is kept
+    /// coherent for others: its owner and root may.
+    pub may_lease: bool,
+    /// Why the file can't go the short way. Empty if it can.
+    pub refusals: Vec<Refusal>,
+}
+
+impl Probe {
+    /// Finds out about a file. What the page cache holds of it is written first, if that is needed to
+    /// know where it is.
+    ///
+    /// # Errors
+    /// If the file can't be looked at: it is missing, may not be read, or another process holds a lease
+    /// on it (`WouldBlock`).
+    pub fn of(path: &Path) -> io::Result<Self> {
+        // The type is looked at before anything is opened: opening a pipe or a device may have effects.
+        let metadata = std::fs::metadata(path)?;
+        let is_regular = metadata.is_file();
+        let file = open(path, if is_regular { OFlags::RDONLY } else { OFlags::PATH })?;
+        let mut probe = Self {
+            file_system: FileSystem::of(&file)?,
+            size: metadata.len(),
+            space: None,
+            alignment: None,
+            may_lease: rustix::process::geteuid().as_raw() == metadata.uid()
+                || rustix::process::geteuid().is_root(),
+            refusals: Vec::new(),
+        };
+        if !is_regular {
+            probe.refusals.push(Refusal::NotRegular);
+            return Ok(probe);
+        }
+        probe.refusals.extend(refusal_of_file_system(&probe.file_system));
+        let writes = rustix::fs::accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS);
+        if let Err(error) = writes {
+            probe.refusals.push(Refusal::NotWritable(io::Error::from(error).to_string()));
+        }
+        probe.look_at_attributes(path, &file);
+        probe.look_at_extents(&file);
+        Ok(probe)
+    }
+
+    /// Whether the file can go the short way, once all of it was written.
+    pub fn can_be_taken(&self) -> bool {
+        self.refusals.is_empty()
+    }
+
+    fn look_at_attributes(&mut self, path: &Path, file: &File) {
+        let attributes = Attributes::of(file).unwrap_or_default();
+        self.alignment = attributes.direct.flatten();
+        self.refusals.extend(refusals_of_attributes(&attributes));
+        // A kernel that does not tell may still refuse the flag.
+        if attributes.direct.is_none() && open(path, OFlags::RDONLY | OFlags::DIRECT).is_err() {
+            self.refusals.push(Refusal::NotDirect);
+        }
+    }
+
+    fn look_at_extents(&mut self, file: &File) {
+        let mut space = Space::default();
+        let mut end = 0;
+        let (mut is_shared, mut is_special) = (false, false);
+        for extent in Extents::new(file, 0..self.size, true) {
+            let extent = match extent {
+                Ok(extent) => extent,
+                Err(error) => return self.refusals.push(Refusal::NotTold(error.to_string())),
+            };
+            space.holes += extent.start.saturating_sub(end);
+            let start = extent.start.max(end);
+            end = extent.end().min(self.size);
+            let length = end.saturating_sub(start);
+            if extent.is_unwritten() && !is_planted("unwritten-is-written") {
+                space.unwritten += length;
+            } else {
+                space.written += length;
+            }
+            is_shared |= extent.is_shared();
+            is_special |= extent.is_special();
+        }
+        space.holes += self.size.saturating_sub(end);
+        self.space = Some(space);
+        let found = [(is_shared, Refusal::Shared), (is_special, Refusal::Special)];
+        self.refusals
+            .extend(found.into_iter().filter_map(|(is_so, refusal)| is_so.then_some(refusal)));
+    }
+}
+
+/// Opens a file without waiting for whoever holds a lease on it.
+fn open(path: &Path, flags: OFlags) -> io::Result<File> {
+    let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
+}

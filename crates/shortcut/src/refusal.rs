@@ -1,0 +1,96 @@
+//! Why a file is left to the kernel.
+
+use std::fmt;
+
+/// Why a file can't go the short way. Its `Display` is one sentence without a full stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// A directory, a pipe, a device and the like.
+    NotRegular,
+    /// The mount or the file's permissions forbid writing.
+    NotWritable(String),
+    /// The file system writes each change to a new place.
+    Moved(String),
+    /// The top layer of a container.
+    Overlay,
+    /// The file is on another machine, or with another program.
+    Remote(String),
+    /// The file system is in memory.
+    Memory(String),
+    /// The file system is not one of those that are known to overwrite in place.
+    Unknown(String),
+    /// Data goes through the file system's journal. `true` if only that of this file does.
+    Journaled(bool),
+    /// The content is encrypted by the file system.
+    Encrypted,
+    /// The content is compressed by the file system.
+    Compressed,
+    /// The content is sealed (fs-verity).
+    Sealed,
+    /// The file has the attribute `i` of `chattr`.
+    Immutable,
+    /// The file has the attribute `a` of `chattr`.
+    AppendOnly,
+    /// The file is mapped memory (DAX).
+    Dax,
+    /// The data is on the realtime device of XFS.
+    Realtime,
+    /// Some blocks also belong to another file.
+    Shared,
+    /// Some bytes are not kept as blocks of their own.
+    Special,
+    /// The file system takes no direct I/O on this file.
+    NotDirect,
+    /// The file system does not say where the bytes are.
+    NotTold(String),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotRegular => f.write_str("it is no regular file"),
+            Self::NotWritable(why) => write!(f, "it can't be written: {why}"),
+            Self::Moved(kind) => write!(
+                f,
+                "{kind} writes each change to a new place, so nothing can be overwritten in place"
+            ),
+            Self::Overlay => f.write_str(
+                "it is in a container's own layer (overlay); a file on a mounted volume can be taken",
+            ),
+            Self::Remote(kind) => {
+                write!(f, "{kind} is not a local disk: it is not known what an overwrite does there")
+            }
+            Self::Memory(kind) => write!(f, "{kind} is memory, where nothing is durable"),
+            Self::Unknown(kind) => {
+                write!(f, "{kind} is not known to overwrite in place; ext4 and XFS are")
+            }
+            Self::Journaled(false) => f.write_str(
+                "the file system is mounted with data=journal, so data is written to the journal first",
+            ),
+            Self::Journaled(true) => f.write_str(
+                "its data goes through the journal; chattr -j changes that",
+            ),
+            Self::Encrypted => f.write_str("the file system encrypts it"),
+            Self::Compressed => f.write_str("the file system compresses it"),
+            Self::Sealed => f.write_str("it is sealed by fs-verity"),
+            Self::Immutable => f.write_str("nobody may change it; chattr -i changes that"),
+            Self::AppendOnly => {
+                f.write_str("it may only grow, not be overwritten; chattr -a changes that")
+            }
+            Self::Dax => f.write_str("it is mapped memory (DAX), which has no blocks to write"),
+            Self::Realtime => {
+                f.write_str("its data is on the realtime device of XFS, which is not supported")
+            }
+            Self::Shared => f.write_str(
+                "it shares blocks with another file (a reflink copy), which are moved when they are \
+                 overwritten",
+            ),
+            Self::Special => f.write_str(
+                "a part of it is not in blocks of its own, but packed with other data, or without a \
+                 place yet",
+            ),
+            Self::NotDirect => f.write_str("the file system takes no direct I/O on it"),
+            Self::NotTold(why) => write!(f, "the file system does not say where its bytes are: {why}"),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Loop devices, and file systems on them, for one test each. They need root.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A loop device over a file of zeros. Dropping this detaches it.
+#[derive(Debug)]
+pub struct LoopDevice {
+    path: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl LoopDevice {
+    /// A device of `size` bytes. Prints a message and returns `None` if loop devices can't be made, for
+    /// example without root or in most containers.
+    pub fn new(size: u64) -> Option<Self> {
+        let directory = tempfile::tempdir().expect("a directory for the test");
+        let backing = directory.path().join("backing");
+        File::create(&backing).and_then(|file| file.set_len(size)).expect("the disk has room");
+        let output = Command::new("losetup").args(["--find", "--show"]).arg(&backing).output();
+        match output {
+            Ok(output) if output.status.success() => {
+                let path = String::from_utf8(output.stdout).expect("a path is text");
+                Some(Self { path: path.trim().into(), _directory: directory })
+            }
+            Ok(output) => {
+                let why = String::from_utf8_lossy(&output.stderr).into_owned();
+                eprintln!("SKIPPED: no loop device can be made: {}", why.trim());
+                None
+            }
+            Err(error) => {
+                eprintln!("SKIPPED: losetup can't be run: {error}");
+                None
+            }
+        }
+    }
+
+    /// The block device.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let detached = Command::new("losetup").arg("--detach").arg(&self.path).status();
+        assert!(detached.is_ok_and(|status| status.success()), "{} stays", self.path.display());
+    }
+}
+
+/// A mounted file system. Dropping this unmounts it.
+#[derive(Debug)]
+pub struct Mounted {
+    directory: tempfile::TempDir,
+    _device: LoopDevice,
+}
+
+impl Mounted {
+    /// A file system that the words of `mkfs` make on a loop device of `size` bytes, mounted with
+    /// `options`. Prints a message and returns `None` if that is not possible here.
+    pub fn new(mkfs: &[&str], size: u64, options: &str) -> Option<Self> {
+        let device = LoopDevice::new(size)?;
+        let mut make = Command::new(mkfs[0]);
+        let made = make.args(&mkfs[1..]).arg(device.path()).output();
+        if !made.is_ok_and(|made| made.status.success()) {
+            eprintln!("SKIPPED: {} can't be run", mkfs[0]);
+            return None;
+        }
+        let directory = tempfile::tempdir().expect("a directory for the test");
+        let mut mount = Command::new("mount");
+        mount.args(["-o", options]).arg(device.path()).arg(directory.path());
+        if !mount.output().is_ok_and(|mount| mount.status.success()) {
+            eprintln!("SKIPPED: what {} made can't be mounted with {options}", mkfs[0]);
+            return None;
+        }
+        Some(Self { directory, _device: device })
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg(self.path()).status();
+        assert!(unmounted.is_ok_and(|status| status.success()), "it stays mounted");
+    }
+}
