@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use slimio_device::{Alignment, FileSystem, WriteCache};
-use slimio_shortcut::{Probe, Space};
+use slimio_shortcut::{Probe, Repaired, Space};
 
 use crate::tools::say;
 
@@ -22,6 +22,11 @@ enum Verb {
         /// A log file, or a file in the same folder
         file: PathBuf,
     },
+    /// Cut zeros off the end of a log of Redis or Valkey that a power cut has left there
+    Repair {
+        /// The log file; nobody may have it open
+        file: PathBuf,
+    },
 }
 
 impl Shortcut {
@@ -32,6 +37,7 @@ impl Shortcut {
     pub(crate) fn run(&self) -> Result<(), String> {
         match &self.verb {
             Verb::Probe { file } => probe(file),
+            Verb::Repair { file } => repair(file),
         }
     }
 }
@@ -65,6 +71,17 @@ fn probe(path: &Path) -> Result<(), String> {
     }
     for refusal in &probe.refusals {
         say(&format!("why not: {refusal}"));
+    }
+    Ok(())
+}
+
+fn repair(path: &Path) -> Result<(), String> {
+    match slimio_shortcut::repair(path) {
+        Ok(Repaired::Whole) => say("nothing to repair"),
+        Ok(Repaired::Cut { before, now }) => {
+            say(&format!("cut from {before} to {now} bytes: what was behind were zeros"));
+        }
+        Err(error) => return Err(format!("{}: {error}; nothing was changed", path.display())),
     }
     Ok(())
 }

@@ -45,6 +45,7 @@ mod holders;
 mod identity;
 mod image;
 mod layer;
+mod lease;
 mod mapped;
 mod mapped_range;
 mod nvme;
@@ -71,6 +72,7 @@ pub use extents::{Extent, Extents};
 pub use faults::{Faults, ignore_file_size_signal, ignore_hang_up_signal};
 pub use image::ImageFile;
 pub use layer::{Layer, Layered};
+pub use lease::WriteLease;
 pub use mapped::MappedFile;
 pub use nvme::{
     FdpAccount, FdpConfiguration, FdpEvent, FdpStatistics, NvmeDevice, PlacementHandle,

@@ -6,11 +6,16 @@
 //! when it returns (`O_DIRECT`, `RWF_DSYNC`) does it all. This is the way of Exitos (ICCD 2026) down to
 //! the point where it leaves the file system; its ways below the file system are not built.
 //!
+//! [`LogFile`] is a log that is written this way, and [`repair`] mends what a power cut leaves of it.
 //! [`Probe`] says whether a file can go this way: it must be overwritten in place, block by block.
 
+mod log_file;
 mod place;
 mod probe;
 mod refusal;
+mod repair;
 
+pub use log_file::{LogFile, NotTaken};
 pub use probe::{Probe, Space};
 pub use refusal::Refusal;
+pub use repair::{Repaired, repair};

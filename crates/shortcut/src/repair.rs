@@ -1,0 +1,77 @@
+//! Cutting the zeros off a log that was not released, because the power failed.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use slimio_device::{LBA_SIZE, WriteLease};
+
+/// Bytes that are read at once.
+const PIECE: u64 = 1 << 20;
+/// The first bytes of logs of Redis and Valkey: a request, or a comment.
+const RESP: [u8; 2] = [b'*', b'#'];
+/// The first bytes of such a log whose beginning is an RDB file.
+const RDB: &[u8; 5] = b"REDIS";
+
+/// What [`repair`] has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repaired {
+    /// The file has no zeros at its end that the short way may have left there.
+    Whole,
+    /// The file had `before` bytes and has `now`. This is durable.
+    Cut {
+        /// Size in bytes before.
+        before: u64,
+        /// Size in bytes now.
+        now: u64,
+    },
+}
+
+/// Cuts a log of Redis or Valkey behind its last byte that is not zero. Such a log never ends with a
+/// zero by itself. Only a file that ends with a whole block is cut, as the short way leaves it.
+///
+/// # Errors
+/// If the file can't be opened for writing or leased, if another program has it open
+/// (`ResourceBusy`), or if it is no such log (`InvalidData`). Nothing was changed then.
+pub fn repair(path: &Path) -> io::Result<Repaired> {
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    let Some(_lease) = WriteLease::take(&file)? else {
+        let why = "another program has it open; stop that first";
+        return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
+    };
+    let before = file.metadata()?.len();
+    if before == 0 || before % LBA_SIZE as u64 != 0 {
+        return Ok(Repaired::Whole);
+    }
+    let mut piece = vec![0; PIECE as usize];
+    let mut end = before;
+    let last = loop {
+        let start = end.saturating_sub(PIECE);
+        let piece = &mut piece[..(end - start) as usize];
+        file.read_exact_at(piece, start)?;
+        if let Some(last) = piece.iter().rposition(|byte| *byte != 0) {
+            break Some((start + last as u64, piece[last]));
+        }
+        if start == 0 {
+            break None;
+        }
+        end = start;
+    };
+    let now = last.map_or(0, |(at, _)| at + 1);
+    if now == before {
+        return Ok(Repaired::Whole);
+    }
+    let mut first = [0; RDB.len()];
+    file.read_exact_at(&mut first, 0)?;
+    // An RDB file alone may end with zeros, those of a checksum that was not computed.
+    let is_rdb_and_log = &first == RDB && last.is_some_and(|(_, byte)| byte == b'\n');
+    if now > 0 && !RESP.contains(&first[0]) && !is_rdb_and_log {
+        let why =
+            "it does not begin as a log of Redis or Valkey does, so the zeros may belong to it";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    }
+    file.set_len(now)?;
+    file.sync_all()?;
+    Ok(Repaired::Cut { before, now })
+}
