@@ -270,7 +270,12 @@ impl BlockingKeys {
                     self.ready_dbs.retain(|ready| *ready != (db, from));
                     self.next_in_db(db, from).map(|hash| {
                         if let Some(from) = hash.checked_add(1) {
-                            self.ready.push_front(Ready::Db(db, from));
+                            // The others do not wait until the whole database was looked through.
+                            if is_planted("db-first") {
+                                self.ready.push_front(Ready::Db(db, from));
+                            } else {
+                                self.ready.push_back(Ready::Db(db, from));
+                            }
                             self.ready_dbs.push((db, from));
                         }
                         (db, hash)

@@ -1,4 +1,4 @@
-//! Deadlines, while clients are served over several turns.
+//! Clients that are served over several turns.
 
 use std::time::Duration;
 
@@ -58,4 +58,20 @@ fn a_deadline_does_not_wait_for_those_who_are_served() {
     served.connections.serve_waiting_for_keys(&mut served.engine);
     assert!(!served.is_waiting(last));
     assert!(!served.engine.data.blocking_keys.has_ready());
+}
+
+/// Clients wait for many keys of a database that is swapped in. Looking through them takes several
+/// turns, but a client of another database is served in the first of them.
+#[test]
+fn a_swapped_database_holds_up_nobody_of_another() {
+    let mut served = Served::new();
+    let mut waiting = 0..3 * SERVED_MAX;
+    let waiting = waiting.by_ref().map(|key| served.join(&format!("BLPOP {key} 0\r\n")));
+    let waiting = waiting.last().expect("many wait");
+    let other = served.join("SELECT 5\r\nBLPOP k 0\r\n");
+    served.join("SELECT 1\r\nSET x v\r\nSWAPDB 0 1\r\nSELECT 5\r\nRPUSH k v\r\n");
+    served.engine.clock.begin_turn();
+    served.connections.serve_waiting_for_keys(&mut served.engine);
+    assert!(served.engine.data.blocking_keys.has_ready(), "not all keys were looked at");
+    assert_eq!([waiting, other].map(|conn| served.is_waiting(conn)), [true, false]);
 }
