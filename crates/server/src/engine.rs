@@ -17,6 +17,8 @@ mod durability;
 mod expiry;
 mod long;
 mod memory;
+#[cfg(test)]
+mod opened;
 mod pace;
 mod phase;
 mod pins;

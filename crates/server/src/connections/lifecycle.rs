@@ -104,7 +104,9 @@ impl Connections {
     /// Forgets a client that was taken out, and closes its connection.
     pub(crate) fn drop_client(&mut self, engine: &mut Engine, mut client: Box<Client>) {
         self.closing.push_back(client.conn);
-        engine.data.watches.clear(&mut client);
+        if !is_planted("gone-still-watches") {
+            engine.data.watches.clear(&mut client);
+        }
         engine.unpin(client.conn);
         engine.data.end_multi(client.multi.take());
         self.abandon(engine, &mut client);
@@ -114,7 +116,8 @@ impl Connections {
     /// Puts a served client back. If it has replies or is to be closed, lists it for the end of the
     /// turn.
     pub(crate) fn put_back(&mut self, engine: &mut Engine, mut client: Box<Client>) {
-        let has_gone = client.is_at_end || client.has_hung_up;
+        let has_gone =
+            client.is_at_end || (client.has_hung_up && !is_planted("gone-begins-to-wait"));
         if has_gone && waits_in_vain(&engine.phase, &client) {
             // It has begun to wait since it has gone. Its earlier replies still leave.
             self.close(engine, &mut client);

@@ -33,6 +33,9 @@ impl Connections {
         let clients = self.clients.iter().filter(may_go);
         let mut largest: Vec<_> = clients.map(|client| (client.memory(), client.conn)).collect();
         largest.sort_unstable_by_key(|(memory, _)| std::cmp::Reverse(*memory));
+        if is_planted("smallest-evicted") {
+            largest.reverse();
+        }
         let began = Instant::now();
         for (_, conn) in largest {
             if (self.clients.memory() as u64) < limit {

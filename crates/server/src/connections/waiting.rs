@@ -466,7 +466,9 @@ pub(super) fn waits_in_vain(phase: &Phase, client: &Client) -> bool {
         Reason::Log(wait) => wait.never,
         // A request that a pause has postponed is not run if its client may have gone during
         // the pause.
-        Reason::Room | Reason::Pause | Reason::LongRequest | Reason::TakenKeys => phase.is_paused(),
+        Reason::Room | Reason::Pause | Reason::LongRequest | Reason::TakenKeys => {
+            phase.is_paused() || is_planted("half-closed-given-up")
+        }
         _ => false,
     }
 }

@@ -96,61 +96,14 @@ impl Connections {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
     use std::time::{Duration, Instant};
 
-    use slimio_device::PathOptions;
     use slimio_keyspace::CaptureState;
-    use slimio_storage::{Error, Policy, RecoverOptions, SnapshotKind, recover};
+    use slimio_storage::{Error, SnapshotKind};
 
-    use super::*;
-    use crate::config::Config;
-    use crate::engine::Facts;
-    use crate::exchange::NewVolumeSink;
-    use crate::net::{ConnId, Peer};
-    use crate::server::make_volume;
+    use crate::engine::opened::{CONN, Opened, opened, send, settle};
     use crate::snapshot::Checked;
     use crate::waiting::{Reason, Then};
-
-    const CONN: ConnId = ConnId { index: 0, generation: 0 };
-
-    /// An engine with a volume, and a client.
-    struct Opened {
-        engine: Engine,
-        connections: Connections,
-    }
-
-    /// Opens a new volume, with its log on or off, and connects a client.
-    fn opened(dir: &Path, is_log_on: bool) -> Opened {
-        let mut config = Config::default();
-        for (name, value) in [("log-segment-size", "1mb"), ("log-buffers", "8")] {
-            config.set(name, value).unwrap();
-        }
-        let mut storage =
-            slimio_volume::open(&dir.join("volume"), PathOptions::default(), true, u64::MAX)
-                .unwrap();
-        make_volume(&mut storage, &config, false).unwrap();
-        let options =
-            RecoverOptions { is_log_on, ..RecoverOptions::new(Policy::Always, 8, Instant::now()) };
-        let volume = recover(&mut *storage.media, &options, &mut NewVolumeSink).unwrap();
-        let (wal, slot_paths) = Wal::new(volume).unwrap();
-        let mut engine = Engine::new(config, 1, Facts::default());
-        engine.gate.wal = Some(wal);
-        engine.snapshots.thread = Some(SnapshotThread::start(slot_paths).unwrap());
-        let mut connections = Connections::default();
-        connections.accepted(&mut engine, CONN, Peer { remote: None, local: None });
-        Opened { engine, connections }
-    }
-
-    /// The client sends a request, which is run in this turn or, on a busy machine, in a later one.
-    fn send(opened: &mut Opened, request: &str) {
-        opened.engine.clock.begin_turn();
-        opened.connections.received(&mut opened.engine, CONN, request.as_bytes());
-        while opened.connections.has_behind() {
-            opened.engine.clock.begin_turn();
-            opened.connections.serve_behind(&mut opened.engine);
-        }
-    }
 
     /// Begins a WAL-snapshot that nobody has asked for. The snapshot does not end,
     /// because the test never calls `drive_snapshots`.
@@ -170,20 +123,6 @@ mod tests {
 
     fn full(opened: &Opened) -> u64 {
         opened.engine.settings.snapshot_rate
-    }
-
-    /// Drives the log and snapshots until `is_over` returns true.
-    fn settle(opened: &mut Opened, is_over: impl Fn(&Opened) -> bool) {
-        let until = Instant::now() + Duration::from_secs(20);
-        while !is_over(opened) {
-            assert!(Instant::now() < until, "it does not end");
-            let now = Instant::now();
-            let wal = opened.engine.gate.wal.as_mut().unwrap();
-            wal.drive(now);
-            wal.wait(Some(Duration::from_millis(1)), now);
-            wal.reap(now);
-            opened.connections.drive_snapshots(&mut opened.engine, true);
-        }
     }
 
     #[test]

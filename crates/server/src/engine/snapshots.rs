@@ -129,7 +129,7 @@ impl Engine {
         let Some(running) = self.drop_running() else { return };
         log::info!("{} given up: {why}", running.kind.name());
         if running.kind == SnapshotKind::OnDemand {
-            self.snapshots.saves.is_scheduled = true;
+            self.snapshots.saves.is_scheduled = !is_planted("asked-for-forgotten");
             self.snapshots.saves.took = Some(running.began.elapsed());
         }
     }
@@ -542,14 +542,19 @@ impl Engine {
             wal.log_mut().resume();
             // A snapshot that was begun earlier is useless, because it may lack writes that are not
             // in the log either.
-            self.cancel_snapshot("the log is on again, and needs a new snapshot");
+            if !is_planted("resumed-from-before") {
+                self.cancel_snapshot("the log is on again, and needs a new snapshot");
+            }
             self.snapshots.rewrites.is_scheduled = true;
         } else {
             wal.log_mut().end();
-            self.snapshots.rewrites.is_scheduled = false;
+            self.snapshots.rewrites.is_scheduled &= is_planted("rewritten-when-ended");
             if self.snapshots.runs(SnapshotKind::Wal) {
                 self.cancel_snapshot("the log was ended");
             }
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

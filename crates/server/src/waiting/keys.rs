@@ -243,7 +243,9 @@ impl BlockingKeys {
 
     /// Whether a key is ready for clients that are still to be served.
     pub(crate) fn is_taken(&self, key: KeyName) -> bool {
-        let is_in = |&(db, from): &(DbIndex, u64)| db == key.0 && key.1 >= from;
+        let is_in = |&(db, from): &(DbIndex, u64)| {
+            db == key.0 && (key.1 >= from) != is_planted("looked-at-taken")
+        };
         self.serving == Some(key)
             || self.is_ready.contains(&key)
             || self.ready_dbs.iter().any(is_in) && self.is_waited_for(key)
@@ -392,6 +394,32 @@ mod tests {
         }
         lines.served();
         assert!(!lines.has_ready() && lines.next_ready().is_none() && !lines.is_taken(b));
+    }
+
+    /// While a database is looked through, the keys that are still to be looked at are taken, if
+    /// somebody waits for them.
+    #[test]
+    fn a_database_is_taken_from_where_it_is_looked_at() {
+        let keyspace = Keyspace::new(Config::default(), 1);
+        let mut lines = BlockingKeys::default();
+        let all = wanted(&keyspace, &["a", "b", "c"]);
+        lines.enter(ConnId { index: 1, generation: 0 }, DbIndex(0), &all, Ticket(1));
+        let mut hashes: Vec<u64> = all.hashes().collect();
+        hashes.sort_unstable();
+        lines.note_all_ready(DbIndex(0));
+        let taken = |lines: &BlockingKeys| -> Vec<bool> {
+            hashes.iter().map(|hash| lines.is_taken((DbIndex(0), *hash))).collect()
+        };
+        assert_eq!(taken(&lines), [true, true, true]);
+        assert!(!lines.is_taken((DbIndex(1), hashes[2])), "of another database");
+        for left in [[true, true, true], [false, true, true], [false, false, true]] {
+            assert!(lines.next_ready().is_some());
+            assert_eq!(taken(&lines), left, "the one that is served, and those behind it");
+            lines.served();
+            lines.check();
+        }
+        assert!(lines.next_ready().is_none());
+        assert_eq!(taken(&lines), [false, false, false]);
     }
 
     #[test]

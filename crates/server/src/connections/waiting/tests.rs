@@ -1,6 +1,8 @@
-//! Clients that are served over several turns.
+//! Clients that wait: while others are served over several turns, and when they go.
 
 use std::time::Duration;
+
+use slimio_keyspace::DbIndex;
 
 use super::*;
 use crate::config::Config;
@@ -28,6 +30,26 @@ impl Served {
         self.engine.clock.begin_turn();
         self.connections.received(&mut self.engine, conn, request.as_bytes());
         conn
+    }
+
+    /// Pushes so many elements to a key that clients wait for it who are served in a later turn.
+    fn push_much(&mut self) {
+        for _ in 0..=SERVED_MAX {
+            self.join("BLPOP k 0\r\n");
+        }
+        self.join(&format!("RPUSH k {}\r\n", "v ".repeat(SERVED_MAX + 1)));
+        assert!(self.engine.data.blocking_keys.has_ready(), "some are still to be served");
+    }
+
+    /// A turn in which nothing arrives.
+    fn turn(&mut self) {
+        self.engine.clock.begin_turn();
+        self.connections.retry_waiting(&mut self.engine);
+        self.connections.serve_resumed(&mut self.engine);
+    }
+
+    fn has_left(&self, conn: ConnId) -> bool {
+        self.connections.clients.get(conn).is_none_or(Client::is_closing)
     }
 
     fn is_waiting(&self, conn: ConnId) -> bool {
@@ -74,4 +96,62 @@ fn a_swapped_database_holds_up_nobody_of_another() {
     served.connections.serve_waiting_for_keys(&mut served.engine);
     assert!(served.engine.data.blocking_keys.has_ready(), "not all keys were looked at");
     assert_eq!([waiting, other].map(|conn| served.is_waiting(conn)), [true, false]);
+}
+
+/// A client that sends nothing more has its request run, also if it has to wait for something that
+/// will come. In a pause, the request is given up, as in Redis.
+#[test]
+fn who_sends_nothing_more_waits_for_what_will_come() {
+    for is_paused in [false, true] {
+        let mut served = Served::new();
+        served.push_much();
+        let held = served.join("LPUSH k last\r\n");
+        if is_paused {
+            served.join("CLIENT PAUSE 10000\r\n");
+        }
+        served.connections.at_end(&mut served.engine, held);
+        assert_eq!(served.has_left(held), is_paused);
+        served.turn();
+        let keyspace = &served.engine.data.keyspace;
+        assert_eq!(keyspace.dbsize(DbIndex(0)), usize::from(!is_paused));
+    }
+}
+
+/// A client hangs up while its request waits for something that will come. The request is then run,
+/// finds nothing, and begins to wait for a key: nobody would read what it gets.
+#[test]
+fn who_has_hung_up_does_not_begin_to_wait_for_keys() {
+    let mut served = Served::new();
+    served.push_much();
+    let held = served.join("BLPOP k 0\r\n");
+    served.connections.hung_up(&mut served.engine, held);
+    assert!(!served.has_left(held), "its request is run");
+    served.turn();
+    assert!(served.has_left(held));
+    assert!(served.engine.data.blocking_keys.is_empty());
+}
+
+#[test]
+fn who_goes_watches_nothing() {
+    let mut served = Served::new();
+    let client = served.join("WATCH a b\r\n");
+    assert!(!served.engine.data.watches.is_empty());
+    served.connections.ended(&mut served.engine, client);
+    assert!(served.engine.data.watches.is_empty());
+}
+
+#[test]
+fn the_largest_client_goes_first() {
+    let mut served = Served::new();
+    let [small, large, middle] = [10, 300_000, 100_000].map(|size| {
+        let client = served.join("MULTI\r\n");
+        let request = format!("ECHO {}\r\n", "x".repeat(size));
+        served.connections.received(&mut served.engine, client, request.as_bytes());
+        client
+    });
+    let sizes = [small, large, middle]
+        .map(|client| served.connections.clients.get(client).expect("it is here").memory() as u64);
+    served.engine.settings.clients_memory_max = Some(sizes.iter().sum::<u64>() - 1);
+    served.connections.evict_clients(&mut served.engine);
+    assert_eq!([small, large, middle].map(|conn| served.has_left(conn)), [false, true, false]);
 }
