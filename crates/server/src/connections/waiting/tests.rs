@@ -32,7 +32,7 @@ impl Served {
         conn
     }
 
-    /// Pushes so many elements to a key that clients wait for it who are served in a later turn.
+    /// Pushes more elements to a key than one turn serves clients that wait for it.
     fn push_much(&mut self) {
         for _ in 0..=SERVED_MAX {
             self.join("BLPOP k 0\r\n");
