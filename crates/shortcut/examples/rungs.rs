@@ -16,7 +16,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use rustix::fs::FallocateFlags;
-use slimio_shortcut::LogFile;
+use slimio_shortcut::{LogFile, Stage};
 
 /// Durable appends in each round.
 const WRITES: usize = 200;
@@ -65,7 +65,8 @@ fn time(folder: &Path, rung: usize, size: usize) -> Result<f64, Box<dyn Error>> 
     }
     file.sync_all()?;
     let us = if rung == 3 {
-        let mut log = LogFile::take(file).map_err(|(_, why)| format!("not taken: {why:?}"))?;
+        let mut log = LogFile::take(file, Stage::private())
+            .map_err(|(_, why)| format!("not taken: {why:?}"))?;
         // The first write fills the file with zeros ahead.
         log.append(&bytes)?;
         log.sync()?;

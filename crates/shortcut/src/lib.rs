@@ -14,8 +14,10 @@ mod place;
 mod probe;
 mod refusal;
 mod repair;
+mod stage;
 
 pub use log_file::{LogFile, NotTaken};
 pub use probe::{Probe, Space};
 pub use refusal::Refusal;
 pub use repair::{Repaired, repair};
+pub use stage::{Mended, Stage};

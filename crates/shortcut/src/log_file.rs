@@ -28,12 +28,9 @@ use rustix::io::{Errno, ReadWriteFlags};
 use slimio_device::{Buffer, LBA_SIZE};
 use slimio_planted::is_planted;
 
-use crate::{Probe, Refusal};
+use crate::{Probe, Refusal, Stage};
 
 const BLOCK: u64 = LBA_SIZE as u64;
-/// Blocks of the stage.
-const STAGE_LBAS: usize = 64;
-const STAGE_SIZE: u64 = STAGE_LBAS as u64 * BLOCK;
 /// At least and at most so much is filled with zeros at once, in bytes.
 const STEP_MIN: u64 = 1 << 20;
 const STEP_MAX: u64 = 64 << 20;
@@ -73,17 +70,10 @@ impl From<Errno> for NotTaken {
 #[derive(Debug)]
 pub struct LogFile {
     file: File,
-    /// Bytes of the log, as the program knows it.
-    length: u64,
-    /// Bytes of the log that are on the disk.
-    durable: u64,
+    stage: Stage,
     /// Blocks up to here were written, if only with zeros: a write to them changes no metadata.
     /// A multiple of the block.
     zeroed: u64,
-    /// What is not durable yet, from the byte at `start` on, which is a multiple of the block. Zero
-    /// behind the end of the log.
-    stage: Buffer,
-    start: u64,
     /// Whether the file was opened with `O_APPEND`.
     is_append: bool,
     /// What each write is told beside its offset.
@@ -98,47 +88,34 @@ impl LogFile {
     /// # Errors
     /// If the file can't go the short way, or something fails. The file is as it was, but may have
     /// zeros at its end if the failure says that it can't be written.
-    pub fn take(file: File) -> Result<Self, (File, NotTaken)> {
+    pub fn take(file: File, stage: Stage) -> Result<Self, (File, NotTaken)> {
         let before = match rustix::fs::fcntl_getfl(&file) {
             Ok(flags) => flags,
             Err(error) => return Err((file, error.into())),
         };
         let is_append = before.contains(OFlags::APPEND);
-        match Self::prepare(&file, before) {
-            Ok((length, stage)) => {
-                let mut flags = ReadWriteFlags::DSYNC;
-                flags.set(NO_APPEND, is_append && has_no_append());
-                let start = length - length % BLOCK;
-                let mut taken = Self {
-                    file,
-                    length,
-                    durable: length,
-                    zeroed: start,
-                    stage,
-                    start,
-                    is_append,
-                    flags,
-                    failed: None,
-                };
-                // The last block is written whole, so that the file ends with it.
-                let last = length.next_multiple_of(BLOCK);
-                let made_whole = if last > start { taken.write_stage(start..last) } else { Ok(()) };
-                taken.zeroed = last;
-                match made_whole {
-                    Ok(()) => Ok(taken),
-                    Err(error) => Err((taken.give_back().0, error.into())),
-                }
-            }
-            Err(why) => {
-                let _ = rustix::fs::fcntl_setfl(&file, before);
-                Err((file, why))
-            }
+        let mut flags = ReadWriteFlags::DSYNC;
+        flags.set(NO_APPEND, is_append && has_no_append());
+        let mut taken = Self { file, stage, zeroed: 0, is_append, flags, failed: None };
+        if let Err(why) = taken.prepare(before) {
+            let _ = rustix::fs::fcntl_setfl(&taken.file, before);
+            return Err((taken.file, why));
+        }
+        // The last block is written whole, so that the file ends with it.
+        let (offset, block) = taken.stage.last();
+        taken.zeroed = offset + block.len() as u64;
+        if block.is_empty() {
+            return Ok(taken);
+        }
+        match write(&taken.file, block, offset, flags) {
+            Ok(()) => Ok(taken),
+            Err(error) => Err((taken.give_back().0, error.into())),
         }
     }
 
-    /// Looks at a file, and prepares it for direct I/O. Returns its length, and its last bytes, which
-    /// do not fill a block.
-    fn prepare(file: &File, flags: OFlags) -> Result<(u64, Buffer), NotTaken> {
+    /// Looks at the file, and prepares it for direct I/O, and the stage for what follows.
+    fn prepare(&mut self, flags: OFlags) -> Result<(), NotTaken> {
+        let file = &self.file;
         rustix::fs::fdatasync(file)?;
         // The descriptor itself may be one that can't read.
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
@@ -147,25 +124,24 @@ impl LogFile {
             return Err(NotTaken::Refused(probe.refusals));
         }
         let length = probe.size;
-        let start = length - length % BLOCK;
-        let mut stage = Buffer::zeroed(STAGE_LBAS);
-        File::open(&path)?.read_exact_at(&mut stage[..(length - start) as usize], start)?;
+        let mut tail = vec![0; (length % BLOCK) as usize];
+        File::open(&path)?.read_exact_at(&mut tail, length - length % BLOCK)?;
         // What is cached would be stale after the first direct write. Where the kernel does not obey,
         // it drops the pages of each direct write itself.
         rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?;
         let append = if has_no_append() { flags & OFlags::APPEND } else { OFlags::empty() };
         rustix::fs::fcntl_setfl(file, (flags - OFlags::APPEND) | append | OFlags::DIRECT)?;
-        Ok((length, stage))
+        Ok(self.stage.begin(file, length, &tail)?)
     }
 
     /// Bytes of the log. The file itself is longer.
     pub fn len(&self) -> u64 {
-        self.length
+        self.stage.length()
     }
 
     /// Whether the log has no bytes.
     pub fn is_empty(&self) -> bool {
-        self.length == 0
+        self.len() == 0
     }
 
     /// The file. Whoever reads it sees what is durable, and zeros behind that.
@@ -174,7 +150,7 @@ impl LogFile {
     }
 
     /// Appends bytes. They are durable after [`sync`](Self::sync); if there are many, a part of them is
-    /// written before.
+    /// written before. As far as they were appended, they outlive the process if the stage does.
     ///
     /// # Errors
     /// `StorageFull` if the disk has no room for them: none of them was appended then, and the log goes
@@ -193,16 +169,11 @@ impl LogFile {
             self.zeroed = zeroed.map_err(|error| self.seen(error))?;
         }
         while !bytes.is_empty() {
-            let staged = (self.length - self.start) as usize;
-            let room = self.stage.len() - staged;
-            if room == 0 {
+            let count = self.stage.append(bytes);
+            if count == 0 {
                 self.write_out()?;
-                continue;
             }
-            let (now, later) = bytes.split_at(room.min(bytes.len()));
-            self.stage[staged..staged + now.len()].copy_from_slice(now);
-            self.length += now.len() as u64;
-            bytes = later;
+            bytes = &bytes[count..];
         }
         Ok(())
     }
@@ -213,45 +184,26 @@ impl LogFile {
     /// If the write fails. The error stays.
     pub fn sync(&mut self) -> io::Result<()> {
         self.check()?;
-        if self.durable < self.length {
-            self.write_out()?;
-        }
-        Ok(())
+        if self.stage.durable() < self.stage.length() { self.write_out() } else { Ok(()) }
     }
 
     /// The bytes of the file that must be filled with zeros before `more` bytes can be appended, and
     /// those that should be. `None` if there is room for them.
     fn wants_zeros(&self, more: u64) -> Option<(Range<u64>, Range<u64>)> {
-        let end = self.length.saturating_add(more).next_multiple_of(BLOCK);
+        let end = self.len().saturating_add(more).next_multiple_of(BLOCK);
         let ahead = end + (end / STEP_SHARE).clamp(STEP_MIN, STEP_MAX).next_multiple_of(BLOCK);
         (end > self.zeroed).then_some((self.zeroed..end, self.zeroed..ahead))
     }
 
     /// Writes the blocks that have something that is not durable.
     fn write_out(&mut self) -> io::Result<()> {
-        let first = self.durable - self.durable % BLOCK;
-        self.write_stage(first..self.length.next_multiple_of(BLOCK))?;
-        self.durable = self.length;
-        let start = self.length - self.length % BLOCK;
-        // What is durable leaves the stage when the stage is half full, so that little is copied.
-        if start - self.start >= STAGE_SIZE / 2 {
-            let (from, to) = ((start - self.start) as usize, (self.length - self.start) as usize);
-            if !is_planted("tail-forgotten") {
-                self.stage.copy_within(from..to, 0);
-            }
-            self.stage[to - from..to].fill(0);
-            self.start = start;
-        }
-        Ok(())
-    }
-
-    /// Writes blocks of the stage, durably.
-    fn write_stage(&mut self, range: Range<u64>) -> io::Result<()> {
-        let blocks = (range.start - self.start) as usize..(range.end - self.start) as usize;
-        write(&self.file, &self.stage[blocks], range.start, self.flags).map_err(|error| {
+        let (offset, blocks) = self.stage.undurable();
+        if let Err(error) = write(&self.file, blocks, offset, self.flags) {
             self.failed = Some(error);
-            error.into()
-        })
+            return Err(error.into());
+        }
+        self.stage.is_durable();
+        Ok(())
     }
 
     fn check(&self) -> io::Result<()> {
@@ -279,18 +231,22 @@ impl LogFile {
     }
 
     /// Cuts the file behind what is durable, and then ends direct I/O.
-    fn give_back(self) -> (File, io::Result<()>) {
-        let give_back = || {
-            if !is_planted("tail-uncut") {
-                self.file.set_len(self.durable)?;
-            }
-            rustix::fs::fdatasync(&self.file)?;
-            let flags = rustix::fs::fcntl_getfl(&self.file)? - OFlags::DIRECT;
-            let append = if self.is_append { OFlags::APPEND } else { OFlags::empty() };
-            Ok(rustix::fs::fcntl_setfl(&self.file, flags | append)?)
-        };
-        let result = give_back();
+    fn give_back(mut self) -> (File, io::Result<()>) {
+        let result = self.cut();
+        if result.is_ok() {
+            self.stage.end();
+        }
         (self.file, result)
+    }
+
+    fn cut(&self) -> io::Result<()> {
+        if !is_planted("tail-uncut") {
+            self.file.set_len(self.stage.durable())?;
+        }
+        rustix::fs::fdatasync(&self.file)?;
+        let flags = rustix::fs::fcntl_getfl(&self.file)? - OFlags::DIRECT;
+        let append = if self.is_append { OFlags::APPEND } else { OFlags::empty() };
+        Ok(rustix::fs::fcntl_setfl(&self.file, flags | append)?)
     }
 }
 

@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use slimio_shortcut::{LogFile, NotTaken, Probe, Refusal};
+use slimio_shortcut::{LogFile, NotTaken, Probe, Refusal, Stage};
 use slimio_testing::loops::Mounted;
 
 const MIB: u64 = 1 << 20;
@@ -19,7 +19,7 @@ fn appending(path: &Path) -> File {
 }
 
 fn taken(file: File) -> LogFile {
-    LogFile::take(file).map_err(|(_, why)| why).unwrap()
+    LogFile::take(file, Stage::private()).map_err(|(_, why)| why).unwrap()
 }
 
 /// Checks what another program sees: the log, and zeros behind it.
@@ -132,7 +132,7 @@ fn a_file_that_is_not_taken_stays_as_it_was() {
     let memory = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = memory.path().join("log");
     fs::write(&path, "some bytes").unwrap();
-    let (mut file, why) = LogFile::take(appending(&path)).unwrap_err();
+    let (mut file, why) = LogFile::take(appending(&path), Stage::private()).unwrap_err();
     let NotTaken::Refused(refusals) = why else { panic!("{why:?}") };
     assert!(refusals.contains(&Refusal::Memory("tmpfs".into())), "{refusals:?}");
     file.write_all(b" more").unwrap();
