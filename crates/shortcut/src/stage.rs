@@ -28,7 +28,7 @@ const BLOCK: u64 = LBA_SIZE as u64;
 const MAGIC: [u8; 8] = *b"SlimIOst";
 /// Blocks of the staged bytes.
 const STAGE_LBAS: usize = 64;
-/// So many bytes are staged at most.
+/// Bytes that can be staged.
 pub(crate) const STAGE_SIZE: u64 = STAGE_LBAS as u64 * BLOCK;
 
 /// Fields of the header, by their offsets.
