@@ -95,6 +95,7 @@ impl LogFile {
         };
         let is_append = before.contains(OFlags::APPEND);
         let mut flags = ReadWriteFlags::DSYNC;
+        flags.set(ReadWriteFlags::DSYNC, !is_planted("sync-undurable"));
         flags.set(NO_APPEND, is_append && has_no_append());
         let mut taken = Self { file, stage, zeroed: 0, is_append, flags, failed: None };
         if let Err(why) = taken.prepare(before) {

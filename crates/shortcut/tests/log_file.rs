@@ -138,3 +138,26 @@ fn a_file_that_is_not_taken_stays_as_it_was() {
     file.write_all(b" more").unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"some bytes more");
 }
+
+/// Each sync has the device flush its cache, or write with the FUA bit, which a loop device carries out
+/// by a flush.
+#[test]
+fn a_sync_reaches_the_disk() {
+    let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
+    let name = mounted.device().file_name().unwrap().to_str().unwrap();
+    let statistics = Path::new("/sys/block").join(name).join("stat");
+    // The sixteenth number: flushes (Documentation/block/stat.rst of the kernel).
+    let flushes = || -> usize {
+        let text = fs::read_to_string(&statistics).unwrap();
+        text.split_whitespace().nth(15).unwrap().parse().unwrap()
+    };
+    let mut taken = taken(appending(&mounted.path().join("log")));
+    taken.append(b"first").unwrap();
+    taken.sync().unwrap();
+    let before = flushes();
+    for _ in 0..20 {
+        taken.append(b"more").unwrap();
+        taken.sync().unwrap();
+    }
+    assert!(flushes() >= before + 20, "{before} and {} flushes", flushes());
+}

@@ -53,7 +53,7 @@ impl Drop for LoopDevice {
 #[derive(Debug)]
 pub struct Mounted {
     directory: tempfile::TempDir,
-    _device: LoopDevice,
+    device: LoopDevice,
 }
 
 impl Mounted {
@@ -74,7 +74,12 @@ impl Mounted {
             eprintln!("SKIPPED: what {} made can't be mounted with {options}", mkfs[0]);
             return None;
         }
-        Some(Self { directory, _device: device })
+        Some(Self { directory, device })
+    }
+
+    /// The block device that it is on.
+    pub fn device(&self) -> &Path {
+        self.device.path()
     }
 
     /// Where it is mounted.

@@ -1,6 +1,6 @@
 //! Simulates power cuts of a session that has already run: rebuilds the images that a cut could
-//! have left, starts the server on each, and compares its data with the writes that were
-//! acknowledged before the cut.
+//! have left, starts the server on each, or reads a log file on it, and compares what is there with the
+//! writes that were acknowledged before the cut.
 //!
 //! A client sends a write only once the previous one is acknowledged. Write N of a client contains
 //! a mark with the number N. So mark N on the device, stable or not, proves that the client's write
@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 
 use slimio_host::Failure;
 use slimio_host::process::command;
@@ -31,9 +32,17 @@ pub(crate) const MISSED: &str = "was told that write";
 /// The highest mark of each client.
 type Marks = BTreeMap<u64, u64>;
 
-/// Checks what a session in `folder` has recorded. Returns the number of images, or `None` if no
-/// loop device can be made.
-pub(crate) fn check(folder: &Path, namespace: &Namespace) -> Result<Option<usize>, Failure> {
+/// Checks what a session in `folder` has recorded. `log` names the file that has the marks; without it,
+/// a server has them. Returns the number of images, or `None` if no loop device can be made.
+pub(crate) fn check(
+    folder: &Path,
+    namespace: &Namespace,
+    log: Option<&str>,
+) -> Result<Option<usize>, Failure> {
+    let recover = |image: &Path| match log {
+        Some(log) => read_log(folder, image, log),
+        None => recover(folder, image),
+    };
     let trace = folder.join("results/trace");
     let entries = record::read(&namespace.record(folder), &trace, BLOCK_SIZE)?;
     let seen = marks_by_cut(&entries);
@@ -43,7 +52,7 @@ pub(crate) fn check(folder: &Path, namespace: &Namespace) -> Result<Option<usize
     for &cut in &cuts {
         for survivors in [Survivors::None, Survivors::All, Survivors::Some(cut as u64 * 0x9e37)] {
             record::write_image(&entries, cut, survivors, namespace.size, &image)?;
-            let Some(found) = recover(folder, &image) else { return Ok(None) };
+            let Some(found) = recover(&image) else { return Ok(None) };
             let at = format!("cut behind {cut} of {} operations, {survivors:?}", entries.len());
             let found = found.map_err(|Failure(why)| format!("{at}: {why}"))?;
             compare(&seen[cut], &found).map_err(|why| format!("{at}: {why}"))?;
@@ -55,7 +64,7 @@ pub(crate) fn check(folder: &Path, namespace: &Namespace) -> Result<Option<usize
     let volatile: Vec<Entry> = entries.into_iter().filter_map(without_stability).collect();
     let seen = marks_by_cut(&volatile);
     record::write_image(&volatile, volatile.len(), Survivors::None, namespace.size, &image)?;
-    let Some(found) = recover(folder, &image) else { return Ok(None) };
+    let Some(found) = recover(&image) else { return Ok(None) };
     if found.is_ok_and(|found| compare(&seen[volatile.len()], &found).is_ok()) {
         return Err("without flushes and FUA, the check still found no lost write".into());
     }
@@ -136,6 +145,36 @@ fn recover(folder: &Path, image: &Path) -> Option<Result<Marks, Failure>> {
     Some(read())
 }
 
+/// Mounts the image and reads the marks of a log file, which has one client. As [`recover`] otherwise.
+fn read_log(folder: &Path, image: &Path, log: &str) -> Option<Result<Marks, Failure>> {
+    let device = LoopDevice::new(image)?;
+    let at = folder.join("mounted");
+    let read = || -> Result<Marks, Failure> {
+        let failed = |what: &str| Failure(format!("the file system can't be {what}"));
+        std::fs::create_dir_all(&at).map_err(|_| failed("mounted anywhere"))?;
+        let mounted = command("mount").arg(&device.path).arg(&at).status();
+        mounted.ok().filter(ExitStatus::success).ok_or_else(|| failed("mounted"))?;
+        let bytes = std::fs::read(at.join(log));
+        let unmounted = command("umount").arg(&at).status();
+        unmounted.ok().filter(ExitStatus::success).ok_or_else(|| failed("unmounted"))?;
+        marks_in_order(&bytes.unwrap_or_default())
+    };
+    Some(read())
+}
+
+/// The last mark of a log, which has the marks of one client in their order. What is behind it is the
+/// beginning of a record, or zeros.
+fn marks_in_order(log: &[u8]) -> Result<Marks, Failure> {
+    let marks = marks_in(log);
+    let wrong =
+        marks.iter().zip(1..).find(|((client, number), due)| (*client, *number) != (1, *due));
+    if let Some(((client, number), due)) = wrong {
+        let why = format!("mark {number} of client {client} is where mark {due} should be");
+        return Err(why.into());
+    }
+    Ok(marks.last().copied().into_iter().collect())
+}
+
 /// Checks that no acknowledged write is missing, and that the server holds no write that was never
 /// sent.
 fn compare(seen: &Marks, found: &Marks) -> Result<(), String> {
@@ -181,6 +220,15 @@ mod tests {
     fn marks_are_found_among_other_bytes() {
         let data = b"\0\0<mark:1:2>x<mark:1:17><mark:2:<mark:3:4>\xff<mark:";
         assert_eq!(marks_in(data), [(1, 2), (1, 17), (3, 4)]);
+    }
+
+    #[test]
+    fn a_log_has_its_marks_in_order() {
+        let last = |log: &[u8]| marks_in_order(log).ok().map(|marks| marks.get(&1).copied());
+        assert_eq!(last(b"<mark:1:1>xx<mark:1:2>x<mark:1:\0\0"), Some(Some(2)));
+        assert_eq!(last(b"\0\0"), Some(None));
+        assert_eq!(last(b"<mark:1:1>\0\0<mark:1:3>"), None, "one is missing");
+        assert_eq!(last(b"<mark:1:2>"), None);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::{MEMORY_MIB, built_or_given, folder, names};
 const TIME_LIMIT: Duration = Duration::from_secs(420);
 /// If a machine broke, this number of its last lines is repeated at the end of the run.
 const LINES_TOLD: usize = 10;
-/// The program that a planted bug is in.
+/// The program that planted bugs are built into by themselves. Test programs always have them.
 const SERVER: &str = "slimio";
 
 /// What cargo builds for sessions. All of it is built before the first session begins, because
@@ -81,7 +81,7 @@ impl Run<'_> {
         fs::remove_dir_all(&folder).map_err(|error| said(&folder, &error))
     }
 
-    /// Runs the script in a machine, with or without a planted bug in the server. `see` gets each
+    /// Runs the script in a machine, with or without a planted bug. `see` gets each
     /// line that the script prints. Returns the folder with the results.
     fn boot(&self, bug: Option<&str>, see: &mut dyn FnMut(&str)) -> Result<PathBuf, Failure> {
         let Self { session, tools, built, .. } = self;
@@ -166,7 +166,7 @@ impl Run<'_> {
 
     fn cut_power(&self, folder: &Path) -> Result<(), Failure> {
         for namespace in self.session.namespaces.iter().filter(|namespace| namespace.recorded) {
-            match power_cut::check(folder, namespace)? {
+            match power_cut::check(folder, namespace, self.session.log.as_deref())? {
                 Some(images) => self.passed(&format!(
                     "test {images}_images_of_power_cuts_hold_what_was_acknowledged ... ok"
                 )),
@@ -176,13 +176,13 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Runs the session with a planted bug in the server, and checks that an acknowledged write is
+    /// Runs the session with a planted bug, and checks that an acknowledged write is
     /// missing after a power cut.
     fn catch(&self, bug: &str) -> Result<(), Failure> {
         self.say(&format!("once more, with the planted bug {bug}"));
         let folder = self.boot(Some(bug), &mut |_| {})?;
         for namespace in self.session.namespaces.iter().filter(|namespace| namespace.recorded) {
-            match power_cut::check(&folder, namespace) {
+            match power_cut::check(&folder, namespace, self.session.log.as_deref()) {
                 Err(Failure(why)) if why.contains(power_cut::MISSED) => {
                     self.passed(&format!("test the_planted_bug_{bug}_is_caught ... ok: {why}"));
                 }
@@ -220,9 +220,11 @@ fn build_planted() -> Result<PathBuf, Failure> {
     Ok(path)
 }
 
-/// Builds a test target. Returns its program.
+/// Builds a test target, with all planted bugs built in but inactive. Returns its program.
 fn build_test(package: &str, target: &str) -> Result<PathBuf, Failure> {
-    let built = programs::build(&["--package", package, "--test", target])?;
+    let packages = ["--package", "slimio-planted", "--package", package];
+    let built =
+        programs::build(&[&packages[..], &["--features", FEATURE, "--test", target]].concat())?;
     let program = built.into_iter().next_back().map(|program| program.path);
     program.ok_or_else(|| format!("cargo named no program for the test {target}").into())
 }

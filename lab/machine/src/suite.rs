@@ -6,6 +6,7 @@
 //! ```text
 //! # namespaces: FDP=512M PLAIN     what the machine has; without this line, all namespaces
 //! # record: PLAIN                  one namespace; its writes are recorded and checked by power_cut.rs
+//! # recover: log                   needs record; this file on ext4 has the marks, not a server's data
 //! # planted: ack-before-flush      needs record; runs again with this bug, which a cut must catch
 //! # programs: slimio redis-cli     built by cargo, a file of the repository, or installed on the host
 //! # tests: slimio-device:nvme      test programs, packed under the name after the colon
@@ -29,10 +30,11 @@ use crate::tools::Tools;
 
 pub(super) const FOLDER: &str = "tests/lab";
 /// Files that sessions source: functions for all sessions, functions for a server, and a load.
-pub(super) const LIBRARIES: &[&str] = &["lab-test", "lab-server", "power-cut-load"];
+pub(super) const LIBRARIES: &[&str] =
+    &["lab-test", "lab-server", "power-cut-load", "power-cut-trace"];
 
 /// Keys of the comments at the head.
-const KEYS: &[&str] = &["namespaces", "record", "planted", "programs", "tests"];
+const KEYS: &[&str] = &["namespaces", "record", "recover", "planted", "programs", "tests"];
 
 /// What a script says that it needs.
 #[derive(Debug)]
@@ -42,6 +44,8 @@ pub(super) struct Session {
     pub(super) namespaces: Vec<Namespace>,
     /// Whether writes are recorded, so that power cuts can be simulated afterwards.
     pub(super) recorded: bool,
+    /// The file that has the marks after a power cut; `None` if a server has them.
+    pub(super) log: Option<String>,
     /// Bugs that the power cut must catch.
     pub(super) planted: Vec<String>,
     pub(super) programs: Vec<String>,
@@ -164,7 +168,8 @@ impl Session {
             .into());
         }
         let path = path.to_owned();
-        Ok(Self { name, path, namespaces, recorded: is_recorded, planted, programs, tests })
+        let log = words("recover").first().map(|file| (*file).to_owned());
+        Ok(Self { name, path, namespaces, recorded: is_recorded, log, planted, programs, tests })
     }
 }
 

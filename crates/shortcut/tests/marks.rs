@@ -1,0 +1,46 @@
+//! Appends records, each durable before the next. Power cuts of a machine that runs this show what is
+//! durable (`tests/lab/power-cut-log`): record N is only written when record N - 1 is durable.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::fs::{self, OpenOptions};
+use std::path::{Path, PathBuf};
+
+use slimio_shortcut::{LogFile, Stage};
+use slimio_testing::loops::Mounted;
+
+/// The file to append to, which is there and empty. Without it, a file on a loop device is used.
+const LOG: &str = "SLIMIO_MARKS_LOG";
+const RECORDS: usize = 400;
+
+fn record(number: usize) -> Vec<u8> {
+    let mut record = format!("<mark:1:{number}>").into_bytes();
+    record.resize(record.len() + number * 977 % 6000, b'.');
+    record
+}
+
+fn append_records(path: &Path) {
+    let file = OpenOptions::new().append(true).open(path).unwrap();
+    let mut log = LogFile::take(file, Stage::private()).map_err(|(_, why)| why).unwrap();
+    for number in 1..=RECORDS {
+        log.append(&record(number)).unwrap();
+        log.sync().unwrap();
+    }
+    log.release().1.unwrap();
+}
+
+#[test]
+fn marks_are_appended_one_after_the_other() {
+    let mounted;
+    let path = if let Some(path) = std::env::var_os(LOG) {
+        PathBuf::from(path)
+    } else {
+        let Some(made) = Mounted::new(&["mkfs.ext4", "-q"], 64 << 20, "defaults") else { return };
+        mounted = made;
+        let path = mounted.path().join("log");
+        fs::write(&path, b"").unwrap();
+        path
+    };
+    append_records(&path);
+    let all: Vec<u8> = (1..=RECORDS).flat_map(record).collect();
+    assert!(fs::read(&path).unwrap() == all);
+}
