@@ -38,7 +38,8 @@ const START: usize = 24;
 const LENGTH: usize = 32;
 const DURABLE: usize = 40;
 
-/// The bytes of a log from a block's start to the log's end, the last block filled up with zeros.
+/// The bytes of a log from a block's start to the log's end, the last block filled up with zeros. Behind
+/// that block, there may be anything.
 #[derive(Debug)]
 pub struct Stage {
     /// The header, then the bytes.
@@ -125,7 +126,14 @@ impl Stage {
         let length = self.length();
         let staged = (length - self.start()) as usize;
         let count = bytes.len().min(STAGE_SIZE as usize - staged);
-        self.memory[LBA_SIZE + staged..][..count].copy_from_slice(&bytes[..count]);
+        let end = staged + count;
+        let staged_bytes = &mut self.memory[LBA_SIZE..];
+        staged_bytes[staged..end].copy_from_slice(&bytes[..count]);
+        // Behind the end of the block that the log ended in are zeros. Later blocks may have old bytes.
+        let is_new_block = end > staged.next_multiple_of(LBA_SIZE);
+        if is_new_block && !is_planted("old-bytes-behind") {
+            staged_bytes[end..end.next_multiple_of(LBA_SIZE)].fill(0);
+        }
         compiler_fence(Ordering::SeqCst);
         self.set(LENGTH, length + count as u64);
         count
@@ -157,11 +165,11 @@ impl Stage {
         if start - old < STAGE_SIZE / 2 {
             return;
         }
-        let (from, to) = (LBA_SIZE + (start - old) as usize, LBA_SIZE + (length - old) as usize);
-        if !is_planted("tail-forgotten") {
-            self.memory.copy_within(from..to, LBA_SIZE);
+        // The last block has zeros behind the log's end, which come along.
+        let last = LBA_SIZE + (start - old) as usize;
+        if length > start && !is_planted("tail-forgotten") {
+            self.memory.copy_within(last..last + LBA_SIZE, LBA_SIZE);
         }
-        self.memory[LBA_SIZE + (to - from)..to].fill(0);
         self.set(START, start);
         compiler_fence(Ordering::SeqCst);
     }
