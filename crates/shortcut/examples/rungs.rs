@@ -1,44 +1,75 @@
 //! Times durable appends to a log file, one after the other, on each rung: as a program does it
-//! (*stock*), with its blocks allocated or filled with zeros before, and the short way.
+//! (*stock*), with its blocks allocated or filled with zeros before, and the short way (*file*).
 //!
 //! ```console
-//! $ cargo run --release -p slimio-shortcut --example rungs -- FOLDER [ROUNDS]
+//! $ cargo run --release -p slimio-shortcut --example rungs -- FOLDER [ROUNDS [TRACING]]
 //! ```
 //!
 //! The rungs take turns in each round; the table has medians over the rounds. A folder on ext4 with
-//! journal or on XFS shows most.
+//! journal or on XFS shows most. With the folder of the kernel's tracing (`/sys/kernel/tracing`, needs
+//! root), it also counts the kernel's functions that one append calls.
 #![expect(clippy::print_stdout, reason = "it prints a table")]
 
 use std::error::Error;
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::fs::FallocateFlags;
 use slimio_shortcut::{LogFile, Stage};
 
-/// Durable appends in each round.
+/// Durable appends in each round, and while functions are counted.
 const WRITES: usize = 200;
+const TRACED_WRITES: usize = 20;
 const ROUNDS: usize = 7;
 const RUNGS: [&str; 4] = ["stock", "fallocate only", "zeroed, buffered", "file"];
 
-fn main() -> Result<(), Box<dyn Error>> {
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
     let folder = args.next().ok_or("name a folder to write in")?;
     let rounds = args.next().map_or(Ok(ROUNDS), |rounds| rounds.parse())?;
-    println!("| bytes | rung | us | to stock | to zeroed, buffered |\n|---:|---|---:|---:|---:|");
+    let tracing = args.next();
+    let path = Path::new(&folder).join("rung.log");
+    println!(
+        "| bytes | rung | us | to stock | to zeroed, buffered | kernel functions | to zeroed, buffered |"
+    );
+    println!("|---:|---|---:|---:|---:|---:|---:|");
     for size in [100, 4096, 16384] {
         let mut times = RUNGS.map(|_| Vec::new());
         for _ in 0..rounds {
             for (rung, times) in times.iter_mut().enumerate() {
-                times.push(time(Path::new(&folder), rung, size)?);
+                let took = appended(&path, rung, size, WRITES, |append| {
+                    let began = Instant::now();
+                    append()?;
+                    Ok(began.elapsed())
+                })?;
+                times.push(took.as_secs_f64() * 1e6 / WRITES as f64);
             }
         }
         let medians = times.map(median);
-        for (name, us) in RUNGS.iter().zip(medians) {
+        let mut functions = [None; RUNGS.len()];
+        for (rung, functions) in functions.iter_mut().enumerate() {
+            let Some(tracing) = &tracing else { break };
+            let tracing = Path::new(tracing);
+            let called =
+                appended(&path, rung, size, TRACED_WRITES, |append| traced(tracing, append))?;
+            *functions = Some(called as f64 / TRACED_WRITES as f64);
+        }
+        for (rung, name) in RUNGS.iter().enumerate() {
+            let us = medians[rung];
             let (stock, zeroed) = (us / medians[0], us / medians[2]);
-            println!("| {size} | {name} | {us:.0} | {stock:.2} | {zeroed:.2} |");
+            let called = functions[rung].zip(functions[2]);
+            let called = called.map(|(called, zeroed)| (format!("{called:.0}"), called / zeroed));
+            let (called, share) = called
+                .map_or((String::new(), String::new()), |(called, share)| {
+                    (called, format!("{share:.2}"))
+                });
+            println!(
+                "| {size} | {name} | {us:.0} | {stock:.2} | {zeroed:.2} | {called} | {share} |"
+            );
         }
     }
     Ok(())
@@ -49,12 +80,17 @@ fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
-/// Microseconds of a durable append.
-fn time(folder: &Path, rung: usize, size: usize) -> Result<f64, Box<dyn Error>> {
-    let path = folder.join("rung.log");
-    let _ = fs::remove_file(&path);
-    let mut file = File::create_new(&path)?;
-    let (bytes, whole) = (vec![1; size], WRITES * size);
+/// Makes a log, and has `measure` make `writes` durable appends of `size` bytes to it.
+fn appended<T>(
+    path: &Path,
+    rung: usize,
+    size: usize,
+    writes: usize,
+    measure: impl FnOnce(&mut dyn FnMut() -> io::Result<()>) -> Result<T>,
+) -> Result<T> {
+    let _ = fs::remove_file(path);
+    let mut file = File::create_new(path)?;
+    let (bytes, whole) = (vec![1; size], writes * size);
     match rung {
         1 => rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, whole as u64)?,
         2 => {
@@ -64,28 +100,42 @@ fn time(folder: &Path, rung: usize, size: usize) -> Result<f64, Box<dyn Error>> 
         _ => {}
     }
     file.sync_all()?;
-    let us = if rung == 3 {
-        let mut log = LogFile::take(file, Stage::private())
-            .map_err(|(_, why)| format!("not taken: {why:?}"))?;
-        // The first write fills the file with zeros ahead.
+    let measured = if rung == 3 {
+        let taken = LogFile::take(file, Stage::private());
+        let mut log = taken.map_err(|(_, why)| format!("not taken: {why:?}"))?;
+        // The first append fills the file with zeros ahead.
         log.append(&bytes)?;
         log.sync()?;
-        let began = Instant::now();
-        for _ in 0..WRITES {
-            log.append(&bytes)?;
-            log.sync()?;
-        }
-        let took = began.elapsed();
+        let measured = measure(&mut || {
+            (0..writes).try_for_each(|_| log.append(&bytes).and_then(|()| log.sync()))
+        })?;
         log.release().1?;
-        took
+        measured
     } else {
-        let began = Instant::now();
-        for _ in 0..WRITES {
-            file.write_all(&bytes)?;
-            file.sync_data()?;
-        }
-        began.elapsed()
+        measure(&mut || {
+            (0..writes).try_for_each(|_| file.write_all(&bytes).and_then(|()| file.sync_data()))
+        })?
     };
-    fs::remove_file(&path)?;
-    Ok(us.as_secs_f64() * 1e6 / WRITES as f64)
+    fs::remove_file(path)?;
+    // What is left of this file shall not be written during the next measurement.
+    std::thread::sleep(Duration::from_millis(20));
+    Ok(measured)
+}
+
+/// How many functions of the kernel this process calls meanwhile.
+fn traced(tracing: &Path, append: &mut dyn FnMut() -> io::Result<()>) -> Result<usize> {
+    let set = |file: &str, value: &str| fs::write(tracing.join(file), value);
+    set("tracing_on", "0")?;
+    set("buffer_size_kb", "16384")?;
+    set("set_ftrace_pid", &std::process::id().to_string())?;
+    set("current_tracer", "function")?;
+    set("trace", "")?;
+    set("tracing_on", "1")?;
+    let appended = append();
+    set("tracing_on", "0")?;
+    let text = fs::read_to_string(tracing.join("trace"))?;
+    set("current_tracer", "nop")?;
+    set("set_ftrace_pid", "")?;
+    appended?;
+    Ok(text.lines().filter(|line| !line.starts_with('#')).count())
 }

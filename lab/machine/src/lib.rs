@@ -9,6 +9,7 @@ mod namespaces;
 mod power_cut;
 mod qmp;
 mod record;
+mod rungs;
 mod running;
 mod steer;
 mod suite;
@@ -35,6 +36,7 @@ const USAGE: &str =
     "cargo x lab [WORD]…    the sessions of tests/lab, or those whose name contains a word
        cargo x lab run [--namespace NAME[=SIZE]]… [--with FILE]… [--record NAME[=SIZE]]… [--seconds N] -- CMD ARG…
        cargo x lab compare [ROUNDS]
+       cargo x lab shortcut [ROUNDS]
        cargo x lab shell [--namespace NAME[=SIZE]]… [--with FILE]…";
 const MEMORY_MIB: u32 = 2048;
 const SECONDS_DEFAULT: u64 = 600;
@@ -45,6 +47,7 @@ pub fn verb(args: &[String]) -> Result<(), Failure> {
         Some((verb, rest)) if verb == "run" => Order::parse(rest)?.run(),
         Some((verb, rest)) if verb == "shell" => Order::parse(rest)?.shell(),
         Some((verb, rest)) if verb == "compare" => compare::run_all(rest),
+        Some((verb, rest)) if verb == "shortcut" => rungs::run_all(rest),
         Some((flag, _)) if flag.starts_with('-') => Err(help().into()),
         _ => {
             let mut report = Report::default();

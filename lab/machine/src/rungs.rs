@@ -1,0 +1,76 @@
+//! `cargo x lab shortcut`: times durable appends to a log file, the short way and others, on ext4 with
+//! its journal and on XFS, in one boot.
+
+use std::fs;
+use std::time::Duration;
+
+use slimio_host::Failure;
+use slimio_host::process::{cargo, run, target_dir};
+
+use crate::guest::{Guest, Task, said};
+use crate::machine::{self, Plan};
+use crate::namespaces::Namespace;
+use crate::tools::{self, lab_dir};
+use crate::{MEMORY_MIB, folder, names};
+
+const TIME_LIMIT: Duration = Duration::from_secs(900);
+const ROUNDS_DEFAULT: usize = 5;
+const TABLES: &str = "shortcut.md";
+/// Prints a heading and a table for each file system.
+const SCRIPT: &str = "
+set -e
+mount -t tracefs trace /sys/kernel/tracing
+for module in /lab/optional/*.ko; do insmod $module; done
+measure() {
+    mount $SLIMIO_NVME_PLAIN_BLOCK /mnt
+    echo \"### $1\"
+    echo
+    rungs /mnt $rounds /sys/kernel/tracing
+    echo
+    umount /mnt
+}
+mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 $SLIMIO_NVME_PLAIN_BLOCK
+measure 'ext4 with its journal'
+mkfs.xfs -q -f $SLIMIO_NVME_PLAIN_BLOCK
+measure XFS
+";
+
+/// Measures, and writes the tables to the lab's folder. The only argument is the number of rounds.
+pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
+    let rounds = match args {
+        [] => ROUNDS_DEFAULT,
+        [rounds] => rounds.parse().map_err(|_| format!("`{rounds}` is not a number of rounds"))?,
+        _ => return Err("cargo x lab shortcut [ROUNDS]".into()),
+    };
+    let tools = tools::install()?;
+    run(&mut cargo(["build", "--release", "--package", "slimio-shortcut", "--example", "rungs"]))?;
+    let mut guest = Guest::new(&tools)?;
+    guest.program(&target_dir().join("release/examples/rungs"))?;
+    let mkfs = tools::find("mkfs.xfs").ok_or("mkfs.xfs is not installed")?;
+    guest.program(&mkfs)?;
+    guest.optional_modules(&tools, &["lib/libcrc32c", "fs/xfs/xfs"])?;
+    let folder = folder("shortcut")?;
+    let namespaces = vec![Namespace::parse("PLAIN=1G")?];
+    let plan = Plan {
+        tools: &tools,
+        archive: folder.join("archive"),
+        folder,
+        namespaces: namespaces.clone(),
+        memory_mib: MEMORY_MIB,
+        time_limit: TIME_LIMIT,
+        keep_flushes: false,
+        interactive: false,
+    };
+    let task = Task::Script(format!("rounds={rounds}\n{SCRIPT}"));
+    guest.finish(&plan.archive, &names(&namespaces), &task)?;
+    let mut text = String::new();
+    let status = machine::run(&plan, &mut |line| {
+        println!("{line}");
+        text.extend([line, "\n"]);
+    })?;
+    if status != 0 {
+        return Err("not everything was measured".into());
+    }
+    let path = lab_dir().join(TABLES);
+    fs::write(&path, text).map_err(|error| said(&path, &error))
+}
