@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit, setrlimit};
 use slimio_device::{Directory, PathOptions};
 use slimio_shortcut::{LogFile, Mended, Stage};
 use slimio_testing::loops::Mounted;
@@ -107,4 +108,61 @@ fn another_file_is_not_mended() {
     assert_eq!(fs::read(&paths[1]).unwrap(), b"bytes");
     assert_eq!(stage.mend(&open(&paths[0])).unwrap(), Mended::Log { written: 9, length: 14 });
     assert_eq!(fs::read(&paths[0]).unwrap(), b"bytes and more");
+}
+
+/// A stage whose log was released needs no mending, and leaves nothing to the next log.
+#[test]
+fn a_stage_can_be_used_again() {
+    let Some(folder) = Mounted::new(&["mkfs.ext4", "-q"], 64 << 20, "defaults") else { return };
+    let path = folder.path().join("log");
+    for bytes in [&vec![7; 20_000][..], b"few"] {
+        fs::write(&path, b"bytes").unwrap();
+        let (directory, first) = stage(folder.path());
+        let file = OpenOptions::new().append(true).open(&path).unwrap();
+        let mut log = LogFile::take(file, first).map_err(|(_, why)| why).unwrap();
+        log.append(bytes).unwrap();
+        log.sync().unwrap();
+        let seen = fs::read(&path).unwrap();
+        let end = 5 + bytes.len();
+        assert_eq!(seen[5..end], *bytes);
+        assert!(seen[end..].iter().all(|byte| *byte == 0), "old bytes are behind the log");
+        log.release().1.unwrap();
+        drop(directory);
+        assert_eq!(stage(folder.path()).1.file(), None);
+    }
+}
+
+/// A write that moves only a part of its bytes is a failure, and this failure stays.
+#[test]
+fn a_short_write_is_a_failure_that_stays() {
+    const NAME: &str = "a_short_write_is_a_failure_that_stays";
+    if let Some(folder) = std::env::var_os(LIMITED) {
+        return fail_at_a_limit(Path::new(&folder));
+    }
+    let Some(folder) = Mounted::new(&["mkfs.ext4", "-q"], 64 << 20, "defaults") else { return };
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", NAME, "--nocapture"])
+        .env(LIMITED, folder.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(fs::read(folder.path().join("log")).unwrap(), b"durable");
+}
+
+/// Set for the process whose files are limited in size: the folder of its files.
+const LIMITED: &str = "SLIMIO_SHORTCUT_LIMITED";
+
+fn fail_at_a_limit(folder: &Path) {
+    slimio_device::ignore_file_size_signal();
+    let file = OpenOptions::new().append(true).create(true).open(folder.join("log")).unwrap();
+    let mut log = LogFile::take(file, Stage::private()).map_err(|(_, why)| why).unwrap();
+    log.append(b"durable").unwrap();
+    log.sync().unwrap();
+    let limit = |current| Rlimit { current, maximum: None };
+    setrlimit(Resource::Fsize, limit(Some(8192))).unwrap();
+    log.append(&vec![1; 20_000]).unwrap();
+    assert!(log.sync().is_err());
+    setrlimit(Resource::Fsize, limit(None)).unwrap();
+    assert!(log.sync().is_err() && log.append(b"more").is_err(), "it is not known what is there");
+    assert!(log.release().1.is_err());
 }

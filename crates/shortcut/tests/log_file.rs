@@ -80,14 +80,59 @@ fn what_was_appended_is_there_for_everybody() {
     }
 }
 
+/// Sizes around those of a block, of half the stage and of the stage.
+#[test]
+fn no_size_is_special() {
+    let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
+    let path = mounted.path().join("log");
+    for around in [1, 4096, 131_072, 262_144, 1 << 20] {
+        for size in [around - 1, around, around + 1] {
+            fs::write(&path, b"").unwrap();
+            let mut taken = taken(appending(&path));
+            let mut log = Vec::new();
+            for (number, size) in [size, 1, size, 3].into_iter().enumerate() {
+                let bytes = vec![1 + number as u8; size];
+                taken.append(&bytes).unwrap();
+                taken.sync().unwrap();
+                log.extend(bytes);
+                check_seen(&path, &log, log.len());
+            }
+            taken.release().1.unwrap();
+            assert!(fs::read(&path).unwrap() == log, "{size}");
+        }
+    }
+}
+
+/// Whoever goes on with the descriptor finds it as it was.
+#[test]
+fn a_descriptor_is_given_back_as_it_was() {
+    let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
+    let path = mounted.path().join("log");
+    drop(appending(&path));
+    for file in [appending(&path), OpenOptions::new().write(true).open(&path).unwrap()] {
+        let before = rustix::fs::fcntl_getfl(&file).unwrap();
+        let (file, released) = taken(file).release();
+        released.unwrap();
+        assert_eq!(rustix::fs::fcntl_getfl(&file).unwrap(), before);
+    }
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let file = appending(&memory.path().join("log"));
+    let before = rustix::fs::fcntl_getfl(&file).unwrap();
+    let (file, _) = LogFile::take(file, Stage::private()).unwrap_err();
+    assert_eq!(rustix::fs::fcntl_getfl(&file).unwrap(), before);
+}
+
 /// A write of a record neither makes the file longer nor needs a new block.
 #[test]
 fn a_durable_write_changes_no_metadata() {
     for mkfs in [EXT4, XFS] {
         let Some(mounted) = Mounted::new(mkfs, SIZE, "defaults") else { continue };
         let path = mounted.path().join("log");
+        fs::write(&path, b"some bytes").unwrap();
         let mut taken = taken(appending(&path));
-        taken.append(b"first").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), 4096, "the last block is whole");
+        // The next block is not there yet, so the file is filled with zeros ahead.
+        taken.append(&[1; 5000]).unwrap();
         taken.sync().unwrap();
         let before = (fs::metadata(&path).unwrap().len(), Probe::of(&path).unwrap().space.unwrap());
         assert_eq!((before.1.unwritten, before.1.holes), (0, 0));
@@ -102,10 +147,17 @@ fn a_durable_write_changes_no_metadata() {
 
 #[test]
 fn a_full_disk_takes_nothing_and_the_log_goes_on() {
+    // How much room is left when there is no more room ahead differs.
+    for filler in [60, 63, 66] {
+        fill_up(filler * MIB as usize / 10);
+    }
+}
+
+fn fill_up(size: usize) {
     let Some(mounted) = Mounted::new(EXT4, 16 * MIB, "defaults") else { return };
     let path = mounted.path().join("log");
     let filler = mounted.path().join("filler");
-    fs::write(&filler, vec![1; 6 * MIB as usize]).unwrap();
+    fs::write(&filler, vec![1; size]).unwrap();
     let mut taken = taken(appending(&path));
     let mut log = Vec::new();
     let error = loop {
@@ -119,6 +171,12 @@ fn a_full_disk_takes_nothing_and_the_log_goes_on() {
     assert_eq!(error.kind(), ErrorKind::StorageFull);
     assert_eq!(taken.len(), log.len() as u64);
     assert!(log.len() > 2_000_000, "{} bytes", log.len());
+    // The last bytes of the disk are used, although there is no room ahead.
+    let disk = rustix::fs::statvfs(&path).unwrap();
+    // Root may use all that is free.
+    let free = disk.f_bfree * disk.f_frsize;
+    let unused = free + fs::metadata(&path).unwrap().len() - log.len() as u64;
+    assert!(unused < 200_000, "{unused} bytes are not used");
     check_seen(&path, &log, log.len());
     fs::remove_file(&filler).unwrap();
     taken.append(b"and on").unwrap();
@@ -151,7 +209,12 @@ fn a_sync_reaches_the_disk() {
         let text = fs::read_to_string(&statistics).unwrap();
         text.split_whitespace().nth(15).unwrap().parse().unwrap()
     };
-    let mut taken = taken(appending(&mounted.path().join("log")));
+    let path = mounted.path().join("log");
+    // It is only in the page cache, and ends with a block.
+    fs::write(&path, vec![1; 8192]).unwrap();
+    let before = flushes();
+    let mut taken = taken(appending(&path));
+    assert!(flushes() > before, "what was there is durable");
     taken.append(b"first").unwrap();
     taken.sync().unwrap();
     let before = flushes();

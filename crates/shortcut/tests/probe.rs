@@ -2,12 +2,13 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::Command;
 
 use rustix::fs::FallocateFlags;
+use slimio_device::WriteLease;
 use slimio_shortcut::{Probe, Refusal, Space};
 use slimio_testing::loops::Mounted;
 
@@ -100,9 +101,14 @@ fn other_file_systems_rule_it_out() {
         drop(written(&path));
         assert!(refusals(&path).contains(&Refusal::Journaled(false)));
     }
-    if let Some(mounted) = Mounted::new(EXT4, SIZE, "ro") {
-        let refusals = refusals(&mounted.path().join("lost+found"));
-        assert!(refusals.contains(&Refusal::NotRegular), "{refusals:?}");
+    if let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") {
+        let path = mounted.path().join("log");
+        drop(written(&path));
+        assert!(ran(&["mount", "-o", "remount,ro"], mounted.path()));
+        let found = refusals(&path);
+        assert!(found.iter().any(|one| matches!(one, Refusal::NotWritable(_))), "{found:?}");
+        let found = refusals(&mounted.path().join("lost+found"));
+        assert!(found.contains(&Refusal::NotRegular), "{found:?}");
     }
     if let Some(mounted) = Mounted::new(&["mkfs.btrfs", "-q"], SIZE, "defaults") {
         let path = mounted.path().join("log");
@@ -115,4 +121,15 @@ fn other_file_systems_rule_it_out() {
     assert!(refusals(&path).contains(&Refusal::Memory("tmpfs".into())));
     assert_eq!(refusals(Path::new("/dev/null"))[0], Refusal::NotRegular);
     assert!(Probe::of(&memory.path().join("missing")).is_err());
+}
+
+#[test]
+fn whoever_holds_a_lease_is_not_waited_for() {
+    let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
+    let path = mounted.path().join("log");
+    let file = written(&path);
+    let lease = WriteLease::take(&file).unwrap().unwrap();
+    assert_eq!(Probe::of(&path).unwrap_err().kind(), ErrorKind::WouldBlock);
+    drop(lease);
+    assert!(Probe::of(&path).unwrap().can_be_taken());
 }

@@ -28,6 +28,12 @@ fn zeros_behind_a_log_are_cut() {
         assert_eq!(fs::read(&path).unwrap(), bytes);
         assert_eq!(repair(&path).unwrap(), Repaired::Whole);
     }
+    // The last byte is far from both ends.
+    let long = [REQUEST, &vec![b'x'; 5 << 19]].concat();
+    let path = left(folder.path(), &long, 4 << 20);
+    let now = long.len() as u64;
+    assert_eq!(repair(&path).unwrap(), Repaired::Cut { before: 4 << 20, now });
+    assert!(fs::read(&path).unwrap() == long);
     let preamble = [b"REDIS0011\xff\0\0\0\0\0\0\0\0", REQUEST].concat();
     let path = left(folder.path(), &preamble, 4096);
     assert!(matches!(repair(&path).unwrap(), Repaired::Cut { .. }));
