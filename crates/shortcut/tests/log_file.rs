@@ -173,10 +173,10 @@ fn fill_up(size: usize) {
     assert!(log.len() > 2_000_000, "{} bytes", log.len());
     // The last bytes of the disk are used, although there is no room ahead.
     let disk = rustix::fs::statvfs(&path).unwrap();
-    // Root may use all that is free.
+    // Root may use what is free, but for a fiftieth that ext4 keeps for itself.
     let free = disk.f_bfree * disk.f_frsize;
     let unused = free + fs::metadata(&path).unwrap().len() - log.len() as u64;
-    assert!(unused < 200_000, "{unused} bytes are not used");
+    assert!(unused < 500_000, "{unused} bytes are not used");
     check_seen(&path, &log, log.len());
     fs::remove_file(&filler).unwrap();
     taken.append(b"and on").unwrap();
