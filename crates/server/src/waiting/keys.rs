@@ -241,6 +241,13 @@ impl BlockingKeys {
         self.has_ready
     }
 
+    /// Whether clients are to be served that wait for keys of this database.
+    pub(crate) fn has_ready_in(&self, db: DbIndex) -> bool {
+        self.serving.is_some_and(|key| key.0 == db)
+            || self.ready_dbs.iter().any(|ready| ready.0 == db)
+            || self.is_ready.range((db, 0)..=(db, u64::MAX)).next().is_some()
+    }
+
     /// Whether a key is ready for clients that are still to be served.
     pub(crate) fn is_taken(&self, key: KeyName) -> bool {
         let is_in = |&(db, from): &(DbIndex, u64)| {
@@ -386,7 +393,9 @@ mod tests {
         assert_eq!(lines.next_ready(), Some(b), "until its clients are served");
         lines.note_ready(b);
         assert!(lines.is_taken(a) && lines.is_taken(b));
+        assert!(lines.has_ready_in(DbIndex(0)) && !lines.has_ready_in(DbIndex(1)));
         for key in [a, b] {
+            assert!(lines.has_ready_in(DbIndex(0)));
             lines.served();
             lines.check();
             assert!(lines.has_ready());
@@ -394,6 +403,7 @@ mod tests {
         }
         lines.served();
         assert!(!lines.has_ready() && lines.next_ready().is_none() && !lines.is_taken(b));
+        assert!(!lines.has_ready_in(DbIndex(0)));
     }
 
     /// While a database is looked through, the keys that are still to be looked at are taken, if
@@ -411,6 +421,7 @@ mod tests {
             hashes.iter().map(|hash| lines.is_taken((DbIndex(0), *hash))).collect()
         };
         assert_eq!(taken(&lines), [true, true, true]);
+        assert!(lines.has_ready_in(DbIndex(0)) && !lines.has_ready_in(DbIndex(1)));
         assert!(!lines.is_taken((DbIndex(1), hashes[2])), "of another database");
         for left in [[true, true, true], [false, true, true], [false, false, true]] {
             assert!(lines.next_ready().is_some());

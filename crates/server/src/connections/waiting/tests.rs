@@ -95,6 +95,9 @@ fn a_swapped_database_holds_up_nobody_of_another() {
     served.engine.clock.begin_turn();
     served.connections.serve_waiting_for_keys(&mut served.engine);
     assert!(served.engine.data.blocking_keys.has_ready(), "not all keys were looked at");
+    let [there, here] =
+        ["SELECT 5\r\nDBSIZE\r\n", "DBSIZE\r\n"].map(|request| served.join(request));
+    assert_eq!([there, here].map(|conn| served.is_waiting(conn)), [false, true]);
     assert_eq!([waiting, other].map(|conn| served.is_waiting(conn)), [true, false]);
 }
 

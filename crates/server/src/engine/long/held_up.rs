@@ -77,7 +77,11 @@ impl Data {
             // Who is to be served in the next turn is not ended before.
             let ends_waits =
                 row.run.name == "client|unblock" && !is_planted("unblocked-when-served");
-            let looks_at_all = row.flags.has(Flags::WHOLE_DB) || row.flags.has(Flags::TWO_DBS);
+            let is_of_more = row.flags.has(Flags::TWO_DBS)
+                || matches!(row.name, "flushall" | "swapdb")
+                || is_planted("other-dbs-held");
+            let looks_at_all =
+                is_of_more || row.flags.has(Flags::WHOLE_DB) && self.blocking_keys.has_ready_in(db);
             looks_at_all
                 || ends_waits
                 || row.key_indices(args).any(|index| {
