@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 /// A loop device over a file of zeros. Dropping this detaches it.
 #[derive(Debug)]
@@ -90,7 +91,14 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let unmounted = Command::new("umount").arg(self.path()).status();
-        assert!(unmounted.is_ok_and(|status| status.success()), "it stays mounted");
+        // A program that another thread has just started has copies of all descriptors for a moment.
+        for _ in 0..100 {
+            let unmounted = Command::new("umount").arg(self.path()).output();
+            if unmounted.is_ok_and(|unmounted| unmounted.status.success()) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("{} stays mounted", self.path().display());
     }
 }

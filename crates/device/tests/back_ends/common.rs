@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use slimio_device::{Completion, Device, EngineChoice, LBA_SIZE, Op, PathOptions, Polling, Token};
-use tempfile::TempDir;
+use slimio_testing::loops::LoopDevice;
 
 /// Options for each engine. Prints which engines are missing.
 pub(crate) fn engines() -> Vec<PathOptions> {
@@ -51,7 +51,7 @@ pub(crate) struct TestDevice {
 }
 
 enum Kind {
-    Loop { _directory: TempDir },
+    Loop { _device: LoopDevice },
     Piece { whole: PathBuf },
 }
 
@@ -75,26 +75,12 @@ impl TestDevice {
         if let Some(whole) = std::env::var_os(BLOCK_DEVICE) {
             return Some(Self::piece(whole.into(), lba_count, alone));
         }
-        let directory = tempfile::tempdir().expect("a directory for the test");
-        let backing = directory.path().join("backing");
-        let file = File::create(&backing).expect("it can be made");
-        file.set_len(lba_count * LBA_SIZE as u64).expect("the length can be set");
-        let output = Command::new("losetup").args(["--find", "--show"]).arg(&backing).output();
-        match output {
-            Ok(output) if output.status.success() => {
-                let path = String::from_utf8(output.stdout).expect("a path").trim().into();
-                Some(Self { path, kind: Kind::Loop { _directory: directory }, _alone: alone })
-            }
-            Ok(output) => {
-                let why = String::from_utf8_lossy(&output.stderr).into_owned();
-                eprintln!("SKIPPED: no loop device can be made: {}", why.trim());
-                None
-            }
-            Err(error) => {
-                eprintln!("SKIPPED: losetup can't be run: {error}");
-                None
-            }
-        }
+        let device = LoopDevice::new(lba_count * LBA_SIZE as u64)?;
+        Some(Self {
+            path: device.path().into(),
+            kind: Kind::Loop { _device: device },
+            _alone: alone,
+        })
     }
 
     /// The first blocks of `whole`, as a partition that only the kernel knows of.
@@ -119,11 +105,10 @@ impl TestDevice {
 
 impl Drop for TestDevice {
     fn drop(&mut self) {
-        let gone = match &self.kind {
-            Kind::Loop { .. } => Command::new("losetup").arg("--detach").arg(&self.path).status(),
-            Kind::Piece { whole } => Command::new("delpart").arg(whole).arg("1").status(),
-        };
-        assert!(gone.is_ok_and(|status| status.success()), "{} stays", self.path.display());
+        if let Kind::Piece { whole } = &self.kind {
+            let gone = Command::new("delpart").arg(whole).arg("1").status();
+            assert!(gone.is_ok_and(|status| status.success()), "{} stays", self.path.display());
+        }
     }
 }
 
