@@ -25,7 +25,7 @@ use std::path::PathBuf;
 
 use rustix::fs::{Advice, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
-use slimio_device::{Buffer, LBA_SIZE};
+use slimio_device::{Buffer, LBA_SIZE, cached_pages};
 use slimio_planted::is_planted;
 
 use crate::{Probe, Refusal, Stage};
@@ -127,9 +127,12 @@ impl LogFile {
         let length = probe.size;
         let mut tail = vec![0; (length % BLOCK) as usize];
         File::open(&path)?.read_exact_at(&mut tail, length - length % BLOCK)?;
-        // What is cached would be stale after the first direct write. Where the kernel does not obey,
-        // it drops the pages of each direct write itself.
+        // A cached page would be stale after the first direct write; a dirty one would undo it when it
+        // is written back. The kernel keeps pages that are mapped.
         rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?;
+        if cached_pages(file).is_some_and(|pages| pages > 0) && !is_planted("taken-while-mapped") {
+            return Err(NotTaken::Refused(vec![Refusal::Cached]));
+        }
         let append = if has_no_append() { flags & OFlags::APPEND } else { OFlags::empty() };
         rustix::fs::fcntl_setfl(file, (flags - OFlags::APPEND) | append | OFlags::DIRECT)?;
         Ok(self.stage.begin(file, length, &tail)?)

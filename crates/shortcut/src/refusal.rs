@@ -41,6 +41,8 @@ pub enum Refusal {
     Special,
     /// The file system takes no direct I/O on this file.
     NotDirect,
+    /// The page cache keeps pages of the file, because a program has mapped it.
+    Cached,
     /// The file system does not say where the bytes are.
     NotTold(String),
 }
@@ -90,6 +92,10 @@ impl fmt::Display for Refusal {
                  place yet",
             ),
             Self::NotDirect => f.write_str("the file system takes no direct I/O on it"),
+            Self::Cached => f.write_str(
+                "a part of it stays in the page cache, so a program may have mapped it: what that sees \
+                 or stores would not fit with direct writes",
+            ),
             Self::NotTold(why) => write!(f, "the file system does not say where its bytes are: {why}"),
         }
     }

@@ -2,9 +2,10 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use slimio_shortcut::{LogFile, NotTaken, Probe, Refusal, Stage};
 use slimio_testing::loops::Mounted;
@@ -223,4 +224,31 @@ fn a_sync_reaches_the_disk() {
         taken.sync().unwrap();
     }
     assert!(flushes() >= before + 20, "{before} and {} flushes", flushes());
+}
+
+/// A program that has mapped the file would see old bytes, or store some behind our back.
+#[test]
+fn a_file_that_is_mapped_is_not_taken() {
+    let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
+    let path = mounted.path().join("log");
+    fs::write(&path, vec![1; 8192]).unwrap();
+    if slimio_device::cached_pages(&File::open(&path).unwrap()).is_none() {
+        return eprintln!("SKIPPED: this kernel does not say what it caches");
+    }
+    let program = "import mmap, sys; f = open(sys.argv[1], 'r+b'); m = mmap.mmap(f.fileno(), 0); \
+                   m[0]; print(flush=True); sys.stdin.read()";
+    let mut child = Command::new("python3")
+        .args(["-c", program])
+        .arg(&path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    let (_, why) = LogFile::take(appending(&path), Stage::private()).unwrap_err();
+    let NotTaken::Refused(refusals) = why else { panic!("{why:?}") };
+    assert_eq!(refusals, [Refusal::Cached]);
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+    taken(appending(&path)).release().1.unwrap();
 }

@@ -1,0 +1,42 @@
+//! How much of a file the page cache holds (`cachestat`, Linux 6.5).
+
+#![expect(unsafe_code, reason = "system calls are foreign functions")]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// `__NR_cachestat`, the same on every architecture.
+const CACHESTAT: libc::c_long = 451;
+
+/// The kernel's `struct cachestat_range`. A length of zero goes to the end of the file.
+#[repr(C)]
+struct Range {
+    offset: u64,
+    length: u64,
+}
+
+/// The kernel's `struct cachestat`.
+#[repr(C)]
+#[derive(Default)]
+struct Counts {
+    cached: u64,
+    dirty: u64,
+    writeback: u64,
+    evicted: u64,
+    recently_evicted: u64,
+}
+
+/// Pages of a file in the page cache. `None` if the kernel does not tell.
+pub fn cached_pages(file: &File) -> Option<u64> {
+    let range = Range { offset: 0, length: 0 };
+    let mut counts = Counts::default();
+    let (fd, range, found) = (file.as_raw_fd(), &raw const range, &raw mut counts);
+    // SAFETY: the kernel reads a range and stores five numbers where the pointers say.
+    let result = unsafe { libc::syscall(CACHESTAT, fd, range, found, 0) };
+    if result == -1 {
+        debug_assert_ne!(io::Error::last_os_error().raw_os_error(), Some(libc::EFAULT));
+        return None;
+    }
+    Some(counts.cached)
+}
