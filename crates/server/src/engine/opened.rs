@@ -59,11 +59,24 @@ pub(super) fn settle(opened: &mut Opened, is_over: impl Fn(&Opened) -> bool) {
     let until = Instant::now() + Duration::from_secs(20);
     while !is_over(opened) {
         assert!(Instant::now() < until, "it does not end");
-        let now = Instant::now();
-        let wal = opened.engine.gate.wal.as_mut().unwrap();
-        wal.drive(now);
-        wal.wait(Some(Duration::from_millis(1)), now);
-        wal.reap(now);
+        drive_log(opened);
         opened.connections.drive_snapshots(&mut opened.engine, true);
     }
+}
+
+/// Drives the log, and nothing else, until everything in it is durable.
+pub(super) fn settle_log(opened: &mut Opened) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while opened.engine.gate.durable() < opened.engine.gate.wal.as_ref().unwrap().log().appended() {
+        assert!(Instant::now() < until, "the log is not written");
+        drive_log(opened);
+    }
+}
+
+fn drive_log(opened: &mut Opened) {
+    let now = Instant::now();
+    let wal = opened.engine.gate.wal.as_mut().unwrap();
+    wal.drive(now);
+    wal.wait(Some(Duration::from_millis(1)), now);
+    wal.reap(now);
 }

@@ -101,7 +101,7 @@ mod tests {
     use slimio_keyspace::CaptureState;
     use slimio_storage::{Error, SnapshotKind};
 
-    use crate::engine::opened::{CONN, Opened, opened, send, settle};
+    use crate::engine::opened::{CONN, Opened, opened, send, settle, settle_log};
     use crate::snapshot::Checked;
     use crate::waiting::{Reason, Then};
 
@@ -174,14 +174,6 @@ mod tests {
         assert_eq!(rate(&mut opened), full(&opened), "somebody has asked for it");
         opened.engine.settings.log_size_max = 8192;
         assert_eq!(rate(&mut opened), 0);
-    }
-
-    /// Waits until the log is durable.
-    fn settle_log(opened: &mut Opened) {
-        settle(opened, |opened| {
-            let log = opened.engine.gate.wal.as_ref().unwrap().log();
-            log.durable() == log.appended()
-        });
     }
 
     #[test]
