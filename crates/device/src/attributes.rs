@@ -69,7 +69,7 @@ impl Attributes {
             is_immutable: has(libc::STATX_ATTR_IMMUTABLE),
             is_append_only: has(libc::STATX_ATTR_APPEND),
             is_memory: has(libc::STATX_ATTR_DAX),
-            is_journaled: flags(file) & FLAG_JOURNAL_DATA != 0,
+            is_journaled: flags(file).unwrap_or(0) & FLAG_JOURNAL_DATA != 0,
             is_realtime: further_flags(file) & XFLAG_REALTIME != 0,
         })
     }
@@ -85,11 +85,12 @@ pub(crate) fn statx(file: &File, mask: u32) -> io::Result<libc::statx> {
     Ok(found)
 }
 
-fn flags(file: &File) -> libc::c_long {
+/// The flags of `chattr`. An error says that the file system has none.
+pub(crate) fn flags(file: &File) -> io::Result<libc::c_long> {
     let mut flags: libc::c_long = 0;
     // SAFETY: the call stores at most one long where the pointer says.
-    let result = check(unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_GETFLAGS, &raw mut flags) });
-    if result.is_ok() { flags } else { 0 }
+    check(unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_GETFLAGS, &raw mut flags) })?;
+    Ok(flags)
 }
 
 fn further_flags(file: &File) -> u32 {

@@ -12,13 +12,12 @@ use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use crate::Buffer;
-use crate::attributes::statx;
+use crate::attributes::{flags, statx};
 
 /// `BLKGETSIZE64`: size of a block device in bytes.
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272_u32 as libc::Ioctl;
 
-/// `FS_IOC_GETFLAGS` and `FS_IOC_SETFLAGS`: attributes of a file.
-const FS_IOC_GETFLAGS: libc::Ioctl = 0x8008_6601_u32 as libc::Ioctl;
+/// `FS_IOC_SETFLAGS`: sets attributes of a file.
 const FS_IOC_SETFLAGS: libc::Ioctl = 0x4008_6602;
 
 /// `FS_NOCOW_FL`: the attribute `C` of `chattr`.
@@ -253,13 +252,9 @@ pub(crate) fn has_holes(file: &File) -> io::Result<bool> {
 /// Sets an attribute of a new, empty file on btrfs. With this attribute, writes overwrite blocks in
 /// place, and the file system keeps no checksums of them.
 pub(crate) fn set_no_copy_on_write(file: &File) -> io::Result<()> {
-    let mut flags: libc::c_long = 0;
-    // SAFETY: each of the two calls reads or stores one long where the pointer says.
-    unsafe {
-        check(libc::ioctl(file.as_raw_fd(), FS_IOC_GETFLAGS, &raw mut flags))?;
-        flags |= FS_NOCOW_FL;
-        check(libc::ioctl(file.as_raw_fd(), FS_IOC_SETFLAGS, &raw const flags))?;
-    }
+    let flags = flags(file)? | FS_NOCOW_FL;
+    // SAFETY: the call reads one long where the pointer says.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_SETFLAGS, &raw const flags) })?;
     Ok(())
 }
 

@@ -31,10 +31,10 @@ use slimio_planted::is_planted;
 use crate::{Probe, Refusal, Stage};
 
 const BLOCK: u64 = LBA_SIZE as u64;
-/// At least and at most so much is filled with zeros at once, in bytes.
+/// The least and the most that is filled with zeros ahead of the log at once, in bytes.
 const STEP_MIN: u64 = 1 << 20;
 const STEP_MAX: u64 = 64 << 20;
-/// A step is this part of the log.
+/// Between these limits, it is the length of the log divided by this.
 const STEP_SHARE: u64 = 8;
 /// Blocks of zeros that are written at once.
 const ZEROS_LBAS: usize = 256;
@@ -83,7 +83,8 @@ pub struct LogFile {
 
 impl LogFile {
     /// Takes a file over that was opened for writing; its end is the end of the log. Everything in it
-    /// is durable afterwards.
+    /// is durable afterwards. It is opened once more meanwhile, so record locks (`F_SETLK`) that this
+    /// process has on it are lost, as with any descriptor that is closed.
     ///
     /// # Errors
     /// If the file can't go the short way, or something fails. The file is as it was, but may have
@@ -133,8 +134,10 @@ impl LogFile {
         if cached_pages(file).is_some_and(|pages| pages > 0) && !is_planted("taken-while-mapped") {
             return Err(NotTaken::Refused(vec![Refusal::Cached]));
         }
-        let append = if has_no_append() { flags & OFlags::APPEND } else { OFlags::empty() };
-        rustix::fs::fcntl_setfl(file, (flags - OFlags::APPEND) | append | OFlags::DIRECT)?;
+        let mut direct = flags | OFlags::DIRECT;
+        // Without that flag, an offset would not count.
+        direct.set(OFlags::APPEND, self.flags.contains(NO_APPEND));
+        rustix::fs::fcntl_setfl(file, direct)?;
         Ok(self.stage.begin(file, length, &tail)?)
     }
 

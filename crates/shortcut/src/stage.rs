@@ -29,7 +29,7 @@ const MAGIC: [u8; 8] = *b"SlimIOst";
 /// Blocks of the staged bytes.
 const STAGE_LBAS: usize = 64;
 /// Bytes that can be staged.
-pub(crate) const STAGE_SIZE: u64 = STAGE_LBAS as u64 * BLOCK;
+const STAGE_SIZE: u64 = STAGE_LBAS as u64 * BLOCK;
 
 /// Fields of the header, by their offsets.
 const DEVICE: usize = 8;
@@ -107,7 +107,7 @@ impl Stage {
     }
 
     /// Offset in the file of the first staged byte.
-    pub(crate) fn start(&self) -> u64 {
+    fn start(&self) -> u64 {
         self.get(START)
     }
 

@@ -13,11 +13,10 @@ use crate::machine::{self, Plan, RESULTS};
 use crate::namespaces::Namespace;
 use crate::tables::{self, Measured};
 use crate::tools::{self, lab_dir};
-use crate::{MEMORY_MIB, folder, names};
+use crate::{MEMORY_MIB, folder, names, rounds};
 
 const SCRIPT: &str = include_str!("compare.sh");
 const TIME_LIMIT: Duration = Duration::from_secs(1200);
-const ROUNDS_DEFAULT: usize = 5;
 /// Parameters of the script, besides the number of rounds.
 const LOAD_SECONDS: u32 = 2;
 const SNAPSHOT_KEYS: u32 = 40_000;
@@ -25,13 +24,9 @@ const SNAPSHOT_ROUNDS: usize = 3;
 const TRACED_WRITES: u32 = 300;
 
 /// Runs the whole comparison, and writes the tables to the lab's folder. The only argument is the
-/// number of rounds; if it is missing, there are `ROUNDS_DEFAULT` rounds.
+/// number of rounds.
 pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
-    let rounds = match args {
-        [] => ROUNDS_DEFAULT,
-        [rounds] => rounds.parse().map_err(|_| format!("`{rounds}` is not a number of rounds"))?,
-        _ => return Err("cargo x lab compare [ROUNDS]".into()),
-    };
+    let rounds = rounds(args, "compare")?;
     let tools = tools::install()?;
     let release = target_dir().join("release");
     let build = ["build", "--release", "--package", "slimio-cli", "--package", "slimio-lab"];

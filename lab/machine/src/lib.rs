@@ -40,6 +40,7 @@ const USAGE: &str =
        cargo x lab shell [--namespace NAME[=SIZE]]… [--with FILE]…";
 const MEMORY_MIB: u32 = 2048;
 const SECONDS_DEFAULT: u64 = 600;
+const ROUNDS_DEFAULT: usize = 5;
 
 /// `cargo x lab [word]…`, `cargo x lab run …`, `cargo x lab shell …`.
 pub fn verb(args: &[String]) -> Result<(), Failure> {
@@ -54,6 +55,18 @@ pub fn verb(args: &[String]) -> Result<(), Failure> {
             report.step("lab", |report| Suite::prepare(tools::install()?, args)?.run(report));
             report.finish()
         }
+    }
+}
+
+/// The number of rounds, which is the only argument of the comparison `verb`. Without it, there are
+/// `ROUNDS_DEFAULT` rounds.
+fn rounds(args: &[String], verb: &str) -> Result<usize, Failure> {
+    match args {
+        [] => Ok(ROUNDS_DEFAULT),
+        [rounds] => {
+            rounds.parse().map_err(|_| format!("`{rounds}` is not a number of rounds").into())
+        }
+        _ => Err(format!("cargo x lab {verb} [ROUNDS]").into()),
     }
 }
 

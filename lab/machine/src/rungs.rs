@@ -11,10 +11,9 @@ use crate::guest::{Guest, Task, said};
 use crate::machine::{self, Plan};
 use crate::namespaces::Namespace;
 use crate::tools::{self, lab_dir};
-use crate::{MEMORY_MIB, folder, names};
+use crate::{MEMORY_MIB, folder, names, rounds};
 
 const TIME_LIMIT: Duration = Duration::from_secs(900);
-const ROUNDS_DEFAULT: usize = 5;
 const TABLES: &str = "shortcut.md";
 /// Prints a heading and a table for each file system.
 const SCRIPT: &str = "
@@ -37,11 +36,7 @@ measure XFS
 
 /// Measures, and writes the tables to the lab's folder. The only argument is the number of rounds.
 pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
-    let rounds = match args {
-        [] => ROUNDS_DEFAULT,
-        [rounds] => rounds.parse().map_err(|_| format!("`{rounds}` is not a number of rounds"))?,
-        _ => return Err("cargo x lab shortcut [ROUNDS]".into()),
-    };
+    let rounds = rounds(args, "shortcut")?;
     let tools = tools::install()?;
     run(&mut cargo(["build", "--release", "--package", "slimio-shortcut", "--example", "rungs"]))?;
     let mut guest = Guest::new(&tools)?;
