@@ -2,9 +2,8 @@
 
 #![expect(unsafe_code, reason = "system calls are foreign functions")]
 
-use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 /// `__NR_cachestat`, the same on every architecture.
 const CACHESTAT: libc::c_long = 451;
@@ -28,10 +27,10 @@ struct Counts {
 }
 
 /// Pages of a file in the page cache. `None` if the kernel does not tell.
-pub fn cached_pages(file: &File) -> Option<u64> {
+pub fn cached_pages(file: impl AsFd) -> Option<u64> {
     let range = Range { offset: 0, length: 0 };
     let mut counts = Counts::default();
-    let (fd, range, found) = (file.as_raw_fd(), &raw const range, &raw mut counts);
+    let (fd, range, found) = (file.as_fd().as_raw_fd(), &raw const range, &raw mut counts);
     // SAFETY: the kernel reads a range and stores five numbers where the pointers say.
     let result = unsafe { libc::syscall(CACHESTAT, fd, range, found, 0) };
     if result == -1 {

@@ -2,9 +2,8 @@
 
 #![expect(unsafe_code, reason = "system calls are foreign functions")]
 
-use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use crate::sys::check;
 
@@ -12,19 +11,20 @@ use crate::sys::check;
 const F_SETSIG: libc::c_int = 10;
 
 /// A write lease on a file, until it is dropped. Nobody else has the file open, and who opens it waits
-/// until then, at most for the seconds in `/proc/sys/fs/lease-break-time`, or gets `WouldBlock`.
+/// until then, at most for the seconds in `/proc/sys/fs/lease-break-time`, or gets `WouldBlock`. This
+/// process gets SIGURG then, which is ignored by default.
 #[derive(Debug)]
-pub struct WriteLease<'a>(&'a File);
+pub struct WriteLease<F: AsFd>(F);
 
-impl<'a> WriteLease<'a> {
+impl<F: AsFd> WriteLease<F> {
     /// Leases a file. Returns `None` if somebody else has it open.
     ///
     /// # Errors
     /// If the file belongs to somebody else (`PermissionDenied`), or its file system has no leases.
-    pub fn take(file: &'a File) -> io::Result<Option<Self>> {
-        let fd = file.as_raw_fd();
+    pub fn take(file: F) -> io::Result<Option<Self>> {
+        let fd = file.as_fd().as_raw_fd();
         // SAFETY: the call takes a number and touches no memory. By default, somebody's `open` would
-        // send SIGIO, which ends a program that does not expect it; SIGURG is ignored.
+        // send SIGIO, which ends a program that does not expect it.
         check(unsafe { libc::fcntl(fd, F_SETSIG, libc::SIGURG) })?;
         // SAFETY: as above.
         match check(unsafe { libc::fcntl(fd, libc::F_SETLEASE, libc::F_WRLCK) }) {
@@ -33,11 +33,24 @@ impl<'a> WriteLease<'a> {
             Err(error) => Err(error),
         }
     }
+
+    /// Whether somebody waits for the lease to end, or did not want to wait.
+    pub fn is_wanted(&self) -> bool {
+        // SAFETY: as above. It returns what the lease is to become.
+        let kind = unsafe { libc::fcntl(self.0.as_fd().as_raw_fd(), libc::F_GETLEASE) };
+        kind != libc::F_WRLCK
+    }
 }
 
-impl Drop for WriteLease<'_> {
+impl<F: AsFd> Drop for WriteLease<F> {
     fn drop(&mut self) {
-        // SAFETY: as above. This fails only if the kernel has taken the lease away.
-        let _ = unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
+        end_lease(self.0.as_fd());
     }
+}
+
+/// Ends the lease on a file, if there is one. It belongs to the open file, so any process that has this
+/// can end it.
+pub fn end_lease(file: BorrowedFd<'_>) {
+    // SAFETY: as above. This fails only if there is no lease, or the kernel has taken it away.
+    let _ = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
 }

@@ -54,6 +54,7 @@ mod plain;
 mod polling;
 mod pool;
 mod priority;
+mod shared;
 mod surroundings;
 mod sys;
 mod target;
@@ -74,7 +75,7 @@ pub use extents::{Extent, Extents};
 pub use faults::{Faults, ignore_file_size_signal, ignore_hang_up_signal};
 pub use image::ImageFile;
 pub use layer::{Layer, Layered};
-pub use lease::WriteLease;
+pub use lease::{WriteLease, end_lease};
 pub use mapped::MappedFile;
 pub use nvme::{
     FdpAccount, FdpConfiguration, FdpEvent, FdpStatistics, NvmeDevice, PlacementHandle,
@@ -83,6 +84,7 @@ pub use nvme::{
 pub use polling::Polling;
 pub use pool::{POOLED_COUNT, POOLED_LBAS};
 pub use priority::{give_way, give_way_entirely, waited_for_core};
+pub use shared::{Part, SharedMemory};
 pub use surroundings::FileSystem;
 pub use sys::is_readable;
 pub use whole::{WholeDevice, open_whole};

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::fs::FallocateFlags;
-use slimio_shortcut::{LogFile, Stage};
+use slimio_shortcut::{Appended, LogFile, Stage};
 
 /// Durable appends in each round, and while functions are counted.
 const WRITES: usize = 200;
@@ -101,15 +101,17 @@ fn appended<T>(
     }
     file.sync_all()?;
     let measured = if rung == 3 {
-        let taken = LogFile::take(file, Stage::private());
-        let mut log = taken.map_err(|(_, why)| format!("not taken: {why:?}"))?;
-        // The first append fills the file with zeros ahead.
-        log.append(&bytes)?;
-        log.sync()?;
+        let log = LogFile::new(file, Stage::private()?);
+        log.take().map_err(|why| format!("not taken: {why:?}"))?;
         let measured = measure(&mut || {
-            (0..writes).try_for_each(|_| log.append(&bytes).and_then(|()| log.sync()))
+            (0..writes).try_for_each(|_| {
+                if log.append(&bytes)? == Appended::TellKeeper {
+                    while log.keep_up()? {}
+                }
+                log.sync().map(|_| ())
+            })
         })?;
-        log.release().1?;
+        log.release()?;
         measured
     } else {
         measure(&mut || {

@@ -16,7 +16,7 @@ mod refusal;
 mod repair;
 mod stage;
 
-pub use log_file::{LogFile, NotTaken};
+pub use log_file::{Appended, LogFile, NotTaken};
 pub use probe::{Probe, Space};
 pub use refusal::Refusal;
 pub use repair::{Repaired, repair};

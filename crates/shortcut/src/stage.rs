@@ -1,11 +1,19 @@
-//! What was appended to a log and is not on the disk yet.
+//! What was appended to a log and is not in its file yet.
 //!
-//! If the stage's memory outlives the process, so does what the process has appended: whoever is left
-//! [mends](Stage::mend) the file. The kernel keeps the stores of a process that was killed, in the order
-//! in which it made them; so the length is stored after the bytes, and the bytes are only moved when
-//! all of them are durable.
+//! The stage is memory that processes share. If it outlives the process, so does what the process has
+//! appended: whoever is left [mends](Stage::mend) the file. The kernel keeps the stores of a process that
+//! was killed, in the order in which it made them; so the length is stored after the bytes, and the bytes
+//! are only moved when all of them are in the file.
 //!
-//! The first block of the memory is the header, in little-endian order:
+//! It has three parts, each with a lock:
+//!
+//! * *staged*: a header, and the bytes of the log from a block's start to the log's end, the last block
+//!   filled up with zeros. Behind that block, there may be anything.
+//! * *writing*: who holds it is the only one that writes to the file. It has room for what is written,
+//!   so that others can append meanwhile.
+//! * *keeper*: the process that looks after the log holds it as long as it lives.
+//!
+//! The header is in the first block, in little-endian order:
 //!
 //! | offset | bytes | |
 //! |---:|---:|---|
@@ -14,36 +22,63 @@
 //! | 16 | 8 | inode number of the file |
 //! | 24 | 8 | offset in the file of the first staged byte, a multiple of the block |
 //! | 32 | 8 | length of the log in bytes |
-//! | 40 | 8 | bytes of the log that are durable |
+//! | 40 | 8 | bytes of the log that are in the file |
+//! | 48 | 8 | 1 if some of these need a flush to be durable |
+//! | 56 | 8 | offset in the file behind the blocks that were written, if only with zeros |
+//! | 64 | 8 | the error of the first write or flush that failed, or zero |
+//! | 72 | 8 | 1 if the file was opened with `O_APPEND` |
+//! | 80 | 8 | what the keeper was told: 1, that something was appended; 2, that it has to do something |
+//! | 88 | 8 | bytes of the file's path |
+//! | 128 | | the file's path |
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-use slimio_device::{Buffer, LBA_SIZE, MappedFile};
+use rustix::io::Errno;
+use slimio_device::{LBA_SIZE, Part, SharedMemory};
 use slimio_planted::is_planted;
 
 const BLOCK: u64 = LBA_SIZE as u64;
 const MAGIC: [u8; 8] = *b"SlimIOst";
 /// Blocks of the staged bytes.
-const STAGE_LBAS: usize = 64;
+const STAGE_LBAS: usize = 256;
 /// Bytes that can be staged.
 const STAGE_SIZE: u64 = STAGE_LBAS as u64 * BLOCK;
+
+/// The parts, and their blocks.
+const STAGED: usize = 0;
+const WRITING: usize = 1;
+const KEEPER: usize = 2;
+const PARTS: [usize; 3] = [1 + STAGE_LBAS, STAGE_LBAS, 0];
 
 /// Fields of the header, by their offsets.
 const DEVICE: usize = 8;
 const INODE: usize = 16;
 const START: usize = 24;
 const LENGTH: usize = 32;
-const DURABLE: usize = 40;
+const WRITTEN: usize = 40;
+const UNFLUSHED: usize = 48;
+const ZEROED: usize = 56;
+const FAILED: usize = 64;
+const IS_APPEND: usize = 72;
+const TOLD: usize = 80;
+const PATH_LENGTH: usize = 88;
+const PATH: usize = 128;
 
-/// The bytes of a log from a block's start to the log's end, the last block filled up with zeros. Behind
-/// that block, there may be anything.
-#[derive(Debug)]
+/// What the keeper was told: that something was appended, and that there is something to do for it.
+const APPENDED: u64 = 1;
+const URGENT: u64 = 2;
+
+/// Shared memory for one log at a time.
+#[derive(Clone, Debug)]
 pub struct Stage {
-    /// The header, then the bytes.
-    memory: Buffer,
+    memory: Arc<SharedMemory>,
 }
 
 /// What [`Stage::mend`] has done.
@@ -61,38 +96,146 @@ pub enum Mended {
 }
 
 impl Stage {
-    /// Bytes of memory that a stage takes.
-    pub const MEMORY: usize = (STAGE_LBAS + 1) * LBA_SIZE;
-
-    /// A stage that dies with the process.
-    pub fn private() -> Self {
-        Self { memory: Buffer::zeroed(STAGE_LBAS + 1) }
-    }
-
-    /// A stage in a file of [`MEMORY`](Self::MEMORY) bytes that was mapped, with what is in it.
+    /// A stage that only processes have that were given it.
     ///
-    /// # Panics
-    /// If the file has another size, or was cut before.
-    pub fn of(file: &mut MappedFile) -> Self {
-        let memory = file.buffers(Self::MEMORY).pop().expect("it has the size of a stage");
-        Self { memory }
+    /// # Errors
+    /// If there is no memory for it.
+    pub fn private() -> io::Result<Self> {
+        Ok(Self { memory: SharedMemory::private(c"stage", &PARTS)?.into() })
     }
 
-    /// Begins a log in `file` that ends with `tail`, the bytes of its last block that is not full. All
-    /// of it is durable.
-    pub(crate) fn begin(&mut self, file: &File, length: u64, tail: &[u8]) -> io::Result<()> {
+    /// A new, empty stage in a file, best one in memory (tmpfs). What was in the file is lost.
+    ///
+    /// # Errors
+    /// If there is no room for it.
+    pub fn create(file: &File) -> io::Result<Self> {
+        Ok(Self { memory: SharedMemory::create(file, &PARTS)?.into() })
+    }
+
+    /// The stage in a file, with what is in it.
+    ///
+    /// # Errors
+    /// If it is no stage (`InvalidData`).
+    pub fn open(file: &File) -> io::Result<Self> {
+        Ok(Self { memory: SharedMemory::open(file, &PARTS)?.into() })
+    }
+
+    /// This thread looks after the log until it ends.
+    ///
+    /// # Errors
+    /// If it does already.
+    pub(crate) fn keep(&self) -> io::Result<()> {
+        self.memory.hold(KEEPER)
+    }
+
+    /// Whether somebody looks after the log. This makes no system call.
+    pub fn is_kept(&self) -> bool {
+        self.memory.is_held(KEEPER)
+    }
+
+    /// Device and inode number of the file whose log is staged; `None` if there is no log.
+    ///
+    /// # Errors
+    /// If this thread holds the stage.
+    pub fn file(&self) -> io::Result<Option<(u64, u64)>> {
+        Ok(self.staged()?.file())
+    }
+
+    /// The path that the file had when its log began.
+    ///
+    /// # Errors
+    /// If this thread holds the stage.
+    pub fn path(&self) -> io::Result<PathBuf> {
+        let staged = self.staged()?;
+        let length = (staged.get(PATH_LENGTH) as usize).min(LBA_SIZE - PATH);
+        Ok(OsStr::from_bytes(&staged.memory[PATH..PATH + length]).into())
+    }
+
+    /// The right to append. Nothing that takes time happens while it is held, except by who also has
+    /// the right to write, which is taken before.
+    pub(crate) fn staged(&self) -> io::Result<Staged<'_>> {
+        Ok(Staged { memory: self.memory.lock(STAGED)? })
+    }
+
+    /// The right to write to the file, and room for what is written.
+    pub(crate) fn writing(&self) -> io::Result<Part<'_>> {
+        self.memory.lock(WRITING)
+    }
+
+    /// Mends the file of a process that has ended without releasing it: writes what is missing, cuts
+    /// the file behind the log, and makes all of it durable.
+    ///
+    /// No process may have the file open for writing. If one that was killed still has a write in
+    /// flight, this waits for it, because the kernel does.
+    ///
+    /// # Errors
+    /// If `file` is not the stage's file (`InvalidInput`), was changed by somebody else since
+    /// (`InvalidData`), or can't be written. The stage and the file stay as they were then.
+    pub fn mend(&self, file: &File) -> io::Result<Mended> {
+        let mut staged = self.staged()?;
+        let Some(of) = staged.file() else { return Ok(Mended::Nothing) };
         let metadata = file.metadata()?;
+        if of != (metadata.dev(), metadata.ino()) {
+            let why = "it is not the file that the stage belongs to";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        if !staged.is_as_left(file)? && !is_planted("changed-mended") {
+            let why = "somebody has changed it since it was written the short way";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        let (length, written) = (staged.length(), staged.written());
+        let (offset, blocks) = staged.unwritten();
+        let missing = &blocks[(written - offset) as usize..(length - offset) as usize];
+        if !is_planted("killed-unmended") {
+            file.write_all_at(missing, written)?;
+        }
+        file.set_len(length)?;
+        file.sync_all()?;
+        let written = missing.len() as u64;
+        staged.end();
+        Ok(Mended::Log { written, length })
+    }
+}
+
+/// The staged bytes and the header, locked.
+#[derive(Debug)]
+pub(crate) struct Staged<'a> {
+    memory: Part<'a>,
+}
+
+impl Staged<'_> {
+    /// Begins a log in a file that ends with `tail`, the bytes of its last block that is not full. All
+    /// of it is durable.
+    pub(crate) fn begin(&mut self, of: (u64, u64), length: u64, tail: &[u8], is_append: bool) {
         self.end();
-        self.memory[LBA_SIZE..].fill(0);
+        self.memory[LBA_SIZE..][..LBA_SIZE].fill(0);
         self.memory[LBA_SIZE..][..tail.len()].copy_from_slice(tail);
-        self.set(DEVICE, metadata.dev());
-        self.set(INODE, metadata.ino());
-        self.set(START, length - tail.len() as u64);
-        self.set(LENGTH, length);
-        self.set(DURABLE, length);
+        let start = length - tail.len() as u64;
+        let fields = [
+            (DEVICE, of.0),
+            (INODE, of.1),
+            (START, start),
+            (LENGTH, length),
+            (WRITTEN, length),
+            (UNFLUSHED, 0),
+            (ZEROED, start),
+            (FAILED, 0),
+            (IS_APPEND, is_append.into()),
+            (TOLD, 0),
+        ];
+        for (field, value) in fields {
+            self.set(field, value);
+        }
         compiler_fence(Ordering::SeqCst);
         self.memory[..MAGIC.len()].copy_from_slice(&MAGIC);
-        Ok(())
+    }
+
+    /// Notes where the file is, for whoever may have to mend it.
+    pub(crate) fn set_path(&mut self, path: &Path) {
+        let path = path.as_os_str().as_bytes();
+        let path = &path[..path.len().min(LBA_SIZE - PATH)];
+        self.memory[PATH..][..path.len()].copy_from_slice(path);
+        self.set(PATH_LENGTH, path.len() as u64);
     }
 
     /// The file needs no mending any more.
@@ -102,8 +245,13 @@ impl Stage {
     }
 
     /// Device and inode number of the file whose log is staged; `None` if there is no log.
-    pub fn file(&self) -> Option<(u64, u64)> {
-        (self.memory[..MAGIC.len()] == MAGIC).then(|| (self.get(DEVICE), self.get(INODE)))
+    pub(crate) fn file(&self) -> Option<(u64, u64)> {
+        self.is_taken().then(|| (self.get(DEVICE), self.get(INODE)))
+    }
+
+    /// Whether there is a log.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.memory[..MAGIC.len()] == MAGIC
     }
 
     /// Offset in the file of the first staged byte.
@@ -116,9 +264,69 @@ impl Stage {
         self.get(LENGTH)
     }
 
-    /// Bytes of the log that are durable.
-    pub(crate) fn durable(&self) -> u64 {
-        self.get(DURABLE)
+    /// Bytes of the log that are in the file.
+    pub(crate) fn written(&self) -> u64 {
+        self.get(WRITTEN)
+    }
+
+    /// Whether something that is in the file needs a flush to be durable.
+    pub(crate) fn needs_flush(&self) -> bool {
+        self.get(UNFLUSHED) != 0
+    }
+
+    pub(crate) fn set_needs_flush(&mut self, needs: bool) {
+        self.set(UNFLUSHED, needs.into());
+    }
+
+    /// Blocks of the file up to here were written, if only with zeros: to write them again changes no
+    /// metadata. A multiple of the block.
+    pub(crate) fn zeroed(&self) -> u64 {
+        self.get(ZEROED)
+    }
+
+    pub(crate) fn set_zeroed(&mut self, end: u64) {
+        self.set(ZEROED, end);
+    }
+
+    /// The error of the first write or flush that failed.
+    pub(crate) fn failed(&self) -> Result<(), Errno> {
+        match self.get(FAILED) {
+            0 => Ok(()),
+            error => Err(Errno::from_raw_os_error(error as i32)),
+        }
+    }
+
+    pub(crate) fn set_failed(&mut self, error: Errno) {
+        self.set(FAILED, error.raw_os_error() as u64);
+    }
+
+    /// Whether the file was opened with `O_APPEND`.
+    pub(crate) fn is_append(&self) -> bool {
+        self.get(IS_APPEND) != 0
+    }
+
+    /// Whether the keeper is to be told that something was appended: if it does not look at the log from
+    /// time to time, or if there is something to do for it. Each is said once.
+    pub(crate) fn tell(&mut self, is_urgent: bool) -> bool {
+        let told = self.get(TOLD);
+        let telling = told | APPENDED | if is_urgent { URGENT } else { 0 };
+        self.set(TOLD, telling);
+        telling != told
+    }
+
+    /// The keeper has done what there was to do. It looks at the log again before it is told, or not.
+    pub(crate) fn heard(&mut self, looks_again: bool) {
+        self.set(TOLD, if looks_again { APPENDED } else { 0 });
+    }
+
+    /// Bytes that can be appended until something must be written.
+    pub(crate) fn room(&self) -> u64 {
+        self.start() + STAGE_SIZE - self.length()
+    }
+
+    /// Whether enough is staged that writing it makes sense before it is to be durable.
+    pub(crate) fn is_filling(&self) -> bool {
+        self.length() - self.written() > STAGE_SIZE / 4
     }
 
     /// Appends as many of these bytes as there is room for. Returns how many.
@@ -139,9 +347,9 @@ impl Stage {
         count
     }
 
-    /// The blocks that have something that is not durable, and their offset in the file.
-    pub(crate) fn undurable(&self) -> (u64, &[u8]) {
-        let first = self.durable() - self.durable() % BLOCK;
+    /// The blocks that have something that is not in the file, and their offset there.
+    pub(crate) fn unwritten(&self) -> (u64, &[u8]) {
+        let first = self.written() - self.written() % BLOCK;
         self.blocks(first, self.length())
     }
 
@@ -155,52 +363,54 @@ impl Stage {
         (from, &self.memory[LBA_SIZE + (from - self.start()) as usize..][..size as usize])
     }
 
-    /// All that was appended is durable. What is in full blocks leaves the stage when it is half full,
+    /// The log up to `end` is in the file. What is in full blocks leaves the stage when it is half full,
     /// so that little is copied.
-    pub(crate) fn is_durable(&mut self) {
-        let length = self.length();
-        self.set(DURABLE, length);
+    pub(crate) fn is_written(&mut self, end: u64) {
+        self.set(WRITTEN, end);
         compiler_fence(Ordering::SeqCst);
-        let (old, start) = (self.start(), length - length % BLOCK);
+        let (old, start) = (self.start(), end - end % BLOCK);
         if start - old < STAGE_SIZE / 2 {
             return;
         }
-        // The last block has zeros behind the log's end, which come along.
-        let last = LBA_SIZE + (start - old) as usize;
-        if length > start && !is_planted("tail-forgotten") {
-            self.memory.copy_within(last..last + LBA_SIZE, LBA_SIZE);
+        // The last block has zeros behind the log's end, which come along. What is copied does not
+        // reach where it comes from, so it is whole in one of the two places all the time.
+        let from = LBA_SIZE + (start - old) as usize;
+        let size = self.length().next_multiple_of(BLOCK) - start;
+        if !is_planted("tail-forgotten") {
+            self.memory.copy_within(from..from + size as usize, LBA_SIZE);
         }
+        compiler_fence(Ordering::SeqCst);
         self.set(START, start);
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// Mends the file of a process that has ended without releasing it: writes what is missing, cuts
-    /// the file behind the log, and makes all of it durable.
-    ///
-    /// No process may have the file open for writing. If one that was killed still has a write in
-    /// flight, this waits for it, because the kernel does.
-    ///
-    /// # Errors
-    /// If `file` is not the stage's file (`InvalidInput`), or can't be written. The stage stays as it
-    /// was then.
-    pub fn mend(&mut self, file: &File) -> io::Result<Mended> {
-        let Some(staged) = self.file() else { return Ok(Mended::Nothing) };
-        let metadata = file.metadata()?;
-        if staged != (metadata.dev(), metadata.ino()) {
-            let why = "it is not the file that the stage belongs to";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    /// Whether the file is as the short way has left it: up to what is written as it is staged, then
+    /// zeros, except where a write was under way.
+    fn is_as_left(&self, file: &File) -> io::Result<bool> {
+        let (written, length) = (self.written(), self.length());
+        let size = file.metadata()?.len();
+        if size < written {
+            return Ok(false);
         }
-        let (length, durable) = (self.length(), self.durable());
-        let (offset, blocks) = self.undurable();
-        let missing = &blocks[(durable - offset) as usize..(length - offset) as usize];
-        if !is_planted("killed-unmended") {
-            file.write_all_at(missing, durable)?;
+        let mut at = self.start();
+        let mut piece = vec![0; 256 * LBA_SIZE];
+        while at < size {
+            let piece = &mut piece[..(size - at).min(256 * BLOCK) as usize];
+            file.read_exact_at(piece, at)?;
+            for (found, at) in piece.iter().zip(at..) {
+                let staged = || self.memory[LBA_SIZE + (at - self.start()) as usize];
+                let is_expected = match at {
+                    at if at < written => *found == staged(),
+                    at if at < length => *found == 0 || *found == staged(),
+                    _ => *found == 0,
+                };
+                if !is_expected {
+                    return Ok(false);
+                }
+            }
+            at += piece.len() as u64;
         }
-        file.set_len(length)?;
-        file.sync_all()?;
-        let written = missing.len() as u64;
-        self.end();
-        Ok(Mended::Log { written, length })
+        Ok(true)
     }
 
     fn get(&self, field: usize) -> u64 {

@@ -1,14 +1,13 @@
 //! What a program has appended outlives the program.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, setrlimit};
-use slimio_device::{Directory, PathOptions};
 use slimio_shortcut::{LogFile, Mended, Stage};
 use slimio_testing::loops::Mounted;
 
@@ -23,19 +22,27 @@ fn record(number: u64) -> Vec<u8> {
     vec![1 + (number % 255) as u8; size]
 }
 
-fn stage(folder: &Path) -> (Directory, Stage) {
-    let mut directory = Directory::open(folder, PathOptions::default()).unwrap();
-    let mapped =
-        directory.open_mapped(STAGE).or_else(|_| directory.create_mapped(STAGE, Stage::MEMORY));
-    (directory, Stage::of(&mut mapped.unwrap()))
+fn stage(folder: &Path) -> Stage {
+    let open = |create: bool| {
+        OpenOptions::new().read(true).write(true).create_new(create).open(folder.join(STAGE))
+    };
+    match open(true) {
+        Ok(file) => Stage::create(&file).unwrap(),
+        Err(_) => Stage::open(&open(false).unwrap()).unwrap(),
+    }
+}
+
+fn taken(file: File, stage: Stage) -> LogFile {
+    let log = LogFile::new(file, stage);
+    log.take().unwrap();
+    log
 }
 
 /// Appends records until it is killed, and says after each that it was appended. Every third is made
 /// durable.
 fn append_until_killed(folder: &Path) {
     let file = OpenOptions::new().append(true).open(folder.join("log")).unwrap();
-    let (_directory, stage) = stage(folder);
-    let mut log = LogFile::take(file, stage).map_err(|(_, why)| why).unwrap();
+    let log = taken(file, stage(folder));
     let mut out = std::io::stderr();
     for number in 0.. {
         log.append(&record(number)).unwrap();
@@ -72,7 +79,7 @@ fn what_was_appended_outlives_a_killed_process() {
         said.read_to_end(&mut rest).unwrap();
         let appended = 20 + rest.len() as u64;
 
-        let (_directory, mut stage) = stage(folder.path());
+        let stage = stage(folder.path());
         let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         let Mended::Log { written: missing, length } = stage.mend(&file).unwrap() else {
             panic!("there was a log");
@@ -97,12 +104,11 @@ fn another_file_is_not_mended() {
     for path in &paths {
         fs::write(path, b"bytes").unwrap();
     }
-    let (directory, first) = stage(folder.path());
     let file = OpenOptions::new().append(true).open(&paths[0]).unwrap();
-    let mut log = LogFile::take(file, first).map_err(|(_, why)| why).unwrap();
+    let log = taken(file, stage(folder.path()));
     log.append(b" and more").unwrap();
-    drop((log, directory));
-    let (_directory, mut stage) = stage(folder.path());
+    drop(log);
+    let stage = stage(folder.path());
     let open = |path| OpenOptions::new().read(true).write(true).open(path).unwrap();
     assert!(stage.mend(&open(&paths[1])).is_err());
     assert_eq!(fs::read(&paths[1]).unwrap(), b"bytes");
@@ -117,18 +123,16 @@ fn a_stage_can_be_used_again() {
     let path = folder.path().join("log");
     for bytes in [&vec![7; 20_000][..], b"few"] {
         fs::write(&path, b"bytes").unwrap();
-        let (directory, first) = stage(folder.path());
         let file = OpenOptions::new().append(true).open(&path).unwrap();
-        let mut log = LogFile::take(file, first).map_err(|(_, why)| why).unwrap();
+        let log = taken(file, stage(folder.path()));
         log.append(bytes).unwrap();
         log.sync().unwrap();
         let seen = fs::read(&path).unwrap();
         let end = 5 + bytes.len();
         assert_eq!(seen[5..end], *bytes);
         assert!(seen[end..].iter().all(|byte| *byte == 0), "old bytes are behind the log");
-        log.release().1.unwrap();
-        drop(directory);
-        assert_eq!(stage(folder.path()).1.file(), None);
+        log.release().unwrap();
+        assert_eq!(stage(folder.path()).file().unwrap(), None);
     }
 }
 
@@ -155,7 +159,7 @@ const LIMITED: &str = "SLIMIO_SHORTCUT_LIMITED";
 fn fail_at_a_limit(folder: &Path) {
     slimio_device::ignore_file_size_signal();
     let file = OpenOptions::new().append(true).create(true).open(folder.join("log")).unwrap();
-    let mut log = LogFile::take(file, Stage::private()).map_err(|(_, why)| why).unwrap();
+    let log = taken(file, Stage::private().unwrap());
     log.append(b"durable").unwrap();
     log.sync().unwrap();
     let limit = |current| Rlimit { current, maximum: None };
@@ -164,5 +168,5 @@ fn fail_at_a_limit(folder: &Path) {
     assert!(log.sync().is_err());
     setrlimit(Resource::Fsize, limit(None)).unwrap();
     assert!(log.sync().is_err() && log.append(b"more").is_err(), "it is not known what is there");
-    assert!(log.release().1.is_err());
+    assert!(log.release().is_err());
 }

@@ -2,12 +2,12 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use slimio_shortcut::{LogFile, NotTaken, Probe, Refusal, Stage};
+use slimio_shortcut::{Appended, LogFile, NotTaken, Probe, Refusal, Stage};
 use slimio_testing::loops::Mounted;
 
 const MIB: u64 = 1 << 20;
@@ -20,7 +20,9 @@ fn appending(path: &Path) -> File {
 }
 
 fn taken(file: File) -> LogFile {
-    LogFile::take(file, Stage::private()).map_err(|(_, why)| why).unwrap()
+    let log = LogFile::new(file, Stage::private().unwrap());
+    log.take().unwrap();
+    log
 }
 
 /// Checks what another program sees: the log, and zeros behind it.
@@ -55,8 +57,9 @@ fn what_was_appended_is_there_for_everybody() {
                 file.write_all(b"by the kernel").unwrap();
                 log.extend(b"by the kernel");
             }
-            let mut taken = taken(file);
-            assert_eq!(taken.len(), log.len() as u64);
+            file.seek(SeekFrom::End(0)).unwrap();
+            let taken = taken(file);
+            assert_eq!(taken.length().unwrap(), Some(log.len() as u64));
             for _ in 0..random.usize(0..200) {
                 let size = match random.u8(0..10) {
                     0 => random.usize(0..600_000),
@@ -73,10 +76,8 @@ fn what_was_appended_is_there_for_everybody() {
                     }
                 }
             }
-            let (file, released) = taken.release();
-            released.unwrap();
+            taken.release().unwrap();
             assert!(fs::read(&path).unwrap() == log, "life {life}");
-            drop(file);
         }
     }
 }
@@ -86,10 +87,10 @@ fn what_was_appended_is_there_for_everybody() {
 fn no_size_is_special() {
     let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
     let path = mounted.path().join("log");
-    for around in [1, 4096, 131_072, 262_144, 1 << 20] {
+    for around in [1, 4096, 1 << 19, 1 << 20, 4 << 20] {
         for size in [around - 1, around, around + 1] {
             fs::write(&path, b"").unwrap();
-            let mut taken = taken(appending(&path));
+            let taken = taken(appending(&path));
             let mut log = Vec::new();
             for (number, size) in [size, 1, size, 3].into_iter().enumerate() {
                 let bytes = vec![1 + number as u8; size];
@@ -98,7 +99,7 @@ fn no_size_is_special() {
                 log.extend(bytes);
                 check_seen(&path, &log, log.len());
             }
-            taken.release().1.unwrap();
+            taken.release().unwrap();
             assert!(fs::read(&path).unwrap() == log, "{size}");
         }
     }
@@ -112,15 +113,29 @@ fn a_descriptor_is_given_back_as_it_was() {
     drop(appending(&path));
     for file in [appending(&path), OpenOptions::new().write(true).open(&path).unwrap()] {
         let before = rustix::fs::fcntl_getfl(&file).unwrap();
-        let (file, released) = taken(file).release();
-        released.unwrap();
-        assert_eq!(rustix::fs::fcntl_getfl(&file).unwrap(), before);
+        let taken = taken(file);
+        taken.release().unwrap();
+        assert_eq!(rustix::fs::fcntl_getfl(taken.file()).unwrap(), before);
     }
     let memory = tempfile::tempdir_in("/dev/shm").unwrap();
     let file = appending(&memory.path().join("log"));
     let before = rustix::fs::fcntl_getfl(&file).unwrap();
-    let (file, _) = LogFile::take(file, Stage::private()).unwrap_err();
-    assert_eq!(rustix::fs::fcntl_getfl(&file).unwrap(), before);
+    let log = LogFile::new(file, Stage::private().unwrap());
+    assert!(log.take().is_err());
+    assert_eq!(rustix::fs::fcntl_getfl(log.file()).unwrap(), before);
+}
+
+/// What is written somewhere else than at the end is no log.
+#[test]
+fn a_program_that_does_not_write_at_the_end_keeps_its_file() {
+    let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
+    let path = mounted.path().join("log");
+    fs::write(&path, b"some bytes").unwrap();
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    let log = LogFile::new(file, Stage::private().unwrap());
+    let why = log.take().unwrap_err();
+    assert!(matches!(why, NotTaken::Busy), "{why:?}");
+    assert_eq!(fs::metadata(&path).unwrap().len(), 10);
 }
 
 /// A write of a record neither makes the file longer nor needs a new block.
@@ -130,7 +145,7 @@ fn a_durable_write_changes_no_metadata() {
         let Some(mounted) = Mounted::new(mkfs, SIZE, "defaults") else { continue };
         let path = mounted.path().join("log");
         fs::write(&path, b"some bytes").unwrap();
-        let mut taken = taken(appending(&path));
+        let taken = taken(appending(&path));
         assert_eq!(fs::metadata(&path).unwrap().len(), 4096, "the last block is whole");
         // The next block is not there yet, so the file is filled with zeros ahead.
         taken.append(&[1; 5000]).unwrap();
@@ -159,18 +174,18 @@ fn fill_up(size: usize) {
     let path = mounted.path().join("log");
     let filler = mounted.path().join("filler");
     fs::write(&filler, vec![1; size]).unwrap();
-    let mut taken = taken(appending(&path));
+    let taken = taken(appending(&path));
     let mut log = Vec::new();
     let error = loop {
         let bytes = vec![1 + (log.len() % 251) as u8; 100_000];
         match taken.append(&bytes) {
-            Ok(()) => log.extend(bytes),
+            Ok(_) => log.extend(bytes),
             Err(error) => break error,
         }
         taken.sync().unwrap();
     };
     assert_eq!(error.kind(), ErrorKind::StorageFull);
-    assert_eq!(taken.len(), log.len() as u64);
+    assert_eq!(taken.length().unwrap(), Some(log.len() as u64));
     assert!(log.len() > 2_000_000, "{} bytes", log.len());
     // The last bytes of the disk are used, although there is no room ahead.
     let disk = rustix::fs::statvfs(&path).unwrap();
@@ -182,7 +197,7 @@ fn fill_up(size: usize) {
     fs::remove_file(&filler).unwrap();
     taken.append(b"and on").unwrap();
     log.extend(b"and on");
-    taken.release().1.unwrap();
+    taken.release().unwrap();
     assert!(fs::read(&path).unwrap() == log);
 }
 
@@ -191,10 +206,13 @@ fn a_file_that_is_not_taken_stays_as_it_was() {
     let memory = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = memory.path().join("log");
     fs::write(&path, "some bytes").unwrap();
-    let (mut file, why) = LogFile::take(appending(&path), Stage::private()).unwrap_err();
+    let unchanged = LogFile::new(appending(&path), Stage::private().unwrap());
+    let why = unchanged.take().unwrap_err();
     let NotTaken::Refused(refusals) = why else { panic!("{why:?}") };
     assert!(refusals.contains(&Refusal::Memory("tmpfs".into())), "{refusals:?}");
-    file.write_all(b" more").unwrap();
+    assert_eq!(unchanged.append(b" more").unwrap(), Appended::NotTaken);
+    assert!(!unchanged.sync().unwrap());
+    unchanged.file().write_all(b" more").unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"some bytes more");
 }
 
@@ -214,7 +232,7 @@ fn a_sync_reaches_the_disk() {
     // It is only in the page cache, and ends with a block.
     fs::write(&path, vec![1; 8192]).unwrap();
     let before = flushes();
-    let mut taken = taken(appending(&path));
+    let taken = taken(appending(&path));
     assert!(flushes() > before, "what was there is durable");
     taken.append(b"first").unwrap();
     taken.sync().unwrap();
@@ -245,10 +263,10 @@ fn a_file_that_is_mapped_is_not_taken() {
         .spawn()
         .unwrap();
     child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-    let (_, why) = LogFile::take(appending(&path), Stage::private()).unwrap_err();
+    let why = LogFile::new(appending(&path), Stage::private().unwrap()).take().unwrap_err();
     let NotTaken::Refused(refusals) = why else { panic!("{why:?}") };
     assert_eq!(refusals, [Refusal::Cached]);
     drop(child.stdin.take());
     assert!(child.wait().unwrap().success());
-    taken(appending(&path)).release().1.unwrap();
+    taken(appending(&path)).release().unwrap();
 }

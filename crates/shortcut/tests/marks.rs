@@ -20,12 +20,13 @@ fn record(number: usize) -> Vec<u8> {
 
 fn append_records(path: &Path) {
     let file = OpenOptions::new().append(true).open(path).unwrap();
-    let mut log = LogFile::take(file, Stage::private()).map_err(|(_, why)| why).unwrap();
+    let log = LogFile::new(file, Stage::private().unwrap());
+    log.take().unwrap();
     for number in 1..=RECORDS {
         log.append(&record(number)).unwrap();
         log.sync().unwrap();
     }
-    log.release().1.unwrap();
+    log.release().unwrap();
 }
 
 #[test]

@@ -1,0 +1,258 @@
+//! Memory that several processes share, with locks that outlive their holder.
+//!
+//! The memory is that of a file. Its first block has a lock for each part; the parts follow, each of
+//! whole blocks. A lock whose holder has died is taken by the next (`PTHREAD_MUTEX_ROBUST`), which finds
+//! the part as the dead one has left it: what is in a part must make sense after any of its stores.
+
+#![expect(unsafe_code, reason = "mapped memory and its locks are raw")]
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
+
+use crate::{LBA_SIZE, sys};
+
+/// Bytes from one lock to the next, so that each has its own line of the cache.
+const LOCK_STRIDE: usize = 64;
+const _: () = assert!(size_of::<libc::pthread_mutex_t>() <= LOCK_STRIDE);
+
+/// Memory of several parts that processes share.
+#[derive(Debug)]
+pub struct SharedMemory {
+    memory: NonNull<u8>,
+    /// Where each part is.
+    parts: Box<[Range<usize>]>,
+}
+
+// SAFETY: the memory is mapped until this value is dropped, and what is in it is only reached through
+// locks.
+unsafe impl Send for SharedMemory {}
+// SAFETY: as above.
+unsafe impl Sync for SharedMemory {}
+
+impl SharedMemory {
+    /// Bytes of a file whose parts have so many blocks.
+    pub fn size(parts: &[usize]) -> u64 {
+        ((1 + parts.iter().sum::<usize>()) * LBA_SIZE) as u64
+    }
+
+    /// Makes the parts in a file, all zeros. What was in the file is lost; nobody may use it yet.
+    ///
+    /// # Errors
+    /// If the file can't be made as long as needed, or can't be mapped.
+    pub fn create(file: &File, parts: &[usize]) -> io::Result<Self> {
+        file.set_len(0)?;
+        file.set_len(Self::size(parts))?;
+        let shared = Self::open(file, parts)?;
+        for part in 0..parts.len() {
+            shared.make_lock(part)?;
+        }
+        Ok(shared)
+    }
+
+    /// Memory without a file that others could open.
+    ///
+    /// # Errors
+    /// If there is no memory for it.
+    pub fn private(name: &CStr, parts: &[usize]) -> io::Result<Self> {
+        Self::create(&sys::memfd(name)?, parts)
+    }
+
+    /// Maps a file that [`create`](Self::create) has made with the same parts, with what is in it.
+    ///
+    /// # Errors
+    /// If it has another size (`InvalidData`), or can't be mapped.
+    pub fn open(file: &File, parts: &[usize]) -> io::Result<Self> {
+        let size = Self::size(parts);
+        assert!(parts.len() * LOCK_STRIDE <= LBA_SIZE, "the locks fit into the first block");
+        if file.metadata()?.len() != size {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it has another size"));
+        }
+        let memory = sys::map_shared(file, 0, size as usize)?;
+        let mut end = LBA_SIZE;
+        let parts = parts.iter().map(|lbas| {
+            let start = end;
+            end += lbas * LBA_SIZE;
+            start..end
+        });
+        Ok(Self { memory, parts: parts.collect() })
+    }
+
+    /// Waits for the lock of a part.
+    ///
+    /// # Errors
+    /// If this thread holds it already (`EDEADLK`).
+    pub fn lock(&self, part: usize) -> io::Result<Part<'_>> {
+        // SAFETY: `create` has made this lock, in memory that is mapped.
+        let result = unsafe { libc::pthread_mutex_lock(self.mutex(part)) };
+        self.locked(part, result)
+    }
+
+    /// The lock of a part, or `None` if somebody holds it.
+    pub fn try_lock(&self, part: usize) -> Option<Part<'_>> {
+        // SAFETY: as in `lock`.
+        let result = unsafe { libc::pthread_mutex_trylock(self.mutex(part)) };
+        self.locked(part, result).ok()
+    }
+
+    /// Takes the lock of a part until this thread ends, however it does.
+    ///
+    /// # Errors
+    /// If this thread holds it already (`EDEADLK`).
+    pub fn hold(&self, part: usize) -> io::Result<()> {
+        self.lock(part).map(std::mem::forget)
+    }
+
+    /// Whether a living thread holds the lock of a part. This makes no system call.
+    pub fn is_held(&self, part: usize) -> bool {
+        self.try_lock(part).is_none()
+    }
+
+    fn locked(&self, part: usize, result: libc::c_int) -> io::Result<Part<'_>> {
+        match result {
+            0 => {}
+            libc::EOWNERDEAD => {
+                // SAFETY: this thread holds the lock, whose holder before has died.
+                unsafe { libc::pthread_mutex_consistent(self.mutex(part)) };
+            }
+            error => return Err(io::Error::from_raw_os_error(error)),
+        }
+        Ok(Part { shared: self, part, _thread: PhantomData })
+    }
+
+    fn make_lock(&self, part: usize) -> io::Result<()> {
+        let check = |result| match result {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error)),
+        };
+        let mut kind = MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
+        let kind = kind.as_mut_ptr();
+        // SAFETY: the attributes are made before they are changed and used, and destroyed after that.
+        // The lock's memory is mapped, and nobody uses it yet.
+        unsafe {
+            check(libc::pthread_mutexattr_init(kind))?;
+            let made = check(libc::pthread_mutexattr_settype(kind, libc::PTHREAD_MUTEX_ERRORCHECK))
+                .and_then(|()| {
+                    check(libc::pthread_mutexattr_setpshared(kind, libc::PTHREAD_PROCESS_SHARED))
+                })
+                .and_then(|()| {
+                    check(libc::pthread_mutexattr_setrobust(kind, libc::PTHREAD_MUTEX_ROBUST))
+                })
+                .and_then(|()| check(libc::pthread_mutex_init(self.mutex(part), kind)));
+            libc::pthread_mutexattr_destroy(kind);
+            made
+        }
+    }
+
+    fn mutex(&self, part: usize) -> *mut libc::pthread_mutex_t {
+        assert!(part < self.parts.len(), "there is no such part");
+        // SAFETY: the first block is mapped, and has the locks of all parts.
+        unsafe { self.memory.add(part * LOCK_STRIDE) }.as_ptr().cast()
+    }
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        let size = self.parts.last().map_or(LBA_SIZE, |part| part.end);
+        // SAFETY: the memory was mapped in `open` with this size. Every `Part` borrows this value.
+        unsafe { sys::unmap(self.memory, size) };
+    }
+}
+
+/// The bytes of a part, whose lock is held until this is dropped.
+#[derive(Debug)]
+pub struct Part<'a> {
+    shared: &'a SharedMemory,
+    part: usize,
+    /// Only the thread that has locked may unlock.
+    _thread: PhantomData<*mut u8>,
+}
+
+impl Part<'_> {
+    fn bytes(&self) -> NonNull<[u8]> {
+        let range = &self.shared.parts[self.part];
+        // SAFETY: the part is inside of the mapping.
+        NonNull::slice_from_raw_parts(unsafe { self.shared.memory.add(range.start) }, range.len())
+    }
+}
+
+impl Deref for Part<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the bytes are mapped while `shared` is borrowed. Whoever holds the lock is the only
+        // one who reaches them.
+        unsafe { self.bytes().as_ref() }
+    }
+}
+
+impl DerefMut for Part<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above.
+        unsafe { self.bytes().as_mut() }
+    }
+}
+
+impl Drop for Part<'_> {
+    fn drop(&mut self) {
+        // SAFETY: this thread holds the lock.
+        unsafe { libc::pthread_mutex_unlock(self.shared.mutex(self.part)) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARTS: &[usize] = &[1, 2, 0];
+
+    #[test]
+    fn parts_are_apart_and_each_is_locked() {
+        let file = sys::memfd(c"shared").unwrap();
+        let shared = SharedMemory::create(&file, PARTS).unwrap();
+        let other = SharedMemory::open(&file, PARTS).unwrap();
+        let mut first = shared.lock(0).unwrap();
+        first.fill(1);
+        let mut second = shared.lock(1).unwrap();
+        second.fill(2);
+        assert_eq!([first.len(), second.len()], [LBA_SIZE, 2 * LBA_SIZE]);
+        assert!(second.as_ptr().addr().is_multiple_of(LBA_SIZE), "direct I/O is possible");
+        assert!(other.try_lock(0).is_none());
+        let error = shared.lock(0).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EDEADLK));
+        drop(first);
+        assert!(other.lock(0).unwrap().iter().all(|byte| *byte == 1));
+        drop(second);
+        assert!(other.lock(1).unwrap().iter().all(|byte| *byte == 2));
+    }
+
+    #[test]
+    fn a_lock_whose_holder_has_died_is_taken_by_the_next() {
+        let shared = SharedMemory::private(c"shared", PARTS).unwrap();
+        std::thread::scope(|scope| {
+            let holder = scope.spawn(|| {
+                shared.lock(0).unwrap()[0] = 7;
+                shared.hold(0).unwrap();
+                assert!(shared.is_held(0));
+            });
+            holder.join().unwrap();
+        });
+        assert!(!shared.is_held(0), "nobody lives who holds it");
+        assert_eq!(shared.lock(0).unwrap()[0], 7);
+        assert!(!shared.is_held(2));
+    }
+
+    #[test]
+    fn a_file_of_another_size_is_refused() {
+        let file = sys::memfd(c"shared").unwrap();
+        file.set_len(SharedMemory::size(PARTS) - 1).unwrap();
+        assert_eq!(
+            SharedMemory::open(&file, PARTS).unwrap_err().kind(),
+            io::ErrorKind::InvalidData
+        );
+    }
+}
