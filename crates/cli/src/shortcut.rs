@@ -1,10 +1,12 @@
 //! `slimio shortcut`: the short path for the log files of other programs.
 
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use slimio_device::{Alignment, FileSystem, WriteCache};
-use slimio_shortcut::{Probe, Repaired, Space};
+use slimio_shortcut::{Folder, PROFILES, Probe, Profile, Repaired, Run, Space};
 
 use crate::tools::say;
 
@@ -17,6 +19,10 @@ pub(crate) struct Shortcut {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    /// Run a program whose logs go the short way
+    Run(RunArgs),
+    /// Say which logs go the short way now, and which need mending
+    Status(Place),
     /// Say whether a file can go the short way, and why not; nothing is changed
     Probe {
         /// A log file, or a file in the same folder
@@ -29,6 +35,28 @@ enum Verb {
     },
 }
 
+#[derive(Debug, Args)]
+struct RunArgs {
+    /// Which program it is: redis or valkey. Without this, its name says it
+    #[arg(long)]
+    profile: Option<String>,
+    /// Its logs: a pattern for absolute paths, for example '*/wal/*.log'; instead of a profile
+    #[arg(long = "match", value_name = "PATTERN", conflicts_with = "profile")]
+    patterns: Vec<String>,
+    #[command(flatten)]
+    place: Place,
+    /// The program and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+struct Place {
+    /// Folder in memory (tmpfs) of what is not in its file yet
+    #[arg(long, value_name = "FOLDER")]
+    stages: Option<PathBuf>,
+}
+
 impl Shortcut {
     /// Runs the verb.
     ///
@@ -36,10 +64,91 @@ impl Shortcut {
     /// When the file can't be looked at.
     pub(crate) fn run(&self) -> Result<(), String> {
         match &self.verb {
+            Verb::Run(args) => args.run(),
+            Verb::Status(place) => status(place),
             Verb::Probe { file } => probe(file),
             Verb::Repair { file } => repair(file),
         }
     }
+}
+
+/// The name of the library that is loaded into a program, and what names another one.
+const LIBRARY: &str = "libslimio_preload.so";
+const LIBRARY_VARIABLE: &str = "SLIMIO_PRELOAD";
+
+impl RunArgs {
+    /// Runs the program, and ends as it has ended.
+    fn run(&self) -> Result<(), String> {
+        let run = Run {
+            program: self.program.clone(),
+            library: library()?,
+            patterns: self.patterns()?,
+            stages: self.place.stages.clone(),
+        };
+        let program = self.program[0].display();
+        let status = run.run(|line| eprintln!("slimio: {line}"));
+        let status = status.map_err(|error| format!("{program}: {error}"))?;
+        // As a shell says that a signal has ended a program.
+        let by_signal = status.signal().map(|signal| 128 + signal);
+        std::process::exit(status.code().or(by_signal).unwrap_or(1));
+    }
+
+    fn patterns(&self) -> Result<Vec<String>, String> {
+        if !self.patterns.is_empty() {
+            return Ok(self.patterns.clone());
+        }
+        let names: Vec<&str> = PROFILES.iter().map(|profile| profile.name).collect();
+        let names = names.join(", ");
+        let profile = match &self.profile {
+            Some(name) => Profile::named(name)
+                .ok_or_else(|| format!("there is no profile `{name}`; there are: {names}"))?,
+            None => Profile::of(&self.program[0]).ok_or_else(|| {
+                format!(
+                    "it is not known which files of {} are logs; choose --profile ({names}) or say \
+                     --match PATTERN",
+                    self.program[0].display()
+                )
+            })?,
+        };
+        Ok(profile.patterns.iter().map(|pattern| (*pattern).to_owned()).collect())
+    }
+}
+
+/// Finds the library: beside this program, or where a package would have it.
+fn library() -> Result<PathBuf, String> {
+    if let Some(path) = std::env::var_os(LIBRARY_VARIABLE) {
+        return Ok(path.into());
+    }
+    let program = std::env::current_exe().map_err(|error| format!("where is slimio? {error}"))?;
+    let folder = program.parent().unwrap_or(Path::new("/"));
+    let places = [folder.join(LIBRARY), folder.join("../lib/slimio").join(LIBRARY)];
+    places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
+        format!(
+            "{LIBRARY} is missing; it belongs beside {}, or say in {LIBRARY_VARIABLE} where it is",
+            program.display()
+        )
+    })
+}
+
+fn status(place: &Place) -> Result<(), String> {
+    let folder = match &place.stages {
+        Some(path) => Folder::at(path).map_err(|error| format!("{}: {error}", path.display()))?,
+        None => Folder::of_user().map_err(|error| error.to_string())?,
+    };
+    let staged = folder.staged().map_err(|error| error.to_string())?;
+    if staged.is_empty() {
+        say("no log goes the short way");
+    }
+    for staged in staged {
+        let length = staged.length().map_err(|error| error.to_string())?;
+        let state = if staged.is_used {
+            "goes the short way"
+        } else {
+            "needs mending, which the next `slimio shortcut run` does"
+        };
+        say(&format!("{}: {state}; {length} bytes", staged.path.display()));
+    }
+    Ok(())
 }
 
 fn probe(path: &Path) -> Result<(), String> {

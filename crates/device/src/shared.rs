@@ -121,7 +121,7 @@ impl SharedMemory {
             }
             error => return Err(io::Error::from_raw_os_error(error)),
         }
-        Ok(Part { shared: self, part, _thread: PhantomData })
+        Ok(Part { shared: self, number: part, _thread: PhantomData })
     }
 
     fn make_lock(&self, part: usize) -> io::Result<()> {
@@ -167,14 +167,14 @@ impl Drop for SharedMemory {
 #[derive(Debug)]
 pub struct Part<'a> {
     shared: &'a SharedMemory,
-    part: usize,
+    number: usize,
     /// Only the thread that has locked may unlock.
     _thread: PhantomData<*mut u8>,
 }
 
 impl Part<'_> {
     fn bytes(&self) -> NonNull<[u8]> {
-        let range = &self.shared.parts[self.part];
+        let range = &self.shared.parts[self.number];
         // SAFETY: the part is inside of the mapping.
         NonNull::slice_from_raw_parts(unsafe { self.shared.memory.add(range.start) }, range.len())
     }
@@ -200,7 +200,7 @@ impl DerefMut for Part<'_> {
 impl Drop for Part<'_> {
     fn drop(&mut self) {
         // SAFETY: this thread holds the lock.
-        unsafe { libc::pthread_mutex_unlock(self.shared.mutex(self.part)) };
+        unsafe { libc::pthread_mutex_unlock(self.shared.mutex(self.number)) };
     }
 }
 

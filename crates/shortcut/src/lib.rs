@@ -9,15 +9,24 @@
 //! [`LogFile`] is a log that is written this way, and [`repair`] mends what a power cut leaves of it.
 //! [`Probe`] says whether a file can go this way: it must be overwritten in place, block by block.
 
+mod folder;
+mod keeper;
 mod log_file;
 mod place;
 mod probe;
+pub mod protocol;
 mod refusal;
+mod profile;
 mod repair;
+mod run;
 mod stage;
 
+pub use folder::{Folder, Staged};
+pub use keeper::Keeper;
 pub use log_file::{Appended, LogFile, NotTaken};
 pub use probe::{Probe, Space};
 pub use refusal::Refusal;
+pub use profile::{PROFILES, Profile};
 pub use repair::{Repaired, repair};
+pub use run::{Run, mend};
 pub use stage::{Mended, Stage};

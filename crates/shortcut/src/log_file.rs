@@ -206,6 +206,18 @@ impl<F: AsFd> LogFile<F> {
         Ok(staged.is_taken().then(|| staged.length()))
     }
 
+    /// What fcntl(2) would say of the flags that the file was opened with, from what it says now.
+    pub fn flags_as_opened(&self, flags: i32) -> i32 {
+        let mut flags = OFlags::from_bits_retain(flags.cast_unsigned());
+        if let Ok(staged) = self.stage.staged()
+            && staged.is_taken()
+        {
+            flags -= OFlags::DIRECT;
+            flags.set(OFlags::APPEND, staged.is_append());
+        }
+        flags.bits().cast_signed()
+    }
+
     /// The file. Whoever reads it sees what is durable, and zeros behind that.
     pub fn file(&self) -> &F {
         &self.file
@@ -239,9 +251,9 @@ impl<F: AsFd> LogFile<F> {
                 return Ok(Appended::NotTaken);
             }
             if more <= staged.room() && end_of_block(&staged, more) <= staged.zeroed() {
-                pieces.iter().for_each(|piece| {
+                for piece in pieces {
                     staged.append(piece);
-                });
+                }
                 return Ok(appended(&mut staged));
             }
         }

@@ -32,6 +32,7 @@
 //! | 128 | | the file's path |
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -93,6 +94,18 @@ pub enum Mended {
         /// Length of the log in bytes.
         length: u64,
     },
+}
+
+impl fmt::Display for Mended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => f.write_str("there was nothing to mend"),
+            Self::Log { written, length } => write!(
+                f,
+                "mended: {length} bytes, of which the last {written} were not in the file yet"
+            ),
+        }
+    }
 }
 
 impl Stage {

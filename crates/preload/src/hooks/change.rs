@@ -1,0 +1,227 @@
+//! What else can be done to a file: reading, seeking, cutting, mapping, copying, asking for its size.
+
+#![expect(unsafe_code, reason = "the caller's pointers are raw")]
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use libc::{iovec, off_t, size_t, ssize_t};
+
+use crate::next::hooks;
+use crate::open_logs::{leave, of};
+
+fn seek(fd: c_int, offset: off_t, whence: c_int, next: impl FnOnce() -> off_t) -> off_t {
+    let Some(log) = of(fd) else { return next() };
+    // Asking for the position, or going to the end, changes nothing.
+    match (log.length(), whence, offset) {
+        (Some(length), libc::SEEK_CUR | libc::SEEK_END, 0) => length,
+        (Some(length), libc::SEEK_SET, offset) if offset == length => length,
+        _ => log.by_kernel(next),
+    }
+}
+
+fn cut(fd: c_int, next: impl FnOnce() -> c_int) -> c_int {
+    match of(fd) {
+        Some(log) => log.by_kernel(next),
+        None => next(),
+    }
+}
+
+/// The size that the program has made the file.
+///
+/// # Safety
+/// `status` is what fstat(2) has filled if `result` is zero.
+unsafe fn sized(fd: c_int, result: c_int, status: *mut libc::stat) -> c_int {
+    if result == 0
+        && let Some(length) = of(fd).and_then(|log| log.length())
+    {
+        // SAFETY: as the caller promises.
+        unsafe { (*status).st_size = length };
+    }
+    result
+}
+
+hooks! {
+    /// lseek(2)
+    fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t [next] {
+        seek(fd, offset, whence, next)
+    }
+
+    /// lseek(2)
+    fn lseek64(fd: c_int, offset: off_t, whence: c_int) -> off_t [next] {
+        seek(fd, offset, whence, next)
+    }
+
+    /// ftruncate(2)
+    fn ftruncate(fd: c_int, length: off_t) -> c_int [next] {
+        cut(fd, next)
+    }
+
+    /// ftruncate(2)
+    fn ftruncate64(fd: c_int, length: off_t) -> c_int [next] {
+        cut(fd, next)
+    }
+
+    /// fstat(2)
+    fn fstat(fd: c_int, status: *mut libc::stat) -> c_int [next] {
+        // SAFETY: libc has filled it.
+        unsafe { sized(fd, next(), status) }
+    }
+
+    /// fstat(2)
+    fn fstat64(fd: c_int, status: *mut libc::stat) -> c_int [next] {
+        // SAFETY: libc has filled it; on 64-bit machines, the two structs are one.
+        unsafe { sized(fd, next(), status) }
+    }
+
+    /// fstat(2), as programs call it that were built with glibc before 2.33.
+    fn __fxstat(version: c_int, fd: c_int, status: *mut libc::stat) -> c_int [next] {
+        // SAFETY: libc has filled it.
+        unsafe { sized(fd, next(), status) }
+    }
+
+    /// fstat(2), as programs call it that were built with glibc before 2.33.
+    fn __fxstat64(version: c_int, fd: c_int, status: *mut libc::stat) -> c_int [next] {
+        // SAFETY: as above.
+        unsafe { sized(fd, next(), status) }
+    }
+
+    /// posix_fadvise(2): a taken file has nothing in the page cache.
+    fn posix_fadvise(fd: c_int, offset: off_t, length: off_t, advice: c_int) -> c_int [next] {
+        if of(fd).is_some() { 0 } else { next() }
+    }
+
+    /// posix_fadvise(2)
+    fn posix_fadvise64(fd: c_int, offset: off_t, length: off_t, advice: c_int) -> c_int [next] {
+        if of(fd).is_some() { 0 } else { next() }
+    }
+
+    /// read(2)
+    fn read(fd: c_int, bytes: *mut c_void, count: size_t) -> ssize_t [next] {
+        leave(fd);
+        next()
+    }
+
+    /// readv(2)
+    fn readv(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t [next] {
+        leave(fd);
+        next()
+    }
+
+    /// pread(2)
+    fn pread(fd: c_int, bytes: *mut c_void, count: size_t, offset: off_t) -> ssize_t [next] {
+        leave(fd);
+        next()
+    }
+
+    /// pread(2)
+    fn pread64(fd: c_int, bytes: *mut c_void, count: size_t, offset: off_t) -> ssize_t [next] {
+        leave(fd);
+        next()
+    }
+
+    /// preadv(2)
+    fn preadv(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t [next] {
+        leave(fd);
+        next()
+    }
+
+    /// preadv(2)
+    fn preadv64(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t [next] {
+        leave(fd);
+        next()
+    }
+
+    /// preadv2(2)
+    fn preadv2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t [next] {
+        leave(fd);
+        next()
+    }
+
+    /// preadv2(2)
+    fn preadv64v2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t [next] {
+        leave(fd);
+        next()
+    }
+
+    /// read(2), as `_FORTIFY_SOURCE` calls it.
+    fn __read_chk(fd: c_int, bytes: *mut c_void, count: size_t, size: size_t) -> ssize_t [next] {
+        leave(fd);
+        next()
+    }
+
+    /// pread(2), as `_FORTIFY_SOURCE` calls it.
+    fn __pread_chk(fd: c_int, bytes: *mut c_void, count: size_t, offset: off_t, size: size_t) -> ssize_t [next] {
+        leave(fd);
+        next()
+    }
+
+    /// pread(2), as `_FORTIFY_SOURCE` calls it.
+    fn __pread64_chk(fd: c_int, bytes: *mut c_void, count: size_t, offset: off_t, size: size_t) -> ssize_t [next] {
+        leave(fd);
+        next()
+    }
+
+    /// mmap(2)
+    fn mmap(at: *mut c_void, length: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void [next] {
+        leave(fd);
+        next()
+    }
+
+    /// mmap(2)
+    fn mmap64(at: *mut c_void, length: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void [next] {
+        leave(fd);
+        next()
+    }
+
+    /// sendfile(2)
+    fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t [next] {
+        leave(out);
+        leave(input);
+        next()
+    }
+
+    /// sendfile(2)
+    fn sendfile64(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t [next] {
+        leave(out);
+        leave(input);
+        next()
+    }
+
+    /// copy_file_range(2)
+    fn copy_file_range(input: c_int, from: *mut off_t, out: c_int, to: *mut off_t, count: size_t, flags: c_uint) -> ssize_t [next] {
+        leave(out);
+        leave(input);
+        next()
+    }
+
+    /// splice(2)
+    fn splice(input: c_int, from: *mut off_t, out: c_int, to: *mut off_t, count: size_t, flags: c_uint) -> ssize_t [next] {
+        leave(out);
+        leave(input);
+        next()
+    }
+
+    /// fallocate(2)
+    fn fallocate(fd: c_int, mode: c_int, offset: off_t, length: off_t) -> c_int [next] {
+        leave(fd);
+        next()
+    }
+
+    /// fallocate(2)
+    fn fallocate64(fd: c_int, mode: c_int, offset: off_t, length: off_t) -> c_int [next] {
+        leave(fd);
+        next()
+    }
+
+    /// posix_fallocate(3)
+    fn posix_fallocate(fd: c_int, offset: off_t, length: off_t) -> c_int [next] {
+        leave(fd);
+        next()
+    }
+
+    /// posix_fallocate(3)
+    fn posix_fallocate64(fd: c_int, offset: off_t, length: off_t) -> c_int [next] {
+        leave(fd);
+        next()
+    }
+}

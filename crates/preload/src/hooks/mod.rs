@@ -1,0 +1,6 @@
+//! The functions that take the place of libc's.
+
+mod change;
+mod descriptors;
+mod open;
+mod write;

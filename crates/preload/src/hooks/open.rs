@@ -1,0 +1,97 @@
+//! Opening.
+
+#![expect(unsafe_code, reason = "the caller's pointers are raw")]
+
+use std::ffi::{CString, c_char, c_int};
+use std::os::fd::BorrowedFd;
+
+use libc::mode_t;
+use rustix::fs::OFlags;
+
+use crate::next::{errno, hooks, set_errno};
+use crate::{meeting, open_logs};
+
+/// A file that is opened so can't be a log that goes the short way: each write is durable already, or
+/// there is nothing to write to.
+const OTHERS: c_int = libc::O_DIRECT | libc::O_DSYNC | libc::O_PATH | libc::O_DIRECTORY;
+
+/// Looks at a descriptor that the program has opened.
+fn opened(descriptor: c_int, flags: c_int) -> c_int {
+    let is_for_writing = flags & libc::O_ACCMODE != libc::O_RDONLY;
+    if descriptor >= 0 && is_for_writing && flags & OTHERS == 0 && meeting::is_told() {
+        let error = errno();
+        // A stream of libc may have closed what had this number.
+        open_logs::leave(descriptor);
+        if is_meant(descriptor) {
+            let kept = OFlags::APPEND | OFlags::NONBLOCK;
+            open_logs::opened(descriptor, flags & kept.bits() as c_int);
+        }
+        set_errno(error);
+    }
+    descriptor
+}
+
+fn is_meant(descriptor: c_int) -> bool {
+    // SAFETY: it was opened just now.
+    let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    let is_regular = rustix::fs::fstat(file).is_ok_and(|found| {
+        rustix::fs::FileType::from_raw_mode(found.st_mode) == rustix::fs::FileType::RegularFile
+    });
+    let link = format!("/proc/self/fd/{descriptor}");
+    let path = is_regular.then(|| std::fs::read_link(link).ok()).flatten();
+    let path = path.and_then(|path| CString::new(path.into_os_string().into_encoded_bytes()).ok());
+    path.is_some_and(|path| meeting::is_meant(&path))
+}
+
+// `mode` is only there if a file may be made. Where it is not, an unused register is read and passed on.
+hooks! {
+    /// open(2)
+    fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int [next] {
+        opened(next(), flags)
+    }
+
+    /// open(2)
+    fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int [next] {
+        opened(next(), flags)
+    }
+
+    /// openat(2)
+    fn openat(folder: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int [next] {
+        opened(next(), flags)
+    }
+
+    /// openat(2)
+    fn openat64(folder: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int [next] {
+        opened(next(), flags)
+    }
+
+    /// creat(2)
+    fn creat(path: *const c_char, mode: mode_t) -> c_int [next] {
+        opened(next(), libc::O_WRONLY)
+    }
+
+    /// creat(2)
+    fn creat64(path: *const c_char, mode: mode_t) -> c_int [next] {
+        opened(next(), libc::O_WRONLY)
+    }
+
+    /// open(2), as `_FORTIFY_SOURCE` calls it.
+    fn __open_2(path: *const c_char, flags: c_int) -> c_int [next] {
+        opened(next(), flags)
+    }
+
+    /// open(2), as `_FORTIFY_SOURCE` calls it.
+    fn __open64_2(path: *const c_char, flags: c_int) -> c_int [next] {
+        opened(next(), flags)
+    }
+
+    /// openat(2), as `_FORTIFY_SOURCE` calls it.
+    fn __openat_2(folder: c_int, path: *const c_char, flags: c_int) -> c_int [next] {
+        opened(next(), flags)
+    }
+
+    /// openat(2), as `_FORTIFY_SOURCE` calls it.
+    fn __openat64_2(folder: c_int, path: *const c_char, flags: c_int) -> c_int [next] {
+        opened(next(), flags)
+    }
+}

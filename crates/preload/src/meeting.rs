@@ -1,0 +1,190 @@
+//! The connection to the keeper.
+//!
+//! Its state is in a page that the kernel fills with zeros in a forked child (`MADV_WIPEONFORK`), so
+//! that a child neither uses its parent's connection nor waits for a lock that a thread of its parent
+//! holds.
+
+#![expect(unsafe_code, reason = "the page is raw memory")]
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, IntoRawFd as _, OwnedFd};
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Duration;
+
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use crate::open_logs;
+use slimio_shortcut::protocol::{Meeting, Message, VARIABLE};
+
+/// Descriptors of this library get numbers from here on, so that they do not take those that a program
+/// expects for its own.
+const FIRST_DESCRIPTOR: i32 = 512;
+const PAGE: usize = 4096;
+const LOCK_PAUSE: Duration = Duration::from_micros(50);
+
+/// Where to meet the keeper, and which files are meant.
+struct Told {
+    meeting: Meeting,
+    patterns: Vec<CString>,
+    state: &'static State,
+}
+
+/// What a forked child finds as zeros.
+struct State {
+    is_locked: AtomicBool,
+    /// The socket's descriptor, plus one.
+    socket: AtomicI32,
+    /// The process that has taken the files in its table. A child finds zero here.
+    taker: AtomicI32,
+}
+
+fn told() -> Option<&'static Told> {
+    static TOLD: OnceLock<Option<Told>> = OnceLock::new();
+    let found = TOLD.get_or_init(|| {
+        let meeting = Meeting::of_text(&std::env::var(VARIABLE).ok()?)?;
+        let patterns = meeting.patterns.iter().map(|pattern| CString::new(pattern.as_str()));
+        let patterns = patterns.collect::<Result<_, _>>().ok()?;
+        Some(Told { meeting, patterns, state: state()? })
+    });
+    found.as_ref()
+}
+
+/// Maps the page.
+fn state() -> Option<&'static State> {
+    const { assert!(size_of::<State>() <= PAGE) };
+    let (protection, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: the kernel chooses the address, so no existing mapping is touched. The page is never
+    // unmapped. Zeros are a valid state.
+    unsafe {
+        let page = libc::mmap(null_mut(), PAGE, protection, flags, -1, 0);
+        if page == libc::MAP_FAILED || libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) != 0 {
+            return None;
+        }
+        Some(&*page.cast::<State>())
+    }
+}
+
+/// Whether files of this path are meant.
+pub(crate) fn is_meant(path: &std::ffi::CStr) -> bool {
+    let is_match = |pattern: &CString| {
+        // SAFETY: both are C strings.
+        unsafe { libc::fnmatch(pattern.as_ptr(), path.as_ptr(), 0) == 0 }
+    };
+    told().is_some_and(|told| told.patterns.iter().any(is_match))
+}
+
+/// Whether any file could be meant.
+pub(crate) fn is_told() -> bool {
+    told().is_some()
+}
+
+/// Whether this process has taken what is in the table; a forked child has not.
+pub(crate) fn is_taker() -> bool {
+    told().is_some_and(|told| told.state.taker.load(Ordering::Relaxed) != 0)
+}
+
+/// Whether this process has taken files, and is not just one that shares the memory of one that has, as a
+/// child of vfork(2) does.
+pub(crate) fn is_process_of_taker() -> bool {
+    told().is_some_and(|told| told.state.taker.load(Ordering::Relaxed) == process())
+}
+
+fn process() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
+}
+
+/// A descriptor of this library for the same open file. Its number is out of the program's way.
+pub(crate) fn out_of_the_way(file: impl AsFd) -> io::Result<OwnedFd> {
+    let own = fcntl_dupfd_cloexec(&file, FIRST_DESCRIPTOR)
+        .or_else(|_| fcntl_dupfd_cloexec(&file, 3))?;
+    open_logs::keep(own.as_raw_fd());
+    Ok(own)
+}
+
+/// Asks the keeper to take a file. Returns its number there and the stage's file, or `None` if it is
+/// left to the kernel.
+///
+/// # Errors
+/// If the keeper is gone: the file may be taken in part.
+pub(crate) fn take(file: BorrowedFd<'_>) -> io::Result<Option<(u32, File)>> {
+    let Some(told) = told() else { return Ok(None) };
+    let _lock = Lock::take(told.state);
+    let Some(socket) = told.socket(true) else { return Ok(None) };
+    // If this fails, the keeper has not got it.
+    if Message::Take(told.meeting.token.clone()).send(socket, Some(file), true).is_err() {
+        return Ok(None);
+    }
+    match Message::receive(socket, true)? {
+        Some((Message::Yes(number), Some(stage))) => {
+            told.state.taker.store(process(), Ordering::Relaxed);
+            Ok(Some((number, out_of_the_way(stage)?.into())))
+        }
+        Some((Message::No, _)) => Ok(None),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// Tells the keeper that something was appended, or that there is something to do.
+pub(crate) fn tell(number: u32) {
+    let socket = told().and_then(|told| told.socket(false));
+    if let Some(socket) = socket {
+        // If it takes no more now, it is busy with what it was told, and looks at everything.
+        let _ = Message::Appended(number).send(socket, None, false);
+    }
+}
+
+/// Tells the keeper that a file is closed, and waits until it has closed it, too.
+pub(crate) fn close(number: u32) {
+    let Some(told) = told() else { return };
+    let _lock = Lock::take(told.state);
+    let Some(socket) = told.socket(false) else { return };
+    if Message::Closed(number).send(socket, None, true).is_ok() {
+        let _ = Message::receive(socket, true);
+    }
+}
+
+impl Told {
+    /// The socket. If this process has none yet, it may connect.
+    fn socket(&self, connects: bool) -> Option<BorrowedFd<'static>> {
+        let number = match self.state.socket.load(Ordering::Acquire) {
+            0 if connects => {
+                let address =
+                    SocketAddrUnix::new_abstract_name(self.meeting.name.as_bytes()).ok()?;
+                let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+                let socket =
+                    rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).ok()?;
+                rustix::net::connect(&socket, &address).ok()?;
+                let socket = out_of_the_way(socket).ok()?.into_raw_fd();
+                self.state.socket.store(socket + 1, Ordering::Release);
+                socket
+            }
+            0 => return None,
+            socket => socket - 1,
+        };
+        // SAFETY: it is never closed, and the program can't close it.
+        Some(unsafe { BorrowedFd::borrow_raw(number) })
+    }
+}
+
+/// One thread at a time asks and waits for the answer.
+struct Lock(&'static State);
+
+impl Lock {
+    fn take(state: &'static State) -> Self {
+        while state.is_locked.swap(true, Ordering::Acquire) {
+            std::thread::sleep(LOCK_PAUSE);
+        }
+        Self(state)
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        self.0.is_locked.store(false, Ordering::Release);
+    }
+}

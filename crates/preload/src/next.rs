@@ -1,0 +1,82 @@
+//! libc's own functions, found by their names behind this library.
+
+#![expect(unsafe_code, reason = "symbols are addresses")]
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// A function behind this library.
+pub(crate) struct Next {
+    name: &'static CStr,
+    address: AtomicPtr<c_void>,
+}
+
+impl Next {
+    pub(crate) const fn new(name: &'static CStr) -> Self {
+        Self { name, address: AtomicPtr::new(null_mut()) }
+    }
+
+    /// The address of the function.
+    pub(crate) fn address(&self) -> *mut c_void {
+        let address = self.address.load(Ordering::Relaxed);
+        if address.is_null() { self.find() } else { address }
+    }
+
+    #[cold]
+    fn find(&self) -> *mut c_void {
+        // SAFETY: the name is a C string.
+        let address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        if address.is_null() {
+            // A program that calls it must have found it in libc before.
+            std::process::abort();
+        }
+        self.address.store(address, Ordering::Relaxed);
+        address
+    }
+}
+
+/// Defines functions that take the place of libc's. `next` is libc's own, called with the same
+/// arguments.
+macro_rules! hooks {
+    ($(
+        $(#[$meta:meta])*
+        fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty $([$next:ident])? $body:block
+    )*) => {$(
+        $(#[$meta])*
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> $result {
+            static NEXT: $crate::next::Next = $crate::next::Next::new(
+                // SAFETY: the bytes end with their only zero.
+                unsafe {
+                    std::ffi::CStr::from_bytes_with_nul_unchecked(
+                        concat!(stringify!($name), "\0").as_bytes()
+                    )
+                }
+            );
+            type Function = unsafe extern "C" fn($($type),*) -> $result;
+            #[allow(unused_variables, reason = "some never call it")]
+            let next = || {
+                // SAFETY: libc's function of this name has this type, and gets what the caller gave.
+                unsafe {
+                    std::mem::transmute::<*mut std::ffi::c_void, Function>(NEXT.address())($($arg),*)
+                }
+            };
+            $(let $next = &next;)?
+            $body
+        }
+    )*};
+}
+pub(crate) use hooks;
+
+/// The number of the last error of this thread.
+pub(crate) fn errno() -> c_int {
+    // SAFETY: libc gives every thread an errno.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Sets the number of the last error of this thread.
+pub(crate) fn set_errno(error: c_int) {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = error }
+}

@@ -1,0 +1,283 @@
+//! The logs that are open, by their descriptors.
+
+#![expect(unsafe_code, reason = "logs are shared by threads that may close them")]
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use libc::{off_t, ssize_t};
+use slimio_shortcut::{Appended, LogFile, Stage};
+
+use crate::meeting;
+use crate::next::{errno, set_errno};
+
+/// Descriptors from here on are never looked for.
+const DESCRIPTORS: usize = 1 << 16;
+/// Logs that can be open at once. More are left to the kernel.
+const LOGS: usize = 64;
+/// Marks a descriptor of this library.
+const OWN: u8 = u8::MAX;
+const CLOSE_PAUSE: Duration = Duration::from_micros(20);
+
+/// For each descriptor: zero, the number of its log plus one, or [`OWN`].
+static TABLE: [AtomicU8; DESCRIPTORS] = [const { AtomicU8::new(0) }; DESCRIPTORS];
+static SLOTS: [Slot; LOGS] = [const { Slot::new() }; LOGS];
+
+/// Room for an open log.
+struct Slot {
+    /// How many threads use the log, plus one while it is open. Zero: the room is free.
+    users: AtomicUsize,
+    log: UnsafeCell<Option<OpenLog>>,
+}
+
+// SAFETY: the log is only changed by the thread that has raised `users` from zero or is the last user;
+// it is read by its users.
+unsafe impl Sync for Slot {}
+
+impl Slot {
+    const fn new() -> Self {
+        Self { users: AtomicUsize::new(0), log: UnsafeCell::new(None) }
+    }
+}
+
+/// A log that this process, or the one that it was forked from, has opened.
+struct OpenLog {
+    number: u32,
+    file: LogFile<OwnedFd>,
+    /// While it is open, its lock says that the stage is in use.
+    stage: File,
+}
+
+/// A log in use by this thread.
+pub(crate) struct Using {
+    slot: &'static Slot,
+}
+
+/// The log that a descriptor is for.
+pub(crate) fn of(descriptor: c_int) -> Option<Using> {
+    let entry = TABLE.get(descriptor as usize)?;
+    match entry.load(Ordering::Acquire) {
+        0 | OWN => None,
+        number => use_slot(descriptor, number),
+    }
+}
+
+#[cold]
+fn use_slot(descriptor: c_int, number: u8) -> Option<Using> {
+    let slot = &SLOTS[usize::from(number) - 1];
+    slot.users.fetch_add(1, Ordering::SeqCst);
+    let using = Using { slot };
+    // It may have been closed, and the slot be another log's.
+    (TABLE[descriptor as usize].load(Ordering::SeqCst) == number).then_some(using)
+}
+
+impl Drop for Using {
+    fn drop(&mut self) {
+        self.slot.users.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Marks a descriptor as this library's, which the program can't close.
+pub(crate) fn keep(descriptor: c_int) {
+    if let Some(entry) = TABLE.get(descriptor as usize) {
+        entry.store(OWN, Ordering::SeqCst);
+    }
+}
+
+/// Whether a descriptor is this library's.
+pub(crate) fn is_own(descriptor: c_int) -> bool {
+    TABLE.get(descriptor as usize).is_some_and(|entry| entry.load(Ordering::Relaxed) == OWN)
+}
+
+/// Asks for a file that the program has just opened for writing, with these flags, to be taken.
+pub(crate) fn opened(descriptor: c_int, flags: c_int) {
+    if (descriptor as usize) < DESCRIPTORS
+        && let Err(error) = try_open(descriptor, flags)
+    {
+        debug_assert_ne!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+}
+
+fn try_open(descriptor: c_int, flags: c_int) -> io::Result<()> {
+    let Some(number) = SLOTS.iter().position(|slot| {
+        let exchanged = slot.users.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst);
+        exchanged.is_ok()
+    }) else {
+        return Ok(());
+    };
+    let slot = &SLOTS[number];
+    // SAFETY: the program has opened it, and does not know its number yet.
+    let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    match ask(file, flags) {
+        Ok(Some(log)) => {
+            // SAFETY: this thread has the slot alone, as it was free and is in no table.
+            unsafe { *slot.log.get() = Some(log) };
+            TABLE[descriptor as usize].store(number as u8 + 1, Ordering::SeqCst);
+            Ok(())
+        }
+        other => {
+            slot.users.fetch_sub(1, Ordering::SeqCst);
+            other.map(|_| ())
+        }
+    }
+}
+
+fn ask(file: BorrowedFd<'_>, flags: c_int) -> io::Result<Option<OpenLog>> {
+    let size = rustix::fs::fstat(file)?.st_size;
+    let own = meeting::out_of_the_way(file)?;
+    let taken = meeting::take(file).and_then(|taken| {
+        let Some((number, stage_file)) = taken else { return Ok(None) };
+        Ok(Some((number, Stage::open(&stage_file)?, stage_file)))
+    });
+    match taken {
+        Ok(Some((number, stage, stage_file))) => {
+            Ok(Some(OpenLog { number, file: LogFile::new(own, stage), stage: stage_file }))
+        }
+        Ok(None) => {
+            close_own(own);
+            Ok(None)
+        }
+        Err(error) => {
+            // The keeper has died over it, and may have left it in between.
+            let flags = rustix::fs::OFlags::from_bits_retain(flags as u32);
+            rustix::fs::fcntl_setfl(&own, flags)?;
+            rustix::fs::ftruncate(&own, size as u64)?;
+            close_own(own);
+            Err(error)
+        }
+    }
+}
+
+fn close_own(own: OwnedFd) {
+    TABLE[own.as_raw_fd() as usize].store(0, Ordering::SeqCst);
+    drop(own);
+}
+
+/// Gives a log back for good, because the program closes its descriptor or uses it in a way that only the
+/// kernel can serve. Returns `None` if it is no log, and otherwise whether all is durable that was
+/// appended.
+pub(crate) fn leave(descriptor: c_int) -> Option<io::Result<()>> {
+    let entry = TABLE.get(descriptor as usize)?;
+    if matches!(entry.load(Ordering::Relaxed), 0 | OWN) {
+        return None;
+    }
+    let number = entry.swap(0, Ordering::SeqCst);
+    if matches!(number, 0 | OWN) {
+        return None;
+    }
+    let slot = &SLOTS[usize::from(number) - 1];
+    // In a forked child, threads that do not exist may be counted as users, and the log goes on.
+    if !meeting::is_taker() {
+        return Some(Ok(()));
+    }
+    while slot.users.load(Ordering::SeqCst) > 1 {
+        std::thread::sleep(CLOSE_PAUSE);
+    }
+    // SAFETY: nobody finds it in the table any more, and nobody uses it.
+    let log = unsafe { (*slot.log.get()).take() };
+    let released = log.map(|log| {
+        let released = log.file.release();
+        let OpenLog { number, file, stage } = log;
+        meeting::close(number);
+        TABLE[file.file().as_raw_fd() as usize].store(0, Ordering::SeqCst);
+        TABLE[stage.as_raw_fd() as usize].store(0, Ordering::SeqCst);
+        released
+    });
+    slot.users.store(0, Ordering::SeqCst);
+    released
+}
+
+/// Gives all logs back for good.
+pub(crate) fn leave_all() {
+    for descriptor in 0..DESCRIPTORS as c_int {
+        leave(descriptor);
+    }
+}
+
+impl Using {
+    fn log(&self) -> &OpenLog {
+        // SAFETY: a log is only taken out when it has no users.
+        let log = unsafe { &*self.slot.log.get() };
+        log.as_ref().expect("a slot in the table has a log")
+    }
+
+    /// Whether the keeper lives. If it does not, the file is given back once.
+    fn is_kept(&self) -> bool {
+        let file = &self.log().file;
+        file.stage().is_kept() || {
+            // Somebody who opens it would wait for long, and nobody would mend it.
+            let _ = file.release();
+            false
+        }
+    }
+
+    /// Writes bytes at the end of the file, or has the kernel do so.
+    pub(crate) fn write(
+        &self,
+        pieces: &[IoSlice<'_>],
+        next: impl FnOnce() -> ssize_t,
+    ) -> ssize_t {
+        if !self.is_kept() {
+            return self.by_kernel(next);
+        }
+        let log = self.log();
+        match log.file.append_vectored(pieces) {
+            Ok(appended) if appended != Appended::NotTaken => {
+                if appended == Appended::TellKeeper {
+                    meeting::tell(log.number);
+                }
+                pieces.iter().map(|piece| piece.len() as ssize_t).sum()
+            }
+            Ok(_) => self.by_kernel(next),
+            Err(error) => failed(&error),
+        }
+    }
+
+    /// Makes everything durable, or has the kernel do so.
+    pub(crate) fn sync(&self, next: impl FnOnce() -> c_int) -> c_int {
+        self.is_kept();
+        match self.log().file.sync() {
+            Ok(true) => 0,
+            Ok(false) => next(),
+            Err(error) => failed(&error) as c_int,
+        }
+    }
+
+    /// Gives the file back, and does something to it before it is taken again.
+    pub(crate) fn by_kernel<T: From<i8>>(&self, next: impl FnOnce() -> T) -> T {
+        let log = self.log();
+        let is_taken = log.file.is_taken().unwrap_or(false);
+        let result = log.file.by_kernel(|| (next(), errno()));
+        if is_taken {
+            meeting::tell(log.number);
+        }
+        match result {
+            Ok((result, error)) => {
+                set_errno(error);
+                result
+            }
+            Err(error) => T::from(failed(&error) as i8),
+        }
+    }
+
+    /// The length of the log, if the file is longer.
+    pub(crate) fn length(&self) -> Option<off_t> {
+        self.log().file.length().ok().flatten().map(|length| length as off_t)
+    }
+
+    /// The flags that the program has opened the file with, from those that it has now.
+    pub(crate) fn flags(&self, flags: c_int) -> c_int {
+        self.log().file.flags_as_opened(flags)
+    }
+}
+
+/// Sets errno. Returns what libc's functions return then.
+pub(crate) fn failed(error: &io::Error) -> ssize_t {
+    set_errno(error.raw_os_error().unwrap_or(libc::EIO));
+    -1
+}

@@ -1,0 +1,198 @@
+//! The folder of the stages, in memory: what was appended outlives the program and its keeper there,
+//! until the machine stops.
+//!
+//! Whoever uses a stage has its file locked (flock(2)). A stage that nobody has locked is left over, and
+//! its log is mended by the next keeper.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+use rustix::process::geteuid;
+use slimio_device::{FileSystem, WriteLease};
+
+use crate::{Mended, Stage};
+
+const NAME: &str = "slimio-shortcut";
+const SUFFIX: &str = "stage";
+/// Other users may not even see the names.
+const MODE: u32 = 0o700;
+
+/// The folder of this user's stages.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+}
+
+/// A log whose stage is there.
+#[derive(Debug)]
+pub struct Staged {
+    /// The log file, where it was when it was taken.
+    pub path: PathBuf,
+    /// Whether somebody uses the stage. Otherwise, the log needs mending.
+    pub is_used: bool,
+    stage: Stage,
+    file: PathBuf,
+}
+
+impl Folder {
+    /// This user's folder, which is made if it is missing.
+    ///
+    /// # Errors
+    /// If there is no place in memory for it.
+    pub fn of_user() -> io::Result<Self> {
+        let user = geteuid();
+        let mut places = Vec::new();
+        if user.is_root() {
+            places.push(Path::new("/run").join(NAME));
+        } else if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR") {
+            places.push(Path::new(&runtime).join(NAME));
+        }
+        places.push(Path::new("/dev/shm").join(format!("{NAME}-{}", user.as_raw())));
+        let mut why = None;
+        for place in places {
+            match Self::at(&place) {
+                Ok(folder) => return Ok(folder),
+                Err(error) => {
+                    let kind = error.kind();
+                    why = Some(io::Error::new(kind, format!("{}: {error}", place.display())));
+                }
+            }
+        }
+        Err(why.expect("there is at least one place"))
+    }
+
+    /// A folder, which is made if it is missing.
+    ///
+    /// # Errors
+    /// If it can't be made, is not in memory, or is somebody else's.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        match DirBuilder::new().mode(MODE).create(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let metadata = fs::symlink_metadata(path)?;
+        let is_own = metadata.is_dir() && metadata.uid() == geteuid().as_raw();
+        if !is_own || metadata.mode() & 0o077 != 0 {
+            let why = "it is not a folder of this user alone; remove it";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+        let kind = FileSystem::of(&File::open(path)?)?.kind;
+        if kind != "tmpfs" {
+            let why = format!("it is on {kind}, not in memory (tmpfs)");
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
+        Ok(Self { path: path.to_owned() })
+    }
+
+    /// Makes a stage of this name and locks it.
+    ///
+    /// # Errors
+    /// If there is no room for it.
+    pub(crate) fn create(&self, name: &str) -> io::Result<(PathBuf, File, Stage)> {
+        let path = self.path.join(name).with_extension(SUFFIX);
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        let stage = Stage::create(&file).inspect_err(|_| {
+            let _ = fs::remove_file(&path);
+        })?;
+        Ok((path, file, stage))
+    }
+
+    /// The stages that have a log. Others that nobody uses are removed.
+    ///
+    /// # Errors
+    /// If the folder can't be read.
+    pub fn staged(&self) -> io::Result<Vec<Staged>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            let path = entry?.path();
+            if path.extension().is_none_or(|extension| extension != SUFFIX) {
+                continue;
+            }
+            // It may be gone meanwhile.
+            let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else { continue };
+            let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+            let is_used = locked.is_err();
+            let stage = match Stage::open(&file) {
+                Ok(stage) => stage,
+                Err(_) if is_used => continue,
+                Err(_) => {
+                    fs::remove_file(&path)?;
+                    continue;
+                }
+            };
+            if stage.file()?.is_some() {
+                found.push(Staged { path: stage.path()?, is_used, stage, file: path });
+            } else if !is_used {
+                fs::remove_file(&path)?;
+            }
+        }
+        found.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(found)
+    }
+}
+
+impl Staged {
+    /// Length of the log in bytes. Its file is longer.
+    ///
+    /// # Errors
+    /// If this thread holds the stage.
+    pub fn length(&self) -> io::Result<u64> {
+        Ok(self.stage.staged()?.length())
+    }
+
+    /// Mends the log of a stage that nobody uses, and removes the stage. Returns where the file is now.
+    ///
+    /// # Errors
+    /// If the file is not found, was changed since by somebody else, is in use, or can't be written.
+    /// File and stage stay as they are.
+    pub fn mend(&self) -> io::Result<(PathBuf, Mended)> {
+        assert!(!self.is_used, "only a stage that nobody uses is mended");
+        let of = self.stage.file()?.expect("it has a log");
+        let (path, file) = find(&self.path, of)?;
+        let Some(_lease) = WriteLease::take(&file)? else {
+            let why = "another program has it open; stop that first";
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
+        };
+        let mended = self.stage.mend(&file)?;
+        self.forget()?;
+        Ok((path, mended))
+    }
+
+    /// Removes the stage. What it has of the log is lost, unless this is in the file.
+    ///
+    /// # Errors
+    /// If it can't be removed.
+    pub fn forget(&self) -> io::Result<()> {
+        fs::remove_file(&self.file)
+    }
+}
+
+/// Opens the file of these device and inode numbers: at its path, or, if it was renamed, in the same
+/// folder.
+fn find(path: &Path, of: (u64, u64)) -> io::Result<(PathBuf, File)> {
+    let open = |path: PathBuf| {
+        let metadata = fs::symlink_metadata(&path).ok()?;
+        if (metadata.dev(), metadata.ino()) != of {
+            return None;
+        }
+        let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).custom_flags(flags).open(&path);
+        Some(file.map(|file| (path, file)))
+    };
+    if let Some(found) = open(path.to_owned()) {
+        return found;
+    }
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    for entry in fs::read_dir(folder)? {
+        if let Some(found) = open(entry?.path()) {
+            return found;
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::NotFound, "the file is gone"))
+}

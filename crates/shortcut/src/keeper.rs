@@ -1,0 +1,441 @@
+//! The process that looks after the logs of programs.
+//!
+//! A program's process asks it to take a file, and hands it the open file itself. From then on, both
+//! have the same open file and the same stage. The process appends and syncs. The keeper does what
+//! would make the process wait, or what must happen when the process can't act: it fills the file with
+//! zeros ahead, writes what is staged for long, gives the file back when somebody else opens it (whom
+//! the lease makes wait) and takes it again later, and mends what a killed process leaves.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use slimio_device::WriteLease;
+use slimio_planted::is_planted;
+
+use crate::folder::Folder;
+use crate::protocol::{Meeting, Message};
+use crate::{LogFile, NotTaken, Stage};
+
+/// After this time, what is staged is written although nobody has asked for it.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long a log is left to the kernel before it is taken again: at first, and at most.
+const RETRY_FIRST: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_secs(60);
+const BACKLOG: i32 = 64;
+
+/// Looks after the logs of all processes that were started with its [`Meeting`].
+pub struct Keeper {
+    listener: OwnedFd,
+    token: String,
+    folder: Option<Folder>,
+    processes: Vec<Process>,
+    logs: Vec<Log>,
+    /// The number of the next process or log.
+    next: u32,
+    has_met: bool,
+    say: Box<dyn Fn(&str)>,
+}
+
+/// A process that has connected.
+struct Process {
+    socket: OwnedFd,
+    /// Readable when the process has ended. A forked child may still have the socket.
+    ended: OwnedFd,
+    pid: Pid,
+    number: u32,
+}
+
+/// A log of a process.
+struct Log {
+    number: u32,
+    /// The number of the process.
+    process: u32,
+    path: PathBuf,
+    file: LogFile,
+    stage_path: Option<PathBuf>,
+    lease: Option<WriteLease<File>>,
+    /// Whether it fills with zeros, or has to be written.
+    is_behind: bool,
+    /// When it is looked at again, and the length that it had at the last look.
+    look: Option<(Instant, u64)>,
+    /// When it is taken again, if it is left to the kernel.
+    retry: Option<Instant>,
+    pause: Duration,
+}
+
+impl Keeper {
+    /// Waits for processes at a new socket. Returns what they have to be told. The stages are in
+    /// `folder`; without it, they are lost if this process and the program are killed.
+    ///
+    /// # Errors
+    /// If there can be no socket.
+    pub fn new(
+        folder: Option<Folder>,
+        patterns: Vec<String>,
+        say: impl Fn(&str) + 'static,
+    ) -> io::Result<(Self, Meeting)> {
+        let token = random()?;
+        let meeting = Meeting { name: format!("slimio-{}", random()?), token, patterns };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let listener =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let address = SocketAddrUnix::new_abstract_name(meeting.name.as_bytes())?;
+        rustix::net::bind(&listener, &address)?;
+        rustix::net::listen(&listener, BACKLOG)?;
+        let keeper = Self {
+            listener,
+            token: meeting.token.clone(),
+            folder,
+            processes: Vec::new(),
+            logs: Vec::new(),
+            next: 1,
+            has_met: false,
+            say: Box::new(say),
+        };
+        Ok((keeper, meeting))
+    }
+
+    /// Whether any process has ever asked for a file.
+    pub fn has_met(&self) -> bool {
+        self.has_met
+    }
+
+    /// The processes that have asked for files and have not ended.
+    pub fn processes(&self) -> Vec<Pid> {
+        self.processes.iter().map(|process| process.pid).collect()
+    }
+
+    /// Waits until there is something to do, or until `wake` can be read, and does it. The signal of a
+    /// lease (SIGURG) has to make `wake` readable.
+    ///
+    /// # Errors
+    /// If the system can't wait. What happens to a log is said and not returned.
+    pub fn turn(&mut self, wake: BorrowedFd<'_>) -> io::Result<()> {
+        let mut polled = vec![
+            PollFd::new(&wake, PollFlags::IN),
+            PollFd::new(&self.listener, PollFlags::IN),
+        ];
+        for process in &self.processes {
+            polled.push(PollFd::new(&process.socket, PollFlags::IN));
+            polled.push(PollFd::new(&process.ended, PollFlags::IN));
+        }
+        let timeout = self.timeout().map(|timeout| Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        });
+        match poll(&mut polled, timeout.as_ref()) {
+            Err(Errno::INTR) | Ok(_) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let is_ready: Vec<bool> = polled.iter().map(|fd| !fd.revents().is_empty()).collect();
+        self.give_wanted_back();
+        let numbers: Vec<u32> = self.processes.iter().map(|process| process.number).collect();
+        for (number, ready) in numbers.into_iter().zip(is_ready[2..].chunks(2)) {
+            if ready[0] {
+                self.hear(number);
+            }
+            if ready[1] {
+                self.part_with(number);
+            }
+        }
+        if is_ready[1] {
+            self.accept();
+        }
+        self.look_after_logs();
+        Ok(())
+    }
+
+    /// How long there is nothing to do unless something happens. `None`: for ever.
+    fn timeout(&self) -> Option<Duration> {
+        let now = Instant::now();
+        if self.logs.iter().any(|log| log.is_behind) {
+            return Some(Duration::ZERO);
+        }
+        let looks = self.logs.iter().filter_map(|log| log.look.map(|(due, _)| due));
+        let due = looks.chain(self.logs.iter().filter_map(|log| log.retry)).min();
+        due.map(|due| due.saturating_duration_since(now))
+    }
+
+    fn accept(&mut self) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let Ok(socket) = rustix::net::accept_with(&self.listener, flags) else { return };
+        let Ok(peer) = socket_peercred(&socket) else { return };
+        // A process that has ended meanwhile needs nothing.
+        let Ok(ended) = pidfd_open(peer.pid, PidfdFlags::empty()) else { return };
+        // A process that connects anew has become another program.
+        let same = self.processes.iter().find(|process| process.pid == peer.pid);
+        if let Some(number) = same.map(|process| process.number) {
+            self.part_with(number);
+        }
+        let number = self.number();
+        self.processes.push(Process { socket, ended, pid: peer.pid, number });
+    }
+
+    fn number(&mut self) -> u32 {
+        let number = self.next;
+        self.next = self.next.wrapping_add(1);
+        number
+    }
+
+    /// Does what a process asks for.
+    fn hear(&mut self, process: u32) {
+        loop {
+            let Some(found) = self.processes.iter().find(|found| found.number == process) else {
+                return;
+            };
+            match Message::receive(&found.socket, false) {
+                Ok(Some((message, descriptor))) => self.answer(process, message, descriptor),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // It has closed the socket, or says what nobody understands.
+                Ok(None) | Err(_) => return self.part_with(process),
+            }
+        }
+    }
+
+    fn answer(&mut self, process: u32, message: Message, descriptor: Option<OwnedFd>) {
+        let find = |log: &Log, number| log.process == process && log.number == number;
+        match (message, descriptor) {
+            (Message::Take(token), Some(descriptor)) if token == self.token => {
+                self.has_met = true;
+                match self.take(process, descriptor.into()) {
+                    Some((number, stage)) => {
+                        self.send(process, &Message::Yes(number), Some(stage.as_fd()));
+                    }
+                    None => self.send(process, &Message::No, None),
+                }
+            }
+            (Message::Appended(number), _) => {
+                if let Some(log) = self.logs.iter_mut().find(|log| find(log, number)) {
+                    log.is_behind = true;
+                    log.look_again(0);
+                }
+            }
+            (Message::Closed(number), _) => {
+                if let Some(at) = self.logs.iter().position(|log| find(log, number)) {
+                    self.end(at);
+                }
+                self.send(process, &Message::Done(number), None);
+            }
+            _ => self.part_with(process),
+        }
+    }
+
+    fn send(&mut self, to: u32, message: &Message, descriptor: Option<BorrowedFd<'_>>) {
+        let process = self.processes.iter().find(|process| process.number == to);
+        let sent = process.map(|process| message.send(&process.socket, descriptor, false));
+        if matches!(sent, Some(Err(_))) {
+            self.part_with(to);
+        }
+    }
+
+    /// Takes a file for a process. Returns its number and the stage's file.
+    fn take(&mut self, process: u32, file: File) -> Option<(u32, OwnedFd)> {
+        let path = path_of(&file);
+        let number = self.number();
+        let (stage_path, stage_file, stage) = match self.make_stage(number) {
+            Ok(made) => made,
+            Err(error) => {
+                self.say_of(&path, &format!("left to the kernel: no stage: {error}"));
+                return None;
+            }
+        };
+        let mut log = Log {
+            number,
+            process,
+            path,
+            file: LogFile::new(file, stage),
+            stage_path,
+            lease: None,
+            is_behind: false,
+            look: None,
+            retry: None,
+            pause: RETRY_FIRST,
+        };
+        let taken = log.take();
+        self.say_of(&log.path, &said(&taken));
+        match taken {
+            Ok(()) => {}
+            Err(NotTaken::Busy) => log.retry = Some(Instant::now() + log.pause),
+            Err(_) => {
+                log.forget_stage();
+                return None;
+            }
+        }
+        self.logs.push(log);
+        Some((number, stage_file))
+    }
+
+    fn make_stage(&self, number: u32) -> io::Result<(Option<PathBuf>, OwnedFd, Stage)> {
+        let (path, file, stage) = if let Some(folder) = &self.folder {
+            let (path, file, stage) = folder.create(&format!("{}-{number}", std::process::id()))?;
+            (Some(path), file, stage)
+        } else {
+            let flags = rustix::fs::MemfdFlags::CLOEXEC;
+            let file = File::from(rustix::fs::memfd_create("stage", flags)?);
+            let stage = Stage::create(&file)?;
+            (None, file, stage)
+        };
+        stage.keep()?;
+        Ok((path, file.into(), stage))
+    }
+
+    /// Gives back what somebody else opens.
+    fn give_wanted_back(&mut self) {
+        for at in 0..self.logs.len() {
+            let log = &mut self.logs[at];
+            if !log.lease.as_ref().is_some_and(WriteLease::is_wanted) {
+                continue;
+            }
+            let released = if is_planted("lease-kept") { Ok(()) } else { log.file.release() };
+            log.lease = None;
+            log.retry = Some(Instant::now() + log.pause);
+            log.pause = (log.pause * 2).min(RETRY_MAX);
+            if let Err(error) = released {
+                let path = log.path.clone();
+                self.say_of(&path, &format!("can't be given back: {error}"));
+            }
+        }
+    }
+
+    fn look_after_logs(&mut self) {
+        let now = Instant::now();
+        for at in 0..self.logs.len() {
+            let log = &mut self.logs[at];
+            let mut failed = None;
+            if log.is_behind {
+                match log.file.keep_up() {
+                    Ok(is_behind) => log.is_behind = is_behind,
+                    Err(error) => failed = Some(error),
+                }
+            }
+            if let Some((_, length)) = log.look.take_if(|(due, _)| *due <= now) {
+                match log.file.rest(length) {
+                    Ok(true) => log.pause = RETRY_FIRST,
+                    Ok(false) => log.look_again(log.length()),
+                    Err(error) => failed = Some(error),
+                }
+            }
+            if let Some(error) = failed {
+                log.is_behind = false;
+                let path = log.path.clone();
+                self.say_of(&path, &format!("a write has failed: {error}"));
+            }
+            self.retry(at, now);
+        }
+    }
+
+    /// Takes a log again that was left to the kernel for a while.
+    fn retry(&mut self, at: usize, now: Instant) {
+        let log = &mut self.logs[at];
+        if log.retry.take_if(|due| *due <= now).is_none() {
+            return;
+        }
+        let taken = log.take();
+        if let Err(NotTaken::Busy) = taken {
+            log.pause = (log.pause * 2).min(RETRY_MAX);
+            log.retry = Some(now + log.pause);
+            return;
+        }
+        let path = log.path.clone();
+        if taken.is_err() {
+            self.say_of(&path, &said(&taken));
+        }
+    }
+
+    /// A process has ended, or can't be understood: its logs are mended.
+    fn part_with(&mut self, process: u32) {
+        self.processes.retain(|found| found.number != process);
+        while let Some(at) = self.logs.iter().position(|log| log.process == process) {
+            self.end(at);
+        }
+    }
+
+    /// Gives a log back for good.
+    fn end(&mut self, at: usize) {
+        let mut log = self.logs.swap_remove(at);
+        let released = if is_planted("killed-kept") { Ok(()) } else { log.file.release() };
+        match released {
+            Ok(()) => log.forget_stage(),
+            Err(error) => self.say_of(&log.path, &format!("can't be mended: {error}")),
+        }
+        log.lease = None;
+    }
+
+    fn say_of(&self, path: &Path, what: &str) {
+        (self.say)(&format!("{}: {what}", path.display()));
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        while !self.logs.is_empty() {
+            self.end(0);
+        }
+    }
+}
+
+impl Log {
+    fn take(&mut self) -> Result<(), NotTaken> {
+        let file = self.file.file().try_clone()?;
+        // It may be the last one's, which ended with the lease.
+        self.lease = None;
+        self.lease = Some(self.file.take_leased(file)?);
+        self.file.stage().staged()?.set_path(&self.path);
+        self.is_behind = true;
+        Ok(())
+    }
+
+    fn length(&self) -> u64 {
+        self.file.length().ok().flatten().unwrap_or(0)
+    }
+
+    fn look_again(&mut self, length: u64) {
+        self.look.get_or_insert((Instant::now() + LOOK_EVERY, length));
+    }
+
+    fn forget_stage(&mut self) {
+        if let Some(path) = self.stage_path.take() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// What is said of a file that a program has opened.
+fn said(taken: &Result<(), NotTaken>) -> String {
+    match taken {
+        Ok(()) => "written the short way".to_owned(),
+        Err(NotTaken::Busy) => {
+            "left to the kernel until nobody else has it open, and it is written at its end".to_owned()
+        }
+        Err(NotTaken::Refused(refusals)) => {
+            let why: Vec<String> = refusals.iter().map(ToString::to_string).collect();
+            format!("left to the kernel: {}", why.join("; "))
+        }
+        Err(NotTaken::Failed(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
+            "left to the kernel: only the file's owner can hold a lease on it".to_owned()
+        }
+        Err(NotTaken::Failed(error)) => format!("left to the kernel: {error}"),
+    }
+}
+
+/// Where an open file is.
+fn path_of(file: &File) -> PathBuf {
+    use std::os::fd::AsRawFd as _;
+    std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default()
+}
+
+/// Thirty-two hexadecimal digits that nobody can guess.
+fn random() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    let count = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    assert_eq!(count, bytes.len(), "few bytes come at once");
+    Ok(format!("{:032x}", u128::from_le_bytes(bytes)))
+}

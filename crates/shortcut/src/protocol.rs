@@ -1,0 +1,222 @@
+//! What a program's process and the keeper of its logs say to each other.
+//!
+//! The process connects to an abstract socket that keeps messages apart (`SOCK_SEQPACKET`). A message
+//! has one letter, a number of four bytes, and perhaps a descriptor:
+//!
+//! | | letter | number | descriptor | answer |
+//! |---|---|---|---|---|
+//! | take this file | `t` | – (the token follows) | the open file | `y` or `n` |
+//! | yes | `y` | of the log | the stage's file | |
+//! | no, the kernel shall write it | `n` | | | |
+//! | something was appended | `a` | of the log | | |
+//! | this process closes it | `c` | of the log | | `d` |
+//! | done | `d` | of the log | | |
+//!
+//! The process is told where to connect, and which files are meant, by an environment variable.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+
+/// The environment variable: a line each for the socket's name, the token, and every pattern.
+pub const VARIABLE: &str = "SLIMIO_SHORTCUT";
+/// Bytes of the token.
+const TOKEN_SIZE: usize = 32;
+const NUMBER: std::ops::Range<usize> = 1..5;
+const SIZE_MAX: usize = NUMBER.end + TOKEN_SIZE;
+
+/// A message, without its descriptor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Take this file. The token shows that the sender was started by the keeper.
+    Take(String),
+    /// The file has a stage.
+    Yes(u32),
+    /// The file is left to the kernel.
+    No,
+    /// Something was appended, or there is something to do.
+    Appended(u32),
+    /// The process closes the file, which is released.
+    Closed(u32),
+    /// The file is closed on the other side, too.
+    Done(u32),
+}
+
+/// What the environment variable says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Meeting {
+    /// The name of the abstract socket.
+    pub name: String,
+    /// What a process shows to be taken seriously.
+    pub token: String,
+    /// Which paths are meant (fnmatch(3)).
+    pub patterns: Vec<String>,
+}
+
+impl Meeting {
+    /// The value of [`VARIABLE`].
+    pub fn to_text(&self) -> String {
+        let mut lines = vec![self.name.as_str(), self.token.as_str()];
+        lines.extend(self.patterns.iter().map(String::as_str));
+        lines.join("\n")
+    }
+
+    /// Reads the value of [`VARIABLE`].
+    pub fn of_text(text: &str) -> Option<Self> {
+        let mut lines = text.lines().map(str::to_owned);
+        let (name, token) = (lines.next()?, lines.next()?);
+        Some(Self { name, token, patterns: lines.collect() })
+    }
+}
+
+impl Message {
+    fn encode(&self) -> Vec<u8> {
+        let (letter, number) = match self {
+            Self::Take(_) => (b't', 0),
+            Self::Yes(id) => (b'y', *id),
+            Self::No => (b'n', 0),
+            Self::Appended(id) => (b'a', *id),
+            Self::Closed(id) => (b'c', *id),
+            Self::Done(id) => (b'd', *id),
+        };
+        let mut bytes = vec![letter];
+        bytes.extend(number.to_le_bytes());
+        if let Self::Take(token) = self {
+            bytes.extend(token.as_bytes());
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let id = u32::from_le_bytes(bytes.get(NUMBER)?.try_into().ok()?);
+        Some(match bytes[0] {
+            b't' => Self::Take(String::from_utf8(bytes[NUMBER.end..].to_vec()).ok()?),
+            b'y' => Self::Yes(id),
+            b'n' => Self::No,
+            b'a' => Self::Appended(id),
+            b'c' => Self::Closed(id),
+            b'd' => Self::Done(id),
+            _ => return None,
+        })
+    }
+
+    /// Sends the message.
+    ///
+    /// # Errors
+    /// If the other side is gone, or takes no more now.
+    pub fn send(
+        &self,
+        socket: impl AsFd,
+        descriptor: Option<BorrowedFd<'_>>,
+        is_patient: bool,
+    ) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let descriptors: Vec<_> = descriptor.into_iter().collect();
+        if !descriptors.is_empty() {
+            ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+        }
+        let mut flags = SendFlags::NOSIGNAL;
+        flags.set(SendFlags::DONTWAIT, !is_patient);
+        let bytes = self.encode();
+        retry(|| {
+            rustix::net::sendmsg(&socket, &[IoSlice::new(&bytes)], &mut ancillary, flags)
+        })?;
+        Ok(())
+    }
+
+    /// Receives a message. Returns `None` if the other side is gone.
+    ///
+    /// # Errors
+    /// If it is no message (`InvalidData`), or there is none and the call shall not wait (`WouldBlock`).
+    pub fn receive(
+        socket: impl AsFd,
+        is_patient: bool,
+    ) -> io::Result<Option<(Self, Option<OwnedFd>)>> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut bytes = [0; SIZE_MAX];
+        let mut flags = RecvFlags::CMSG_CLOEXEC;
+        flags.set(RecvFlags::DONTWAIT, !is_patient);
+        let received = retry(|| {
+            let mut buffers = [IoSliceMut::new(&mut bytes)];
+            rustix::net::recvmsg(&socket, &mut buffers, &mut ancillary, flags)
+        })?;
+        let descriptor = ancillary.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+            _ => None,
+        });
+        if received.bytes == 0 {
+            return Ok(None);
+        }
+        let message = Self::decode(&bytes[..received.bytes])
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it is no message"))?;
+        Ok(Some((message, descriptor)))
+    }
+}
+
+fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    loop {
+        match call() {
+            Err(rustix::io::Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    #[test]
+    fn every_message_arrives_with_its_descriptor() {
+        let [here, there] = {
+            let (a, b) = socketpair(
+                AddressFamily::UNIX,
+                SocketType::SEQPACKET,
+                SocketFlags::CLOEXEC,
+                None,
+            )
+            .unwrap();
+            [a, b]
+        };
+        let token = "0123456789abcdef0123456789abcdef".to_owned();
+        let messages = [
+            Message::Take(token),
+            Message::Yes(7),
+            Message::No,
+            Message::Appended(u32::MAX),
+            Message::Closed(1),
+            Message::Done(1),
+        ];
+        for (number, message) in messages.into_iter().enumerate() {
+            let descriptor = (number % 2 == 0).then(|| here.as_fd());
+            message.send(&here, descriptor, true).unwrap();
+            let (received, descriptor) = Message::receive(&there, true).unwrap().unwrap();
+            assert_eq!(received, message);
+            assert_eq!(descriptor.is_some(), number % 2 == 0);
+        }
+        let error = Message::receive(&there, false).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        rustix::net::send(&here, b"x", SendFlags::empty()).unwrap();
+        let error = Message::receive(&there, true).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        drop(here);
+        assert_eq!(Message::receive(&there, true).unwrap().map(|_| ()), None);
+    }
+
+    #[test]
+    fn a_meeting_is_read_as_it_was_written() {
+        let patterns = vec!["*.incr.aof".to_owned(), "*/a b".to_owned()];
+        let meeting = Meeting { name: "name".into(), token: "token".into(), patterns };
+        assert_eq!(Meeting::of_text(&meeting.to_text()), Some(meeting));
+        assert_eq!(Meeting::of_text("name"), None);
+    }
+}

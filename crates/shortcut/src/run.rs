@@ -1,0 +1,173 @@
+//! Running a program so that its logs go the short way.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreaper, wait};
+
+use crate::protocol::VARIABLE;
+use crate::{Folder, Keeper};
+
+/// The dynamic linker loads what this environment variable names before everything else.
+const PRELOAD: &str = "LD_PRELOAD";
+/// These are passed on to the program.
+const PASSED: [(i32, Signal); 7] = [
+    (signal_hook::consts::SIGTERM, Signal::TERM),
+    (signal_hook::consts::SIGINT, Signal::INT),
+    (signal_hook::consts::SIGQUIT, Signal::QUIT),
+    (signal_hook::consts::SIGHUP, Signal::HUP),
+    (signal_hook::consts::SIGUSR1, Signal::USR1),
+    (signal_hook::consts::SIGUSR2, Signal::USR2),
+    (signal_hook::consts::SIGWINCH, Signal::WINCH),
+];
+
+const NONE_MET: &str = "no file was written the short way: no process has opened one that was meant, or \
+                        the program was linked statically or has more rights than its user (setuid)";
+
+/// A program, and which of its files go the short way.
+#[derive(Debug)]
+pub struct Run {
+    /// The program and its arguments.
+    pub program: Vec<OsString>,
+    /// The library that asks for the files, `libslimio_preload.so`.
+    pub library: PathBuf,
+    /// Which files: patterns of fnmatch(3) for absolute paths.
+    pub patterns: Vec<String>,
+    /// Where the stages are; `None` chooses a place.
+    pub stages: Option<PathBuf>,
+}
+
+impl Run {
+    /// Mends what is left over, starts the program, and looks after its logs until it and every process
+    /// that it has started have ended. Returns how the program has ended.
+    ///
+    /// This process becomes the parent of processes whose own parent has ended. What happens to files is
+    /// said by `say`, a line at a time.
+    ///
+    /// # Errors
+    /// If the program can't be started.
+    pub fn run(&self, say: impl Fn(&str) + Clone + 'static) -> io::Result<ExitStatus> {
+        let folder = match &self.stages {
+            Some(path) => Some(Folder::at(path)?),
+            None => Folder::of_user()
+                .inspect_err(|error| {
+                    say(&format!(
+                        "{error}; what is appended is lost if the program and this one are killed at \
+                         once"
+                    ));
+                })
+                .ok(),
+        };
+        if let Some(folder) = &folder {
+            mend(folder, &say)?;
+        }
+        set_child_subreaper(Some(Pid::INIT))?;
+        let (mut wake, waker) = UnixStream::pair()?;
+        wake.set_nonblocking(true)?;
+        let mut came = Vec::new();
+        for (signal, _) in PASSED {
+            let flag = Arc::new(AtomicBool::new(false));
+            signal_hook::flag::register(signal, Arc::clone(&flag))?;
+            came.push(flag);
+        }
+        let others = [signal_hook::consts::SIGCHLD, signal_hook::consts::SIGURG];
+        for signal in PASSED.iter().map(|(signal, _)| *signal).chain(others) {
+            signal_hook::low_level::pipe::register(signal, waker.try_clone()?)?;
+        }
+        let (mut keeper, meeting) = Keeper::new(folder, self.patterns.clone(), say.clone())?;
+        let child = Command::new(&self.program[0])
+            .args(&self.program[1..])
+            .env(VARIABLE, meeting.to_text())
+            .env(PRELOAD, preload(&self.library, std::env::var_os(PRELOAD).as_deref())?)
+            .spawn()?;
+        let child = Pid::from_child(&child);
+        // Not before: a program inherits what is ignored.
+        slimio_device::ignore_file_size_signal();
+        let mut ended = None;
+        loop {
+            keeper.turn(wake.as_fd())?;
+            while matches!(wake.read(&mut [0; 64]), Ok(1..)) {}
+            for ((_, signal), came) in PASSED.iter().zip(&came) {
+                if came.swap(false, Ordering::Relaxed) && !is_from_terminal(*signal) {
+                    // A daemon's first process has ended. Its children get the signal.
+                    let to = if ended.is_none() { vec![child] } else { keeper.processes() };
+                    for process in to {
+                        let _ = kill_process(process, *signal);
+                    }
+                }
+            }
+            loop {
+                match wait(WaitOptions::NOHANG) {
+                    Ok(Some((pid, status))) if pid == child => {
+                        ended = Some(ExitStatus::from_raw(status.as_raw()));
+                    }
+                    Ok(Some(_)) | Err(Errno::INTR) => {}
+                    Ok(None) => break,
+                    // There are no more children.
+                    Err(_) => {
+                        if !keeper.has_met() {
+                            say(NONE_MET);
+                        }
+                        return Ok(ended.unwrap_or_default());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The library, and what is to be loaded besides.
+fn preload(library: &Path, others: Option<&OsStr>) -> io::Result<OsString> {
+    if library.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':')) {
+        let why = format!("{}: LD_PRELOAD takes no path with a space or colon", library.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    let mut value = library.as_os_str().to_owned();
+    if let Some(others) = others {
+        value.push(":");
+        value.push(others);
+    }
+    Ok(value)
+}
+
+/// Whether the signal came from the terminal, so that the program has it already: then this process is
+/// in the terminal's foreground.
+fn is_from_terminal(signal: Signal) -> bool {
+    let is_of_terminal = [Signal::INT, Signal::QUIT, Signal::HUP, Signal::WINCH].contains(&signal);
+    let is_foreground = || {
+        let terminal = File::open("/dev/tty").ok()?;
+        Some(rustix::termios::tcgetpgrp(&terminal).ok()? == rustix::process::getpgrp())
+    };
+    is_of_terminal && is_foreground() == Some(true)
+}
+
+/// Mends the logs that nobody looks after any more.
+///
+/// # Errors
+/// If the folder of the stages can't be read.
+pub fn mend(folder: &Folder, say: impl Fn(&str)) -> io::Result<()> {
+    for staged in folder.staged()? {
+        if staged.is_used {
+            continue;
+        }
+        match staged.mend() {
+            Ok((path, mended)) => say(&format!("{}: {mended}", path.display())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                say(&format!("{}: {error}; nothing is left to mend", staged.path.display()));
+                staged.forget()?;
+            }
+            Err(error) => say(&format!("{}: can't be mended: {error}", staged.path.display())),
+        }
+    }
+    Ok(())
+}
