@@ -270,6 +270,16 @@ impl Using {
         self.log().file.length().ok().flatten().map(|length| length as off_t)
     }
 
+    /// The file's position, unless the kernel knows it.
+    pub(crate) fn position(&self) -> Option<off_t> {
+        self.log().file.position().ok().flatten().map(|position| position as off_t)
+    }
+
+    /// Moves the position to the end of the log, unless the kernel is to do it.
+    pub(crate) fn seek_end(&self) -> Option<off_t> {
+        self.log().file.seek_end().ok().flatten().map(|end| end as off_t)
+    }
+
     /// The flags that the program has opened the file with, from those that it has now.
     pub(crate) fn flags(&self, flags: c_int) -> c_int {
         self.log().file.flags_as_opened(flags)

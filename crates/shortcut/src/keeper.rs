@@ -7,8 +7,9 @@
 //! the lease makes wait) and takes it again later, and mends what a killed process leaves.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -114,11 +115,11 @@ impl Keeper {
     }
 
     /// Waits until there is something to do, or until `wake` can be read, and does it. The signal of a
-    /// lease (SIGURG) has to make `wake` readable.
+    /// lease (SIGURG) has to make `wake` readable. What is in `wake` is read, which must not block.
     ///
     /// # Errors
     /// If the system can't wait. What happens to a log is said and not returned.
-    pub fn turn(&mut self, wake: BorrowedFd<'_>) -> io::Result<()> {
+    pub fn turn(&mut self, mut wake: &UnixStream) -> io::Result<()> {
         let mut polled = vec![
             PollFd::new(&wake, PollFlags::IN),
             PollFd::new(&self.listener, PollFlags::IN),
@@ -136,6 +137,8 @@ impl Keeper {
             Err(error) => return Err(error.into()),
         }
         let is_ready: Vec<bool> = polled.iter().map(|fd| !fd.revents().is_empty()).collect();
+        // A lease that is wanted from now on wakes the next turn.
+        while matches!(wake.read(&mut [0; 64]), Ok(1..)) {}
         self.give_wanted_back();
         let numbers: Vec<u32> = self.processes.iter().map(|process| process.number).collect();
         for (number, ready) in numbers.into_iter().zip(is_ready[2..].chunks(2)) {

@@ -162,7 +162,8 @@ impl<F: AsFd> LogFile<F> {
         let is_append = found.flags.contains(OFlags::APPEND);
         let now = rustix::fs::fstat(file)?;
         let changed = (now.st_ctime, now.st_ctime_nsec as i64);
-        let is_at_end = is_append || rustix::fs::tell(file)? == found.length;
+        let position = rustix::fs::tell(file)?;
+        let is_at_end = is_append || position == found.length;
         if now.st_size as u64 != found.length || changed != found.changed || !is_at_end {
             return Err(NotTaken::Busy);
         }
@@ -176,7 +177,8 @@ impl<F: AsFd> LogFile<F> {
         // Without that flag, an offset would not count.
         direct.set(OFlags::APPEND, is_append && *HAS_NO_APPEND);
         rustix::fs::fcntl_setfl(file, direct)?;
-        staged.begin(found.of, found.length, &found.tail, is_append);
+        staged.set_opened(is_append, position);
+        staged.begin(found.of, found.length, &found.tail);
         // The last block is written whole, so that the file ends with it.
         let (offset, block) = staged.last();
         let zeroed = offset + block.len() as u64;
@@ -204,6 +206,30 @@ impl<F: AsFd> LogFile<F> {
     pub fn length(&self) -> io::Result<Option<u64>> {
         let staged = self.stage.staged()?;
         Ok(staged.is_taken().then(|| staged.length()))
+    }
+
+    /// The file's position, as lseek(2) would tell it, or `None` if the file is not taken. It is where
+    /// the log ends, unless the file was opened with `O_APPEND` and nothing was appended since.
+    ///
+    /// # Errors
+    /// If this thread is inside of a call to this log.
+    pub fn position(&self) -> io::Result<Option<u64>> {
+        let staged = self.stage.staged()?;
+        Ok(staged.is_taken().then(|| staged.position()))
+    }
+
+    /// Moves the file's position to where the log ends. Returns this, or `None` if the file is not taken.
+    ///
+    /// # Errors
+    /// If this thread is inside of a call to this log.
+    pub fn seek_end(&self) -> io::Result<Option<u64>> {
+        let mut staged = self.stage.staged()?;
+        if !staged.is_taken() {
+            return Ok(None);
+        }
+        let end = staged.length();
+        staged.set_position(end);
+        Ok(Some(end))
     }
 
     /// What fcntl(2) would say of the flags that the file was opened with, from what it says now.
@@ -484,9 +510,7 @@ impl<F: AsFd> LogFile<F> {
         if !is_planted("tail-uncut") {
             rustix::fs::ftruncate(&self.file, end)?;
         }
-        if !is_append {
-            rustix::fs::seek(&self.file, SeekFrom::Start(end))?;
-        }
+        rustix::fs::seek(&self.file, SeekFrom::Start(staged.position().min(end)))?;
         if let Err(error) = rustix::fs::fdatasync(&self.file) {
             staged.set_failed(error);
         }

@@ -2,8 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Read as _};
-use std::os::fd::AsFd as _;
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt as _;
@@ -72,7 +71,7 @@ impl Run {
             mend(folder, &say)?;
         }
         set_child_subreaper(Some(Pid::INIT))?;
-        let (mut wake, waker) = UnixStream::pair()?;
+        let (wake, waker) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         let mut came = Vec::new();
         for (signal, _) in PASSED {
@@ -95,8 +94,7 @@ impl Run {
         slimio_device::ignore_file_size_signal();
         let mut ended = None;
         loop {
-            keeper.turn(wake.as_fd())?;
-            while matches!(wake.read(&mut [0; 64]), Ok(1..)) {}
+            keeper.turn(&wake)?;
             for ((_, signal), came) in PASSED.iter().zip(&came) {
                 if came.swap(false, Ordering::Relaxed) && !is_from_terminal(*signal) {
                     // A daemon's first process has ended. Its children get the signal.

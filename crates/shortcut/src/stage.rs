@@ -28,7 +28,8 @@
 //! | 64 | 8 | the error of the first write or flush that failed, or zero |
 //! | 72 | 8 | 1 if the file was opened with `O_APPEND` |
 //! | 80 | 8 | what the keeper was told: 1, that something was appended; 2, that it has to do something |
-//! | 88 | 8 | bytes of the file's path |
+//! | 88 | 8 | offset of the file's position, as lseek(2) would tell it |
+//! | 96 | 8 | bytes of the file's path |
 //! | 128 | | the file's path |
 
 use std::ffi::OsStr;
@@ -69,7 +70,8 @@ const ZEROED: usize = 56;
 const FAILED: usize = 64;
 const IS_APPEND: usize = 72;
 const TOLD: usize = 80;
-const PATH_LENGTH: usize = 88;
+const POSITION: usize = 88;
+const PATH_LENGTH: usize = 96;
 const PATH: usize = 128;
 
 /// What the keeper was told: that something was appended, and that there is something to do for it.
@@ -219,7 +221,7 @@ pub(crate) struct Staged<'a> {
 impl Staged<'_> {
     /// Begins a log in a file that ends with `tail`, the bytes of its last block that is not full. All
     /// of it is durable.
-    pub(crate) fn begin(&mut self, of: (u64, u64), length: u64, tail: &[u8], is_append: bool) {
+    pub(crate) fn begin(&mut self, of: (u64, u64), length: u64, tail: &[u8]) {
         self.end();
         self.memory[LBA_SIZE..][..LBA_SIZE].fill(0);
         self.memory[LBA_SIZE..][..tail.len()].copy_from_slice(tail);
@@ -233,7 +235,6 @@ impl Staged<'_> {
             (UNFLUSHED, 0),
             (ZEROED, start),
             (FAILED, 0),
-            (IS_APPEND, is_append.into()),
             (TOLD, 0),
         ];
         for (field, value) in fields {
@@ -313,6 +314,21 @@ impl Staged<'_> {
         self.set(FAILED, error.raw_os_error() as u64);
     }
 
+    /// Notes whether the file was opened with `O_APPEND`, and its position.
+    pub(crate) fn set_opened(&mut self, is_append: bool, position: u64) {
+        self.set(IS_APPEND, is_append.into());
+        self.set(POSITION, position);
+    }
+
+    /// The file's position: with `O_APPEND`, it is not at the end until something is appended.
+    pub(crate) fn position(&self) -> u64 {
+        self.get(POSITION)
+    }
+
+    pub(crate) fn set_position(&mut self, position: u64) {
+        self.set(POSITION, position);
+    }
+
     /// Whether the file was opened with `O_APPEND`.
     pub(crate) fn is_append(&self) -> bool {
         self.get(IS_APPEND) != 0
@@ -357,6 +373,7 @@ impl Staged<'_> {
         }
         compiler_fence(Ordering::SeqCst);
         self.set(LENGTH, length + count as u64);
+        self.set(POSITION, length + count as u64);
         count
     }
 

@@ -11,12 +11,13 @@ use crate::open_logs::{leave, of};
 
 fn seek(fd: c_int, offset: off_t, whence: c_int, next: impl FnOnce() -> off_t) -> off_t {
     let Some(log) = of(fd) else { return next() };
-    // Asking for the position, or going to the end, changes nothing.
-    match (log.length(), whence, offset) {
-        (Some(length), libc::SEEK_CUR | libc::SEEK_END, 0) => length,
-        (Some(length), libc::SEEK_SET, offset) if offset == length => length,
-        _ => log.by_kernel(next),
-    }
+    // Asking for the position, or going to the end, needs no kernel.
+    let answer = match (whence, offset) {
+        (libc::SEEK_CUR, 0) => log.position(),
+        (libc::SEEK_END, 0) => log.seek_end(),
+        _ => None,
+    };
+    answer.unwrap_or_else(|| log.by_kernel(next))
 }
 
 fn cut(fd: c_int, next: impl FnOnce() -> c_int) -> c_int {

@@ -1,0 +1,178 @@
+"""Does things to a log file, and says what it sees. Run with the same seed, it sees the same whether the
+log goes the short way or not.
+
+    python3 calls.py FOLDER SEED COUNT
+"""
+
+import fcntl
+import hashlib
+import mmap
+import os
+import random
+import subprocess
+import sys
+import time
+
+folder, seed, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+dice = random.Random(seed)
+path = os.path.join(folder, "a.log")
+flags = dice.choice([os.O_WRONLY, os.O_RDWR]) | os.O_CREAT | dice.choice([0, os.O_APPEND])
+shown = os.O_ACCMODE | os.O_APPEND | os.O_DIRECT
+fd = -1
+written = 0
+
+
+def say(*words):
+    print(*words, flush=True)
+
+
+def some_bytes():
+    size = dice.choice([1, 10, 100, 4000, 4096, 5000, 20000, 300000])
+    if dice.random() < 0.02:
+        size = 3000000
+    global written
+    written += 1
+    return bytes([1 + written % 255]) * dice.randrange(1, size + 1)
+
+
+def digest(data):
+    return len(data), hashlib.sha1(data).hexdigest()[:12]
+
+
+def reopen():
+    global fd
+    if fd >= 0:
+        os.close(fd)
+    fd = os.open(path, flags, 0o644)
+    os.lseek(fd, 0, os.SEEK_END)
+
+
+def write():
+    say("write", os.write(fd, some_bytes()))
+
+
+def write_vector():
+    say("writev", os.writev(fd, [some_bytes() for _ in range(dice.randrange(1, 5))]))
+
+
+def sync():
+    (os.fsync if dice.random() < 0.3 else os.fdatasync)(fd)
+
+
+def ask():
+    say("size", os.fstat(fd).st_size, "at", os.lseek(fd, 0, os.SEEK_CUR))
+    say("flags", fcntl.fcntl(fd, fcntl.F_GETFL) & shown)
+
+
+def seek():
+    end = os.lseek(fd, 0, os.SEEK_END)
+    say("end", end, os.lseek(fd, dice.choice([0, end // 2, end]), os.SEEK_SET))
+    if dice.random() < 0.8:
+        os.lseek(fd, 0, os.SEEK_END)
+
+
+def cut():
+    size = os.fstat(fd).st_size
+    os.ftruncate(fd, dice.choice([size, size // 2, max(0, size - 7)]))
+    os.lseek(fd, 0, os.SEEK_END)
+
+
+def duplicate():
+    other = dice.choice([lambda: os.dup(fd), lambda: fcntl.fcntl(fd, fcntl.F_DUPFD, 100)])()
+    os.write(other, some_bytes())
+    os.fsync(other)
+    os.close(other)
+
+
+def replace():
+    global fd
+    other = os.open("/dev/null", os.O_RDONLY)
+    os.dup2(fd, other)
+    os.close(fd)
+    fd = other
+
+
+def fork():
+    child = os.fork()
+    if child == 0:
+        data = some_bytes()
+        for start in range(0, len(data), 100000):
+            os.write(fd, data[start : start + 100000])
+        if dice.random() < 0.5:
+            os.fdatasync(fd)
+        if dice.random() < 0.5:
+            os.close(fd)
+        os._exit(0)
+    os.waitpid(child, 0)
+    some_bytes(), dice.random(), dice.random()
+
+
+def copy():
+    shown = subprocess.run(["cat", path], stdout=subprocess.PIPE, check=True).stdout
+    say("cat", *digest(shown))
+
+
+def read_here():
+    with open(path, "rb") as file:
+        say("read", *digest(file.read()))
+
+
+def read_back():
+    if flags & os.O_RDWR:
+        say("pread", *digest(os.pread(fd, 10000, max(0, os.fstat(fd).st_size - 10000))))
+
+
+def map_it():
+    if flags & os.O_RDWR and os.fstat(fd).st_size:
+        with mmap.mmap(fd, 0) as mapped:
+            mapped[-1] = 200
+            say("mmap", *digest(mapped[:]))
+
+
+def copy_into():
+    other = os.open(os.path.join(folder, "other"), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    os.write(other, some_bytes()[:50000])
+    if flags & os.O_APPEND:
+        return os.close(other)
+    how = dice.choice(["sendfile", "copy_file_range"])
+    if how == "sendfile":
+        say(how, os.sendfile(fd, other, 0, 50000))
+    else:
+        say(how, os.copy_file_range(other, fd, 50000, 0))
+    os.close(other)
+
+
+def write_at():
+    size = os.fstat(fd).st_size
+    say("pwrite", os.pwrite(fd, some_bytes(), dice.choice([size, size // 2])))
+    os.lseek(fd, 0, os.SEEK_END)
+
+
+def allocate():
+    os.posix_fallocate(fd, 0, os.fstat(fd).st_size + 5000)
+    os.lseek(fd, 0, os.SEEK_END)
+
+
+def rename():
+    global path
+    new = os.path.join(folder, f"{written}.log")
+    os.rename(path, new)
+    path = new
+
+
+def pause():
+    time.sleep(dice.choice([0.001, 0.7]))
+
+
+usual = [write] * 30 + [write_vector] * 5 + [sync] * 20 + [ask] * 5
+unusual = [
+    seek, cut, duplicate, replace, fork, copy, copy, read_here, read_back, map_it, copy_into, write_at,
+    allocate, rename, pause, reopen, reopen, reopen,
+]
+reopen()
+for _ in range(count):
+    dice.choice(usual if dice.random() < 0.9 else unusual)()
+ask()
+os.close(fd)
+with open(path, "rb") as file:
+    say("all", *digest(file.read()))
