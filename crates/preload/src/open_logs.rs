@@ -206,41 +206,45 @@ impl Using {
         log.as_ref().expect("a slot in the table has a log")
     }
 
-    /// Whether the keeper lives. If it does not, the file is given back once.
-    fn is_kept(&self) -> bool {
+    /// If the keeper is dead, gives the file back: somebody who opens it would wait for long, and nobody
+    /// would mend it.
+    fn leave_if_alone(&self) {
         let file = &self.log().file;
-        file.stage().is_kept() || {
-            // Somebody who opens it would wait for long, and nobody would mend it.
+        if !file.stage().is_kept() {
+            // A failure stays, and the next call is told.
             let _ = file.release();
-            false
         }
     }
 
     /// Writes bytes at the end of the file, or has the kernel do so.
-    pub(crate) fn write(
-        &self,
-        pieces: &[IoSlice<'_>],
-        next: impl FnOnce() -> ssize_t,
-    ) -> ssize_t {
-        if !self.is_kept() {
-            return self.by_kernel(next);
-        }
+    pub(crate) fn write(&self, pieces: &[IoSlice<'_>], next: impl Fn() -> ssize_t) -> ssize_t {
+        self.leave_if_alone();
         let log = self.log();
-        match log.file.append_vectored(pieces) {
-            Ok(appended) if appended != Appended::NotTaken => {
-                if appended == Appended::TellKeeper {
+        loop {
+            match log.file.append_vectored(pieces) {
+                Ok(Appended::Whole) => break,
+                Ok(Appended::TellKeeper) => {
                     meeting::tell(log.number);
+                    break;
                 }
-                pieces.iter().map(|piece| piece.len() as ssize_t).sum()
+                // It may be taken before the kernel has written.
+                Ok(Appended::NotTaken) => match log.file.unless_taken(|| (next(), errno())) {
+                    Ok(Some((written, error))) => {
+                        set_errno(error);
+                        return written;
+                    }
+                    Ok(None) => {}
+                    Err(error) => return failed(&error),
+                },
+                Err(error) => return failed(&error),
             }
-            Ok(_) => self.by_kernel(next),
-            Err(error) => failed(&error),
         }
+        pieces.iter().map(|piece| piece.len() as ssize_t).sum()
     }
 
     /// Makes everything durable, or has the kernel do so.
     pub(crate) fn sync(&self, next: impl FnOnce() -> c_int) -> c_int {
-        self.is_kept();
+        self.leave_if_alone();
         match self.log().file.sync() {
             Ok(true) => 0,
             Ok(false) => next(),

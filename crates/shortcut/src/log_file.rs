@@ -495,6 +495,23 @@ impl<F: AsFd> LogFile<F> {
         Ok(then())
     }
 
+    /// Does something to a file that is not taken while no other process takes or writes it. Returns
+    /// `None` if it is taken now.
+    ///
+    /// # Errors
+    /// The first failure, if there was one.
+    pub fn unless_taken<T>(&self, then: impl FnOnce() -> T) -> io::Result<Option<T>> {
+        let _writing = self.stage.writing()?;
+        {
+            let staged = self.stage.staged()?;
+            staged.failed()?;
+            if staged.is_taken() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(then()))
+    }
+
     /// Writes what is staged, cuts the file, and ends direct I/O. If a write or flush has failed, now or
     /// before, the file is cut behind what is in it.
     fn give_back(&self, staged: &mut Staged<'_>) -> io::Result<()> {

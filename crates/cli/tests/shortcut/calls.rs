@@ -1,0 +1,42 @@
+//! A program sees the same, whatever it does to its log.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::{Place, text};
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shortcut/calls.py");
+const COUNT: &str = "250";
+/// A program that waits for a lease until the kernel takes it away needs more.
+const LONGEST: Duration = Duration::from_secs(40);
+/// Seeds that have shown something, and how many others there are.
+const KNOWN: &[u64] = &[4, 13];
+const OTHERS: usize = 4;
+
+#[test]
+fn a_program_sees_what_it_would_see_otherwise() {
+    let Some(place) = Place::new() else { return };
+    let others = std::iter::repeat_with(|| fastrand::u64(..1 << 32)).take(OTHERS);
+    for seed in KNOWN.iter().copied().chain(others) {
+        println!("seed {seed}");
+        let seed = seed.to_string();
+        let words = |folder: &str| {
+            let folder = place.path().join(format!("{folder}-{seed}"));
+            std::fs::create_dir(&folder).unwrap();
+            [SCRIPT.to_owned(), folder.display().to_string(), seed.clone(), COUNT.to_owned()]
+        };
+        let stock = Command::new("python3").arg("-B").args(words("stock")).output().unwrap();
+        let begin = Instant::now();
+        let mut short = place.run(&[&"--match", &"*.log", &"--", &"python3", &"-B"]);
+        let short = short.args(words("short")).stdout(Stdio::piped()).output().unwrap();
+        assert!(begin.elapsed() < LONGEST, "it took {:?}", begin.elapsed());
+        let (stock, short) = (text(&stock), text(&short));
+        let difference = stock.lines().zip(short.lines()).find(|(stock, short)| stock != short);
+        assert_eq!(difference, None, "stock and ours");
+        assert_eq!(stock.len(), short.len());
+        assert!(place.stages().is_empty());
+    }
+    assert!(place.said().contains("written the short way"), "{}", place.said());
+    assert!(Path::new(SCRIPT).exists());
+}

@@ -1,0 +1,100 @@
+//! What was written outlives the program, its keeper, or both.
+
+use std::fs;
+use std::time::Duration;
+
+use slimio_testing::client::Reply;
+
+use super::redis::Redis;
+use super::{Place, child_of, kill, pid, wait_for};
+
+/// Who is killed, in this order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Killed {
+    Program,
+    Keeper,
+}
+use Killed::{Keeper, Program};
+
+/// Sets keys until the server does not answer any more. Returns how many it has acknowledged.
+fn set_until_killed(redis: &Redis, first: usize) -> std::thread::JoinHandle<usize> {
+    let mut client = redis.client();
+    std::thread::spawn(move || {
+        let mut count = first;
+        while client.expect(&["SET", &format!("k:{count}"), &"v".repeat(count % 900)]).is_ok() {
+            count += 1;
+        }
+        count
+    })
+}
+
+#[test]
+fn what_was_acknowledged_outlives_every_kill() {
+    let Some(place) = Place::new() else { return };
+    let orders: [&[Killed]; 4] = [&[Program], &[Program, Keeper], &[Keeper, Program], &[Keeper]];
+    let mut acknowledged = 0;
+    for (round, order) in orders.into_iter().cycle().take(12).enumerate() {
+        let Some(mut redis) = Redis::start(&place, "always") else { return };
+        let (keeper, program) = {
+            redis.client();
+            (pid(&redis.run), child_of(pid(&redis.run)))
+        };
+        // What was left over was mended before.
+        let held = redis.client().expect(&["DBSIZE"]).unwrap();
+        let Reply::Integer(held) = held else { panic!("{held:?}") };
+        // The last one may have been written without having been acknowledged.
+        assert!(
+            [0, 1].contains(&(held - acknowledged as i64)),
+            "round {round}: {held} of {acknowledged}; {}",
+            place.said()
+        );
+        let setting = set_until_killed(&redis, held as usize);
+        std::thread::sleep(Duration::from_millis(40 + 23 * round as u64));
+        for (number, killed) in order.iter().enumerate() {
+            if number > 0 {
+                // The program goes on without its keeper for a while.
+                std::thread::sleep(Duration::from_millis(round as u64 % 3 * 9));
+            }
+            kill(if *killed == Program { program } else { keeper });
+        }
+        if *order == [Keeper] {
+            std::thread::sleep(Duration::from_millis(50));
+            kill(program);
+        }
+        acknowledged = setting.join().unwrap();
+        redis.run.wait().unwrap();
+        wait_for("end of the program", || rustix::process::test_kill_process(program).is_err());
+        if *order == [Program] {
+            assert!(fs::read(redis.log()).unwrap().ends_with(b"\r\n"), "the keeper has mended it");
+            assert!(place.stages().is_empty());
+        }
+    }
+    assert!(acknowledged > 1000, "{acknowledged}");
+}
+
+/// With `everysec`, what the program has written is in memory for a moment. It is not lost with the
+/// program.
+#[test]
+fn what_was_only_written_outlives_the_program() {
+    let Some(place) = Place::new() else { return };
+    for both in [false, true] {
+        let Some(mut redis) = Redis::start(&place, "no") else { return };
+        let mut client = redis.client();
+        let Reply::Integer(before) = client.expect(&["DBSIZE"]).unwrap() else { panic!() };
+        let (keeper, program) = (pid(&redis.run), child_of(pid(&redis.run)));
+        for key in 0..300 {
+            client.expect(&["SET", &format!("{both}:{key}"), "value"]).unwrap();
+        }
+        if both {
+            kill(keeper);
+        }
+        kill(program);
+        redis.run.wait().unwrap();
+        wait_for("end of the program", || rustix::process::test_kill_process(program).is_err());
+        let redis = Redis::start(&place, "no").unwrap();
+        let after = redis.client().expect(&["DBSIZE"]).unwrap();
+        assert_eq!(after, Reply::Integer(before + 300), "{both}: {}", place.said());
+        redis.stop();
+        assert_eq!(place.said().contains("mended: "), both, "{}", place.said());
+    }
+}

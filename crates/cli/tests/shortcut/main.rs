@@ -1,0 +1,158 @@
+//! `slimio shortcut run` with real programs: redis-server, and scripts that do what programs do.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod calls;
+mod kills;
+mod others;
+mod redis;
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::ops::{Deref, DerefMut};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use slimio_testing::loops::Mounted;
+use tempfile::TempDir;
+
+/// How long something may take that takes a moment.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A file system that logs are written to the short way, a folder for what is staged, and what is said.
+struct Place {
+    mounted: Mounted,
+    stages: TempDir,
+}
+
+impl Place {
+    fn new() -> Option<Self> {
+        Self::of_size(512 << 20)
+    }
+
+    fn of_size(size: u64) -> Option<Self> {
+        let mounted = Mounted::new(&["mkfs.ext4", "-q"], size, "defaults")?;
+        let stages = tempfile::Builder::new().permissions(private()).tempdir_in("/dev/shm").unwrap();
+        Some(Self { mounted, stages })
+    }
+
+    fn path(&self) -> &Path {
+        self.mounted.path()
+    }
+
+    /// `slimio shortcut run` with further words, which end with a program. What is said goes to a file.
+    fn run(&self, words: &[&dyn AsRef<OsStr>]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_slimio"));
+        command.args(["shortcut", "run", "--stages"]).arg(self.stages.path());
+        command.args(words.iter().map(AsRef::as_ref));
+        command.env("SLIMIO_PRELOAD", library()).stdin(Stdio::null());
+        command.stderr(File::options().create(true).append(true).open(self.said_path()).unwrap());
+        command
+    }
+
+    fn said_path(&self) -> PathBuf {
+        self.stages.path().join("said")
+    }
+
+    /// Everything that programs and their keepers have said so far.
+    fn said(&self) -> String {
+        fs::read_to_string(self.said_path()).unwrap()
+    }
+
+    /// Names of the stages that are there.
+    fn stages(&self) -> Vec<PathBuf> {
+        let paths = fs::read_dir(self.stages.path()).unwrap().map(|entry| entry.unwrap().path());
+        paths.filter(|path| path.extension() == Some(OsStr::new("stage"))).collect()
+    }
+
+    fn status(&self) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_slimio"));
+        let command = command.args(["shortcut", "status", "--stages"]).arg(self.stages.path());
+        text(&command.output().unwrap())
+    }
+}
+
+/// A program that is killed if the test ends before it does, as is its keeper.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !matches!(self.0.try_wait(), Ok(None)) {
+            return;
+        }
+        let process = pid(&self.0).as_raw_nonzero();
+        let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+        for child in children.unwrap_or_default().split_whitespace() {
+            let child = child.parse().ok().and_then(Pid::from_raw);
+            let _ = kill_process(child.unwrap(), Signal::KILL);
+        }
+    }
+}
+
+impl Deref for Running {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Running {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+fn private() -> fs::Permissions {
+    std::os::unix::fs::PermissionsExt::from_mode(0o700)
+}
+
+/// The library, which is built with this test.
+fn library() -> PathBuf {
+    let program = Path::new(env!("CARGO_BIN_EXE_slimio"));
+    program.with_file_name("deps").join("libslimio_preload.so")
+}
+
+fn text(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_child(child)
+}
+
+fn kill(process: Pid) {
+    kill_process(process, Signal::KILL).unwrap();
+}
+
+/// The first child of a process.
+fn child_of(process: Pid) -> Pid {
+    let process = process.as_raw_nonzero();
+    let path = format!("/proc/{process}/task/{process}/children");
+    let mut found = None;
+    wait_for("a child", || {
+        let children = fs::read_to_string(&path).unwrap();
+        found = children.split_whitespace().next().and_then(|pid| Pid::from_raw(pid.parse().ok()?));
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE, "no {what} after {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A script for python3, which is kept in the text of this test.
+fn script(folder: &Path, text: &str) -> PathBuf {
+    let path = folder.join("script.py");
+    fs::write(&path, text).unwrap();
+    path
+}

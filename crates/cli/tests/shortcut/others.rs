@@ -1,0 +1,218 @@
+//! Exit statuses, signals, daemons, threads, full disks, and what is not taken.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Signal, kill_process};
+
+use super::{Place, Running, child_of, pid, script, text, wait_for};
+
+const MATCH: [&str; 3] = ["--match", "*.log", "--"];
+
+#[test]
+fn it_ends_as_the_program_ends() {
+    let Some(place) = Place::new() else { return };
+    let run = |program: &str| {
+        let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"sh", &"-c", &program]);
+        command.status().unwrap()
+    };
+    assert_eq!(run("exit 0").code(), Some(0));
+    assert_eq!(run("exit 7").code(), Some(7));
+    assert_eq!(run("kill -9 $$").code(), Some(137));
+    assert!(place.said().contains("no file was written the short way"), "{}", place.said());
+    // It is the parent of what the program leaves behind, and waits for that.
+    assert_eq!(run("(sleep 0.3; echo late > late) & exit 3").code(), Some(3));
+    fs::remove_file("late").unwrap();
+}
+
+#[test]
+fn signals_reach_the_program() {
+    let Some(place) = Place::new() else { return };
+    let text = "import signal, sys\n\
+                signal.signal(signal.SIGUSR1, lambda *_: print('usr1', flush=True))\n\
+                signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))\n\
+                print('ready', flush=True)\n\
+                while True: signal.pause()\n";
+    let path = script(place.path(), text);
+    let said = place.path().join("out");
+    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
+    let mut run = command.stdout(fs::File::create(&said).unwrap()).spawn().map(Running).unwrap();
+    let has_said = |word: &str| fs::read_to_string(&said).unwrap().contains(word);
+    wait_for("script", || has_said("ready"));
+    kill_process(pid(&run), Signal::USR1).unwrap();
+    wait_for("signal", || has_said("usr1"));
+    kill_process(pid(&run), Signal::TERM).unwrap();
+    assert_eq!(run.wait().unwrap().code(), Some(9));
+}
+
+#[test]
+fn a_daemon_is_looked_after() {
+    let Some(place) = Place::new() else { return };
+    let text = format!(
+        "import os, time\n\
+         if os.fork(): os._exit(5)\n\
+         os.setsid()\n\
+         fd = os.open({:?}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
+         os.write(fd, b'line\\n'); os.fsync(fd)\n\
+         time.sleep(60)\n",
+        place.path().join("daemon.log")
+    );
+    let path = script(place.path(), &text);
+    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
+    let mut run = Running(command.spawn().unwrap());
+    wait_for("daemon's log", || place.status().contains("daemon.log: goes the short way; 5 bytes"));
+    // The signal reaches the daemon.
+    kill_process(pid(&run), Signal::TERM).unwrap();
+    assert_eq!(run.wait().unwrap().code(), Some(5));
+    assert_eq!(fs::read(place.path().join("daemon.log")).unwrap(), b"line\n");
+}
+
+#[test]
+fn threads_append_whole_records() {
+    let Some(place) = Place::new() else { return };
+    let log = place.path().join("threads.log");
+    let text = format!(
+        "import os, threading\n\
+         fd = os.open({log:?}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
+         def append(thread):\n\
+        \x20    for number in range(300):\n\
+        \x20        size = 3000000 if number % 100 == 7 else (thread * 7919 + number * 977) % 9000\n\
+        \x20        assert os.write(fd, b'%d:%d:%s\\n' % (thread, number, b'x' * size)) > size\n\
+        \x20        if number % 3 == 0: os.fdatasync(fd)\n\
+         threads = [threading.Thread(target=append, args=(t,)) for t in range(8)]\n\
+         [t.start() for t in threads]; [t.join() for t in threads]\n"
+    );
+    let path = script(place.path(), &text);
+    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
+    let mut run = Running(command.spawn().unwrap());
+    // Others look at it meanwhile.
+    let mut seen = 0;
+    while run.try_wait().unwrap().is_none() {
+        let now = fs::read(&log).unwrap_or_default();
+        assert!(now.len() >= seen && !now.contains(&0), "{} bytes, before {seen}", now.len());
+        seen = now.len();
+        std::thread::sleep(Duration::from_millis(30));
+    }
+    assert!(run.wait().unwrap().success(), "{}", place.said());
+    let log = fs::read(&log).unwrap();
+    let mut next = [0; 8];
+    for record in log.split_inclusive(|byte| *byte == b'\n') {
+        let record = std::str::from_utf8(record).unwrap();
+        let mut parts = record.split(':');
+        let [thread, number] = [(); 2].map(|()| parts.next().unwrap().parse::<usize>().unwrap());
+        assert_eq!(number, next[thread], "records of a thread are in order");
+        next[thread] += 1;
+    }
+    assert_eq!(next, [300; 8]);
+}
+
+#[test]
+fn a_full_disk_is_told_and_the_log_goes_on() {
+    let Some(place) = Place::of_size(16 << 20) else { return };
+    let text = format!(
+        "import errno, os\n\
+         fd = os.open({:?}, os.O_WRONLY | os.O_CREAT)\n\
+         filler = os.open({:?}, os.O_WRONLY | os.O_CREAT)\n\
+         os.write(filler, b'x' * 4000000); os.fsync(filler)\n\
+         length = 0\n\
+         try:\n\
+        \x20    while True:\n\
+        \x20        length += os.write(fd, b'y' * 100000); os.fdatasync(fd)\n\
+         except OSError as error:\n\
+        \x20    print(error.errno == errno.ENOSPC, length == os.fstat(fd).st_size)\n\
+         os.ftruncate(filler, 0); os.fsync(filler)\n\
+         length += os.write(fd, b'z' * 100000); os.fdatasync(fd); os.close(fd)\n\
+         print(length > 4000000, length == os.path.getsize({0:?}))\n",
+        place.path().join("full.log"),
+        place.path().join("filler"),
+    );
+    let path = script(place.path(), &text);
+    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
+    let said = text_of(&mut command);
+    assert_eq!(said, "True True\nTrue True\n", "{}", place.said());
+    assert!(place.said().contains("written the short way"));
+}
+
+fn text_of(command: &mut Command) -> String {
+    text(&command.stdout(Stdio::piped()).output().unwrap())
+}
+
+/// What the keeper is told while it works wakes it.
+#[test]
+fn nobody_waits_long_for_the_file() {
+    let Some(place) = Place::new() else { return };
+    let log = place.path().join("wanted.log");
+    let text = format!(
+        "import os, time\n\
+         for number in range(150):\n\
+        \x20    fd = os.open({log:?}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
+        \x20    os.write(fd, b'x' * 20000)\n\
+        \x20    time.sleep(number % 10 / 1000)\n\
+        \x20    began = time.monotonic()\n\
+        \x20    size = len(open({log:?}, 'rb').read())\n\
+        \x20    assert size == 20000 * (number + 1), size\n\
+        \x20    assert time.monotonic() - began < 10, number\n\
+        \x20    os.close(fd)\n"
+    );
+    let path = script(place.path(), &text);
+    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
+    assert!(command.status().unwrap().success(), "{}", place.said());
+}
+
+/// Without a keeper, the program goes on by itself, and others see its log.
+#[test]
+fn a_program_goes_on_without_its_keeper() {
+    let Some(place) = Place::new() else { return };
+    let log = place.path().join("alone.log");
+    let text = format!(
+        "import os, sys\n\
+         fd = os.open({log:?}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
+         for line in sys.stdin: os.write(fd, line.encode()); os.fdatasync(fd); print(flush=True)\n"
+    );
+    let path = script(place.path(), &text);
+    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
+    let run = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut run = Running(run.unwrap());
+    let (mut to, mut from) = (run.stdin.take().unwrap(), run.stdout.take().unwrap());
+    let mut append = |line: &str| {
+        use std::io::{Read as _, Write as _};
+        to.write_all(line.as_bytes()).unwrap();
+        from.read_exact(&mut [0]).unwrap();
+    };
+    append("one\n");
+    assert!(place.status().contains(".log: goes the short way"));
+    let program = child_of(pid(&run));
+    run.kill().unwrap();
+    assert_eq!(run.wait().unwrap().signal(), Some(9));
+    append("two\n");
+    assert_eq!(fs::read(&log).unwrap(), b"one\ntwo\n");
+    append("three\n");
+    assert_eq!(fs::read(&log).unwrap(), b"one\ntwo\nthree\n");
+    assert_eq!(fs::metadata(&log).unwrap().len(), 14);
+    drop(to);
+    wait_for("end of the program", || rustix::process::test_kill_process(program).is_err());
+}
+
+#[test]
+fn what_can_not_be_run_is_said() {
+    let Some(place) = Place::new() else { return };
+    let refused = |words: &[&dyn AsRef<std::ffi::OsStr>], why: &str| {
+        let output = place.run(words).stderr(Stdio::piped()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(why), "{said}");
+    };
+    refused(&[&"--", &"true"], "choose --profile (redis, valkey) or say --match");
+    refused(&[&"--profile", &"oracle", &"--", &"true"], "there is no profile `oracle`");
+    refused(&[&"--profile", &"redis", &"--", &"/no/such/program"], "No such file");
+    let log = place.path().join("memory.log");
+    drop(log);
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let text = format!("open({:?}, 'ab', 0).write(b'x')", memory.path().join("a.log"));
+    let path = script(place.path(), &text);
+    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
+    assert!(command.status().unwrap().success());
+    assert!(place.said().contains("left to the kernel: tmpfs is memory"), "{}", place.said());
+    assert_eq!(fs::read(memory.path().join("a.log")).unwrap(), b"x");
+}

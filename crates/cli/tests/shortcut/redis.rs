@@ -1,0 +1,133 @@
+//! Stock Redis, whose log goes the short way.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use slimio_testing::address::{Address, free_port};
+use slimio_testing::client::{Client, Reply};
+use slimio_testing::server::find_program;
+
+use super::{Place, Running, text, wait_for};
+
+/// A redis-server under `slimio shortcut run`.
+pub(crate) struct Redis {
+    pub(crate) run: Running,
+    port: u16,
+    folder: PathBuf,
+}
+
+impl Redis {
+    /// Starts a server in a folder. `None` if none is installed.
+    pub(crate) fn start(place: &Place, policy: &str) -> Option<Self> {
+        let Some(program) = find_program("redis-server") else {
+            eprintln!("SKIPPED: redis-server is not installed");
+            return None;
+        };
+        let port = free_port().unwrap();
+        let folder = place.path().join("redis");
+        fs::create_dir_all(&folder).unwrap();
+        let mut command = place.run(&[&"--", &program]);
+        command.args(["--port", &port.to_string(), "--appendonly", "yes", "--save", ""]);
+        command.args(["--appendfsync", policy, "--dir"]).arg(&folder).stdout(Stdio::null());
+        Some(Self { run: Running(command.spawn().unwrap()), port, folder })
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        let mut client = None;
+        wait_for("server", || {
+            client = Client::connect(&Address::local(self.port)).ok();
+            let Some(client) = &mut client else { return false };
+            client.expect(&["PING"]).is_ok()
+        });
+        client.unwrap()
+    }
+
+    /// The log that grows.
+    pub(crate) fn log(&self) -> PathBuf {
+        let folder = fs::read_dir(self.folder.join("appendonlydir")).unwrap();
+        let paths = folder.map(|entry| entry.unwrap().path());
+        let mut logs: Vec<_> =
+            paths.filter(|path| path.to_str().unwrap().ends_with(".incr.aof")).collect();
+        logs.sort();
+        logs.pop().unwrap()
+    }
+
+    pub(crate) fn stop(mut self) {
+        let _ = self.client().call(&[b"SHUTDOWN"]);
+        assert!(self.run.wait().unwrap().success());
+    }
+}
+
+/// Checks a log as an operator does.
+fn check(log: &Path) {
+    let mut command = Command::new("redis-check-aof");
+    let said = text(&command.arg(log).output().unwrap());
+    assert!(said.contains("is valid"), "{said}");
+}
+
+#[test]
+fn whoever_opens_the_running_log_sees_just_the_log() {
+    let Some(place) = Place::new() else { return };
+    let Some(redis) = Redis::start(&place, "always") else { return };
+    let mut client = redis.client();
+    let log = redis.log();
+    for round in 0..3 {
+        wait_for("log that is taken", || place.status().contains(".aof: goes the short way"));
+        for key in 0..50 {
+            client.expect(&["SET", &format!("k:{round}:{key}"), &"v".repeat(key * 40)]).unwrap();
+        }
+        let longer = fs::metadata(&log).unwrap().len();
+        // The one who opens it waits until it is cut.
+        let seen = fs::read(&log).unwrap();
+        assert!(seen.ends_with(b"\r\n"), "round {round}: there is something behind the log");
+        assert!(
+            (seen.len() as u64) < longer,
+            "round {round}: not taken: {} of {longer} bytes; {}", seen.len(), place.said()
+        );
+        check(&log);
+        let copy = place.path().join("copy.aof");
+        fs::copy(&log, &copy).unwrap();
+        assert!(fs::read(&copy).unwrap().starts_with(&seen));
+        client.expect(&["SET", "last", &format!("{round}")]).unwrap();
+        assert!(fs::read(&log).unwrap().len() > seen.len(), "the last write is seen");
+    }
+    redis.stop();
+    check(&log);
+    assert!(place.stages().is_empty());
+    // Stock Redis starts from it.
+    let redis = Redis::start(&place, "always").unwrap();
+    assert_eq!(redis.client().expect(&["GET", "last"]).unwrap(), Reply::Bulk(b"2".into()));
+    redis.stop();
+}
+
+#[test]
+fn a_rewritten_log_goes_the_short_way_too() {
+    let Some(place) = Place::new() else { return };
+    let Some(redis) = Redis::start(&place, "everysec") else { return };
+    let mut client = redis.client();
+    let mut logs = vec![redis.log()];
+    for round in 0..4 {
+        for key in 0..200 {
+            client.expect(&["SET", &format!("k:{key}"), &format!("{round}")]).unwrap();
+        }
+        client.expect(&["BGREWRITEAOF"]).unwrap();
+        wait_for("rewrite", || {
+            client.info("persistence").unwrap()["aof_rewrite_in_progress"] == "0"
+        });
+        logs.push(redis.log());
+        client.expect(&["SET", "after", &format!("{round}")]).unwrap();
+        wait_for("taken log", || {
+            place.status().starts_with(&format!("{}: goes", redis.log().display()))
+        });
+        assert_eq!(place.stages().len(), 1, "the old log's stage is gone");
+    }
+    logs.dedup();
+    assert_eq!(logs.len(), 5);
+    redis.stop();
+    let redis = Redis::start(&place, "everysec").unwrap();
+    let mut client = redis.client();
+    assert_eq!(client.expect(&["GET", "after"]).unwrap(), Reply::Bulk(b"3".into()));
+    assert_eq!(client.expect(&["DBSIZE"]).unwrap(), Reply::Integer(201));
+    redis.stop();
+}
