@@ -35,7 +35,7 @@ unsafe impl Send for SharedMemory {}
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
-    /// Bytes of a file whose parts have so many blocks.
+    /// Bytes of a file whose parts have these numbers of blocks.
     pub fn size(parts: &[usize]) -> u64 {
         ((1 + parts.iter().sum::<usize>()) * LBA_SIZE) as u64
     }

@@ -15,9 +15,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
+use crate::open_logs;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use crate::open_logs;
 use slimio_shortcut::protocol::{Meeting, Message, VARIABLE};
 
 /// Descriptors of this library get numbers from here on, so that they do not take those that a program
@@ -100,8 +100,8 @@ fn process() -> i32 {
 
 /// A descriptor of this library for the same open file. Its number is out of the program's way.
 pub(crate) fn out_of_the_way(file: impl AsFd) -> io::Result<OwnedFd> {
-    let own = fcntl_dupfd_cloexec(&file, FIRST_DESCRIPTOR)
-        .or_else(|_| fcntl_dupfd_cloexec(&file, 3))?;
+    let own =
+        fcntl_dupfd_cloexec(&file, FIRST_DESCRIPTOR).or_else(|_| fcntl_dupfd_cloexec(&file, 3))?;
     open_logs::keep(own.as_raw_fd());
     Ok(own)
 }

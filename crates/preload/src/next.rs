@@ -55,13 +55,14 @@ macro_rules! hooks {
                 }
             );
             type Function = unsafe extern "C" fn($($type),*) -> $result;
-            #[allow(unused_variables, reason = "some never call it")]
             let next = || {
                 // SAFETY: libc's function of this name has this type, and gets what the caller gave.
                 unsafe {
                     std::mem::transmute::<*mut std::ffi::c_void, Function>(NEXT.address())($($arg),*)
                 }
             };
+            // Some never call it.
+            let _ = &next;
             $(let $next = &next;)?
             $body
         }

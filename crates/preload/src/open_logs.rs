@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use libc::{off_t, ssize_t};
+use slimio_planted::is_planted;
 use slimio_shortcut::{Appended, LogFile, Stage};
 
 use crate::meeting;
@@ -172,7 +173,7 @@ pub(crate) fn leave(descriptor: c_int) -> Option<io::Result<()>> {
     }
     let slot = &SLOTS[usize::from(number) - 1];
     // In a forked child, threads that do not exist may be counted as users, and the log goes on.
-    if !meeting::is_taker() {
+    if !meeting::is_taker() && !is_planted("child-gives-back") {
         return Some(Ok(()));
     }
     while slot.users.load(Ordering::SeqCst) > 1 {
@@ -210,7 +211,7 @@ impl Using {
     /// would mend it.
     fn leave_if_alone(&self) {
         let file = &self.log().file;
-        if !file.stage().is_kept() {
+        if !file.stage().is_kept() && !is_planted("keeper-not-missed") {
             // A failure stays, and the next call is told.
             let _ = file.release();
         }

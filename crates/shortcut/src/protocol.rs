@@ -124,9 +124,7 @@ impl Message {
         let mut flags = SendFlags::NOSIGNAL;
         flags.set(SendFlags::DONTWAIT, !is_patient);
         let bytes = self.encode();
-        retry(|| {
-            rustix::net::sendmsg(&socket, &[IoSlice::new(&bytes)], &mut ancillary, flags)
-        })?;
+        retry(|| rustix::net::sendmsg(&socket, &[IoSlice::new(&bytes)], &mut ancillary, flags))?;
         Ok(())
     }
 
@@ -178,13 +176,9 @@ mod tests {
     #[test]
     fn every_message_arrives_with_its_descriptor() {
         let [here, there] = {
-            let (a, b) = socketpair(
-                AddressFamily::UNIX,
-                SocketType::SEQPACKET,
-                SocketFlags::CLOEXEC,
-                None,
-            )
-            .unwrap();
+            let (a, b) =
+                socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                    .unwrap();
             [a, b]
         };
         let token = "0123456789abcdef0123456789abcdef".to_owned();

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -114,6 +115,45 @@ fn another_file_is_not_mended() {
     assert_eq!(fs::read(&paths[1]).unwrap(), b"bytes");
     assert_eq!(stage.mend(&open(&paths[0])).unwrap(), Mended::Log { written: 9, length: 14 });
     assert_eq!(fs::read(&paths[0]).unwrap(), b"bytes and more");
+}
+
+/// Somebody has used the file since the process was killed.
+#[test]
+fn a_file_that_was_changed_since_is_not_mended() {
+    let Some(folder) = Mounted::new(&["mkfs.ext4", "-q"], 64 << 20, "defaults") else { return };
+    let path = folder.path().join("log");
+    // What is written where, and whether the file is still mended.
+    let changes: [(u64, &[u8], bool); 5] = [
+        (0, b"", true),
+        // What was written before the last block is not looked at.
+        (0, b"other", true),
+        (5000, b"other", false),
+        (5010, b"staged, but other", false),
+        (60_000, b"behind", false),
+    ];
+    for (number, (at, bytes, is_mended)) in changes.into_iter().enumerate() {
+        let _ = fs::remove_file(folder.path().join(STAGE));
+        fs::write(&path, vec![b'x'; 5000]).unwrap();
+        let file = OpenOptions::new().append(true).open(&path).unwrap();
+        let log = taken(file, stage(folder.path()));
+        log.append(b"durable, ").unwrap();
+        log.sync().unwrap();
+        log.append(b"staged").unwrap();
+        drop(log);
+        let stage = stage(folder.path());
+        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        file.write_all_at(bytes, at).unwrap();
+        let before = fs::read(&path).unwrap();
+        let mended = stage.mend(&file);
+        assert_eq!(mended.is_ok(), is_mended, "change {number}: {mended:?}");
+        if is_mended {
+            assert_eq!(mended.unwrap(), Mended::Log { written: 6, length: 5015 });
+            assert!(fs::read(&path).unwrap().ends_with(b"xdurable, staged"));
+        } else {
+            assert!(fs::read(&path).unwrap() == before, "change {number}: the file was touched");
+            assert!(stage.file().unwrap().is_some(), "the stage stays");
+        }
+    }
 }
 
 /// A stage whose log was released needs no mending, and leaves nothing to the next log.

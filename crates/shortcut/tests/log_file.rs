@@ -125,6 +125,73 @@ fn a_descriptor_is_given_back_as_it_was() {
     assert_eq!(rustix::fs::fcntl_getfl(log.file()).unwrap(), before);
 }
 
+/// With `O_APPEND`, the position is where it was until something is appended.
+#[test]
+fn the_position_is_that_of_the_kernel() {
+    let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
+    let path = mounted.path().join("log");
+    fs::write(&path, vec![1; 5000]).unwrap();
+    let position = |taken: &LogFile| rustix::fs::tell(taken.file()).unwrap();
+    let untouched = taken(appending(&path));
+    assert_eq!(untouched.position().unwrap(), Some(0));
+    untouched.release().unwrap();
+    assert_eq!(position(&untouched), 0);
+    untouched.take().unwrap();
+    untouched.append(b"more").unwrap();
+    assert_eq!(untouched.position().unwrap(), Some(5004));
+    untouched.release().unwrap();
+    assert_eq!(position(&untouched), 5004);
+    let sought = taken(appending(&path));
+    assert_eq!(sought.seek_end().unwrap(), Some(5004));
+    sought.release().unwrap();
+    assert_eq!(position(&sought), 5004);
+}
+
+/// A log that a keeper has filled ahead, and written before it was to be durable, is the same log.
+#[test]
+fn a_keeper_keeps_up() {
+    let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
+    let path = mounted.path().join("log");
+    let taken = taken(appending(&path));
+    let (mut log, mut told) = (Vec::new(), 0);
+    for number in 0..300_u32 {
+        let bytes = vec![1 + (number % 255) as u8; 30_000];
+        if taken.append(&bytes).unwrap() == Appended::TellKeeper {
+            told += 1;
+            while taken.keep_up().unwrap() {}
+            let ahead = fs::metadata(&path).unwrap().len() - taken.length().unwrap().unwrap();
+            assert!((MIB..2 * MIB + 4096).contains(&ahead), "{ahead} bytes ahead");
+        }
+        log.extend(bytes);
+    }
+    assert!((10..150).contains(&told), "{told} times");
+    assert!(!taken.rest(0).unwrap(), "something was appended");
+    assert!(taken.rest(log.len() as u64).unwrap());
+    check_seen(&path, &log, log.len());
+    assert_eq!(taken.append(b"x").unwrap(), Appended::TellKeeper, "it rests no more");
+    assert_ne!(taken.append(b"y").unwrap(), Appended::TellKeeper, "it is told once");
+    taken.release().unwrap();
+    log.extend(b"xy");
+    assert!(fs::read(&path).unwrap() == log);
+}
+
+/// Two processes, as a program and its forked child, append to one log.
+#[test]
+fn whoever_has_the_stage_appends_to_the_same_log() {
+    let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
+    let path = mounted.path().join("log");
+    let first = taken(appending(&path));
+    let second = LogFile::new(first.file().try_clone().unwrap(), first.stage().clone());
+    first.append(b"one,").unwrap();
+    second.append(b"two,").unwrap();
+    second.sync().unwrap();
+    first.append(b"three").unwrap();
+    second.release().unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"one,two,three");
+    assert_eq!(first.append(b"!").unwrap(), Appended::NotTaken);
+    assert!(!first.sync().unwrap());
+}
+
 /// What is written somewhere else than at the end is no log.
 #[test]
 fn a_program_that_does_not_write_at_the_end_keeps_its_file() {
@@ -242,6 +309,11 @@ fn a_sync_reaches_the_disk() {
         taken.sync().unwrap();
     }
     assert!(flushes() >= before + 20, "{before} and {} flushes", flushes());
+    // What does not fit into the stage is written before, and flushed by the next sync.
+    taken.append(&vec![1; 5_000_000]).unwrap();
+    let before = flushes();
+    taken.sync().unwrap();
+    assert!(flushes() > before);
 }
 
 /// A program that has mapped the file would see old bytes, or store some behind our back.
@@ -250,7 +322,7 @@ fn a_file_that_is_mapped_is_not_taken() {
     let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
     let path = mounted.path().join("log");
     fs::write(&path, vec![1; 8192]).unwrap();
-    if slimio_device::cached_pages(&File::open(&path).unwrap()).is_none() {
+    if slimio_device::cached_pages(File::open(&path).unwrap()).is_none() {
         return eprintln!("SKIPPED: this kernel does not say what it caches");
     }
     let program = "import mmap, sys; f = open(sys.argv[1], 'r+b'); m = mmap.mmap(f.fileno(), 0); \

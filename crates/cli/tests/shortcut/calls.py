@@ -153,6 +153,13 @@ def allocate():
     os.lseek(fd, 0, os.SEEK_END)
 
 
+def close_all():
+    global fd
+    os.closerange(3, 3000)
+    fd = -1
+    reopen()
+
+
 def rename():
     global path
     new = os.path.join(folder, f"{written}.log")
@@ -167,7 +174,7 @@ def pause():
 usual = [write] * 30 + [write_vector] * 5 + [sync] * 20 + [ask] * 5
 unusual = [
     seek, cut, duplicate, replace, fork, copy, copy, read_here, read_back, map_it, copy_into, write_at,
-    allocate, rename, pause, reopen, reopen, reopen,
+    allocate, rename, pause, close_all, reopen, reopen, reopen,
 ]
 reopen()
 for _ in range(count):

@@ -6,7 +6,7 @@ use std::time::Duration;
 use slimio_testing::client::Reply;
 
 use super::redis::Redis;
-use super::{Place, child_of, kill, pid, wait_for};
+use super::{Place, child_of, kill, pid, script, wait_for};
 
 /// Who is killed, in this order.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -97,4 +97,35 @@ fn what_was_only_written_outlives_the_program() {
         redis.stop();
         assert_eq!(place.said().contains("mended: "), both, "{}", place.said());
     }
+}
+
+/// Logs that were renamed or removed after both were killed.
+#[test]
+fn a_log_is_found_where_it_is_now() {
+    let Some(place) = Place::new() else { return };
+    let text = format!(
+        "import os, signal\n\
+         for name in ['here', 'renamed', 'removed']:\n\
+        \x20    fd = os.open({:?} + '/' + name + '.log', os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
+        \x20    os.write(fd, b'durable, '); os.fdatasync(fd); os.write(fd, b'staged')\n\
+         os.kill(os.getppid(), signal.SIGKILL); os.kill(os.getpid(), signal.SIGKILL)\n",
+        place.path()
+    );
+    let path = script(place.path(), &text);
+    let run = |program: &[&dyn AsRef<std::ffi::OsStr>]| {
+        let mut command = place.run(&[&"--match", &"*.log", &"--"]);
+        command.args(program.iter().map(AsRef::as_ref)).status().unwrap()
+    };
+    assert!(!run(&[&"python3", &path]).success());
+    let log = |name: &str| place.path().join(name);
+    wait_for("three stages", || place.status().matches("needs mending").count() == 3);
+    fs::rename(log("renamed.log"), log("renamed.1")).unwrap();
+    fs::remove_file(log("removed.log")).unwrap();
+    assert!(run(&[&"true"]).success());
+    for name in ["here.log", "renamed.1"] {
+        assert_eq!(fs::read(log(name)).unwrap(), b"durable, staged");
+        assert!(place.said().contains(&format!("{name}: mended: 15 bytes")), "{}", place.said());
+    }
+    assert!(place.said().contains("removed.log: the file is gone"), "{}", place.said());
+    assert!(place.stages().is_empty());
 }

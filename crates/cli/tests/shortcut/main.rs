@@ -33,7 +33,8 @@ impl Place {
 
     fn of_size(size: u64) -> Option<Self> {
         let mounted = Mounted::new(&["mkfs.ext4", "-q"], size, "defaults")?;
-        let stages = tempfile::Builder::new().permissions(private()).tempdir_in("/dev/shm").unwrap();
+        let stages =
+            tempfile::Builder::new().permissions(private()).tempdir_in("/dev/shm").unwrap();
         Some(Self { mounted, stages })
     }
 

@@ -195,6 +195,32 @@ fn a_program_goes_on_without_its_keeper() {
     wait_for("end of the program", || rustix::process::test_kill_process(program).is_err());
 }
 
+/// A child of a program, such as one that saves a snapshot, closes what it does not need.
+#[test]
+fn a_child_that_closes_the_log_does_not_end_it() {
+    let Some(place) = Place::new() else { return };
+    let text = format!(
+        "import os, sys\n\
+         fd = os.open({:?}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
+         os.write(fd, b'one\\n')\n\
+         child = os.fork()\n\
+         if not child: os.close(fd); os._exit(0)\n\
+         os.waitpid(child, 0)\n\
+         print('closed', flush=True)\n\
+         sys.stdin.read()\n",
+        place.path().join("parent.log")
+    );
+    let path = script(place.path(), &text);
+    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
+    let run = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut run = Running(run.unwrap());
+    std::io::Read::read_exact(run.stdout.as_mut().unwrap(), &mut [0; 6]).unwrap();
+    let status = place.status();
+    assert!(status.contains("parent.log: goes the short way; 4 bytes"), "{status}");
+    drop(run.stdin.take());
+    assert!(run.wait().unwrap().success());
+}
+
 #[test]
 fn what_can_not_be_run_is_said() {
     let Some(place) = Place::new() else { return };
@@ -206,8 +232,6 @@ fn what_can_not_be_run_is_said() {
     refused(&[&"--", &"true"], "choose --profile (redis, valkey) or say --match");
     refused(&[&"--profile", &"oracle", &"--", &"true"], "there is no profile `oracle`");
     refused(&[&"--profile", &"redis", &"--", &"/no/such/program"], "No such file");
-    let log = place.path().join("memory.log");
-    drop(log);
     let memory = tempfile::tempdir_in("/dev/shm").unwrap();
     let text = format!("open({:?}, 'ab', 0).write(b'x')", memory.path().join("a.log"));
     let path = script(place.path(), &text);

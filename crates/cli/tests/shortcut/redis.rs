@@ -83,7 +83,9 @@ fn whoever_opens_the_running_log_sees_just_the_log() {
         assert!(seen.ends_with(b"\r\n"), "round {round}: there is something behind the log");
         assert!(
             (seen.len() as u64) < longer,
-            "round {round}: not taken: {} of {longer} bytes; {}", seen.len(), place.said()
+            "round {round}: not taken: {} of {longer} bytes; {}",
+            seen.len(),
+            place.said()
         );
         check(&log);
         let copy = place.path().join("copy.aof");
