@@ -13,12 +13,18 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::{LBA_SIZE, sys};
 
 /// Bytes from one lock to the next, so that each has its own line of the cache.
 const LOCK_STRIDE: usize = 64;
-const _: () = assert!(size_of::<libc::pthread_mutex_t>() <= LOCK_STRIDE);
+/// Behind the mutex: how often it was unlocked, and how many threads wait for that.
+const UNLOCKED: usize = 48;
+const WAITERS: usize = 52;
+const _: () = assert!(size_of::<libc::pthread_mutex_t>() <= UNLOCKED);
+/// A holder that has died wakes nobody, so who waits looks again after this time.
+static LOOK_AGAIN: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// Memory of several parts that processes share.
 #[derive(Debug)]
@@ -97,6 +103,39 @@ impl SharedMemory {
         // SAFETY: as in `lock`.
         let result = unsafe { libc::pthread_mutex_trylock(self.mutex(part)) };
         self.locked(part, result).ok()
+    }
+
+    /// The lock of a part, or `None` after somebody else has held it and given it up, or still holds it
+    /// after a while.
+    pub fn lock_or_wait(&self, part: usize) -> Option<Part<'_>> {
+        let [unlocked, waiters] = self.counters(part);
+        let before = unlocked.load(Ordering::SeqCst);
+        if let Some(locked) = self.try_lock(part) {
+            return Some(locked);
+        }
+        waiters.fetch_add(1, Ordering::SeqCst);
+        let (address, timeout) = (unlocked.as_ptr(), &raw const LOOK_AGAIN);
+        // SAFETY: the kernel reads a number and a time where the pointers say.
+        unsafe { libc::syscall(libc::SYS_futex, address, libc::FUTEX_WAIT, before, timeout) };
+        waiters.fetch_sub(1, Ordering::SeqCst);
+        None
+    }
+
+    /// Counts that the lock of a part was given up, and wakes who waits for this.
+    fn unlocked(&self, part: usize) {
+        let [unlocked, waiters] = self.counters(part);
+        unlocked.fetch_add(1, Ordering::SeqCst);
+        if waiters.load(Ordering::SeqCst) > 0 {
+            let (address, all) = (unlocked.as_ptr(), libc::c_int::MAX);
+            // SAFETY: the call uses the address as a name.
+            unsafe { libc::syscall(libc::SYS_futex, address, libc::FUTEX_WAKE, all) };
+        }
+    }
+
+    fn counters(&self, part: usize) -> [&AtomicU32; 2] {
+        let lock = self.mutex(part).cast::<u8>();
+        // SAFETY: both are behind the mutex, in memory that is mapped, and only used as these atomics.
+        [UNLOCKED, WAITERS].map(|offset| unsafe { AtomicU32::from_ptr(lock.add(offset).cast()) })
     }
 
     /// Takes the lock of a part until this thread ends, however it does.
@@ -201,6 +240,7 @@ impl Drop for Part<'_> {
     fn drop(&mut self) {
         // SAFETY: this thread holds the lock.
         unsafe { libc::pthread_mutex_unlock(self.shared.mutex(self.number)) };
+        self.shared.unlocked(self.number);
     }
 }
 
@@ -244,6 +284,24 @@ mod tests {
         assert!(!shared.is_held(0), "nobody lives who holds it");
         assert_eq!(shared.lock(0).unwrap()[0], 7);
         assert!(!shared.is_held(2));
+    }
+
+    #[test]
+    fn who_waits_goes_on_when_the_lock_is_given_up() {
+        let shared = SharedMemory::private(c"shared", PARTS).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        while let None = shared.lock_or_wait(0).map(|mut part| {
+                            let count = u32::from_le_bytes(part[..4].try_into().unwrap());
+                            part[..4].copy_from_slice(&(count + 1).to_le_bytes());
+                        }) {}
+                    }
+                });
+            }
+        });
+        assert_eq!(shared.lock(0).unwrap()[..4], 4000_u32.to_le_bytes());
     }
 
     #[test]

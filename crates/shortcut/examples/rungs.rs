@@ -1,5 +1,6 @@
-//! Times durable appends to a log file, one after the other, on each rung: as a program does it
-//! (*stock*), with its blocks allocated or filled with zeros before, and the short way (*file*).
+//! Times durable appends to a log file on each rung: as a program does it (*stock*), with its blocks
+//! allocated or filled with zeros before, and the short way by a library call (*file*) or, if
+//! `slimio shortcut run` has started this program, by its own calls (*preload*).
 //!
 //! ```console
 //! $ cargo run --release -p slimio-shortcut --example rungs -- FOLDER [ROUNDS [TRACING]]
@@ -7,13 +8,16 @@
 //!
 //! The rungs take turns in each round; the table has medians over the rounds. A folder on ext4 with
 //! journal or on XFS shows most. With the folder of the kernel's tracing (`/sys/kernel/tracing`, needs
-//! root), it also counts the kernel's functions that one append calls.
+//! root), it also counts the kernel's functions that one append calls. A second table has threads that
+//! append to one file; the last line says what a call costs that has nothing to do with a log.
 #![expect(clippy::print_stdout, reason = "it prints a table")]
 
 use std::error::Error;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::FallocateFlags;
@@ -23,25 +27,45 @@ use slimio_shortcut::{Appended, LogFile, Stage};
 const WRITES: usize = 200;
 const TRACED_WRITES: usize = 20;
 const ROUNDS: usize = 7;
-const RUNGS: [&str; 4] = ["stock", "fallocate only", "zeroed, buffered", "file"];
+/// `slimio shortcut run` is told to take `*/preload.log`.
+const RUNGS: [&str; 5] = ["stock", "fallocate only", "zeroed, buffered", "file", "preload"];
+const STOCK: usize = 0;
+const ALLOCATED: usize = 1;
+const ZEROED: usize = 2;
+const FILE: usize = 3;
+const PRELOAD: usize = 4;
+const THREADS: [usize; 6] = [1, 2, 4, 8, 16, 32];
+const THREAD_WRITES: usize = 640;
+const BLOCK: usize = 4096;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
     let folder = args.next().ok_or("name a folder to write in")?;
+    let folder = Path::new(&folder);
     let rounds = args.next().map_or(Ok(ROUNDS), |rounds| rounds.parse())?;
     let tracing = args.next();
-    let path = Path::new(&folder).join("rung.log");
+    let is_preloaded = std::env::var_os(slimio_shortcut::protocol::VARIABLE).is_some();
+    let rungs = if is_preloaded { &RUNGS[..] } else { &RUNGS[..PRELOAD] };
+    print_rungs(folder, rungs, rounds, tracing.as_deref().map(Path::new))?;
+    if is_preloaded {
+        print_threads(folder, rounds)?;
+        print_other_call(rounds)?;
+    }
+    Ok(())
+}
+
+fn print_rungs(folder: &Path, rungs: &[&str], rounds: usize, tracing: Option<&Path>) -> Result<()> {
     println!(
         "| bytes | rung | us | to stock | to zeroed, buffered | kernel functions | to zeroed, buffered |"
     );
     println!("|---:|---|---:|---:|---:|---:|---:|");
     for size in [100, 4096, 16384] {
-        let mut times = RUNGS.map(|_| Vec::new());
+        let mut times: Vec<Vec<f64>> = vec![Vec::new(); rungs.len()];
         for _ in 0..rounds {
             for (rung, times) in times.iter_mut().enumerate() {
-                let took = appended(&path, rung, size, WRITES, |append| {
+                let took = appended(folder, rung, size, WRITES, |append| {
                     let began = Instant::now();
                     append()?;
                     Ok(began.elapsed())
@@ -49,24 +73,21 @@ fn main() -> Result<()> {
                 times.push(took.as_secs_f64() * 1e6 / WRITES as f64);
             }
         }
-        let medians = times.map(median);
-        let mut functions = [None; RUNGS.len()];
+        let medians: Vec<f64> = times.into_iter().map(median).collect();
+        let mut functions = vec![None; rungs.len()];
         for (rung, functions) in functions.iter_mut().enumerate() {
-            let Some(tracing) = &tracing else { break };
-            let tracing = Path::new(tracing);
+            let Some(tracing) = tracing else { break };
             let called =
-                appended(&path, rung, size, TRACED_WRITES, |append| traced(tracing, append))?;
+                appended(folder, rung, size, TRACED_WRITES, |append| traced(tracing, append))?;
             *functions = Some(called as f64 / TRACED_WRITES as f64);
         }
-        for (rung, name) in RUNGS.iter().enumerate() {
+        for (rung, name) in rungs.iter().enumerate() {
             let us = medians[rung];
-            let (stock, zeroed) = (us / medians[0], us / medians[2]);
-            let called = functions[rung].zip(functions[2]);
-            let called = called.map(|(called, zeroed)| (format!("{called:.0}"), called / zeroed));
-            let (called, share) = called
-                .map_or((String::new(), String::new()), |(called, share)| {
-                    (called, format!("{share:.2}"))
-                });
+            let (stock, zeroed) = (us / medians[STOCK], us / medians[ZEROED]);
+            let called = functions[rung].zip(functions[ZEROED]);
+            let (called, share) = called.map_or_else(Default::default, |(called, zeroed)| {
+                (format!("{called:.0}"), format!("{:.2}", called / zeroed))
+            });
             println!(
                 "| {size} | {name} | {us:.0} | {stock:.2} | {zeroed:.2} | {called} | {share} |"
             );
@@ -82,25 +103,16 @@ fn median(mut times: Vec<f64>) -> f64 {
 
 /// Makes a log, and has `measure` make `writes` durable appends of `size` bytes to it.
 fn appended<T>(
-    path: &Path,
+    folder: &Path,
     rung: usize,
     size: usize,
     writes: usize,
     measure: impl FnOnce(&mut dyn FnMut() -> io::Result<()>) -> Result<T>,
 ) -> Result<T> {
-    let _ = fs::remove_file(path);
-    let mut file = File::create_new(path)?;
-    let (bytes, whole) = (vec![1; size], writes * size);
-    match rung {
-        1 => rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, whole as u64)?,
-        2 => {
-            file.write_all(&vec![0; whole])?;
-            rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0))?;
-        }
-        _ => {}
-    }
-    file.sync_all()?;
-    let measured = if rung == 3 {
+    let path = folder.join(if rung == PRELOAD { "preload.log" } else { "rung.log" });
+    let mut file = made(&path, rung, writes * size)?;
+    let bytes = vec![1; size];
+    let measured = if rung == FILE {
         let log = LogFile::new(file, Stage::private()?);
         log.take().map_err(|why| format!("not taken: {why:?}"))?;
         let measured = measure(&mut || {
@@ -114,14 +126,122 @@ fn appended<T>(
         log.release()?;
         measured
     } else {
-        measure(&mut || {
+        let measured = measure(&mut || {
             (0..writes).try_for_each(|_| file.write_all(&bytes).and_then(|()| file.sync_data()))
-        })?
+        })?;
+        drop(file);
+        measured
     };
     fs::remove_file(path)?;
     // What is left of this file shall not be written during the next measurement.
     std::thread::sleep(Duration::from_millis(20));
     Ok(measured)
+}
+
+/// Makes a log on which `whole` bytes are to be written.
+fn made(path: &Path, rung: usize, whole: usize) -> Result<File> {
+    let _ = fs::remove_file(path);
+    let mut file = File::create_new(path)?;
+    match rung {
+        ALLOCATED => rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, whole as u64)?,
+        ZEROED => {
+            file.write_all(&vec![0; whole])?;
+            rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0))?;
+        }
+        // The keeper fills it with zeros ahead.
+        PRELOAD => std::thread::sleep(Duration::from_millis(50)),
+        _ => {}
+    }
+    file.sync_all()?;
+    Ok(file)
+}
+
+fn print_threads(folder: &Path, rounds: usize) -> Result<()> {
+    println!();
+    println!(
+        "| threads | rung | appends/s | to zeroed, buffered | p99, us | to zeroed, buffered |"
+    );
+    println!("|---:|---|---:|---:|---:|---:|");
+    for threads in THREADS {
+        let rungs = [STOCK, ZEROED, PRELOAD];
+        let mut found = rungs.map(|_| (Vec::new(), Vec::new()));
+        for _ in 0..rounds {
+            for (rung, found) in rungs.iter().zip(&mut found) {
+                let (rate, p99) = append_by_threads(folder, *rung, threads)?;
+                found.0.push(rate);
+                found.1.push(p99);
+            }
+        }
+        let found = found.map(|(rates, p99s)| (median(rates), median(p99s)));
+        for (rung, (rate, p99)) in rungs.iter().zip(found) {
+            let (name, to_rate, to_p99) = (RUNGS[*rung], rate / found[1].0, p99 / found[1].1);
+            println!("| {threads} | {name} | {rate:.0} | {to_rate:.2} | {p99:.0} | {to_p99:.2} |");
+        }
+    }
+    Ok(())
+}
+
+/// Threads append durable blocks to one file. Returns appends in a second, and the 99th percentile of
+/// the time that one takes in microseconds.
+fn append_by_threads(folder: &Path, rung: usize, threads: usize) -> Result<(f64, f64)> {
+    let path = folder.join(if rung == PRELOAD { "preload.log" } else { "rung.log" });
+    let file = made(&path, rung, THREAD_WRITES * BLOCK)?;
+    let (file, next, bytes) = (&file, &AtomicU64::new(0), &[1; BLOCK]);
+    let append = move || -> io::Result<()> {
+        if rung == PRELOAD {
+            (&*file).write_all(bytes)?;
+        } else {
+            file.write_all_at(bytes, next.fetch_add(BLOCK as u64, Ordering::Relaxed))?;
+        }
+        file.sync_data()
+    };
+    let began = Instant::now();
+    let times: Vec<io::Result<Vec<f64>>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads)
+            .map(|_| {
+                scope.spawn(move || {
+                    let timed = |_| {
+                        let began = Instant::now();
+                        append().map(|()| began.elapsed().as_secs_f64() * 1e6)
+                    };
+                    (0..THREAD_WRITES / threads).map(timed).collect()
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect()
+    });
+    let took = began.elapsed().as_secs_f64();
+    let mut all = Vec::new();
+    for times in times {
+        all.extend(times?);
+    }
+    fs::remove_file(path)?;
+    all.sort_by(f64::total_cmp);
+    Ok((all.len() as f64 / took, all[all.len() * 99 / 100]))
+}
+
+/// What a write to another file costs by libc's function, which the library has taken the place of, and
+/// by a system call alone.
+fn print_other_call(rounds: usize) -> Result<()> {
+    const CALLS: u32 = 1_000_000;
+    let mut file = File::options().write(true).open("/dev/null")?;
+    let mut differences = Vec::new();
+    for _ in 0..rounds {
+        let began = Instant::now();
+        for _ in 0..CALLS {
+            file.write_all(b"x")?;
+        }
+        let by_libc = began.elapsed();
+        let began = Instant::now();
+        for _ in 0..CALLS {
+            rustix::io::write(&file, b"x")?;
+        }
+        let difference = by_libc.as_secs_f64() - began.elapsed().as_secs_f64();
+        differences.push(difference * 1e9 / f64::from(CALLS));
+    }
+    println!();
+    println!("a call that has nothing to do with a log: {:.1} ns more", median(differences));
+    Ok(())
 }
 
 /// How many functions of the kernel this process calls meanwhile.

@@ -310,8 +310,26 @@ impl<F: AsFd> LogFile<F> {
     /// # Errors
     /// If a write or flush fails. The error stays.
     pub fn sync(&self) -> io::Result<bool> {
-        let mut writing = self.stage.writing()?;
-        self.write_out(&mut writing, true)
+        let end = {
+            let staged = self.stage.staged()?;
+            staged.failed()?;
+            if !staged.is_taken() {
+                return Ok(false);
+            }
+            staged.length()
+        };
+        // Of many threads, one writes what all have appended, and all go on when that is done.
+        loop {
+            if let Some(mut writing) = self.stage.writing_or_wait() {
+                return self.write_out(&mut writing, true);
+            }
+            let staged = self.stage.staged()?;
+            staged.failed()?;
+            if !staged.is_taken() || (staged.written() >= end && !staged.needs_flush()) {
+                // Who gives a file back makes all of it durable.
+                return Ok(staged.is_taken());
+            }
+        }
     }
 
     /// Writes what is staged, durably or not, while others may append. Returns `false` if the file is

@@ -177,6 +177,11 @@ impl Stage {
         self.memory.lock(WRITING)
     }
 
+    /// The right to write, or `None` after somebody else has written.
+    pub(crate) fn writing_or_wait(&self) -> Option<Part<'_>> {
+        self.memory.lock_or_wait(WRITING)
+    }
+
     /// Mends the file of a process that has ended without releasing it: writes what is missing, cuts
     /// the file behind the log, and makes all of it durable.
     ///
