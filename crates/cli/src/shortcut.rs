@@ -45,6 +45,9 @@ struct RunArgs {
     patterns: Vec<String>,
     #[command(flatten)]
     place: Place,
+    /// Folder on a disk that notes which logs are taken, to repair them after a power cut
+    #[arg(long, value_name = "FOLDER")]
+    notes: Option<PathBuf>,
     /// The program and its arguments, after `--`
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -84,6 +87,7 @@ impl RunArgs {
             library: library()?,
             patterns: self.patterns()?,
             stages: self.place.stages.clone(),
+            notes: self.notes.clone(),
         };
         let program = self.program[0].display();
         let status = run.run(|line| eprintln!("slimio: {line}"));

@@ -15,6 +15,8 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use slimio_planted::is_planted;
+
 use crate::{LBA_SIZE, sys};
 
 /// Bytes from one lock to the next, so that each has its own line of the cache.
@@ -32,6 +34,8 @@ pub struct SharedMemory {
     memory: NonNull<u8>,
     /// Where each part is.
     parts: Box<[Range<usize>]>,
+    /// A bit for each part whose lock is [held](Self::hold).
+    held: AtomicU32,
 }
 
 // SAFETY: the memory is mapped until this value is dropped, and what is in it is only reached through
@@ -85,7 +89,7 @@ impl SharedMemory {
             end += lbas * LBA_SIZE;
             start..end
         });
-        Ok(Self { memory, parts: parts.collect() })
+        Ok(Self { memory, parts: parts.collect(), held: AtomicU32::new(0) })
     }
 
     /// Waits for the lock of a part.
@@ -138,12 +142,14 @@ impl SharedMemory {
         [UNLOCKED, WAITERS].map(|offset| unsafe { AtomicU32::from_ptr(lock.add(offset).cast()) })
     }
 
-    /// Takes the lock of a part until this thread ends, however it does.
+    /// Takes the lock of a part until this value is dropped or this thread ends, however it does.
     ///
     /// # Errors
     /// If this thread holds it already (`EDEADLK`).
     pub fn hold(&self, part: usize) -> io::Result<()> {
-        self.lock(part).map(std::mem::forget)
+        self.lock(part).map(std::mem::forget)?;
+        self.held.fetch_or(1 << part, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Whether a living thread holds the lock of a part. This makes no system call.
@@ -196,6 +202,15 @@ impl SharedMemory {
 
 impl Drop for SharedMemory {
     fn drop(&mut self) {
+        let held = if is_planted("held-unmapped") { 0 } else { self.held.load(Ordering::Relaxed) };
+        for part in (0..self.parts.len()).filter(|part| held & (1 << part) != 0) {
+            // SAFETY: `create` has made this lock, in memory that is mapped.
+            if unsafe { libc::pthread_mutex_unlock(self.mutex(part)) } != 0 {
+                // Another thread holds it: libc's list of what that holds leads through this memory.
+                return;
+            }
+            self.unlocked(part);
+        }
         let size = self.parts.last().map_or(LBA_SIZE, |part| part.end);
         // SAFETY: the memory was mapped in `open` with this size. Every `Part` borrows this value.
         unsafe { sys::unmap(self.memory, size) };
@@ -286,6 +301,35 @@ mod tests {
         assert!(!shared.is_held(2));
     }
 
+    /// A thread's locks are in a list that leads through their memory.
+    #[test]
+    fn memory_whose_lock_is_held_can_be_dropped() {
+        for dropped in 0..3 {
+            let mut all: Vec<SharedMemory> =
+                (0..3).map(|_| SharedMemory::private(c"shared", PARTS).unwrap()).collect();
+            for shared in &all {
+                shared.hold(2).unwrap();
+            }
+            drop(all.remove(dropped));
+            for shared in &all {
+                shared.lock(0).unwrap()[0] = 1;
+            }
+            let new = SharedMemory::private(c"shared", PARTS).unwrap();
+            new.hold(2).unwrap();
+            all.push(new);
+            for shared in &all {
+                shared.lock(0).unwrap()[0] = 1;
+                assert!(shared.is_held(2));
+            }
+        }
+        // Who can't give the lock up leaves the memory where it is.
+        let held = SharedMemory::private(c"shared", PARTS).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| held.hold(2).unwrap());
+        });
+        drop(held);
+    }
+
     #[test]
     fn who_waits_goes_on_when_the_lock_is_given_up() {
         let shared = SharedMemory::private(c"shared", PARTS).unwrap();
@@ -293,10 +337,11 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..1000 {
-                        while let None = shared.lock_or_wait(0).map(|mut part| {
-                            let count = u32::from_le_bytes(part[..4].try_into().unwrap());
-                            part[..4].copy_from_slice(&(count + 1).to_le_bytes());
-                        }) {}
+                        let mut part = std::iter::repeat_with(|| shared.lock_or_wait(0))
+                            .find_map(|locked| locked)
+                            .unwrap();
+                        let count = u32::from_le_bytes(part[..4].try_into().unwrap());
+                        part[..4].copy_from_slice(&(count + 1).to_le_bytes());
                     }
                 });
             }

@@ -18,11 +18,15 @@ use std::time::Duration;
 use crate::open_logs;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{Resource, getrlimit};
 use slimio_shortcut::protocol::{Meeting, Message, VARIABLE};
 
-/// Descriptors of this library get numbers from here on, so that they do not take those that a program
-/// expects for its own.
-const FIRST_DESCRIPTOR: i32 = 512;
+/// Descriptors of this library have the last numbers that are possible, so that they do not take those
+/// that a program expects for its own.
+const DESCRIPTORS_MAX: u64 = 65_536;
+const DESCRIPTORS_OURS: i32 = 160;
+/// A program that may have fewer descriptors is left alone.
+const DESCRIPTORS_MIN: u64 = 512;
 const PAGE: usize = 4096;
 const LOCK_PAUSE: Duration = Duration::from_micros(50);
 
@@ -83,25 +87,43 @@ pub(crate) fn is_told() -> bool {
     told().is_some()
 }
 
-/// Whether this process has taken what is in the table; a forked child has not.
-pub(crate) fn is_taker() -> bool {
-    told().is_some_and(|told| told.state.taker.load(Ordering::Relaxed) != 0)
+/// What this process has to do with the one that has taken what is in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Process {
+    /// It is that one.
+    Taker,
+    /// It has a copy of its memory and of its descriptors.
+    Child,
+    /// It uses its memory, as a child of vfork(2) does, and has a copy of its descriptors.
+    Borrower,
 }
 
-/// Whether this process has taken files, and is not just one that shares the memory of one that has, as a
-/// child of vfork(2) does.
-pub(crate) fn is_process_of_taker() -> bool {
-    told().is_some_and(|told| told.state.taker.load(Ordering::Relaxed) == process())
+/// What this process is.
+pub(crate) fn process_here() -> Process {
+    match told().map_or(0, |told| told.state.taker.load(Ordering::Relaxed)) {
+        0 => Process::Child,
+        taker if taker == process() => Process::Taker,
+        _ => Process::Borrower,
+    }
 }
 
 fn process() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
+/// Whether the program has so few descriptors, or so short files, that it may count on the limit. Ours
+/// would be too much.
+pub(crate) fn is_limited() -> bool {
+    let files = getrlimit(Resource::Nofile).current;
+    let bytes = getrlimit(Resource::Fsize).current;
+    files.is_some_and(|files| files < DESCRIPTORS_MIN) || bytes.is_some()
+}
+
 /// A descriptor of this library for the same open file. Its number is out of the program's way.
 pub(crate) fn out_of_the_way(file: impl AsFd) -> io::Result<OwnedFd> {
-    let own =
-        fcntl_dupfd_cloexec(&file, FIRST_DESCRIPTOR).or_else(|_| fcntl_dupfd_cloexec(&file, 3))?;
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let first = files.min(DESCRIPTORS_MAX) as i32 - DESCRIPTORS_OURS;
+    let own = fcntl_dupfd_cloexec(&file, first).or_else(|_| fcntl_dupfd_cloexec(&file, 3))?;
     open_logs::keep(own.as_raw_fd());
     Ok(own)
 }

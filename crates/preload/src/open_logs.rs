@@ -14,7 +14,7 @@ use libc::{off_t, ssize_t};
 use slimio_planted::is_planted;
 use slimio_shortcut::{Appended, LogFile, Stage};
 
-use crate::meeting;
+use crate::meeting::{self, Process};
 use crate::next::{errno, set_errno};
 
 /// Descriptors from here on are never looked for.
@@ -159,23 +159,27 @@ fn close_own(own: OwnedFd) {
     drop(own);
 }
 
-/// Gives a log back for good, because the program closes its descriptor or uses it in a way that only the
-/// kernel can serve. Returns `None` if it is no log, and otherwise whether all is durable that was
-/// appended.
-pub(crate) fn leave(descriptor: c_int) -> Option<io::Result<()>> {
+/// The program closes a descriptor. If it is a log's, gives the file back and forgets it. Returns `None`
+/// if it is no log, and otherwise whether all is durable that was appended.
+pub(crate) fn close(descriptor: c_int) -> Option<io::Result<()>> {
     let entry = TABLE.get(descriptor as usize)?;
     if matches!(entry.load(Ordering::Relaxed), 0 | OWN) {
+        return None;
+    }
+    let process = meeting::process_here();
+    // A child of vfork(2) has this memory, but descriptors of its own.
+    if process == Process::Borrower {
         return None;
     }
     let number = entry.swap(0, Ordering::SeqCst);
     if matches!(number, 0 | OWN) {
         return None;
     }
-    let slot = &SLOTS[usize::from(number) - 1];
     // In a forked child, threads that do not exist may be counted as users, and the log goes on.
-    if !meeting::is_taker() && !is_planted("child-gives-back") {
+    if process == Process::Child && !is_planted("child-gives-back") {
         return Some(Ok(()));
     }
+    let slot = &SLOTS[usize::from(number) - 1];
     while slot.users.load(Ordering::SeqCst) > 1 {
         std::thread::sleep(CLOSE_PAUSE);
     }
@@ -193,10 +197,39 @@ pub(crate) fn leave(descriptor: c_int) -> Option<io::Result<()>> {
     released
 }
 
-/// Gives all logs back for good.
-pub(crate) fn leave_all() {
+/// Gives a log back for good, because the program uses it in a way that only the kernel can serve, or
+/// hands it to somebody who does not know of the stage. A failure stays, and is told by the next call.
+///
+/// Nothing is closed, as that would drop the locks that the program has on the file (`F_SETLK`).
+pub(crate) fn give_up(descriptor: c_int) {
+    if let Some(log) = of(descriptor) {
+        let _ = log.log().file.give_up();
+    }
+}
+
+/// Gives back every log that another program would inherit.
+pub(crate) fn give_up_inherited() {
     for descriptor in 0..DESCRIPTORS as c_int {
-        leave(descriptor);
+        if matches!(TABLE[descriptor as usize].load(Ordering::Relaxed), 0 | OWN) {
+            continue;
+        }
+        // SAFETY: the call takes numbers.
+        let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFD) };
+        let is_inherited = flags >= 0 && flags & libc::FD_CLOEXEC == 0;
+        if is_inherited && !is_planted("inherited-kept") {
+            give_up(descriptor);
+        }
+    }
+}
+
+/// Gives all logs back, because this process becomes another program.
+pub(crate) fn before_exec() {
+    if meeting::process_here() == Process::Taker {
+        for descriptor in 0..DESCRIPTORS as c_int {
+            give_up(descriptor);
+        }
+    } else {
+        give_up_inherited();
     }
 }
 

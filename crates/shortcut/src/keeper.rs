@@ -22,6 +22,7 @@ use slimio_device::WriteLease;
 use slimio_planted::is_planted;
 
 use crate::folder::Folder;
+use crate::notes::{Note, Notes};
 use crate::protocol::{Meeting, Message};
 use crate::{LogFile, NotTaken, Stage};
 
@@ -37,6 +38,7 @@ pub struct Keeper {
     listener: OwnedFd,
     token: String,
     folder: Option<Folder>,
+    notes: Option<Notes>,
     processes: Vec<Process>,
     logs: Vec<Log>,
     /// The number of the next process or log.
@@ -62,6 +64,7 @@ struct Log {
     path: PathBuf,
     file: LogFile,
     stage_path: Option<PathBuf>,
+    note: Option<Note>,
     lease: Option<WriteLease<File>>,
     /// Whether it fills with zeros, or has to be written.
     is_behind: bool,
@@ -73,13 +76,14 @@ struct Log {
 }
 
 impl Keeper {
-    /// Waits for processes at a new socket. Returns what they have to be told. The stages are in
-    /// `folder`; without it, they are lost if this process and the program are killed.
+    /// Waits for processes at a new socket. Returns what they have to be told. The stages are in the
+    /// folder; without it, they are lost if this process and the program are killed. The notes are of
+    /// use after a power cut.
     ///
     /// # Errors
     /// If there can be no socket.
     pub fn new(
-        folder: Option<Folder>,
+        (folder, notes): (Option<Folder>, Option<Notes>),
         patterns: Vec<String>,
         say: impl Fn(&str) + 'static,
     ) -> io::Result<(Self, Meeting)> {
@@ -95,6 +99,7 @@ impl Keeper {
             listener,
             token: meeting.token.clone(),
             folder,
+            notes,
             processes: Vec::new(),
             logs: Vec::new(),
             next: 1,
@@ -259,12 +264,19 @@ impl Keeper {
             path,
             file: LogFile::new(file, stage),
             stage_path,
+            note: None,
             lease: None,
             is_behind: false,
             look: None,
             retry: None,
             pause: RETRY_FIRST,
         };
+        if let Some(notes) = &self.notes {
+            match notes.note(&name(number), &log.path) {
+                Ok(note) => log.note = Some(note),
+                Err(error) => self.say_of(&log.path, &format!("not noted on the disk: {error}")),
+            }
+        }
         let taken = log.take();
         self.say_of(&log.path, &said(&taken));
         match taken {
@@ -281,7 +293,7 @@ impl Keeper {
 
     fn make_stage(&self, number: u32) -> io::Result<(Option<PathBuf>, OwnedFd, Stage)> {
         let (path, file, stage) = if let Some(folder) = &self.folder {
-            let (path, file, stage) = folder.create(&format!("{}-{number}", std::process::id()))?;
+            let (path, file, stage) = folder.create(&name(number))?;
             (Some(path), file, stage)
         } else {
             let flags = rustix::fs::MemfdFlags::CLOEXEC;
@@ -350,8 +362,8 @@ impl Keeper {
             log.retry = Some(now + log.pause);
             return;
         }
-        let path = log.path.clone();
-        if taken.is_err() {
+        if let Err(NotTaken::Refused(_) | NotTaken::Failed(_)) = taken {
+            let path = log.path.clone();
             self.say_of(&path, &said(&taken));
         }
     }
@@ -370,7 +382,11 @@ impl Keeper {
         let released = if is_planted("killed-kept") { Ok(()) } else { log.file.release() };
         match released {
             Ok(()) => log.forget_stage(),
-            Err(error) => self.say_of(&log.path, &format!("can't be mended: {error}")),
+            Err(error) => {
+                // What there is to mend stays for the next keeper.
+                std::mem::forget(log.note.take());
+                self.say_of(&log.path, &format!("can't be mended: {error}"));
+            }
         }
         log.lease = None;
     }
@@ -414,6 +430,11 @@ impl Log {
     }
 }
 
+/// The name of a log's stage and of its note.
+fn name(number: u32) -> String {
+    format!("{}-{number}", std::process::id())
+}
+
 /// What is said of a file that a program has opened.
 fn said(taken: &Result<(), NotTaken>) -> String {
     match taken {
@@ -421,6 +442,9 @@ fn said(taken: &Result<(), NotTaken>) -> String {
         Err(NotTaken::Busy) => {
             "left to the kernel until nobody else has it open, and it is written at its end"
                 .to_owned()
+        }
+        Err(NotTaken::GivenUp) => {
+            "left to the kernel: the program uses it in another way".to_owned()
         }
         Err(NotTaken::Refused(refusals)) => {
             let why: Vec<String> = refusals.iter().map(ToString::to_string).collect();

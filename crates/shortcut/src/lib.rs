@@ -12,6 +12,7 @@
 mod folder;
 mod keeper;
 mod log_file;
+mod notes;
 mod place;
 mod probe;
 mod profile;
@@ -24,6 +25,7 @@ mod stage;
 pub use folder::{Folder, Staged};
 pub use keeper::Keeper;
 pub use log_file::{Appended, LogFile, NotTaken};
+pub use notes::Notes;
 pub use probe::{Probe, Space};
 pub use profile::{PROFILES, Profile};
 pub use refusal::Refusal;

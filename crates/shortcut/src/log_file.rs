@@ -53,6 +53,8 @@ pub enum NotTaken {
     Refused(Vec<Refusal>),
     /// Somebody else has the file open, or the program does not write at its end. Nothing was changed.
     Busy,
+    /// The file was [given up](LogFile::give_up).
+    GivenUp,
     /// Something failed.
     Failed(io::Error),
 }
@@ -158,6 +160,9 @@ impl<F: AsFd> LogFile<F> {
 
     /// Prepares the file for direct I/O, and the stage for what follows.
     fn begin(&self, staged: &mut Staged<'_>, found: &Found) -> Result<(), NotTaken> {
+        if staged.is_given_up() {
+            return Err(NotTaken::GivenUp);
+        }
         let file = self.file.as_fd();
         let is_append = found.flags.contains(OFlags::APPEND);
         let now = rustix::fs::fstat(file)?;
@@ -496,6 +501,16 @@ impl<F: AsFd> LogFile<F> {
     /// longer than the log.
     pub fn release(&self) -> io::Result<()> {
         self.by_kernel(|| ())
+    }
+
+    /// Releases the file for good: it is not taken again. So it is safe to hand the open file to somebody
+    /// who does not know of the stage.
+    ///
+    /// # Errors
+    /// As [`release`](Self::release).
+    pub fn give_up(&self) -> io::Result<()> {
+        self.stage.staged()?.give_up();
+        self.release()
     }
 
     /// Releases the file, and then does something to it while no other process takes or writes it.

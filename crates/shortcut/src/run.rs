@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreaper, wait};
 
 use crate::protocol::VARIABLE;
-use crate::{Folder, Keeper};
+use crate::{Folder, Keeper, Notes};
 
 /// The dynamic linker loads what this environment variable names before everything else.
 const PRELOAD: &str = "LD_PRELOAD";
@@ -42,8 +42,10 @@ pub struct Run {
     pub library: PathBuf,
     /// Which files: patterns of fnmatch(3) for absolute paths.
     pub patterns: Vec<String>,
-    /// Where the stages are; `None` chooses a place.
+    /// Where the stages are, in memory; `None` chooses a place.
     pub stages: Option<PathBuf>,
+    /// Where the notes of what is taken are, on a disk; `None` chooses a place.
+    pub notes: Option<PathBuf>,
 }
 
 impl Run {
@@ -67,8 +69,19 @@ impl Run {
                 })
                 .ok(),
         };
+        let notes = match &self.notes {
+            Some(path) => Some(Notes::at(path)?),
+            None => Notes::of_user()
+                .inspect_err(|error| {
+                    say(&format!("{error}; after a power cut, logs have to be repaired by hand"));
+                })
+                .ok(),
+        };
         if let Some(folder) = &folder {
             mend(folder, &say)?;
+        }
+        if let Some(notes) = &notes {
+            notes.repair(&say)?;
         }
         set_child_subreaper(Some(Pid::INIT))?;
         let (wake, waker) = UnixStream::pair()?;
@@ -83,7 +96,8 @@ impl Run {
         for signal in PASSED.iter().map(|(signal, _)| *signal).chain(others) {
             signal_hook::low_level::pipe::register(signal, waker.try_clone()?)?;
         }
-        let (mut keeper, meeting) = Keeper::new(folder, self.patterns.clone(), say.clone())?;
+        let (mut keeper, meeting) =
+            Keeper::new((folder, notes), self.patterns.clone(), say.clone())?;
         let child = Command::new(&self.program[0])
             .args(&self.program[1..])
             .env(VARIABLE, meeting.to_text())

@@ -29,7 +29,8 @@
 //! | 72 | 8 | 1 if the file was opened with `O_APPEND` |
 //! | 80 | 8 | what the keeper was told: 1, that something was appended; 2, that it has to do something |
 //! | 88 | 8 | offset of the file's position, as lseek(2) would tell it |
-//! | 96 | 8 | bytes of the file's path |
+//! | 96 | 8 | 1 if the file is left to the kernel for good |
+//! | 104 | 8 | bytes of the file's path |
 //! | 128 | | the file's path |
 
 use std::ffi::OsStr;
@@ -71,7 +72,8 @@ const FAILED: usize = 64;
 const IS_APPEND: usize = 72;
 const TOLD: usize = 80;
 const POSITION: usize = 88;
-const PATH_LENGTH: usize = 96;
+const GIVEN_UP: usize = 96;
+const PATH_LENGTH: usize = 104;
 const PATH: usize = 128;
 
 /// What the keeper was told: that something was appended, and that there is something to do for it.
@@ -332,6 +334,15 @@ impl Staged<'_> {
 
     pub(crate) fn set_position(&mut self, position: u64) {
         self.set(POSITION, position);
+    }
+
+    /// Whether the file is left to the kernel for good.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.get(GIVEN_UP) != 0
+    }
+
+    pub(crate) fn give_up(&mut self) {
+        self.set(GIVEN_UP, 1);
     }
 
     /// Whether the file was opened with `O_APPEND`.

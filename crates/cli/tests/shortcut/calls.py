@@ -9,6 +9,7 @@ import hashlib
 import mmap
 import os
 import random
+import socket
 import subprocess
 import sys
 import time
@@ -153,6 +154,81 @@ def allocate():
     os.lseek(fd, 0, os.SEEK_END)
 
 
+def other_log():
+    other = os.open(os.path.join(folder, "other.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(other, some_bytes())
+    os.write(fd, some_bytes())
+    os.fdatasync(other)
+    os.close(other)
+    os.write(fd, some_bytes())
+
+
+def fork_and_copy():
+    child = os.fork()
+    if child == 0:
+        os.dup2(fd, 1)
+        os.write(1, b"from a child\n")
+        os._exit(0)
+    say("child", os.waitpid(child, 0)[1])
+
+
+def exec_child():
+    os.set_inheritable(fd, True)
+    how = dice.choice(["exec", "system", "spawn"])
+    command = f"echo from another program >&{fd}"
+    if how == "exec":
+        child = os.fork()
+        if child == 0:
+            os.execv("/bin/bash", ["bash", "-c", command])
+        say(how, os.waitpid(child, 0)[1])
+    elif how == "system":
+        say(how, os.system(f"bash -c '{command}'"))
+    else:
+        child = os.posix_spawn("/bin/bash", ["bash", "-c", command], os.environ)
+        say(how, os.waitpid(child, 0)[1])
+    os.set_inheritable(fd, False)
+
+
+def output_of_a_program():
+    say("run", subprocess.run(["echo", "output"], stdout=fd).returncode)
+    actions = [(os.POSIX_SPAWN_DUP2, fd, 1)]
+    child = os.posix_spawn("/bin/echo", ["echo", "spawned"], os.environ, file_actions=actions)
+    say("spawn", os.waitpid(child, 0)[1])
+
+
+def send():
+    here, there = socket.socketpair()
+    with here, there:
+        socket.send_fds(here, [b"x"], [fd])
+        received = socket.recv_fds(there, 1, 1)[1][0]
+        say("sent", os.write(received, b"by another descriptor\n"))
+        os.close(received)
+
+
+def lock():
+    fcntl.lockf(fd, fcntl.LOCK_EX)
+    read_back()
+    os.close(os.dup(2))
+    check = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    tried = subprocess.run([sys.executable, "-c", check, path], stderr=subprocess.DEVNULL)
+    say("lock", tried.returncode)
+    fcntl.lockf(fd, fcntl.LOCK_UN)
+
+
+def wrong():
+    for call in [
+        lambda: os.writev(fd, [b"x"] * 2000),
+        lambda: os.posix_fadvise(fd, 0, 0, 77),
+        lambda: os.lseek(fd, -1, os.SEEK_SET),
+        lambda: os.ftruncate(fd, -1),
+        lambda: os.fstat(fd + 1000),
+    ]:
+        try:
+            say("wrong", call())
+        except OSError as error:
+            say("wrong", error.errno)
+
+
 def close_all():
     global fd
     os.closerange(3, 3000)
@@ -174,7 +250,8 @@ def pause():
 usual = [write] * 30 + [write_vector] * 5 + [sync] * 20 + [ask] * 5
 unusual = [
     seek, cut, duplicate, replace, fork, copy, copy, read_here, read_back, map_it, copy_into, write_at,
-    allocate, rename, pause, close_all, reopen, reopen, reopen,
+    allocate, rename, pause, close_all, other_log,
+    other_log, fork_and_copy, exec_child, output_of_a_program, send, lock, wrong, reopen, reopen, reopen,
 ]
 reopen()
 for _ in range(count):

@@ -129,3 +129,27 @@ fn a_log_is_found_where_it_is_now() {
     assert!(place.said().contains("removed.log: the file is gone"), "{}", place.said());
     assert!(place.stages().is_empty());
 }
+
+/// A power cut leaves zeros behind the log, no stage, and a note.
+#[test]
+fn a_power_cut_is_repaired_before_the_start() {
+    let Some(place) = Place::new() else { return };
+    let Some(mut redis) = Redis::start(&place, "always") else { return };
+    redis.client().expect(&["SET", "k", "v"]).unwrap();
+    let log = redis.log();
+    let (keeper, program) = (pid(&redis.run), child_of(pid(&redis.run)));
+    kill(keeper);
+    kill(program);
+    redis.run.wait().unwrap();
+    wait_for("end of the program", || rustix::process::test_kill_process(program).is_err());
+    for stage in place.stages() {
+        fs::remove_file(stage).unwrap();
+    }
+    assert!(fs::read(&log).unwrap().ends_with(&[0]));
+    let redis = Redis::start(&place, "always").unwrap();
+    let value = redis.client().expect(&["GET", "k"]).unwrap();
+    assert_eq!(value, Reply::Bulk(b"v".into()), "{}", place.said());
+    assert!(place.said().contains("as a power cut leaves them"), "{}", place.said());
+    redis.stop();
+    assert_eq!(fs::read_dir(place.notes()).unwrap().count(), 0, "nothing is noted any more");
+}

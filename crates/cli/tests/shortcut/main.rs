@@ -46,10 +46,15 @@ impl Place {
     fn run(&self, words: &[&dyn AsRef<OsStr>]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_slimio"));
         command.args(["shortcut", "run", "--stages"]).arg(self.stages.path());
+        command.arg("--notes").arg(self.notes());
         command.args(words.iter().map(AsRef::as_ref));
         command.env("SLIMIO_PRELOAD", library()).stdin(Stdio::null());
         command.stderr(File::options().create(true).append(true).open(self.said_path()).unwrap());
         command
+    }
+
+    fn notes(&self) -> PathBuf {
+        self.path().join("notes")
     }
 
     fn said_path(&self) -> PathBuf {

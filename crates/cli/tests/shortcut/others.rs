@@ -221,6 +221,104 @@ fn a_child_that_closes_the_log_does_not_end_it() {
     assert!(run.wait().unwrap().success());
 }
 
+/// Another program knows nothing of the stage, so the file is given back before it has it.
+#[test]
+fn another_program_inherits_the_log() {
+    let Some(place) = Place::new() else { return };
+    let log = place.path().join("inherited.log");
+    let text = format!(
+        "import os\n\
+         fd = os.open({log:?}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
+         os.set_inheritable(fd, True)\n\
+         os.write(fd, b'parent\\n')\n\
+         child = os.fork()\n\
+         if not child: os.execv('/bin/bash', ['bash', '-c', 'echo child >&%d' % fd])\n\
+         assert os.waitpid(child, 0)[1] == 0\n\
+         os.write(fd, b'parent\\n'); os.fdatasync(fd)\n"
+    );
+    let path = script(place.path(), &text);
+    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
+    assert!(command.status().unwrap().success(), "{}", place.said());
+    assert_eq!(fs::read(&log).unwrap(), b"parent\nchild\nparent\n");
+}
+
+/// The keeper looks after several logs, whichever is closed first.
+#[test]
+fn logs_are_closed_in_any_order() {
+    let Some(place) = Place::new() else { return };
+    let text = format!(
+        "import os\n\
+         def log(name): return os.open({:?} + '/' + name + '.log', os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
+         for turn in range(20):\n\
+        \x20    fds = [log(name) for name in 'abc']\n\
+        \x20    for fd in fds: os.write(fd, b'1'); os.fdatasync(fd)\n\
+        \x20    while fds:\n\
+        \x20        os.close(fds.pop(turn * 7 % len(fds)))\n\
+        \x20        for fd in fds: os.write(fd, b'2'); os.fdatasync(fd)\n\
+         print(len(os.listdir('/proc/self/fd')))\n",
+        place.path()
+    );
+    let path = script(place.path(), &text);
+    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
+    let open = text_of(&mut command);
+    assert!(open.trim().parse::<usize>().unwrap() < 8, "{open} descriptors are open");
+    let sizes = ["a", "b", "c"].map(|name| {
+        let log = fs::read(place.path().join(name).with_extension("log")).unwrap();
+        assert!(log.iter().all(|byte| b"12".contains(byte)));
+        log.len()
+    });
+    assert_eq!(sizes.iter().sum::<usize>(), 20 * (3 + 2 + 1));
+    assert!(place.stages().is_empty());
+}
+
+/// A program that counts on limits is left alone.
+#[test]
+fn a_limited_program_meets_its_limits() {
+    let Some(place) = Place::new() else { return };
+    let log = place.path().join("limited.log");
+    let text = format!(
+        "import errno, os, resource, signal\n\
+         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n\
+         resource.setrlimit(resource.RLIMIT_FSIZE, (10000, -1))\n\
+         fd = os.open({log:?}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
+         print([os.write(fd, b'x' * 3000) for _ in range(4)])\n\
+         os.fdatasync(fd)\n\
+         try: os.write(fd, b'x')\n\
+         except OSError as error: print(error.errno == errno.EFBIG)\n"
+    );
+    let path = script(place.path(), &text);
+    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
+    assert_eq!(text_of(&mut command), "[3000, 3000, 3000, 1000]\nTrue\n");
+    assert_eq!(fs::metadata(&log).unwrap().len(), 10_000);
+}
+
+/// The library's own descriptors can't be replaced or closed, and are not seen as open.
+#[test]
+fn the_librarys_descriptors_stay() {
+    let Some(place) = Place::new() else { return };
+    let text = format!(
+        "import os\n\
+         fds = lambda: {{int(name) for name in os.listdir('/proc/self/fd')}}\n\
+         before = fds()\n\
+         fd = os.open({:?}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
+         other = os.open({:?}, os.O_RDWR | os.O_CREAT)\n\
+         os.write(other, b'untouched'); os.write(fd, b'one,')\n\
+         own = sorted(fds() - before - {{fd, other, other + 1}})\n\
+         def fails(call):\n\
+        \x20    try: call()\n\
+        \x20    except OSError: return True\n\
+         print(len(own), [fails(lambda: os.dup2(other, n)) and fails(lambda: os.close(n)) for n in own])\n\
+         os.write(fd, b'two'); os.fdatasync(fd)\n",
+        place.path().join("own.log"),
+        place.path().join("other"),
+    );
+    let path = script(place.path(), &text);
+    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
+    assert_eq!(text_of(&mut command), "3 [True, True, True]\n", "{}", place.said());
+    assert_eq!(fs::read(place.path().join("own.log")).unwrap(), b"one,two");
+    assert_eq!(fs::read(place.path().join("other")).unwrap(), b"untouched");
+}
+
 #[test]
 fn what_can_not_be_run_is_said() {
     let Some(place) = Place::new() else { return };

@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, off_t, size_t, ssize_t};
 
 use crate::next::hooks;
-use crate::open_logs::{leave, of};
+use crate::open_logs::{give_up, of};
 
 fn seek(fd: c_int, offset: off_t, whence: c_int, next: impl FnOnce() -> off_t) -> off_t {
     let Some(log) = of(fd) else { return next() };
@@ -25,6 +25,11 @@ fn cut(fd: c_int, next: impl FnOnce() -> c_int) -> c_int {
         Some(log) => log.by_kernel(next),
         None => next(),
     }
+}
+
+/// A taken file shall have nothing in the page cache.
+fn advise(fd: c_int, advice: c_int, next: impl FnOnce() -> c_int) -> c_int {
+    if advice == libc::POSIX_FADV_WILLNEED && of(fd).is_some() { 0 } else { next() }
 }
 
 /// The size that the program has made the file.
@@ -86,143 +91,143 @@ hooks! {
         unsafe { sized(fd, next(), status) }
     }
 
-    /// posix_fadvise(2): a taken file has nothing in the page cache.
+    /// posix_fadvise(2)
     fn posix_fadvise(fd: c_int, offset: off_t, length: off_t, advice: c_int) -> c_int [next] {
-        if of(fd).is_some() { 0 } else { next() }
+        advise(fd, advice, next)
     }
 
     /// posix_fadvise(2)
     fn posix_fadvise64(fd: c_int, offset: off_t, length: off_t, advice: c_int) -> c_int [next] {
-        if of(fd).is_some() { 0 } else { next() }
+        advise(fd, advice, next)
     }
 
     /// read(2)
     fn read(fd: c_int, bytes: *mut c_void, count: size_t) -> ssize_t [next] {
-        leave(fd);
+        give_up(fd);
         next()
     }
 
     /// readv(2)
     fn readv(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t [next] {
-        leave(fd);
+        give_up(fd);
         next()
     }
 
     /// pread(2)
     fn pread(fd: c_int, bytes: *mut c_void, count: size_t, offset: off_t) -> ssize_t [next] {
-        leave(fd);
+        give_up(fd);
         next()
     }
 
     /// pread(2)
     fn pread64(fd: c_int, bytes: *mut c_void, count: size_t, offset: off_t) -> ssize_t [next] {
-        leave(fd);
+        give_up(fd);
         next()
     }
 
     /// preadv(2)
     fn preadv(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t [next] {
-        leave(fd);
+        give_up(fd);
         next()
     }
 
     /// preadv(2)
     fn preadv64(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t [next] {
-        leave(fd);
+        give_up(fd);
         next()
     }
 
     /// preadv2(2)
     fn preadv2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t [next] {
-        leave(fd);
+        give_up(fd);
         next()
     }
 
     /// preadv2(2)
     fn preadv64v2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t [next] {
-        leave(fd);
+        give_up(fd);
         next()
     }
 
     /// read(2), as `_FORTIFY_SOURCE` calls it.
     fn __read_chk(fd: c_int, bytes: *mut c_void, count: size_t, size: size_t) -> ssize_t [next] {
-        leave(fd);
+        give_up(fd);
         next()
     }
 
     /// pread(2), as `_FORTIFY_SOURCE` calls it.
     fn __pread_chk(fd: c_int, bytes: *mut c_void, count: size_t, offset: off_t, size: size_t) -> ssize_t [next] {
-        leave(fd);
+        give_up(fd);
         next()
     }
 
     /// pread(2), as `_FORTIFY_SOURCE` calls it.
     fn __pread64_chk(fd: c_int, bytes: *mut c_void, count: size_t, offset: off_t, size: size_t) -> ssize_t [next] {
-        leave(fd);
+        give_up(fd);
         next()
     }
 
     /// mmap(2)
     fn mmap(at: *mut c_void, length: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void [next] {
-        leave(fd);
+        give_up(fd);
         next()
     }
 
     /// mmap(2)
     fn mmap64(at: *mut c_void, length: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void [next] {
-        leave(fd);
+        give_up(fd);
         next()
     }
 
     /// sendfile(2)
     fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t [next] {
-        leave(out);
-        leave(input);
+        give_up(out);
+        give_up(input);
         next()
     }
 
     /// sendfile(2)
     fn sendfile64(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t [next] {
-        leave(out);
-        leave(input);
+        give_up(out);
+        give_up(input);
         next()
     }
 
     /// copy_file_range(2)
     fn copy_file_range(input: c_int, from: *mut off_t, out: c_int, to: *mut off_t, count: size_t, flags: c_uint) -> ssize_t [next] {
-        leave(out);
-        leave(input);
+        give_up(out);
+        give_up(input);
         next()
     }
 
     /// splice(2)
     fn splice(input: c_int, from: *mut off_t, out: c_int, to: *mut off_t, count: size_t, flags: c_uint) -> ssize_t [next] {
-        leave(out);
-        leave(input);
+        give_up(out);
+        give_up(input);
         next()
     }
 
     /// fallocate(2)
     fn fallocate(fd: c_int, mode: c_int, offset: off_t, length: off_t) -> c_int [next] {
-        leave(fd);
+        give_up(fd);
         next()
     }
 
     /// fallocate(2)
     fn fallocate64(fd: c_int, mode: c_int, offset: off_t, length: off_t) -> c_int [next] {
-        leave(fd);
+        give_up(fd);
         next()
     }
 
     /// posix_fallocate(3)
     fn posix_fallocate(fd: c_int, offset: off_t, length: off_t) -> c_int [next] {
-        leave(fd);
+        give_up(fd);
         next()
     }
 
     /// posix_fallocate(3)
     fn posix_fallocate64(fd: c_int, offset: off_t, length: off_t) -> c_int [next] {
-        leave(fd);
+        give_up(fd);
         next()
     }
 }

@@ -2,21 +2,24 @@
 
 #![expect(unsafe_code, reason = "they have the names of libc's functions")]
 
-use std::ffi::{c_char, c_int, c_uint};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use libc::FILE;
+use libc::{FILE, msghdr, pid_t, ssize_t};
+use rustix::io::Errno;
 
 use crate::next::hooks;
-use crate::open_logs::{failed, is_own, leave, leave_all, of};
+use crate::open_logs::{
+    before_exec, close as close_log, failed, give_up, give_up_inherited, is_own, of,
+};
 
 /// `CLOSE_RANGE_CLOEXEC`: nothing is closed yet.
 const CLOSE_RANGE_CLOEXEC: c_int = 4;
 
 /// Closes what `next` closes. A write that has failed is told as close(2) tells it.
 fn close_by(fd: c_int, next: impl FnOnce() -> c_int) -> c_int {
-    let left = leave(fd);
+    let left = close_log(fd);
     if is_own(fd) {
-        return 0;
+        return failed(&Errno::BADF.into()) as c_int;
     }
     let closed = next();
     match left {
@@ -27,9 +30,12 @@ fn close_by(fd: c_int, next: impl FnOnce() -> c_int) -> c_int {
 
 /// Closes a range of descriptors but for those of this library.
 fn close_all(first: c_uint, last: c_uint, next: impl Fn(c_uint, c_uint) -> c_int) -> c_int {
+    if first > last {
+        return next(first, last);
+    }
     let mut start = first;
     for fd in first..=last.min(1 << 16) {
-        leave(fd as c_int);
+        close_log(fd as c_int);
         if is_own(fd as c_int) {
             if start < fd {
                 let closed = next(start, fd - 1);
@@ -43,17 +49,46 @@ fn close_all(first: c_uint, last: c_uint, next: impl Fn(c_uint, c_uint) -> c_int
     if start <= last { next(start, last) } else { 0 }
 }
 
+/// Makes `other` a copy of `fd`.
+fn copy_to(fd: c_int, other: c_int, next: impl FnOnce() -> c_int) -> c_int {
+    if is_own(other) {
+        // As dup2(2) says it if somebody else has just taken the number.
+        return failed(&Errno::BUSY.into()) as c_int;
+    }
+    give_up(fd);
+    if fd != other {
+        close_log(other);
+    }
+    next()
+}
+
+/// Descriptors that a message hands to another process.
+///
+/// # Safety
+/// As for sendmsg(2).
+unsafe fn give_up_sent(message: *const msghdr) {
+    // SAFETY: the message can be read, and so can what it has of ancillary data.
+    unsafe {
+        if message.is_null() || (*message).msg_controllen == 0 {
+            return;
+        }
+        let mut part = libc::CMSG_FIRSTHDR(message);
+        while !part.is_null() {
+            if ((*part).cmsg_level, (*part).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                let bytes = (*part).cmsg_len - libc::CMSG_LEN(0) as usize;
+                let descriptors = libc::CMSG_DATA(part).cast::<[u8; size_of::<c_int>()]>();
+                for number in 0..bytes / size_of::<c_int>() {
+                    give_up(c_int::from_ne_bytes(*descriptors.add(number)));
+                }
+            }
+            part = libc::CMSG_NXTHDR(message, part);
+        }
+    }
+}
+
 fn close_range_by_kernel(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     // SAFETY: the call takes numbers; the caller wants these descriptors closed.
     unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) as c_int }
-}
-
-/// Gives all logs back before the process becomes another program. A child of vfork(2), which shares
-/// this process's memory, leaves them alone.
-fn before_exec() {
-    if crate::meeting::is_process_of_taker() {
-        leave_all();
-    }
 }
 
 hooks! {
@@ -79,22 +114,18 @@ hooks! {
 
     /// dup(2)
     fn dup(fd: c_int) -> c_int [next] {
-        leave(fd);
+        give_up(fd);
         next()
     }
 
     /// dup2(2)
     fn dup2(fd: c_int, other: c_int) -> c_int [next] {
-        leave(fd);
-        leave(other);
-        next()
+        copy_to(fd, other, next)
     }
 
     /// dup3(2)
     fn dup3(fd: c_int, other: c_int, flags: c_int) -> c_int [next] {
-        leave(fd);
-        leave(other);
-        next()
+        copy_to(fd, other, next)
     }
 
     /// fcntl(2)
@@ -109,7 +140,50 @@ hooks! {
 
     /// fdopen(3)
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE [next] {
-        leave(fd);
+        give_up(fd);
+        next()
+    }
+
+    /// sendmsg(2)
+    fn sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t [next] {
+        // SAFETY: as the caller promises.
+        unsafe { give_up_sent(message) };
+        next()
+    }
+
+    /// posix_spawn(3)
+    fn posix_spawn(
+        pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
+        words: *const *mut c_char, environment: *const *mut c_char,
+    ) -> c_int [next] {
+        give_up_inherited();
+        next()
+    }
+
+    /// posix_spawn(3)
+    fn posix_spawnp(
+        pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void,
+        words: *const *mut c_char, environment: *const *mut c_char,
+    ) -> c_int [next] {
+        give_up_inherited();
+        next()
+    }
+
+    /// posix_spawn_file_actions_adddup2(3)
+    fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, other: c_int) -> c_int [next] {
+        give_up(fd);
+        next()
+    }
+
+    /// system(3)
+    fn system(command: *const c_char) -> c_int [next] {
+        give_up_inherited();
+        next()
+    }
+
+    /// popen(3)
+    fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE [next] {
+        give_up_inherited();
         next()
     }
 
@@ -146,7 +220,7 @@ fn control(fd: c_int, command: c_int, next: impl FnOnce() -> c_int) -> c_int {
             log.map_or(flags, |log| if flags < 0 { flags } else { log.flags(flags) })
         }
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC | libc::F_SETFL => {
-            leave(fd);
+            give_up(fd);
             next()
         }
         _ => next(),

@@ -21,8 +21,8 @@ fn opened(descriptor: c_int, flags: c_int) -> c_int {
     if descriptor >= 0 && is_for_writing && flags & OTHERS == 0 && meeting::is_told() {
         let error = errno();
         // A stream of libc may have closed what had this number.
-        open_logs::leave(descriptor);
-        if is_meant(descriptor) {
+        open_logs::close(descriptor);
+        if is_meant(descriptor) && !meeting::is_limited() {
             let kept = OFlags::APPEND | OFlags::NONBLOCK;
             open_logs::opened(descriptor, flags & kept.bits() as c_int);
         }

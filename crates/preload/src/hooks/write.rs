@@ -8,29 +8,40 @@ use std::io::IoSlice;
 use libc::{iovec, off_t, size_t, ssize_t};
 
 use crate::next::hooks;
-use crate::open_logs::{leave, of};
+use crate::open_logs::{give_up, of};
 
-/// The caller's buffers.
+/// More than this is never written at once.
+const BYTES_MAX: usize = 0x7fff_f000;
+const BUFFERS_MAX: c_int = 1024;
+
+/// The caller's buffers, unless they are more than the kernel takes at once.
 ///
 /// # Safety
 /// As for writev(2): each of the `count` buffers can be read.
-unsafe fn slices<'a>(buffers: *const iovec, count: c_int) -> &'a [IoSlice<'a>] {
-    if count <= 0 {
-        return &[];
+unsafe fn slices<'a>(buffers: *const iovec, count: c_int) -> Option<&'a [IoSlice<'a>]> {
+    if !(1..=BUFFERS_MAX).contains(&count) {
+        return None;
     }
+    // SAFETY: as the caller promises.
+    let lengths = unsafe { std::slice::from_raw_parts(buffers, count as usize) };
+    lengths
+        .iter()
+        .try_fold(0_usize, |sum, buffer| sum.checked_add(buffer.iov_len))
+        .filter(|sum| *sum <= BYTES_MAX)?;
     // SAFETY: an `IoSlice` is an `iovec` that can be read, as the caller promises.
-    unsafe { std::slice::from_raw_parts(buffers.cast(), count as usize) }
+    Some(unsafe { std::slice::from_raw_parts(buffers.cast(), count as usize) })
 }
 
 hooks! {
     /// write(2)
     fn write(fd: c_int, bytes: *const c_void, count: size_t) -> ssize_t [next] {
         match of(fd) {
-            Some(log) if count > 0 => {
+            Some(log) if (1..=BYTES_MAX).contains(&count) => {
                 // SAFETY: the caller's bytes can be read, as write(2) wants it.
                 let bytes = unsafe { std::slice::from_raw_parts(bytes.cast(), count) };
                 log.write(&[IoSlice::new(bytes)], next)
             }
+            Some(log) if count > 0 => log.by_kernel(next),
             _ => next(),
         }
     }
@@ -39,44 +50,47 @@ hooks! {
     fn writev(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t [next] {
         match of(fd) {
             // SAFETY: as the caller promises.
-            Some(log) => log.write(unsafe { slices(buffers, count) }, next),
+            Some(log) => match unsafe { slices(buffers, count) } {
+                Some(buffers) => log.write(buffers, next),
+                None => log.by_kernel(next),
+            },
             None => next(),
         }
     }
 
     /// pwrite(2)
     fn pwrite(fd: c_int, bytes: *const c_void, count: size_t, offset: off_t) -> ssize_t [next] {
-        leave(fd);
+        give_up(fd);
         next()
     }
 
     /// pwrite(2)
     fn pwrite64(fd: c_int, bytes: *const c_void, count: size_t, offset: off_t) -> ssize_t [next] {
-        leave(fd);
+        give_up(fd);
         next()
     }
 
     /// pwritev(2)
     fn pwritev(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t [next] {
-        leave(fd);
+        give_up(fd);
         next()
     }
 
     /// pwritev(2)
     fn pwritev64(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t [next] {
-        leave(fd);
+        give_up(fd);
         next()
     }
 
     /// pwritev2(2)
     fn pwritev2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t [next] {
-        leave(fd);
+        give_up(fd);
         next()
     }
 
     /// pwritev2(2)
     fn pwritev64v2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t [next] {
-        leave(fd);
+        give_up(fd);
         next()
     }
 
@@ -98,9 +112,11 @@ hooks! {
 
     /// sync_file_range(2): a hint, which a sync more than fulfils.
     fn sync_file_range(fd: c_int, offset: off_t, count: off_t, flags: c_uint) -> c_int [next] {
-        match of(fd) {
-            Some(log) => log.sync(next),
-            None => next(),
+        if let Some(log) = of(fd)
+            && log.sync(|| 0) != 0
+        {
+            return -1;
         }
+        next()
     }
 }

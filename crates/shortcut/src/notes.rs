@@ -1,0 +1,159 @@
+//! Notes on the disk of the logs that are taken.
+//!
+//! After a power cut, a log has zeros at its end, and its stage is gone. A note that was durable before
+//! the file was taken says which file to look at. Whoever keeps the log has the note locked (flock(2)).
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+use rustix::process::geteuid;
+
+use crate::{Repaired, repair};
+
+const NAME: &str = "slimio-shortcut";
+const SUFFIX: &str = "taken";
+
+/// The folder of this user's notes.
+#[derive(Debug)]
+pub struct Notes {
+    path: PathBuf,
+}
+
+/// A note of a log that is taken. Dropping it removes it.
+#[derive(Debug)]
+pub(crate) struct Note {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Drop for Note {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Notes {
+    /// This user's folder, which is made if it is missing: in `/var/lib` for root, and otherwise where
+    /// the environment says (`XDG_STATE_HOME`, `HOME`).
+    ///
+    /// # Errors
+    /// If it can't be made.
+    pub fn of_user() -> io::Result<Self> {
+        let of_home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/state"));
+        let place = if geteuid().is_root() {
+            Some(PathBuf::from("/var/lib"))
+        } else {
+            std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).or_else(of_home)
+        };
+        let place = place.ok_or_else(|| {
+            io::Error::new(io::ErrorKind::NotFound, "neither XDG_STATE_HOME nor HOME is set")
+        })?;
+        Self::at(&place.join(NAME))
+    }
+
+    /// A folder, which is made if it is missing.
+    ///
+    /// # Errors
+    /// If it can't be made.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
+        made.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+        Ok(Self { path: path.to_owned() })
+    }
+
+    /// Notes durably that a log is taken. `name` is that of the note.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub(crate) fn note(&self, name: &str, log: &Path) -> io::Result<Note> {
+        let path = self.path.join(name).with_extension(SUFFIX);
+        let mut file = File::create(&path)?;
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        file.write_all(log.as_os_str().as_bytes())?;
+        file.sync_all()?;
+        File::open(&self.path)?.sync_all()?;
+        Ok(Note { path, _lock: file })
+    }
+
+    /// Cuts the zeros off every log that nobody keeps, and removes its note. What was done is said.
+    ///
+    /// # Errors
+    /// If the folder can't be read.
+    pub fn repair(&self, say: impl Fn(&str)) -> io::Result<()> {
+        for entry in fs::read_dir(&self.path)? {
+            let path = entry?.path();
+            if path.extension().is_none_or(|extension| extension != SUFFIX) {
+                continue;
+            }
+            // It may be gone meanwhile.
+            let Ok(mut file) = File::open(&path) else { continue };
+            if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+                continue;
+            }
+            let mut log = Vec::new();
+            file.read_to_end(&mut log)?;
+            let log = PathBuf::from(std::ffi::OsString::from_vec(log));
+            match repair(&log) {
+                Ok(Repaired::Cut { before, now }) => say(&format!(
+                    "{}: cut from {before} to {now} bytes: what was behind were zeros, as a power cut \
+                     leaves them",
+                    log.display()
+                )),
+                Ok(Repaired::Whole) => {}
+                // It was removed, or the note was not durable yet, so that the log was not taken.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    say(&format!("{}: not looked at after a power cut: {error}", log.display()));
+                    if error.kind() != io::ErrorKind::InvalidData {
+                        continue;
+                    }
+                }
+            }
+            fs::remove_file(&path)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_that_nobody_keeps_is_cut_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let notes = Notes::at(&folder.path().join("a/b")).unwrap();
+        let log = folder.path().join("a.aof");
+        let zeros = |text: &[u8]| [text, &vec![0; 8192 - text.len()]].concat();
+        fs::write(&log, zeros(b"*1\r\n$4\r\nPING\r\n")).unwrap();
+        let said = std::cell::RefCell::new(Vec::new());
+        let say = |line: &str| said.borrow_mut().push(line.to_owned());
+        let note = notes.note("1", &log).unwrap();
+        notes.repair(say).unwrap();
+        assert_eq!(fs::metadata(&log).unwrap().len(), 8192, "somebody keeps it");
+        let left = note.path.clone();
+        drop(note);
+        assert!(!left.exists());
+        // As after a power cut: the note is there, and nobody has it locked.
+        fs::write(&left, log.as_os_str().as_bytes()).unwrap();
+        notes.repair(say).unwrap();
+        assert_eq!(fs::read(&log).unwrap(), b"*1\r\n$4\r\nPING\r\n");
+        assert!(!left.exists());
+        assert_eq!(said.borrow().len(), 1, "{said:?}");
+        // Another kind of file is left as it is.
+        fs::write(&log, zeros(b"something else")).unwrap();
+        fs::write(&left, log.as_os_str().as_bytes()).unwrap();
+        notes.repair(say).unwrap();
+        assert_eq!(fs::metadata(&log).unwrap().len(), 8192);
+        assert!(!left.exists());
+        assert!(said.borrow()[1].contains("the zeros may belong to it"), "{said:?}");
+        // A file that is gone, and a note that was cut off, mean nothing.
+        fs::write(&left, b"").unwrap();
+        notes.repair(say).unwrap();
+        assert!(!left.exists());
+    }
+}
