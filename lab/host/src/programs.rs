@@ -13,7 +13,7 @@ pub const VARIABLE: &str = "SLIMIO_PLANTED";
 /// The packages are built one by one. If they were built together, cargo would give the server the
 /// library features that only the load generator asks for, and the server would differ from the one
 /// that `cargo run` starts.
-const BINARIES: &[&str] = &["slimio-cli", "slimio-lab"];
+const BINARIES: &[&str] = &["slimio-cli", "slimio-preload", "slimio-lab"];
 
 /// A test target that has been built.
 #[derive(Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use slimio_host::Failure;
 use slimio_host::process::{cargo, run, target_dir};
+use slimio_host::programs;
 
 use crate::guest::{Guest, Task, said};
 use crate::machine::{self, Plan};
@@ -19,12 +20,15 @@ const TABLES: &str = "shortcut.md";
 const SCRIPT: &str = "
 set -e
 mount -t tracefs trace /sys/kernel/tracing
+mkdir -p /dev/shm
+mount -t tmpfs shm /dev/shm
 for module in /lab/optional/*.ko; do insmod $module; done
 measure() {
     mount $SLIMIO_NVME_PLAIN_BLOCK /mnt
     echo \"### $1\"
     echo
-    rungs /mnt $rounds /sys/kernel/tracing
+    slimio shortcut run --match '*/preload.log' --stages /dev/shm/stages --notes /root/notes -- \\
+        rungs /mnt $rounds /sys/kernel/tracing
     echo
     umount /mnt
 }
@@ -39,8 +43,11 @@ pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
     let rounds = rounds(args, "shortcut")?;
     let tools = tools::install()?;
     run(&mut cargo(["build", "--release", "--package", "slimio-shortcut", "--example", "rungs"]))?;
+    programs::build_binaries(&["--release"])?;
     let mut guest = Guest::new(&tools)?;
-    guest.program(&target_dir().join("release/examples/rungs"))?;
+    for program in ["examples/rungs", "slimio", "libslimio_preload.so"] {
+        guest.program(&target_dir().join("release").join(program))?;
+    }
     let mkfs = tools::find("mkfs.xfs").ok_or("mkfs.xfs is not installed")?;
     guest.program(&mkfs)?;
     guest.optional_modules(&tools, &["lib/libcrc32c", "fs/xfs/xfs"])?;

@@ -16,7 +16,7 @@ use crate::guest::{Guest, Task, quoted, said, unpack_results};
 use crate::machine::{self, Ended, Plan, RESULTS};
 use crate::power_cut;
 use crate::suite::{FOLDER, LIBRARIES, Session};
-use crate::tools::{self, Tools, lab_dir};
+use crate::tools::{self, Tools};
 use crate::verdicts::Verdicts;
 use crate::{MEMORY_MIB, built_or_given, folder, names};
 
@@ -24,14 +24,14 @@ use crate::{MEMORY_MIB, built_or_given, folder, names};
 const TIME_LIMIT: Duration = Duration::from_secs(420);
 /// If a machine broke, this number of its last lines is repeated at the end of the run.
 const LINES_TOLD: usize = 10;
-/// The program that planted bugs are built into by themselves. Test programs always have them.
-const SERVER: &str = "slimio";
+/// What planted bugs are built into by themselves. Test programs always have them.
+const PLANTED: [&str; 2] = ["slimio", "libslimio_preload.so"];
 
 /// What cargo builds for sessions. All of it is built before the first session begins, because
 /// while the server with planted bugs is built, it replaces the ordinary server.
 #[derive(Debug)]
 pub(super) struct Built {
-    /// The server with all planted bugs built in but inactive, if a session needs one.
+    /// The folder of the programs with all planted bugs built in but inactive, if a session needs them.
     planted: Option<PathBuf>,
     /// Test programs, by package and target.
     tests: BTreeMap<(String, String), PathBuf>,
@@ -91,9 +91,9 @@ impl Run<'_> {
             guest.program(&root().join(FOLDER).join(library))?;
         }
         for program in &session.programs {
-            if bug.is_some() && program == SERVER {
+            if bug.is_some() && PLANTED.contains(&program.as_str()) {
                 let planted = built.planted.as_ref().ok_or("the server was not built with bugs")?;
-                guest.program_named(planted, SERVER)?;
+                guest.program(&planted.join(program))?;
                 continue;
             }
             let known = [built_or_given(program), root().join(program)];
@@ -208,16 +208,18 @@ impl Run<'_> {
     }
 }
 
-/// Builds the server with all planted bugs built in but inactive, and copies it to the lab's
-/// folder. In cargo's folder, this server replaces the ordinary one until the ordinary one is built
-/// again.
+/// Builds the programs with all planted bugs built in but inactive, and copies them to a folder of the
+/// lab. In cargo's folder, they replace the ordinary ones until these are built again.
 fn build_planted() -> Result<PathBuf, Failure> {
-    let packages = ["--package", "slimio-planted", "--package", "slimio-cli"];
-    run(cargo(["build", "--features", FEATURE]).args(packages))?;
-    let path = lab_dir().join("planted");
-    let built = target_dir().join("debug").join(SERVER);
-    fs::copy(&built, &path).map_err(|error| said(&built, &error))?;
-    Ok(path)
+    let packages =
+        ["slimio-planted", "slimio-cli", "slimio-preload"].map(|name| ["--package", name]);
+    run(cargo(["build", "--features", FEATURE]).args(packages.as_flattened()))?;
+    let folder = folder("with-bugs")?;
+    for program in PLANTED {
+        let built = target_dir().join("debug").join(program);
+        fs::copy(&built, folder.join(program)).map_err(|error| said(&built, &error))?;
+    }
+    Ok(folder)
 }
 
 /// Builds a test target, with all planted bugs built in but inactive. Returns its program.
