@@ -65,7 +65,6 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    slimio_device::ignore_file_size_signal();
     slimio_server::set_allocator(allocator::describe());
     let args: Vec<OsString> = std::env::args_os().collect();
     if asks_for_version(&args) {
@@ -73,7 +72,10 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let result = match serve_args(&args) {
-        Some(args) => serve::run(args),
+        Some(args) => {
+            slimio_device::ignore_file_size_signal();
+            serve::run(args)
+        }
         None => match tool() {
             Command::Serve { args } => serve::run(&args),
             Command::Format(format) => format.run(),
@@ -113,6 +115,10 @@ fn say(text: &str) {
 /// go to standard error.
 fn tool() -> Command {
     let command = Cli::parse().command;
+    // A program that `shortcut run` starts would inherit it.
+    if !matches!(command, Command::Shortcut(_)) {
+        slimio_device::ignore_file_size_signal();
+    }
     // This can't fail, because no file is opened.
     drop(slimio_server::logging::init("warning", Path::new("")));
     command

@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "system calls are foreign functions")]
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd};
 
 use crate::sys::check;
 
@@ -44,13 +44,13 @@ impl<F: AsFd> WriteLease<F> {
 
 impl<F: AsFd> Drop for WriteLease<F> {
     fn drop(&mut self) {
-        end_lease(self.0.as_fd());
+        end_lease(&self.0);
     }
 }
 
 /// Ends the lease on a file, if there is one. It belongs to the open file, so any process that has this
 /// can end it.
-pub fn end_lease(file: BorrowedFd<'_>) {
+pub fn end_lease(file: impl AsFd) {
     // SAFETY: as above. This fails only if there is no lease, or the kernel has taken it away.
-    let _ = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
+    let _ = unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
 }

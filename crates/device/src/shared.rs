@@ -14,6 +14,7 @@ use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use slimio_planted::is_planted;
 
@@ -56,7 +57,8 @@ impl SharedMemory {
     /// If the file can't be made as long as needed, or can't be mapped.
     pub fn create(file: &File, parts: &[usize]) -> io::Result<Self> {
         file.set_len(0)?;
-        file.set_len(Self::size(parts))?;
+        // If there is no room, this says so; a store would end the process.
+        sys::allocate(file, 0, 0, Self::size(parts))?;
         let shared = Self::open(file, parts)?;
         for part in 0..parts.len() {
             shared.make_lock(part)?;
@@ -100,6 +102,20 @@ impl SharedMemory {
         // SAFETY: `create` has made this lock, in memory that is mapped.
         let result = unsafe { libc::pthread_mutex_lock(self.mutex(part)) };
         self.locked(part, result)
+    }
+
+    /// Waits for the lock of a part, but not for long: `None` if somebody still holds it then.
+    pub fn lock_for(&self, part: usize, patience: Duration) -> Option<Part<'_>> {
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the calls read and store a time where the pointer says; the lock as in `lock`.
+        let result = unsafe {
+            libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut now);
+            let end = Duration::new(now.tv_sec as u64, now.tv_nsec as u32) + patience;
+            now.tv_sec = end.as_secs() as libc::time_t;
+            now.tv_nsec = libc::c_long::from(end.subsec_nanos());
+            libc::pthread_mutex_timedlock(self.mutex(part), &raw const now)
+        };
+        self.locked(part, result).ok()
     }
 
     /// The lock of a part, or `None` if somebody holds it.
@@ -277,10 +293,12 @@ mod tests {
         assert_eq!([first.len(), second.len()], [LBA_SIZE, 2 * LBA_SIZE]);
         assert!(second.as_ptr().addr().is_multiple_of(LBA_SIZE), "direct I/O is possible");
         assert!(other.try_lock(0).is_none());
+        assert!(other.lock_for(0, Duration::from_millis(5)).is_none());
         let error = shared.lock(0).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EDEADLK));
         drop(first);
         assert!(other.lock(0).unwrap().iter().all(|byte| *byte == 1));
+        assert!(other.lock_for(0, Duration::from_millis(5)).is_some());
         drop(second);
         assert!(other.lock(1).unwrap().iter().all(|byte| *byte == 2));
     }

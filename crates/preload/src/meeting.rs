@@ -9,10 +9,11 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, IntoRawFd as _, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::open_logs;
@@ -29,6 +30,8 @@ const DESCRIPTORS_OURS: i32 = 160;
 const DESCRIPTORS_MIN: u64 = 512;
 const PAGE: usize = 4096;
 const LOCK_PAUSE: Duration = Duration::from_micros(50);
+/// Bytes of the stack of the thread that watches the keeper.
+const WATCH_STACK: usize = 128 << 10;
 
 /// Where to meet the keeper, and which files are meant.
 struct Told {
@@ -42,8 +45,10 @@ struct State {
     is_locked: AtomicBool,
     /// The socket's descriptor, plus one.
     socket: AtomicI32,
-    /// The process that has taken the files in its table. A child finds zero here.
-    taker: AtomicI32,
+    /// The process whose memory this is. A child finds zero here until it uses a log.
+    process: AtomicI32,
+    /// A bit for each slot whose stage this process has locked.
+    locked: AtomicU64,
 }
 
 fn told() -> Option<&'static Told> {
@@ -87,27 +92,52 @@ pub(crate) fn is_told() -> bool {
     told().is_some()
 }
 
-/// What this process has to do with the one that has taken what is in the table.
+/// What this process has to do with a log in its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Process {
-    /// It is that one.
+    /// It has opened the log.
     Taker,
-    /// It has a copy of its memory and of its descriptors.
+    /// It has a copy of the memory and of the descriptors of the one that has.
     Child,
-    /// It uses its memory, as a child of vfork(2) does, and has a copy of its descriptors.
+    /// It uses the memory of the one that has, as a child of vfork(2) does, and has a copy of its
+    /// descriptors.
     Borrower,
 }
 
-/// What this process is.
-pub(crate) fn process_here() -> Process {
-    match told().map_or(0, |told| told.state.taker.load(Ordering::Relaxed)) {
+/// What this process has to do with a log that the process `taker` has opened.
+pub(crate) fn process_here(taker: i32) -> Process {
+    let here = process();
+    let of_memory = told().map_or(0, |told| told.state.process.load(Ordering::Relaxed));
+    match of_memory {
+        _ if taker == here => Process::Taker,
         0 => Process::Child,
-        taker if taker == process() => Process::Taker,
+        process if process == here => Process::Child,
         _ => Process::Borrower,
     }
 }
 
-fn process() -> i32 {
+/// Has a stage's file locked by this process, whose number in the table is `slot`. This makes a system
+/// call only once.
+pub(crate) fn lock(slot: usize, stage: &File) {
+    let Some(told) = told() else { return };
+    let bit = 1 << slot;
+    if told.state.locked.load(Ordering::Relaxed) & bit == 0 {
+        // Nobody mends a log that is in use.
+        let _ = slimio_shortcut::lock_stage(stage);
+        told.state.locked.fetch_or(bit, Ordering::Relaxed);
+        told.state.process.store(process(), Ordering::Relaxed);
+    }
+}
+
+/// A slot is free again.
+pub(crate) fn unlock(slot: usize) {
+    if let Some(told) = told() {
+        told.state.locked.fetch_and(!(1 << slot), Ordering::Relaxed);
+    }
+}
+
+/// The number of this process.
+pub(crate) fn process() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
@@ -143,7 +173,7 @@ pub(crate) fn take(file: BorrowedFd<'_>) -> io::Result<Option<(u32, File)>> {
     }
     match Message::receive(socket, true)? {
         Some((Message::Yes(number), Some(stage))) => {
-            told.state.taker.store(process(), Ordering::Relaxed);
+            told.state.process.store(process(), Ordering::Relaxed);
             Ok(Some((number, out_of_the_way(stage)?.into())))
         }
         Some((Message::No, _)) => Ok(None),
@@ -153,7 +183,11 @@ pub(crate) fn take(file: BorrowedFd<'_>) -> io::Result<Option<(u32, File)>> {
 
 /// Tells the keeper that something was appended, or that there is something to do.
 pub(crate) fn tell(number: u32) {
-    let socket = told().and_then(|told| told.socket(false));
+    let Some(told) = told() else { return };
+    // A forked child has no connection yet.
+    let lock = (told.state.socket.load(Ordering::Relaxed) == 0).then(|| Lock::take(told.state));
+    let socket = told.socket(true);
+    drop(lock);
     if let Some(socket) = socket {
         // If it takes no more now, it is busy with what it was told, and looks at everything.
         let _ = Message::Appended(number).send(socket, None, false);
@@ -182,6 +216,7 @@ impl Told {
                     rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).ok()?;
                 rustix::net::connect(&socket, &address).ok()?;
                 let socket = out_of_the_way(socket).ok()?.into_raw_fd();
+                watch_keeper(socket);
                 self.state.socket.store(socket + 1, Ordering::Release);
                 socket
             }
@@ -191,6 +226,29 @@ impl Told {
         // SAFETY: it is never closed, and the program can't close it.
         Some(unsafe { BorrowedFd::borrow_raw(number) })
     }
+}
+
+/// Starts a thread that sees it when the keeper dies: somebody who opens a log of an idle program would
+/// wait for long. Until then it sleeps. If it can't be started, the program's next call sees it.
+fn watch_keeper(socket: i32) {
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    let (all, before) = (all.as_mut_ptr(), before.as_mut_ptr());
+    // SAFETY: the sets are filled before they are used. The program's signals are for its own threads;
+    // the new thread inherits the mask.
+    unsafe {
+        libc::sigfillset(all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, all, before);
+    }
+    let thread = std::thread::Builder::new().name("slimio-shortcut".into()).stack_size(WATCH_STACK);
+    let _ = thread.spawn(move || {
+        let mut polled = libc::pollfd { fd: socket, events: 0, revents: 0 };
+        // SAFETY: the call stores what it finds into one such struct. It is only told of the other end.
+        while unsafe { libc::poll(&raw mut polled, 1, -1) } < 1 {}
+        open_logs::leave_all_alone();
+    });
+    // SAFETY: as above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
 }
 
 /// One thread at a time asks and waits for the answer.

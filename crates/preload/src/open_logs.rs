@@ -7,12 +7,13 @@ use std::ffi::c_int;
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use libc::{off_t, ssize_t};
 use slimio_planted::is_planted;
-use slimio_shortcut::{Appended, LogFile, Stage};
+use slimio_shortcut::{Appended, LogFile, Stage, end_lease};
 
 use crate::meeting::{self, Process};
 use crate::next::{errno, set_errno};
@@ -49,6 +50,8 @@ impl Slot {
 /// A log that this process, or the one that it was forked from, has opened.
 struct OpenLog {
     number: u32,
+    /// The process that has opened it.
+    taker: i32,
     file: LogFile<OwnedFd>,
     /// While it is open, its lock says that the stage is in use.
     stage: File,
@@ -74,7 +77,11 @@ fn use_slot(descriptor: c_int, number: u8) -> Option<Using> {
     slot.users.fetch_add(1, Ordering::SeqCst);
     let using = Using { slot };
     // It may have been closed, and the slot be another log's.
-    (TABLE[descriptor as usize].load(Ordering::SeqCst) == number).then_some(using)
+    if TABLE[descriptor as usize].load(Ordering::SeqCst) != number {
+        return None;
+    }
+    meeting::lock(usize::from(number) - 1, &using.log().stage);
+    Some(using)
 }
 
 impl Drop for Using {
@@ -130,33 +137,40 @@ fn try_open(descriptor: c_int, flags: c_int) -> io::Result<()> {
 
 fn ask(file: BorrowedFd<'_>, flags: c_int) -> io::Result<Option<OpenLog>> {
     let size = rustix::fs::fstat(file)?.st_size;
-    let own = meeting::out_of_the_way(file)?;
-    let taken = meeting::take(file).and_then(|taken| {
-        let Some((number, stage_file)) = taken else { return Ok(None) };
-        Ok(Some((number, Stage::open(&stage_file)?, stage_file)))
-    });
-    match taken {
-        Ok(Some((number, stage, stage_file))) => {
-            Ok(Some(OpenLog { number, file: LogFile::new(own, stage), stage: stage_file }))
-        }
-        Ok(None) => {
-            close_own(own);
-            Ok(None)
+    match meeting::take(file) {
+        Ok(None) => Ok(None),
+        Ok(Some((number, stage))) => {
+            // Until now, nothing of the file was closed: that would drop the locks on it (F_SETLK).
+            let log = meeting::out_of_the_way(file).and_then(|own| {
+                let taker = meeting::process();
+                Ok(OpenLog { number, taker, file: LogFile::new(own, Stage::open(&stage)?), stage })
+            });
+            if log.is_err() {
+                meeting::close(number);
+            }
+            Ok(Some(log?))
         }
         Err(error) => {
             // The keeper has died over it, and may have left it in between.
             let flags = rustix::fs::OFlags::from_bits_retain(flags as u32);
-            rustix::fs::fcntl_setfl(&own, flags)?;
-            rustix::fs::ftruncate(&own, size as u64)?;
-            close_own(own);
+            rustix::fs::fcntl_setfl(file, flags)?;
+            end_lease(file);
+            cut_zeros(file, size as u64)?;
             Err(error)
         }
     }
 }
 
-fn close_own(own: OwnedFd) {
-    TABLE[own.as_raw_fd() as usize].store(0, Ordering::SeqCst);
-    drop(own);
+/// Cuts a file to a size if there are only zeros behind that. Somebody else may have appended to it.
+fn cut_zeros(file: BorrowedFd<'_>, size: u64) -> io::Result<()> {
+    // The descriptor itself may be one that can't read.
+    let reader = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    let mut behind = vec![0; (reader.metadata()?.len() - size) as usize];
+    reader.read_exact_at(&mut behind, size)?;
+    if behind.iter().all(|byte| *byte == 0) {
+        rustix::fs::ftruncate(file, size)?;
+    }
+    Ok(())
 }
 
 /// The program closes a descriptor. If it is a log's, gives the file back and forgets it. Returns `None`
@@ -166,7 +180,8 @@ pub(crate) fn close(descriptor: c_int) -> Option<io::Result<()>> {
     if matches!(entry.load(Ordering::Relaxed), 0 | OWN) {
         return None;
     }
-    let process = meeting::process_here();
+    let taker = of(descriptor)?.log().taker;
+    let process = meeting::process_here(taker);
     // A child of vfork(2) has this memory, but descriptors of its own.
     if process == Process::Borrower {
         return None;
@@ -179,7 +194,8 @@ pub(crate) fn close(descriptor: c_int) -> Option<io::Result<()>> {
     if process == Process::Child && !is_planted("child-gives-back") {
         return Some(Ok(()));
     }
-    let slot = &SLOTS[usize::from(number) - 1];
+    let number = usize::from(number) - 1;
+    let slot = &SLOTS[number];
     while slot.users.load(Ordering::SeqCst) > 1 {
         std::thread::sleep(CLOSE_PAUSE);
     }
@@ -187,8 +203,9 @@ pub(crate) fn close(descriptor: c_int) -> Option<io::Result<()>> {
     let log = unsafe { (*slot.log.get()).take() };
     let released = log.map(|log| {
         let released = log.file.release();
-        let OpenLog { number, file, stage } = log;
-        meeting::close(number);
+        let OpenLog { number: kept, file, stage, .. } = log;
+        meeting::close(kept);
+        meeting::unlock(number);
         TABLE[file.file().as_raw_fd() as usize].store(0, Ordering::SeqCst);
         TABLE[stage.as_raw_fd() as usize].store(0, Ordering::SeqCst);
         released
@@ -207,8 +224,27 @@ pub(crate) fn give_up(descriptor: c_int) {
     }
 }
 
-/// Gives back every log that another program would inherit.
-pub(crate) fn give_up_inherited() {
+/// The keeper has died: gives all logs back, before the program does anything with them.
+pub(crate) fn leave_all_alone() {
+    for descriptor in 0..DESCRIPTORS as c_int {
+        if let Some(log) = of(descriptor) {
+            log.leave_if_alone();
+        }
+    }
+}
+
+/// Makes all logs durable.
+pub(crate) fn sync_all() {
+    for descriptor in 0..DESCRIPTORS as c_int {
+        if let Some(log) = of(descriptor) {
+            let _ = log.log().file.sync();
+        }
+    }
+}
+
+/// Gives back every log that another program inherits from this process, or all that this process has
+/// opened if it becomes another program itself.
+pub(crate) fn give_up_before_exec(by_this_process: bool) {
     for descriptor in 0..DESCRIPTORS as c_int {
         if matches!(TABLE[descriptor as usize].load(Ordering::Relaxed), 0 | OWN) {
             continue;
@@ -216,20 +252,13 @@ pub(crate) fn give_up_inherited() {
         // SAFETY: the call takes numbers.
         let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFD) };
         let is_inherited = flags >= 0 && flags & libc::FD_CLOEXEC == 0;
-        if is_inherited && !is_planted("inherited-kept") {
+        let ends = || {
+            let taker = of(descriptor).map(|log| log.log().taker);
+            taker.is_some_and(|taker| meeting::process_here(taker) == Process::Taker)
+        };
+        if (is_inherited && !is_planted("inherited-kept")) || (by_this_process && ends()) {
             give_up(descriptor);
         }
-    }
-}
-
-/// Gives all logs back, because this process becomes another program.
-pub(crate) fn before_exec() {
-    if meeting::process_here() == Process::Taker {
-        for descriptor in 0..DESCRIPTORS as c_int {
-            give_up(descriptor);
-        }
-    } else {
-        give_up_inherited();
     }
 }
 

@@ -118,7 +118,7 @@ fn appended<T>(
         let measured = measure(&mut || {
             (0..writes).try_for_each(|_| {
                 if log.append(&bytes)? == Appended::TellKeeper {
-                    while log.keep_up()? {}
+                    while log.keep_up(true)? {}
                 }
                 log.sync().map(|_| ())
             })

@@ -1,19 +1,19 @@
 //! The folder of the stages, in memory: what was appended outlives the program and its keeper there,
 //! until the machine stops.
 //!
-//! Whoever uses a stage has its file locked (flock(2)). A stage that nobody has locked is left over, and
-//! its log is mended by the next keeper.
+//! Whoever uses a stage has its file locked (`F_SETLK`, which a forked child does not inherit). A stage
+//! that nobody has locked is left over, and its log is mended by the next keeper.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
 use rustix::process::geteuid;
 use slimio_device::{FileSystem, WriteLease};
 
-use crate::{Mended, Stage};
+use crate::{Identity, Mended, Stage};
 
 const NAME: &str = "slimio-shortcut";
 const SUFFIX: &str = "stage";
@@ -34,7 +34,9 @@ pub struct Staged {
     /// Whether somebody uses the stage. Otherwise, the log needs mending.
     pub is_used: bool,
     stage: Stage,
-    file: PathBuf,
+    stage_path: PathBuf,
+    /// Has it locked, unless somebody else has.
+    _lock: File,
 }
 
 impl Folder {
@@ -95,7 +97,7 @@ impl Folder {
         let path = self.path.join(name).with_extension(SUFFIX);
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        lock_stage(&file)?;
         let stage = Stage::create(&file).inspect_err(|_| {
             let _ = fs::remove_file(&path);
         })?;
@@ -115,7 +117,7 @@ impl Folder {
             }
             // It may be gone meanwhile.
             let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else { continue };
-            let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+            let locked = rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive);
             let is_used = locked.is_err();
             let stage = match Stage::open(&file) {
                 Ok(stage) => stage,
@@ -126,7 +128,8 @@ impl Folder {
                 }
             };
             if stage.file()?.is_some() {
-                found.push(Staged { path: stage.path()?, is_used, stage, file: path });
+                let log = stage.path()?;
+                found.push(Staged { path: log, is_used, stage, stage_path: path, _lock: file });
             } else if !is_used {
                 fs::remove_file(&path)?;
             }
@@ -147,40 +150,56 @@ impl Staged {
 
     /// Mends the log of a stage that nobody uses, and removes the stage. Returns where the file is now.
     ///
+    /// A forked child of the program may still have the file open, and with that its lease. This waits
+    /// until the child ends, or the kernel takes the lease away.
+    ///
     /// # Errors
-    /// If the file is not found, was changed since by somebody else, is in use, or can't be written.
-    /// File and stage stay as they are.
-    pub fn mend(&self) -> io::Result<(PathBuf, Mended)> {
+    /// If the file is not found, was changed since by somebody else, or can't be written. File and stage
+    /// stay as they are.
+    pub fn mend(&self, say: impl Fn(&str)) -> io::Result<(PathBuf, Mended)> {
         assert!(!self.is_used, "only a stage that nobody uses is mended");
         let of = self.stage.file()?.expect("it has a log");
-        let (path, file) = find(&self.path, of)?;
-        let Some(_lease) = WriteLease::take(&file)? else {
-            let why = "another program has it open; stop that first";
-            return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
+        let (path, file) = match find(&self.path, of, true) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                say(&format!(
+                    "{}: a process that was forked by the killed program still has it open; waiting \
+                     for that, at most for as long as /proc/sys/fs/lease-break-time says",
+                    self.path.display()
+                ));
+                find(&self.path, of, false)?
+            }
+            other => other?,
         };
+        // That child would keep us from the lease. It writes nothing, or it would have locked the stage.
+        let _lease = WriteLease::take(&file);
         let mended = self.stage.mend(&file)?;
-        self.forget()?;
+        fs::remove_file(&self.stage_path)?;
         Ok((path, mended))
     }
 
-    /// Removes the stage. What it has of the log is lost, unless this is in the file.
-    ///
-    /// # Errors
-    /// If it can't be removed.
-    pub fn forget(&self) -> io::Result<()> {
-        fs::remove_file(&self.file)
+    /// The file of the stage.
+    pub fn stage_path(&self) -> &Path {
+        &self.stage_path
     }
 }
 
+/// Marks a stage's file as in use by this process.
+///
+/// # Errors
+/// If somebody is mending it.
+pub fn lock_stage(file: &File) -> io::Result<()> {
+    Ok(rustix::fs::fcntl_lock(file, FlockOperation::NonBlockingLockShared)?)
+}
+
 /// Opens the file of these device and inode numbers: at its path, or, if it was renamed, in the same
-/// folder.
-fn find(path: &Path, of: (u64, u64)) -> io::Result<(PathBuf, File)> {
+/// folder. If it is hasty, it does not wait for who holds a lease (`WouldBlock`).
+fn find(path: &Path, of: Identity, is_hasty: bool) -> io::Result<(PathBuf, File)> {
     let open = |path: PathBuf| {
-        let metadata = fs::symlink_metadata(&path).ok()?;
-        if (metadata.dev(), metadata.ino()) != of {
+        if Identity::at(&path).ok()? != of {
             return None;
         }
-        let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+        let flags = if is_hasty { OFlags::NONBLOCK } else { OFlags::empty() };
+        let flags = flags.bits().cast_signed();
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).custom_flags(flags).open(&path);
         Some(file.map(|file| (path, file)))

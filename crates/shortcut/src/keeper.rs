@@ -8,7 +8,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -32,6 +32,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 const BACKLOG: i32 = 64;
+/// How long the keeper waits for a process that is in the middle of something. It may be stopped there.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// How often it tries to give back the file of a process that has ended.
+const LAST_TRIES: usize = 50;
 
 /// Looks after the logs of all processes that were started with its [`Meeting`].
 pub struct Keeper {
@@ -44,6 +48,8 @@ pub struct Keeper {
     /// The number of the next process or log.
     next: u32,
     has_met: bool,
+    /// Whether somebody waits for a file that can't be given back just now.
+    is_late: bool,
     say: Box<dyn Fn(&str)>,
 }
 
@@ -64,6 +70,8 @@ struct Log {
     path: PathBuf,
     file: LogFile,
     stage_path: Option<PathBuf>,
+    /// Has the stage locked, until any descriptor of it is closed in this process.
+    stage_file: OwnedFd,
     note: Option<Note>,
     lease: Option<WriteLease<File>>,
     /// Whether it fills with zeros, or has to be written.
@@ -104,6 +112,7 @@ impl Keeper {
             logs: Vec::new(),
             next: 1,
             has_met: false,
+            is_late: false,
             say: Box::new(say),
         };
         Ok((keeper, meeting))
@@ -144,6 +153,7 @@ impl Keeper {
         if !is_planted("wake-lost") {
             drain(wake);
         }
+        self.is_late = false;
         self.give_wanted_back();
         let numbers: Vec<u32> = self.processes.iter().map(|process| process.number).collect();
         for (number, ready) in numbers.into_iter().zip(is_ready[2..].chunks(2)) {
@@ -169,6 +179,9 @@ impl Keeper {
         let now = Instant::now();
         if self.logs.iter().any(|log| log.is_behind) {
             return Some(Duration::ZERO);
+        }
+        if self.is_late {
+            return Some(PATIENCE);
         }
         let looks = self.logs.iter().filter_map(|log| log.look.map(|(due, _)| due));
         let due = looks.chain(self.logs.iter().filter_map(|log| log.retry)).min();
@@ -212,16 +225,13 @@ impl Keeper {
     }
 
     fn answer(&mut self, process: u32, message: Message, descriptor: Option<OwnedFd>) {
-        let find = |log: &Log, number| log.process == process && log.number == number;
+        // A forked child also tells of what it has appended.
+        let find = |log: &Log, number| log.number == number;
         match (message, descriptor) {
             (Message::Take(token), Some(descriptor)) if token == self.token => {
                 self.has_met = true;
-                match self.take(process, descriptor.into()) {
-                    Some((number, stage)) => {
-                        self.send(process, &Message::Yes(number), Some(stage.as_fd()));
-                    }
-                    None => self.send(process, &Message::No, None),
-                }
+                let taken = self.take(process, descriptor.into());
+                self.send(process, &taken.map_or(Message::No, Message::Yes));
             }
             (Message::Appended(number), _) => {
                 if let Some(log) = self.logs.iter_mut().find(|log| find(log, number)) {
@@ -230,25 +240,32 @@ impl Keeper {
                 }
             }
             (Message::Closed(number), _) => {
-                if let Some(at) = self.logs.iter().position(|log| find(log, number)) {
+                let is_own = |log: &Log| find(log, number) && log.process == process;
+                if let Some(at) = self.logs.iter().position(is_own) {
                     self.end(at);
                 }
-                self.send(process, &Message::Done(number), None);
+                self.send(process, &Message::Done(number));
             }
             _ => self.part_with(process),
         }
     }
 
-    fn send(&mut self, to: u32, message: &Message, descriptor: Option<BorrowedFd<'_>>) {
+    /// Sends a message, with the stage's file if it is about a log that was taken.
+    fn send(&mut self, to: u32, message: &Message) {
+        let taken = match message {
+            Message::Yes(number) => self.logs.iter().find(|log| log.number == *number),
+            _ => None,
+        };
+        let stage = taken.map(|log| log.stage_file.as_fd());
         let process = self.processes.iter().find(|process| process.number == to);
-        let sent = process.map(|process| message.send(&process.socket, descriptor, false));
+        let sent = process.map(|process| message.send(&process.socket, stage, false));
         if matches!(sent, Some(Err(_))) {
             self.part_with(to);
         }
     }
 
-    /// Takes a file for a process. Returns its number and the stage's file.
-    fn take(&mut self, process: u32, file: File) -> Option<(u32, OwnedFd)> {
+    /// Takes a file for a process. Returns its number.
+    fn take(&mut self, process: u32, file: File) -> Option<u32> {
         let path = path_of(&file);
         let number = self.number();
         let (stage_path, stage_file, stage) = match self.make_stage(number) {
@@ -262,8 +279,9 @@ impl Keeper {
             number,
             process,
             path,
-            file: LogFile::new(file, stage),
+            file: LogFile::new(file, stage.with_patience(PATIENCE)),
             stage_path,
+            stage_file,
             note: None,
             lease: None,
             is_behind: false,
@@ -288,7 +306,7 @@ impl Keeper {
             }
         }
         self.logs.push(log);
-        Some((number, stage_file))
+        Some(number)
     }
 
     fn make_stage(&self, number: u32) -> io::Result<(Option<PathBuf>, OwnedFd, Stage)> {
@@ -313,6 +331,10 @@ impl Keeper {
                 continue;
             }
             let released = if is_planted("lease-kept") { Ok(()) } else { log.file.release() };
+            if is_late(&released) {
+                self.is_late = true;
+                continue;
+            }
             log.lease = None;
             log.retry = Some(Instant::now() + log.pause);
             log.pause = (log.pause * 2).min(RETRY_MAX);
@@ -329,8 +351,10 @@ impl Keeper {
             let log = &mut self.logs[at];
             let mut failed = None;
             if log.is_behind {
-                match log.file.keep_up() {
+                match log.file.keep_up(log.look.is_some()) {
                     Ok(is_behind) => log.is_behind = is_behind,
+                    // It is told again, or looked at again.
+                    late if is_late(&late) => log.is_behind = false,
                     Err(error) => failed = Some(error),
                 }
             }
@@ -338,6 +362,7 @@ impl Keeper {
                 match log.file.rest(length) {
                     Ok(true) => log.pause = RETRY_FIRST,
                     Ok(false) => log.look_again(log.length()),
+                    late if is_late(&late) => log.look_again(length),
                     Err(error) => failed = Some(error),
                 }
             }
@@ -357,7 +382,8 @@ impl Keeper {
             return;
         }
         let taken = log.take();
-        if let Err(NotTaken::Busy) = taken {
+        let is_late = matches!(&taken, Err(NotTaken::Failed(error)) if error.kind() == io::ErrorKind::TimedOut);
+        if matches!(taken, Err(NotTaken::Busy)) || is_late {
             log.pause = (log.pause * 2).min(RETRY_MAX);
             log.retry = Some(now + log.pause);
             return;
@@ -379,7 +405,13 @@ impl Keeper {
     /// Gives a log back for good.
     fn end(&mut self, at: usize) {
         let mut log = self.logs.swap_remove(at);
-        let released = if is_planted("killed-kept") { Ok(()) } else { log.file.release() };
+        let mut released = if is_planted("killed-kept") { Ok(()) } else { log.file.release() };
+        // The process has ended, but a child that it has forked may be in the middle of something.
+        for _ in 0..LAST_TRIES {
+            if is_late(&released) {
+                released = log.file.release();
+            }
+        }
         match released {
             Ok(()) => log.forget_stage(),
             Err(error) => {
@@ -455,6 +487,11 @@ fn said(taken: &Result<(), NotTaken>) -> String {
         }
         Err(NotTaken::Failed(error)) => format!("left to the kernel: {error}"),
     }
+}
+
+/// Whether somebody else was in the middle of something for too long.
+fn is_late<T>(result: &io::Result<T>) -> bool {
+    result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut)
 }
 
 fn drain(mut wake: &UnixStream) {

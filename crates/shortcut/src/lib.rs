@@ -9,7 +9,9 @@
 //! [`LogFile`] is a log that is written this way, and [`repair`] mends what a power cut leaves of it.
 //! [`Probe`] says whether a file can go this way: it must be overwritten in place, block by block.
 
+mod ahead;
 mod folder;
+mod identity;
 mod keeper;
 mod log_file;
 mod notes;
@@ -21,10 +23,14 @@ mod refusal;
 mod repair;
 mod run;
 mod stage;
+mod take;
 
-pub use folder::{Folder, Staged};
+pub use slimio_device::end_lease;
+
+pub use folder::{Folder, Staged, lock_stage};
+pub use identity::Identity;
 pub use keeper::Keeper;
-pub use log_file::{Appended, LogFile, NotTaken};
+pub use log_file::{Appended, LogFile};
 pub use notes::Notes;
 pub use probe::{Probe, Space};
 pub use profile::{PROFILES, Profile};
@@ -32,3 +38,4 @@ pub use refusal::Refusal;
 pub use repair::{Repaired, repair};
 pub use run::{Run, mend};
 pub use stage::{Mended, Stage};
+pub use take::NotTaken;

@@ -36,6 +36,12 @@ pub enum Repaired {
 /// (`ResourceBusy`), or if it is no such log (`InvalidData`). Nothing was changed then.
 pub fn repair(path: &Path) -> io::Result<Repaired> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
+    // What does not end with a zero needs nothing, whoever has it open.
+    let size = file.metadata()?.len();
+    let mut last = [0];
+    if size > 0 && file.read_exact_at(&mut last, size - 1).is_ok() && last != [0] {
+        return Ok(Repaired::Whole);
+    }
     let Some(_lease) = WriteLease::take(&file)? else {
         let why = "another program has it open; stop that first";
         return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));

@@ -87,13 +87,18 @@ impl Run {
         let (wake, waker) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         let mut came = Vec::new();
-        for (signal, _) in PASSED {
+        let ignored = ignored()?;
+        // What is ignored, as by nohup, stays so: the program inherits it.
+        let passed: Vec<_> =
+            PASSED.into_iter().filter(|(signal, _)| !ignored.contains(signal)).collect();
+        for (signal, _) in &passed {
+            let signal = *signal;
             let flag = Arc::new(AtomicBool::new(false));
             signal_hook::flag::register(signal, Arc::clone(&flag))?;
             came.push(flag);
         }
         let others = [signal_hook::consts::SIGCHLD, signal_hook::consts::SIGURG];
-        for signal in PASSED.iter().map(|(signal, _)| *signal).chain(others) {
+        for signal in passed.iter().map(|(signal, _)| *signal).chain(others) {
             signal_hook::low_level::pipe::register(signal, waker.try_clone()?)?;
         }
         let (mut keeper, meeting) =
@@ -109,7 +114,7 @@ impl Run {
         let mut ended = None;
         loop {
             keeper.turn(&wake)?;
-            for ((_, signal), came) in PASSED.iter().zip(&came) {
+            for ((_, signal), came) in passed.iter().zip(&came) {
                 if came.swap(false, Ordering::Relaxed) && !is_from_terminal(*signal) {
                     // A daemon's first process has ended. Its children get the signal.
                     let to = if ended.is_none() { vec![child] } else { keeper.processes() };
@@ -136,6 +141,14 @@ impl Run {
             }
         }
     }
+}
+
+/// The signals that this process ignores.
+fn ignored() -> io::Result<Vec<i32>> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    Ok((1..=64).filter(|signal| mask & (1 << (signal - 1)) != 0).collect())
 }
 
 /// The library, and what is to be loaded besides.
@@ -172,12 +185,14 @@ pub fn mend(folder: &Folder, say: impl Fn(&str)) -> io::Result<()> {
         if staged.is_used {
             continue;
         }
-        match staged.mend() {
+        match staged.mend(&say) {
             Ok((path, mended)) => say(&format!("{}: {mended}", path.display())),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                say(&format!("{}: {error}; nothing is left to mend", staged.path.display()));
-                staged.forget()?;
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => say(&format!(
+                "{}: can't be mended: it is neither there nor, with another name, in its folder; \
+                 what it lacks is in {}, which can be removed if the file is gone for good",
+                staged.path.display(),
+                staged.stage_path().display()
+            )),
             Err(error) => say(&format!("{}: can't be mended: {error}", staged.path.display())),
         }
     }

@@ -18,7 +18,7 @@
 //! | offset | bytes | |
 //! |---:|---:|---|
 //! | 0 | 8 | `SlimIOst` while there is a log |
-//! | 8 | 8 | device number of the file |
+//! | 8 | 8 | device of the file: major number, and minor number in the lower half |
 //! | 16 | 8 | inode number of the file |
 //! | 24 | 8 | offset in the file of the first staged byte, a multiple of the block |
 //! | 32 | 8 | length of the log in bytes |
@@ -31,21 +31,26 @@
 //! | 88 | 8 | offset of the file's position, as lseek(2) would tell it |
 //! | 96 | 8 | 1 if the file is left to the kernel for good |
 //! | 104 | 8 | bytes of the file's path |
-//! | 128 | | the file's path |
+//! | 112 | 8 | offset in the file behind what may have been filled with zeros |
+//! | 120 | 8 | when the file was made, in nanoseconds |
+//! | 256 | | the file's path |
 
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use slimio_device::{LBA_SIZE, Part, SharedMemory};
 use slimio_planted::is_planted;
+
+use crate::Identity;
 
 const BLOCK: u64 = LBA_SIZE as u64;
 const MAGIC: [u8; 8] = *b"SlimIOst";
@@ -74,7 +79,9 @@ const TOLD: usize = 80;
 const POSITION: usize = 88;
 const GIVEN_UP: usize = 96;
 const PATH_LENGTH: usize = 104;
-const PATH: usize = 128;
+const REACH: usize = 112;
+const BORN: usize = 120;
+const PATH: usize = 256;
 
 /// What the keeper was told: that something was appended, and that there is something to do for it.
 const APPENDED: u64 = 1;
@@ -84,6 +91,8 @@ const URGENT: u64 = 2;
 #[derive(Clone, Debug)]
 pub struct Stage {
     memory: Arc<SharedMemory>,
+    /// How long this process waits for others; `None`: until they are ready.
+    patience: Option<Duration>,
 }
 
 /// What [`Stage::mend`] has done.
@@ -118,7 +127,7 @@ impl Stage {
     /// # Errors
     /// If there is no memory for it.
     pub fn private() -> io::Result<Self> {
-        Ok(Self { memory: SharedMemory::private(c"stage", &PARTS)?.into() })
+        Ok(Self::new(SharedMemory::private(c"stage", &PARTS)?))
     }
 
     /// A new, empty stage in a file, best one in memory (tmpfs). What was in the file is lost.
@@ -126,7 +135,7 @@ impl Stage {
     /// # Errors
     /// If there is no room for it.
     pub fn create(file: &File) -> io::Result<Self> {
-        Ok(Self { memory: SharedMemory::create(file, &PARTS)?.into() })
+        Ok(Self::new(SharedMemory::create(file, &PARTS)?))
     }
 
     /// The stage in a file, with what is in it.
@@ -134,7 +143,18 @@ impl Stage {
     /// # Errors
     /// If it is no stage (`InvalidData`).
     pub fn open(file: &File) -> io::Result<Self> {
-        Ok(Self { memory: SharedMemory::open(file, &PARTS)?.into() })
+        Ok(Self::new(SharedMemory::open(file, &PARTS)?))
+    }
+
+    fn new(memory: SharedMemory) -> Self {
+        Self { memory: memory.into(), patience: None }
+    }
+
+    /// The same stage, for a process that others must not keep waiting: a call that can't be made within
+    /// this time fails with `TimedOut`, and has no effect.
+    pub(crate) fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = Some(patience);
+        self
     }
 
     /// This thread looks after the log until it ends.
@@ -145,16 +165,26 @@ impl Stage {
         self.memory.hold(KEEPER)
     }
 
+    fn lock(&self, part: usize) -> io::Result<Part<'_>> {
+        match self.patience {
+            None => self.memory.lock(part),
+            Some(patience) => {
+                let locked = self.memory.lock_for(part, patience);
+                locked.ok_or_else(|| io::ErrorKind::TimedOut.into())
+            }
+        }
+    }
+
     /// Whether somebody looks after the log. This makes no system call.
     pub fn is_kept(&self) -> bool {
         self.memory.is_held(KEEPER)
     }
 
-    /// Device and inode number of the file whose log is staged; `None` if there is no log.
+    /// The file whose log is staged; `None` if there is no log.
     ///
     /// # Errors
     /// If this thread holds the stage.
-    pub fn file(&self) -> io::Result<Option<(u64, u64)>> {
+    pub fn file(&self) -> io::Result<Option<Identity>> {
         Ok(self.staged()?.file())
     }
 
@@ -171,12 +201,12 @@ impl Stage {
     /// The right to append. Nothing that takes time happens while it is held, except by who also has
     /// the right to write, which is taken before.
     pub(crate) fn staged(&self) -> io::Result<Staged<'_>> {
-        Ok(Staged { memory: self.memory.lock(STAGED)? })
+        Ok(Staged { memory: self.lock(STAGED)? })
     }
 
     /// The right to write to the file, and room for what is written.
     pub(crate) fn writing(&self) -> io::Result<Part<'_>> {
-        self.memory.lock(WRITING)
+        self.lock(WRITING)
     }
 
     /// The right to write, or `None` after somebody else has written.
@@ -196,8 +226,7 @@ impl Stage {
     pub fn mend(&self, file: &File) -> io::Result<Mended> {
         let mut staged = self.staged()?;
         let Some(of) = staged.file() else { return Ok(Mended::Nothing) };
-        let metadata = file.metadata()?;
-        if of != (metadata.dev(), metadata.ino()) {
+        if of != Identity::of(file)? {
             let why = "it is not the file that the stage belongs to";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
@@ -228,19 +257,21 @@ pub(crate) struct Staged<'a> {
 impl Staged<'_> {
     /// Begins a log in a file that ends with `tail`, the bytes of its last block that is not full. All
     /// of it is durable.
-    pub(crate) fn begin(&mut self, of: (u64, u64), length: u64, tail: &[u8]) {
+    pub(crate) fn begin(&mut self, of: Identity, length: u64, tail: &[u8]) {
         self.end();
         self.memory[LBA_SIZE..][..LBA_SIZE].fill(0);
         self.memory[LBA_SIZE..][..tail.len()].copy_from_slice(tail);
         let start = length - tail.len() as u64;
         let fields = [
-            (DEVICE, of.0),
-            (INODE, of.1),
+            (DEVICE, of.device),
+            (INODE, of.inode),
+            (BORN, of.born),
             (START, start),
             (LENGTH, length),
             (WRITTEN, length),
             (UNFLUSHED, 0),
             (ZEROED, start),
+            (REACH, length.next_multiple_of(BLOCK)),
             (FAILED, 0),
             (TOLD, 0),
         ];
@@ -265,9 +296,10 @@ impl Staged<'_> {
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// Device and inode number of the file whose log is staged; `None` if there is no log.
-    pub(crate) fn file(&self) -> Option<(u64, u64)> {
-        self.is_taken().then(|| (self.get(DEVICE), self.get(INODE)))
+    /// The file whose log is staged; `None` if there is no log.
+    pub(crate) fn file(&self) -> Option<Identity> {
+        let [device, inode, born] = [DEVICE, INODE, BORN].map(|field| self.get(field));
+        self.is_taken().then_some(Identity { device, inode, born })
     }
 
     /// Whether there is a log.
@@ -307,6 +339,19 @@ impl Staged<'_> {
 
     pub(crate) fn set_zeroed(&mut self, end: u64) {
         self.set(ZEROED, end);
+    }
+
+    /// The file may be filled with zeros up to here.
+    pub(crate) fn reaches(&mut self, end: u64) {
+        let reach = self.get(REACH).max(end);
+        self.set(REACH, reach);
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// Whether a file of this size is longer than the short way has made it: somebody else has appended
+    /// to it.
+    pub(crate) fn is_longer(&self, size: u64) -> bool {
+        size > self.get(REACH)
     }
 
     /// The error of the first write or flush that failed.
@@ -430,15 +475,16 @@ impl Staged<'_> {
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// Whether the file is as the short way has left it: up to what is written as it is staged, then
-    /// zeros, except where a write was under way.
+    /// Whether the file is as the short way has left it: from the block that the written bytes end in,
+    /// it has what is staged, then zeros, except where a write was under way. Of what was staged before
+    /// that block, some may have been moved when the process was killed.
     fn is_as_left(&self, file: &File) -> io::Result<bool> {
         let (written, length) = (self.written(), self.length());
         let size = file.metadata()?.len();
-        if size < written {
+        if size < written || self.is_longer(size) {
             return Ok(false);
         }
-        let mut at = self.start();
+        let mut at = written - written % BLOCK;
         let mut piece = vec![0; 256 * LBA_SIZE];
         while at < size {
             let piece = &mut piece[..(size - at).min(256 * BLOCK) as usize];

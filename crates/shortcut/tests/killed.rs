@@ -117,6 +117,23 @@ fn another_file_is_not_mended() {
     assert_eq!(fs::read(&paths[0]).unwrap(), b"bytes and more");
 }
 
+/// A file that was made later has got the inode of the one that was removed.
+#[test]
+fn a_later_file_with_the_same_inode_is_not_mended() {
+    let Some(folder) = Mounted::new(&["mkfs.ext4", "-q"], 64 << 20, "defaults") else { return };
+    let path = folder.path().join("log");
+    let open = || OpenOptions::new().append(true).create(true).open(&path).unwrap();
+    let log = taken(open(), stage(folder.path()));
+    log.append(b"secret").unwrap();
+    let inode = std::os::unix::fs::MetadataExt::ino(&log.file().metadata().unwrap());
+    drop(log);
+    fs::remove_file(&path).unwrap();
+    let later = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::ino(&later.metadata().unwrap()), inode);
+    assert!(stage(folder.path()).mend(&later).is_err());
+    assert_eq!(later.metadata().unwrap().len(), 0);
+}
+
 /// Somebody has used the file since the process was killed.
 #[test]
 fn a_file_that_was_changed_since_is_not_mended() {
@@ -154,6 +171,27 @@ fn a_file_that_was_changed_since_is_not_mended() {
             assert!(stage.file().unwrap().is_some(), "the stage stays");
         }
     }
+}
+
+/// A process that is killed while it moves what is staged has old bytes where the stage begins.
+#[test]
+fn a_stage_that_was_being_moved_is_mended() {
+    let Some(folder) = Mounted::new(&["mkfs.ext4", "-q"], 64 << 20, "defaults") else { return };
+    let path = folder.path().join("log");
+    fs::write(&path, b"").unwrap();
+    let file = OpenOptions::new().append(true).open(&path).unwrap();
+    let log = taken(file, stage(folder.path()));
+    log.append(&vec![b'x'; 500_000]).unwrap();
+    log.sync().unwrap();
+    log.append(b"staged").unwrap();
+    drop(log);
+    // What is in the last block comes first, but the header does not say so yet.
+    let staged = OpenOptions::new().write(true).open(folder.path().join(STAGE)).unwrap();
+    staged.write_all_at(&[b'y'; 4096], 2 * 4096).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let mended = stage(folder.path()).mend(&file).unwrap();
+    assert_eq!(mended, Mended::Log { written: 6, length: 500_006 });
+    assert!(fs::read(&path).unwrap().ends_with(b"xxstaged"));
 }
 
 /// A stage whose log was released needs no mending, and leaves nothing to the next log.

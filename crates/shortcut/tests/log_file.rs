@@ -158,7 +158,7 @@ fn a_keeper_keeps_up() {
         let bytes = vec![1 + (number % 255) as u8; 30_000];
         if taken.append(&bytes).unwrap() == Appended::TellKeeper {
             told += 1;
-            while taken.keep_up().unwrap() {}
+            while taken.keep_up(true).unwrap() {}
             let ahead = fs::metadata(&path).unwrap().len() - taken.length().unwrap().unwrap();
             assert!((MIB..2 * MIB + 4096).contains(&ahead), "{ahead} bytes ahead");
         }
@@ -190,6 +190,23 @@ fn whoever_has_the_stage_appends_to_the_same_log() {
     assert_eq!(fs::read(&path).unwrap(), b"one,two,three");
     assert_eq!(first.append(b"!").unwrap(), Appended::NotTaken);
     assert!(!first.sync().unwrap());
+}
+
+/// The kernel takes a lease away from who does not answer. What somebody else has then appended, behind
+/// the zeros, is not cut off.
+#[test]
+fn what_others_have_appended_is_not_cut_off() {
+    let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
+    let path = mounted.path().join("log");
+    let taken = taken(appending(&path));
+    taken.append(b"ours").unwrap();
+    while taken.keep_up(true).unwrap() {}
+    taken.sync().unwrap();
+    appending(&path).write_all(b"foreign").unwrap();
+    taken.append(b", too").unwrap();
+    taken.release().unwrap();
+    let log = fs::read(&path).unwrap();
+    assert!(log.starts_with(b"ours, too\0") && log.ends_with(b"\0foreign"), "{} bytes", log.len());
 }
 
 /// What is written somewhere else than at the end is no log.

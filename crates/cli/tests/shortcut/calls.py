@@ -4,6 +4,7 @@ log goes the short way or not.
     python3 calls.py FOLDER SEED COUNT
 """
 
+import ctypes
 import fcntl
 import hashlib
 import mmap
@@ -205,6 +206,11 @@ def send():
         os.close(received)
 
 
+def print_to():
+    libc = ctypes.CDLL(None)
+    say("dprintf", libc.dprintf(fd, b"%s %d %d %d %d %d\n", b"text", 1, 2, 3, 4, 5))
+
+
 def lock():
     fcntl.lockf(fd, fcntl.LOCK_EX)
     read_back()
@@ -251,7 +257,7 @@ usual = [write] * 30 + [write_vector] * 5 + [sync] * 20 + [ask] * 5
 unusual = [
     seek, cut, duplicate, replace, fork, copy, copy, read_here, read_back, map_it, copy_into, write_at,
     allocate, rename, pause, close_all, other_log,
-    other_log, fork_and_copy, exec_child, output_of_a_program, send, lock, wrong, reopen, reopen, reopen,
+    other_log, fork_and_copy, exec_child, output_of_a_program, send, lock, wrong, print_to, reopen, reopen, reopen,
 ]
 reopen()
 for _ in range(count):

@@ -44,8 +44,13 @@ impl Place {
 
     /// `slimio shortcut run` with further words, which end with a program. What is said goes to a file.
     fn run(&self, words: &[&dyn AsRef<OsStr>]) -> Command {
+        self.run_with(self.stages.path(), words)
+    }
+
+    /// The same with another folder for what is staged.
+    fn run_with(&self, stages: &Path, words: &[&dyn AsRef<OsStr>]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_slimio"));
-        command.args(["shortcut", "run", "--stages"]).arg(self.stages.path());
+        command.args(["shortcut", "run", "--stages"]).arg(stages);
         command.arg("--notes").arg(self.notes());
         command.args(words.iter().map(AsRef::as_ref));
         command.env("SLIMIO_PRELOAD", library()).stdin(Stdio::null());

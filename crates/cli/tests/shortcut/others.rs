@@ -3,9 +3,9 @@
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Place, Running, child_of, pid, script, text, wait_for};
 
@@ -71,31 +71,49 @@ fn a_daemon_is_looked_after() {
 
 #[test]
 fn threads_append_whole_records() {
+    append_by_threads(false);
+}
+
+/// The keeper is killed while threads append and others read.
+#[test]
+fn threads_append_whole_records_without_a_keeper() {
+    append_by_threads(true);
+}
+
+fn append_by_threads(kills_keeper: bool) {
     let Some(place) = Place::new() else { return };
     let log = place.path().join("threads.log");
     let text = format!(
         "import os, threading\n\
-         fd = os.open({log:?}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
+         fd = os.open('{}', os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
          def append(thread):\n\
         \x20    for number in range(300):\n\
         \x20        size = 3000000 if number % 100 == 7 else (thread * 7919 + number * 977) % 9000\n\
         \x20        assert os.write(fd, b'%d:%d:%s\\n' % (thread, number, b'x' * size)) > size\n\
         \x20        if number % 3 == 0: os.fdatasync(fd)\n\
          threads = [threading.Thread(target=append, args=(t,)) for t in range(8)]\n\
-         [t.start() for t in threads]; [t.join() for t in threads]\n"
+         [t.start() for t in threads]; [t.join() for t in threads]\n",
+        log.display()
     );
     let path = script(place.path(), &text);
     let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
     let mut run = Running(command.spawn().unwrap());
+    let program = child_of(pid(&run));
+    if kills_keeper {
+        wait_for("log", || fs::metadata(&log).is_ok_and(|log| log.len() > 1_000_000));
+        run.kill().unwrap();
+        run.wait().unwrap();
+    }
+    let has_ended = || rustix::process::test_kill_process(program).is_err();
     // Others look at it meanwhile.
     let mut seen = 0;
-    while run.try_wait().unwrap().is_none() {
+    while !has_ended() && matches!(run.try_wait(), Ok(status) if kills_keeper || status.is_none()) {
         let now = fs::read(&log).unwrap_or_default();
         assert!(now.len() >= seen && !now.contains(&0), "{} bytes, before {seen}", now.len());
         seen = now.len();
         std::thread::sleep(Duration::from_millis(30));
     }
-    assert!(run.wait().unwrap().success(), "{}", place.said());
+    assert!(kills_keeper || run.wait().unwrap().success(), "{}", place.said());
     let log = fs::read(&log).unwrap();
     let mut next = [0; 8];
     for record in log.split_inclusive(|byte| *byte == b'\n') {
@@ -186,6 +204,10 @@ fn a_program_goes_on_without_its_keeper() {
     let program = child_of(pid(&run));
     run.kill().unwrap();
     assert_eq!(run.wait().unwrap().signal(), Some(9));
+    // It is idle, and gives its log back all the same.
+    let begin = Instant::now();
+    assert_eq!(fs::read(&log).unwrap(), b"one\n");
+    assert!(begin.elapsed() < Duration::from_secs(5), "it took {:?}", begin.elapsed());
     append("two\n");
     assert_eq!(fs::read(&log).unwrap(), b"one\ntwo\n");
     append("three\n");
@@ -219,6 +241,123 @@ fn a_child_that_closes_the_log_does_not_end_it() {
     assert!(status.contains("parent.log: goes the short way; 4 bytes"), "{status}");
     drop(run.stdin.take());
     assert!(run.wait().unwrap().success());
+}
+
+/// What is never synced is written by the keeper after a while.
+#[test]
+fn what_is_not_synced_is_written_at_last() {
+    let Some(place) = Place::new() else { return };
+    let log = place.path().join("unsynced.log");
+    let text = format!(
+        "import os, sys, time\n\
+         fd = os.open({log:?}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
+         for pause in [0, 1.5, 0]:\n\
+        \x20    time.sleep(pause)\n\
+        \x20    os.write(fd, b'more,'); time.sleep(3); os.write(1, b'.'); time.sleep(1)\n\
+        \x20    if not pause: os.fdatasync(fd)\n\
+         if not os.fork(): os.write(fd, b'a child'); time.sleep(3); os.write(1, b'.'); os._exit(0)\n\
+         time.sleep(60)\n"
+    );
+    let path = script(place.path(), &text);
+    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
+    let mut run = Running(command.stdout(Stdio::piped()).spawn().unwrap());
+    let mut said = run.stdout.take().unwrap();
+    // Who opens the file would have it written. What is on the disk without that is seen in its blocks.
+    let on_disk = || {
+        let stage = &place.stages()[0];
+        let header = fs::read(stage).unwrap();
+        let field = |at: usize| u64::from_le_bytes(header[4096 + at..][..8].try_into().unwrap());
+        (field(32), field(40))
+    };
+    for length in [5, 10, 15, 22] {
+        std::io::Read::read_exact(&mut said, &mut [0]).unwrap();
+        assert_eq!(on_disk(), (length, length), "length, and what is written of it");
+    }
+    for process in [child_of(pid(&run)), pid(&run)] {
+        kill_process(process, Signal::KILL).unwrap();
+    }
+    run.wait().unwrap();
+}
+
+/// If there is no room for what is to be staged, the kernel writes the log.
+#[test]
+fn without_memory_the_log_is_left_to_the_kernel() {
+    let Some(place) = Place::new() else { return };
+    let small = place.path().join("small");
+    fs::create_dir(&small).unwrap();
+    let mount = ["-t", "tmpfs", "-o", "size=1M,mode=700", "tmpfs"];
+    assert!(Command::new("mount").args(mount).arg(&small).status().unwrap().success());
+    let log = place.path().join("room.log");
+    let text = format!(
+        "import os\n\
+         fd = os.open({log:?}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
+         for _ in range(30): os.write(fd, b'x' * 100000)\n\
+         os.fdatasync(fd)\n"
+    );
+    let path = script(place.path(), &text);
+    let mut command = place.run_with(&small, &[&MATCH[0], &MATCH[1], &MATCH[2]]);
+    let status = command.arg("python3").arg(&path).status().unwrap();
+    assert!(Command::new("umount").arg(&small).status().unwrap().success());
+    assert!(status.success(), "{}", place.said());
+    assert_eq!(fs::metadata(&log).unwrap().len(), 3_000_000);
+    assert!(place.said().contains("left to the kernel: no stage"), "{}", place.said());
+}
+
+/// A program that is stopped in the middle of a write keeps nobody else from its own log.
+#[test]
+fn a_stopped_program_holds_up_no_other() {
+    let Some(place) = Place::new() else { return };
+    let program = |name: &str| {
+        format!(
+            "import os, sys, time\n\
+             if os.fork() == 0:\n\
+            \x20    fd = os.open({:?}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
+            \x20    print(os.getpid(), flush=True)\n\
+            \x20    while True: os.write(fd, b'x' * 100); os.fdatasync(fd)\n\
+             fd = os.open({:?}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
+             for number in range(100000):\n\
+            \x20    os.write(fd, b'%d\\n' % number); os.fdatasync(fd); time.sleep(0.001)\n",
+            place.path().join(name),
+            place.path().join("other.log")
+        )
+    };
+    let path = script(place.path(), &program("stopped.log"));
+    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
+    let mut run = Running(command.stdout(Stdio::piped()).spawn().unwrap());
+    let mut line = String::new();
+    let mut said = std::io::BufReader::new(run.stdout.as_mut().unwrap());
+    std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+    let stopped = Pid::from_raw(line.trim().parse().unwrap()).unwrap();
+    let other = place.path().join("other.log");
+    wait_for("other log", || other.exists());
+    let stopped_log = place.path().join("stopped.log");
+    wait_for("writes", || fs::metadata(&stopped_log).unwrap().len() > 0);
+    std::thread::sleep(Duration::from_millis(100));
+    kill_process(stopped, Signal::STOP).unwrap();
+    // Somebody waits for the stopped program's log.
+    let waiting = std::thread::spawn(move || fs::read(stopped_log).unwrap());
+    for _ in 0..3 {
+        let begin = Instant::now();
+        let seen = fs::read(&other).unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(5), "it took {:?}", begin.elapsed());
+        assert!(seen.ends_with(b"\n") && !seen.contains(&0));
+        std::thread::sleep(Duration::from_millis(700));
+    }
+    kill_process(stopped, Signal::CONT).unwrap();
+    let seen = waiting.join().unwrap();
+    let other = seen.iter().position(|byte| *byte != b'x');
+    assert_eq!(
+        (seen.is_empty(), other),
+        (false, None),
+        "of {} bytes; {}",
+        seen.len(),
+        place.said()
+    );
+    kill_process(stopped, Signal::KILL).unwrap();
+    let program = child_of(pid(&run));
+    kill_process(program, Signal::KILL).unwrap();
+    run.wait().unwrap();
+    assert!(place.stages().is_empty());
 }
 
 /// Another program knows nothing of the stage, so the file is given back before it has it.

@@ -2,12 +2,15 @@
 
 #![expect(unsafe_code, reason = "the caller's pointers are raw")]
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 
 use libc::{iovec, off_t, size_t, ssize_t};
 
 use crate::next::hooks;
-use crate::open_logs::{give_up, of};
+use crate::open_logs::{give_up, of, sync_all};
+
+const FICLONE: c_ulong = 0x4004_9409;
+const FICLONERANGE: c_ulong = 0x4020_940d;
 
 fn seek(fd: c_int, offset: off_t, whence: c_int, next: impl FnOnce() -> off_t) -> off_t {
     let Some(log) = of(fd) else { return next() };
@@ -25,6 +28,16 @@ fn cut(fd: c_int, next: impl FnOnce() -> c_int) -> c_int {
         Some(log) => log.by_kernel(next),
         None => next(),
     }
+}
+
+/// The descriptor that a call for a path is about, if the path is empty.
+///
+/// # Safety
+/// `path` is null or a C string.
+unsafe fn without_path(fd: c_int, path: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: as the caller promises.
+    let is_empty = path.is_null() || unsafe { *path } == 0;
+    if is_empty && flags & libc::AT_EMPTY_PATH != 0 { fd } else { -1 }
 }
 
 /// A taken file shall have nothing in the page cache.
@@ -89,6 +102,44 @@ hooks! {
     fn __fxstat64(version: c_int, fd: c_int, status: *mut libc::stat) -> c_int [next] {
         // SAFETY: as above.
         unsafe { sized(fd, next(), status) }
+    }
+
+    /// fstatat(2)
+    fn fstatat(fd: c_int, path: *const c_char, status: *mut libc::stat, flags: c_int) -> c_int [next] {
+        // SAFETY: libc has filled it, and the caller's path is one.
+        unsafe { sized(without_path(fd, path, flags), next(), status) }
+    }
+
+    /// fstatat(2)
+    fn fstatat64(fd: c_int, path: *const c_char, status: *mut libc::stat, flags: c_int) -> c_int [next] {
+        // SAFETY: as above.
+        unsafe { sized(without_path(fd, path, flags), next(), status) }
+    }
+
+    /// statx(2)
+    fn statx(fd: c_int, path: *const c_char, flags: c_int, mask: c_uint, status: *mut libc::statx) -> c_int [next] {
+        let result = next();
+        // SAFETY: as above.
+        let of_fd = unsafe { without_path(fd, path, flags) };
+        if result == 0
+            && let Some(length) = of(of_fd).and_then(|log| log.length())
+        {
+            // SAFETY: as above.
+            unsafe { (*status).stx_size = length as u64 };
+        }
+        result
+    }
+
+    /// sync(2)
+    fn sync() -> () [next] {
+        sync_all();
+        next();
+    }
+
+    /// syncfs(2)
+    fn syncfs(fd: c_int) -> c_int [next] {
+        sync_all();
+        next()
     }
 
     /// posix_fadvise(2)
@@ -176,6 +227,18 @@ hooks! {
     /// mmap(2)
     fn mmap64(at: *mut c_void, length: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void [next] {
         give_up(fd);
+        next()
+    }
+
+    /// ioctl(2)
+    fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int [next] {
+        give_up(fd);
+        if request == FICLONE {
+            give_up(argument as c_int);
+        } else if request == FICLONERANGE && argument != 0 {
+            // SAFETY: as ioctl_ficlonerange(2) wants it, the argument begins with the other descriptor.
+            give_up(unsafe { *(argument as *const i64) } as c_int);
+        }
         next()
     }
 

@@ -8,9 +8,7 @@ use libc::{FILE, msghdr, pid_t, ssize_t};
 use rustix::io::Errno;
 
 use crate::next::hooks;
-use crate::open_logs::{
-    before_exec, close as close_log, failed, give_up, give_up_inherited, is_own, of,
-};
+use crate::open_logs::{close as close_log, failed, give_up, give_up_before_exec, is_own, of};
 
 /// `CLOSE_RANGE_CLOEXEC`: nothing is closed yet.
 const CLOSE_RANGE_CLOEXEC: c_int = 4;
@@ -156,7 +154,7 @@ hooks! {
         pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
         words: *const *mut c_char, environment: *const *mut c_char,
     ) -> c_int [next] {
-        give_up_inherited();
+        give_up_before_exec(false);
         next()
     }
 
@@ -165,7 +163,7 @@ hooks! {
         pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void,
         words: *const *mut c_char, environment: *const *mut c_char,
     ) -> c_int [next] {
-        give_up_inherited();
+        give_up_before_exec(false);
         next()
     }
 
@@ -177,37 +175,50 @@ hooks! {
 
     /// system(3)
     fn system(command: *const c_char) -> c_int [next] {
-        give_up_inherited();
+        give_up_before_exec(false);
         next()
     }
 
     /// popen(3)
     fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE [next] {
-        give_up_inherited();
+        give_up_before_exec(false);
         next()
+    }
+
+    /// vdprintf(3). On x86-64, its last argument is a pointer.
+    #[cfg(target_arch = "x86_64")]
+    fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int [next] {
+        give_up(fd);
+        next()
+    }
+
+    /// backtrace_symbols_fd(3)
+    fn backtrace_symbols_fd(addresses: *const *mut c_void, count: c_int, fd: c_int) -> () [next] {
+        give_up(fd);
+        next();
     }
 
     /// execve(2)
     fn execve(path: *const c_char, words: *const *const c_char, environment: *const *const c_char) -> c_int [next] {
-        before_exec();
+        give_up_before_exec(true);
         next()
     }
 
     /// execv(3)
     fn execv(path: *const c_char, words: *const *const c_char) -> c_int [next] {
-        before_exec();
+        give_up_before_exec(true);
         next()
     }
 
     /// execvp(3)
     fn execvp(file: *const c_char, words: *const *const c_char) -> c_int [next] {
-        before_exec();
+        give_up_before_exec(true);
         next()
     }
 
     /// execvpe(3)
     fn execvpe(file: *const c_char, words: *const *const c_char, environment: *const *const c_char) -> c_int [next] {
-        before_exec();
+        give_up_before_exec(true);
         next()
     }
 }

@@ -3,4 +3,5 @@
 mod change;
 mod descriptors;
 mod open;
+mod variadic;
 mod write;

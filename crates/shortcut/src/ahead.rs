@@ -1,0 +1,119 @@
+//! Filling a log file with zeros ahead, and what else its keeper does for it.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::LazyLock;
+
+use rustix::io::Errno;
+use slimio_device::Buffer;
+
+use crate::log_file::{BLOCK, LogFile, write};
+use crate::stage::Staged;
+
+/// The least and the most that is filled with zeros ahead of the log, in bytes.
+const AHEAD_MIN: u64 = 1 << 20;
+const AHEAD_MAX: u64 = 64 << 20;
+/// Between these limits, it is the length of the log divided by this.
+const AHEAD_SHARE: u64 = 8;
+/// Blocks of zeros that are written at once.
+const ZEROS_LBAS: usize = 256;
+
+impl<F: AsFd> LogFile<F> {
+    /// One step of what the log's keeper does for it: fills the file with zeros ahead, and writes what
+    /// fills the stage. Returns whether there is more to do. Each step takes as long as a write of
+    /// 1 MiB. If the keeper does not look again by itself, it is told of the next append.
+    ///
+    /// # Errors
+    /// If a write or flush fails. That the file can't be made longer is no failure here: who appends
+    /// will see.
+    pub fn keep_up(&self, looks_again: bool) -> io::Result<bool> {
+        let mut writing = self.stage.writing()?;
+        let is_filling = {
+            let mut staged = self.stage.staged()?;
+            staged.heard(looks_again);
+            if !staged.is_taken() || staged.failed().is_err() {
+                return Ok(false);
+            }
+            staged.is_filling()
+        };
+        if is_filling {
+            self.write_out(&mut writing, false)?;
+        }
+        let (start, end, is_append) = {
+            let mut staged = self.stage.staged()?;
+            let end = staged.length().next_multiple_of(BLOCK) + ahead(staged.length());
+            staged.reaches(end);
+            (staged.zeroed(), end, staged.is_append())
+        };
+        let next = end.min(start + ZEROS_LBAS as u64 * BLOCK);
+        if next <= start || self.write_zeros(start, next, is_append).is_err() {
+            return Ok(false);
+        }
+        self.stage.staged()?.set_zeroed(next);
+        if next < end {
+            return Ok(true);
+        }
+        drop(writing);
+        // The next sync would make the new length durable, too, and somebody waits for that.
+        rustix::fs::fdatasync(&self.file).map_err(|error| self.failed(error))?;
+        Ok(false)
+    }
+
+    /// Makes everything durable that was appended, at rest: the keeper is to be told of the next append.
+    /// Returns `false` if something was appended since the log had `length` bytes; the keeper is not told
+    /// then.
+    ///
+    /// # Errors
+    /// If a write or flush fails. The error stays.
+    pub fn rest(&self, length: u64) -> io::Result<bool> {
+        self.sync()?;
+        let mut staged = self.stage.staged()?;
+        let rests = !staged.is_taken() || staged.length() == length;
+        staged.heard(!rests);
+        Ok(rests)
+    }
+
+    /// Fills what `more` bytes need with zeros, and a little more if that is possible.
+    pub(crate) fn zero_for(&self, staged: &mut Staged<'_>, more: u64) -> io::Result<()> {
+        let (start, is_append) = (staged.zeroed(), staged.is_append());
+        let needed = end_of_block(staged, more);
+        if needed <= start {
+            return Ok(());
+        }
+        let ahead = needed + AHEAD_MIN;
+        staged.reaches(ahead);
+        let zeroed = self
+            .write_zeros(start, ahead, is_append)
+            .map(|()| ahead)
+            // There may be room for just this.
+            .or_else(|_| self.write_zeros(start, needed, is_append).map(|()| needed))?;
+        staged.set_zeroed(zeroed);
+        if let Err(error) = rustix::fs::fdatasync(&self.file) {
+            staged.set_failed(error);
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
+    fn write_zeros(&self, start: u64, end: u64, is_append: bool) -> Result<(), Errno> {
+        static ZEROS: LazyLock<Buffer> = LazyLock::new(|| Buffer::zeroed(ZEROS_LBAS));
+        let flags = self.flags(is_append, false);
+        let mut at = start;
+        while at < end {
+            let size = (end - at).min(ZEROS.len() as u64);
+            write(self.file.as_fd(), &ZEROS[..size as usize], at, flags)?;
+            at += size;
+        }
+        Ok(())
+    }
+}
+
+/// How much is filled with zeros ahead of a log of this length, in bytes.
+pub(crate) fn ahead(length: u64) -> u64 {
+    (length / AHEAD_SHARE).clamp(AHEAD_MIN, AHEAD_MAX).next_multiple_of(BLOCK)
+}
+
+/// The end of the block that the log would end in with `more` bytes.
+pub(crate) fn end_of_block(staged: &Staged<'_>, more: u64) -> u64 {
+    staged.length().saturating_add(more).next_multiple_of(BLOCK)
+}

@@ -1,0 +1,49 @@
+//! Which file it is, whatever its name.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, statx};
+
+/// A file of a file system. The number of an inode can be used again, by a file that was made later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Major and minor number of the device.
+    pub(crate) device: u64,
+    /// Number of the inode.
+    pub(crate) inode: u64,
+    /// When it was made, in nanoseconds; zero if the file system does not say.
+    pub(crate) born: u64,
+}
+
+impl Identity {
+    /// That of an open file.
+    ///
+    /// # Errors
+    /// If the kernel does not tell.
+    pub fn of(file: impl AsFd) -> io::Result<Self> {
+        Ok(Self::found(&statx(file, c"", AtFlags::EMPTY_PATH, WANTED)?))
+    }
+
+    /// That of what has this path, which may be a symbolic link.
+    ///
+    /// # Errors
+    /// If there is no such thing.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        Ok(Self::found(&statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, WANTED)?))
+    }
+
+    fn found(found: &Statx) -> Self {
+        let has_birth = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
+        let born = i128::from(found.stx_btime.tv_sec) * 1_000_000_000
+            + i128::from(found.stx_btime.tv_nsec);
+        Self {
+            device: u64::from(found.stx_dev_major) << 32 | u64::from(found.stx_dev_minor),
+            inode: found.stx_ino,
+            born: if has_birth { born as u64 } else { 0 },
+        }
+    }
+}
+
+const WANTED: StatxFlags = StatxFlags::INO.union(StatxFlags::BTIME);

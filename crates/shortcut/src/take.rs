@@ -1,0 +1,139 @@
+//! Taking a log file over.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::PathBuf;
+
+use rustix::fs::{Advice, OFlags};
+use rustix::io::Errno;
+use slimio_device::{WriteLease, cached_pages};
+use slimio_planted::is_planted;
+
+use crate::log_file::{BLOCK, HAS_NO_APPEND, LogFile};
+use crate::stage::Staged;
+use crate::{Identity, Probe, Refusal};
+
+/// Why a file was not taken.
+#[derive(Debug)]
+pub enum NotTaken {
+    /// The file can't go the short way, for these reasons. Nothing was changed.
+    Refused(Vec<Refusal>),
+    /// Somebody else has the file open, or the program does not write at its end. Nothing was changed.
+    Busy,
+    /// The file was [given up](LogFile::give_up).
+    GivenUp,
+    /// Something failed.
+    Failed(io::Error),
+}
+
+impl From<io::Error> for NotTaken {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<Errno> for NotTaken {
+    fn from(error: Errno) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// What was found out about a file before it is taken.
+struct Found {
+    flags: OFlags,
+    of: Identity,
+    length: u64,
+    /// When it was changed last: seconds and nanoseconds.
+    changed: (i64, i64),
+    /// The bytes of its last block, if that is not full.
+    tail: Vec<u8>,
+}
+
+impl<F: AsFd> LogFile<F> {
+    /// Takes the file over; its end is the end of the log. Everything in it is durable afterwards. It is
+    /// opened once more meanwhile, so record locks (`F_SETLK`) that this process has on it are lost, as
+    /// with any descriptor that is closed.
+    ///
+    /// # Errors
+    /// If the file can't go the short way, or something fails. The file is as it was, but may have
+    /// zeros at its end if the failure says that it can't be written.
+    pub fn take(&self) -> Result<(), NotTaken> {
+        let _writing = self.stage.writing()?;
+        let mut staged = self.stage.staged()?;
+        let found = self.look()?;
+        self.begin(&mut staged, &found)
+    }
+
+    /// Takes the file over as [`take`](Self::take) does, under a write lease.
+    ///
+    /// # Errors
+    /// As above, and if the file can't be leased.
+    pub fn take_leased<L: AsFd>(&self, file: L) -> Result<WriteLease<L>, NotTaken> {
+        let _writing = self.stage.writing()?;
+        let mut staged = self.stage.staged()?;
+        let found = self.look()?;
+        let lease = WriteLease::take(file)?.ok_or(NotTaken::Busy)?;
+        self.begin(&mut staged, &found)?;
+        Ok(lease)
+    }
+
+    /// Looks at the file.
+    fn look(&self) -> Result<Found, NotTaken> {
+        let file = self.file.as_fd();
+        rustix::fs::fdatasync(file)?;
+        // The descriptor itself may be one that can't read.
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let probe = Probe::of(&path)?;
+        if !probe.can_be_taken() {
+            return Err(NotTaken::Refused(probe.refusals));
+        }
+        let reader = File::open(&path)?;
+        let metadata = reader.metadata()?;
+        let (length, changed) = (metadata.len(), (metadata.ctime(), metadata.ctime_nsec()));
+        let mut tail = vec![0; (length % BLOCK) as usize];
+        reader.read_exact_at(&mut tail, length - length % BLOCK)?;
+        let flags = rustix::fs::fcntl_getfl(file)?;
+        let of = Identity::of(&reader)?;
+        Ok(Found { flags, of, length, changed, tail })
+    }
+
+    /// Prepares the file for direct I/O, and the stage for what follows.
+    fn begin(&self, staged: &mut Staged<'_>, found: &Found) -> Result<(), NotTaken> {
+        if staged.is_given_up() {
+            return Err(NotTaken::GivenUp);
+        }
+        let file = self.file.as_fd();
+        let is_append = found.flags.contains(OFlags::APPEND);
+        let now = rustix::fs::fstat(file)?;
+        let changed = (now.st_ctime, now.st_ctime_nsec as i64);
+        let position = rustix::fs::tell(file)?;
+        let is_at_end = is_append || position == found.length;
+        if now.st_size as u64 != found.length || changed != found.changed || !is_at_end {
+            return Err(NotTaken::Busy);
+        }
+        // A cached page would be stale after the first direct write; a dirty one would undo it when it
+        // is written back. The kernel keeps pages that are mapped.
+        rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?;
+        if cached_pages(file).is_some_and(|pages| pages > 0) && !is_planted("taken-while-mapped") {
+            return Err(NotTaken::Refused(vec![Refusal::Cached]));
+        }
+        let mut direct = found.flags | OFlags::DIRECT;
+        // Without that flag, an offset would not count.
+        direct.set(OFlags::APPEND, is_append && *HAS_NO_APPEND);
+        rustix::fs::fcntl_setfl(file, direct)?;
+        staged.set_opened(is_append, position);
+        staged.begin(found.of, found.length, &found.tail);
+        // The last block is written whole, so that the file ends with it.
+        let (offset, block) = staged.last();
+        let zeroed = offset + block.len() as u64;
+        let written = if block.is_empty() { Ok(()) } else { self.write(block, offset, is_append) };
+        if let Err(error) = written {
+            self.give_back(staged)?;
+            return Err(error.into());
+        }
+        staged.set_zeroed(zeroed);
+        Ok(())
+    }
+}
