@@ -6,6 +6,7 @@ pub mod load;
 pub mod map;
 mod out;
 pub mod runtime;
+pub mod shortcut;
 pub mod tenants;
 pub mod trace;
 pub mod validate;

@@ -282,7 +282,8 @@ impl Comparison {
     fn server_config(&self, server: usize, policy: Policy) -> ServerConfig {
         let Contender { kind, name, program } = self.config.servers[server].clone();
         let directory = self.config.work.join(name);
-        ServerConfig { kind, program, directory, policy, extra: self.config.extra.clone() }
+        let extra = self.config.extra.clone();
+        ServerConfig { kind, program, directory, policy, extra, under: Vec::new() }
     }
 
     /// For rows with an open loop, half of the capacity of the best stock server. The capacity

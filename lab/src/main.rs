@@ -4,7 +4,9 @@
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser};
-use slimio_lab::commands::{compare, ledger, load, map, runtime, tenants, trace, validate, waf};
+use slimio_lab::commands::{
+    compare, ledger, load, map, runtime, shortcut, tenants, trace, validate, waf,
+};
 use slimio_lab::error::{BenchError, Result};
 
 /// A repeated flag replaces the earlier one: `cargo x` puts its own flags before those of its
@@ -22,6 +24,8 @@ enum Cli {
     Map(map::Map),
     #[command(override_help = runtime::HELP)]
     Runtime(runtime::Runtime),
+    #[command(override_help = shortcut::HELP)]
+    Shortcut(shortcut::Shortcut),
     #[command(override_help = tenants::HELP)]
     Tenants(tenants::Tenants),
     #[command(override_help = trace::HELP)]
@@ -32,12 +36,13 @@ enum Cli {
     Waf(waf::Waf),
 }
 
-const HELPS: [&str; 9] = [
+const HELPS: [&str; 10] = [
     compare::HELP,
     ledger::HELP,
     load::HELP,
     map::HELP,
     runtime::HELP,
+    shortcut::HELP,
     tenants::HELP,
     trace::HELP,
     validate::HELP,
@@ -67,6 +72,7 @@ impl Cli {
             Self::Load(args) => load::run(args),
             Self::Map(map) => map.run(),
             Self::Runtime(args) => runtime::run(args),
+            Self::Shortcut(shortcut) => shortcut.run(),
             Self::Tenants(tenants) => tenants.run(),
             Self::Trace(args) => trace::run(args),
             Self::Validate(validate) => validate.run(),

@@ -217,6 +217,7 @@ impl Setup {
             directory: folder.join("server"),
             policy: self.policy,
             extra: extra.iter().map(|&word| word.to_owned()).collect(),
+            under: Vec::new(),
         })?)
     }
 

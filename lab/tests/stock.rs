@@ -74,6 +74,7 @@ fn servers_do_not_outlive_their_handles() {
 
     let refused = Server::start(&slimio_lab::server::ServerConfig {
         extra: vec!["--no-such-directive".into(), "1".into()],
+        under: Vec::new(),
         ..config
     });
     let message = refused.unwrap_err().to_string();

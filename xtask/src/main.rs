@@ -45,6 +45,7 @@ const VERBS: &[Verb] = &[
     verb("fuzz", "random damage to payloads and RDB files, for --seconds 60", fuzz::verb),
     verb("lab", "a real Linux with real NVMe namespaces, in QEMU", slimio_machine::verb),
     verb("bench", "stock redis-server and SlimIO in turn, as ratios", suites::bench),
+    verb("shortcut", "stock servers with and without the short path", suites::shortcut),
     verb(
         "peers",
         "newer servers, for `bench --stock` and `blackbox encodings`; --clean removes them",
@@ -109,6 +110,7 @@ fn help(verb: &Verb, rest: &[String]) -> Option<String> {
         ("lab", _) => &lab,
         ("ledger", _) => include_str!("../../lab/help/ledger.txt"),
         ("runtime", _) => include_str!("../../lab/help/runtime.txt"),
+        ("shortcut", _) => include_str!("../../lab/help/shortcut.txt"),
         ("trace", _) => include_str!("../../lab/help/trace.txt"),
         ("waf", Some("map")) => include_str!("../../lab/help/map.txt"),
         ("waf", Some("tenants")) => include_str!("../../lab/help/tenants.txt"),
@@ -136,6 +138,7 @@ mod tests {
             ("lab", "--namespace NAME"),
             ("ledger", "  --lives "),
             ("runtime", "  --out "),
+            ("shortcut", "  --rounds "),
             ("trace", "  --out "),
             ("waf", "  --reuse "),
             ("waf validate", "  --unit-pages "),

@@ -138,6 +138,16 @@ pub(crate) fn bench(args: &[String]) -> Result<(), Failure> {
     run(bench_command("release", "compare").args(slimio).args(args))
 }
 
+/// `cargo x shortcut [flag]…`: the flags are those of `slimio-lab shortcut`, and `--stock` also takes
+/// what that of `cargo x bench` takes.
+pub(crate) fn shortcut(args: &[String]) -> Result<(), Failure> {
+    setup::install()?;
+    let args = with_peer(args)?;
+    build_binaries(&["--release"])?;
+    let slimio = ["--slimio".into(), program("release")];
+    run(bench_command("release", "shortcut").args(slimio).args(args))
+}
+
 /// The same flags, with programs instead of the names of peers.
 fn with_peer(args: &[String]) -> Result<Vec<OsString>, Failure> {
     let (mut found, mut args) = (Vec::new(), args.iter());

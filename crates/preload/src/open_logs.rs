@@ -104,10 +104,9 @@ pub(crate) fn is_own(descriptor: c_int) -> bool {
 
 /// Asks for a file that the program has just opened for writing, with these flags, to be taken.
 pub(crate) fn opened(descriptor: c_int, flags: c_int) {
-    if (descriptor as usize) < DESCRIPTORS
-        && let Err(error) = try_open(descriptor, flags)
-    {
-        debug_assert_ne!(error.kind(), io::ErrorKind::InvalidInput);
+    if (descriptor as usize) < DESCRIPTORS {
+        // What can't be taken is left to the kernel; the keeper has said why.
+        let _ = try_open(descriptor, flags);
     }
 }
 
@@ -165,9 +164,9 @@ fn ask(file: BorrowedFd<'_>, flags: c_int) -> io::Result<Option<OpenLog>> {
 fn cut_zeros(file: BorrowedFd<'_>, size: u64) -> io::Result<()> {
     // The descriptor itself may be one that can't read.
     let reader = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
-    let mut behind = vec![0; (reader.metadata()?.len() - size) as usize];
+    let mut behind = vec![0; reader.metadata()?.len().saturating_sub(size) as usize];
     reader.read_exact_at(&mut behind, size)?;
-    if behind.iter().all(|byte| *byte == 0) {
+    if !behind.is_empty() && behind.iter().all(|byte| *byte == 0) {
         rustix::fs::ftruncate(file, size)?;
     }
     Ok(())

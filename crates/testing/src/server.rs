@@ -104,6 +104,8 @@ pub struct ServerConfig {
     pub policy: Policy,
     /// Further flags, verbatim.
     pub extra: Vec<String>,
+    /// A command that runs the server: a program and its arguments. Empty: none does.
+    pub under: Vec<String>,
 }
 
 impl ServerConfig {
@@ -117,7 +119,14 @@ impl ServerConfig {
 
     fn command(&self, port: u16) -> Result<Command> {
         let data = self.data_directory();
-        let mut command = bound_to_our_life(&self.program);
+        let mut command = match self.under.split_first() {
+            None => bound_to_our_life(&self.program),
+            Some((first, rest)) => {
+                let mut command = bound_to_our_life(first.as_ref());
+                command.args(rest).arg(&self.program);
+                command
+            }
+        };
         if self.kind == ServerKind::SlimIO {
             command.arg("serve");
         }
@@ -196,7 +205,7 @@ impl Server {
         server.ready_after = started.elapsed();
         let info = server.client()?.info("server")?;
         let answering = info.get("process_id").and_then(|text| text.trim().parse::<u32>().ok());
-        if answering.is_some_and(|pid| pid != server.pid()) {
+        if config.under.is_empty() && answering.is_some_and(|pid| pid != server.pid()) {
             return Ok(None);
         }
         Ok(Some(server))

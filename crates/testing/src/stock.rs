@@ -25,6 +25,7 @@ pub fn stock(flags: &[&str]) -> Option<(TempDir, ServerConfig)> {
         directory: folder.path().to_path_buf(),
         policy: Policy::Off,
         extra: flags.iter().map(|&flag| flag.to_owned()).collect(),
+        under: Vec::new(),
     };
     Some((folder, config))
 }

@@ -127,7 +127,7 @@ fn write_report(comparison: &Comparison, command: &str) -> Result<String> {
 }
 
 /// The stock servers that `--stock` names: one by its path, several as `NAME=PATH,NAME=PATH`.
-fn stocks(given: Option<&str>) -> Result<Vec<Contender>> {
+pub(crate) fn stocks(given: Option<&str>) -> Result<Vec<Contender>> {
     let Some(given) = given else {
         let program = find_program("redis-server").ok_or_else(|| {
             BenchError::Usage(
@@ -175,7 +175,7 @@ fn list() -> String {
     SCENARIOS.iter().map(line).collect()
 }
 
-fn absolute(path: &Path) -> Result<PathBuf> {
+pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).doing(format!("looking for {}", path.display()))
 }
 

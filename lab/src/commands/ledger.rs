@@ -106,6 +106,7 @@ fn config(args: &Ledger) -> Result<LedgerConfig> {
             directory,
             policy: args.policy,
             extra: args.extra.split_whitespace().map(str::to_owned).collect(),
+            under: Vec::new(),
         },
         lives: args.lives,
         clients: args.clients,

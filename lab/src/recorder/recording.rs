@@ -149,6 +149,7 @@ impl Recording {
             directory: self.folder.join("server"),
             policy: self.policy,
             extra,
+            under: Vec::new(),
         };
         let server = Server::start(&config)?;
         let mark =

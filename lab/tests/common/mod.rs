@@ -35,6 +35,7 @@ impl Scratch {
             directory: self.path.join("server"),
             policy,
             extra: Vec::new(),
+            under: Vec::new(),
         })
     }
 }
