@@ -232,7 +232,9 @@ hooks! {
 
     /// ioctl(2)
     fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int [next] {
-        give_up(fd);
+        if !matches!(request, libc::FIOCLEX | libc::FIONCLEX) {
+            give_up(fd);
+        }
         if request == FICLONE {
             give_up(argument as c_int);
         } else if request == FICLONERANGE && argument != 0 {
