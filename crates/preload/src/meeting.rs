@@ -9,17 +9,17 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, IntoRawFd as _, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::open_logs;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Resource, getrlimit};
+use slimio_planted::is_planted;
 use slimio_shortcut::protocol::{Meeting, Message, VARIABLE};
 
 /// Descriptors of this library have the last numbers that are possible, so that they do not take those
@@ -30,8 +30,6 @@ const DESCRIPTORS_OURS: i32 = 160;
 const DESCRIPTORS_MIN: u64 = 512;
 const PAGE: usize = 4096;
 const LOCK_PAUSE: Duration = Duration::from_micros(50);
-/// Bytes of the stack of the thread that watches the keeper.
-const WATCH_STACK: usize = 128 << 10;
 
 /// Where to meet the keeper, and which files are meant.
 struct Told {
@@ -45,7 +43,7 @@ struct State {
     is_locked: AtomicBool,
     /// The socket's descriptor, plus one.
     socket: AtomicI32,
-    /// The process whose memory this is. A child finds zero here until it uses a log.
+    /// The process whose memory this is.
     process: AtomicI32,
     /// A bit for each slot whose stage this process has locked.
     locked: AtomicU64,
@@ -74,7 +72,23 @@ fn state() -> Option<&'static State> {
         if page == libc::MAP_FAILED || libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) != 0 {
             return None;
         }
-        Some(&*page.cast::<State>())
+        let state = &*page.cast::<State>();
+        STATE.store(std::ptr::from_ref(state).cast_mut(), Ordering::Release);
+        if libc::pthread_atfork(None, None, Some(after_fork)) != 0 {
+            return None;
+        }
+        Some(state)
+    }
+}
+
+/// Where the page is, for [`after_fork`].
+static STATE: AtomicPtr<State> = AtomicPtr::new(null_mut());
+
+/// A forked child says whose memory this is now, before it can have a child by vfork(2).
+extern "C" fn after_fork() {
+    // SAFETY: the page is there for good.
+    if let Some(state) = unsafe { STATE.load(Ordering::Acquire).as_ref() } {
+        state.process.store(process(), Ordering::Relaxed);
     }
 }
 
@@ -106,14 +120,16 @@ pub(crate) enum Process {
 
 /// What this process has to do with a log that the process `taker` has opened.
 pub(crate) fn process_here(taker: i32) -> Process {
-    let here = process();
-    let of_memory = told().map_or(0, |told| told.state.process.load(Ordering::Relaxed));
-    match of_memory {
-        _ if taker == here => Process::Taker,
-        0 => Process::Child,
-        process if process == here => Process::Child,
+    match process() {
+        here if here == taker => Process::Taker,
+        here if here == of_memory() => Process::Child,
         _ => Process::Borrower,
     }
+}
+
+/// The process whose memory this is.
+fn of_memory() -> i32 {
+    told().map_or(0, |told| told.state.process.load(Ordering::Relaxed))
 }
 
 /// Has a stage's file locked by this process, whose number in the table is `slot`. This makes a system
@@ -121,11 +137,14 @@ pub(crate) fn process_here(taker: i32) -> Process {
 pub(crate) fn lock(slot: usize, stage: &File) {
     let Some(told) = told() else { return };
     let bit = 1 << slot;
-    if told.state.locked.load(Ordering::Relaxed) & bit == 0 {
+    // A child of vfork(2) lets the process that it borrows the memory from do it.
+    if is_planted("borrowed-taken-for-own") {
+        told.state.process.store(process(), Ordering::Relaxed);
+    }
+    if told.state.locked.load(Ordering::Relaxed) & bit == 0 && process() == of_memory() {
         // Nobody mends a log that is in use.
         let _ = slimio_shortcut::lock_stage(stage);
         told.state.locked.fetch_or(bit, Ordering::Relaxed);
-        told.state.process.store(process(), Ordering::Relaxed);
     }
 }
 
@@ -216,7 +235,6 @@ impl Told {
                     rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).ok()?;
                 rustix::net::connect(&socket, &address).ok()?;
                 let socket = out_of_the_way(socket).ok()?.into_raw_fd();
-                watch_keeper(socket);
                 self.state.socket.store(socket + 1, Ordering::Release);
                 socket
             }
@@ -226,29 +244,6 @@ impl Told {
         // SAFETY: it is never closed, and the program can't close it.
         Some(unsafe { BorrowedFd::borrow_raw(number) })
     }
-}
-
-/// Starts a thread that sees it when the keeper dies: somebody who opens a log of an idle program would
-/// wait for long. Until then it sleeps. If it can't be started, the program's next call sees it.
-fn watch_keeper(socket: i32) {
-    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
-    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-    let (all, before) = (all.as_mut_ptr(), before.as_mut_ptr());
-    // SAFETY: the sets are filled before they are used. The program's signals are for its own threads;
-    // the new thread inherits the mask.
-    unsafe {
-        libc::sigfillset(all);
-        libc::pthread_sigmask(libc::SIG_BLOCK, all, before);
-    }
-    let thread = std::thread::Builder::new().name("slimio-shortcut".into()).stack_size(WATCH_STACK);
-    let _ = thread.spawn(move || {
-        let mut polled = libc::pollfd { fd: socket, events: 0, revents: 0 };
-        // SAFETY: the call stores what it finds into one such struct. It is only told of the other end.
-        while unsafe { libc::poll(&raw mut polled, 1, -1) } < 1 {}
-        open_logs::leave_all_alone();
-    });
-    // SAFETY: as above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
 }
 
 /// One thread at a time asks and waits for the answer.

@@ -24,6 +24,8 @@ const DESCRIPTORS: usize = 1 << 16;
 const LOGS: usize = 64;
 /// Marks a descriptor of this library.
 const OWN: u8 = u8::MAX;
+/// The keeper never leaves more zeros behind a log.
+const ZEROS_MAX: u64 = 128 << 20;
 const CLOSE_PAUSE: Duration = Duration::from_micros(20);
 
 /// For each descriptor: zero, the number of its log plus one, or [`OWN`].
@@ -164,7 +166,11 @@ fn ask(file: BorrowedFd<'_>, flags: c_int) -> io::Result<Option<OpenLog>> {
 fn cut_zeros(file: BorrowedFd<'_>, size: u64) -> io::Result<()> {
     // The descriptor itself may be one that can't read.
     let reader = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
-    let mut behind = vec![0; reader.metadata()?.len().saturating_sub(size) as usize];
+    let behind = reader.metadata()?.len().saturating_sub(size);
+    if behind > ZEROS_MAX {
+        return Ok(());
+    }
+    let mut behind = vec![0; behind as usize];
     reader.read_exact_at(&mut behind, size)?;
     if !behind.is_empty() && behind.iter().all(|byte| *byte == 0) {
         rustix::fs::ftruncate(file, size)?;
@@ -223,12 +229,10 @@ pub(crate) fn give_up(descriptor: c_int) {
     }
 }
 
-/// The keeper has died: gives all logs back, before the program does anything with them.
-pub(crate) fn leave_all_alone() {
+/// Gives all logs back for good.
+pub(crate) fn give_all_up() {
     for descriptor in 0..DESCRIPTORS as c_int {
-        if let Some(log) = of(descriptor) {
-            log.leave_if_alone();
-        }
+        give_up(descriptor);
     }
 }
 
@@ -291,6 +295,7 @@ impl Using {
                 }
                 // It may be taken before the kernel has written.
                 Ok(Appended::NotTaken) => match log.file.unless_taken(|| (next(), errno())) {
+                    Ok(Some((-1, libc::EINVAL))) if log.file.end_direct().unwrap_or(false) => {}
                     Ok(Some((written, error))) => {
                         set_errno(error);
                         return written;

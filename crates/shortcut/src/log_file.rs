@@ -311,6 +311,22 @@ impl<F: AsFd> LogFile<F> {
         Ok(then())
     }
 
+    /// Ends direct I/O on a file that is not taken, if somebody could not do so who has given it back: who
+    /// mends what killed processes leave does not have the open file. Returns whether it was direct.
+    ///
+    /// # Errors
+    /// If the kernel does not do it.
+    pub fn end_direct(&self) -> io::Result<bool> {
+        let flags = rustix::fs::fcntl_getfl(&self.file)?;
+        if self.is_taken()? || !flags.contains(OFlags::DIRECT) {
+            return Ok(false);
+        }
+        let append =
+            if self.stage.staged()?.is_append() { OFlags::APPEND } else { OFlags::empty() };
+        rustix::fs::fcntl_setfl(&self.file, (flags - OFlags::DIRECT) | append)?;
+        Ok(true)
+    }
+
     /// Does something to a file that is not taken while no other process takes or writes it. Returns
     /// `None` if it is taken now.
     ///

@@ -41,6 +41,8 @@ pub enum Refusal {
     Special,
     /// The file system takes no direct I/O on this file.
     NotDirect,
+    /// The file system does not say when the file was made.
+    Ageless,
     /// The page cache keeps pages of the file, because a program has mapped it.
     Cached,
     /// The file system does not say where the bytes are.
@@ -90,6 +92,10 @@ impl fmt::Display for Refusal {
             Self::Special => f.write_str(
                 "a part of it is not in blocks of its own, but packed with other data, or without a \
                  place yet",
+            ),
+            Self::Ageless => f.write_str(
+                "the file system does not say when it was made (ext4 with small inodes), so that it \
+                 could be taken for another one after a crash",
             ),
             Self::NotDirect => f.write_str("the file system takes no direct I/O on it"),
             Self::Cached => f.write_str(

@@ -96,6 +96,9 @@ impl<F: AsFd> LogFile<F> {
         reader.read_exact_at(&mut tail, length - length % BLOCK)?;
         let flags = rustix::fs::fcntl_getfl(file)?;
         let of = Identity::of(&reader)?;
+        if of.born == 0 {
+            return Err(NotTaken::Refused(vec![Refusal::Ageless]));
+        }
         Ok(Found { flags, of, length, changed, tail })
     }
 

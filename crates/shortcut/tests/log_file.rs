@@ -300,6 +300,16 @@ fn a_file_that_is_not_taken_stays_as_it_was() {
     assert_eq!(fs::read(&path).unwrap(), b"some bytes more");
 }
 
+/// What is staged of a file must never get into another one.
+#[test]
+fn a_file_without_a_birthday_is_not_taken() {
+    let mkfs: &[&str] = &["mkfs.ext4", "-q", "-I", "128"];
+    let Some(mounted) = Mounted::new(mkfs, SIZE, "defaults") else { return };
+    let log = LogFile::new(appending(&mounted.path().join("log")), Stage::private().unwrap());
+    let NotTaken::Refused(refusals) = log.take().unwrap_err() else { panic!("it was taken") };
+    assert_eq!(refusals, [Refusal::Ageless]);
+}
+
 /// Each sync has the device flush its cache, or write with the FUA bit, which a loop device carries out
 /// by a flush.
 #[test]

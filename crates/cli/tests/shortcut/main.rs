@@ -11,11 +11,15 @@ use std::fs::{self, File};
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use slimio_testing::loops::Mounted;
 use tempfile::TempDir;
+
+/// Held by a test that changes how long the kernel waits for leases, or in which somebody waits for one.
+static LEASES: Mutex<()> = Mutex::new(());
 
 /// How long something may take that takes a moment.
 const PATIENCE: Duration = Duration::from_secs(20);

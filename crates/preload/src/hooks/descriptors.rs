@@ -4,11 +4,13 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use libc::{FILE, msghdr, pid_t, ssize_t};
+use libc::{FILE, msghdr, pid_t, rlimit, ssize_t};
 use rustix::io::Errno;
 
 use crate::next::hooks;
-use crate::open_logs::{close as close_log, failed, give_up, give_up_before_exec, is_own, of};
+use crate::open_logs::{
+    close as close_log, failed, give_all_up, give_up, give_up_before_exec, is_own, of,
+};
 
 /// `CLOSE_RANGE_CLOEXEC`: nothing is closed yet.
 const CLOSE_RANGE_CLOEXEC: c_int = 4;
@@ -81,6 +83,18 @@ unsafe fn give_up_sent(message: *const msghdr) {
             }
             part = libc::CMSG_NXTHDR(message, part);
         }
+    }
+}
+
+/// A program that limits the size of its files counts on where its writes end.
+///
+/// # Safety
+/// `limit` is null or can be read.
+unsafe fn before_limit(resource: c_uint, limit: *const rlimit) {
+    // SAFETY: as the caller promises.
+    let is_limit = !limit.is_null() && unsafe { (*limit).rlim_cur } != libc::RLIM_INFINITY;
+    if resource == libc::RLIMIT_FSIZE && is_limit {
+        give_all_up();
     }
 }
 
@@ -196,6 +210,34 @@ hooks! {
     fn backtrace_symbols_fd(addresses: *const *mut c_void, count: c_int, fd: c_int) -> () [next] {
         give_up(fd);
         next();
+    }
+
+    /// setrlimit(2)
+    fn setrlimit(resource: c_uint, limit: *const rlimit) -> c_int [next] {
+        // SAFETY: as the caller promises.
+        unsafe { before_limit(resource, limit) };
+        next()
+    }
+
+    /// setrlimit(2)
+    fn setrlimit64(resource: c_uint, limit: *const rlimit) -> c_int [next] {
+        // SAFETY: as the caller promises; on 64-bit machines, the two structs are one.
+        unsafe { before_limit(resource, limit) };
+        next()
+    }
+
+    /// prlimit(2)
+    fn prlimit(pid: pid_t, resource: c_uint, limit: *const rlimit, old: *mut rlimit) -> c_int [next] {
+        // SAFETY: as the caller promises.
+        unsafe { before_limit(resource, limit) };
+        next()
+    }
+
+    /// prlimit(2)
+    fn prlimit64(pid: pid_t, resource: c_uint, limit: *const rlimit, old: *mut rlimit) -> c_int [next] {
+        // SAFETY: as above.
+        unsafe { before_limit(resource, limit) };
+        next()
     }
 
     /// execve(2)
