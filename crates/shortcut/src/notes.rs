@@ -95,7 +95,10 @@ impl Notes {
                 continue;
             }
             let mut log = Vec::new();
-            file.read_to_end(&mut log)?;
+            if let Err(error) = file.read_to_end(&mut log) {
+                say(&format!("{}: it is no note: {error}", path.display()));
+                continue;
+            }
             let log = PathBuf::from(std::ffi::OsString::from_vec(log));
             match repair(&log) {
                 Ok(Repaired::Cut { before, now }) => say(&format!(

@@ -221,7 +221,7 @@ fn a_child_that_closes_the_log_does_not_end_it() {
     let text = format!(
         "import os, sys\n\
          fd = os.open({:?}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
-         os.write(fd, b'one\\n')\n\
+         os.write(fd, b'one\\n'); os.isatty(fd)\n\
          child = os.fork()\n\
          if not child: os.close(fd); os._exit(0)\n\
          os.waitpid(child, 0)\n\

@@ -11,6 +11,7 @@ use crate::open_logs::{give_up, of, sync_all};
 
 const FICLONE: c_ulong = 0x4004_9409;
 const FICLONERANGE: c_ulong = 0x4020_940d;
+const FIDEDUPERANGE: c_ulong = 0xc018_9436;
 
 fn seek(fd: c_int, offset: off_t, whence: c_int, next: impl FnOnce() -> off_t) -> off_t {
     let Some(log) = of(fd) else { return next() };
@@ -230,16 +231,20 @@ hooks! {
         next()
     }
 
-    /// ioctl(2)
+    /// ioctl(2): what shares blocks with another file reads or writes them.
     fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int [next] {
-        if !matches!(request, libc::FIOCLEX | libc::FIONCLEX) {
-            give_up(fd);
-        }
-        if request == FICLONE {
-            give_up(argument as c_int);
-        } else if request == FICLONERANGE && argument != 0 {
-            // SAFETY: as ioctl_ficlonerange(2) wants it, the argument begins with the other descriptor.
-            give_up(unsafe { *(argument as *const i64) } as c_int);
+        match request {
+            FICLONE => {
+                give_up(fd);
+                give_up(argument as c_int);
+            }
+            FICLONERANGE if argument != 0 => {
+                give_up(fd);
+                // SAFETY: as ioctl_ficlonerange(2) wants it, the argument begins with the other descriptor.
+                give_up(unsafe { *(argument as *const i64) } as c_int);
+            }
+            FIDEDUPERANGE => give_up(fd),
+            _ => {}
         }
         next()
     }
