@@ -131,21 +131,22 @@ pub(crate) fn ledger(args: &[String]) -> Result<(), Failure> {
 /// `cargo x bench [flag]…`: the flags are those of `slimio-lab compare`, and `--stock` also takes the
 /// name of a [peer](peers), or `all`.
 pub(crate) fn bench(args: &[String]) -> Result<(), Failure> {
-    setup::install()?;
-    let args = with_peer(args)?;
-    build_binaries(&["--release"])?;
-    let slimio = ["--slimio".into(), program("release")];
-    run(bench_command("release", "compare").args(slimio).args(args))
+    beside_stock("compare", args)
 }
 
 /// `cargo x shortcut [flag]…`: the flags are those of `slimio-lab shortcut`, and `--stock` also takes
 /// what that of `cargo x bench` takes.
 pub(crate) fn shortcut(args: &[String]) -> Result<(), Failure> {
+    beside_stock("shortcut", args)
+}
+
+/// Runs a verb of `slimio-lab` that measures stock servers, too.
+fn beside_stock(verb: &str, args: &[String]) -> Result<(), Failure> {
     setup::install()?;
     let args = with_peer(args)?;
     build_binaries(&["--release"])?;
     let slimio = ["--slimio".into(), program("release")];
-    run(bench_command("release", "shortcut").args(slimio).args(args))
+    run(bench_command("release", verb).args(slimio).args(args))
 }
 
 /// The same flags, with programs instead of the names of peers.

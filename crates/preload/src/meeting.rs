@@ -2,7 +2,7 @@
 //!
 //! Its state is in a page that the kernel fills with zeros in a forked child (`MADV_WIPEONFORK`), so
 //! that a child neither uses its parent's connection nor waits for a lock that a thread of its parent
-//! holds.
+//! holds. A child of vfork(2) has the page of its parent.
 
 #![expect(unsafe_code, reason = "the page is raw memory")]
 
@@ -15,16 +15,16 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::open_logs;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Resource, getrlimit};
 use slimio_planted::is_planted;
 use slimio_shortcut::protocol::{Meeting, Message, VARIABLE};
 
+use crate::open_logs::{self, DESCRIPTORS};
+
 /// Descriptors of this library have the last numbers that are possible, so that they do not take those
-/// that a program expects for its own.
-const DESCRIPTORS_MAX: u64 = 65_536;
+/// that a program expects for its own. There is room for this many.
 const DESCRIPTORS_OURS: i32 = 160;
 /// A program that may have fewer descriptors is left alone.
 const DESCRIPTORS_MIN: u64 = 512;
@@ -171,7 +171,7 @@ pub(crate) fn is_limited() -> bool {
 /// A descriptor of this library for the same open file. Its number is out of the program's way.
 pub(crate) fn out_of_the_way(file: impl AsFd) -> io::Result<OwnedFd> {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let first = files.min(DESCRIPTORS_MAX) as i32 - DESCRIPTORS_OURS;
+    let first = files.min(DESCRIPTORS as u64) as i32 - DESCRIPTORS_OURS;
     let own = fcntl_dupfd_cloexec(&file, first).or_else(|_| fcntl_dupfd_cloexec(&file, 3))?;
     open_logs::keep(own.as_raw_fd());
     Ok(own)
@@ -219,6 +219,7 @@ pub(crate) fn close(number: u32) {
     let _lock = Lock::take(told.state);
     let Some(socket) = told.socket(false) else { return };
     if Message::Closed(number).send(socket, None, true).is_ok() {
+        // If the keeper is gone, its descriptors are closed, too.
         let _ = Message::receive(socket, true);
     }
 }

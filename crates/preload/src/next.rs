@@ -70,6 +70,24 @@ macro_rules! hooks {
 }
 pub(crate) use hooks;
 
+/// Defines functions that take the place of libc's and first give up the logs of the descriptors that
+/// are named behind.
+macro_rules! hooks_that_give_up {
+    ($(
+        $(#[$meta:meta])*
+        fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty: $($fd:ident),+;
+    )*) => {
+        $crate::next::hooks! {$(
+            $(#[$meta])*
+            fn $name($($arg: $type),*) -> $result [next] {
+                $($crate::open_logs::give_up($fd);)+
+                next()
+            }
+        )*}
+    };
+}
+pub(crate) use hooks_that_give_up;
+
 /// The number of the last error of this thread.
 pub(crate) fn errno() -> c_int {
     // SAFETY: libc gives every thread an errno.

@@ -19,7 +19,7 @@ use crate::meeting::{self, Process};
 use crate::next::{errno, set_errno};
 
 /// Descriptors from here on are never looked for.
-const DESCRIPTORS: usize = 1 << 16;
+pub(crate) const DESCRIPTORS: usize = 1 << 16;
 /// Logs that can be open at once. More are left to the kernel.
 const LOGS: usize = 64;
 /// Marks a descriptor of this library.
@@ -172,7 +172,8 @@ fn cut_zeros(file: BorrowedFd<'_>, size: u64) -> io::Result<()> {
     }
     let mut behind = vec![0; behind as usize];
     reader.read_exact_at(&mut behind, size)?;
-    if !behind.is_empty() && behind.iter().all(|byte| *byte == 0) {
+    let are_zeros = behind.iter().all(|byte| *byte == 0) || is_planted("cut-without-look");
+    if !behind.is_empty() && are_zeros {
         rustix::fs::ftruncate(file, size)?;
     }
     Ok(())

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use rustix::io::Errno;
 use slimio_device::Buffer;
 
-use crate::log_file::{BLOCK, LogFile, write};
+use crate::log_file::{BLOCK, LogFile, flags, write};
 use crate::stage::Staged;
 
 /// The least and the most that is filled with zeros ahead of the log, in bytes.
@@ -97,7 +97,7 @@ impl<F: AsFd> LogFile<F> {
 
     fn write_zeros(&self, start: u64, end: u64, is_append: bool) -> Result<(), Errno> {
         static ZEROS: LazyLock<Buffer> = LazyLock::new(|| Buffer::zeroed(ZEROS_LBAS));
-        let flags = self.flags(is_append, false);
+        let flags = flags(is_append, false);
         let mut at = start;
         while at < end {
             let size = (end - at).min(ZEROS.len() as u64);

@@ -74,7 +74,7 @@ struct Log {
     stage_file: OwnedFd,
     note: Option<Note>,
     lease: Option<WriteLease<File>>,
-    /// Whether it fills with zeros, or has to be written.
+    /// Whether there may be something to do for it: zeros ahead, or a stage that fills.
     is_behind: bool,
     /// When it is looked at again, and the length that it had at the last look.
     look: Option<(Instant, u64)>,

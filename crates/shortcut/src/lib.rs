@@ -36,6 +36,6 @@ pub use probe::{Probe, Space};
 pub use profile::{PROFILES, Profile};
 pub use refusal::Refusal;
 pub use repair::{Repaired, repair};
-pub use run::{Run, mend};
+pub use run::Run;
 pub use stage::{Mended, Stage};
 pub use take::NotTaken;

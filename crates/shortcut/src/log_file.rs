@@ -225,7 +225,7 @@ impl<F: AsFd> LogFile<F> {
         if size == 0 && !(is_durable && is_unflushed) {
             return Ok(true);
         }
-        let flags = self.flags(is_append, is_durable && !is_unflushed);
+        let flags = flags(is_append, is_durable && !is_unflushed);
         let mut result = Ok(());
         if size > 0 {
             result = write(self.file.as_fd(), &writing[..size], offset, flags);
@@ -246,7 +246,7 @@ impl<F: AsFd> LogFile<F> {
     /// Writes what is staged, without making it durable, while nobody may append.
     fn write_staged(&self, staged: &mut Staged<'_>) -> io::Result<()> {
         let (offset, blocks) = staged.unwritten();
-        let flags = self.flags(staged.is_append(), false);
+        let flags = flags(staged.is_append(), false);
         if let Err(error) = write(self.file.as_fd(), blocks, offset, flags) {
             staged.set_failed(error);
             return Err(error.into());
@@ -258,15 +258,7 @@ impl<F: AsFd> LogFile<F> {
     }
 
     pub(crate) fn write(&self, bytes: &[u8], offset: u64, is_append: bool) -> Result<(), Errno> {
-        write(self.file.as_fd(), bytes, offset, self.flags(is_append, true))
-    }
-
-    #[expect(clippy::unused_self, reason = "it belongs to what the file is told")]
-    pub(crate) fn flags(&self, is_append: bool, is_durable: bool) -> ReadWriteFlags {
-        let mut flags = ReadWriteFlags::empty();
-        flags.set(ReadWriteFlags::DSYNC, is_durable && !is_planted("sync-undurable"));
-        flags.set(NO_APPEND, is_append && *HAS_NO_APPEND);
-        flags
+        write(self.file.as_fd(), bytes, offset, flags(is_append, true))
     }
 
     pub(crate) fn failed(&self, error: Errno) -> io::Error {
@@ -391,6 +383,14 @@ pub(crate) static HAS_NO_APPEND: LazyLock<bool> = LazyLock::new(|| {
         _ => false,
     }
 });
+
+/// What a write is told beside its offset.
+pub(crate) fn flags(is_append: bool, is_durable: bool) -> ReadWriteFlags {
+    let mut flags = ReadWriteFlags::empty();
+    flags.set(ReadWriteFlags::DSYNC, is_durable && !is_planted("sync-undurable"));
+    flags.set(NO_APPEND, is_append && *HAS_NO_APPEND);
+    flags
+}
 
 /// One write. A short one is an error.
 pub(crate) fn write(

@@ -58,51 +58,16 @@ impl Run {
     /// # Errors
     /// If the program can't be started.
     pub fn run(&self, say: impl Fn(&str) + Clone + 'static) -> io::Result<ExitStatus> {
-        let folder = match &self.stages {
-            Some(path) => Some(Folder::at(path)?),
-            None => Folder::of_user()
-                .inspect_err(|error| {
-                    say(&format!(
-                        "{error}; what is appended is lost if the program and this one are killed at \
-                         once"
-                    ));
-                })
-                .ok(),
-        };
-        let notes = match &self.notes {
-            Some(path) => Some(Notes::at(path)?),
-            None => Notes::of_user()
-                .inspect_err(|error| {
-                    say(&format!("{error}; after a power cut, logs have to be repaired by hand"));
-                })
-                .ok(),
-        };
-        if let Some(folder) = &folder {
+        let places = self.places(&say)?;
+        if let Some(folder) = &places.0 {
             mend(folder, &say)?;
         }
-        if let Some(notes) = &notes {
+        if let Some(notes) = &places.1 {
             notes.repair(&say)?;
         }
         set_child_subreaper(Some(Pid::INIT))?;
-        let (wake, waker) = UnixStream::pair()?;
-        wake.set_nonblocking(true)?;
-        let mut came = Vec::new();
-        let ignored = ignored()?;
-        // What is ignored, as by nohup, stays so: the program inherits it.
-        let passed: Vec<_> =
-            PASSED.into_iter().filter(|(signal, _)| !ignored.contains(signal)).collect();
-        for (signal, _) in &passed {
-            let signal = *signal;
-            let flag = Arc::new(AtomicBool::new(false));
-            signal_hook::flag::register(signal, Arc::clone(&flag))?;
-            came.push(flag);
-        }
-        let others = [signal_hook::consts::SIGCHLD, signal_hook::consts::SIGURG];
-        for signal in passed.iter().map(|(signal, _)| *signal).chain(others) {
-            signal_hook::low_level::pipe::register(signal, waker.try_clone()?)?;
-        }
-        let (mut keeper, meeting) =
-            Keeper::new((folder, notes), self.patterns.clone(), say.clone())?;
+        let signals = Signals::watched()?;
+        let (mut keeper, meeting) = Keeper::new(places, self.patterns.clone(), say.clone())?;
         let child = Command::new(&self.program[0])
             .args(&self.program[1..])
             .env(VARIABLE, meeting.to_text())
@@ -113,14 +78,12 @@ impl Run {
         slimio_device::ignore_file_size_signal();
         let mut ended = None;
         loop {
-            keeper.turn(&wake)?;
-            for ((_, signal), came) in passed.iter().zip(&came) {
-                if came.swap(false, Ordering::Relaxed) && !is_from_terminal(*signal) {
-                    // A daemon's first process has ended. Its children get the signal.
-                    let to = if ended.is_none() { vec![child] } else { keeper.processes() };
-                    for process in to {
-                        let _ = kill_process(process, *signal);
-                    }
+            keeper.turn(&signals.wake)?;
+            for signal in signals.came() {
+                // A daemon's first process has ended. Its children get the signal.
+                let to = if ended.is_none() { vec![child] } else { keeper.processes() };
+                for process in to {
+                    let _ = kill_process(process, signal);
                 }
             }
             loop {
@@ -140,6 +103,64 @@ impl Run {
                 }
             }
         }
+    }
+
+    /// Where stages and notes are. Without a place that was asked for, nothing is started.
+    fn places(&self, say: impl Fn(&str)) -> io::Result<(Option<Folder>, Option<Notes>)> {
+        let folder = match &self.stages {
+            Some(path) => Some(Folder::at(path)?),
+            None => Folder::of_user()
+                .inspect_err(|error| {
+                    say(&format!(
+                        "{error}; what is appended is lost if the program and this one are killed at \
+                         once"
+                    ));
+                })
+                .ok(),
+        };
+        let notes = match &self.notes {
+            Some(path) => Some(Notes::at(path)?),
+            None => Notes::of_user()
+                .inspect_err(|error| {
+                    say(&format!("{error}; after a power cut, logs have to be repaired by hand"));
+                })
+                .ok(),
+        };
+        Ok((folder, notes))
+    }
+}
+
+/// The signals that come to this process.
+struct Signals {
+    /// Readable after any of them.
+    wake: UnixStream,
+    /// Those that are passed on, and whether each has come.
+    passed: Vec<(Signal, Arc<AtomicBool>)>,
+}
+
+impl Signals {
+    /// Has signals noted from now on. What is ignored, as by nohup, stays so: the program inherits it.
+    fn watched() -> io::Result<Self> {
+        let (wake, waker) = UnixStream::pair()?;
+        wake.set_nonblocking(true)?;
+        let ignored = ignored()?;
+        let mut passed = Vec::new();
+        for (number, signal) in PASSED.into_iter().filter(|(number, _)| !ignored.contains(number)) {
+            let came = Arc::new(AtomicBool::new(false));
+            signal_hook::flag::register(number, Arc::clone(&came))?;
+            signal_hook::low_level::pipe::register(number, waker.try_clone()?)?;
+            passed.push((signal, came));
+        }
+        for number in [signal_hook::consts::SIGCHLD, signal_hook::consts::SIGURG] {
+            signal_hook::low_level::pipe::register(number, waker.try_clone()?)?;
+        }
+        Ok(Self { wake, passed })
+    }
+
+    /// Those to be passed on that have come since the last call.
+    fn came(&self) -> impl Iterator<Item = Signal> {
+        let came = self.passed.iter().filter(|(_, came)| came.swap(false, Ordering::Relaxed));
+        came.map(|(signal, _)| *signal).filter(|signal| !is_from_terminal(*signal))
     }
 }
 
@@ -180,7 +201,7 @@ fn is_from_terminal(signal: Signal) -> bool {
 ///
 /// # Errors
 /// If the folder of the stages can't be read.
-pub fn mend(folder: &Folder, say: impl Fn(&str)) -> io::Result<()> {
+fn mend(folder: &Folder, say: impl Fn(&str)) -> io::Result<()> {
     for staged in folder.staged()? {
         if staged.is_used {
             continue;

@@ -27,7 +27,7 @@ measure() {
     mount $SLIMIO_NVME_PLAIN_BLOCK /mnt
     echo \"### $1\"
     echo
-    slimio shortcut run --match '*/preload.log' --stages /dev/shm/stages --notes /root/notes -- \\
+    slimio shortcut run --match '*/preload.log' --stages /dev/shm/stages --notes /tmp/notes -- \\
         rungs /mnt $rounds /sys/kernel/tracing
     echo
     umount /mnt

@@ -6,7 +6,7 @@ use std::time::Duration;
 use slimio_testing::client::Reply;
 
 use super::redis::Redis;
-use super::{LEASES, Place, child_of, kill, pid, script, wait_for};
+use super::{LEASES, Place, child_of, kill, pid, wait_for};
 
 /// Who is killed, in this order.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -111,7 +111,7 @@ fn a_log_is_found_where_it_is_now() {
          os.kill(os.getppid(), signal.SIGKILL); os.kill(os.getpid(), signal.SIGKILL)\n",
         place.path()
     );
-    let path = script(place.path(), &text);
+    let path = place.script(&text);
     let run = |program: &[&dyn AsRef<std::ffi::OsStr>]| {
         let mut command = place.run(&[&"--match", &"*.log", &"--"]);
         command.args(program.iter().map(AsRef::as_ref)).status().unwrap()
@@ -176,16 +176,14 @@ fn a_child_that_is_left_keeps_nobody_from_mending() {
         \x20    os.write(fd, b', the child'); os.fdatasync(fd); os._exit(0)\n\
          os.kill(keeper, signal.SIGKILL); os.kill(os.getpid(), signal.SIGKILL)\n"
     );
-    let path = script(place.path(), &text);
-    let mut command = place.run(&[&"--match", &"*.log", &"--", &"python3", &path]);
+    let mut command = place.python(&text);
     assert!(!command.status().unwrap().success());
     // The kernel lets somebody in after a while, which is shortened for this test.
     let limit = "/proc/sys/fs/lease-break-time";
     let before = fs::read_to_string(limit).unwrap();
     fs::write(limit, "5").unwrap();
     let text = format!("print(open({log:?}, 'rb').read()); open({log:?} + '.mended', 'w')");
-    let path = script(place.path(), &text);
-    let mut command = place.run(&[&"--match", &"*.log", &"--", &"python3", &path]);
+    let mut command = place.python(&text);
     let output = command.output().unwrap();
     fs::write(limit, before).unwrap();
     assert_eq!(super::text(&output), "b'durable, staged'\n", "{}", place.said());

@@ -62,6 +62,17 @@ impl Place {
         command
     }
 
+    /// The same with a script for python3, whose files `*.log` are meant.
+    fn python(&self, text: &str) -> Command {
+        self.run(&[&"--match", &"*.log", &"--", &"python3", &self.script(text)])
+    }
+
+    fn script(&self, text: &str) -> PathBuf {
+        let path = self.path().join("script.py");
+        fs::write(&path, text).unwrap();
+        path
+    }
+
     fn notes(&self) -> PathBuf {
         self.path().join("notes")
     }
@@ -163,11 +174,4 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(begin.elapsed() < PATIENCE, "no {what} after {PATIENCE:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
-}
-
-/// A script for python3, which is kept in the text of this test.
-fn script(folder: &Path, text: &str) -> PathBuf {
-    let path = folder.join("script.py");
-    fs::write(&path, text).unwrap();
-    path
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{LEASES, Place, Running, child_of, pid, script, text, wait_for};
+use super::{LEASES, Place, Running, child_of, pid, text, wait_for};
 
 const MATCH: [&str; 3] = ["--match", "*.log", "--"];
 
@@ -35,9 +35,8 @@ fn signals_reach_the_program() {
                 signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))\n\
                 print('ready', flush=True)\n\
                 while True: time.sleep(0.02)\n";
-    let path = script(place.path(), text);
     let said = place.path().join("out");
-    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
+    let mut command = place.python(text);
     let mut run = command.stdout(fs::File::create(&said).unwrap()).spawn().map(Running).unwrap();
     let has_said = |word: &str| fs::read_to_string(&said).unwrap().contains(word);
     wait_for("script", || has_said("ready"));
@@ -59,8 +58,7 @@ fn a_daemon_is_looked_after() {
          time.sleep(60)\n",
         place.path().join("daemon.log")
     );
-    let path = script(place.path(), &text);
-    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
+    let mut command = place.python(&text);
     let mut run = Running(command.spawn().unwrap());
     wait_for("daemon's log", || place.status().contains("daemon.log: goes the short way; 5 bytes"));
     // The signal reaches the daemon.
@@ -95,8 +93,7 @@ fn append_by_threads(kills_keeper: bool) {
          [t.start() for t in threads]; [t.join() for t in threads]\n",
         log.display()
     );
-    let path = script(place.path(), &text);
-    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
+    let mut command = place.python(&text);
     let mut run = Running(command.spawn().unwrap());
     let program = child_of(pid(&run));
     if kills_keeper {
@@ -146,8 +143,7 @@ fn a_full_disk_is_told_and_the_log_goes_on() {
         place.path().join("full.log"),
         place.path().join("filler"),
     );
-    let path = script(place.path(), &text);
-    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
+    let mut command = place.python(&text);
     let said = text_of(&mut command);
     assert_eq!(said, "True True\nTrue True\n", "{}", place.said());
     assert!(place.said().contains("written the short way"));
@@ -175,8 +171,7 @@ fn nobody_waits_long_for_the_file() {
         \x20    assert time.monotonic() - began < 10, number\n\
         \x20    os.close(fd)\n"
     );
-    let path = script(place.path(), &text);
-    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
+    let mut command = place.python(&text);
     assert!(command.status().unwrap().success(), "{}", place.said());
 }
 
@@ -190,8 +185,7 @@ fn a_program_goes_on_without_its_keeper() {
          fd = os.open({log:?}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
          for line in sys.stdin: os.write(fd, line.encode()); os.fdatasync(fd); print(flush=True)\n"
     );
-    let path = script(place.path(), &text);
-    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
+    let mut command = place.python(&text);
     let run = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     let mut run = Running(run.unwrap());
     let (mut to, mut from) = (run.stdin.take().unwrap(), run.stdout.take().unwrap());
@@ -229,8 +223,7 @@ fn a_child_that_closes_the_log_does_not_end_it() {
          sys.stdin.read()\n",
         place.path().join("parent.log")
     );
-    let path = script(place.path(), &text);
-    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
+    let mut command = place.python(&text);
     let run = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     let mut run = Running(run.unwrap());
     std::io::Read::read_exact(run.stdout.as_mut().unwrap(), &mut [0; 6]).unwrap();
@@ -240,40 +233,39 @@ fn a_child_that_closes_the_log_does_not_end_it() {
     assert!(run.wait().unwrap().success());
 }
 
-/// What is never synced is written by the keeper after a while.
+/// What is never synced is written by the keeper after a while: what is appended at first, what is
+/// appended when the keeper has come to rest, and what a forked child appends.
 #[test]
 fn what_is_not_synced_is_written_at_last() {
     let Some(place) = Place::new() else { return };
-    let log = place.path().join("unsynced.log");
     let text = format!(
-        "import os, sys, time\n\
-         fd = os.open({log:?}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
-         for pause in [0, 1.5, 0]:\n\
-        \x20    time.sleep(pause)\n\
-        \x20    os.write(fd, b'more,'); time.sleep(3); os.write(1, b'.'); time.sleep(1)\n\
-        \x20    if not pause: os.fdatasync(fd)\n\
-         if not os.fork(): os.write(fd, b'a child'); time.sleep(3); os.write(1, b'.'); os._exit(0)\n\
-         time.sleep(60)\n"
+        "import os, sys\n\
+         fd = os.open({:?}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
+         for line in sys.stdin:\n\
+        \x20    if line == 'by a child\\n' and os.fork(): os.wait(); continue\n\
+        \x20    os.write(fd, line.encode())\n\
+        \x20    if line == 'by a child\\n': os._exit(0)\n",
+        place.path().join("unsynced.log")
     );
-    let path = script(place.path(), &text);
-    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
-    let mut run = Running(command.stdout(Stdio::piped()).spawn().unwrap());
-    let mut said = run.stdout.take().unwrap();
-    // Who opens the file would have it written. What is on the disk without that is seen in its blocks.
-    let on_disk = || {
-        let stage = &place.stages()[0];
-        let header = fs::read(stage).unwrap();
+    let mut command = place.python(&text);
+    let mut run = Running(command.stdin(Stdio::piped()).spawn().unwrap());
+    let mut to = run.stdin.take().unwrap();
+    wait_for("taken log", || place.stages().len() == 1);
+    // Who opens the file would have it written, so the stage is asked: for the length of the log, for
+    // what is written of it, and for what the keeper was told, which is nothing while it rests.
+    let is_written = |length: u64| {
+        let header = fs::read(&place.stages()[0]).unwrap();
         let field = |at: usize| u64::from_le_bytes(header[4096 + at..][..8].try_into().unwrap());
-        (field(32), field(40))
+        [field(32), field(40), field(80)] == [length, length, 0]
     };
-    for length in [5, 10, 15, 22] {
-        std::io::Read::read_exact(&mut said, &mut [0]).unwrap();
-        assert_eq!(on_disk(), (length, length), "length, and what is written of it");
+    let mut length = 0;
+    for line in ["first\n", "at rest\n", "by a child\n", "last\n"] {
+        std::io::Write::write_all(&mut to, line.as_bytes()).unwrap();
+        length += line.len() as u64;
+        wait_for(line, || is_written(length));
     }
-    for process in [child_of(pid(&run)), pid(&run)] {
-        kill_process(process, Signal::KILL).unwrap();
-    }
-    run.wait().unwrap();
+    drop(to);
+    assert!(run.wait().unwrap().success());
 }
 
 /// If there is no room for what is to be staged, the kernel writes the log.
@@ -291,7 +283,7 @@ fn without_memory_the_log_is_left_to_the_kernel() {
          for _ in range(30): os.write(fd, b'x' * 100000)\n\
          os.fdatasync(fd)\n"
     );
-    let path = script(place.path(), &text);
+    let path = place.script(&text);
     let mut command = place.run_with(&small, &[&MATCH[0], &MATCH[1], &MATCH[2]]);
     let status = command.arg("python3").arg(&path).status().unwrap();
     assert!(Command::new("umount").arg(&small).status().unwrap().success());
@@ -319,8 +311,7 @@ fn a_stopped_program_holds_up_no_other() {
             place.path().join("other.log")
         )
     };
-    let path = script(place.path(), &program("stopped.log"));
-    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
+    let mut command = place.python(&program("stopped.log"));
     let mut run = Running(command.stdout(Stdio::piped()).spawn().unwrap());
     let mut line = String::new();
     let mut said = std::io::BufReader::new(run.stdout.as_mut().unwrap());
@@ -373,8 +364,7 @@ fn another_program_inherits_the_log() {
          assert os.waitpid(child, 0)[1] == 0\n\
          os.write(fd, b'parent\\n'); os.fdatasync(fd)\n"
     );
-    let path = script(place.path(), &text);
-    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
+    let mut command = place.python(&text);
     assert!(command.status().unwrap().success(), "{}", place.said());
     assert_eq!(fs::read(&log).unwrap(), b"parent\nchild\nparent\n");
 }
@@ -395,8 +385,7 @@ fn logs_are_closed_in_any_order() {
          print(len(os.listdir('/proc/self/fd')))\n",
         place.path()
     );
-    let path = script(place.path(), &text);
-    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
+    let mut command = place.python(&text);
     let open = text_of(&mut command);
     assert!(open.trim().parse::<usize>().unwrap() < 8, "{open} descriptors are open");
     let sizes = ["a", "b", "c"].map(|name| {
@@ -425,8 +414,7 @@ fn programs_that_are_started_change_nothing() {
          subprocess.run(['true'])\n\
          os.write(fd, b'parent'); os.fdatasync(fd)\n"
     );
-    let path = script(place.path(), &text);
-    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
+    let mut command = place.python(&text);
     assert!(command.status().unwrap().success(), "{}", place.said());
     assert_eq!(fs::read(&log).unwrap(), b"parent,child,parent");
 }
@@ -448,8 +436,7 @@ fn a_limited_program_meets_its_limits() {
         \x20  try: os.write(fd, b'x')\n\
         \x20  except OSError as error: print(error.errno == errno.EFBIG)\n"
     );
-    let path = script(place.path(), &text);
-    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
+    let mut command = place.python(&text);
     assert_eq!(text_of(&mut command), "[3000, 3000, 3000, 1000]\nTrue\n".repeat(2));
     assert_eq!(fs::metadata(&log).unwrap().len(), 10_000);
 }
@@ -474,11 +461,35 @@ fn the_librarys_descriptors_stay() {
         place.path().join("own.log"),
         place.path().join("other"),
     );
-    let path = script(place.path(), &text);
-    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
+    let mut command = place.python(&text);
     assert_eq!(text_of(&mut command), "3 [True, True, True]\n", "{}", place.said());
     assert_eq!(fs::read(place.path().join("own.log")).unwrap(), b"one,two");
     assert_eq!(fs::read(place.path().join("other")).unwrap(), b"untouched");
+}
+
+/// The keeper dies while a thread waits for it in `open`, and others append meanwhile.
+#[test]
+fn what_is_appended_while_the_keeper_dies_is_kept() {
+    let Some(place) = Place::new() else { return };
+    let log = place.path().join("dying.log");
+    let text = format!(
+        "import os, signal, threading, time\n\
+         def log(): return os.open({log:?}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
+         fd = log(); os.write(fd, b'one,'); os.close(os.dup(fd))\n\
+         os.kill(os.getppid(), signal.SIGSTOP)\n\
+         opening = threading.Thread(target=log); opening.start()\n\
+         state = lambda: open('/proc/self/task/%d/wchan' % opening.native_id).read()\n\
+         end = time.monotonic() + 10\n\
+         while 'unix' not in state() and 'skb' not in state() and time.monotonic() < end: pass\n\
+         os.write(fd, b'two,'); os.fsync(fd)\n\
+         os.kill(os.getppid(), signal.SIGKILL); opening.join()\n\
+         os.write(fd, b'three'); os.fsync(fd)\n"
+    );
+    let mut run = Running(place.python(&text).spawn().unwrap());
+    let program = child_of(pid(&run));
+    run.wait().unwrap();
+    wait_for("end of the program", || rustix::process::test_kill_process(program).is_err());
+    assert_eq!(fs::read(&log).unwrap(), b"one,two,three", "{}", place.said());
 }
 
 #[test]
@@ -494,8 +505,7 @@ fn what_can_not_be_run_is_said() {
     refused(&[&"--profile", &"redis", &"--", &"/no/such/program"], "No such file");
     let memory = tempfile::tempdir_in("/dev/shm").unwrap();
     let text = format!("open({:?}, 'ab', 0).write(b'x')", memory.path().join("a.log"));
-    let path = script(place.path(), &text);
-    let mut command = place.run(&[&MATCH[0], &MATCH[1], &MATCH[2], &"python3", &path]);
+    let mut command = place.python(&text);
     assert!(command.status().unwrap().success());
     assert!(place.said().contains("left to the kernel: tmpfs is memory"), "{}", place.said());
     assert_eq!(fs::read(memory.path().join("a.log")).unwrap(), b"x");

@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 
 use libc::{iovec, off_t, size_t, ssize_t};
 
-use crate::next::hooks;
+use crate::next::{hooks, hooks_that_give_up};
 use crate::open_logs::{give_up, of, sync_all};
 
 const FICLONE: c_ulong = 0x4004_9409;
@@ -153,84 +153,6 @@ hooks! {
         advise(fd, advice, next)
     }
 
-    /// read(2)
-    fn read(fd: c_int, bytes: *mut c_void, count: size_t) -> ssize_t [next] {
-        give_up(fd);
-        next()
-    }
-
-    /// readv(2)
-    fn readv(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t [next] {
-        give_up(fd);
-        next()
-    }
-
-    /// pread(2)
-    fn pread(fd: c_int, bytes: *mut c_void, count: size_t, offset: off_t) -> ssize_t [next] {
-        give_up(fd);
-        next()
-    }
-
-    /// pread(2)
-    fn pread64(fd: c_int, bytes: *mut c_void, count: size_t, offset: off_t) -> ssize_t [next] {
-        give_up(fd);
-        next()
-    }
-
-    /// preadv(2)
-    fn preadv(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t [next] {
-        give_up(fd);
-        next()
-    }
-
-    /// preadv(2)
-    fn preadv64(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t [next] {
-        give_up(fd);
-        next()
-    }
-
-    /// preadv2(2)
-    fn preadv2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t [next] {
-        give_up(fd);
-        next()
-    }
-
-    /// preadv2(2)
-    fn preadv64v2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t [next] {
-        give_up(fd);
-        next()
-    }
-
-    /// read(2), as `_FORTIFY_SOURCE` calls it.
-    fn __read_chk(fd: c_int, bytes: *mut c_void, count: size_t, size: size_t) -> ssize_t [next] {
-        give_up(fd);
-        next()
-    }
-
-    /// pread(2), as `_FORTIFY_SOURCE` calls it.
-    fn __pread_chk(fd: c_int, bytes: *mut c_void, count: size_t, offset: off_t, size: size_t) -> ssize_t [next] {
-        give_up(fd);
-        next()
-    }
-
-    /// pread(2), as `_FORTIFY_SOURCE` calls it.
-    fn __pread64_chk(fd: c_int, bytes: *mut c_void, count: size_t, offset: off_t, size: size_t) -> ssize_t [next] {
-        give_up(fd);
-        next()
-    }
-
-    /// mmap(2)
-    fn mmap(at: *mut c_void, length: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void [next] {
-        give_up(fd);
-        next()
-    }
-
-    /// mmap(2)
-    fn mmap64(at: *mut c_void, length: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void [next] {
-        give_up(fd);
-        next()
-    }
-
     /// ioctl(2): what shares blocks with another file reads or writes them.
     fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int [next] {
         match request {
@@ -248,56 +170,69 @@ hooks! {
         }
         next()
     }
+}
+
+hooks_that_give_up! {
+    /// read(2)
+    fn read(fd: c_int, bytes: *mut c_void, count: size_t) -> ssize_t: fd;
+
+    /// readv(2)
+    fn readv(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t: fd;
+
+    /// pread(2)
+    fn pread(fd: c_int, bytes: *mut c_void, count: size_t, offset: off_t) -> ssize_t: fd;
+
+    /// pread(2)
+    fn pread64(fd: c_int, bytes: *mut c_void, count: size_t, offset: off_t) -> ssize_t: fd;
+
+    /// preadv(2)
+    fn preadv(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t: fd;
+
+    /// preadv(2)
+    fn preadv64(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t: fd;
+
+    /// preadv2(2)
+    fn preadv2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t: fd;
+
+    /// preadv2(2)
+    fn preadv64v2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t: fd;
+
+    /// read(2), as `_FORTIFY_SOURCE` calls it.
+    fn __read_chk(fd: c_int, bytes: *mut c_void, count: size_t, size: size_t) -> ssize_t: fd;
+
+    /// pread(2), as `_FORTIFY_SOURCE` calls it.
+    fn __pread_chk(fd: c_int, bytes: *mut c_void, count: size_t, offset: off_t, size: size_t) -> ssize_t: fd;
+
+    /// pread(2), as `_FORTIFY_SOURCE` calls it.
+    fn __pread64_chk(fd: c_int, bytes: *mut c_void, count: size_t, offset: off_t, size: size_t) -> ssize_t: fd;
+
+    /// mmap(2)
+    fn mmap(at: *mut c_void, length: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void: fd;
+
+    /// mmap(2)
+    fn mmap64(at: *mut c_void, length: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void: fd;
 
     /// sendfile(2)
-    fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t [next] {
-        give_up(out);
-        give_up(input);
-        next()
-    }
+    fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t: out, input;
 
     /// sendfile(2)
-    fn sendfile64(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t [next] {
-        give_up(out);
-        give_up(input);
-        next()
-    }
+    fn sendfile64(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t: out, input;
 
     /// copy_file_range(2)
-    fn copy_file_range(input: c_int, from: *mut off_t, out: c_int, to: *mut off_t, count: size_t, flags: c_uint) -> ssize_t [next] {
-        give_up(out);
-        give_up(input);
-        next()
-    }
+    fn copy_file_range(input: c_int, from: *mut off_t, out: c_int, to: *mut off_t, count: size_t, flags: c_uint) -> ssize_t: out, input;
 
     /// splice(2)
-    fn splice(input: c_int, from: *mut off_t, out: c_int, to: *mut off_t, count: size_t, flags: c_uint) -> ssize_t [next] {
-        give_up(out);
-        give_up(input);
-        next()
-    }
+    fn splice(input: c_int, from: *mut off_t, out: c_int, to: *mut off_t, count: size_t, flags: c_uint) -> ssize_t: out, input;
 
     /// fallocate(2)
-    fn fallocate(fd: c_int, mode: c_int, offset: off_t, length: off_t) -> c_int [next] {
-        give_up(fd);
-        next()
-    }
+    fn fallocate(fd: c_int, mode: c_int, offset: off_t, length: off_t) -> c_int: fd;
 
     /// fallocate(2)
-    fn fallocate64(fd: c_int, mode: c_int, offset: off_t, length: off_t) -> c_int [next] {
-        give_up(fd);
-        next()
-    }
+    fn fallocate64(fd: c_int, mode: c_int, offset: off_t, length: off_t) -> c_int: fd;
 
     /// posix_fallocate(3)
-    fn posix_fallocate(fd: c_int, offset: off_t, length: off_t) -> c_int [next] {
-        give_up(fd);
-        next()
-    }
+    fn posix_fallocate(fd: c_int, offset: off_t, length: off_t) -> c_int: fd;
 
     /// posix_fallocate(3)
-    fn posix_fallocate64(fd: c_int, offset: off_t, length: off_t) -> c_int [next] {
-        give_up(fd);
-        next()
-    }
+    fn posix_fallocate64(fd: c_int, offset: off_t, length: off_t) -> c_int: fd;
 }

@@ -7,9 +7,9 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use libc::{FILE, msghdr, pid_t, rlimit, ssize_t};
 use rustix::io::Errno;
 
-use crate::next::hooks;
+use crate::next::{hooks, hooks_that_give_up};
 use crate::open_logs::{
-    close as close_log, failed, give_all_up, give_up, give_up_before_exec, is_own, of,
+    DESCRIPTORS, close as close_log, failed, give_all_up, give_up, give_up_before_exec, is_own, of,
 };
 
 /// `CLOSE_RANGE_CLOEXEC`: nothing is closed yet.
@@ -34,7 +34,7 @@ fn close_all(first: c_uint, last: c_uint, next: impl Fn(c_uint, c_uint) -> c_int
         return next(first, last);
     }
     let mut start = first;
-    for fd in first..=last.min(1 << 16) {
+    for fd in first..=last.min(DESCRIPTORS as c_uint) {
         close_log(fd as c_int);
         if is_own(fd as c_int) {
             if start < fd {
@@ -124,12 +124,6 @@ hooks! {
         });
     }
 
-    /// dup(2)
-    fn dup(fd: c_int) -> c_int [next] {
-        give_up(fd);
-        next()
-    }
-
     /// dup2(2)
     fn dup2(fd: c_int, other: c_int) -> c_int [next] {
         copy_to(fd, other, next)
@@ -148,12 +142,6 @@ hooks! {
     /// fcntl(2)
     fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int [next] {
         control(fd, command, next)
-    }
-
-    /// fdopen(3)
-    fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE [next] {
-        give_up(fd);
-        next()
     }
 
     /// sendmsg(2)
@@ -178,12 +166,6 @@ hooks! {
         words: *const *mut c_char, environment: *const *mut c_char,
     ) -> c_int [next] {
         give_up_before_exec(false);
-        next()
-    }
-
-    /// posix_spawn_file_actions_adddup2(3)
-    fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, other: c_int) -> c_int [next] {
-        give_up(fd);
         next()
     }
 
@@ -278,4 +260,15 @@ fn control(fd: c_int, command: c_int, next: impl FnOnce() -> c_int) -> c_int {
         }
         _ => next(),
     }
+}
+
+hooks_that_give_up! {
+    /// dup(2)
+    fn dup(fd: c_int) -> c_int: fd;
+
+    /// fdopen(3)
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE: fd;
+
+    /// posix_spawn_file_actions_adddup2(3)
+    fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, other: c_int) -> c_int: fd;
 }

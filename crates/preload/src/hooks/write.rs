@@ -7,8 +7,8 @@ use std::io::IoSlice;
 
 use libc::{iovec, off_t, size_t, ssize_t};
 
-use crate::next::hooks;
-use crate::open_logs::{give_up, of};
+use crate::next::{hooks, hooks_that_give_up};
+use crate::open_logs::of;
 
 /// More than this is never written at once.
 const BYTES_MAX: usize = 0x7fff_f000;
@@ -58,42 +58,6 @@ hooks! {
         }
     }
 
-    /// pwrite(2)
-    fn pwrite(fd: c_int, bytes: *const c_void, count: size_t, offset: off_t) -> ssize_t [next] {
-        give_up(fd);
-        next()
-    }
-
-    /// pwrite(2)
-    fn pwrite64(fd: c_int, bytes: *const c_void, count: size_t, offset: off_t) -> ssize_t [next] {
-        give_up(fd);
-        next()
-    }
-
-    /// pwritev(2)
-    fn pwritev(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t [next] {
-        give_up(fd);
-        next()
-    }
-
-    /// pwritev(2)
-    fn pwritev64(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t [next] {
-        give_up(fd);
-        next()
-    }
-
-    /// pwritev2(2)
-    fn pwritev2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t [next] {
-        give_up(fd);
-        next()
-    }
-
-    /// pwritev2(2)
-    fn pwritev64v2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t [next] {
-        give_up(fd);
-        next()
-    }
-
     /// fsync(2)
     fn fsync(fd: c_int) -> c_int [next] {
         match of(fd) {
@@ -119,4 +83,24 @@ hooks! {
         }
         next()
     }
+}
+
+hooks_that_give_up! {
+    /// pwrite(2)
+    fn pwrite(fd: c_int, bytes: *const c_void, count: size_t, offset: off_t) -> ssize_t: fd;
+
+    /// pwrite(2)
+    fn pwrite64(fd: c_int, bytes: *const c_void, count: size_t, offset: off_t) -> ssize_t: fd;
+
+    /// pwritev(2)
+    fn pwritev(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t: fd;
+
+    /// pwritev(2)
+    fn pwritev64(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t: fd;
+
+    /// pwritev2(2)
+    fn pwritev2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t: fd;
+
+    /// pwritev2(2)
+    fn pwritev64v2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t: fd;
 }
