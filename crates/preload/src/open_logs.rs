@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use libc::{off_t, ssize_t};
 use slimio_planted::is_planted;
-use slimio_shortcut::{Appended, LogFile, Stage, end_lease};
+use slimio_shortcut::{LogFile, Stage, Written, end_lease};
 
 use crate::meeting::{self, Process};
 use crate::next::{errno, set_errno};
@@ -283,31 +283,89 @@ impl Using {
         }
     }
 
-    /// Writes bytes at the end of the file, or has the kernel do so.
+    /// Writes bytes at the file's position, or has the kernel do so.
     pub(crate) fn write(&self, pieces: &[IoSlice<'_>], next: impl Fn() -> ssize_t) -> ssize_t {
+        self.put(pieces, |log| log.append_vectored(pieces), next)
+    }
+
+    /// Writes bytes at an offset, or has the kernel do so.
+    pub(crate) fn write_at(
+        &self,
+        pieces: &[IoSlice<'_>],
+        offset: off_t,
+        next: impl Fn() -> ssize_t,
+    ) -> ssize_t {
+        match u64::try_from(offset) {
+            Ok(offset) => self.put(pieces, |log| log.write_at(pieces, offset), next),
+            Err(_) => next(),
+        }
+    }
+
+    fn put(
+        &self,
+        pieces: &[IoSlice<'_>],
+        write: impl Fn(&LogFile<OwnedFd>) -> io::Result<Written>,
+        next: impl Fn() -> ssize_t,
+    ) -> ssize_t {
         self.leave_if_alone();
         let log = self.log();
         loop {
-            match log.file.append_vectored(pieces) {
-                Ok(Appended::Whole) => break,
-                Ok(Appended::TellKeeper) => {
-                    meeting::tell(log.number);
-                    break;
-                }
-                // It may be taken before the kernel has written.
-                Ok(Appended::NotTaken) => match log.file.unless_taken(|| (next(), errno())) {
-                    Ok(Some((-1, libc::EINVAL))) if log.file.end_direct().unwrap_or(false) => {}
-                    Ok(Some((written, error))) => {
-                        set_errno(error);
-                        return written;
+            let written = write(&log.file).and_then(|written| match written {
+                Written::ByKernel => log.file.give_up().map(|()| Written::NotTaken),
+                written => Ok(written),
+            });
+            match written {
+                Ok(Written::NotTaken | Written::ByKernel) => {}
+                Ok(written) => {
+                    if written == Written::TellKeeper {
+                        meeting::tell(log.number);
                     }
-                    Ok(None) => {}
-                    Err(error) => return failed(&error),
-                },
+                    return pieces.iter().map(|piece| piece.len() as ssize_t).sum();
+                }
+                Err(error) => return failed(&error),
+            }
+            match self.unless_taken(&next) {
+                Ok(Some(written)) => return written,
+                Ok(None) => {}
                 Err(error) => return failed(&error),
             }
         }
-        pieces.iter().map(|piece| piece.len() as ssize_t).sum()
+    }
+
+    /// Reads bytes with `read` from the file, or has the kernel do so.
+    pub(crate) fn read(
+        &self,
+        read: impl Fn(&LogFile<OwnedFd>) -> io::Result<Option<usize>>,
+        next: impl Fn() -> ssize_t,
+    ) -> ssize_t {
+        self.leave_if_alone();
+        loop {
+            match read(&self.log().file) {
+                Ok(Some(count)) => return count as ssize_t,
+                Ok(None) => {}
+                Err(error) => return failed(&error),
+            }
+            match self.unless_taken(&next) {
+                Ok(Some(count)) => return count,
+                Ok(None) => {}
+                // A write that has failed keeps nobody from reading.
+                Err(_) => return next(),
+            }
+        }
+    }
+
+    /// Has the kernel read or write a file that is not taken. Returns `None` if it is taken now, or was
+    /// still open for direct I/O.
+    fn unless_taken(&self, next: impl Fn() -> ssize_t) -> io::Result<Option<ssize_t>> {
+        let file = &self.log().file;
+        let Some((result, error)) = file.unless_taken(|| (next(), errno()))? else {
+            return Ok(None);
+        };
+        if (result, error) == (-1, libc::EINVAL) && file.end_direct().unwrap_or(false) {
+            return Ok(None);
+        }
+        set_errno(error);
+        Ok(Some(result))
     }
 
     /// Makes everything durable, or has the kernel do so.

@@ -41,6 +41,7 @@ impl<F: AsFd> LogFile<F> {
         }
         let (start, end, is_append) = {
             let mut staged = self.stage.staged()?;
+            self.make_direct(&mut staged)?;
             let end = staged.length().next_multiple_of(BLOCK) + ahead(staged.length());
             staged.reaches(end);
             (staged.zeroed(), end, staged.is_append())
@@ -60,15 +61,15 @@ impl<F: AsFd> LogFile<F> {
     }
 
     /// Makes everything durable that was appended, at rest: the keeper is to be told of the next append.
-    /// Returns `false` if something was appended since the log had `length` bytes; the keeper is not told
-    /// then.
+    /// Returns `false` if something was written since the staged bytes ended at `staged_to`; the keeper is
+    /// not told then.
     ///
     /// # Errors
     /// If a write or flush fails. The error stays.
-    pub fn rest(&self, length: u64) -> io::Result<bool> {
+    pub fn rest(&self, staged_to: u64) -> io::Result<bool> {
         self.sync()?;
         let mut staged = self.stage.staged()?;
-        let rests = !staged.is_taken() || staged.length() == length;
+        let rests = !staged.is_taken() || staged.staged_to() == staged_to;
         staged.heard(!rests);
         Ok(rests)
     }
@@ -80,6 +81,7 @@ impl<F: AsFd> LogFile<F> {
         if needed <= start {
             return Ok(());
         }
+        self.make_direct(staged)?;
         let ahead = needed + AHEAD_MIN;
         staged.reaches(ahead);
         let zeroed = self
@@ -113,7 +115,7 @@ pub(crate) fn ahead(length: u64) -> u64 {
     (length / AHEAD_SHARE).clamp(AHEAD_MIN, AHEAD_MAX).next_multiple_of(BLOCK)
 }
 
-/// The end of the block that the log would end in with `more` bytes.
+/// The end of the block that the staged bytes would end in with `more` of them.
 pub(crate) fn end_of_block(staged: &Staged<'_>, more: u64) -> u64 {
-    staged.length().saturating_add(more).next_multiple_of(BLOCK)
+    staged.staged_to().saturating_add(more).next_multiple_of(BLOCK)
 }

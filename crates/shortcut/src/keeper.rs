@@ -76,7 +76,7 @@ struct Log {
     lease: Option<WriteLease<File>>,
     /// Whether there may be something to do for it: zeros ahead, or a stage that fills.
     is_behind: bool,
-    /// When it is looked at again, and the length that it had at the last look.
+    /// When it is looked at again, and where the staged bytes ended at the last look.
     look: Option<(Instant, u64)>,
     /// When it is taken again, if it is left to the kernel.
     retry: Option<Instant>,
@@ -358,11 +358,11 @@ impl Keeper {
                     Err(error) => failed = Some(error),
                 }
             }
-            if let Some((_, length)) = log.look.take_if(|(due, _)| *due <= now) {
-                match log.file.rest(length) {
+            if let Some((_, staged_to)) = log.look.take_if(|(due, _)| *due <= now) {
+                match log.file.rest(staged_to) {
                     Ok(true) => log.pause = RETRY_FIRST,
-                    Ok(false) => log.look_again(log.length()),
-                    late if is_late(&late) => log.look_again(length),
+                    Ok(false) => log.look_again(log.staged_to()),
+                    late if is_late(&late) => log.look_again(staged_to),
                     Err(error) => failed = Some(error),
                 }
             }
@@ -447,12 +447,12 @@ impl Log {
         Ok(())
     }
 
-    fn length(&self) -> u64 {
-        self.file.length().ok().flatten().unwrap_or(0)
+    fn staged_to(&self) -> u64 {
+        self.file.staged_to().unwrap_or(0)
     }
 
-    fn look_again(&mut self, length: u64) {
-        self.look.get_or_insert((Instant::now() + LOOK_EVERY, length));
+    fn look_again(&mut self, staged_to: u64) {
+        self.look.get_or_insert((Instant::now() + LOOK_EVERY, staged_to));
     }
 
     fn forget_stage(&mut self) {

@@ -30,23 +30,11 @@ use slimio_device::{LBA_SIZE, Part, end_lease};
 use slimio_planted::is_planted;
 
 use crate::Stage;
-use crate::ahead::{ahead, end_of_block};
 use crate::stage::Staged;
 
 pub(crate) const BLOCK: u64 = LBA_SIZE as u64;
 /// `RWF_NOAPPEND` (Linux 6.9): the offset counts although the file was opened with `O_APPEND`.
 const NO_APPEND: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x20);
-
-/// What became of bytes that were to be appended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Appended {
-    /// All of them were appended.
-    Whole,
-    /// All of them were appended, and the log's keeper should look at it.
-    TellKeeper,
-    /// None: the log is not taken, so the kernel is to write them.
-    NotTaken,
-}
 
 /// A log file, and what was appended to it.
 ///
@@ -71,6 +59,14 @@ impl<F: AsFd> LogFile<F> {
     /// If this thread is inside of a call to this log.
     pub fn is_taken(&self) -> io::Result<bool> {
         Ok(self.stage.staged()?.is_taken())
+    }
+
+    /// Offset behind the last byte that was written, wherever that was.
+    ///
+    /// # Errors
+    /// If this thread is inside of a call to this log.
+    pub(crate) fn staged_to(&self) -> io::Result<u64> {
+        Ok(self.stage.staged()?.staged_to())
     }
 
     /// Bytes of the log, or `None` if the file is not taken. The file itself is longer.
@@ -128,56 +124,6 @@ impl<F: AsFd> LogFile<F> {
         &self.stage
     }
 
-    /// Appends bytes. They are durable after [`sync`](Self::sync); if there are many, a part of them is
-    /// written before. As far as they were appended, they outlive the process if the stage does.
-    ///
-    /// # Errors
-    /// If the file can't be made longer, for example because the disk is full: none of the bytes was
-    /// appended then, and the log goes on. The failure of any other write or flush stays.
-    pub fn append(&self, bytes: &[u8]) -> io::Result<Appended> {
-        self.append_vectored(&[IoSlice::new(bytes)])
-    }
-
-    /// Appends the bytes of several buffers, as [`append`](Self::append) does.
-    ///
-    /// # Errors
-    /// As above.
-    pub fn append_vectored(&self, pieces: &[IoSlice<'_>]) -> io::Result<Appended> {
-        let more: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
-        {
-            let mut staged = self.stage.staged()?;
-            staged.failed()?;
-            if !staged.is_taken() {
-                return Ok(Appended::NotTaken);
-            }
-            if more <= staged.room() && end_of_block(&staged, more) <= staged.zeroed() {
-                for piece in pieces {
-                    staged.append(piece);
-                }
-                return Ok(appended(&mut staged));
-            }
-        }
-        // Nobody else appends while a part of the bytes is written.
-        let _writing = self.stage.writing()?;
-        let mut staged = self.stage.staged()?;
-        staged.failed()?;
-        if !staged.is_taken() {
-            return Ok(Appended::NotTaken);
-        }
-        self.zero_for(&mut staged, more)?;
-        for piece in pieces {
-            let mut piece = &piece[..];
-            while !piece.is_empty() {
-                let count = staged.append(piece);
-                if count == 0 {
-                    self.write_staged(&mut staged)?;
-                }
-                piece = &piece[count..];
-            }
-        }
-        Ok(appended(&mut staged))
-    }
-
     /// Makes everything durable that was appended. Returns `false` if the file is not taken, so that the
     /// kernel is to do it.
     ///
@@ -190,7 +136,7 @@ impl<F: AsFd> LogFile<F> {
             if !staged.is_taken() {
                 return Ok(false);
             }
-            staged.length()
+            staged.staged_to()
         };
         // Of many threads, one writes what all have appended, and all go on when that is done.
         loop {
@@ -210,17 +156,18 @@ impl<F: AsFd> LogFile<F> {
     /// not taken.
     pub(crate) fn write_out(&self, writing: &mut Part<'_>, is_durable: bool) -> io::Result<bool> {
         let (offset, size, end, is_append, is_unflushed) = {
-            let staged = self.stage.staged()?;
+            let mut staged = self.stage.staged()?;
             staged.failed()?;
             if !staged.is_taken() {
                 return Ok(false);
             }
+            self.make_direct(&mut staged)?;
             let (offset, blocks) = staged.unwritten();
             // What is all written has its last block in there.
-            let is_new = staged.written() < staged.length();
+            let is_new = staged.written() < staged.staged_to();
             let size = if is_new { blocks.len() } else { 0 };
             writing[..size].copy_from_slice(&blocks[..size]);
-            (offset, size, staged.length(), staged.is_append(), staged.needs_flush())
+            (offset, size, staged.staged_to(), staged.is_append(), staged.needs_flush())
         };
         if size == 0 && !(is_durable && is_unflushed) {
             return Ok(true);
@@ -241,20 +188,6 @@ impl<F: AsFd> LogFile<F> {
         staged.set_needs_flush(!is_durable);
         staged.is_written(end);
         Ok(true)
-    }
-
-    /// Writes what is staged, without making it durable, while nobody may append.
-    fn write_staged(&self, staged: &mut Staged<'_>) -> io::Result<()> {
-        let (offset, blocks) = staged.unwritten();
-        let flags = flags(staged.is_append(), false);
-        if let Err(error) = write(self.file.as_fd(), blocks, offset, flags) {
-            staged.set_failed(error);
-            return Err(error.into());
-        }
-        staged.set_needs_flush(true);
-        let end = staged.length();
-        staged.is_written(end);
-        Ok(())
     }
 
     pub(crate) fn write(&self, bytes: &[u8], offset: u64, is_append: bool) -> Result<(), Errno> {
@@ -339,15 +272,16 @@ impl<F: AsFd> LogFile<F> {
     /// Writes what is staged, cuts the file, and ends direct I/O. If a write or flush has failed, now or
     /// before, the file is cut behind what is in it.
     pub(crate) fn give_back(&self, staged: &mut Staged<'_>) -> io::Result<()> {
-        let (length, is_append) = (staged.length(), staged.is_append());
-        if staged.failed().is_ok() && staged.written() < length {
+        let (staged_to, is_append) = (staged.staged_to(), staged.is_append());
+        if staged.failed().is_ok() && staged.written() < staged_to {
+            self.make_direct(staged)?;
             let (offset, blocks) = staged.unwritten();
             match self.write(blocks, offset, is_append) {
-                Ok(()) => staged.is_written(length),
+                Ok(()) => staged.is_written(staged_to),
                 Err(error) => staged.set_failed(error),
             }
         }
-        let end = staged.written();
+        let end = staged.size();
         // Who has had to wait too long for a lease may have appended behind the zeros.
         let size = rustix::fs::fstat(&self.file)?.st_size as u64;
         let is_cut = !staged.is_longer(size) || is_planted("foreign-cut");
@@ -365,13 +299,6 @@ impl<F: AsFd> LogFile<F> {
         end_lease(&self.file);
         Ok(())
     }
-}
-
-/// What is said of bytes that were appended.
-fn appended(staged: &mut Staged<'_>) -> Appended {
-    let ahead_of_log = staged.zeroed().saturating_sub(staged.length());
-    let is_urgent = staged.is_filling() || ahead_of_log < ahead(staged.length()) / 2;
-    if staged.tell(is_urgent) { Appended::TellKeeper } else { Appended::Whole }
 }
 
 /// Whether the kernel has [`NO_APPEND`]. Older ones refuse the unknown flag, so they are not asked.

@@ -1,14 +1,16 @@
-//! What was appended to a log and is not in its file yet.
+//! What was written to a log and is not in its file yet.
 //!
 //! The stage is memory that processes share. If it outlives the process, so does what the process has
-//! appended: whoever is left [mends](Stage::mend) the file. The kernel keeps the stores of a process that
-//! was killed, in the order in which it made them; so the length is stored after the bytes, and the bytes
+//! written: whoever is left [mends](Stage::mend) the file. The kernel keeps the stores of a process that
+//! was killed, in the order in which it made them; so the end is stored after the bytes, and the bytes
 //! are only moved when all of them are in the file.
 //!
 //! It has three parts, each with a lock:
 //!
-//! * *staged*: a header, and the bytes of the log from a block's start to the log's end, the last block
-//!   filled up with zeros. Behind that block, there may be anything.
+//! * *staged*: a header, and the bytes of the log from a block's start to where the next byte is expected.
+//!   That is the end of the log, unless the program writes over what is there. The last block is filled
+//!   up with what the file has there: zeros behind the end of the log. Behind that block, there may be
+//!   anything.
 //! * *writing*: who holds it is the only one that writes to the file. It has room for what is written,
 //!   so that others can append meanwhile.
 //! * *keeper*: the process that looks after the log holds it as long as it lives.
@@ -21,8 +23,8 @@
 //! | 8 | 8 | device of the file: major number, and minor number in the lower half |
 //! | 16 | 8 | inode number of the file |
 //! | 24 | 8 | offset in the file of the first staged byte, a multiple of the block |
-//! | 32 | 8 | length of the log in bytes |
-//! | 40 | 8 | bytes of the log that are in the file |
+//! | 32 | 8 | offset in the file behind the last staged byte |
+//! | 40 | 8 | offset in the file behind the staged bytes that are in the file |
 //! | 48 | 8 | 1 if some of these need a flush to be durable |
 //! | 56 | 8 | offset in the file behind the blocks that were written, if only with zeros |
 //! | 64 | 8 | the error of the first write or flush that failed, or zero |
@@ -33,14 +35,17 @@
 //! | 104 | 8 | bytes of the file's path |
 //! | 112 | 8 | offset in the file behind what may have been filled with zeros |
 //! | 120 | 8 | when the file was made, in nanoseconds |
+//! | 128 | 8 | length of the log in bytes, as far as it is in the file |
+//! | 136 | 8 | offset in the file up to which the memory behind the staged bytes has what the file has |
+//! | 144 | 8 | 1 while the staged bytes, all of which are in the file, make room for others |
+//! | 152 | 8 | 1 if the file is open for reading, too |
+//! | 160 | 8 | 1 if direct I/O is off because somebody has read |
 //! | 256 | | the file's path |
 
 use std::ffi::OsStr;
-use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence};
@@ -59,6 +64,9 @@ const STAGE_LBAS: usize = 256;
 /// Bytes that can be staged.
 const STAGE_SIZE: u64 = STAGE_LBAS as u64 * BLOCK;
 
+/// Most bytes that are loaded at once.
+const LOAD_SIZE: u64 = 64 * BLOCK;
+
 /// The parts, and their blocks.
 const STAGED: usize = 0;
 const WRITING: usize = 1;
@@ -69,7 +77,7 @@ const PARTS: [usize; 3] = [1 + STAGE_LBAS, STAGE_LBAS, 0];
 const DEVICE: usize = 8;
 const INODE: usize = 16;
 const START: usize = 24;
-const LENGTH: usize = 32;
+const STAGED_TO: usize = 32;
 const WRITTEN: usize = 40;
 const UNFLUSHED: usize = 48;
 const ZEROED: usize = 56;
@@ -81,6 +89,11 @@ const GIVEN_UP: usize = 96;
 const PATH_LENGTH: usize = 104;
 const REACH: usize = 112;
 const BORN: usize = 120;
+const SIZE: usize = 128;
+const LOADED: usize = 136;
+const IS_MOVING: usize = 144;
+const IS_READABLE: usize = 152;
+const IS_BUFFERED: usize = 160;
 const PATH: usize = 256;
 
 /// What the keeper was told: that something was appended, and that there is something to do for it.
@@ -93,32 +106,6 @@ pub struct Stage {
     memory: Arc<SharedMemory>,
     /// How long this process waits for others; `None`: until they are ready.
     patience: Option<Duration>,
-}
-
-/// What [`Stage::mend`] has done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mended {
-    /// The stage had no log, or its file is already mended.
-    Nothing,
-    /// The file ends with the log now, and all of it is durable.
-    Log {
-        /// Bytes that were appended, but were not in the file.
-        written: u64,
-        /// Length of the log in bytes.
-        length: u64,
-    },
-}
-
-impl fmt::Display for Mended {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Nothing => f.write_str("there was nothing to mend"),
-            Self::Log { written, length } => write!(
-                f,
-                "mended: {length} bytes, of which the last {written} were not in the file yet"
-            ),
-        }
-    }
 }
 
 impl Stage {
@@ -213,39 +200,6 @@ impl Stage {
     pub(crate) fn writing_or_wait(&self) -> Option<Part<'_>> {
         self.memory.lock_or_wait(WRITING)
     }
-
-    /// Mends the file of a process that has ended without releasing it: writes what is missing, cuts
-    /// the file behind the log, and makes all of it durable.
-    ///
-    /// No process may have the file open for writing. If one that was killed still has a write in
-    /// flight, this waits for it, because the kernel does.
-    ///
-    /// # Errors
-    /// If `file` is not the stage's file (`InvalidInput`), was changed by somebody else since
-    /// (`InvalidData`), or can't be written. The stage and the file stay as they were then.
-    pub fn mend(&self, file: &File) -> io::Result<Mended> {
-        let mut staged = self.staged()?;
-        let Some(of) = staged.file() else { return Ok(Mended::Nothing) };
-        if of != Identity::of(file)? {
-            let why = "it is not the file that the stage belongs to";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-        }
-        if !staged.is_as_left(file)? && !is_planted("changed-mended") {
-            let why = "somebody has changed it since it was written the short way";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
-        }
-        let (length, written) = (staged.length(), staged.written());
-        let (offset, blocks) = staged.unwritten();
-        let missing = &blocks[(written - offset) as usize..(length - offset) as usize];
-        if !is_planted("killed-unmended") {
-            file.write_all_at(missing, written)?;
-        }
-        file.set_len(length)?;
-        file.sync_all()?;
-        let written = missing.len() as u64;
-        staged.end();
-        Ok(Mended::Log { written, length })
-    }
 }
 
 /// The staged bytes and the header, locked.
@@ -267,8 +221,12 @@ impl Staged<'_> {
             (INODE, of.inode),
             (BORN, of.born),
             (START, start),
-            (LENGTH, length),
+            (STAGED_TO, length),
             (WRITTEN, length),
+            (SIZE, length),
+            (LOADED, 0),
+            (IS_MOVING, 0),
+            (IS_BUFFERED, 0),
             (UNFLUSHED, 0),
             (ZEROED, start),
             (REACH, length.next_multiple_of(BLOCK)),
@@ -308,18 +266,28 @@ impl Staged<'_> {
     }
 
     /// Offset in the file of the first staged byte.
-    fn start(&self) -> u64 {
+    pub(crate) fn start(&self) -> u64 {
         self.get(START)
+    }
+
+    /// Offset in the file behind the last staged byte.
+    pub(crate) fn staged_to(&self) -> u64 {
+        self.get(STAGED_TO)
+    }
+
+    /// Offset in the file behind the staged bytes that are in the file.
+    pub(crate) fn written(&self) -> u64 {
+        self.get(WRITTEN)
+    }
+
+    /// Length of the log in bytes, as far as it is in the file.
+    pub(crate) fn size(&self) -> u64 {
+        self.get(SIZE).max(self.written())
     }
 
     /// Length of the log in bytes.
     pub(crate) fn length(&self) -> u64 {
-        self.get(LENGTH)
-    }
-
-    /// Bytes of the log that are in the file.
-    pub(crate) fn written(&self) -> u64 {
-        self.get(WRITTEN)
+        self.get(SIZE).max(self.staged_to())
     }
 
     /// Whether something that is in the file needs a flush to be durable.
@@ -366,10 +334,25 @@ impl Staged<'_> {
         self.set(FAILED, error.raw_os_error() as u64);
     }
 
-    /// Notes whether the file was opened with `O_APPEND`, and its position.
-    pub(crate) fn set_opened(&mut self, is_append: bool, position: u64) {
+    /// Notes whether the file was opened with `O_APPEND` and for reading, and its position.
+    pub(crate) fn set_opened(&mut self, is_append: bool, is_readable: bool, position: u64) {
         self.set(IS_APPEND, is_append.into());
+        self.set(IS_READABLE, is_readable.into());
         self.set(POSITION, position);
+    }
+
+    /// Whether the file was opened for reading, too.
+    pub(crate) fn is_readable(&self) -> bool {
+        self.get(IS_READABLE) != 0
+    }
+
+    /// Whether direct I/O is off, because somebody has read through the page cache.
+    pub(crate) fn is_buffered(&self) -> bool {
+        self.get(IS_BUFFERED) != 0
+    }
+
+    pub(crate) fn set_buffered(&mut self, is_buffered: bool) {
+        self.set(IS_BUFFERED, is_buffered.into());
     }
 
     /// The file's position: with `O_APPEND`, it is not at the end until something is appended.
@@ -409,44 +392,108 @@ impl Staged<'_> {
         self.set(TOLD, if looks_again { APPENDED } else { 0 });
     }
 
-    /// Bytes that can be appended until something must be written.
+    /// Bytes that can be put behind the staged ones until something must be written.
     pub(crate) fn room(&self) -> u64 {
-        self.start() + STAGE_SIZE - self.length()
+        self.start() + STAGE_SIZE - self.staged_to()
     }
 
     /// Whether enough is staged that writing it makes sense before it is to be durable.
     pub(crate) fn is_filling(&self) -> bool {
-        self.length() - self.written() > STAGE_SIZE / 4
+        self.staged_to() - self.written() > STAGE_SIZE / 4
     }
 
-    /// Appends as many of these bytes as there is room for. Returns how many.
+    /// Bytes that can be put behind the staged ones until what the file has there must be
+    /// [loaded](Self::loading), so that the last block can be filled up with it.
+    pub(crate) fn loaded(&self) -> u64 {
+        let is_whole = self.staged_to() >= self.size() || self.get(LOADED) >= self.size();
+        if is_whole { u64::MAX } else { self.get(LOADED).saturating_sub(self.staged_to()) }
+    }
+
+    /// The memory into which what the file has behind the staged bytes can be loaded next, and its
+    /// offset in the file. [`is_loaded`](Self::is_loaded) says that it is.
+    pub(crate) fn loading(&mut self) -> (u64, &mut [u8]) {
+        let from = self.get(LOADED).max(self.staged_to() - self.staged_to() % BLOCK);
+        let end = self.size().next_multiple_of(BLOCK).min(self.start() + STAGE_SIZE);
+        let size = end.saturating_sub(from).min(LOAD_SIZE) as usize;
+        let at = LBA_SIZE + (from - self.start()) as usize;
+        (from, &mut self.memory[at..at + size])
+    }
+
+    pub(crate) fn is_loaded(&mut self, end: u64) {
+        self.set(LOADED, end);
+    }
+
+    /// Puts as many of these bytes behind the staged ones as there is room for, and as is loaded. Returns
+    /// how many.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> usize {
-        let length = self.length();
-        let staged = (length - self.start()) as usize;
-        let count = bytes.len().min(STAGE_SIZE as usize - staged);
+        let at = self.staged_to();
+        let staged = (at - self.start()) as usize;
+        let count = (bytes.len() as u64).min(self.room()).min(self.loaded()) as usize;
         let end = staged + count;
+        let is_loaded = self.get(LOADED) >= (at + count as u64).next_multiple_of(BLOCK);
         let staged_bytes = &mut self.memory[LBA_SIZE..];
         staged_bytes[staged..end].copy_from_slice(&bytes[..count]);
         // Behind the end of the block that the log ended in are zeros. Later blocks may have old bytes.
         let is_new_block = end > staged.next_multiple_of(LBA_SIZE);
-        if is_new_block && !is_planted("old-bytes-behind") {
+        if is_new_block && !is_loaded && !is_planted("old-bytes-behind") {
             staged_bytes[end..end.next_multiple_of(LBA_SIZE)].fill(0);
         }
         compiler_fence(Ordering::SeqCst);
-        self.set(LENGTH, length + count as u64);
-        self.set(POSITION, length + count as u64);
+        self.set(STAGED_TO, at + count as u64);
         count
+    }
+
+    /// Begins to stage bytes for another place. All that was staged is in the file. The memory has to be
+    /// [loaded](Self::loading) next, and then [`has_moved`](Self::has_moved) ends this.
+    pub(crate) fn move_to(&mut self, offset: u64) {
+        self.set(SIZE, self.size());
+        self.set(IS_MOVING, 1);
+        compiler_fence(Ordering::SeqCst);
+        let start = offset - offset % BLOCK;
+        for (field, value) in
+            [(START, start), (STAGED_TO, offset), (WRITTEN, offset), (LOADED, start)]
+        {
+            self.set(field, value);
+        }
+    }
+
+    pub(crate) fn has_moved(&mut self) {
+        compiler_fence(Ordering::SeqCst);
+        self.set(IS_MOVING, 0);
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// Whether the process was killed while the staged bytes were made others: all of them were in the file.
+    pub(crate) fn is_moving(&self) -> bool {
+        self.get(IS_MOVING) != 0
+    }
+
+    /// The byte that the file has, or is to have, at an offset in the staged blocks. `None`: it is not
+    /// known.
+    pub(crate) fn byte_at(&self, offset: u64) -> Option<u8> {
+        let is_known = offset >= self.start() && offset < self.staged_to().max(self.get(LOADED));
+        is_known.then(|| self.memory[LBA_SIZE + (offset - self.start()) as usize])
+    }
+
+    /// Copies staged bytes. Returns `false` if not all that were asked for are staged.
+    pub(crate) fn copy(&self, bytes: &mut [u8], offset: u64) -> bool {
+        if offset < self.start() || offset + bytes.len() as u64 > self.staged_to() {
+            return false;
+        }
+        let at = LBA_SIZE + (offset - self.start()) as usize;
+        bytes.copy_from_slice(&self.memory[at..at + bytes.len()]);
+        true
     }
 
     /// The blocks that have something that is not in the file, and their offset there.
     pub(crate) fn unwritten(&self) -> (u64, &[u8]) {
         let first = self.written() - self.written() % BLOCK;
-        self.blocks(first, self.length())
+        self.blocks(first, self.staged_to())
     }
 
-    /// The block that the log ends in, unless it is full, and its offset in the file.
+    /// The block that the staged bytes end in, unless it is full, and its offset in the file.
     pub(crate) fn last(&self) -> (u64, &[u8]) {
-        self.blocks(self.length() - self.length() % BLOCK, self.length())
+        self.blocks(self.staged_to() - self.staged_to() % BLOCK, self.staged_to())
     }
 
     fn blocks(&self, from: u64, to: u64) -> (u64, &[u8]) {
@@ -454,55 +501,26 @@ impl Staged<'_> {
         (from, &self.memory[LBA_SIZE + (from - self.start()) as usize..][..size as usize])
     }
 
-    /// The log up to `end` is in the file. What is in full blocks leaves the stage when it is half full,
-    /// so that little is copied.
+    /// What is staged up to `end` is in the file. What is in full blocks leaves the stage when it is half
+    /// full, so that little is copied.
     pub(crate) fn is_written(&mut self, end: u64) {
         self.set(WRITTEN, end);
+        self.set(SIZE, self.size());
         compiler_fence(Ordering::SeqCst);
         let (old, start) = (self.start(), end - end % BLOCK);
         if start - old < STAGE_SIZE / 2 {
             return;
         }
-        // The last block has zeros behind the log's end, which come along. What is copied does not
+        // What fills up the last block comes along, and so does what is loaded. What is copied does not
         // reach where it comes from, so it is whole in one of the two places all the time.
         let from = LBA_SIZE + (start - old) as usize;
-        let size = self.length().next_multiple_of(BLOCK) - start;
+        let size = self.staged_to().next_multiple_of(BLOCK).max(self.get(LOADED)) - start;
         if !is_planted("tail-forgotten") {
             self.memory.copy_within(from..from + size as usize, LBA_SIZE);
         }
         compiler_fence(Ordering::SeqCst);
         self.set(START, start);
         compiler_fence(Ordering::SeqCst);
-    }
-
-    /// Whether the file is as the short way has left it: from the block that the written bytes end in,
-    /// it has what is staged, then zeros, except where a write was under way. Of what was staged before
-    /// that block, some may have been moved when the process was killed.
-    fn is_as_left(&self, file: &File) -> io::Result<bool> {
-        let (written, length) = (self.written(), self.length());
-        let size = file.metadata()?.len();
-        if size < written || self.is_longer(size) {
-            return Ok(false);
-        }
-        let mut at = written - written % BLOCK;
-        let mut piece = vec![0; 256 * LBA_SIZE];
-        while at < size {
-            let piece = &mut piece[..(size - at).min(256 * BLOCK) as usize];
-            file.read_exact_at(piece, at)?;
-            for (found, at) in piece.iter().zip(at..) {
-                let staged = || self.memory[LBA_SIZE + (at - self.start()) as usize];
-                let is_expected = match at {
-                    at if at < written => *found == staged(),
-                    at if at < length => *found == 0 || *found == staged(),
-                    _ => *found == 0,
-                };
-                if !is_expected {
-                    return Ok(false);
-                }
-            }
-            at += piece.len() as u64;
-        }
-        Ok(true)
     }
 
     fn get(&self, field: usize) -> u64 {

@@ -112,7 +112,9 @@ impl<F: AsFd> LogFile<F> {
         let now = rustix::fs::fstat(file)?;
         let changed = (now.st_ctime, now.st_ctime_nsec as i64);
         let position = rustix::fs::tell(file)?;
-        let is_at_end = is_append || position == found.length;
+        // Over what is there, only whole blocks can be written: what is around must be read.
+        let is_readable = found.flags & OFlags::RWMODE == OFlags::RDWR;
+        let is_at_end = is_append || is_readable || position == found.length;
         if now.st_size as u64 != found.length || changed != found.changed || !is_at_end {
             return Err(NotTaken::Busy);
         }
@@ -126,7 +128,7 @@ impl<F: AsFd> LogFile<F> {
         // Without that flag, an offset would not count.
         direct.set(OFlags::APPEND, is_append && *HAS_NO_APPEND);
         rustix::fs::fcntl_setfl(file, direct)?;
-        staged.set_opened(is_append, position);
+        staged.set_opened(is_append, is_readable, position);
         staged.begin(found.of, found.length, &found.tail);
         // The last block is written whole, so that the file ends with it.
         let (offset, block) = staged.last();

@@ -150,6 +150,34 @@ def write_at():
     os.lseek(fd, 0, os.SEEK_END)
 
 
+def some_place():
+    size = os.fstat(fd).st_size
+    return dice.choice([size, 0, size // 4096 * 4096, dice.randrange(size + 1), dice.randrange(size + 1)])
+
+
+def write_over():
+    place = some_place()
+    for _ in range(dice.randrange(1, 6)):
+        place += os.pwrite(fd, some_bytes()[: dice.choice([24, 4096, 50000])], place)
+
+
+def write_over_here():
+    os.lseek(fd, some_place(), os.SEEK_SET)
+    say("here", os.write(fd, some_bytes()), os.lseek(fd, 0, os.SEEK_CUR))
+
+
+def read_over():
+    if flags & os.O_RDWR:
+        for _ in range(dice.randrange(1, 4)):
+            say("pread", *digest(os.pread(fd, dice.choice([24, 4096, 500000]), some_place())))
+        say("read", *digest(os.read(fd, 100)), os.lseek(fd, 0, os.SEEK_CUR))
+
+
+def allocate_behind():
+    keeps_size = 1
+    ctypes.CDLL(None).fallocate(fd, keeps_size, ctypes.c_long(0), ctypes.c_long(5000000))
+
+
 def allocate():
     os.posix_fallocate(fd, 0, os.fstat(fd).st_size + 5000)
     os.lseek(fd, 0, os.SEEK_END)
@@ -254,6 +282,8 @@ def pause():
 
 
 usual = [write] * 30 + [write_vector] * 5 + [sync] * 20 + [ask] * 5
+if dice.random() < 0.5:
+    usual += [write_over] * 20 + [write_over_here] * 5 + [read_over] * 5 + [allocate_behind]
 unusual = [
     seek, cut, duplicate, replace, fork, copy, copy, read_here, read_back, map_it, copy_into, write_at,
     allocate, rename, pause, close_all, other_log,

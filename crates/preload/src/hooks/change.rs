@@ -4,7 +4,7 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 
-use libc::{iovec, off_t, size_t, ssize_t};
+use libc::{off_t, size_t, ssize_t};
 
 use crate::next::{hooks, hooks_that_give_up};
 use crate::open_logs::{give_up, of, sync_all};
@@ -60,7 +60,25 @@ unsafe fn sized(fd: c_int, result: c_int, status: *mut libc::stat) -> c_int {
     result
 }
 
+/// Blocks behind the end that a program has allocated change no byte.
+fn allocate(fd: c_int, mode: c_int, next: impl FnOnce() -> c_int) -> c_int {
+    if mode != libc::FALLOC_FL_KEEP_SIZE {
+        give_up(fd);
+    }
+    next()
+}
+
 hooks! {
+    /// fallocate(2)
+    fn fallocate(fd: c_int, mode: c_int, offset: off_t, length: off_t) -> c_int [next] {
+        allocate(fd, mode, next)
+    }
+
+    /// fallocate(2)
+    fn fallocate64(fd: c_int, mode: c_int, offset: off_t, length: off_t) -> c_int [next] {
+        allocate(fd, mode, next)
+    }
+
     /// lseek(2)
     fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t [next] {
         seek(fd, offset, whence, next)
@@ -173,39 +191,6 @@ hooks! {
 }
 
 hooks_that_give_up! {
-    /// read(2)
-    fn read(fd: c_int, bytes: *mut c_void, count: size_t) -> ssize_t: fd;
-
-    /// readv(2)
-    fn readv(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t: fd;
-
-    /// pread(2)
-    fn pread(fd: c_int, bytes: *mut c_void, count: size_t, offset: off_t) -> ssize_t: fd;
-
-    /// pread(2)
-    fn pread64(fd: c_int, bytes: *mut c_void, count: size_t, offset: off_t) -> ssize_t: fd;
-
-    /// preadv(2)
-    fn preadv(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t: fd;
-
-    /// preadv(2)
-    fn preadv64(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t: fd;
-
-    /// preadv2(2)
-    fn preadv2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t: fd;
-
-    /// preadv2(2)
-    fn preadv64v2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t: fd;
-
-    /// read(2), as `_FORTIFY_SOURCE` calls it.
-    fn __read_chk(fd: c_int, bytes: *mut c_void, count: size_t, size: size_t) -> ssize_t: fd;
-
-    /// pread(2), as `_FORTIFY_SOURCE` calls it.
-    fn __pread_chk(fd: c_int, bytes: *mut c_void, count: size_t, offset: off_t, size: size_t) -> ssize_t: fd;
-
-    /// pread(2), as `_FORTIFY_SOURCE` calls it.
-    fn __pread64_chk(fd: c_int, bytes: *mut c_void, count: size_t, offset: off_t, size: size_t) -> ssize_t: fd;
-
     /// mmap(2)
     fn mmap(at: *mut c_void, length: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void: fd;
 
@@ -223,12 +208,6 @@ hooks_that_give_up! {
 
     /// splice(2)
     fn splice(input: c_int, from: *mut off_t, out: c_int, to: *mut off_t, count: size_t, flags: c_uint) -> ssize_t: out, input;
-
-    /// fallocate(2)
-    fn fallocate(fd: c_int, mode: c_int, offset: off_t, length: off_t) -> c_int: fd;
-
-    /// fallocate(2)
-    fn fallocate64(fd: c_int, mode: c_int, offset: off_t, length: off_t) -> c_int: fd;
 
     /// posix_fallocate(3)
     fn posix_fallocate(fd: c_int, offset: off_t, length: off_t) -> c_int: fd;

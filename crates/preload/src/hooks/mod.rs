@@ -3,5 +3,6 @@
 mod change;
 mod descriptors;
 mod open;
+mod read;
 mod variadic;
 mod write;

@@ -32,6 +32,45 @@ unsafe fn slices<'a>(buffers: *const iovec, count: c_int) -> Option<&'a [IoSlice
     Some(unsafe { std::slice::from_raw_parts(buffers.cast(), count as usize) })
 }
 
+/// # Safety
+/// As for pwrite(2): the bytes can be read.
+unsafe fn write_at(
+    fd: c_int,
+    bytes: *const c_void,
+    count: size_t,
+    offset: off_t,
+    next: impl Fn() -> ssize_t,
+) -> ssize_t {
+    match of(fd) {
+        Some(log) if (1..=BYTES_MAX).contains(&count) => {
+            // SAFETY: as the caller promises.
+            let bytes = unsafe { std::slice::from_raw_parts(bytes.cast(), count) };
+            log.write_at(&[IoSlice::new(bytes)], offset, next)
+        }
+        Some(log) if count > 0 => log.by_kernel(next),
+        _ => next(),
+    }
+}
+
+/// # Safety
+/// As for pwritev(2): the buffers can be read.
+unsafe fn write_all_at(
+    fd: c_int,
+    buffers: *const iovec,
+    count: c_int,
+    offset: off_t,
+    next: impl Fn() -> ssize_t,
+) -> ssize_t {
+    match of(fd) {
+        // SAFETY: as the caller promises.
+        Some(log) => match unsafe { slices(buffers, count) } {
+            Some(buffers) => log.write_at(buffers, offset, next),
+            None => log.by_kernel(next),
+        },
+        None => next(),
+    }
+}
+
 hooks! {
     /// write(2)
     fn write(fd: c_int, bytes: *const c_void, count: size_t) -> ssize_t [next] {
@@ -56,6 +95,30 @@ hooks! {
             },
             None => next(),
         }
+    }
+
+    /// pwrite(2)
+    fn pwrite(fd: c_int, bytes: *const c_void, count: size_t, offset: off_t) -> ssize_t [next] {
+        // SAFETY: as the caller promises.
+        unsafe { write_at(fd, bytes, count, offset, next) }
+    }
+
+    /// pwrite(2)
+    fn pwrite64(fd: c_int, bytes: *const c_void, count: size_t, offset: off_t) -> ssize_t [next] {
+        // SAFETY: as the caller promises.
+        unsafe { write_at(fd, bytes, count, offset, next) }
+    }
+
+    /// pwritev(2)
+    fn pwritev(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t [next] {
+        // SAFETY: as the caller promises.
+        unsafe { write_all_at(fd, buffers, count, offset, next) }
+    }
+
+    /// pwritev(2)
+    fn pwritev64(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t [next] {
+        // SAFETY: as the caller promises.
+        unsafe { write_all_at(fd, buffers, count, offset, next) }
     }
 
     /// fsync(2)
@@ -86,18 +149,6 @@ hooks! {
 }
 
 hooks_that_give_up! {
-    /// pwrite(2)
-    fn pwrite(fd: c_int, bytes: *const c_void, count: size_t, offset: off_t) -> ssize_t: fd;
-
-    /// pwrite(2)
-    fn pwrite64(fd: c_int, bytes: *const c_void, count: size_t, offset: off_t) -> ssize_t: fd;
-
-    /// pwritev(2)
-    fn pwritev(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t: fd;
-
-    /// pwritev(2)
-    fn pwritev64(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t: fd;
-
     /// pwritev2(2)
     fn pwritev2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t: fd;
 

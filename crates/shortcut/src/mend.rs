@@ -1,0 +1,126 @@
+//! Mending the file of a process that was killed, with what is in the stage.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+
+use slimio_device::LBA_SIZE;
+use slimio_planted::is_planted;
+
+use crate::log_file::BLOCK;
+use crate::stage::Staged;
+use crate::{Identity, Stage};
+
+/// Blocks that are compared at once.
+const PIECE_LBAS: usize = 256;
+
+/// What [`Stage::mend`] has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mended {
+    /// The stage had no log, or its file is already mended.
+    Nothing,
+    /// The file ends with the log now, and all of it is durable.
+    Log {
+        /// Bytes that were appended, but were not in the file.
+        written: u64,
+        /// Length of the log in bytes.
+        length: u64,
+    },
+}
+
+impl fmt::Display for Mended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => f.write_str("there was nothing to mend"),
+            Self::Log { written, length } => write!(
+                f,
+                "mended: {length} bytes, of which the last {written} were not in the file yet"
+            ),
+        }
+    }
+}
+
+impl Stage {
+    /// Mends the file of a process that has ended without releasing it: writes what is missing, cuts
+    /// the file behind the log, and makes all of it durable.
+    ///
+    /// No process may have the file open for writing. If one that was killed still has a write in
+    /// flight, this waits for it, because the kernel does.
+    ///
+    /// # Errors
+    /// If `file` is not the stage's file (`InvalidInput`), was changed by somebody else since
+    /// (`InvalidData`), or can't be written. The stage and the file stay as they were then.
+    pub fn mend(&self, file: &File) -> io::Result<Mended> {
+        let mut staged = self.staged()?;
+        let Some(of) = staged.file() else { return Ok(Mended::Nothing) };
+        if of != Identity::of(file)? {
+            let why = "it is not the file that the stage belongs to";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        if !staged.is_as_left(file)? && !is_planted("changed-mended") {
+            let why = "somebody has changed it since it was written the short way";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        let (length, written) = (staged.length(), staged.written());
+        let missing = staged.missing();
+        if !is_planted("killed-unmended") {
+            file.write_all_at(missing, written)?;
+        }
+        file.set_len(length)?;
+        file.sync_all()?;
+        let written = missing.len() as u64;
+        staged.end();
+        Ok(Mended::Log { written, length })
+    }
+}
+
+impl Staged<'_> {
+    /// The bytes that are not in the file.
+    fn missing(&self) -> &[u8] {
+        // All were in the file when others were to take their place.
+        if self.is_moving() {
+            return &[];
+        }
+        let (written, staged_to) = (self.written(), self.staged_to());
+        let (offset, blocks) = self.unwritten();
+        &blocks[(written - offset) as usize..(staged_to - offset) as usize]
+    }
+
+    /// Whether the file is as the short way has left it: from the block that the written bytes end in,
+    /// it has what is staged, then what was loaded or zeros, except where a write was under way. Of what
+    /// was staged before that block, some may have been moved when the process was killed.
+    fn is_as_left(&self, file: &File) -> io::Result<bool> {
+        let size = file.metadata()?.len();
+        if size < self.size() || self.is_longer(size) {
+            return Ok(false);
+        }
+        if self.is_moving() {
+            return Ok(true);
+        }
+        let mut at = self.written() - self.written() % BLOCK;
+        let mut piece = vec![0; PIECE_LBAS * LBA_SIZE];
+        while at < size {
+            let piece = &mut piece[..(size - at).min(PIECE_LBAS as u64 * BLOCK) as usize];
+            file.read_exact_at(piece, at)?;
+            if !piece.iter().zip(at..).all(|(found, at)| self.is_expected(*found, at)) {
+                return Ok(false);
+            }
+            at += piece.len() as u64;
+        }
+        Ok(true)
+    }
+
+    /// Whether the file can have this byte at this offset.
+    fn is_expected(&self, found: u8, at: u64) -> bool {
+        let is_under_way = at >= self.written() && at < self.staged_to();
+        let is_staged = || self.byte_at(at).is_none_or(|staged| found == staged);
+        if at >= self.size() {
+            // Zeros ahead, or what was to be written over them.
+            found == 0 || (is_under_way && is_staged())
+        } else {
+            // It is not known what was there before.
+            is_under_way || is_staged()
+        }
+    }
+}

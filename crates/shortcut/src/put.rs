@@ -1,0 +1,189 @@
+//! Writing to a log: behind its end, or over what is there.
+
+use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::LogFile;
+use crate::ahead::{ahead, end_of_block};
+use crate::log_file::{flags, write};
+use crate::stage::Staged;
+
+/// What became of bytes that were to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// All of them were written.
+    Whole,
+    /// All of them were written, and the log's keeper should look at it.
+    TellKeeper,
+    /// None: the log is not taken, so the kernel is to write them.
+    NotTaken,
+    /// None: the file is to be given back, because only the kernel can write them. They would leave a gap
+    /// behind the end, or are to be written over bytes of a file that is not open for reading.
+    ByKernel,
+}
+
+/// Where bytes are to be written.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// At the file's position, or at the end if the file was opened with `O_APPEND`. The position moves.
+    Position,
+    /// At this offset.
+    Offset(u64),
+}
+
+impl<F: AsFd> LogFile<F> {
+    /// Writes bytes where write(2) would: at the end of a file that was opened with `O_APPEND`, and
+    /// otherwise at its position. They are durable after [`sync`](Self::sync); if there are many, a part
+    /// of them is written before. As far as they were taken, they outlive the process if the stage does.
+    ///
+    /// # Errors
+    /// If the file can't be made longer, for example because the disk is full: none of the bytes was
+    /// written then, and the log goes on. The failure of any other write or flush stays.
+    pub fn append(&self, bytes: &[u8]) -> io::Result<Written> {
+        self.append_vectored(&[IoSlice::new(bytes)])
+    }
+
+    /// Writes the bytes of several buffers, as [`append`](Self::append) does.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn append_vectored(&self, pieces: &[IoSlice<'_>]) -> io::Result<Written> {
+        self.put(pieces, Place::Position)
+    }
+
+    /// Writes the bytes of several buffers at an offset, as pwritev(2) does. The file's position stays.
+    ///
+    /// # Errors
+    /// As above. If what is around the bytes can't be read, the failure stays.
+    pub fn write_at(&self, pieces: &[IoSlice<'_>], offset: u64) -> io::Result<Written> {
+        self.put(pieces, Place::Offset(offset))
+    }
+
+    fn put(&self, pieces: &[IoSlice<'_>], place: Place) -> io::Result<Written> {
+        let more: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
+        {
+            let mut staged = self.stage.staged()?;
+            staged.failed()?;
+            if !staged.is_taken() {
+                return Ok(Written::NotTaken);
+            }
+            let is_next = offset_of(&staged, place) == staged.staged_to();
+            let is_room = more <= staged.room().min(staged.loaded());
+            if is_next && is_room && end_of_block(&staged, more) <= staged.zeroed() {
+                for piece in pieces {
+                    staged.append(piece);
+                }
+                return Ok(has_put(&mut staged, place));
+            }
+        }
+        // Nobody else writes while a part of the bytes is written.
+        let _writing = self.stage.writing()?;
+        let mut staged = self.stage.staged()?;
+        staged.failed()?;
+        if !staged.is_taken() {
+            return Ok(Written::NotTaken);
+        }
+        let offset = offset_of(&staged, place);
+        if offset != staged.staged_to() {
+            // With `O_APPEND`, the kernel writes at the end, wherever a program wants it.
+            if offset > staged.length() || !staged.is_readable() || staged.is_append() {
+                return Ok(Written::ByKernel);
+            }
+            self.move_to(&mut staged, offset)?;
+        }
+        self.zero_for(&mut staged, more)?;
+        for piece in pieces {
+            let mut piece = &piece[..];
+            while !piece.is_empty() {
+                if staged.room() == 0 {
+                    self.write_staged(&mut staged)?;
+                }
+                if staged.loaded() == 0 {
+                    self.load(&mut staged)?;
+                }
+                let count = staged.append(piece);
+                piece = &piece[count..];
+            }
+        }
+        Ok(has_put(&mut staged, place))
+    }
+
+    /// Goes on at another offset, which is not behind the end.
+    fn move_to(&self, staged: &mut Staged<'_>, offset: u64) -> io::Result<()> {
+        self.write_staged(staged)?;
+        staged.move_to(offset);
+        self.load(staged)?;
+        staged.has_moved();
+        Ok(())
+    }
+
+    /// Reads what the file has behind the staged bytes.
+    fn load(&self, staged: &mut Staged<'_>) -> io::Result<()> {
+        let (from, memory) = staged.loading();
+        let size = memory.len();
+        let mut loaded = 0;
+        while loaded < size {
+            match rustix::io::pread(&self.file, &mut memory[loaded..], from + loaded as u64) {
+                Err(Errno::INTR) => {}
+                Ok(0) => return Err(self.failed_in(staged, Errno::IO)),
+                Ok(count) => loaded += count,
+                Err(error) => return Err(self.failed_in(staged, error)),
+            }
+        }
+        staged.is_loaded(from + size as u64);
+        Ok(())
+    }
+
+    /// Writes what is staged, without making it durable, while nobody may write.
+    pub(crate) fn write_staged(&self, staged: &mut Staged<'_>) -> io::Result<()> {
+        let end = staged.staged_to();
+        if staged.written() == end {
+            return Ok(());
+        }
+        self.make_direct(staged)?;
+        let (offset, blocks) = staged.unwritten();
+        let flags = flags(staged.is_append(), false);
+        if let Err(error) = write(self.file.as_fd(), blocks, offset, flags) {
+            return Err(self.failed_in(staged, error));
+        }
+        staged.set_needs_flush(true);
+        staged.is_written(end);
+        Ok(())
+    }
+
+    fn failed_in(&self, staged: &mut Staged<'_>, error: Errno) -> io::Error {
+        staged.set_failed(error);
+        error.into()
+    }
+
+    /// Has direct I/O on again, if it is off because somebody has read.
+    pub(crate) fn make_direct(&self, staged: &mut Staged<'_>) -> io::Result<()> {
+        if staged.is_buffered() {
+            let flags = rustix::fs::fcntl_getfl(&self.file)?;
+            rustix::fs::fcntl_setfl(&self.file, flags | OFlags::DIRECT)?;
+            staged.set_buffered(false);
+        }
+        Ok(())
+    }
+}
+
+fn offset_of(staged: &Staged<'_>, place: Place) -> u64 {
+    match place {
+        Place::Position if staged.is_append() => staged.length(),
+        Place::Position => staged.position(),
+        Place::Offset(offset) => offset,
+    }
+}
+
+/// What is said of bytes that were put behind the staged ones.
+fn has_put(staged: &mut Staged<'_>, place: Place) -> Written {
+    if matches!(place, Place::Position) {
+        staged.set_position(staged.staged_to());
+    }
+    let ahead_of_log = staged.zeroed().saturating_sub(staged.length());
+    let is_urgent = staged.is_filling() || ahead_of_log < ahead(staged.length()) / 2;
+    if staged.tell(is_urgent) { Written::TellKeeper } else { Written::Whole }
+}

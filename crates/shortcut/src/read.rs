@@ -1,0 +1,92 @@
+//! Reading from a log that is taken.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::LogFile;
+use crate::stage::Staged;
+
+impl<F: AsFd> LogFile<F> {
+    /// Reads bytes at an offset, as pread(2) does: those that were written, durable or not. Returns how
+    /// many there are, or `None` if the file is not taken.
+    ///
+    /// # Errors
+    /// If they can't be read, or something had to be written before and that fails.
+    pub fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
+        {
+            let staged = self.stage.staged()?;
+            if !staged.is_taken() {
+                return Ok(None);
+            }
+            let bytes = up_to_end(&staged, bytes, offset);
+            if staged.copy(bytes, offset) {
+                return Ok(Some(bytes.len()));
+            }
+        }
+        let _writing = self.stage.writing()?;
+        let mut staged = self.stage.staged()?;
+        if !staged.is_taken() {
+            return Ok(None);
+        }
+        self.read_by_kernel(&mut staged, bytes, offset).map(Some)
+    }
+
+    /// Reads bytes at the file's position, as read(2) does, and moves it. Returns how many there are, or
+    /// `None` if the file is not taken.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn read(&self, bytes: &mut [u8]) -> io::Result<Option<usize>> {
+        let _writing = self.stage.writing()?;
+        let mut staged = self.stage.staged()?;
+        if !staged.is_taken() {
+            return Ok(None);
+        }
+        let position = staged.position();
+        let count = self.read_by_kernel(&mut staged, bytes, position)?;
+        staged.set_position(position + count as u64);
+        Ok(Some(count))
+    }
+
+    /// Reads through the page cache, because programs read pieces of any size, often the same ones. What is
+    /// cached is never dirty, and a direct write drops what it makes stale.
+    fn read_by_kernel(
+        &self,
+        staged: &mut Staged<'_>,
+        bytes: &mut [u8],
+        offset: u64,
+    ) -> io::Result<usize> {
+        let bytes = up_to_end(staged, bytes, offset);
+        let end = offset + bytes.len() as u64;
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        if end > staged.written() && offset < staged.staged_to() {
+            self.write_staged(staged)?;
+        }
+        if !staged.is_buffered() {
+            let flags = rustix::fs::fcntl_getfl(&self.file)?;
+            rustix::fs::fcntl_setfl(&self.file, flags - OFlags::DIRECT)?;
+            staged.set_buffered(true);
+        }
+        let mut read = 0;
+        while read < bytes.len() {
+            match rustix::io::pread(&self.file, &mut bytes[read..], offset + read as u64) {
+                Err(Errno::INTR) => {}
+                Ok(0) => break,
+                Ok(count) => read += count,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(read)
+    }
+}
+
+/// As many of these bytes as the log has from the offset on.
+fn up_to_end<'a>(staged: &Staged<'_>, bytes: &'a mut [u8], offset: u64) -> &'a mut [u8] {
+    let count = staged.length().saturating_sub(offset).min(bytes.len() as u64);
+    &mut bytes[..count as usize]
+}
