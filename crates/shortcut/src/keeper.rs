@@ -24,7 +24,7 @@ use slimio_planted::is_planted;
 use crate::folder::Folder;
 use crate::notes::{Note, Notes};
 use crate::protocol::{Meeting, Message};
-use crate::{LogFile, NotTaken, Stage};
+use crate::{LogFile, NotTaken, Pattern, Stage};
 
 /// After this time, what is staged is written although nobody has asked for it.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -92,7 +92,7 @@ impl Keeper {
     /// If there can be no socket.
     pub fn new(
         (folder, notes): (Option<Folder>, Option<Notes>),
-        patterns: Vec<String>,
+        patterns: Vec<Pattern>,
         say: impl Fn(&str) + 'static,
     ) -> io::Result<(Self, Meeting)> {
         let token = random()?;

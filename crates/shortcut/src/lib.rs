@@ -33,7 +33,7 @@ pub use keeper::Keeper;
 pub use log_file::{Appended, LogFile};
 pub use notes::Notes;
 pub use probe::{Probe, Space};
-pub use profile::{PROFILES, Profile};
+pub use profile::{Kind, PROFILES, Pattern, Profile};
 pub use refusal::Refusal;
 pub use repair::{Repaired, repair};
 pub use run::Run;

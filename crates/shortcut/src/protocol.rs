@@ -23,7 +23,10 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 
-/// The environment variable: a line each for the socket's name, the token, and every pattern.
+use crate::{Kind, Pattern};
+
+/// The environment variable: a line each for the socket's name, the token, and every pattern, behind the
+/// letter of its kind.
 pub const VARIABLE: &str = "SLIMIO_SHORTCUT";
 /// Bytes of the token.
 const TOKEN_SIZE: usize = 32;
@@ -54,15 +57,17 @@ pub struct Meeting {
     pub name: String,
     /// What a process shows to be taken seriously.
     pub token: String,
-    /// Which paths are meant (fnmatch(3)).
-    pub patterns: Vec<String>,
+    /// Which paths are meant. The first that matches says how a file is written.
+    pub patterns: Vec<Pattern>,
 }
 
 impl Meeting {
     /// The value of [`VARIABLE`].
     pub fn to_text(&self) -> String {
-        let mut lines = vec![self.name.as_str(), self.token.as_str()];
-        lines.extend(self.patterns.iter().map(String::as_str));
+        let mut lines = vec![self.name.clone(), self.token.clone()];
+        lines.extend(
+            self.patterns.iter().map(|Pattern { kind, text }| format!("{}{text}", kind.letter())),
+        );
         lines.join("\n")
     }
 
@@ -70,7 +75,11 @@ impl Meeting {
     pub fn of_text(text: &str) -> Option<Self> {
         let mut lines = text.lines().map(str::to_owned);
         let (name, token) = (lines.next()?, lines.next()?);
-        Some(Self { name, token, patterns: lines.collect() })
+        let patterns = lines.map(|line| {
+            let kind = Kind::ALL.into_iter().find(|kind| line.starts_with(kind.letter()))?;
+            Some(Pattern { kind, text: line[1..].to_owned() })
+        });
+        Some(Self { name, token, patterns: patterns.collect::<Option<_>>()? })
     }
 }
 
@@ -208,9 +217,11 @@ mod tests {
 
     #[test]
     fn a_meeting_is_read_as_it_was_written() {
-        let patterns = vec!["*.incr.aof".to_owned(), "*/a b".to_owned()];
+        let pattern = |kind, text: &str| Pattern { kind, text: text.to_owned() };
+        let patterns = vec![pattern(Kind::Log, "*.incr.aof"), pattern(Kind::WholeBlocks, "*/a b")];
         let meeting = Meeting { name: "name".into(), token: "token".into(), patterns };
         assert_eq!(Meeting::of_text(&meeting.to_text()), Some(meeting));
         assert_eq!(Meeting::of_text("name"), None);
+        assert_eq!(Meeting::of_text("name\ntoken\n?*"), None);
     }
 }
