@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use slimio_device::{Alignment, FileSystem, WriteCache};
-use slimio_shortcut::{Folder, PROFILES, Probe, Profile, Repaired, Run, Space};
+use slimio_shortcut::{Folder, Kind, PROFILES, Pattern, Probe, Profile, Repaired, Run, Space};
 
 use crate::tools::say;
 
@@ -37,7 +37,7 @@ enum Verb {
 
 #[derive(Debug, Args)]
 struct RunArgs {
-    /// Which program it is: redis or valkey. Without this, its name says it
+    /// Which program it is: redis, valkey, postgres or mariadb. Without this, its name says it
     #[arg(long)]
     profile: Option<String>,
     /// Its logs: a pattern for absolute paths, for example '*/wal/*.log'; instead of a profile
@@ -97,9 +97,10 @@ impl RunArgs {
         std::process::exit(status.code().or(by_signal).unwrap_or(1));
     }
 
-    fn patterns(&self) -> Result<Vec<String>, String> {
+    fn patterns(&self) -> Result<Vec<Pattern>, String> {
         if !self.patterns.is_empty() {
-            return Ok(self.patterns.clone());
+            let log = |text: &String| Pattern { kind: Kind::Log, text: text.clone() };
+            return Ok(self.patterns.iter().map(log).collect());
         }
         let names: Vec<&str> = PROFILES.iter().map(|profile| profile.name).collect();
         let names = names.join(", ");
@@ -114,7 +115,7 @@ impl RunArgs {
                 )
             })?,
         };
-        Ok(profile.patterns.iter().map(|pattern| (*pattern).to_owned()).collect())
+        Ok(profile.patterns())
     }
 }
 

@@ -19,6 +19,7 @@ use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Resource, getrlimit};
 use slimio_planted::is_planted;
+use slimio_shortcut::Kind;
 use slimio_shortcut::protocol::{Meeting, Message, VARIABLE};
 
 use crate::open_logs::{self, DESCRIPTORS};
@@ -34,7 +35,7 @@ const LOCK_PAUSE: Duration = Duration::from_micros(50);
 /// Where to meet the keeper, and which files are meant.
 struct Told {
     meeting: Meeting,
-    patterns: Vec<CString>,
+    patterns: Vec<(Kind, CString)>,
     state: &'static State,
 }
 
@@ -53,7 +54,10 @@ fn told() -> Option<&'static Told> {
     static TOLD: OnceLock<Option<Told>> = OnceLock::new();
     let found = TOLD.get_or_init(|| {
         let meeting = Meeting::of_text(&std::env::var(VARIABLE).ok()?)?;
-        let patterns = meeting.patterns.iter().map(|pattern| CString::new(pattern.as_str()));
+        let patterns = meeting
+            .patterns
+            .iter()
+            .map(|pattern| CString::new(pattern.text.as_str()).map(|text| (pattern.kind, text)));
         let patterns = patterns.collect::<Result<_, _>>().ok()?;
         Some(Told { meeting, patterns, state: state()? })
     });
@@ -92,13 +96,14 @@ extern "C" fn after_fork() {
     }
 }
 
-/// Whether files of this path are meant.
-pub(crate) fn is_meant(path: &std::ffi::CStr) -> bool {
+/// How files of this path are written, if they are meant.
+pub(crate) fn meant(path: &std::ffi::CStr) -> Option<Kind> {
     let is_match = |pattern: &CString| {
         // SAFETY: both are C strings.
         unsafe { libc::fnmatch(pattern.as_ptr(), path.as_ptr(), 0) == 0 }
     };
-    told().is_some_and(|told| told.patterns.iter().any(is_match))
+    let found = told()?.patterns.iter().find(|(_, pattern)| is_match(pattern));
+    found.map(|(kind, _)| *kind)
 }
 
 /// Whether any file could be meant.
@@ -182,12 +187,16 @@ pub(crate) fn out_of_the_way(file: impl AsFd) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// If the keeper is gone: the file may be taken in part.
-pub(crate) fn take(file: BorrowedFd<'_>) -> io::Result<Option<(u32, File)>> {
+pub(crate) fn take(
+    file: BorrowedFd<'_>,
+    is_self_ending: bool,
+) -> io::Result<Option<(u32, File)>> {
     let Some(told) = told() else { return Ok(None) };
     let _lock = Lock::take(told.state);
     let Some(socket) = told.socket(true) else { return Ok(None) };
     // If this fails, the keeper has not got it.
-    if Message::Take(told.meeting.token.clone()).send(socket, Some(file), true).is_err() {
+    let take = Message::Take { token: told.meeting.token.clone(), is_self_ending };
+    if take.send(socket, Some(file), true).is_err() {
         return Ok(None);
     }
     match Message::receive(socket, true)? {

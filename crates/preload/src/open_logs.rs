@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use libc::{off_t, ssize_t};
 use slimio_planted::is_planted;
-use slimio_shortcut::{LogFile, Stage, Written, end_lease};
+use slimio_shortcut::{Kind, LogFile, Stage, Written, end_lease};
 
 use crate::meeting::{self, Process};
 use crate::next::{errno, set_errno};
@@ -105,14 +105,14 @@ pub(crate) fn is_own(descriptor: c_int) -> bool {
 }
 
 /// Asks for a file that the program has just opened for writing, with these flags, to be taken.
-pub(crate) fn opened(descriptor: c_int, flags: c_int) {
+pub(crate) fn opened(descriptor: c_int, flags: c_int, kind: Kind) {
     if (descriptor as usize) < DESCRIPTORS {
         // What can't be taken is left to the kernel; the keeper has said why.
-        let _ = try_open(descriptor, flags);
+        let _ = try_open(descriptor, flags, kind);
     }
 }
 
-fn try_open(descriptor: c_int, flags: c_int) -> io::Result<()> {
+fn try_open(descriptor: c_int, flags: c_int, kind: Kind) -> io::Result<()> {
     let Some(number) = SLOTS.iter().position(|slot| {
         let exchanged = slot.users.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst);
         exchanged.is_ok()
@@ -122,7 +122,7 @@ fn try_open(descriptor: c_int, flags: c_int) -> io::Result<()> {
     let slot = &SLOTS[number];
     // SAFETY: the program has opened it, and does not know its number yet.
     let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
-    match ask(file, flags) {
+    match ask(file, flags, kind) {
         Ok(Some(log)) => {
             // SAFETY: this thread has the slot alone, as it was free and is in no table.
             unsafe { *slot.log.get() = Some(log) };
@@ -136,9 +136,9 @@ fn try_open(descriptor: c_int, flags: c_int) -> io::Result<()> {
     }
 }
 
-fn ask(file: BorrowedFd<'_>, flags: c_int) -> io::Result<Option<OpenLog>> {
+fn ask(file: BorrowedFd<'_>, flags: c_int, kind: Kind) -> io::Result<Option<OpenLog>> {
     let size = rustix::fs::fstat(file)?.st_size;
-    match meeting::take(file) {
+    match meeting::take(file, kind == Kind::SelfEnding) {
         Ok(None) => Ok(None),
         Ok(Some((number, stage))) => {
             // Until now, nothing of the file was closed: that would drop the locks on it (F_SETLK).

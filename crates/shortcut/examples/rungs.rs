@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::FallocateFlags;
-use slimio_shortcut::{Appended, LogFile, Stage};
+use slimio_shortcut::{LogFile, Stage, Written};
 
 /// Durable appends in each round, and while functions are counted.
 const WRITES: usize = 200;
@@ -117,7 +117,7 @@ fn appended<T>(
         log.take().map_err(|why| format!("not taken: {why:?}"))?;
         let measured = measure(&mut || {
             (0..writes).try_for_each(|_| {
-                if log.append(&bytes)? == Appended::TellKeeper {
+                if log.append(&bytes)? == Written::TellKeeper {
                     while log.keep_up(true)? {}
                 }
                 log.sync().map(|_| ())

@@ -24,7 +24,7 @@ use slimio_planted::is_planted;
 use crate::folder::Folder;
 use crate::notes::{Note, Notes};
 use crate::protocol::{Meeting, Message};
-use crate::{LogFile, NotTaken, Stage};
+use crate::{LogFile, NotTaken, Pattern, Stage};
 
 /// After this time, what is staged is written although nobody has asked for it.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -92,7 +92,7 @@ impl Keeper {
     /// If there can be no socket.
     pub fn new(
         (folder, notes): (Option<Folder>, Option<Notes>),
-        patterns: Vec<String>,
+        patterns: Vec<Pattern>,
         say: impl Fn(&str) + 'static,
     ) -> io::Result<(Self, Meeting)> {
         let token = random()?;
@@ -228,9 +228,9 @@ impl Keeper {
         // A forked child also tells of what it has appended.
         let find = |log: &Log, number| log.number == number;
         match (message, descriptor) {
-            (Message::Take(token), Some(descriptor)) if token == self.token => {
+            (Message::Take { token, is_self_ending }, Some(descriptor)) if token == self.token => {
                 self.has_met = true;
-                let taken = self.take(process, descriptor.into());
+                let taken = self.take(process, descriptor.into(), is_self_ending);
                 self.send(process, &taken.map_or(Message::No, Message::Yes));
             }
             (Message::Appended(number), _) => {
@@ -265,7 +265,7 @@ impl Keeper {
     }
 
     /// Takes a file for a process. Returns its number.
-    fn take(&mut self, process: u32, file: File) -> Option<u32> {
+    fn take(&mut self, process: u32, file: File, is_self_ending: bool) -> Option<u32> {
         let path = path_of(&file);
         let number = self.number();
         let (stage_path, stage_file, stage) = match self.make_stage(number) {
@@ -289,7 +289,7 @@ impl Keeper {
             retry: None,
             pause: RETRY_FIRST,
         };
-        if let Some(notes) = &self.notes {
+        if let Some(notes) = self.notes.as_ref().filter(|_| !is_self_ending) {
             match notes.note(&name(number), &log.path) {
                 Ok(note) => log.note = Some(note),
                 Err(error) => self.say_of(&log.path, &format!("not noted on the disk: {error}")),

@@ -37,7 +37,7 @@ pub use log_file::LogFile;
 pub use mend::Mended;
 pub use notes::Notes;
 pub use probe::{Probe, Space};
-pub use profile::{PROFILES, Profile};
+pub use profile::{Kind, PROFILES, Pattern, Profile};
 pub use put::Written;
 pub use refusal::Refusal;
 pub use repair::{Repaired, repair};

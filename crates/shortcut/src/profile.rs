@@ -1,7 +1,28 @@
-//! Which files of known programs are logs.
+//! Which files of known programs are logs, and how they are written.
 
 use std::ffi::OsStr;
 use std::path::Path;
+
+/// How a program writes a log, and so which short way it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It is written by one process, mostly at its end, and never ends with a zero: after a power cut, the
+    /// zeros at its end are cut off.
+    Log,
+    /// It is written by one process, and its records say where it ends: zeros behind them may stay there.
+    SelfEnding,
+    /// It was filled before, and its blocks are overwritten whole, by any number of processes.
+    WholeBlocks,
+}
+
+/// Files that are meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    /// How they are written.
+    pub kind: Kind,
+    /// A pattern of fnmatch(3) for their absolute paths.
+    pub text: String,
+}
 
 /// A program whose logs are known.
 #[derive(Clone, Copy, Debug)]
@@ -10,18 +31,70 @@ pub struct Profile {
     pub name: &'static str,
     /// Names of its executable files.
     programs: &'static [&'static str],
+    /// How it writes its logs.
+    kind: Kind,
     /// Its logs, as patterns of fnmatch(3) for absolute paths.
-    pub patterns: &'static [&'static str],
+    patterns: &'static [&'static str],
 }
 
 /// The append-only file: of one piece before Redis 7, and then the pieces that grow.
 const AOF: &[&str] = &["*.incr.aof", "*/appendonly.aof"];
+/// Names of 24 hexadecimal digits. `xlogtemp.*` and the files in `archive_status` are others.
+const WAL: &[&str] = &["*/pg_wal/[0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F]\
+    [0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F]\
+    [0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F]"];
+/// The redo log of InnoDB.
+const REDO: &[&str] = &["*/ib_logfile[0-9]*"];
+
+/// The write-ahead log of a database in WAL mode. Its frames have checksums, each of which also covers
+/// the frames before.
+const SQLITE_WAL: &[&str] = &["*-wal"];
+/// RocksDB skips records of zeros at the end of a log, because it may have allocated blocks there itself.
+const ROCKSDB_LOG: &[&str] = &["*/[0-9][0-9][0-9][0-9][0-9][0-9]*.log"];
 
 /// All profiles.
 pub const PROFILES: &[Profile] = &[
-    Profile { name: "redis", programs: &["redis-server"], patterns: AOF },
-    Profile { name: "valkey", programs: &["valkey-server"], patterns: AOF },
+    Profile { name: "redis", programs: &["redis-server"], kind: Kind::Log, patterns: AOF },
+    Profile { name: "valkey", programs: &["valkey-server"], kind: Kind::Log, patterns: AOF },
+    Profile {
+        name: "sqlite",
+        programs: &["sqlite3"],
+        kind: Kind::SelfEnding,
+        patterns: SQLITE_WAL,
+    },
+    Profile {
+        name: "rocksdb",
+        programs: &["db_bench"],
+        kind: Kind::SelfEnding,
+        patterns: ROCKSDB_LOG,
+    },
+    Profile {
+        name: "postgres",
+        programs: &["postgres", "postmaster", "pg_ctl"],
+        kind: Kind::WholeBlocks,
+        patterns: WAL,
+    },
+    Profile {
+        name: "mariadb",
+        programs: &["mariadbd", "mysqld", "mariadbd-safe", "mysqld_safe"],
+        kind: Kind::WholeBlocks,
+        patterns: REDO,
+    },
 ];
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 3] = [Self::Log, Self::SelfEnding, Self::WholeBlocks];
+
+    /// The letter by which a program is told of it.
+    pub(crate) fn letter(self) -> char {
+        match self {
+            Self::Log => 'l',
+            Self::SelfEnding => 's',
+            Self::WholeBlocks => 'w',
+        }
+    }
+}
 
 impl Profile {
     /// The profile of this name.
@@ -33,5 +106,11 @@ impl Profile {
     pub fn of(program: &OsStr) -> Option<Self> {
         let name = Path::new(program).file_name()?.to_str()?;
         PROFILES.iter().copied().find(|profile| profile.programs.contains(&name))
+    }
+
+    /// Which files are its logs.
+    pub fn patterns(&self) -> Vec<Pattern> {
+        let pattern = |text: &&str| Pattern { kind: self.kind, text: (*text).to_owned() };
+        self.patterns.iter().map(pattern).collect()
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! | | letter | number | descriptor | answer |
 //! |---|---|---|---|---|
-//! | take this file | `t` | – (the token follows) | the open file | `y` or `n` |
+//! | take this file | `t` | 1 if its records say where it ends, or 0 (the token follows) | the open file | `y` or `n` |
 //! | yes | `y` | of the log | the stage's file | |
 //! | no, the kernel shall write it | `n` | | | |
 //! | something was appended | `a` | of the log | | |
@@ -23,7 +23,10 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 
-/// The environment variable: a line each for the socket's name, the token, and every pattern.
+use crate::{Kind, Pattern};
+
+/// The environment variable: a line each for the socket's name, the token, and every pattern, behind the
+/// letter of its kind.
 pub const VARIABLE: &str = "SLIMIO_SHORTCUT";
 /// Bytes of the token.
 const TOKEN_SIZE: usize = 32;
@@ -33,8 +36,13 @@ const SIZE_MAX: usize = NUMBER.end + TOKEN_SIZE;
 /// A message, without its descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Take this file. The token shows that the sender was started by the keeper.
-    Take(String),
+    /// Take this file.
+    Take {
+        /// Shows that the sender was started by the keeper.
+        token: String,
+        /// Whether the records of the file say where it ends.
+        is_self_ending: bool,
+    },
     /// The file has a stage.
     Yes(u32),
     /// The file is left to the kernel.
@@ -54,15 +62,17 @@ pub struct Meeting {
     pub name: String,
     /// What a process shows to be taken seriously.
     pub token: String,
-    /// Which paths are meant (fnmatch(3)).
-    pub patterns: Vec<String>,
+    /// Which paths are meant. The first that matches says how a file is written.
+    pub patterns: Vec<Pattern>,
 }
 
 impl Meeting {
     /// The value of [`VARIABLE`].
     pub fn to_text(&self) -> String {
-        let mut lines = vec![self.name.as_str(), self.token.as_str()];
-        lines.extend(self.patterns.iter().map(String::as_str));
+        let mut lines = vec![self.name.clone(), self.token.clone()];
+        lines.extend(
+            self.patterns.iter().map(|Pattern { kind, text }| format!("{}{text}", kind.letter())),
+        );
         lines.join("\n")
     }
 
@@ -70,14 +80,18 @@ impl Meeting {
     pub fn of_text(text: &str) -> Option<Self> {
         let mut lines = text.lines().map(str::to_owned);
         let (name, token) = (lines.next()?, lines.next()?);
-        Some(Self { name, token, patterns: lines.collect() })
+        let patterns = lines.map(|line| {
+            let kind = Kind::ALL.into_iter().find(|kind| line.starts_with(kind.letter()))?;
+            Some(Pattern { kind, text: line[1..].to_owned() })
+        });
+        Some(Self { name, token, patterns: patterns.collect::<Option<_>>()? })
     }
 }
 
 impl Message {
     fn encode(&self) -> Vec<u8> {
         let (letter, number) = match self {
-            Self::Take(_) => (b't', 0),
+            Self::Take { is_self_ending, .. } => (b't', u32::from(*is_self_ending)),
             Self::Yes(id) => (b'y', *id),
             Self::No => (b'n', 0),
             Self::Appended(id) => (b'a', *id),
@@ -86,7 +100,7 @@ impl Message {
         };
         let mut bytes = vec![letter];
         bytes.extend(number.to_le_bytes());
-        if let Self::Take(token) = self {
+        if let Self::Take { token, .. } = self {
             bytes.extend(token.as_bytes());
         }
         bytes
@@ -95,7 +109,10 @@ impl Message {
     fn decode(bytes: &[u8]) -> Option<Self> {
         let id = u32::from_le_bytes(bytes.get(NUMBER)?.try_into().ok()?);
         Some(match bytes[0] {
-            b't' => Self::Take(String::from_utf8(bytes[NUMBER.end..].to_vec()).ok()?),
+            b't' => Self::Take {
+                token: String::from_utf8(bytes[NUMBER.end..].to_vec()).ok()?,
+                is_self_ending: id == 1,
+            },
             b'y' => Self::Yes(id),
             b'n' => Self::No,
             b'a' => Self::Appended(id),
@@ -183,7 +200,8 @@ mod tests {
         };
         let token = "0123456789abcdef0123456789abcdef".to_owned();
         let messages = [
-            Message::Take(token),
+            Message::Take { token: token.clone(), is_self_ending: false },
+            Message::Take { token, is_self_ending: true },
             Message::Yes(7),
             Message::No,
             Message::Appended(u32::MAX),
@@ -208,9 +226,11 @@ mod tests {
 
     #[test]
     fn a_meeting_is_read_as_it_was_written() {
-        let patterns = vec!["*.incr.aof".to_owned(), "*/a b".to_owned()];
+        let pattern = |kind, text: &str| Pattern { kind, text: text.to_owned() };
+        let patterns = vec![pattern(Kind::Log, "*.incr.aof"), pattern(Kind::WholeBlocks, "*/a b")];
         let meeting = Meeting { name: "name".into(), token: "token".into(), patterns };
         assert_eq!(Meeting::of_text(&meeting.to_text()), Some(meeting));
         assert_eq!(Meeting::of_text("name"), None);
+        assert_eq!(Meeting::of_text("name\ntoken\n?*"), None);
     }
 }

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreaper, wait};
 
 use crate::protocol::VARIABLE;
-use crate::{Folder, Keeper, Notes};
+use crate::{Folder, Keeper, Notes, Pattern};
 
 /// The dynamic linker loads what this environment variable names before everything else.
 const PRELOAD: &str = "LD_PRELOAD";
@@ -40,8 +40,8 @@ pub struct Run {
     pub program: Vec<OsString>,
     /// The library that asks for the files, `libslimio_preload.so`.
     pub library: PathBuf,
-    /// Which files: patterns of fnmatch(3) for absolute paths.
-    pub patterns: Vec<String>,
+    /// Which files.
+    pub patterns: Vec<Pattern>,
     /// Where the stages are, in memory; `None` chooses a place.
     pub stages: Option<PathBuf>,
     /// Where the notes of what is taken are, on a disk; `None` chooses a place.

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use slimio_shortcut::{Appended, LogFile, NotTaken, Probe, Refusal, Stage};
+use slimio_shortcut::{LogFile, NotTaken, Probe, Refusal, Stage, Written};
 use slimio_testing::loops::Mounted;
 
 const MIB: u64 = 1 << 20;
@@ -156,7 +156,7 @@ fn a_keeper_keeps_up() {
     let (mut log, mut told) = (Vec::new(), 0);
     for number in 0..300_u32 {
         let bytes = vec![1 + (number % 255) as u8; 30_000];
-        if taken.append(&bytes).unwrap() == Appended::TellKeeper {
+        if taken.append(&bytes).unwrap() == Written::TellKeeper {
             told += 1;
             while taken.keep_up(true).unwrap() {}
             let ahead = fs::metadata(&path).unwrap().len() - taken.length().unwrap().unwrap();
@@ -168,8 +168,8 @@ fn a_keeper_keeps_up() {
     assert!(!taken.rest(0).unwrap(), "something was appended");
     assert!(taken.rest(log.len() as u64).unwrap());
     check_seen(&path, &log, log.len());
-    assert_eq!(taken.append(b"x").unwrap(), Appended::TellKeeper, "it rests no more");
-    assert_ne!(taken.append(b"y").unwrap(), Appended::TellKeeper, "it is told once");
+    assert_eq!(taken.append(b"x").unwrap(), Written::TellKeeper, "it rests no more");
+    assert_ne!(taken.append(b"y").unwrap(), Written::TellKeeper, "it is told once");
     taken.release().unwrap();
     log.extend(b"xy");
     assert!(fs::read(&path).unwrap() == log);
@@ -188,7 +188,7 @@ fn whoever_has_the_stage_appends_to_the_same_log() {
     first.append(b"three").unwrap();
     second.release().unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"one,two,three");
-    assert_eq!(first.append(b"!").unwrap(), Appended::NotTaken);
+    assert_eq!(first.append(b"!").unwrap(), Written::NotTaken);
     assert!(!first.sync().unwrap());
 }
 
@@ -294,7 +294,7 @@ fn a_file_that_is_not_taken_stays_as_it_was() {
     let why = unchanged.take().unwrap_err();
     let NotTaken::Refused(refusals) = why else { panic!("{why:?}") };
     assert!(refusals.contains(&Refusal::Memory("tmpfs".into())), "{refusals:?}");
-    assert_eq!(unchanged.append(b" more").unwrap(), Appended::NotTaken);
+    assert_eq!(unchanged.append(b" more").unwrap(), Written::NotTaken);
     assert!(!unchanged.sync().unwrap());
     unchanged.file().write_all(b" more").unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"some bytes more");

@@ -7,6 +7,7 @@ use std::os::fd::BorrowedFd;
 
 use libc::mode_t;
 use rustix::fs::OFlags;
+use slimio_shortcut::Kind;
 
 use crate::next::{errno, hooks, set_errno};
 use crate::{meeting, open_logs};
@@ -22,16 +23,20 @@ fn opened(descriptor: c_int, flags: c_int) -> c_int {
         let error = errno();
         // A stream of libc may have closed what had this number.
         open_logs::close(descriptor);
-        if is_meant(descriptor) && !meeting::is_limited() {
-            let kept = OFlags::APPEND | OFlags::NONBLOCK;
-            open_logs::opened(descriptor, flags & kept.bits() as c_int);
+        match meant(descriptor) {
+            Some(kind @ (Kind::Log | Kind::SelfEnding)) if !meeting::is_limited() => {
+                let kept = OFlags::APPEND | OFlags::NONBLOCK;
+                open_logs::opened(descriptor, flags & kept.bits() as c_int, kind);
+            }
+            _ => {}
         }
         set_errno(error);
     }
     descriptor
 }
 
-fn is_meant(descriptor: c_int) -> bool {
+/// How the file that the program has opened is written, if it is meant.
+fn meant(descriptor: c_int) -> Option<Kind> {
     // SAFETY: it was opened just now.
     let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
     let is_regular = rustix::fs::fstat(file).is_ok_and(|found| {
@@ -40,7 +45,7 @@ fn is_meant(descriptor: c_int) -> bool {
     let link = format!("/proc/self/fd/{descriptor}");
     let path = is_regular.then(|| std::fs::read_link(link).ok()).flatten();
     let path = path.and_then(|path| CString::new(path.into_os_string().into_encoded_bytes()).ok());
-    path.is_some_and(|path| meeting::is_meant(&path))
+    path.and_then(|path| meeting::meant(&path))
 }
 
 // `mode` is only there if a file may be made. Where it is not, an unused register is read and passed on.

@@ -1,0 +1,248 @@
+//! Logs that are written over and read while they go the short way, as SQLite does it.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{IoSlice, Read as _, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use slimio_shortcut::{LogFile, Mended, Stage, Written};
+use slimio_testing::loops::Mounted;
+
+const EXT4: &[&str] = &["mkfs.ext4", "-q"];
+const XFS: &[&str] = &["mkfs.xfs", "-q"];
+const SIZE: u64 = 320 << 20;
+/// Set for the process that is to be killed: the folder of its files.
+const FOLDER: &str = "SLIMIO_SHORTCUT_OVERWRITTEN";
+const SEED: &str = "SLIMIO_SHORTCUT_SEED";
+const KILLS: u64 = 12;
+
+fn open(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+}
+
+/// The log as it has to be.
+#[derive(Clone, Default)]
+struct Model {
+    bytes: Vec<u8>,
+    random: fastrand::Rng,
+    /// Where the next bytes go, mostly.
+    next: usize,
+}
+
+impl Model {
+    fn new(seed: u64) -> Self {
+        Self { random: fastrand::Rng::with_seed(seed), ..Self::default() }
+    }
+
+    /// The next write: where, and which bytes. They are in the model then.
+    fn write(&mut self) -> (usize, Vec<u8>) {
+        let random = &mut self.random;
+        let length = self.bytes.len();
+        let at = match random.u8(0..20) {
+            0 => 0,
+            1 => length,
+            2 => random.usize(0..=length),
+            3 => self.next - self.next % 4096,
+            _ => self.next,
+        };
+        let size = match random.u8(0..20) {
+            0 => random.usize(1..1_500_000),
+            1..4 => random.usize(1..50_000),
+            4..12 => 4120,
+            _ => random.usize(1..200),
+        };
+        let bytes: Vec<u8> = std::iter::repeat_with(|| random.u8(1..)).take(size).collect();
+        let end = at + size;
+        self.bytes.resize(length.max(end), 0);
+        self.bytes[at..end].copy_from_slice(&bytes);
+        self.next = end;
+        (at, bytes)
+    }
+}
+
+fn write(log: &LogFile, (at, bytes): &(usize, Vec<u8>)) {
+    let written = log.write_at(&[IoSlice::new(bytes)], *at as u64).unwrap();
+    assert!(matches!(written, Written::Whole | Written::TellKeeper), "{written:?}");
+}
+
+#[test]
+fn what_is_written_over_is_there_for_everybody() {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    for mkfs in [EXT4, XFS] {
+        let Some(mounted) = Mounted::new(mkfs, SIZE, "defaults") else { continue };
+        let path = mounted.path().join("log");
+        let mut model = Model::new(seed);
+        for life in 0..6 {
+            let log = LogFile::new(open(&path), Stage::private().unwrap());
+            log.take().unwrap();
+            for _ in 0..random.usize(0..150) {
+                write(&log, &model.write());
+                let all = &model.bytes;
+                assert_eq!(log.length().unwrap(), Some(all.len() as u64));
+                match random.u8(0..10) {
+                    0 => {
+                        let at = random.usize(0..=all.len());
+                        let mut bytes = vec![0; random.usize(1..20_000)];
+                        let count = log.read_at(&mut bytes, at as u64).unwrap().unwrap();
+                        assert_eq!(count, bytes.len().min(all.len() - at));
+                        assert!(bytes[..count] == all[at..at + count], "read at {at}");
+                    }
+                    1..6 => assert!(log.sync().unwrap()),
+                    6 => {
+                        log.keep_up(false).unwrap();
+                    }
+                    _ => {}
+                }
+                if random.u8(0..20) == 0 {
+                    log.sync().unwrap();
+                    let seen = fs::read(&path).unwrap();
+                    assert!(seen[..all.len()] == *all, "life {life}: it is not what was written");
+                    assert!(seen[all.len()..].iter().all(|byte| *byte == 0));
+                }
+            }
+            log.release().unwrap();
+            assert!(fs::read(&path).unwrap() == model.bytes, "life {life}");
+        }
+    }
+}
+
+/// Reading moves the position as read(2) does, and the next write goes there.
+#[test]
+fn reading_and_writing_share_the_position() {
+    let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
+    let path = mounted.path().join("log");
+    fs::write(&path, b"0123456789").unwrap();
+    let log = LogFile::new(open(&path), Stage::private().unwrap());
+    log.take().unwrap();
+    let mut bytes = [0; 4];
+    assert_eq!(log.read(&mut bytes).unwrap(), Some(4));
+    assert_eq!(&bytes, b"0123");
+    log.append(b"xy").unwrap();
+    assert_eq!(log.position().unwrap(), Some(6));
+    assert_eq!(log.read(&mut bytes).unwrap(), Some(4));
+    assert_eq!(&bytes, b"6789");
+    assert_eq!(log.read(&mut bytes).unwrap(), Some(0), "the end, with zeros behind it");
+    log.append(b"!").unwrap();
+    log.release().unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"0123xy6789!");
+}
+
+/// What is around can't be read, so only the kernel can write there.
+#[test]
+fn over_a_file_that_cannot_be_read_the_kernel_writes() {
+    let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
+    let path = mounted.path().join("log");
+    fs::write(&path, b"").unwrap();
+    let only_written = OpenOptions::new().write(true).open(&path).unwrap();
+    let log = LogFile::new(only_written, Stage::private().unwrap());
+    log.take().unwrap();
+    let write = |bytes, at| log.write_at(&[IoSlice::new(bytes)], at).unwrap();
+    assert_eq!(write(b"abc", 0), Written::TellKeeper);
+    assert_eq!(write(b"x", 1), Written::ByKernel);
+    assert_eq!(write(b"x", 4), Written::ByKernel, "a gap");
+    log.release().unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"abc");
+}
+
+/// A gap is the kernel's, too, whatever can be read.
+#[test]
+fn a_gap_is_left_by_the_kernel() {
+    let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
+    let path = mounted.path().join("log");
+    let log = LogFile::new(open(&path), Stage::private().unwrap());
+    log.take().unwrap();
+    assert_eq!(log.write_at(&[IoSlice::new(b"x")], 1).unwrap(), Written::ByKernel);
+    log.release().unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"");
+}
+
+/// Writes until it is killed, and says after each write that it was made. Every third is durable.
+fn write_until_killed(folder: &Path) {
+    let mut model = Model::new(std::env::var(SEED).unwrap().parse().unwrap());
+    let stage = Stage::create(&open(&folder.join("stage"))).unwrap();
+    let log = LogFile::new(open(&folder.join("log")), stage);
+    log.take().unwrap();
+    let mut out = std::io::stderr();
+    for number in 0.. {
+        write(&log, &model.write());
+        out.write_all(b".").unwrap();
+        if number % 3 == 0 {
+            log.sync().unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_was_written_over_outlives_a_killed_process() {
+    const NAME: &str = "what_was_written_over_outlives_a_killed_process";
+    if let Some(folder) = std::env::var_os(FOLDER) {
+        return write_until_killed(Path::new(&folder));
+    }
+    let Some(folder) = Mounted::new(EXT4, SIZE, "defaults") else { return };
+    let (path, stage) = (folder.path().join("log"), folder.path().join("stage"));
+    for kill in 0..KILLS {
+        let _ = (fs::remove_file(&path), fs::remove_file(&stage));
+        let seed = fastrand::u64(..);
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", NAME, "--nocapture"])
+            .env(FOLDER, folder.path())
+            .env(SEED, seed.to_string())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = child.stderr.take().unwrap();
+        said.read_exact(&mut [0; 20]).unwrap();
+        std::thread::sleep(Duration::from_millis(5 * kill));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let mut rest = Vec::new();
+        said.read_to_end(&mut rest).unwrap();
+        let written = 20 + rest.len();
+
+        let file = open(&path);
+        let mended = Stage::open(&open(&stage)).unwrap().mend(&file).unwrap();
+        assert!(matches!(mended, Mended::Log { .. }), "{mended:?}");
+        let mut model = Model::new(seed);
+        for _ in 0..written {
+            model.write();
+        }
+        // The next write may have been made without having been said, whole or in part.
+        let before = model.bytes.clone();
+        let (at, bytes) = model.write();
+        let log = fs::read(&path).unwrap();
+        assert!(log.len() >= before.len() && log.len() <= model.bytes.len(), "seed {seed}");
+        for (offset, found) in log.iter().enumerate() {
+            let may_be_new = (at..at + bytes.len()).contains(&offset);
+            let is_old = before.get(offset) == Some(found);
+            let is_new = may_be_new && model.bytes[offset] == *found;
+            assert!(is_old || is_new, "seed {seed}, kill {kill}, write {written}: {offset}");
+        }
+    }
+}
+
+/// Somebody has changed the file since the process was killed: what was loaded says so.
+#[test]
+fn a_file_that_was_changed_since_is_not_mended() {
+    let Some(folder) = Mounted::new(EXT4, SIZE, "defaults") else { return };
+    let (path, stage) = (folder.path().join("log"), folder.path().join("stage"));
+    for (at, is_mended) in [(0, true), (8192 + 50, true), (8192 + 150, false), (13_000, false)] {
+        let _ = fs::remove_file(&stage);
+        fs::write(&path, vec![b'x'; 20_000]).unwrap();
+        let log = LogFile::new(open(&path), Stage::create(&open(&stage)).unwrap());
+        log.take().unwrap();
+        log.write_at(&[IoSlice::new(&[b'y'; 100])], 8192).unwrap();
+        drop(log);
+        let file = open(&path);
+        file.write_all_at(b"other", at).unwrap();
+        let mended = Stage::open(&open(&stage)).unwrap().mend(&file);
+        assert_eq!(mended.is_ok(), is_mended, "{at}: {mended:?}");
+        let found = fs::read(&path).unwrap();
+        assert_eq!(found[8192..8192 + 100] == [b'y'; 100], is_mended, "{at}");
+    }
+}
