@@ -122,7 +122,8 @@ impl RunArgs {
 /// Finds the library: beside this program, or where a package would have it.
 fn library() -> Result<PathBuf, String> {
     if let Some(path) = std::env::var_os(LIBRARY_VARIABLE) {
-        return Ok(path.into());
+        // A program may be started in another folder.
+        return std::path::absolute(path).map_err(|error| format!("{LIBRARY_VARIABLE}: {error}"));
     }
     let program = std::env::current_exe().map_err(|error| format!("where is slimio? {error}"))?;
     let folder = program.parent().unwrap_or(Path::new("/"));

@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use slimio_planted::is_planted;
 
 use crate::LogFile;
 use crate::stage::Staged;
@@ -64,7 +65,8 @@ impl<F: AsFd> LogFile<F> {
         if bytes.is_empty() {
             return Ok(0);
         }
-        if end > staged.written() && offset < staged.staged_to() {
+        let is_unwritten = end > staged.written() && offset < staged.staged_to();
+        if is_unwritten && !is_planted("staged-not-read") {
             self.write_staged(staged)?;
         }
         if !staged.is_buffered() {

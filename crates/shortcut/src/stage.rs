@@ -465,7 +465,7 @@ impl Staged<'_> {
 
     /// Whether the process was killed while the staged bytes were made others: all of them were in the file.
     pub(crate) fn is_moving(&self) -> bool {
-        self.get(IS_MOVING) != 0
+        self.get(IS_MOVING) != 0 && !is_planted("move-not-seen")
     }
 
     /// The byte that the file has, or is to have, at an offset in the staged blocks. `None`: it is not

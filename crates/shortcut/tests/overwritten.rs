@@ -18,6 +18,8 @@ const SIZE: u64 = 320 << 20;
 const FOLDER: &str = "SLIMIO_SHORTCUT_OVERWRITTEN";
 const SEED: &str = "SLIMIO_SHORTCUT_SEED";
 const KILLS: u64 = 12;
+/// Where the stage's header is in its file: behind the locks.
+const HEADER: u64 = 4096;
 
 fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
@@ -85,14 +87,15 @@ fn what_is_written_over_is_there_for_everybody() {
                 let all = &model.bytes;
                 assert_eq!(log.length().unwrap(), Some(all.len() as u64));
                 match random.u8(0..10) {
-                    0 => {
-                        let at = random.usize(0..=all.len());
+                    0..3 => {
+                        let near = model.next.saturating_sub(random.usize(0..20_000));
+                        let at = if random.bool() { near } else { random.usize(0..=all.len()) };
                         let mut bytes = vec![0; random.usize(1..20_000)];
                         let count = log.read_at(&mut bytes, at as u64).unwrap().unwrap();
                         assert_eq!(count, bytes.len().min(all.len() - at));
                         assert!(bytes[..count] == all[at..at + count], "read at {at}");
                     }
-                    1..6 => assert!(log.sync().unwrap()),
+                    3..6 => assert!(log.sync().unwrap()),
                     6 => {
                         log.keep_up(false).unwrap();
                     }
@@ -224,6 +227,28 @@ fn what_was_written_over_outlives_a_killed_process() {
             assert!(is_old || is_new, "seed {seed}, kill {kill}, write {written}: {offset}");
         }
     }
+}
+
+/// A process that is killed while what is staged goes to another place in the file has written everything
+/// before.
+#[test]
+fn a_stage_that_goes_to_another_place_misses_nothing() {
+    let Some(folder) = Mounted::new(EXT4, SIZE, "defaults") else { return };
+    let (path, stage) = (folder.path().join("log"), folder.path().join("stage"));
+    let log = LogFile::new(open(&path), Stage::create(&open(&stage)).unwrap());
+    log.take().unwrap();
+    log.append(&[b'x'; 20_000]).unwrap();
+    log.sync().unwrap();
+    drop(log);
+    // Where the staged bytes begin and end, and how many are written, is not all of one place.
+    let (start, staged_to, is_moving) = (HEADER + 24, HEADER + 32, HEADER + 144);
+    let header = open(&stage);
+    for (field, value) in [(is_moving, 1_u64), (start, 4096), (staged_to, 5000)] {
+        header.write_all_at(&value.to_le_bytes(), field).unwrap();
+    }
+    let mended = Stage::open(&open(&stage)).unwrap().mend(&open(&path)).unwrap();
+    assert_eq!(mended, Mended::Log { written: 0, length: 20_000 });
+    assert!(fs::read(&path).unwrap() == [b'x'; 20_000]);
 }
 
 /// Somebody has changed the file since the process was killed: what was loaded says so.

@@ -10,11 +10,11 @@ use super::{LEASES, Place, child_of, kill, pid, wait_for};
 
 /// Who is killed, in this order.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Killed {
+pub(crate) enum Killed {
     Program,
     Keeper,
 }
-use Killed::{Keeper, Program};
+pub(crate) use Killed::{Keeper, Program};
 
 /// Sets keys until the server does not answer any more. Returns how many it has acknowledged.
 fn set_until_killed(redis: &Redis, first: usize) -> std::thread::JoinHandle<usize> {

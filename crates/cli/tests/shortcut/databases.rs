@@ -1,0 +1,200 @@
+//! Databases of other kinds, whose logs are written over and read, or say themselves where they end.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::kills::{Killed, Keeper, Program};
+use super::{Place, Running, child_of, kill, pid, text, wait_for};
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shortcut/ledger.py");
+const ROUNDS: usize = 8;
+
+/// Whether the library of RocksDB is there.
+fn has_rocksdb() -> bool {
+    let folder = fs::read_dir("/usr/lib/x86_64-linux-gnu").into_iter().flatten().flatten();
+    let is_it = folder
+        .into_iter()
+        .any(|entry| entry.file_name().to_string_lossy().starts_with("librocksdb.so."));
+    if !is_it {
+        eprintln!("SKIPPED: RocksDB is not installed (rocksdb-tools)");
+    }
+    is_it
+}
+
+/// A database in a folder of its own.
+struct Database<'a> {
+    place: &'a Place,
+    name: &'static str,
+    folder: PathBuf,
+}
+
+impl<'a> Database<'a> {
+    fn new(place: &'a Place, name: &'static str) -> Self {
+        let folder = place.path().join(name);
+        fs::create_dir(&folder).unwrap();
+        Self { place, name, folder }
+    }
+
+    /// Starts to write records, under `run`. Each line of its output is the number of records so far.
+    fn write(&self) -> Running {
+        let mut command = self.place.run(&[&"--profile", &self.name, &"--", &"python3", &"-B"]);
+        command.args([SCRIPT, self.name]).arg(&self.folder).stdout(Stdio::piped());
+        Running(command.spawn().unwrap())
+    }
+
+    /// How many records there are, by the stock program. Fails if one is missing before the last.
+    fn count(&self) -> usize {
+        count(self.name, &self.folder)
+    }
+}
+
+fn count(name: &str, folder: &Path) -> usize {
+    let mut command = Command::new("python3");
+    let output = command.args(["-B", SCRIPT, name]).arg(folder).arg("check").output().unwrap();
+    text(&output).trim().parse().unwrap()
+}
+
+fn check_kills(name: &'static str) {
+    let Some(place) = Place::new() else { return };
+    let database = Database::new(&place, name);
+    let orders: [&[Killed]; 4] = [&[Program], &[Program, Keeper], &[Keeper, Program], &[Keeper]];
+    let mut acknowledged = 0;
+    for (round, order) in orders.into_iter().cycle().take(ROUNDS).enumerate() {
+        let mut run = database.write();
+        let mut said = BufReader::new(run.stdout.take().unwrap()).lines();
+        let first = said.next().unwrap().unwrap();
+        let reading = std::thread::spawn(move || said.map_while(Result::ok).last());
+        let (keeper, program) = (pid(&run), child_of(pid(&run)));
+        std::thread::sleep(Duration::from_millis(40 + 23 * round as u64));
+        for (number, killed) in order.iter().enumerate() {
+            if number > 0 {
+                std::thread::sleep(Duration::from_millis(round as u64 % 3 * 9));
+            }
+            kill(if *killed == Program { program } else { keeper });
+        }
+        if *order == [Keeper] {
+            std::thread::sleep(Duration::from_millis(50));
+            kill(program);
+        }
+        let last = reading.join().unwrap().unwrap_or(first);
+        run.wait().unwrap();
+        wait_for("end of the program", || rustix::process::test_kill_process(program).is_err());
+        acknowledged = last.parse().unwrap();
+        // What is durable is in the file, mended or not.
+        if round % 2 == 0 {
+            let found = database.count();
+            assert!(
+                [0, 1].contains(&(found as i64 - acknowledged as i64)),
+                "round {round}: {found} of {acknowledged}; {}",
+                place.said()
+            );
+        }
+    }
+    let found = database.count();
+    assert!(found >= acknowledged, "{found} of {acknowledged}; {}", place.said());
+    assert!(acknowledged > 50, "{acknowledged}");
+    assert!(place.said().contains("written the short way"), "{}", place.said());
+    assert!(fs::read_dir(place.notes()).unwrap().next().is_none(), "nothing is to be cut");
+}
+
+#[test]
+fn sqlite_keeps_what_it_has_acknowledged() {
+    check_kills("sqlite");
+}
+
+#[test]
+fn rocksdb_keeps_what_it_has_acknowledged() {
+    if has_rocksdb() {
+        check_kills("rocksdb");
+    }
+}
+
+/// Zeros behind the log are what a power cut leaves. Neither program minds.
+#[test]
+fn zeros_behind_a_log_that_says_where_it_ends_may_stay() {
+    let Some(place) = Place::new() else { return };
+    for name in ["sqlite", "rocksdb"] {
+        if name == "rocksdb" && !has_rocksdb() {
+            return;
+        }
+        let database = Database::new(&place, name);
+        let mut run = database.write();
+        let said = BufReader::new(run.stdout.take().unwrap()).lines();
+        let last = said.take(30).last().unwrap().unwrap();
+        let (keeper, program) = (pid(&run), child_of(pid(&run)));
+        kill(keeper);
+        kill(program);
+        run.wait().unwrap();
+        wait_for("end of the program", || rustix::process::test_kill_process(program).is_err());
+        for stage in place.stages() {
+            fs::remove_file(stage).unwrap();
+        }
+        assert!(database.count() >= last.parse().unwrap(), "{name}");
+    }
+}
+
+/// Two connections of a process, and another process, see what there is while a third writes.
+#[test]
+fn connections_of_sqlite_see_each_other() {
+    let Some(place) = Place::new() else { return };
+    let text_of = format!(
+        "import sqlite3, subprocess, sys, time\n\
+         path = {:?}\n\
+         def connect():\n\
+        \x20    c = sqlite3.connect(path, isolation_level=None)\n\
+        \x20    c.execute('PRAGMA journal_mode=WAL'); c.execute('PRAGMA synchronous=' + sys.argv[1])\n\
+        \x20    return c\n\
+         count = 'SELECT count(*) FROM t'\n\
+         a = connect()\n\
+         a.execute('CREATE TABLE IF NOT EXISTS t(v)'); a.execute('DELETE FROM t')\n\
+         def insert(c): c.execute('INSERT INTO t VALUES(?)', ('x' * 300,))\n\
+         for n in range(1, 200): insert(a)\n\
+         b = connect()\n\
+         assert b.execute(count).fetchone() == (199,)\n\
+         for n in range(20): insert(a); insert(b)\n\
+         assert a.execute(count).fetchone() == b.execute(count).fetchone() == (239,)\n\
+         b.close()\n\
+         time.sleep(0.8)\n\
+         for n in range(61): insert(a)\n\
+         code = f'import sqlite3; print(sqlite3.connect({{path!r}}).execute({{count!r}}).fetchone()[0])'\n\
+         for n in range(3):\n\
+        \x20    insert(a)\n\
+        \x20    seen = subprocess.run([sys.executable, '-c', code], stdout=subprocess.PIPE, check=True).stdout\n\
+        \x20    assert int(seen) == 301 + n, seen\n\
+         print(*a.execute('PRAGMA integrity_check').fetchone())\n",
+        place.path().join("a.db")
+    );
+    let script = place.script(&text_of);
+    for synchronous in ["FULL", "NORMAL"] {
+        let mut command = place.run(&[&"--profile", &"sqlite", &"--", &"python3", &script]);
+        assert_eq!(text(&command.arg(synchronous).output().unwrap()), "ok\n", "{}", place.said());
+    }
+    assert!(place.said().contains("a.db-wal: written the short way"), "{}", place.said());
+    assert!(place.stages().is_empty());
+}
+
+/// A log that is written over and over stays on the short way: its frames are read for each checkpoint,
+/// and it begins anew after that.
+#[test]
+fn sqlite_stays_on_the_short_way() {
+    let Some(place) = Place::new() else { return };
+    let script = place.script(&format!(
+        "import os, sqlite3\n\
+         path = {:?}\n\
+         c = sqlite3.connect(path, isolation_level=None)\n\
+         c.execute('PRAGMA journal_mode=WAL'); c.execute('PRAGMA synchronous=FULL')\n\
+         c.execute('CREATE TABLE t(v)')\n\
+         for n in range(2500): c.execute('INSERT INTO t VALUES(?)', ('x' * 300,))\n\
+         # Only direct I/O tells that it is taken still.\n\
+         wal = [fd for fd in os.listdir('/proc/self/fd') if os.path.realpath('/proc/self/fd/' + fd) == path + '-wal']\n\
+         print([bool(int(open('/proc/self/fdinfo/' + fd).read().split()[3], 8) & os.O_DIRECT) for fd in wal])\n",
+        place.path().join("a.db")
+    ));
+    let mut command = place.run(&[&"--profile", &"sqlite", &"--", &"python3", &script]);
+    let output = text(&command.output().unwrap());
+    assert!(output.contains("True") && !output.contains("False"), "{output} {}", place.said());
+    assert_eq!(place.said().matches("a.db-wal").count(), 1, "{}", place.said());
+}
