@@ -85,6 +85,8 @@ impl SharedMemory {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "it has another size"));
         }
         let memory = sys::map_shared(file, 0, size as usize)?;
+        // SAFETY: these are the pages that were just mapped.
+        unsafe { sys::populate(memory, size as usize) };
         let mut end = LBA_SIZE;
         let parts = parts.iter().map(|lbas| {
             let start = end;

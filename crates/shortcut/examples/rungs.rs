@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::FallocateFlags;
 use slimio_shortcut::{LogFile, Stage, Written};
 
+/// Bytes that each log has before anything is measured.
+const BEFORE: usize = 4 << 20;
 /// Durable appends in each round, and while functions are counted.
 const WRITES: usize = 200;
 const TRACED_WRITES: usize = 20;
@@ -138,15 +140,19 @@ fn appended<T>(
     Ok(measured)
 }
 
-/// Makes a log on which `whole` bytes are to be written.
+/// Makes a log to which `whole` bytes are to be appended.
 fn made(path: &Path, rung: usize, whole: usize) -> Result<File> {
     let _ = fs::remove_file(path);
-    let mut file = File::create_new(path)?;
+    let mut file = File::options().read(true).write(true).create_new(true).open(path)?;
+    file.write_all(&vec![1; BEFORE])?;
     match rung {
-        ALLOCATED => rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, whole as u64)?,
+        ALLOCATED => {
+            let (before, whole) = (BEFORE as u64, whole as u64);
+            rustix::fs::fallocate(&file, FallocateFlags::empty(), before, whole)?;
+        }
         ZEROED => {
             file.write_all(&vec![0; whole])?;
-            rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0))?;
+            rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(BEFORE as u64))?;
         }
         // The keeper fills it with zeros ahead.
         PRELOAD => std::thread::sleep(Duration::from_millis(50)),
@@ -186,7 +192,7 @@ fn print_threads(folder: &Path, rounds: usize) -> Result<()> {
 fn append_by_threads(folder: &Path, rung: usize, threads: usize) -> Result<(f64, f64)> {
     let path = folder.join(if rung == PRELOAD { "preload.log" } else { "rung.log" });
     let file = made(&path, rung, THREAD_WRITES * BLOCK)?;
-    let (file, next, bytes) = (&file, &AtomicU64::new(0), &[1; BLOCK]);
+    let (file, next, bytes) = (&file, &AtomicU64::new(BEFORE as u64), &[1; BLOCK]);
     let append = move || -> io::Result<()> {
         if rung == PRELOAD {
             (&*file).write_all(bytes)?;

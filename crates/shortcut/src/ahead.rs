@@ -10,10 +10,12 @@ use slimio_device::Buffer;
 use crate::log_file::{BLOCK, LogFile, flags, write};
 use crate::stage::Staged;
 
-/// The least and the most that is filled with zeros ahead of the log, in bytes.
-const AHEAD_MIN: u64 = 1 << 20;
+/// The least and the most that is filled with zeros ahead of the log, in bytes. A log of a few records, as
+/// of a database that is closed again at once, shall not cost much.
+const AHEAD_MIN: u64 = 64 << 10;
 const AHEAD_MAX: u64 = 64 << 20;
-/// Between these limits, it is the length of the log divided by this.
+/// Between these limits, it is the length of the log up to this, and then this share of the length.
+const AHEAD_WHOLE_MAX: u64 = 1 << 20;
 const AHEAD_SHARE: u64 = 8;
 /// Blocks of zeros that are written at once.
 const ZEROS_LBAS: usize = 256;
@@ -82,7 +84,7 @@ impl<F: AsFd> LogFile<F> {
             return Ok(());
         }
         self.make_direct(staged)?;
-        let ahead = needed + AHEAD_MIN;
+        let ahead = needed + ahead(staged.length()).min(AHEAD_WHOLE_MAX);
         staged.reaches(ahead);
         let zeroed = self
             .write_zeros(start, ahead, is_append)
@@ -112,7 +114,8 @@ impl<F: AsFd> LogFile<F> {
 
 /// How much is filled with zeros ahead of a log of this length, in bytes.
 pub(crate) fn ahead(length: u64) -> u64 {
-    (length / AHEAD_SHARE).clamp(AHEAD_MIN, AHEAD_MAX).next_multiple_of(BLOCK)
+    let whole = length.min(AHEAD_WHOLE_MAX);
+    whole.max(length / AHEAD_SHARE).clamp(AHEAD_MIN, AHEAD_MAX).next_multiple_of(BLOCK)
 }
 
 /// The end of the block that the staged bytes would end in with `more` of them.
