@@ -1,6 +1,7 @@
 //! Times durable appends to a log file on each rung: as a program does it (*stock*), with its blocks
 //! allocated or filled with zeros before, and the short way by a library call (*file*) or, if
-//! `slimio shortcut run` has started this program, by its own calls (*preload*).
+//! `slimio shortcut run` has started this program, by its own calls (*preload*). *direct overwrite* is the
+//! bound: just the system call that makes blocks durable, over zeros.
 //!
 //! ```console
 //! $ cargo run --release -p slimio-shortcut --example rungs -- FOLDER [ROUNDS [TRACING]]
@@ -14,13 +15,15 @@
 
 use std::error::Error;
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io::{self, IoSlice, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, OFlags};
+use rustix::io::ReadWriteFlags;
+use slimio_device::Buffer;
 use slimio_shortcut::{LogFile, Stage, Written};
 
 /// Bytes that each log has before anything is measured.
@@ -30,12 +33,14 @@ const WRITES: usize = 200;
 const TRACED_WRITES: usize = 20;
 const ROUNDS: usize = 7;
 /// `slimio shortcut run` is told to take `*/preload.log`.
-const RUNGS: [&str; 5] = ["stock", "fallocate only", "zeroed, buffered", "file", "preload"];
+const RUNGS: [&str; 6] =
+    ["stock", "fallocate only", "zeroed, buffered", "direct overwrite", "file", "preload"];
 const STOCK: usize = 0;
 const ALLOCATED: usize = 1;
 const ZEROED: usize = 2;
-const FILE: usize = 3;
-const PRELOAD: usize = 4;
+const DIRECT: usize = 3;
+const FILE: usize = 4;
+const PRELOAD: usize = 5;
 const THREADS: [usize; 6] = [1, 2, 4, 8, 16, 32];
 const THREAD_WRITES: usize = 640;
 const BLOCK: usize = 4096;
@@ -127,6 +132,20 @@ fn appended<T>(
         })?;
         log.release()?;
         measured
+    } else if rung == DIRECT {
+        let block = BLOCK as u64;
+        let blocks = Buffer::zeroed(1 + size.div_ceil(BLOCK));
+        rustix::fs::fcntl_setfl(&file, OFlags::DIRECT)?;
+        measure(&mut || {
+            (0..writes as u64).try_for_each(|number| {
+                let at = number * size as u64;
+                let (start, end) = (at - at % block, (at + size as u64).next_multiple_of(block));
+                let blocks = IoSlice::new(&blocks[..(end - start) as usize]);
+                let offset = BEFORE as u64 + start;
+                rustix::io::pwritev2(&file, &[blocks], offset, ReadWriteFlags::DSYNC)?;
+                Ok(())
+            })
+        })?
     } else {
         let measured = measure(&mut || {
             (0..writes).try_for_each(|_| file.write_all(&bytes).and_then(|()| file.sync_data()))
@@ -150,7 +169,7 @@ fn made(path: &Path, rung: usize, whole: usize) -> Result<File> {
             let (before, whole) = (BEFORE as u64, whole as u64);
             rustix::fs::fallocate(&file, FallocateFlags::empty(), before, whole)?;
         }
-        ZEROED => {
+        ZEROED | DIRECT => {
             file.write_all(&vec![0; whole])?;
             rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(BEFORE as u64))?;
         }
