@@ -11,6 +11,8 @@
 //! | something was appended | `a` | of the log | | |
 //! | this process closes it | `c` | of the log | | `d` |
 //! | done | `d` | of the log | | |
+//! | where debts are noted | `m` | – (the token follows) | | `y` or `n` |
+//! | a file of whole blocks was opened | `w` | – (the token follows) | the open file | |
 //!
 //! The process is told where to connect, and which files are meant, by an environment variable.
 
@@ -38,7 +40,11 @@ const SIZE_MAX: usize = NUMBER.end + TOKEN_SIZE;
 pub enum Message {
     /// Take this file. The token shows that the sender was started by the keeper.
     Take(String),
-    /// The file has a stage.
+    /// Where the debts of files of whole blocks are noted. The token as above.
+    Debts(String),
+    /// A file of whole blocks was opened, for the first time. The token as above.
+    Whole(String),
+    /// The file has a stage, or there is a table of debts.
     Yes(u32),
     /// The file is left to the kernel.
     No,
@@ -87,6 +93,8 @@ impl Message {
     fn encode(&self) -> Vec<u8> {
         let (letter, number) = match self {
             Self::Take(_) => (b't', 0),
+            Self::Debts(_) => (b'm', 0),
+            Self::Whole(_) => (b'w', 0),
             Self::Yes(id) => (b'y', *id),
             Self::No => (b'n', 0),
             Self::Appended(id) => (b'a', *id),
@@ -95,7 +103,7 @@ impl Message {
         };
         let mut bytes = vec![letter];
         bytes.extend(number.to_le_bytes());
-        if let Self::Take(token) = self {
+        if let Self::Take(token) | Self::Debts(token) | Self::Whole(token) = self {
             bytes.extend(token.as_bytes());
         }
         bytes
@@ -103,8 +111,11 @@ impl Message {
 
     fn decode(bytes: &[u8]) -> Option<Self> {
         let id = u32::from_le_bytes(bytes.get(NUMBER)?.try_into().ok()?);
+        let token = || String::from_utf8(bytes[NUMBER.end..].to_vec()).ok();
         Some(match bytes[0] {
-            b't' => Self::Take(String::from_utf8(bytes[NUMBER.end..].to_vec()).ok()?),
+            b't' => Self::Take(token()?),
+            b'm' => Self::Debts(token()?),
+            b'w' => Self::Whole(token()?),
             b'y' => Self::Yes(id),
             b'n' => Self::No,
             b'a' => Self::Appended(id),
@@ -192,7 +203,9 @@ mod tests {
         };
         let token = "0123456789abcdef0123456789abcdef".to_owned();
         let messages = [
-            Message::Take(token),
+            Message::Take(token.clone()),
+            Message::Debts(token.clone()),
+            Message::Whole(token),
             Message::Yes(7),
             Message::No,
             Message::Appended(u32::MAX),

@@ -7,14 +7,15 @@ use std::io::IoSlice;
 
 use libc::{iovec, off_t, size_t, ssize_t};
 
-use crate::next::{hooks, hooks_that_give_up};
-use crate::open_logs::of;
+use crate::next::hooks;
+use crate::open_logs::{give_up, of};
+use crate::whole_files;
 
 /// More than this is never written at once.
 const BYTES_MAX: usize = 0x7fff_f000;
 const BUFFERS_MAX: c_int = 1024;
 
-/// The caller's buffers, unless they are more than the kernel takes at once.
+/// The caller's buffers, unless they are more than the kernel takes at once, or nowhere.
 ///
 /// # Safety
 /// As for writev(2): each of the `count` buffers can be read.
@@ -24,12 +25,55 @@ unsafe fn slices<'a>(buffers: *const iovec, count: c_int) -> Option<&'a [IoSlice
     }
     // SAFETY: as the caller promises.
     let lengths = unsafe { std::slice::from_raw_parts(buffers, count as usize) };
+    // A slice, even an empty one, is somewhere.
+    if lengths.iter().any(|buffer| buffer.iov_base.is_null()) {
+        return None;
+    }
     lengths
         .iter()
         .try_fold(0_usize, |sum, buffer| sum.checked_add(buffer.iov_len))
         .filter(|sum| *sum <= BYTES_MAX)?;
     // SAFETY: an `IoSlice` is an `iovec` that can be read, as the caller promises.
     Some(unsafe { std::slice::from_raw_parts(buffers.cast(), count as usize) })
+}
+
+/// Writes at an offset.
+///
+/// # Safety
+/// As for pwrite(2): the bytes can be read.
+unsafe fn write_at(
+    fd: c_int,
+    bytes: *const c_void,
+    count: size_t,
+    offset: off_t,
+    next: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    let buffer = iovec { iov_base: bytes.cast_mut(), iov_len: count };
+    // SAFETY: as the caller promises.
+    unsafe { write_all_at(fd, &raw const buffer, 1, offset, 0, next) }
+}
+
+/// Writes several buffers at an offset.
+///
+/// # Safety
+/// As for pwritev2(2): each of the `count` buffers can be read.
+unsafe fn write_all_at(
+    fd: c_int,
+    buffers: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+    next: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    if let Some(file) = whole_files::of(fd) {
+        // SAFETY: as the caller promises.
+        return match unsafe { slices(buffers, count) } {
+            Some(pieces) if flags == 0 => file.write_at(pieces, offset, next),
+            _ => file.by_kernel(next),
+        };
+    }
+    give_up(fd);
+    next()
 }
 
 hooks! {
@@ -42,7 +86,7 @@ hooks! {
                 log.write(&[IoSlice::new(bytes)], next)
             }
             Some(log) if count > 0 => log.by_kernel(next),
-            _ => next(),
+            _ => whole_files::write(fd, next),
         }
     }
 
@@ -54,7 +98,7 @@ hooks! {
                 Some(buffers) => log.write(buffers, next),
                 None => log.by_kernel(next),
             },
-            None => next(),
+            None => whole_files::write(fd, next),
         }
     }
 
@@ -62,7 +106,7 @@ hooks! {
     fn fsync(fd: c_int) -> c_int [next] {
         match of(fd) {
             Some(log) => log.sync(next),
-            None => next(),
+            None => whole_files::sync(fd, true, next),
         }
     }
 
@@ -70,7 +114,7 @@ hooks! {
     fn fdatasync(fd: c_int) -> c_int [next] {
         match of(fd) {
             Some(log) => log.sync(next),
-            None => next(),
+            None => whole_files::sync(fd, false, next),
         }
     }
 
@@ -85,22 +129,40 @@ hooks! {
     }
 }
 
-hooks_that_give_up! {
+hooks! {
     /// pwrite(2)
-    fn pwrite(fd: c_int, bytes: *const c_void, count: size_t, offset: off_t) -> ssize_t: fd;
+    fn pwrite(fd: c_int, bytes: *const c_void, count: size_t, offset: off_t) -> ssize_t [next] {
+        // SAFETY: as the caller promises.
+        unsafe { write_at(fd, bytes, count, offset, next) }
+    }
 
     /// pwrite(2)
-    fn pwrite64(fd: c_int, bytes: *const c_void, count: size_t, offset: off_t) -> ssize_t: fd;
+    fn pwrite64(fd: c_int, bytes: *const c_void, count: size_t, offset: off_t) -> ssize_t [next] {
+        // SAFETY: as the caller promises.
+        unsafe { write_at(fd, bytes, count, offset, next) }
+    }
 
     /// pwritev(2)
-    fn pwritev(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t: fd;
+    fn pwritev(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t [next] {
+        // SAFETY: as the caller promises.
+        unsafe { write_all_at(fd, buffers, count, offset, 0, next) }
+    }
 
     /// pwritev(2)
-    fn pwritev64(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t: fd;
+    fn pwritev64(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t [next] {
+        // SAFETY: as the caller promises.
+        unsafe { write_all_at(fd, buffers, count, offset, 0, next) }
+    }
 
     /// pwritev2(2)
-    fn pwritev2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t: fd;
+    fn pwritev2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t [next] {
+        // SAFETY: as the caller promises.
+        unsafe { write_all_at(fd, buffers, count, offset, flags, next) }
+    }
 
     /// pwritev2(2)
-    fn pwritev64v2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t: fd;
+    fn pwritev64v2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t [next] {
+        // SAFETY: as the caller promises.
+        unsafe { write_all_at(fd, buffers, count, offset, flags, next) }
+    }
 }
