@@ -229,12 +229,14 @@ pub(crate) fn debts() -> Option<File> {
     }
 }
 
-/// Tells the keeper of a file that is written in whole blocks. It says so, and that is all.
-pub(crate) fn tell_of_whole(file: BorrowedFd<'_>) {
+/// Has the keeper prepare a file that is written in whole blocks, and waits for it.
+pub(crate) fn prepare(file: BorrowedFd<'_>) {
     let Some(told) = told() else { return };
     let _lock = Lock::take(told.state);
-    if let Some(socket) = told.socket(true) {
-        let _ = Message::Whole(told.meeting.token.clone()).send(socket, Some(file), false);
+    let Some(socket) = told.socket(true) else { return };
+    if Message::Whole(told.meeting.token.clone()).send(socket, Some(file), true).is_ok() {
+        // If the keeper is gone, the file is as it is.
+        let _ = Message::receive(socket, true);
     }
 }
 

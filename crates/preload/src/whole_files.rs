@@ -147,11 +147,11 @@ pub(crate) fn opened(descriptor: c_int, flags: c_int) {
         // To open a file twice is to close one of the two, which drops the program's locks on it (F_SETLK).
         // It has none by this descriptor, but may have some by another one.
         let is_open = SLOTS.iter().any(|slot| slot.debt.load(Ordering::SeqCst) == debt.number());
+        if debt.is_new() {
+            meeting::prepare(file);
+        }
         let is_ours = flags & libc::O_APPEND == 0 && !is_open && !meeting::is_limited();
         let direct = is_ours.then(|| direct(file).ok()).flatten();
-        if debt.is_new() {
-            meeting::tell_of_whole(file);
-        }
         slot.debt.store(debt.number(), Ordering::SeqCst);
         WholeFile::new(debt, direct)
     });

@@ -261,6 +261,9 @@ impl Keeper {
                 if let Some(said) = self.table.as_mut().and_then(say) {
                     self.say_of(&path, &said);
                 }
+                // The process opens the file once more, and must not be the one who is waited for.
+                drop(file);
+                self.send(process, &Message::Done(NO_LOG));
             }
             (Message::Appended(number), _) => {
                 if let Some(log) = self.logs.iter_mut().find(|log| find(log, number)) {

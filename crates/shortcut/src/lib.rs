@@ -12,6 +12,7 @@
 
 mod ahead;
 mod debts;
+mod fill;
 mod folder;
 mod identity;
 mod keeper;

@@ -12,7 +12,7 @@
 //! | this process closes it | `c` | of the log | | `d` |
 //! | done | `d` | of the log | | |
 //! | where debts are noted | `m` | – (the token follows) | | `y` or `n` |
-//! | a file of whole blocks was opened | `w` | – (the token follows) | the open file | |
+//! | prepare this file of whole blocks | `w` | – (the token follows) | the open file | `d` |
 //!
 //! The process is told where to connect, and which files are meant, by an environment variable.
 
@@ -42,7 +42,7 @@ pub enum Message {
     Take(String),
     /// Where the debts of files of whole blocks are noted. The token as above.
     Debts(String),
-    /// A file of whole blocks was opened, for the first time. The token as above.
+    /// Prepare this file of whole blocks, which was opened for the first time. The token as above.
     Whole(String),
     /// The file has a stage, or there is a table of debts.
     Yes(u32),
@@ -52,7 +52,7 @@ pub enum Message {
     Appended(u32),
     /// The process closes the file, which is released.
     Closed(u32),
-    /// The file is closed on the other side, too.
+    /// The file is closed on the other side, too, or prepared.
     Done(u32),
 }
 

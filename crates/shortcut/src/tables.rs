@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, MemfdFlags};
 
 use crate::debts::{Debts, Totals};
+use crate::fill::fill;
 use crate::folder::lock_stage;
 use crate::{Folder, Probe, Space};
 
@@ -51,11 +52,21 @@ impl Table {
         &self.file
     }
 
-    /// What is to be said of a file that a process has opened, if that was not said of another one in
+    /// Prepares a file that a process has opened. Returns what is to be said of it, if that was not said of another one in
     /// the same folder.
     pub(crate) fn say_of(&mut self, file: &File, path: &Path) -> Option<String> {
         let open = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let said = said(Probe::of(Path::new(&open)));
+        let probe = || Probe::of(Path::new(&open));
+        let mut found = probe();
+        let is_unwritten = |space: Space| space.unwritten > 0;
+        if let Ok(probed) = &found
+            && probed.can_be_taken()
+            && probed.space.is_some_and(is_unwritten)
+            && fill(file).is_ok_and(|filled| filled > 0)
+        {
+            found = probe();
+        }
+        let said = said(found);
         let folder = path.parent().unwrap_or(path).to_owned();
         self.said.insert((folder, said.clone())).then_some(said)
     }
