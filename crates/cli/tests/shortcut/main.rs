@@ -5,6 +5,7 @@ mod calls;
 mod kills;
 mod others;
 mod redis;
+mod whole;
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
