@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use slimio_device::{Alignment, FileSystem, WriteCache};
-use slimio_shortcut::{Folder, Kind, PROFILES, Pattern, Probe, Profile, Repaired, Run, Space};
+use slimio_shortcut::{
+    Folder, Kind, PROFILES, Pattern, Probe, Profile, Repaired, Run, Space, Totals,
+};
 
 use crate::tools::say;
 
@@ -142,7 +144,14 @@ fn status(place: &Place) -> Result<(), String> {
         None => Folder::of_user().map_err(|error| error.to_string())?,
     };
     let staged = folder.staged().map_err(|error| error.to_string())?;
-    if staged.is_empty() {
+    let Totals { files, writes, syncs } = folder.totals();
+    if files > 0 {
+        say(&format!(
+            "{files} files that are overwritten: {writes} writes went the short way, {syncs} syncs had \
+             nothing to do"
+        ));
+    }
+    if staged.is_empty() && files == 0 {
         say("no log goes the short way");
     }
     for staged in staged {

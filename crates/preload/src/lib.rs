@@ -13,3 +13,4 @@ mod hooks;
 mod meeting;
 mod next;
 mod open_logs;
+mod whole_files;

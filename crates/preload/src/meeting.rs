@@ -106,6 +106,11 @@ pub(crate) fn meant(path: &std::ffi::CStr) -> Option<Kind> {
     found.map(|(kind, _)| *kind)
 }
 
+/// Whether files of a kind are meant.
+pub(crate) fn is_kind_told(kind: Kind) -> bool {
+    told().is_some_and(|told| told.patterns.iter().any(|(of_pattern, _)| *of_pattern == kind))
+}
+
 /// Whether any file could be meant.
 pub(crate) fn is_told() -> bool {
     told().is_some()
@@ -129,6 +134,13 @@ pub(crate) fn process_here(taker: i32) -> Process {
         here if here == taker => Process::Taker,
         here if here == of_memory() => Process::Child,
         _ => Process::Borrower,
+    }
+}
+
+/// This process opens a file, so this is its memory, and not borrowed.
+pub(crate) fn is_own_memory() {
+    if let Some(told) = told() {
+        told.state.process.store(process(), Ordering::Relaxed);
     }
 }
 
@@ -209,6 +221,29 @@ pub(crate) fn take(
     }
 }
 
+/// Asks the keeper for the table of debts.
+pub(crate) fn debts() -> Option<File> {
+    let told = told()?;
+    // The connection is closed again: most programs that are started open no such file.
+    let socket = told.connected()?;
+    Message::Debts(told.meeting.token.clone()).send(&socket, None, true).ok()?;
+    match Message::receive(&socket, true) {
+        Ok(Some((Message::Yes(_), Some(table)))) => Some(table.into()),
+        _ => None,
+    }
+}
+
+/// Has the keeper prepare a file that is written in whole blocks, and waits for it.
+pub(crate) fn prepare(file: BorrowedFd<'_>) {
+    let Some(told) = told() else { return };
+    let _lock = Lock::take(told.state);
+    let Some(socket) = told.socket(true) else { return };
+    if Message::Whole(told.meeting.token.clone()).send(socket, Some(file), true).is_ok() {
+        // If the keeper is gone, the file is as it is.
+        let _ = Message::receive(socket, true);
+    }
+}
+
 /// Tells the keeper that something was appended, or that there is something to do.
 pub(crate) fn tell(number: u32) {
     let Some(told) = told() else { return };
@@ -234,17 +269,20 @@ pub(crate) fn close(number: u32) {
 }
 
 impl Told {
+    /// A new connection.
+    fn connected(&self) -> Option<OwnedFd> {
+        let address = SocketAddrUnix::new_abstract_name(self.meeting.name.as_bytes()).ok()?;
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).ok()?;
+        rustix::net::connect(&socket, &address).ok()?;
+        Some(socket)
+    }
+
     /// The socket. If this process has none yet, it may connect.
     fn socket(&self, connects: bool) -> Option<BorrowedFd<'static>> {
         let number = match self.state.socket.load(Ordering::Acquire) {
             0 if connects => {
-                let address =
-                    SocketAddrUnix::new_abstract_name(self.meeting.name.as_bytes()).ok()?;
-                let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
-                let socket =
-                    rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).ok()?;
-                rustix::net::connect(&socket, &address).ok()?;
-                let socket = out_of_the_way(socket).ok()?.into_raw_fd();
+                let socket = out_of_the_way(self.connected()?).ok()?.into_raw_fd();
                 self.state.socket.store(socket + 1, Ordering::Release);
                 socket
             }

@@ -71,7 +71,7 @@ macro_rules! hooks {
 pub(crate) use hooks;
 
 /// Defines functions that take the place of libc's and first give up the logs of the descriptors that
-/// are named behind.
+/// are named behind. If files are written in whole blocks, they may be changed.
 macro_rules! hooks_that_give_up {
     ($(
         $(#[$meta:meta])*
@@ -81,7 +81,7 @@ macro_rules! hooks_that_give_up {
             $(#[$meta])*
             fn $name($($arg: $type),*) -> $result [next] {
                 $($crate::open_logs::give_up($fd);)+
-                next()
+                $crate::whole_files::around([$($fd),+], next)
             }
         )*}
     };

@@ -17,19 +17,21 @@ use slimio_shortcut::{Kind, LogFile, Stage, Written, end_lease};
 
 use crate::meeting::{self, Process};
 use crate::next::{errno, set_errno};
+use crate::whole_files;
 
 /// Descriptors from here on are never looked for.
 pub(crate) const DESCRIPTORS: usize = 1 << 16;
 /// Logs that can be open at once. More are left to the kernel.
-const LOGS: usize = 64;
+pub(crate) const LOGS: usize = 64;
 /// Marks a descriptor of this library.
-const OWN: u8 = u8::MAX;
+pub(crate) const OWN: u8 = u8::MAX;
 /// The keeper never leaves more zeros behind a log.
 const ZEROS_MAX: u64 = 128 << 20;
 const CLOSE_PAUSE: Duration = Duration::from_micros(20);
 
-/// For each descriptor: zero, the number of its log plus one, or [`OWN`].
-static TABLE: [AtomicU8; DESCRIPTORS] = [const { AtomicU8::new(0) }; DESCRIPTORS];
+/// For each descriptor: zero, the number of its log plus one, that of a file that is written in whole
+/// blocks behind those, or [`OWN`].
+pub(crate) static TABLE: [AtomicU8; DESCRIPTORS] = [const { AtomicU8::new(0) }; DESCRIPTORS];
 static SLOTS: [Slot; LOGS] = [const { Slot::new() }; LOGS];
 
 /// Room for an open log.
@@ -68,9 +70,14 @@ pub(crate) struct Using {
 pub(crate) fn of(descriptor: c_int) -> Option<Using> {
     let entry = TABLE.get(descriptor as usize)?;
     match entry.load(Ordering::Acquire) {
-        0 | OWN => None,
-        number => use_slot(descriptor, number),
+        number if is_log(number) => use_slot(descriptor, number),
+        _ => None,
     }
+}
+
+/// Whether an entry of the table is that of a log.
+fn is_log(number: u8) -> bool {
+    (1..=LOGS).contains(&usize::from(number))
 }
 
 #[cold]
@@ -183,7 +190,7 @@ fn cut_zeros(file: BorrowedFd<'_>, size: u64) -> io::Result<()> {
 /// if it is no log, and otherwise whether all is durable that was appended.
 pub(crate) fn close(descriptor: c_int) -> Option<io::Result<()>> {
     let entry = TABLE.get(descriptor as usize)?;
-    if matches!(entry.load(Ordering::Relaxed), 0 | OWN) {
+    if !is_log(entry.load(Ordering::Relaxed)) {
         return None;
     }
     let taker = of(descriptor)?.log().taker;
@@ -193,7 +200,7 @@ pub(crate) fn close(descriptor: c_int) -> Option<io::Result<()>> {
         return None;
     }
     let number = entry.swap(0, Ordering::SeqCst);
-    if matches!(number, 0 | OWN) {
+    if !is_log(number) {
         return None;
     }
     // In a forked child, threads that do not exist may be counted as users, and the log goes on.
@@ -262,6 +269,7 @@ pub(crate) fn give_up_before_exec(by_this_process: bool) {
         };
         if (is_inherited && !is_planted("inherited-kept")) || (by_this_process && ends()) {
             give_up(descriptor);
+            whole_files::owe_for_good(descriptor);
         }
     }
 }

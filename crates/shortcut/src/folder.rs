@@ -13,7 +13,7 @@ use rustix::fs::{FlockOperation, OFlags};
 use rustix::process::geteuid;
 use slimio_device::{FileSystem, WriteLease};
 
-use crate::{Identity, Mended, Stage};
+use crate::{Identity, Mended, Stage, Totals, tables};
 
 const NAME: &str = "slimio-shortcut";
 const SUFFIX: &str = "stage";
@@ -87,6 +87,17 @@ impl Folder {
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
         Ok(Self { path: path.to_owned() })
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What programs have done with files that are overwritten in whole blocks, since their keepers
+    /// were started.
+    pub fn totals(&self) -> Totals {
+        tables::totals(&self.path)
     }
 
     /// Makes a stage of this name and locks it.

@@ -24,7 +24,8 @@ use slimio_planted::is_planted;
 use crate::folder::Folder;
 use crate::notes::{Note, Notes};
 use crate::protocol::{Meeting, Message};
-use crate::{LogFile, NotTaken, Pattern, Stage};
+use crate::tables::Table;
+use crate::{Kind, LogFile, NotTaken, Pattern, Stage};
 
 /// After this time, what is staged is written although nobody has asked for it.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -32,6 +33,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 const BACKLOG: i32 = 64;
+/// No log has this number.
+const NO_LOG: u32 = 0;
 /// How long the keeper waits for a process that is in the middle of something. It may be stopped there.
 const PATIENCE: Duration = Duration::from_millis(20);
 /// How often it tries to give back the file of a process that has ended.
@@ -43,6 +46,8 @@ pub struct Keeper {
     token: String,
     folder: Option<Folder>,
     notes: Option<Notes>,
+    /// The debts of files that are overwritten in whole blocks, if any are meant.
+    table: Option<Table>,
     processes: Vec<Process>,
     logs: Vec<Log>,
     /// The number of the next process or log.
@@ -92,9 +97,19 @@ impl Keeper {
     /// If there can be no socket.
     pub fn new(
         (folder, notes): (Option<Folder>, Option<Notes>),
-        patterns: Vec<Pattern>,
+        mut patterns: Vec<Pattern>,
         say: impl Fn(&str) + 'static,
     ) -> io::Result<(Self, Meeting)> {
+        let table = if patterns.iter().any(|pattern| pattern.kind == Kind::WholeBlocks) {
+            let made = Table::new(folder.as_ref(), &name(0)).inspect_err(|error| {
+                say(&format!("files are left to the kernel: there is no room for debts: {error}"));
+            });
+            made.ok()
+        } else {
+            None
+        };
+        // Without a table, no process must think that there is one.
+        patterns.retain(|pattern| pattern.kind != Kind::WholeBlocks || table.is_some());
         let token = random()?;
         let meeting = Meeting { name: format!("slimio-{}", random()?), token, patterns };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -108,6 +123,7 @@ impl Keeper {
             token: meeting.token.clone(),
             folder,
             notes,
+            table,
             processes: Vec::new(),
             logs: Vec::new(),
             next: 1,
@@ -233,6 +249,22 @@ impl Keeper {
                 let taken = self.take(process, descriptor.into(), is_self_ending);
                 self.send(process, &taken.map_or(Message::No, Message::Yes));
             }
+            (Message::Debts(token), _) if token == self.token => {
+                let table = self.table.as_ref().map(|_| Message::Yes(NO_LOG));
+                self.send(process, &table.unwrap_or(Message::No));
+            }
+            (Message::Whole(token), Some(descriptor)) if token == self.token => {
+                self.has_met = true;
+                let file = File::from(descriptor);
+                let path = path_of(&file);
+                let say = |table: &mut Table| table.say_of(&file, &path);
+                if let Some(said) = self.table.as_mut().and_then(say) {
+                    self.say_of(&path, &said);
+                }
+                // The process opens the file once more, and must not be the one who is waited for.
+                drop(file);
+                self.send(process, &Message::Done(NO_LOG));
+            }
             (Message::Appended(number), _) => {
                 if let Some(log) = self.logs.iter_mut().find(|log| find(log, number)) {
                     log.is_behind = true;
@@ -252,11 +284,14 @@ impl Keeper {
 
     /// Sends a message, with the stage's file if it is about a log that was taken.
     fn send(&mut self, to: u32, message: &Message) {
-        let taken = match message {
-            Message::Yes(number) => self.logs.iter().find(|log| log.number == *number),
+        let stage = match message {
+            Message::Yes(NO_LOG) => self.table.as_ref().map(|table| table.file().as_fd()),
+            Message::Yes(number) => {
+                let taken = self.logs.iter().find(|log| log.number == *number);
+                taken.map(|log| log.stage_file.as_fd())
+            }
             _ => None,
         };
-        let stage = taken.map(|log| log.stage_file.as_fd());
         let process = self.processes.iter().find(|process| process.number == to);
         let sent = process.map(|process| message.send(&process.socket, stage, false));
         if matches!(sent, Some(Err(_))) {

@@ -7,9 +7,12 @@
 //! the point where it leaves the file system; its ways below the file system are not built.
 //!
 //! [`LogFile`] is a log that is written this way, and [`repair`] mends what a power cut leaves of it.
+//! [`WholeFile`] is a file that is written in another way: in whole blocks, by several processes.
 //! [`Probe`] says whether a file can go this way: it must be overwritten in place, block by block.
 
 mod ahead;
+mod debts;
+mod fill;
 mod folder;
 mod identity;
 mod keeper;
@@ -26,10 +29,13 @@ mod refusal;
 mod repair;
 mod run;
 mod stage;
+mod tables;
 mod take;
+mod whole_file;
 
 pub use slimio_device::end_lease;
 
+pub use debts::{Debt, Debts, Totals};
 pub use folder::{Folder, Staged, lock_stage};
 pub use identity::Identity;
 pub use keeper::Keeper;
@@ -44,3 +50,4 @@ pub use repair::{Repaired, repair};
 pub use run::Run;
 pub use stage::Stage;
 pub use take::NotTaken;
+pub use whole_file::{WholeFile, open_direct};

@@ -11,6 +11,8 @@
 //! | something was appended | `a` | of the log | | |
 //! | this process closes it | `c` | of the log | | `d` |
 //! | done | `d` | of the log | | |
+//! | where debts are noted | `m` | – (the token follows) | | `y` or `n` |
+//! | prepare this file of whole blocks | `w` | – (the token follows) | the open file | `d` |
 //!
 //! The process is told where to connect, and which files are meant, by an environment variable.
 
@@ -43,7 +45,11 @@ pub enum Message {
         /// Whether the records of the file say where it ends.
         is_self_ending: bool,
     },
-    /// The file has a stage.
+    /// Where the debts of files of whole blocks are noted. The token as above.
+    Debts(String),
+    /// Prepare this file of whole blocks, which was opened for the first time. The token as above.
+    Whole(String),
+    /// The file has a stage, or there is a table of debts.
     Yes(u32),
     /// The file is left to the kernel.
     No,
@@ -51,7 +57,7 @@ pub enum Message {
     Appended(u32),
     /// The process closes the file, which is released.
     Closed(u32),
-    /// The file is closed on the other side, too.
+    /// The file is closed on the other side, too, or prepared.
     Done(u32),
 }
 
@@ -92,6 +98,8 @@ impl Message {
     fn encode(&self) -> Vec<u8> {
         let (letter, number) = match self {
             Self::Take { is_self_ending, .. } => (b't', u32::from(*is_self_ending)),
+            Self::Debts(_) => (b'm', 0),
+            Self::Whole(_) => (b'w', 0),
             Self::Yes(id) => (b'y', *id),
             Self::No => (b'n', 0),
             Self::Appended(id) => (b'a', *id),
@@ -100,7 +108,7 @@ impl Message {
         };
         let mut bytes = vec![letter];
         bytes.extend(number.to_le_bytes());
-        if let Self::Take { token, .. } = self {
+        if let Self::Take { token, .. } | Self::Debts(token) | Self::Whole(token) = self {
             bytes.extend(token.as_bytes());
         }
         bytes
@@ -108,11 +116,11 @@ impl Message {
 
     fn decode(bytes: &[u8]) -> Option<Self> {
         let id = u32::from_le_bytes(bytes.get(NUMBER)?.try_into().ok()?);
+        let token = || String::from_utf8(bytes[NUMBER.end..].to_vec()).ok();
         Some(match bytes[0] {
-            b't' => Self::Take {
-                token: String::from_utf8(bytes[NUMBER.end..].to_vec()).ok()?,
-                is_self_ending: id == 1,
-            },
+            b't' => Self::Take { token: token()?, is_self_ending: id == 1 },
+            b'm' => Self::Debts(token()?),
+            b'w' => Self::Whole(token()?),
             b'y' => Self::Yes(id),
             b'n' => Self::No,
             b'a' => Self::Appended(id),
@@ -201,7 +209,9 @@ mod tests {
         let token = "0123456789abcdef0123456789abcdef".to_owned();
         let messages = [
             Message::Take { token: token.clone(), is_self_ending: false },
-            Message::Take { token, is_self_ending: true },
+            Message::Take { token: token.clone(), is_self_ending: true },
+            Message::Debts(token.clone()),
+            Message::Whole(token),
             Message::Yes(7),
             Message::No,
             Message::Appended(u32::MAX),

@@ -6,6 +6,7 @@ mod databases;
 mod kills;
 mod others;
 mod redis;
+mod whole;
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

@@ -8,6 +8,7 @@ use libc::{off_t, size_t, ssize_t};
 
 use crate::next::{hooks, hooks_that_give_up};
 use crate::open_logs::{give_up, of, sync_all};
+use crate::whole_files::{around, owe_for_good};
 
 const FICLONE: c_ulong = 0x4004_9409;
 const FICLONERANGE: c_ulong = 0x4020_940d;
@@ -27,7 +28,7 @@ fn seek(fd: c_int, offset: off_t, whence: c_int, next: impl FnOnce() -> off_t) -
 fn cut(fd: c_int, next: impl FnOnce() -> c_int) -> c_int {
     match of(fd) {
         Some(log) => log.by_kernel(next),
-        None => next(),
+        None => around([fd], next),
     }
 }
 
@@ -44,6 +45,16 @@ unsafe fn without_path(fd: c_int, path: *const c_char, flags: c_int) -> c_int {
 /// A taken file shall have nothing in the page cache.
 fn advise(fd: c_int, advice: c_int, next: impl FnOnce() -> c_int) -> c_int {
     if advice == libc::POSIX_FADV_WILLNEED && of(fd).is_some() { 0 } else { next() }
+}
+
+/// What is stored in mapped memory is not seen.
+fn map(fd: c_int, flags: c_int, next: impl FnOnce() -> *mut c_void) -> *mut c_void {
+    give_up(fd);
+    let mapped = next();
+    if mapped != libc::MAP_FAILED && flags & libc::MAP_SHARED != 0 {
+        owe_for_good(fd);
+    }
+    mapped
 }
 
 /// The size that the program has made the file.
@@ -171,6 +182,16 @@ hooks! {
         advise(fd, advice, next)
     }
 
+    /// mmap(2)
+    fn mmap(at: *mut c_void, length: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void [next] {
+        map(fd, flags, next)
+    }
+
+    /// mmap(2)
+    fn mmap64(at: *mut c_void, length: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void [next] {
+        map(fd, flags, next)
+    }
+
     /// ioctl(2): what shares blocks with another file reads or writes them.
     fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int [next] {
         match request {
@@ -184,18 +205,13 @@ hooks! {
                 give_up(unsafe { *(argument as *const i64) } as c_int);
             }
             FIDEDUPERANGE => give_up(fd),
-            _ => {}
+            _ => return next(),
         }
-        next()
+        around([fd], next)
     }
 }
 
 hooks_that_give_up! {
-    /// mmap(2)
-    fn mmap(at: *mut c_void, length: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void: fd;
-
-    /// mmap(2)
-    fn mmap64(at: *mut c_void, length: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void: fd;
 
     /// sendfile(2)
     fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t: out, input;

@@ -7,17 +7,25 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use libc::{FILE, msghdr, pid_t, rlimit, ssize_t};
 use rustix::io::Errno;
 
-use crate::next::{hooks, hooks_that_give_up};
+use crate::next::hooks;
 use crate::open_logs::{
     DESCRIPTORS, close as close_log, failed, give_all_up, give_up, give_up_before_exec, is_own, of,
 };
+use crate::whole_files;
 
 /// `CLOSE_RANGE_CLOEXEC`: nothing is closed yet.
 const CLOSE_RANGE_CLOEXEC: c_int = 4;
 
+/// Somebody who is not seen may write to a file from now on.
+pub(super) fn hand_on(fd: c_int) {
+    give_up(fd);
+    whole_files::owe_for_good(fd);
+}
+
 /// Closes what `next` closes. A write that has failed is told as close(2) tells it.
 fn close_by(fd: c_int, next: impl FnOnce() -> c_int) -> c_int {
     let left = close_log(fd);
+    whole_files::close(fd);
     if is_own(fd) {
         return failed(&Errno::BADF.into()) as c_int;
     }
@@ -36,6 +44,7 @@ fn close_all(first: c_uint, last: c_uint, next: impl Fn(c_uint, c_uint) -> c_int
     let mut start = first;
     for fd in first..=last.min(DESCRIPTORS as c_uint) {
         close_log(fd as c_int);
+        whole_files::close(fd as c_int);
         if is_own(fd as c_int) {
             if start < fd {
                 let closed = next(start, fd - 1);
@@ -55,9 +64,10 @@ fn copy_to(fd: c_int, other: c_int, next: impl FnOnce() -> c_int) -> c_int {
         // As dup2(2) says it if somebody else has just taken the number.
         return failed(&Errno::BUSY.into()) as c_int;
     }
-    give_up(fd);
+    hand_on(fd);
     if fd != other {
         close_log(other);
+        whole_files::close(other);
     }
     next()
 }
@@ -78,7 +88,7 @@ unsafe fn give_up_sent(message: *const msghdr) {
                 let bytes = (*part).cmsg_len - libc::CMSG_LEN(0) as usize;
                 let descriptors = libc::CMSG_DATA(part).cast::<[u8; size_of::<c_int>()]>();
                 for number in 0..bytes / size_of::<c_int>() {
-                    give_up(c_int::from_ne_bytes(*descriptors.add(number)));
+                    hand_on(c_int::from_ne_bytes(*descriptors.add(number)));
                 }
             }
             part = libc::CMSG_NXTHDR(message, part);
@@ -136,12 +146,12 @@ hooks! {
 
     /// fcntl(2)
     fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int [next] {
-        control(fd, command, next)
+        control(fd, command, argument, next)
     }
 
     /// fcntl(2)
     fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int [next] {
-        control(fd, command, next)
+        control(fd, command, argument, next)
     }
 
     /// sendmsg(2)
@@ -184,13 +194,13 @@ hooks! {
     /// vdprintf(3). On x86-64, its last argument is a pointer.
     #[cfg(target_arch = "x86_64")]
     fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int [next] {
-        give_up(fd);
+        hand_on(fd);
         next()
     }
 
     /// backtrace_symbols_fd(3)
     fn backtrace_symbols_fd(addresses: *const *mut c_void, count: c_int, fd: c_int) -> () [next] {
-        give_up(fd);
+        hand_on(fd);
         next();
     }
 
@@ -247,28 +257,42 @@ hooks! {
     }
 }
 
-fn control(fd: c_int, command: c_int, next: impl FnOnce() -> c_int) -> c_int {
+fn control(fd: c_int, command: c_int, argument: usize, next: impl FnOnce() -> c_int) -> c_int {
     match command {
         libc::F_GETFL => {
             let log = of(fd);
             let flags = next();
             log.map_or(flags, |log| if flags < 0 { flags } else { log.flags(flags) })
         }
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC | libc::F_SETFL => {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+            hand_on(fd);
+            next()
+        }
+        libc::F_SETFL => {
             give_up(fd);
+            whole_files::set_flags(fd, argument as c_int);
             next()
         }
         _ => next(),
     }
 }
 
-hooks_that_give_up! {
+hooks! {
     /// dup(2)
-    fn dup(fd: c_int) -> c_int: fd;
+    fn dup(fd: c_int) -> c_int [next] {
+        hand_on(fd);
+        next()
+    }
 
     /// fdopen(3)
-    fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE: fd;
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE [next] {
+        hand_on(fd);
+        next()
+    }
 
     /// posix_spawn_file_actions_adddup2(3)
-    fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, other: c_int) -> c_int: fd;
+    fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, other: c_int) -> c_int [next] {
+        hand_on(fd);
+        next()
+    }
 }

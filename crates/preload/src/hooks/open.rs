@@ -10,11 +10,12 @@ use rustix::fs::OFlags;
 use slimio_shortcut::Kind;
 
 use crate::next::{errno, hooks, set_errno};
-use crate::{meeting, open_logs};
+use crate::{meeting, open_logs, whole_files};
 
-/// A file that is opened so can't be a log that goes the short way: each write is durable already, or
-/// there is nothing to write to.
-const OTHERS: c_int = libc::O_DIRECT | libc::O_DSYNC | libc::O_PATH | libc::O_DIRECTORY;
+/// What is opened so is no file to write to.
+const OTHERS: c_int = libc::O_PATH | libc::O_DIRECTORY;
+/// A log that is opened so can't go the short way: each write is durable already.
+const OTHER_LOGS: c_int = libc::O_DIRECT | libc::O_DSYNC;
 
 /// Looks at a descriptor that the program has opened.
 fn opened(descriptor: c_int, flags: c_int) -> c_int {
@@ -23,8 +24,12 @@ fn opened(descriptor: c_int, flags: c_int) -> c_int {
         let error = errno();
         // A stream of libc may have closed what had this number.
         open_logs::close(descriptor);
+        whole_files::close(descriptor);
         match meant(descriptor) {
-            Some(kind @ (Kind::Log | Kind::SelfEnding)) if !meeting::is_limited() => {
+            Some(Kind::WholeBlocks) => whole_files::opened(descriptor, flags),
+            Some(kind @ (Kind::Log | Kind::SelfEnding))
+                if flags & OTHER_LOGS == 0 && !meeting::is_limited() =>
+            {
                 let kept = OFlags::APPEND | OFlags::NONBLOCK;
                 open_logs::opened(descriptor, flags & kept.bits() as c_int, kind);
             }

@@ -8,8 +8,9 @@
 use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
 
+use crate::hooks::descriptors::hand_on;
 use crate::next::Next;
-use crate::open_logs::{give_up, give_up_before_exec};
+use crate::open_logs::give_up_before_exec;
 
 /// Defines a function that calls `$before` with its first argument and jumps to where that says.
 macro_rules! passed_on {
@@ -66,8 +67,8 @@ macro_rules! before {
 }
 
 before! {
-    before_dprintf(fd) -> c"dprintf" { give_up(fd) }
-    before_dprintf_chk(fd) -> c"__dprintf_chk" { give_up(fd) }
+    before_dprintf(fd) -> c"dprintf" { hand_on(fd) }
+    before_dprintf_chk(fd) -> c"__dprintf_chk" { hand_on(fd) }
     before_execl(_first) -> c"execl" { give_up_before_exec(true) }
     before_execlp(_first) -> c"execlp" { give_up_before_exec(true) }
     before_execle(_first) -> c"execle" { give_up_before_exec(true) }

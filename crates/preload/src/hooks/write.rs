@@ -7,14 +7,15 @@ use std::io::IoSlice;
 
 use libc::{iovec, off_t, size_t, ssize_t};
 
-use crate::next::{hooks, hooks_that_give_up};
-use crate::open_logs::of;
+use crate::next::hooks;
+use crate::open_logs::{give_up, of};
+use crate::whole_files;
 
 /// More than this is never written at once.
 const BYTES_MAX: usize = 0x7fff_f000;
 const BUFFERS_MAX: c_int = 1024;
 
-/// The caller's buffers, unless they are more than the kernel takes at once.
+/// The caller's buffers, unless they are more than the kernel takes at once, or nowhere.
 ///
 /// # Safety
 /// As for writev(2): each of the `count` buffers can be read.
@@ -24,6 +25,10 @@ unsafe fn slices<'a>(buffers: *const iovec, count: c_int) -> Option<&'a [IoSlice
     }
     // SAFETY: as the caller promises.
     let lengths = unsafe { std::slice::from_raw_parts(buffers, count as usize) };
+    // A slice, even an empty one, is somewhere.
+    if lengths.iter().any(|buffer| buffer.iov_base.is_null()) {
+        return None;
+    }
     lengths
         .iter()
         .try_fold(0_usize, |sum, buffer| sum.checked_add(buffer.iov_len))
@@ -32,6 +37,8 @@ unsafe fn slices<'a>(buffers: *const iovec, count: c_int) -> Option<&'a [IoSlice
     Some(unsafe { std::slice::from_raw_parts(buffers.cast(), count as usize) })
 }
 
+/// Writes at an offset.
+///
 /// # Safety
 /// As for pwrite(2): the bytes can be read.
 unsafe fn write_at(
@@ -41,33 +48,38 @@ unsafe fn write_at(
     offset: off_t,
     next: impl Fn() -> ssize_t,
 ) -> ssize_t {
-    match of(fd) {
-        Some(log) if (1..=BYTES_MAX).contains(&count) => {
-            // SAFETY: as the caller promises.
-            let bytes = unsafe { std::slice::from_raw_parts(bytes.cast(), count) };
-            log.write_at(&[IoSlice::new(bytes)], offset, next)
-        }
-        Some(log) if count > 0 => log.by_kernel(next),
-        _ => next(),
-    }
+    let buffer = iovec { iov_base: bytes.cast_mut(), iov_len: count };
+    // SAFETY: as the caller promises.
+    unsafe { write_all_at(fd, &raw const buffer, 1, offset, 0, next) }
 }
 
+/// Writes several buffers at an offset.
+///
 /// # Safety
-/// As for pwritev(2): the buffers can be read.
+/// As for pwritev2(2): each of the `count` buffers can be read.
 unsafe fn write_all_at(
     fd: c_int,
     buffers: *const iovec,
     count: c_int,
     offset: off_t,
+    flags: c_int,
     next: impl Fn() -> ssize_t,
 ) -> ssize_t {
-    match of(fd) {
-        // SAFETY: as the caller promises.
-        Some(log) => match unsafe { slices(buffers, count) } {
-            Some(buffers) => log.write_at(buffers, offset, next),
-            None => log.by_kernel(next),
-        },
-        None => next(),
+    // SAFETY: as the caller promises.
+    let pieces = || unsafe { slices(buffers, count) }.filter(|_| flags == 0);
+    if let Some(log) = of(fd) {
+        return match pieces() {
+            Some(pieces) => log.write_at(pieces, offset, next),
+            None => {
+                give_up(fd);
+                next()
+            }
+        };
+    }
+    let Some(file) = whole_files::of(fd) else { return next() };
+    match pieces() {
+        Some(pieces) => file.write_at(pieces, offset, next),
+        None => file.by_kernel(next),
     }
 }
 
@@ -81,7 +93,7 @@ hooks! {
                 log.write(&[IoSlice::new(bytes)], next)
             }
             Some(log) if count > 0 => log.by_kernel(next),
-            _ => next(),
+            _ => whole_files::write(fd, next),
         }
     }
 
@@ -93,8 +105,34 @@ hooks! {
                 Some(buffers) => log.write(buffers, next),
                 None => log.by_kernel(next),
             },
-            None => next(),
+            None => whole_files::write(fd, next),
         }
+    }
+
+    /// fsync(2)
+    fn fsync(fd: c_int) -> c_int [next] {
+        match of(fd) {
+            Some(log) => log.sync(next),
+            None => whole_files::sync(fd, true, next),
+        }
+    }
+
+    /// fdatasync(2)
+    fn fdatasync(fd: c_int) -> c_int [next] {
+        match of(fd) {
+            Some(log) => log.sync(next),
+            None => whole_files::sync(fd, false, next),
+        }
+    }
+
+    /// sync_file_range(2): a hint, which a sync more than fulfils.
+    fn sync_file_range(fd: c_int, offset: off_t, count: off_t, flags: c_uint) -> c_int [next] {
+        if let Some(log) = of(fd)
+            && log.sync(|| 0) != 0
+        {
+            return -1;
+        }
+        next()
     }
 
     /// pwrite(2)
@@ -112,46 +150,24 @@ hooks! {
     /// pwritev(2)
     fn pwritev(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t [next] {
         // SAFETY: as the caller promises.
-        unsafe { write_all_at(fd, buffers, count, offset, next) }
+        unsafe { write_all_at(fd, buffers, count, offset, 0, next) }
     }
 
     /// pwritev(2)
     fn pwritev64(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t) -> ssize_t [next] {
         // SAFETY: as the caller promises.
-        unsafe { write_all_at(fd, buffers, count, offset, next) }
+        unsafe { write_all_at(fd, buffers, count, offset, 0, next) }
     }
-
-    /// fsync(2)
-    fn fsync(fd: c_int) -> c_int [next] {
-        match of(fd) {
-            Some(log) => log.sync(next),
-            None => next(),
-        }
-    }
-
-    /// fdatasync(2)
-    fn fdatasync(fd: c_int) -> c_int [next] {
-        match of(fd) {
-            Some(log) => log.sync(next),
-            None => next(),
-        }
-    }
-
-    /// sync_file_range(2): a hint, which a sync more than fulfils.
-    fn sync_file_range(fd: c_int, offset: off_t, count: off_t, flags: c_uint) -> c_int [next] {
-        if let Some(log) = of(fd)
-            && log.sync(|| 0) != 0
-        {
-            return -1;
-        }
-        next()
-    }
-}
-
-hooks_that_give_up! {
-    /// pwritev2(2)
-    fn pwritev2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t: fd;
 
     /// pwritev2(2)
-    fn pwritev64v2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t: fd;
+    fn pwritev2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t [next] {
+        // SAFETY: as the caller promises.
+        unsafe { write_all_at(fd, buffers, count, offset, flags, next) }
+    }
+
+    /// pwritev2(2)
+    fn pwritev64v2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t [next] {
+        // SAFETY: as the caller promises.
+        unsafe { write_all_at(fd, buffers, count, offset, flags, next) }
+    }
 }

@@ -1,0 +1,227 @@
+"""What a program can do to a log that is overwritten in whole blocks: see whole.rs."""
+
+import array
+import ctypes
+import fcntl
+import mmap
+import os
+import socket
+import subprocess
+import sys
+
+PATH, DEVICE, WHAT = sys.argv[1:4]
+libc = ctypes.CDLL(None)
+BLOCK = 4096
+SIZE = 64 * BLOCK
+
+
+def aligned(byte, count=1):
+    memory = mmap.mmap(-1, count * BLOCK)
+    memory[:] = bytes([byte]) * (count * BLOCK)
+    return memoryview(memory)
+
+
+def flushes():
+    """A real sync, or a direct write, has the device flush its cache."""
+    with open(f"/sys/block/{DEVICE}/stat") as text:
+        return int(text.read().split()[15])
+
+
+def direct_is_open(path=PATH):
+    own = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if int(fd) > 200]
+    return os.path.realpath(path) in own
+
+
+def quiet(fd, call):
+    """Whether a call makes nothing durable, tried again if the kernel flushes just then."""
+    for _ in range(50):
+        before = flushes()
+        call(fd)
+        if flushes() == before:
+            return True
+    return False
+
+
+def settled():
+    """An open file without a debt."""
+    fd = os.open(PATH, os.O_RDWR)
+    os.fdatasync(fd)
+    assert quiet(fd, os.fdatasync), "a sync has nothing to do"
+    return fd
+
+
+def python(text):
+    subprocess.run([sys.executable, "-c", "import os, sys\n" + text, PATH], check=True)
+
+
+def by_child(fd):
+    child = os.fork()
+    if child == 0:
+        os.pwrite(fd, b"child", 77)
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def by_copy(fd):
+    other = os.dup(fd)
+    os.pwrite(other, b"copy", 5)
+
+
+def by_control(fd):
+    other = fcntl.fcntl(fd, fcntl.F_DUPFD, 20)
+    os.pwrite(other, b"copy", 5)
+
+
+def by_message(fd):
+    here, there = socket.socketpair()
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+    here.sendmsg([b"x"], rights)
+    _, ancillary, _, _ = there.recvmsg(1, socket.CMSG_LEN(4))
+    os.pwrite(array.array("i", ancillary[0][2])[0], b"message", 5)
+
+
+def by_heir(fd):
+    os.set_inheritable(fd, True)
+    text = f"import os; os.pwrite({fd}, b'heir', 9)"
+    subprocess.run([sys.executable, "-c", text], close_fds=False, check=True)
+
+
+def by_map(fd):
+    mapped = mmap.mmap(fd, BLOCK)
+    mapped[100] = 7
+    return mapped
+
+
+def by_stream(fd):
+    libc.fdopen.restype = ctypes.c_void_p
+    stream = ctypes.c_void_p(libc.fdopen(fd, b"r+"))
+    libc.fputs(b"stream", stream)
+    libc.fflush(stream)
+
+
+def by_many(fd):
+    # More than the library has room for.
+    many = [os.open(PATH, os.O_RDWR) for _ in range(250)]
+    os.fdatasync(fd)
+    os.pwrite(many[-1], b"many", 5)
+
+
+def copied(fd):
+    with open("/proc/self/exe", "rb") as source:
+        os.lseek(fd, 0, os.SEEK_SET)
+        os.sendfile(fd, source.fileno(), 0, 100)
+
+
+# Each leaves something that only the kernel can make durable.
+CHANGES = [
+    lambda fd: os.pwrite(fd, b"some", 100),
+    lambda fd: os.pwrite(fd, aligned(3)[:BLOCK - 1], 0),
+    lambda fd: os.pwritev(fd, [b"some", b"more"], 100),
+    lambda fd: os.pwritev(fd, [aligned(3)], 0, os.RWF_HIPRI),
+    lambda fd: os.write(fd, b"some"),
+    lambda fd: os.writev(fd, [b"some", b"more"]),
+    lambda fd: os.ftruncate(fd, SIZE - BLOCK),
+    lambda fd: os.ftruncate(fd, SIZE),
+    lambda fd: os.posix_fallocate(fd, 0, SIZE + BLOCK),
+    lambda fd: libc.fallocate(fd, 3, ctypes.c_long(0), ctypes.c_long(BLOCK)),
+    lambda fd: os.pwrite(fd, aligned(3), 0),  # into the hole
+    lambda fd: os.copy_file_range(fd, fd, 100, BLOCK, 3 * BLOCK),
+    copied,
+    by_child,
+    lambda fd: python("os.pwrite(os.open(sys.argv[1], os.O_WRONLY), b'other', 33)"),
+    # These stay for good.
+    lambda fd: fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND) or os.pwrite(fd, aligned(3), 0),
+]
+FOR_GOOD = [by_copy, by_control, by_message, by_heir, by_map, by_stream, by_many]
+
+
+def changes():
+    for number, change in enumerate(CHANGES):
+        fd = settled()
+        change(fd)
+        before = flushes()
+        os.fdatasync(fd)
+        assert flushes() > before, f"change {number} is not durable"
+        os.close(fd)
+    for change in FOR_GOOD:
+        # Each needs a file that has no such debt yet.
+        os.rename(PATH, PATH + change.__name__)
+        with open(PATH, "wb") as file:
+            file.write(bytes(SIZE))
+            os.fsync(file.fileno())
+        fd = settled()
+        kept = change(fd)
+        for _ in range(2):
+            before = flushes()
+            os.fdatasync(fd)
+            assert flushes() > before, f"{change.__name__} is not durable"
+        del kept
+
+
+def direct():
+    os.close(os.open(PATH, os.O_RDWR))
+    # The connection to the keeper stays.
+    count = len(os.listdir("/proc/self/fd"))
+    for flags in (0, os.O_DIRECT, os.O_DSYNC):
+        fd = os.open(PATH, os.O_RDWR | flags)
+        assert direct_is_open()
+        os.fdatasync(fd)
+        for round in range(1, 20):
+            before = flushes()
+            assert os.pwrite(fd, aligned(round, 2), round * BLOCK) == 2 * BLOCK
+            assert flushes() > before
+            assert quiet(fd, os.fdatasync)
+            assert os.pwritev(fd, [aligned(round), aligned(round)], round * BLOCK) == 2 * BLOCK
+            with open(PATH, "rb") as file:
+                file.seek(round * BLOCK)
+                assert file.read(2 * BLOCK) == aligned(round, 2)
+        # The program's own position and flags are as they were.
+        assert os.lseek(fd, 0, os.SEEK_CUR) == 0
+        assert fcntl.fcntl(fd, fcntl.F_GETFL) & (os.O_DIRECT | os.O_DSYNC) == flags
+        os.close(fd)
+        assert len(os.listdir("/proc/self/fd")) == count, "it is closed, too"
+    for flags in (os.O_RDONLY, os.O_RDWR | os.O_APPEND):
+        fd = os.open(PATH, flags)
+        assert not direct_is_open()
+        os.close(fd)
+
+
+def is_locked():
+    text = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    tried = subprocess.run([sys.executable, "-c", text, PATH], stderr=subprocess.DEVNULL)
+    return tried.returncode != 0
+
+
+def locks():
+    fd = os.open(PATH, os.O_RDWR)
+    fcntl.lockf(fd, fcntl.LOCK_EX)
+    for round in range(4):
+        os.pwrite(fd, aligned(round), 0)
+        os.pwrite(fd, b"some", 0)
+        os.fdatasync(fd)
+    # A second one is no reason to close a third.
+    again = os.open(PATH, os.O_RDWR)
+    os.pwrite(again, aligned(5), 0)
+    assert is_locked()
+    os.close(fd)
+    os.close(again)
+    assert not is_locked()
+
+
+def orphan():
+    """The keeper is killed: what was started before goes on, what is started later syncs by itself."""
+    fd = settled()
+    os.kill(os.getppid(), 9)
+    assert quiet(fd, os.fdatasync)
+    by_child(fd)
+    before = flushes()
+    os.fdatasync(fd)
+    assert flushes() > before
+    assert quiet(fd, os.fdatasync)
+    before = flushes()
+    python("os.pwrite(os.open(sys.argv[1], os.O_WRONLY), b'other', 33)")
+    assert flushes() > before, "who has no table syncs what it has written"
+    print("done", flush=True)
+
+
+{"changes": changes, "direct": direct, "locks": locks, "orphan": orphan}[WHAT]()

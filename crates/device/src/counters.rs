@@ -1,0 +1,73 @@
+//! Numbers that several processes share, each changed by one atomic operation at a time.
+//!
+//! Unlike in [`SharedMemory`](crate::SharedMemory), there are no locks: whoever dies leaves every number
+//! as it is.
+
+#![expect(unsafe_code, reason = "mapped memory is raw")]
+
+use std::fs::File;
+use std::io;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+use crate::sys;
+
+/// Numbers in the memory of a file.
+#[derive(Debug)]
+pub struct SharedCounters {
+    memory: NonNull<u8>,
+    count: usize,
+}
+
+// SAFETY: the memory is mapped until this value is dropped, and only used as atomic numbers.
+unsafe impl Send for SharedCounters {}
+// SAFETY: as above.
+unsafe impl Sync for SharedCounters {}
+
+impl SharedCounters {
+    /// Makes `count` numbers in a file, all zeros. What was in the file is lost; nobody may use it yet.
+    ///
+    /// # Errors
+    /// If the file can't be made as long as needed, or can't be mapped.
+    pub fn create(file: &File, count: usize) -> io::Result<Self> {
+        file.set_len(0)?;
+        // If there is no room, this says so; a store would end the process.
+        sys::allocate(file, 0, 0, Self::size(count))?;
+        Self::open(file, count)
+    }
+
+    /// Maps a file that [`create`](Self::create) has made with the same count.
+    ///
+    /// # Errors
+    /// If it has another size (`InvalidData`), or can't be mapped.
+    pub fn open(file: &File, count: usize) -> io::Result<Self> {
+        assert!(count > 0, "there is something to map");
+        if file.metadata()?.len() != Self::size(count) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it has another size"));
+        }
+        let memory = sys::map_shared(file, 0, count * size_of::<AtomicU64>())?;
+        Ok(Self { memory, count })
+    }
+
+    fn size(count: usize) -> u64 {
+        (count * size_of::<AtomicU64>()) as u64
+    }
+}
+
+impl Deref for SharedCounters {
+    type Target = [AtomicU64];
+
+    fn deref(&self) -> &[AtomicU64] {
+        // SAFETY: that many numbers are mapped as long as `self` lives, at the start of a page. Any bits
+        // are a number, and every process changes them by atomic operations only.
+        unsafe { std::slice::from_raw_parts(self.memory.cast().as_ptr(), self.count) }
+    }
+}
+
+impl Drop for SharedCounters {
+    fn drop(&mut self) {
+        // SAFETY: nobody has a reference to the memory any more.
+        unsafe { sys::unmap(self.memory, self.count * size_of::<AtomicU64>()) };
+    }
+}

@@ -1,0 +1,287 @@
+//! The open files that are overwritten in whole blocks, by their descriptors.
+//!
+//! They share the table of descriptors with logs, and have the numbers behind those. There are no
+//! locks here, so a forked child can go on, whatever the threads of its parent were doing.
+
+#![expect(unsafe_code, reason = "files are shared by threads that may close them")]
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use libc::{off_t, ssize_t};
+use rustix::io::Errno;
+use slimio_shortcut::{Debts, Identity, Kind, WholeFile, open_direct};
+
+use crate::meeting::{self, Process};
+use crate::next::{errno, set_errno};
+use crate::open_logs::{LOGS, OWN, TABLE, failed};
+
+/// Files that can be open at once.
+const FILES: usize = OWN as usize - 1 - LOGS;
+/// Marks a slot that is not free, beside the count of its users.
+const BUSY: usize = 1 << 63;
+
+static SLOTS: [Slot; FILES] = [const { Slot::new() }; FILES];
+/// The table of debts; `None` inside if there is none.
+static DEBTS: OnceLock<Option<Debts>> = OnceLock::new();
+/// Whether what had to be made durable without a table could not be.
+static HAS_FAILED: AtomicBool = AtomicBool::new(false);
+
+/// Room for an open file.
+struct Slot {
+    /// Zero if it is free. Otherwise [`BUSY`], plus one while the file is open, plus one for each
+    /// thread that uses it. The last one closes it.
+    users: AtomicUsize,
+    /// Which file it is: the number of its debt, or zero.
+    debt: AtomicUsize,
+    /// Whether all its writes are left to the kernel.
+    is_left: AtomicBool,
+    /// `None` inside a slot that is not free: there is no table of debts.
+    file: UnsafeCell<Option<WholeFile<'static>>>,
+}
+
+// SAFETY: the file is only changed by the thread that has taken the free slot, before there are users, or
+// by the last user; it is read by its users.
+unsafe impl Sync for Slot {}
+
+impl Slot {
+    const fn new() -> Self {
+        Self {
+            users: AtomicUsize::new(0),
+            debt: AtomicUsize::new(0),
+            is_left: AtomicBool::new(false),
+            file: UnsafeCell::new(None),
+        }
+    }
+}
+
+/// A file in use by this thread.
+pub(crate) struct Using {
+    slot: &'static Slot,
+    descriptor: c_int,
+}
+
+/// Maps the table of debts when the library is loaded. So every process that the program forks has it,
+/// even if the keeper is gone by then.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOAD: extern "C" fn() = load;
+
+extern "C" fn load() {
+    if meeting::is_kind_told(Kind::WholeBlocks) {
+        let error = errno();
+        let _ = debts();
+        set_errno(error);
+    }
+}
+
+fn debts() -> Option<&'static Debts> {
+    let found = DEBTS.get_or_init(|| Debts::open(&meeting::debts()?).ok());
+    found.as_ref()
+}
+
+fn number_of(descriptor: c_int) -> Option<usize> {
+    let number = usize::from(TABLE.get(descriptor as usize)?.load(Ordering::Acquire));
+    (number > LOGS && number != usize::from(OWN)).then(|| number - LOGS - 1)
+}
+
+/// The file that a descriptor is for.
+pub(crate) fn of(descriptor: c_int) -> Option<Using> {
+    let number = number_of(descriptor)?;
+    let slot = &SLOTS[number];
+    let more = |users: usize| (users > BUSY).then(|| users + 1);
+    slot.users.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).ok()?;
+    let using = Using { slot, descriptor };
+    // It may have been closed, and the slot be another file's.
+    (number_of(descriptor) == Some(number)).then_some(using)
+}
+
+impl Drop for Using {
+    fn drop(&mut self) {
+        self.slot.leave();
+    }
+}
+
+impl Slot {
+    /// One user less.
+    fn leave(&self) {
+        if self.users.fetch_sub(1, Ordering::SeqCst) != BUSY + 1 {
+            return;
+        }
+        // SAFETY: there are no users, and there will be none until the slot is free.
+        let file = unsafe { (*self.file.get()).take() };
+        if let Some(direct) = file.as_ref().and_then(WholeFile::direct) {
+            TABLE[direct.as_raw_fd() as usize].store(0, Ordering::SeqCst);
+        }
+        drop(file);
+        self.debt.store(0, Ordering::SeqCst);
+        self.users.store(0, Ordering::SeqCst);
+    }
+}
+
+/// The program has opened a file of this kind for writing.
+pub(crate) fn opened(descriptor: c_int, flags: c_int) {
+    meeting::is_own_memory();
+    // SAFETY: the program has opened it, and does not know its number yet.
+    let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    let debts = debts();
+    let debt = debts.and_then(|debts| Some(debts.of(Identity::of(file).ok()?)));
+    let is_free = |slot: &&Slot| {
+        let taken = slot.users.compare_exchange(0, BUSY, Ordering::SeqCst, Ordering::SeqCst);
+        taken.is_ok()
+    };
+    let found = SLOTS.iter().enumerate().find(|(_, slot)| is_free(slot));
+    let (Some((number, slot)), Some(entry)) = (found, TABLE.get(descriptor as usize)) else {
+        // What is written by a descriptor that has no place here is not seen.
+        if let Some((_, slot)) = found {
+            slot.users.store(0, Ordering::SeqCst);
+        }
+        return debt.into_iter().for_each(|debt| debt.owe_for_good());
+    };
+    let whole = debt.map(|debt| {
+        // To open a file twice is to close one of the two, which drops the program's locks on it (F_SETLK).
+        // It has none by this descriptor, but may have some by another one.
+        let is_open = SLOTS.iter().any(|slot| slot.debt.load(Ordering::SeqCst) == debt.number());
+        if debt.is_new() {
+            meeting::prepare(file);
+        }
+        let is_ours = flags & libc::O_APPEND == 0 && !is_open && !meeting::is_limited();
+        let direct = is_ours.then(|| direct(file).ok()).flatten();
+        slot.debt.store(debt.number(), Ordering::SeqCst);
+        WholeFile::new(debt, direct)
+    });
+    slot.is_left.store(false, Ordering::SeqCst);
+    // SAFETY: this thread has the slot alone, as it was free and has no users yet.
+    unsafe { *slot.file.get() = whole };
+    slot.users.store(BUSY + 1, Ordering::SeqCst);
+    entry.store((LOGS + 1 + number) as u8, Ordering::SeqCst);
+}
+
+fn direct(file: BorrowedFd<'_>) -> io::Result<File> {
+    Ok(meeting::out_of_the_way(open_direct(file)?)?.into())
+}
+
+/// The program closes a descriptor.
+pub(crate) fn close(descriptor: c_int) {
+    let Some(number) = number_of(descriptor) else { return };
+    // A child of vfork(2) has this memory, but descriptors of its own.
+    if meeting::process_here(0) != Process::Borrower
+        && usize::from(TABLE[descriptor as usize].swap(0, Ordering::SeqCst)) == LOGS + 1 + number
+    {
+        SLOTS[number].leave();
+    }
+}
+
+/// Has the kernel do something that may change files, and which blocks they have.
+pub(crate) fn around<const N: usize, T>(descriptors: [c_int; N], next: impl FnOnce() -> T) -> T {
+    if descriptors.iter().all(|descriptor| number_of(*descriptor).is_none()) {
+        return next();
+    }
+    let files = descriptors.map(of);
+    let debts = || files.iter().flatten().filter_map(|file| file.file().map(WholeFile::debt));
+    debts().for_each(|debt| debt.owe());
+    let result = next();
+    let error = errno();
+    for debt in debts() {
+        debt.move_blocks();
+        debt.owe();
+    }
+    files.iter().flatten().for_each(Using::sync_without_table);
+    set_errno(error);
+    result
+}
+
+/// Has the kernel write to a file.
+pub(crate) fn write<T>(descriptor: c_int, next: impl FnOnce() -> T) -> T {
+    match of(descriptor) {
+        Some(file) => file.by_kernel(next),
+        None => next(),
+    }
+}
+
+/// Has a file made durable, if there is something that is not, or if the call `is_forced`.
+pub(crate) fn sync(descriptor: c_int, is_forced: bool, next: impl FnOnce() -> c_int) -> c_int {
+    match of(descriptor) {
+        Some(file) => file.sync(is_forced, next),
+        None => next(),
+    }
+}
+
+/// From now on, a file may be changed in a way that is not seen.
+pub(crate) fn owe_for_good(descriptor: c_int) {
+    if let Some(file) = of(descriptor).as_ref().and_then(Using::file) {
+        file.debt().owe_for_good();
+    }
+}
+
+/// The program changes the flags of an open file.
+pub(crate) fn set_flags(descriptor: c_int, flags: c_int) {
+    // A write to it goes to the file's end then, whatever its offset (see pwrite(2)).
+    if flags & libc::O_APPEND != 0
+        && let Some(file) = of(descriptor)
+    {
+        file.slot.is_left.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Using {
+    fn file(&self) -> Option<&WholeFile<'static>> {
+        // SAFETY: it is only changed when it has no users.
+        unsafe { (*self.slot.file.get()).as_ref() }
+    }
+
+    /// Writes at an offset: the short way, or by the kernel.
+    pub(crate) fn write_at(
+        &self,
+        pieces: &[IoSlice<'_>],
+        offset: off_t,
+        next: impl FnOnce() -> ssize_t,
+    ) -> ssize_t {
+        let is_left = offset < 0 || self.slot.is_left.load(Ordering::SeqCst);
+        let Some(file) = self.file().filter(|_| !is_left) else { return self.by_kernel(next) };
+        match file.write(pieces, offset as u64) {
+            Ok(Some(written)) => written as ssize_t,
+            Ok(None) => self.by_kernel(next),
+            Err(error) => failed(&error),
+        }
+    }
+
+    /// Has the kernel write to the file.
+    pub(crate) fn by_kernel<T>(&self, next: impl FnOnce() -> T) -> T {
+        if let Some(file) = self.file() {
+            return file.debt().around(next);
+        }
+        let result = next();
+        let error = errno();
+        self.sync_without_table();
+        set_errno(error);
+        result
+    }
+
+    /// Who can't tell other processes of a debt must not leave one.
+    fn sync_without_table(&self) {
+        // SAFETY: the program has it open, as it is in the middle of a call for it.
+        let file = unsafe { BorrowedFd::borrow_raw(self.descriptor) };
+        if self.file().is_none() && rustix::fs::fdatasync(file).is_err() {
+            HAS_FAILED.store(true, Ordering::SeqCst);
+        }
+    }
+
+    fn sync(&self, is_forced: bool, next: impl FnOnce() -> c_int) -> c_int {
+        let by_kernel = || if next() == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
+        let result = match self.file() {
+            Some(file) => file.sync(is_forced, by_kernel),
+            None if HAS_FAILED.load(Ordering::SeqCst) => Err(Errno::IO.into()),
+            None => by_kernel(),
+        };
+        match result {
+            Ok(()) => 0,
+            Err(error) => failed(&error) as c_int,
+        }
+    }
+}

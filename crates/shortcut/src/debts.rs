@@ -1,0 +1,277 @@
+//! Which files have something that only the kernel can make durable.
+//!
+//! Several processes overwrite a file. What goes the short way is durable when it is written. Whatever
+//! else changes the file leaves a *debt*, and who is asked to make the file durable calls the kernel
+//! while there is one, whoever has left it. So the debts are in memory that all these processes share.
+//!
+//! Of each file, two numbers count: `changed` is raised before and after each such change, and `synced`
+//! becomes what `changed` was before a sync that has succeeded. If they are equal, there is no debt. A
+//! process that is killed between two steps leaves a debt that is needless at worst.
+//!
+//! A file has an entry of eight numbers, found by a hash of device and inode number; zero of them is an
+//! entry that is free. If there are too many files, the rest share the first entry. Files that share an
+//! entry share their debts, so a sync may be needless, but none is left out.
+//!
+//! | number | |
+//! |---:|---|
+//! | 0 | the file's hash, or zero |
+//! | 1 | `changed` |
+//! | 2 | `synced` |
+//! | 3 | how often its blocks may have become others: they are looked for again |
+//! | 4 | writes of the short way that have failed |
+//! | 5 | bits: 1, the debt stays for good; 2, the keeper was told of the file |
+//! | 6 | writes that went the short way |
+//! | 7 | syncs that had nothing to do |
+
+use std::fs::File;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use slimio_device::SharedCounters;
+use slimio_planted::is_planted;
+
+use crate::Identity;
+
+/// Files that can have an entry of their own.
+const ENTRIES: u64 = 4096;
+const NUMBERS: u64 = 8;
+/// How far from where its hash says a file's entry may be.
+const FAR: u64 = 64;
+const STAYS: u64 = 1;
+const TOLD: u64 = 2;
+
+/// The debts of all files.
+#[derive(Debug)]
+pub struct Debts {
+    numbers: SharedCounters,
+}
+
+/// What all files together have seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Files that were opened for writing.
+    pub files: u64,
+    /// Writes that went the short way.
+    pub writes: u64,
+    /// Syncs that had nothing to do.
+    pub syncs: u64,
+}
+
+/// The debt of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Debt<'a> {
+    entry: &'a [AtomicU64],
+}
+
+impl Debts {
+    const COUNT: usize = (ENTRIES * NUMBERS) as usize;
+
+    /// Makes the table in a file. Nobody may use that yet.
+    ///
+    /// # Errors
+    /// If there is no room for it.
+    pub fn create(file: &File) -> io::Result<Self> {
+        Ok(Self { numbers: SharedCounters::create(file, Self::COUNT)? })
+    }
+
+    /// The table that another process has made in this file.
+    ///
+    /// # Errors
+    /// If there is none, or it can't be mapped.
+    pub fn open(file: &File) -> io::Result<Self> {
+        if is_planted("debt-of-another-forgotten") {
+            return Self::create(
+                &rustix::fs::memfd_create("", rustix::fs::MemfdFlags::CLOEXEC)?.into(),
+            );
+        }
+        Ok(Self { numbers: SharedCounters::open(file, Self::COUNT)? })
+    }
+
+    /// The debt of a file, which has an entry from now on.
+    pub fn of(&self, file: Identity) -> Debt<'_> {
+        let hash = hash(file);
+        let places = (0..FAR).map(|step| 1 + (hash.wrapping_add(step)) % (ENTRIES - 1));
+        for place in places {
+            let debt = self.entry(place);
+            let claimed =
+                debt.entry[0].compare_exchange(0, hash, Ordering::SeqCst, Ordering::SeqCst);
+            if claimed.is_ok() || claimed == Err(hash) {
+                return debt;
+            }
+        }
+        self.entry(0)
+    }
+
+    /// What has happened so far.
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        for debt in (0..ENTRIES).map(|place| self.entry(place)) {
+            totals.files += u64::from(debt.entry[0].load(Ordering::Relaxed) != 0);
+            totals.writes += debt.entry[6].load(Ordering::Relaxed);
+            totals.syncs += debt.entry[7].load(Ordering::Relaxed);
+        }
+        totals
+    }
+
+    fn entry(&self, place: u64) -> Debt<'_> {
+        let start = (place * NUMBERS) as usize;
+        Debt { entry: &self.numbers[start..start + NUMBERS as usize] }
+    }
+}
+
+impl Debt<'_> {
+    /// Tells the debt from others of this process. Never zero.
+    pub fn number(&self) -> usize {
+        self.entry.as_ptr().addr()
+    }
+
+    /// Something has changed that only the kernel can make durable.
+    pub fn owe(&self) {
+        if !is_planted("debt-forgotten") {
+            self.entry[1].fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Has the kernel change the file. This may end in the middle, by a signal that kills; and somebody
+    /// may sync in the middle.
+    pub fn around<T>(&self, change: impl FnOnce() -> T) -> T {
+        self.owe();
+        let result = change();
+        self.owe();
+        result
+    }
+
+    /// From now on, every sync is the kernel's.
+    pub fn owe_for_good(&self) {
+        self.entry[5].fetch_or(STAYS, Ordering::SeqCst);
+    }
+
+    /// Whether there is a debt.
+    pub fn is_owed(&self) -> bool {
+        // `synced` first: it only becomes what `changed` was before.
+        let synced = self.entry[2].load(Ordering::SeqCst);
+        synced != self.entry[1].load(Ordering::SeqCst)
+            || self.entry[5].load(Ordering::SeqCst) & STAYS != 0
+    }
+
+    /// Has the kernel sync the file, which pays the debt.
+    ///
+    /// # Errors
+    /// That of `sync`. The debt stays.
+    pub fn pay<E>(&self, sync: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let changed = self.entry[1].load(Ordering::SeqCst);
+        let result = sync();
+        if result.is_ok() || is_planted("debt-paid-by-failure") {
+            self.entry[2].fetch_max(changed, Ordering::SeqCst);
+        }
+        result
+    }
+
+    /// The blocks of the file may be others.
+    pub fn move_blocks(&self) {
+        self.entry[3].fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How often the blocks may have become others.
+    pub(crate) fn moved(&self) -> u64 {
+        self.entry[3].load(Ordering::SeqCst)
+    }
+
+    /// A write of the short way has failed.
+    pub(crate) fn fail(&self) {
+        self.owe();
+        self.entry[4].fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How many writes of the short way have failed.
+    pub(crate) fn failures(&self) -> u64 {
+        self.entry[4].load(Ordering::SeqCst)
+    }
+
+    /// Whether the keeper is to be told of the file: the first who asks tells it.
+    pub fn is_new(&self) -> bool {
+        self.entry[5].fetch_or(TOLD, Ordering::SeqCst) & TOLD == 0
+    }
+
+    pub(crate) fn count_write(&self) {
+        self.entry[6].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_sync(&self) {
+        self.entry[7].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A number that is not zero, and hardly that of another file.
+fn hash(file: Identity) -> u64 {
+    let mut hash = file.device.rotate_left(40) ^ file.inode;
+    // The finalizer of splitmix64.
+    for (shift, factor) in [(30, 0xbf58_476d_1ce4_e5b9), (27, 0x94d0_49bb_1331_11eb)] {
+        hash = (hash ^ (hash >> shift)).wrapping_mul(factor);
+    }
+    (hash ^ (hash >> 31)).max(1)
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+
+    fn memory() -> File {
+        rustix::fs::memfd_create("debts", rustix::fs::MemfdFlags::CLOEXEC).unwrap().into()
+    }
+
+    fn file(inode: u64) -> Identity {
+        Identity { device: 7, inode, born: 0 }
+    }
+
+    #[test]
+    fn a_change_is_owed_until_a_sync_that_began_later_succeeds() {
+        let debts = Debts::create(&memory()).unwrap();
+        let debt = debts.of(file(1));
+        assert!(!debt.is_owed());
+        debt.around(|| assert!(debt.is_owed()));
+        assert!(debt.is_owed());
+        assert_eq!(debt.pay(|| Err(5)), Err(5));
+        assert!(debt.is_owed(), "the sync has failed");
+        debt.pay(|| Ok::<_, ()>(())).unwrap();
+        assert!(!debt.is_owed());
+        // A change during the sync may have come too late for it.
+        debt.owe();
+        debt.pay(|| Ok::<_, ()>(debt.owe())).unwrap();
+        assert!(debt.is_owed());
+        // A sync in the middle of a change does not pay for its end.
+        debt.around(|| debt.pay(|| Ok::<_, ()>(())).unwrap());
+        assert!(debt.is_owed());
+        debt.pay(|| Ok::<_, ()>(())).unwrap();
+        debt.owe_for_good();
+        debt.pay(|| Ok::<_, ()>(())).unwrap();
+        assert!(debt.is_owed());
+    }
+
+    #[test]
+    fn a_debt_of_one_process_is_paid_by_another() {
+        let memory = memory();
+        let (one, other) = (Debts::create(&memory).unwrap(), Debts::open(&memory).unwrap());
+        one.of(file(1)).owe();
+        assert!(other.of(file(1)).is_owed());
+        assert!(!other.of(file(2)).is_owed());
+        other.of(file(1)).pay(|| Ok::<_, ()>(())).unwrap();
+        assert!(!one.of(file(1)).is_owed());
+        assert!(one.of(file(1)).is_new());
+        assert!(!other.of(file(1)).is_new());
+        assert!(Debts::open(&File::open("/dev/null").unwrap()).is_err());
+    }
+
+    #[test]
+    fn more_files_than_entries_share_one() {
+        let debts = Debts::create(&memory()).unwrap();
+        for inode in 0..ENTRIES * 2 {
+            debts.of(file(inode)).owe();
+        }
+        assert!((0..ENTRIES * 2).all(|inode| debts.of(file(inode)).is_owed()));
+        assert!(debts.totals().files > ENTRIES / 2);
+        debts.entry(0).pay(|| Ok::<_, ()>(())).unwrap();
+        assert!((0..ENTRIES * 2).any(|inode| !debts.of(file(inode)).is_owed()));
+    }
+}

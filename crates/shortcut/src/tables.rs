@@ -1,0 +1,131 @@
+//! The keeper's side of files that are overwritten in whole blocks: the table of their debts, and what
+//! is said of them.
+
+use std::collections::HashSet;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, MemfdFlags};
+
+use crate::debts::{Debts, Totals};
+use crate::fill::fill;
+use crate::folder::lock_stage;
+use crate::{Folder, Probe, Space};
+
+const SUFFIX: &str = "debts";
+
+/// The table of debts of the processes of one keeper.
+#[derive(Debug)]
+pub(crate) struct Table {
+    file: File,
+    path: Option<PathBuf>,
+    /// What was said of a file in a folder. Some programs have many files of one kind there.
+    said: HashSet<(PathBuf, String)>,
+}
+
+impl Table {
+    /// Makes a table, in the folder if there is one.
+    ///
+    /// # Errors
+    /// If there is no room for it.
+    pub(crate) fn new(folder: Option<&Folder>, name: &str) -> io::Result<Self> {
+        let Some(folder) = folder else {
+            let file = File::from(rustix::fs::memfd_create("debts", MemfdFlags::CLOEXEC)?);
+            Debts::create(&file)?;
+            return Ok(Self { file, path: None, said: HashSet::new() });
+        };
+        remove_left_over(folder.path());
+        let path = folder.path().join(name).with_extension(SUFFIX);
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+        let table = Self { file, path: Some(path), said: HashSet::new() };
+        lock_stage(&table.file)?;
+        Debts::create(&table.file)?;
+        Ok(table)
+    }
+
+    /// The file that it is in.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Prepares a file that a process has opened. Returns what is to be said of it, if that was not said of another one in
+    /// the same folder.
+    pub(crate) fn say_of(&mut self, file: &File, path: &Path) -> Option<String> {
+        let open = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let probe = || Probe::of(Path::new(&open));
+        let mut found = probe();
+        let is_unwritten = |space: Space| space.unwritten > 0;
+        if let Ok(probed) = &found
+            && probed.can_be_taken()
+            && probed.space.is_some_and(is_unwritten)
+            && fill(file).is_ok_and(|filled| filled > 0)
+        {
+            found = probe();
+        }
+        let said = said(found);
+        let folder = path.parent().unwrap_or(path).to_owned();
+        self.said.insert((folder, said.clone())).then_some(said)
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn said(probe: io::Result<Probe>) -> String {
+    match probe {
+        Err(error) => format!("left to the kernel: {error}"),
+        Ok(probe) if !probe.can_be_taken() => {
+            let why: Vec<String> = probe.refusals.iter().map(ToString::to_string).collect();
+            format!("left to the kernel: {}", why.join("; "))
+        }
+        Ok(Probe { space: Some(Space { written, .. }), size, .. }) if written < size => {
+            "written the short way where it was written before".to_owned()
+        }
+        Ok(_) => "written the short way".to_owned(),
+    }
+}
+
+/// Removes the tables of keepers that were killed. Processes that have them mapped keep them.
+fn remove_left_over(folder: &Path) {
+    for (path, file) in tables(folder) {
+        if rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// What the processes of all running keepers have done with such files.
+pub(crate) fn totals(folder: &Path) -> Totals {
+    let mut totals = Totals::default();
+    for (_, file) in tables(folder) {
+        let is_left_over = rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive);
+        if is_left_over.is_err()
+            && let Ok(debts) = Debts::open(&file)
+        {
+            let more = debts.totals();
+            totals.files += more.files;
+            totals.writes += more.writes;
+            totals.syncs += more.syncs;
+        }
+    }
+    totals
+}
+
+fn tables(folder: &Path) -> Vec<(PathBuf, File)> {
+    let paths = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let paths = paths.filter(|path| path.extension().is_some_and(|extension| extension == SUFFIX));
+    let open = |path: PathBuf| {
+        let file = OpenOptions::new().read(true).write(true).open(&path).ok()?;
+        Some((path, file))
+    };
+    paths.filter_map(open).collect()
+}
