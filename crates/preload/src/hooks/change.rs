@@ -71,12 +71,12 @@ unsafe fn sized(fd: c_int, result: c_int, status: *mut libc::stat) -> c_int {
     result
 }
 
-/// Blocks behind the end that a program has allocated change no byte.
+/// Blocks behind the end that a program has allocated change no byte of a log.
 fn allocate(fd: c_int, mode: c_int, next: impl FnOnce() -> c_int) -> c_int {
     if mode != libc::FALLOC_FL_KEEP_SIZE {
         give_up(fd);
     }
-    next()
+    around([fd], next)
 }
 
 hooks! {
