@@ -199,10 +199,7 @@ pub(crate) fn out_of_the_way(file: impl AsFd) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// If the keeper is gone: the file may be taken in part.
-pub(crate) fn take(
-    file: BorrowedFd<'_>,
-    is_self_ending: bool,
-) -> io::Result<Option<(u32, File)>> {
+pub(crate) fn take(file: BorrowedFd<'_>, is_self_ending: bool) -> io::Result<Option<(u32, File)>> {
     let Some(told) = told() else { return Ok(None) };
     let _lock = Lock::take(told.state);
     let Some(socket) = told.socket(true) else { return Ok(None) };

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use slimio_device::Buffer;
 
 use crate::log_file::{BLOCK, LogFile, flags, write};
-use crate::stage::Staged;
+use crate::staged::Staged;
 
 /// The least and the most that is filled with zeros ahead of the log, in bytes. A log of a few records, as
 /// of a database that is closed again at once, shall not cost much.

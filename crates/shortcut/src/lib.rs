@@ -29,6 +29,7 @@ mod refusal;
 mod repair;
 mod run;
 mod stage;
+mod staged;
 mod tables;
 mod take;
 mod whole_file;

@@ -30,7 +30,7 @@ use slimio_device::{LBA_SIZE, Part, end_lease};
 use slimio_planted::is_planted;
 
 use crate::Stage;
-use crate::stage::Staged;
+use crate::staged::Staged;
 
 pub(crate) const BLOCK: u64 = LBA_SIZE as u64;
 /// `RWF_NOAPPEND` (Linux 6.9): the offset counts although the file was opened with `O_APPEND`.

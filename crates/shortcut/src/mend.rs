@@ -9,7 +9,7 @@ use slimio_device::LBA_SIZE;
 use slimio_planted::is_planted;
 
 use crate::log_file::BLOCK;
-use crate::stage::Staged;
+use crate::staged::Staged;
 use crate::{Identity, Stage};
 
 /// Blocks that are compared at once.

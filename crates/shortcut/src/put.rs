@@ -10,7 +10,7 @@ use slimio_planted::is_planted;
 use crate::LogFile;
 use crate::ahead::{ahead, end_of_block};
 use crate::log_file::{flags, write};
-use crate::stage::Staged;
+use crate::staged::Staged;
 
 /// What became of bytes that were to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,9 +129,9 @@ impl<F: AsFd> LogFile<F> {
         while loaded < size {
             match rustix::io::pread(&self.file, &mut memory[loaded..], from + loaded as u64) {
                 Err(Errno::INTR) => {}
-                Ok(0) => return Err(self.failed_in(staged, Errno::IO)),
+                Ok(0) => return Err(failed(staged, Errno::IO)),
                 Ok(count) => loaded += count,
-                Err(error) => return Err(self.failed_in(staged, error)),
+                Err(error) => return Err(failed(staged, error)),
             }
         }
         staged.is_loaded(from + size as u64);
@@ -148,16 +148,11 @@ impl<F: AsFd> LogFile<F> {
         let (offset, blocks) = staged.unwritten();
         let flags = flags(staged.is_append(), false);
         if let Err(error) = write(self.file.as_fd(), blocks, offset, flags) {
-            return Err(self.failed_in(staged, error));
+            return Err(failed(staged, error));
         }
         staged.set_needs_flush(true);
         staged.is_written(end);
         Ok(())
-    }
-
-    fn failed_in(&self, staged: &mut Staged<'_>, error: Errno) -> io::Error {
-        staged.set_failed(error);
-        error.into()
     }
 
     /// Has direct I/O on again, if it is off because somebody has read.
@@ -169,6 +164,12 @@ impl<F: AsFd> LogFile<F> {
         }
         Ok(())
     }
+}
+
+/// A failure that stays.
+fn failed(staged: &mut Staged<'_>, error: Errno) -> io::Error {
+    staged.set_failed(error);
+    error.into()
 }
 
 fn offset_of(staged: &Staged<'_>, place: Place) -> u64 {

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use slimio_planted::is_planted;
 
 use crate::LogFile;
-use crate::stage::Staged;
+use crate::staged::Staged;
 
 impl<F: AsFd> LogFile<F> {
     /// Reads bytes at an offset, as pread(2) does: those that were written, durable or not. Returns how

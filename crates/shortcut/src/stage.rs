@@ -15,90 +15,24 @@
 //!   so that others can append meanwhile.
 //! * *keeper*: the process that looks after the log holds it as long as it lives.
 //!
-//! The header is in the first block, in little-endian order:
-//!
-//! | offset | bytes | |
-//! |---:|---:|---|
-//! | 0 | 8 | `SlimIOst` while there is a log |
-//! | 8 | 8 | device of the file: major number, and minor number in the lower half |
-//! | 16 | 8 | inode number of the file |
-//! | 24 | 8 | offset in the file of the first staged byte, a multiple of the block |
-//! | 32 | 8 | offset in the file behind the last staged byte |
-//! | 40 | 8 | offset in the file behind the staged bytes that are in the file |
-//! | 48 | 8 | 1 if some of these need a flush to be durable |
-//! | 56 | 8 | offset in the file behind the blocks that were written, if only with zeros |
-//! | 64 | 8 | the error of the first write or flush that failed, or zero |
-//! | 72 | 8 | 1 if the file was opened with `O_APPEND` |
-//! | 80 | 8 | what the keeper was told: 1, that something was appended; 2, that it has to do something |
-//! | 88 | 8 | offset of the file's position, as lseek(2) would tell it |
-//! | 96 | 8 | 1 if the file is left to the kernel for good |
-//! | 104 | 8 | bytes of the file's path |
-//! | 112 | 8 | offset in the file behind what may have been filled with zeros |
-//! | 120 | 8 | when the file was made, in nanoseconds |
-//! | 128 | 8 | length of the log in bytes, as far as it is in the file |
-//! | 136 | 8 | offset in the file up to which the memory behind the staged bytes has what the file has |
-//! | 144 | 8 | 1 while the staged bytes, all of which are in the file, make room for others |
-//! | 152 | 8 | 1 if the file is open for reading, too |
-//! | 160 | 8 | 1 if direct I/O is off because somebody has read |
-//! | 256 | | the file's path |
+//! What is in the header, `staged.rs` says.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, compiler_fence};
 use std::time::Duration;
 
-use rustix::io::Errno;
-use slimio_device::{LBA_SIZE, Part, SharedMemory};
-use slimio_planted::is_planted;
+use slimio_device::{Part, SharedMemory};
 
 use crate::Identity;
-
-const BLOCK: u64 = LBA_SIZE as u64;
-const MAGIC: [u8; 8] = *b"SlimIOst";
-/// Blocks of the staged bytes.
-const STAGE_LBAS: usize = 256;
-/// Bytes that can be staged.
-const STAGE_SIZE: u64 = STAGE_LBAS as u64 * BLOCK;
-
-/// Most bytes that are loaded at once.
-const LOAD_SIZE: u64 = 64 * BLOCK;
+use crate::staged::{STAGE_LBAS, Staged};
 
 /// The parts, and their blocks.
 const STAGED: usize = 0;
 const WRITING: usize = 1;
 const KEEPER: usize = 2;
 const PARTS: [usize; 3] = [1 + STAGE_LBAS, STAGE_LBAS, 0];
-
-/// Fields of the header, by their offsets.
-const DEVICE: usize = 8;
-const INODE: usize = 16;
-const START: usize = 24;
-const STAGED_TO: usize = 32;
-const WRITTEN: usize = 40;
-const UNFLUSHED: usize = 48;
-const ZEROED: usize = 56;
-const FAILED: usize = 64;
-const IS_APPEND: usize = 72;
-const TOLD: usize = 80;
-const POSITION: usize = 88;
-const GIVEN_UP: usize = 96;
-const PATH_LENGTH: usize = 104;
-const REACH: usize = 112;
-const BORN: usize = 120;
-const SIZE: usize = 128;
-const LOADED: usize = 136;
-const IS_MOVING: usize = 144;
-const IS_READABLE: usize = 152;
-const IS_BUFFERED: usize = 160;
-const PATH: usize = 256;
-
-/// What the keeper was told: that something was appended, and that there is something to do for it.
-const APPENDED: u64 = 1;
-const URGENT: u64 = 2;
 
 /// Shared memory for one log at a time.
 #[derive(Clone, Debug)]
@@ -180,15 +114,13 @@ impl Stage {
     /// # Errors
     /// If this thread holds the stage.
     pub fn path(&self) -> io::Result<PathBuf> {
-        let staged = self.staged()?;
-        let length = (staged.get(PATH_LENGTH) as usize).min(LBA_SIZE - PATH);
-        Ok(OsStr::from_bytes(&staged.memory[PATH..PATH + length]).into())
+        Ok(self.staged()?.path())
     }
 
     /// The right to append. Nothing that takes time happens while it is held, except by who also has
     /// the right to write, which is taken before.
     pub(crate) fn staged(&self) -> io::Result<Staged<'_>> {
-        Ok(Staged { memory: self.lock(STAGED)? })
+        Ok(Staged::new(self.lock(STAGED)?))
     }
 
     /// The right to write to the file, and room for what is written.
@@ -199,335 +131,5 @@ impl Stage {
     /// The right to write, or `None` after somebody else has written.
     pub(crate) fn writing_or_wait(&self) -> Option<Part<'_>> {
         self.memory.lock_or_wait(WRITING)
-    }
-}
-
-/// The staged bytes and the header, locked.
-#[derive(Debug)]
-pub(crate) struct Staged<'a> {
-    memory: Part<'a>,
-}
-
-impl Staged<'_> {
-    /// Begins a log in a file that ends with `tail`, the bytes of its last block that is not full. All
-    /// of it is durable.
-    pub(crate) fn begin(&mut self, of: Identity, length: u64, tail: &[u8]) {
-        self.end();
-        self.memory[LBA_SIZE..][..LBA_SIZE].fill(0);
-        self.memory[LBA_SIZE..][..tail.len()].copy_from_slice(tail);
-        let start = length - tail.len() as u64;
-        let fields = [
-            (DEVICE, of.device),
-            (INODE, of.inode),
-            (BORN, of.born),
-            (START, start),
-            (STAGED_TO, length),
-            (WRITTEN, length),
-            (SIZE, length),
-            (LOADED, 0),
-            (IS_MOVING, 0),
-            (IS_BUFFERED, 0),
-            (UNFLUSHED, 0),
-            (ZEROED, start),
-            (REACH, length.next_multiple_of(BLOCK)),
-            (FAILED, 0),
-            (TOLD, 0),
-        ];
-        for (field, value) in fields {
-            self.set(field, value);
-        }
-        compiler_fence(Ordering::SeqCst);
-        self.memory[..MAGIC.len()].copy_from_slice(&MAGIC);
-    }
-
-    /// Notes where the file is, for whoever may have to mend it.
-    pub(crate) fn set_path(&mut self, path: &Path) {
-        let path = path.as_os_str().as_bytes();
-        let path = &path[..path.len().min(LBA_SIZE - PATH)];
-        self.memory[PATH..][..path.len()].copy_from_slice(path);
-        self.set(PATH_LENGTH, path.len() as u64);
-    }
-
-    /// The file needs no mending any more.
-    pub(crate) fn end(&mut self) {
-        self.memory[..MAGIC.len()].fill(0);
-        compiler_fence(Ordering::SeqCst);
-    }
-
-    /// The file whose log is staged; `None` if there is no log.
-    pub(crate) fn file(&self) -> Option<Identity> {
-        let [device, inode, born] = [DEVICE, INODE, BORN].map(|field| self.get(field));
-        self.is_taken().then_some(Identity { device, inode, born })
-    }
-
-    /// Whether there is a log.
-    pub(crate) fn is_taken(&self) -> bool {
-        self.memory[..MAGIC.len()] == MAGIC
-    }
-
-    /// Offset in the file of the first staged byte.
-    pub(crate) fn start(&self) -> u64 {
-        self.get(START)
-    }
-
-    /// Offset in the file behind the last staged byte.
-    pub(crate) fn staged_to(&self) -> u64 {
-        self.get(STAGED_TO)
-    }
-
-    /// Offset in the file behind the staged bytes that are in the file.
-    pub(crate) fn written(&self) -> u64 {
-        self.get(WRITTEN)
-    }
-
-    /// Length of the log in bytes, as far as it is in the file.
-    pub(crate) fn size(&self) -> u64 {
-        self.get(SIZE).max(self.written())
-    }
-
-    /// Length of the log in bytes.
-    pub(crate) fn length(&self) -> u64 {
-        self.get(SIZE).max(self.staged_to())
-    }
-
-    /// Whether something that is in the file needs a flush to be durable.
-    pub(crate) fn needs_flush(&self) -> bool {
-        self.get(UNFLUSHED) != 0
-    }
-
-    pub(crate) fn set_needs_flush(&mut self, needs: bool) {
-        self.set(UNFLUSHED, needs.into());
-    }
-
-    /// Blocks of the file up to here were written, if only with zeros: to write them again changes no
-    /// metadata. A multiple of the block.
-    pub(crate) fn zeroed(&self) -> u64 {
-        self.get(ZEROED)
-    }
-
-    pub(crate) fn set_zeroed(&mut self, end: u64) {
-        self.set(ZEROED, end);
-    }
-
-    /// The file may be filled with zeros up to here.
-    pub(crate) fn reaches(&mut self, end: u64) {
-        let reach = self.get(REACH).max(end);
-        self.set(REACH, reach);
-        compiler_fence(Ordering::SeqCst);
-    }
-
-    /// Whether a file of this size is longer than the short way has made it: somebody else has appended
-    /// to it.
-    pub(crate) fn is_longer(&self, size: u64) -> bool {
-        size > self.get(REACH)
-    }
-
-    /// The error of the first write or flush that failed.
-    pub(crate) fn failed(&self) -> Result<(), Errno> {
-        match self.get(FAILED) {
-            0 => Ok(()),
-            error => Err(Errno::from_raw_os_error(error as i32)),
-        }
-    }
-
-    pub(crate) fn set_failed(&mut self, error: Errno) {
-        self.set(FAILED, error.raw_os_error() as u64);
-    }
-
-    /// Notes whether the file was opened with `O_APPEND` and for reading, and its position.
-    pub(crate) fn set_opened(&mut self, is_append: bool, is_readable: bool, position: u64) {
-        self.set(IS_APPEND, is_append.into());
-        self.set(IS_READABLE, is_readable.into());
-        self.set(POSITION, position);
-    }
-
-    /// Whether the file was opened for reading, too.
-    pub(crate) fn is_readable(&self) -> bool {
-        self.get(IS_READABLE) != 0
-    }
-
-    /// Whether direct I/O is off, because somebody has read through the page cache.
-    pub(crate) fn is_buffered(&self) -> bool {
-        self.get(IS_BUFFERED) != 0
-    }
-
-    pub(crate) fn set_buffered(&mut self, is_buffered: bool) {
-        self.set(IS_BUFFERED, is_buffered.into());
-    }
-
-    /// The file's position: with `O_APPEND`, it is not at the end until something is appended.
-    pub(crate) fn position(&self) -> u64 {
-        self.get(POSITION)
-    }
-
-    pub(crate) fn set_position(&mut self, position: u64) {
-        self.set(POSITION, position);
-    }
-
-    /// Whether the file is left to the kernel for good.
-    pub(crate) fn is_given_up(&self) -> bool {
-        self.get(GIVEN_UP) != 0
-    }
-
-    pub(crate) fn give_up(&mut self) {
-        self.set(GIVEN_UP, 1);
-    }
-
-    /// Whether the file was opened with `O_APPEND`.
-    pub(crate) fn is_append(&self) -> bool {
-        self.get(IS_APPEND) != 0
-    }
-
-    /// Whether the keeper is to be told that something was appended: if it does not look at the log from
-    /// time to time, or if there is something to do for it. Each is said once.
-    pub(crate) fn tell(&mut self, is_urgent: bool) -> bool {
-        let told = self.get(TOLD);
-        let telling = told | APPENDED | if is_urgent { URGENT } else { 0 };
-        self.set(TOLD, telling);
-        telling != told
-    }
-
-    /// The keeper has done what there was to do. It looks at the log again before it is told, or not.
-    pub(crate) fn heard(&mut self, looks_again: bool) {
-        self.set(TOLD, if looks_again { APPENDED } else { 0 });
-    }
-
-    /// Bytes that can be put behind the staged ones until something must be written.
-    pub(crate) fn room(&self) -> u64 {
-        self.start() + STAGE_SIZE - self.staged_to()
-    }
-
-    /// Whether enough is staged that writing it makes sense before it is to be durable.
-    pub(crate) fn is_filling(&self) -> bool {
-        self.staged_to() - self.written() > STAGE_SIZE / 4
-    }
-
-    /// Bytes that can be put behind the staged ones until what the file has there must be
-    /// [loaded](Self::loading), so that the last block can be filled up with it.
-    pub(crate) fn loaded(&self) -> u64 {
-        let is_whole = self.staged_to() >= self.size() || self.get(LOADED) >= self.size();
-        if is_whole { u64::MAX } else { self.get(LOADED).saturating_sub(self.staged_to()) }
-    }
-
-    /// The memory into which what the file has behind the staged bytes can be loaded next, and its
-    /// offset in the file. [`is_loaded`](Self::is_loaded) says that it is.
-    pub(crate) fn loading(&mut self) -> (u64, &mut [u8]) {
-        let from = self.get(LOADED).max(self.staged_to() - self.staged_to() % BLOCK);
-        let end = self.size().next_multiple_of(BLOCK).min(self.start() + STAGE_SIZE);
-        let size = end.saturating_sub(from).min(LOAD_SIZE) as usize;
-        let at = LBA_SIZE + (from - self.start()) as usize;
-        (from, &mut self.memory[at..at + size])
-    }
-
-    pub(crate) fn is_loaded(&mut self, end: u64) {
-        self.set(LOADED, end);
-    }
-
-    /// Puts as many of these bytes behind the staged ones as there is room for, and as is loaded. Returns
-    /// how many.
-    pub(crate) fn append(&mut self, bytes: &[u8]) -> usize {
-        let at = self.staged_to();
-        let staged = (at - self.start()) as usize;
-        let count = (bytes.len() as u64).min(self.room()).min(self.loaded()) as usize;
-        let end = staged + count;
-        let is_loaded = self.get(LOADED) >= (at + count as u64).next_multiple_of(BLOCK);
-        let staged_bytes = &mut self.memory[LBA_SIZE..];
-        staged_bytes[staged..end].copy_from_slice(&bytes[..count]);
-        // Behind the end of the block that the log ended in are zeros. Later blocks may have old bytes.
-        let is_new_block = end > staged.next_multiple_of(LBA_SIZE);
-        if is_new_block && !is_loaded && !is_planted("old-bytes-behind") {
-            staged_bytes[end..end.next_multiple_of(LBA_SIZE)].fill(0);
-        }
-        compiler_fence(Ordering::SeqCst);
-        self.set(STAGED_TO, at + count as u64);
-        count
-    }
-
-    /// Begins to stage bytes for another place. All that was staged is in the file. The memory has to be
-    /// [loaded](Self::loading) next, and then [`has_moved`](Self::has_moved) ends this.
-    pub(crate) fn move_to(&mut self, offset: u64) {
-        self.set(SIZE, self.size());
-        self.set(IS_MOVING, 1);
-        compiler_fence(Ordering::SeqCst);
-        let start = offset - offset % BLOCK;
-        for (field, value) in
-            [(START, start), (STAGED_TO, offset), (WRITTEN, offset), (LOADED, start)]
-        {
-            self.set(field, value);
-        }
-    }
-
-    pub(crate) fn has_moved(&mut self) {
-        compiler_fence(Ordering::SeqCst);
-        self.set(IS_MOVING, 0);
-        compiler_fence(Ordering::SeqCst);
-    }
-
-    /// Whether the process was killed while the staged bytes were made others: all of them were in the file.
-    pub(crate) fn is_moving(&self) -> bool {
-        self.get(IS_MOVING) != 0 && !is_planted("move-not-seen")
-    }
-
-    /// The byte that the file has, or is to have, at an offset in the staged blocks. `None`: it is not
-    /// known.
-    pub(crate) fn byte_at(&self, offset: u64) -> Option<u8> {
-        let is_known = offset >= self.start() && offset < self.staged_to().max(self.get(LOADED));
-        is_known.then(|| self.memory[LBA_SIZE + (offset - self.start()) as usize])
-    }
-
-    /// Copies staged bytes. Returns `false` if not all that were asked for are staged.
-    pub(crate) fn copy(&self, bytes: &mut [u8], offset: u64) -> bool {
-        if offset < self.start() || offset + bytes.len() as u64 > self.staged_to() {
-            return false;
-        }
-        let at = LBA_SIZE + (offset - self.start()) as usize;
-        bytes.copy_from_slice(&self.memory[at..at + bytes.len()]);
-        true
-    }
-
-    /// The blocks that have something that is not in the file, and their offset there.
-    pub(crate) fn unwritten(&self) -> (u64, &[u8]) {
-        let first = self.written() - self.written() % BLOCK;
-        self.blocks(first, self.staged_to())
-    }
-
-    /// The block that the staged bytes end in, unless it is full, and its offset in the file.
-    pub(crate) fn last(&self) -> (u64, &[u8]) {
-        self.blocks(self.staged_to() - self.staged_to() % BLOCK, self.staged_to())
-    }
-
-    fn blocks(&self, from: u64, to: u64) -> (u64, &[u8]) {
-        let size = to.next_multiple_of(BLOCK) - from;
-        (from, &self.memory[LBA_SIZE + (from - self.start()) as usize..][..size as usize])
-    }
-
-    /// What is staged up to `end` is in the file. What is in full blocks leaves the stage when it is half
-    /// full, so that little is copied.
-    pub(crate) fn is_written(&mut self, end: u64) {
-        self.set(WRITTEN, end);
-        self.set(SIZE, self.size());
-        compiler_fence(Ordering::SeqCst);
-        let (old, start) = (self.start(), end - end % BLOCK);
-        if start - old < STAGE_SIZE / 2 {
-            return;
-        }
-        // What fills up the last block comes along, and so does what is loaded. What is copied does not
-        // reach where it comes from, so it is whole in one of the two places all the time.
-        let from = LBA_SIZE + (start - old) as usize;
-        let size = self.staged_to().next_multiple_of(BLOCK).max(self.get(LOADED)) - start;
-        if !is_planted("tail-forgotten") {
-            self.memory.copy_within(from..from + size as usize, LBA_SIZE);
-        }
-        compiler_fence(Ordering::SeqCst);
-        self.set(START, start);
-        compiler_fence(Ordering::SeqCst);
-    }
-
-    fn get(&self, field: usize) -> u64 {
-        u64::from_le_bytes(self.memory[field..][..8].try_into().expect("eight bytes"))
-    }
-
-    fn set(&mut self, field: usize, value: u64) {
-        self.memory[field..][..8].copy_from_slice(&value.to_le_bytes());
     }
 }

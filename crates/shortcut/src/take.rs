@@ -12,7 +12,7 @@ use slimio_device::{WriteLease, cached_pages};
 use slimio_planted::is_planted;
 
 use crate::log_file::{BLOCK, HAS_NO_APPEND, LogFile};
-use crate::stage::Staged;
+use crate::staged::Staged;
 use crate::{Identity, Probe, Refusal};
 
 /// Why a file was not taken.

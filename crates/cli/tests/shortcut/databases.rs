@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::kills::{Killed, Keeper, Program};
+use super::kills::{Keeper, Killed, Program};
 use super::{Place, Running, child_of, kill, pid, text, wait_for};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shortcut/ledger.py");

@@ -42,12 +42,10 @@ unsafe fn read_at(
 ) -> ssize_t {
     match (of(fd), u64::try_from(offset)) {
         (Some(log), Ok(offset)) if (1..=BYTES_MAX).contains(&count) => log.read(
-            // SAFETY: as the caller promises.
             |log| {
-                log.read_at(
-                    unsafe { std::slice::from_raw_parts_mut(bytes.cast(), count) },
-                    offset,
-                )
+                // SAFETY: as the caller promises.
+                let bytes = unsafe { std::slice::from_raw_parts_mut(bytes.cast(), count) };
+                log.read_at(bytes, offset)
             },
             next,
         ),

@@ -68,13 +68,11 @@ unsafe fn write_all_at(
     // SAFETY: as the caller promises.
     let pieces = || unsafe { slices(buffers, count) }.filter(|_| flags == 0);
     if let Some(log) = of(fd) {
-        return match pieces() {
-            Some(pieces) => log.write_at(pieces, offset, next),
-            None => {
-                give_up(fd);
-                next()
-            }
-        };
+        if let Some(pieces) = pieces() {
+            return log.write_at(pieces, offset, next);
+        }
+        give_up(fd);
+        return next();
     }
     let Some(file) = whole_files::of(fd) else { return next() };
     match pieces() {
