@@ -30,6 +30,9 @@ enum Verb {
         /// A log file, or a file in the same folder
         file: PathBuf,
     },
+    /// Guard the logs of another process, whose socket is the standard input
+    #[command(hide = true)]
+    Guard,
     /// Cut zeros off the end of a log of Redis or Valkey that a power cut has left there
     Repair {
         /// The log file; nobody may have it open
@@ -73,6 +76,10 @@ impl Shortcut {
             Verb::Status(place) => status(place),
             Verb::Probe { file } => probe(file),
             Verb::Repair { file } => repair(file),
+            Verb::Guard => {
+                let guarded = slimio_shortcut::guard(std::io::stdin(), say_of_run);
+                guarded.map_err(|error| error.to_string())
+            }
         }
     }
 }
@@ -87,12 +94,13 @@ impl RunArgs {
         let run = Run {
             program: self.program.clone(),
             library: library()?,
+            guard: guard()?,
             patterns: self.patterns()?,
             stages: self.place.stages.clone(),
             notes: self.notes.clone(),
         };
         let program = self.program[0].display();
-        let status = run.run(|line| eprintln!("slimio: {line}"));
+        let status = run.run(say_of_run);
         let status = status.map_err(|error| format!("{program}: {error}"))?;
         // As a shell says that a signal has ended a program.
         let by_signal = status.signal().map(|signal| 128 + signal);
@@ -122,6 +130,16 @@ impl RunArgs {
 }
 
 /// Finds the library: beside this program, or where a package would have it.
+/// The command for the guard: this program.
+fn guard() -> Result<Vec<OsString>, String> {
+    let program = std::env::current_exe().map_err(|error| format!("where is slimio? {error}"))?;
+    Ok(vec![program.into(), "shortcut".into(), "guard".into()])
+}
+
+fn say_of_run(line: &str) {
+    eprintln!("slimio: {line}");
+}
+
 fn library() -> Result<PathBuf, String> {
     if let Some(path) = std::env::var_os(LIBRARY_VARIABLE) {
         // A program may be started in another folder.

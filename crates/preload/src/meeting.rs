@@ -205,11 +205,12 @@ pub(crate) fn take(file: BorrowedFd<'_>, is_self_ending: bool) -> io::Result<Opt
     let Some(socket) = told.socket(true) else { return Ok(None) };
     // If this fails, the keeper has not got it.
     let take = Message::Take { token: told.meeting.token.clone(), is_self_ending };
-    if take.send(socket, Some(file), true).is_err() {
+    if take.send(socket, &[file], true).is_err() {
         return Ok(None);
     }
     match Message::receive(socket, true)? {
-        Some((Message::Yes(number), Some(stage))) => {
+        Some((Message::Yes(number), stage)) if !stage.is_empty() => {
+            let stage = stage.into_iter().next().expect("there is one");
             told.state.process.store(process(), Ordering::Relaxed);
             Ok(Some((number, out_of_the_way(stage)?.into())))
         }
@@ -223,9 +224,9 @@ pub(crate) fn debts() -> Option<File> {
     let told = told()?;
     // The connection is closed again: most programs that are started open no such file.
     let socket = told.connected()?;
-    Message::Debts(told.meeting.token.clone()).send(&socket, None, true).ok()?;
+    Message::Debts(told.meeting.token.clone()).send(&socket, &[], true).ok()?;
     match Message::receive(&socket, true) {
-        Ok(Some((Message::Yes(_), Some(table)))) => Some(table.into()),
+        Ok(Some((Message::Yes(_), table))) => table.into_iter().next().map(File::from),
         _ => None,
     }
 }
@@ -235,7 +236,7 @@ pub(crate) fn prepare(file: BorrowedFd<'_>) {
     let Some(told) = told() else { return };
     let _lock = Lock::take(told.state);
     let Some(socket) = told.socket(true) else { return };
-    if Message::Whole(told.meeting.token.clone()).send(socket, Some(file), true).is_ok() {
+    if Message::Whole(told.meeting.token.clone()).send(socket, &[file], true).is_ok() {
         // If the keeper is gone, the file is as it is.
         let _ = Message::receive(socket, true);
     }
@@ -250,7 +251,7 @@ pub(crate) fn tell(number: u32) {
     drop(lock);
     if let Some(socket) = socket {
         // If it takes no more now, it is busy with what it was told, and looks at everything.
-        let _ = Message::Appended(number).send(socket, None, false);
+        let _ = Message::Appended(number).send(socket, &[], false);
     }
 }
 
@@ -259,7 +260,7 @@ pub(crate) fn close(number: u32) {
     let Some(told) = told() else { return };
     let _lock = Lock::take(told.state);
     let Some(socket) = told.socket(false) else { return };
-    if Message::Closed(number).send(socket, None, true).is_ok() {
+    if Message::Closed(number).send(socket, &[], true).is_ok() {
         // If the keeper is gone, its descriptors are closed, too.
         let _ = Message::receive(socket, true);
     }

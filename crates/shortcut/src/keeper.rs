@@ -6,6 +6,7 @@
 //! zeros ahead, writes what is staged for long, gives the file back when somebody else opens it (whom
 //! the lease makes wait) and takes it again later, and mends what a killed process leaves.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -22,13 +23,13 @@ use slimio_device::WriteLease;
 use slimio_planted::is_planted;
 
 use crate::folder::Folder;
-use crate::notes::{Note, Notes};
+use crate::guard::Guard;
+use crate::log::{Log, is_late, said};
+use crate::notes::Notes;
 use crate::protocol::{Meeting, Message};
 use crate::tables::Table;
 use crate::{Kind, LogFile, NotTaken, Pattern, Stage};
 
-/// After this time, what is staged is written although nobody has asked for it.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long a log is left to the kernel before it is taken again: at first, and at most.
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(60);
@@ -46,6 +47,7 @@ pub struct Keeper {
     token: String,
     folder: Option<Folder>,
     notes: Option<Notes>,
+    guard: Option<Guard>,
     /// The debts of files that are overwritten in whole blocks, if any are meant.
     table: Option<Table>,
     processes: Vec<Process>,
@@ -65,27 +67,6 @@ struct Process {
     ended: OwnedFd,
     pid: Pid,
     number: u32,
-}
-
-/// A log of a process.
-struct Log {
-    number: u32,
-    /// The number of the process.
-    process: u32,
-    path: PathBuf,
-    file: LogFile,
-    stage_path: Option<PathBuf>,
-    /// Has the stage locked, until any descriptor of it is closed in this process.
-    stage_file: OwnedFd,
-    note: Option<Note>,
-    lease: Option<WriteLease<File>>,
-    /// Whether there may be something to do for it: zeros ahead, or a stage that fills.
-    is_behind: bool,
-    /// When it is looked at again, and where the staged bytes ended at the last look.
-    look: Option<(Instant, u64)>,
-    /// When it is taken again, if it is left to the kernel.
-    retry: Option<Instant>,
-    pause: Duration,
 }
 
 impl Keeper {
@@ -123,6 +104,7 @@ impl Keeper {
             token: meeting.token.clone(),
             folder,
             notes,
+            guard: None,
             table,
             processes: Vec::new(),
             logs: Vec::new(),
@@ -132,6 +114,23 @@ impl Keeper {
             say: Box::new(say),
         };
         Ok((keeper, meeting))
+    }
+
+    /// Has a process started that gives the logs back if this one is killed, by a command that calls
+    /// [`guard`](crate::guard) with its standard input.
+    ///
+    /// # Errors
+    /// If it can't be started.
+    pub fn start_guard(&mut self, command: &[OsString]) -> io::Result<()> {
+        self.guard = Some(Guard::start(command)?);
+        Ok(())
+    }
+
+    /// Ends the guard if there is no log.
+    pub fn end_idle_guard(&mut self) {
+        if self.logs.is_empty() {
+            self.guard = None;
+        }
     }
 
     /// Whether any process has ever asked for a file.
@@ -232,7 +231,9 @@ impl Keeper {
                 return;
             };
             match Message::receive(&found.socket, false) {
-                Ok(Some((message, descriptor))) => self.answer(process, message, descriptor),
+                Ok(Some((message, descriptors))) => {
+                    self.answer(process, message, descriptors.into_iter().next());
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // It has closed the socket, or says what nobody understands.
                 Ok(None) | Err(_) => return self.part_with(process),
@@ -284,7 +285,7 @@ impl Keeper {
 
     /// Sends a message, with the stage's file if it is about a log that was taken.
     fn send(&mut self, to: u32, message: &Message) {
-        let stage = match message {
+        let descriptor = match message {
             Message::Yes(NO_LOG) => self.table.as_ref().map(|table| table.file().as_fd()),
             Message::Yes(number) => {
                 let taken = self.logs.iter().find(|log| log.number == *number);
@@ -293,7 +294,8 @@ impl Keeper {
             _ => None,
         };
         let process = self.processes.iter().find(|process| process.number == to);
-        let sent = process.map(|process| message.send(&process.socket, stage, false));
+        let sent =
+            process.map(|process| message.send(&process.socket, descriptor.as_slice(), false));
         if matches!(sent, Some(Err(_))) {
             self.part_with(to);
         }
@@ -330,18 +332,31 @@ impl Keeper {
                 Err(error) => self.say_of(&log.path, &format!("not noted on the disk: {error}")),
             }
         }
+        self.tell_guard(|guard| guard.add(number, log.file.file(), &log.stage_file));
         let taken = log.take();
         self.say_of(&log.path, &said(&taken));
         match taken {
             Ok(()) => {}
             Err(NotTaken::Busy) => log.retry = Some(Instant::now() + log.pause),
             Err(_) => {
+                self.tell_guard(|guard| guard.remove(number));
                 log.forget_stage();
                 return None;
             }
         }
         self.logs.push(log);
         Some(number)
+    }
+
+    /// A guard that does not answer is none.
+    fn tell_guard(&mut self, tell: impl FnOnce(&Guard) -> io::Result<()>) {
+        if let Some(Err(error)) = self.guard.as_ref().map(tell) {
+            self.guard = None;
+            (self.say)(&format!(
+                "there is no guard any more ({error}): if this process is killed, who opens a log may \
+                 have to wait"
+            ));
+        }
     }
 
     fn make_stage(&self, number: u32) -> io::Result<(Option<PathBuf>, OwnedFd, Stage)> {
@@ -447,6 +462,7 @@ impl Keeper {
                 released = log.file.release();
             }
         }
+        self.tell_guard(|guard| guard.remove(log.number));
         match released {
             Ok(()) => log.forget_stage(),
             Err(error) => {
@@ -471,62 +487,9 @@ impl Drop for Keeper {
     }
 }
 
-impl Log {
-    fn take(&mut self) -> Result<(), NotTaken> {
-        let file = self.file.file().try_clone()?;
-        // It may be the last one's, which ended with the lease.
-        self.lease = None;
-        self.lease = Some(self.file.take_leased(file)?);
-        self.file.stage().staged()?.set_path(&self.path);
-        self.is_behind = true;
-        Ok(())
-    }
-
-    fn staged_to(&self) -> u64 {
-        self.file.staged_to().unwrap_or(0)
-    }
-
-    fn look_again(&mut self, staged_to: u64) {
-        self.look.get_or_insert((Instant::now() + LOOK_EVERY, staged_to));
-    }
-
-    fn forget_stage(&mut self) {
-        if let Some(path) = self.stage_path.take() {
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
 /// The name of a log's stage and of its note.
 fn name(number: u32) -> String {
     format!("{}-{number}", std::process::id())
-}
-
-/// What is said of a file that a program has opened.
-fn said(taken: &Result<(), NotTaken>) -> String {
-    match taken {
-        Ok(()) => "written the short way".to_owned(),
-        Err(NotTaken::Busy) => {
-            "left to the kernel until nobody else has it open, and it is written at its end"
-                .to_owned()
-        }
-        Err(NotTaken::GivenUp) => {
-            "left to the kernel: the program uses it in another way".to_owned()
-        }
-        Err(NotTaken::Refused(refusals)) => {
-            let why: Vec<String> = refusals.iter().map(ToString::to_string).collect();
-            format!("left to the kernel: {}", why.join("; "))
-        }
-        Err(NotTaken::Failed(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
-            "left to the kernel: only the file's owner can hold a lease on it".to_owned()
-        }
-        Err(NotTaken::Failed(error)) => format!("left to the kernel: {error}"),
-    }
-}
-
-/// Whether somebody else was in the middle of something for too long.
-fn is_late<T>(result: &io::Result<T>) -> bool {
-    result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut)
 }
 
 fn drain(mut wake: &UnixStream) {

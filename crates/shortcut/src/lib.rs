@@ -14,8 +14,10 @@ mod ahead;
 mod debts;
 mod fill;
 mod folder;
+mod guard;
 mod identity;
 mod keeper;
+mod log;
 mod log_file;
 mod mend;
 mod notes;
@@ -38,6 +40,7 @@ pub use slimio_device::end_lease;
 
 pub use debts::{Debt, Debts, Totals};
 pub use folder::{Folder, Staged, lock_stage};
+pub use guard::guard;
 pub use identity::Identity;
 pub use keeper::Keeper;
 pub use log_file::LogFile;

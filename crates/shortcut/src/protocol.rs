@@ -1,7 +1,7 @@
 //! What a program's process and the keeper of its logs say to each other.
 //!
 //! The process connects to an abstract socket that keeps messages apart (`SOCK_SEQPACKET`). A message
-//! has one letter, a number of four bytes, and perhaps a descriptor:
+//! has one letter, a number of four bytes, and perhaps descriptors:
 //!
 //! | | letter | number | descriptor | answer |
 //! |---|---|---|---|---|
@@ -11,6 +11,7 @@
 //! | something was appended | `a` | of the log | | |
 //! | this process closes it | `c` | of the log | | `d` |
 //! | done | `d` | of the log | | |
+//! | guard this log (keeper to [guard](crate::guard)) | `g` | of the log | the open file, the stage's file | `d` |
 //! | where debts are noted | `m` | – (the token follows) | | `y` or `n` |
 //! | prepare this file of whole blocks | `w` | – (the token follows) | the open file | `d` |
 //!
@@ -32,6 +33,8 @@ use crate::{Kind, Pattern};
 pub const VARIABLE: &str = "SLIMIO_SHORTCUT";
 /// Bytes of the token.
 const TOKEN_SIZE: usize = 32;
+/// Most descriptors of a message.
+const DESCRIPTORS_MAX: usize = 2;
 const NUMBER: std::ops::Range<usize> = 1..5;
 const SIZE_MAX: usize = NUMBER.end + TOKEN_SIZE;
 
@@ -57,8 +60,10 @@ pub enum Message {
     Appended(u32),
     /// The process closes the file, which is released.
     Closed(u32),
-    /// The file is closed on the other side, too, or prepared.
+    /// The file is closed on the other side, too, or prepared, or guarded.
     Done(u32),
+    /// Give this log back if the keeper is gone.
+    Guard(u32),
 }
 
 /// What the environment variable says.
@@ -105,6 +110,7 @@ impl Message {
             Self::Appended(id) => (b'a', *id),
             Self::Closed(id) => (b'c', *id),
             Self::Done(id) => (b'd', *id),
+            Self::Guard(id) => (b'g', *id),
         };
         let mut bytes = vec![letter];
         bytes.extend(number.to_le_bytes());
@@ -126,6 +132,7 @@ impl Message {
             b'a' => Self::Appended(id),
             b'c' => Self::Closed(id),
             b'd' => Self::Done(id),
+            b'g' => Self::Guard(id),
             _ => return None,
         })
     }
@@ -137,14 +144,13 @@ impl Message {
     pub fn send(
         &self,
         socket: impl AsFd,
-        descriptor: Option<BorrowedFd<'_>>,
+        descriptors: &[BorrowedFd<'_>],
         is_patient: bool,
     ) -> io::Result<()> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        let descriptors: Vec<_> = descriptor.into_iter().collect();
         if !descriptors.is_empty() {
-            ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+            ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
         }
         let mut flags = SendFlags::NOSIGNAL;
         flags.set(SendFlags::DONTWAIT, !is_patient);
@@ -160,8 +166,8 @@ impl Message {
     pub fn receive(
         socket: impl AsFd,
         is_patient: bool,
-    ) -> io::Result<Option<(Self, Option<OwnedFd>)>> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    ) -> io::Result<Option<(Self, Vec<OwnedFd>)>> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut bytes = [0; SIZE_MAX];
         let mut flags = RecvFlags::CMSG_CLOEXEC;
@@ -170,16 +176,18 @@ impl Message {
             let mut buffers = [IoSliceMut::new(&mut bytes)];
             rustix::net::recvmsg(&socket, &mut buffers, &mut ancillary, flags)
         })?;
-        let descriptor = ancillary.drain().find_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-            _ => None,
-        });
+        let mut descriptors = Vec::new();
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(received) = message {
+                descriptors.extend(received);
+            }
+        }
         if received.bytes == 0 {
             return Ok(None);
         }
         let message = Self::decode(&bytes[..received.bytes])
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it is no message"))?;
-        Ok(Some((message, descriptor)))
+        Ok(Some((message, descriptors)))
     }
 }
 
@@ -217,13 +225,14 @@ mod tests {
             Message::Appended(u32::MAX),
             Message::Closed(1),
             Message::Done(1),
+            Message::Guard(2),
         ];
         for (number, message) in messages.into_iter().enumerate() {
-            let descriptor = (number % 2 == 0).then(|| here.as_fd());
-            message.send(&here, descriptor, true).unwrap();
-            let (received, descriptor) = Message::receive(&there, true).unwrap().unwrap();
+            let descriptors = vec![here.as_fd(); number % 3];
+            message.send(&here, &descriptors, true).unwrap();
+            let (received, descriptors) = Message::receive(&there, true).unwrap().unwrap();
             assert_eq!(received, message);
-            assert_eq!(descriptor.is_some(), number % 2 == 0);
+            assert_eq!(descriptors.len(), number % 3);
         }
         let error = Message::receive(&there, false).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);

@@ -40,6 +40,8 @@ pub struct Run {
     pub program: Vec<OsString>,
     /// The library that asks for the files, `libslimio_preload.so`.
     pub library: PathBuf,
+    /// What starts a process that calls [`guard`](crate::guard) with its standard input.
+    pub guard: Vec<OsString>,
     /// Which files.
     pub patterns: Vec<Pattern>,
     /// Where the stages are, in memory; `None` chooses a place.
@@ -74,6 +76,10 @@ impl Run {
             .env(PRELOAD, preload(&self.library, std::env::var_os(PRELOAD).as_deref())?)
             .spawn()?;
         let child = Pid::from_child(&child);
+        // No log is taken before the first turn.
+        if let Err(error) = keeper.start_guard(&self.guard) {
+            say(&format!("there is no guard: {error}"));
+        }
         // Not before: a program inherits what is ignored.
         slimio_device::ignore_file_size_signal();
         let mut ended = None;
@@ -92,7 +98,13 @@ impl Run {
                         ended = Some(ExitStatus::from_raw(status.as_raw()));
                     }
                     Ok(Some(_)) | Err(Errno::INTR) => {}
-                    Ok(None) => break,
+                    Ok(None) => {
+                        // The guard is a child, too.
+                        if ended.is_some() {
+                            keeper.end_idle_guard();
+                        }
+                        break;
+                    }
                     // There are no more children.
                     Err(_) => {
                         if !keeper.has_met() {

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::kills::{Keeper, Killed, Program};
-use super::{Place, Running, child_of, kill, pid, text, wait_for};
+use super::kills::{ORDERS, kill_in_order};
+use super::{Place, Running, child_of, guard_of, kill, pid, text, wait_for};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shortcut/ledger.py");
-const ROUNDS: usize = 8;
+const ROUNDS: usize = 6;
 
 /// Whether the library of RocksDB is there.
 fn has_rocksdb() -> bool {
@@ -60,25 +60,15 @@ fn count(name: &str, folder: &Path) -> usize {
 fn check_kills(name: &'static str) {
     let Some(place) = Place::new() else { return };
     let database = Database::new(&place, name);
-    let orders: [&[Killed]; 4] = [&[Program], &[Program, Keeper], &[Keeper, Program], &[Keeper]];
     let mut acknowledged = 0;
-    for (round, order) in orders.into_iter().cycle().take(ROUNDS).enumerate() {
+    for (round, order) in ORDERS.into_iter().cycle().take(ROUNDS).enumerate() {
         let mut run = database.write();
         let mut said = BufReader::new(run.stdout.take().unwrap()).lines();
         let first = said.next().unwrap().unwrap();
         let reading = std::thread::spawn(move || said.map_while(Result::ok).last());
         let (keeper, program) = (pid(&run), child_of(pid(&run)));
         std::thread::sleep(Duration::from_millis(40 + 23 * round as u64));
-        for (number, killed) in order.iter().enumerate() {
-            if number > 0 {
-                std::thread::sleep(Duration::from_millis(round as u64 % 3 * 9));
-            }
-            kill(if *killed == Program { program } else { keeper });
-        }
-        if *order == [Keeper] {
-            std::thread::sleep(Duration::from_millis(50));
-            kill(program);
-        }
+        kill_in_order(order, keeper, program, round as u64 % 3 * 9);
         let last = reading.join().unwrap().unwrap_or(first);
         run.wait().unwrap();
         wait_for("end of the program", || rustix::process::test_kill_process(program).is_err());
@@ -125,6 +115,7 @@ fn zeros_behind_a_log_that_says_where_it_ends_may_stay() {
         let said = BufReader::new(run.stdout.take().unwrap()).lines();
         let last = said.take(30).last().unwrap().unwrap();
         let (keeper, program) = (pid(&run), child_of(pid(&run)));
+        kill(guard_of(keeper));
         kill(keeper);
         kill(program);
         run.wait().unwrap();

@@ -1,20 +1,64 @@
 //! What was written outlives the program, its keeper, or both.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use slimio_testing::client::Reply;
 
 use super::redis::Redis;
-use super::{LEASES, Place, child_of, kill, pid, wait_for};
+use super::{LEASES, Place, Running, child_of, guard_of, kill, pid, wait_for};
 
 /// Who is killed, in this order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Killed {
     Program,
     Keeper,
+    Guard,
 }
-pub(crate) use Killed::{Keeper, Program};
+pub(crate) use Killed::{Guard, Keeper, Program};
+
+/// Every order that makes a difference. Where the guard is not killed, it gives the log back.
+pub(crate) const ORDERS: [&[Killed]; 6] = [
+    &[Program],
+    &[Guard, Program, Keeper],
+    &[Guard, Keeper, Program],
+    &[Keeper],
+    &[Program, Keeper],
+    &[Keeper, Program, Guard],
+];
+
+/// Kills a program, its keeper and the keeper's guard in an order, with a pause of this many milliseconds.
+pub(crate) fn kill_in_order(order: &[Killed], keeper: Pid, program: Pid, pause: u64) {
+    let guard = guard_of(keeper);
+    for (number, killed) in order.iter().enumerate() {
+        if number > 0 {
+            // The program goes on without its keeper for a while.
+            std::thread::sleep(Duration::from_millis(pause));
+        }
+        let process = match killed {
+            Program => program,
+            Keeper => keeper,
+            Guard => guard,
+        };
+        // The guard may have ended with its keeper.
+        let _ = kill_process(process, Signal::KILL);
+    }
+    if order == [Keeper] {
+        std::thread::sleep(Duration::from_millis(50));
+        kill(program);
+    }
+}
+
+/// A function for python3 that kills the keeper and its guard.
+const KILL_KEEPER: &str = "\
+import os
+def kill_keeper():
+    keeper = os.getppid()
+    for child in open(f'/proc/{keeper}/task/{keeper}/children').read().split():
+        if 'guard' in open(f'/proc/{child}/cmdline').read(): os.kill(int(child), 9)
+    os.kill(keeper, 9)
+";
 
 /// Sets keys until the server does not answer any more. Returns how many it has acknowledged.
 fn set_until_killed(redis: &Redis, first: usize) -> std::thread::JoinHandle<usize> {
@@ -31,9 +75,8 @@ fn set_until_killed(redis: &Redis, first: usize) -> std::thread::JoinHandle<usiz
 #[test]
 fn what_was_acknowledged_outlives_every_kill() {
     let Some(place) = Place::new() else { return };
-    let orders: [&[Killed]; 4] = [&[Program], &[Program, Keeper], &[Keeper, Program], &[Keeper]];
     let mut acknowledged = 0;
-    for (round, order) in orders.into_iter().cycle().take(12).enumerate() {
+    for (round, order) in ORDERS.into_iter().cycle().take(12).enumerate() {
         let Some(mut redis) = Redis::start(&place, "always") else { return };
         let (keeper, program) = {
             redis.client();
@@ -50,17 +93,7 @@ fn what_was_acknowledged_outlives_every_kill() {
         );
         let setting = set_until_killed(&redis, held as usize);
         std::thread::sleep(Duration::from_millis(40 + 23 * round as u64));
-        for (number, killed) in order.iter().enumerate() {
-            if number > 0 {
-                // The program goes on without its keeper for a while.
-                std::thread::sleep(Duration::from_millis(round as u64 % 3 * 9));
-            }
-            kill(if *killed == Program { program } else { keeper });
-        }
-        if *order == [Keeper] {
-            std::thread::sleep(Duration::from_millis(50));
-            kill(program);
-        }
+        kill_in_order(order, keeper, program, round as u64 % 3 * 9);
         acknowledged = setting.join().unwrap();
         redis.run.wait().unwrap();
         wait_for("end of the program", || rustix::process::test_kill_process(program).is_err());
@@ -86,6 +119,7 @@ fn what_was_only_written_outlives_the_program() {
             client.expect(&["SET", &format!("{both}:{key}"), "value"]).unwrap();
         }
         if both {
+            kill(guard_of(keeper));
             kill(keeper);
         }
         kill(program);
@@ -108,10 +142,10 @@ fn a_log_is_found_where_it_is_now() {
          for name in ['here', 'renamed', 'removed']:\n\
         \x20    fd = os.open({:?} + '/' + name + '.log', os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
         \x20    os.write(fd, b'durable, '); os.fdatasync(fd); os.write(fd, b'staged')\n\
-         os.kill(os.getppid(), signal.SIGKILL); os.kill(os.getpid(), signal.SIGKILL)\n",
+         kill_keeper(); os.kill(os.getpid(), signal.SIGKILL)\n",
         place.path()
     );
-    let path = place.script(&text);
+    let path = place.script(&format!("{KILL_KEEPER}{text}"));
     let run = |program: &[&dyn AsRef<std::ffi::OsStr>]| {
         let mut command = place.run(&[&"--match", &"*.log", &"--"]);
         command.args(program.iter().map(AsRef::as_ref)).status().unwrap()
@@ -144,6 +178,7 @@ fn a_power_cut_is_repaired_before_the_start() {
     redis.client().expect(&["SET", "k", "v"]).unwrap();
     let log = redis.log();
     let (keeper, program) = (pid(&redis.run), child_of(pid(&redis.run)));
+    kill(guard_of(keeper));
     kill(keeper);
     kill(program);
     redis.run.wait().unwrap();
@@ -170,13 +205,12 @@ fn a_child_that_is_left_keeps_nobody_from_mending() {
         "import os, signal, time\n\
          fd = os.open({log:?}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
          os.write(fd, b'durable, '); os.fdatasync(fd); os.write(fd, b'staged')\n\
-         keeper = os.getppid()\n\
          if not os.fork():\n\
         \x20    while not os.path.exists({log:?} + '.mended'): time.sleep(0.01)\n\
         \x20    os.write(fd, b', the child'); os.fdatasync(fd); os._exit(0)\n\
-         os.kill(keeper, signal.SIGKILL); os.kill(os.getpid(), signal.SIGKILL)\n"
+         kill_keeper(); os.kill(os.getpid(), signal.SIGKILL)\n"
     );
-    let mut command = place.python(&text);
+    let mut command = place.python(&format!("{KILL_KEEPER}{text}"));
     assert!(!command.status().unwrap().success());
     // The kernel lets somebody in after a while, which is shortened for this test.
     let limit = "/proc/sys/fs/lease-break-time";
@@ -191,4 +225,60 @@ fn a_child_that_is_left_keeps_nobody_from_mending() {
     assert!(place.stages().is_empty());
     // The child has the file as the killed program has left it, and writes on.
     wait_for("child's write", || fs::read(&log).unwrap() == b"durable, staged, the child");
+}
+
+/// The program is idle, so it does not notice that its keeper was killed. The guard does.
+#[test]
+fn nobody_waits_for_a_log_whose_keeper_was_killed() {
+    let Some(place) = Place::new() else { return };
+    let log = place.path().join("idle.log");
+    for ends in [false, true] {
+        let _ = fs::remove_file(&log);
+        let text = format!(
+            "import os, signal, time\n\
+             fd = os.open({log:?}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
+             os.write(fd, b'durable, '); os.fdatasync(fd); os.write(fd, b'staged')\n\
+             os.kill(os.getppid(), signal.SIGKILL)\n\
+             if {}: os.kill(os.getpid(), signal.SIGKILL)\n\
+             while not os.path.exists({log:?} + '.seen'): time.sleep(0.01)\n\
+             os.write(fd, b', and more'); os.fdatasync(fd)\n",
+            if ends { "True" } else { "False" }
+        );
+        let mut run =
+            Running(place.python(&text).stdout(std::process::Stdio::null()).spawn().unwrap());
+        run.wait().unwrap();
+        let begin = Instant::now();
+        assert_eq!(fs::read(&log).unwrap(), b"durable, staged", "{ends}: {}", place.said());
+        assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+        if !ends {
+            fs::write(place.path().join("idle.log.seen"), b"").unwrap();
+            wait_for("more", || fs::read(&log).unwrap() == b"durable, staged, and more");
+            fs::remove_file(place.path().join("idle.log.seen")).unwrap();
+        }
+    }
+    assert!(place.said().contains("the keeper is gone"), "{}", place.said());
+}
+
+/// Without its guard, a keeper does the same as before.
+#[test]
+fn a_killed_guard_changes_nothing() {
+    let Some(place) = Place::new() else { return };
+    let log = place.path().join("a.log");
+    let text = format!(
+        "import os, time\n\
+         def open_log(name): return os.open({:?} + name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
+         fd = open_log('a.log'); os.write(fd, b'one, '); os.fdatasync(fd)\n\
+         keeper = os.getppid()\n\
+         children = open(f'/proc/{{keeper}}/task/{{keeper}}/children').read().split()\n\
+         for child in children:\n\
+        \x20    if 'guard' in open(f'/proc/{{child}}/cmdline').read(): os.kill(int(child), 9)\n\
+         other = open_log('b.log'); os.write(other, b'other'); os.fdatasync(other); os.close(other)\n\
+         os.write(fd, b'two')\n",
+        format!("{}/", place.path().display())
+    );
+    assert!(place.python(&text).status().unwrap().success(), "{}", place.said());
+    assert_eq!(fs::read(&log).unwrap(), b"one, two");
+    assert_eq!(fs::read(place.path().join("b.log")).unwrap(), b"other");
+    assert!(place.said().contains("there is no guard any more"), "{}", place.said());
+    assert!(place.stages().is_empty());
 }

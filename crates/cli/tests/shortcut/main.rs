@@ -170,6 +170,18 @@ fn child_of(process: Pid) -> Pid {
     found.unwrap()
 }
 
+/// The process that guards the logs of a keeper.
+fn guard_of(keeper: Pid) -> Pid {
+    let process = keeper.as_raw_nonzero();
+    let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap();
+    let is_guard = |pid: &&str| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        words.ends_with(b"\0guard\0")
+    };
+    let guard = children.split_whitespace().find(is_guard).expect("there is a guard");
+    Pid::from_raw(guard.parse().unwrap()).unwrap()
+}
+
 fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {

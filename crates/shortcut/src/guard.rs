@@ -1,0 +1,126 @@
+//! A second process that has the logs of a keeper, and gives them back if the keeper is gone.
+//!
+//! If the keeper is killed, nobody hears of a lease any more: whoever opens a log would wait until the
+//! kernel takes the lease away, and then see zeros behind the log. The program itself only notices at its
+//! next call. The guard notices at once.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use slimio_planted::is_planted;
+
+use crate::log::is_late;
+use crate::protocol::Message;
+use crate::{LogFile, Stage};
+
+/// How long the guard waits for a process that is in the middle of something, and the keeper for the guard.
+const PATIENCE: Duration = Duration::from_millis(20);
+const PATIENCE_WITH_GUARD: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// It ends when the keeper has, and not when a service manager tells all processes to.
+const KEPT_FROM_GUARD: [i32; 4] = [
+    signal_hook::consts::SIGTERM,
+    signal_hook::consts::SIGINT,
+    signal_hook::consts::SIGQUIT,
+    signal_hook::consts::SIGHUP,
+];
+
+/// What a keeper has of its guard. The guard ends when this is dropped.
+pub(crate) struct Guard {
+    socket: OwnedFd,
+}
+
+impl Guard {
+    /// Starts a process that calls [`guard`] with its standard input.
+    ///
+    /// # Errors
+    /// If it can't be started.
+    pub(crate) fn start(command: &[OsString]) -> io::Result<Self> {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let (socket, theirs) = socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
+        let words = command.split_first();
+        let (program, words) = words.ok_or(io::ErrorKind::InvalidInput)?;
+        // What a terminal sends is not for the guard.
+        let mut command = Command::new(program);
+        command.args(words).stdin(Stdio::from(theirs)).stdout(Stdio::null()).process_group(0);
+        // This process waits for all its children in the end, and so for this one.
+        command.spawn()?;
+        Ok(Self { socket })
+    }
+
+    /// Hands a log to the guard.
+    ///
+    /// # Errors
+    /// If the guard is gone, or does not answer.
+    pub(crate) fn add(&self, number: u32, file: impl AsFd, stage: impl AsFd) -> io::Result<()> {
+        self.ask(&Message::Guard(number), &[file.as_fd(), stage.as_fd()])
+    }
+
+    /// Has the guard close a log. This waits for it: nobody can hold a lease on a file that it has open.
+    ///
+    /// # Errors
+    /// As above.
+    pub(crate) fn remove(&self, number: u32) -> io::Result<()> {
+        self.ask(&Message::Closed(number), &[])
+    }
+
+    fn ask(&self, message: &Message, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        message.send(&self.socket, descriptors, false)?;
+        let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
+        while let Err(error) = poll(&mut polled, Some(&PATIENCE_WITH_GUARD)) {
+            if error != rustix::io::Errno::INTR {
+                return Err(error.into());
+            }
+        }
+        let answer = Message::receive(&self.socket, false)?;
+        answer.map(|_| ()).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+}
+
+/// Guards the logs that a keeper hands over by this socket, until the keeper has ended. What it does then is
+/// said.
+///
+/// # Errors
+/// If it can't have signals kept from it.
+pub fn guard(socket: impl AsFd, say: impl Fn(&str)) -> io::Result<()> {
+    slimio_device::ignore_file_size_signal();
+    for signal in KEPT_FROM_GUARD {
+        signal_hook::flag::register(signal, Arc::default())?;
+    }
+    let mut logs: HashMap<u32, LogFile> = HashMap::new();
+    while let Ok(Some((message, descriptors))) = Message::receive(&socket, true) {
+        let number = match message {
+            Message::Guard(number) => {
+                if let Ok([file, stage]) = <[OwnedFd; 2]>::try_from(descriptors)
+                    && let Ok(stage) = Stage::open(&stage.into())
+                {
+                    logs.insert(number, LogFile::new(file.into(), stage.with_patience(PATIENCE)));
+                }
+                number
+            }
+            Message::Closed(number) => {
+                logs.remove(&number);
+                number
+            }
+            _ => continue,
+        };
+        // If the keeper is gone, the next message says so.
+        let _ = Message::Done(number).send(&socket, &[], true);
+    }
+    if !logs.is_empty() && !is_planted("guard-asleep") {
+        say("the keeper is gone: what it has kept is left to the kernel");
+    }
+    while !logs.is_empty() && !is_planted("guard-asleep") {
+        // A failure stays in the stage, where the program finds it.
+        logs.retain(|_, log| is_late(&log.release()));
+    }
+    Ok(())
+}

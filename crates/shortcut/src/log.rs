@@ -1,0 +1,89 @@
+//! A log that a keeper looks after.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use slimio_device::WriteLease;
+
+use crate::notes::Note;
+use crate::{LogFile, NotTaken};
+
+/// After this time, what is staged is written although nobody has asked for it.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// A log of a process.
+pub(crate) struct Log {
+    pub(crate) number: u32,
+    /// The number of the process.
+    pub(crate) process: u32,
+    pub(crate) path: PathBuf,
+    pub(crate) file: LogFile,
+    pub(crate) stage_path: Option<PathBuf>,
+    /// Has the stage locked, until any descriptor of it is closed in this process.
+    pub(crate) stage_file: OwnedFd,
+    pub(crate) note: Option<Note>,
+    pub(crate) lease: Option<WriteLease<File>>,
+    /// Whether there may be something to do for it: zeros ahead, or a stage that fills.
+    pub(crate) is_behind: bool,
+    /// When it is looked at again, and where the staged bytes ended at the last look.
+    pub(crate) look: Option<(Instant, u64)>,
+    /// When it is taken again, if it is left to the kernel.
+    pub(crate) retry: Option<Instant>,
+    pub(crate) pause: Duration,
+}
+
+impl Log {
+    pub(crate) fn take(&mut self) -> Result<(), NotTaken> {
+        let file = self.file.file().try_clone()?;
+        // It may be the last one's, which ended with the lease.
+        self.lease = None;
+        self.lease = Some(self.file.take_leased(file)?);
+        self.file.stage().staged()?.set_path(&self.path);
+        self.is_behind = true;
+        Ok(())
+    }
+
+    pub(crate) fn staged_to(&self) -> u64 {
+        self.file.staged_to().unwrap_or(0)
+    }
+
+    pub(crate) fn look_again(&mut self, staged_to: u64) {
+        self.look.get_or_insert((Instant::now() + LOOK_EVERY, staged_to));
+    }
+
+    pub(crate) fn forget_stage(&mut self) {
+        if let Some(path) = self.stage_path.take() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// What is said of a file that a program has opened.
+pub(crate) fn said(taken: &Result<(), NotTaken>) -> String {
+    match taken {
+        Ok(()) => "written the short way".to_owned(),
+        Err(NotTaken::Busy) => {
+            "left to the kernel until nobody else has it open, and it is written at its end"
+                .to_owned()
+        }
+        Err(NotTaken::GivenUp) => {
+            "left to the kernel: the program uses it in another way".to_owned()
+        }
+        Err(NotTaken::Refused(refusals)) => {
+            let why: Vec<String> = refusals.iter().map(ToString::to_string).collect();
+            format!("left to the kernel: {}", why.join("; "))
+        }
+        Err(NotTaken::Failed(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
+            "left to the kernel: only the file's owner can hold a lease on it".to_owned()
+        }
+        Err(NotTaken::Failed(error)) => format!("left to the kernel: {error}"),
+    }
+}
+
+/// Whether somebody else was in the middle of something for too long.
+pub(crate) fn is_late<T>(result: &io::Result<T>) -> bool {
+    result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut)
+}
