@@ -75,7 +75,9 @@ pub(super) fn text_of(command: &mut Command) -> Result<String> {
 
 fn words_of(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
-    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    // A script that is an argument is not what a person wants to read.
+    let words = words.map(|word| word.to_string_lossy()).filter(|word| !word.contains('\n'));
+    words.collect::<Vec<_>>().join(" ")
 }
 
 fn tail(text: &str) -> String {
