@@ -7,45 +7,49 @@
 //!      └── acknowledges write N ── after request M                 are 1 to N there? ┘
 //! ```
 //!
-//! One client sends a write when the one before is acknowledged. The ledger notes how many requests the
+//! A client sends a write when the one before is acknowledged. The ledger notes how many requests the
 //! disk had got by then. A cut behind a request leaves what was flushed before; of what was not, none,
 //! all or some. The tests need root, FUSE and loop devices. If one of them is missing, they say so.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod mariadb;
 mod place;
 mod postgres;
 mod redis;
 mod sqlite;
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use slimio_host::power_cut::{Entry, Survivors, write_image};
 use slimio_lab::recorder::{KeptDisk, can_record};
 use slimio_shortcut::Profile;
 
-use place::{Mount, Place, command, text};
+use place::{Mount, Place, Running, command, text};
 
-/// A program, its client, and how it is asked what is there.
+/// A program, its clients, and how it is asked what is there.
 trait Program {
     /// Size of the file system, in bytes.
     const SIZE: u64;
-    /// How many writes are made.
+    const CLIENTS: usize;
+    /// How many writes each client makes.
     const WRITES: u64;
     /// How many cuts there are, each with three images.
     const CUTS: usize;
 
     /// Makes the files that are there before the program starts.
     fn prepare(&self, _place: &Place) {}
-    /// Starts the program in `place`, with a client.
-    fn start(&self, place: &Place) -> Box<dyn Client>;
-    /// Starts the stock program on what a power cut has left. Returns how many writes are there: all
-    /// from the first to this one, and nothing else. The error says why it can't be told.
-    fn recover(&self, place: &Place) -> Result<u64, String>;
+    /// Starts the program in `place`, with its clients.
+    fn start(&self, place: &Place) -> (Running, Vec<Box<dyn Client>>);
+    /// Starts the stock program on what a power cut has left. Returns how many writes of each client are
+    /// there: all from the first to this one, and nothing else. The error says why it can't be told.
+    fn recover(&self, place: &Place) -> Result<Vec<u64>, String>;
 }
 
-/// The client of a program that runs. Both are killed when this is dropped.
-trait Client {
+/// A client of a program that runs.
+trait Client: Send {
     /// Makes a write. Returns when it is acknowledged.
     fn write(&mut self, number: u64);
 }
@@ -53,7 +57,8 @@ trait Client {
 /// What a disk was asked to do, and how many requests it had got when each write was acknowledged.
 struct Recorded {
     entries: Vec<Entry>,
-    ledger: Vec<usize>,
+    /// A list for each client.
+    ledger: Vec<Vec<usize>>,
 }
 
 /// The whole test of a program: without a profile, of the stock program alone.
@@ -68,14 +73,14 @@ fn outlives_power_cuts<P: Program>(program: &P, profile: Option<&'static str>) {
     }
     let place = Place::new(profile);
     let recorded = record(program, &place);
-    let Recorded { entries, ledger } = &recorded;
+    let entries = &recorded.entries;
     for cut in recorded.cuts(P::CUTS) {
-        let acknowledged = ledger.iter().filter(|position| **position <= cut).count() as u64;
+        let acknowledged = recorded.acknowledged(cut);
         for survivors in [Survivors::None, Survivors::All, Survivors::Some(cut as u64 * 0x9e37)] {
             let found = recover(program, &place, entries, cut, survivors);
             assert!(
-                is_kept(&found, acknowledged),
-                "cut behind {cut} of {} requests, {survivors:?}: {acknowledged} writes were \
+                is_kept(&found, &acknowledged),
+                "cut behind {cut} of {} requests, {survivors:?}: {acknowledged:?} writes were \
                  acknowledged, and there are {found:?}",
                 entries.len()
             );
@@ -83,17 +88,23 @@ fn outlives_power_cuts<P: Program>(program: &P, profile: Option<&'static str>) {
     }
     // A check that can't fail proves nothing. So it is done once more on a disk that has not flushed
     // anything since the first write, and must fail there.
-    let first = ledger[0];
-    let (before, behind) = entries.split_at(first);
+    let (before, behind) = entries.split_at(recorded.positions()[0]);
     let volatile = behind.iter().cloned().filter_map(Entry::without_stability);
     let entries = [before, &volatile.collect::<Vec<_>>()].concat();
     let found = recover(program, &place, &entries, entries.len(), Survivors::None);
-    assert!(!is_kept(&found, P::WRITES), "without flushes, there are still {found:?}");
+    assert!(
+        !is_kept(&found, &vec![P::WRITES; P::CLIENTS]),
+        "without flushes, there are still {found:?}"
+    );
 }
 
-/// The last write may be there before it is acknowledged.
-fn is_kept(found: &Result<u64, String>, acknowledged: u64) -> bool {
-    found.as_ref().is_ok_and(|found| [acknowledged, acknowledged + 1].contains(found))
+/// The last write of a client may be there before it is acknowledged.
+fn is_kept(found: &Result<Vec<u64>, String>, acknowledged: &[u64]) -> bool {
+    found.as_ref().is_ok_and(|found| {
+        let mut all = found.iter().zip(acknowledged);
+        found.len() == acknowledged.len()
+            && all.all(|(found, told)| (*told..=told + 1).contains(found))
+    })
 }
 
 fn record<P: Program>(program: &P, place: &Place) -> Recorded {
@@ -105,13 +116,20 @@ fn record<P: Program>(program: &P, place: &Place) -> Recorded {
     let mounted = Mount::new(disk.device(), "noatime", &place.mounted());
     program.prepare(place);
     text(command("sync").arg("--file-system").arg(place.mounted())).unwrap();
-    let mut client = program.start(place);
-    let mut ledger = Vec::new();
-    for number in 1..=P::WRITES {
-        client.write(number);
-        ledger.push(disk.count());
-    }
-    drop(client);
+    let (running, clients) = program.start(place);
+    let keep = |mut client: Box<dyn Client>| {
+        let write = |number| {
+            client.write(number);
+            disk.count()
+        };
+        (1..=P::WRITES).map(write).collect::<Vec<usize>>()
+    };
+    let ledger: Vec<Vec<usize>> = std::thread::scope(|scope| {
+        let clients = clients.into_iter();
+        let threads: Vec<_> = clients.map(|client| scope.spawn(|| keep(client))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    drop(running);
     place.check_said();
     mounted.finish();
     Recorded { entries: disk.finish().unwrap(), ledger }
@@ -121,13 +139,27 @@ impl Recorded {
     /// Where to cut, evenly over the acknowledged writes: in turn just when one was acknowledged, and
     /// between two.
     fn cuts(&self, count: usize) -> Vec<usize> {
-        let last = self.ledger.len() - 1;
+        let positions = self.positions();
+        let last = positions.len() - 1;
         let cut = |index: usize| {
             let write = last * (index + 1) / count;
-            let next = self.ledger.get(write + 1).filter(|_| index % 2 == 1);
-            next.map_or(self.ledger[write], |next| self.ledger[write].midpoint(*next))
+            let next = positions.get(write + 1).filter(|_| index % 2 == 1);
+            next.map_or(positions[write], |next| positions[write].midpoint(*next))
         };
         (0..count).map(cut).collect()
+    }
+
+    /// Where any client was told of a write, in order.
+    fn positions(&self) -> Vec<usize> {
+        let mut positions = self.ledger.concat();
+        positions.sort_unstable();
+        positions
+    }
+
+    /// How many writes each client was told of before a cut.
+    fn acknowledged(&self, cut: usize) -> Vec<u64> {
+        let told = |ledger: &Vec<usize>| ledger.iter().filter(|position| **position <= cut).count();
+        self.ledger.iter().map(|ledger| told(ledger) as u64).collect()
     }
 }
 
@@ -138,7 +170,7 @@ fn recover<P: Program>(
     entries: &[Entry],
     cut: usize,
     survivors: Survivors,
-) -> Result<u64, String> {
+) -> Result<Vec<u64>, String> {
     let image: PathBuf = place.folder().join("image");
     write_image(entries, cut, survivors, P::SIZE, &image).unwrap();
     let mounted = Mount::new(&image, "loop,noatime", &place.mounted());
@@ -147,6 +179,54 @@ fn recover<P: Program>(
     let checked = text(command("e2fsck").args(["-f", "-n"]).arg(&image));
     fs::remove_file(&image).unwrap();
     found.and_then(|found| checked.map(|_| found))
+}
+
+/// A client that is a process: it reads a write from a line, and answers with the number.
+struct Lines {
+    requests: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    /// The line of a write.
+    line: Box<dyn Fn(u64) -> String + Send>,
+    _process: Running,
+}
+
+impl Lines {
+    fn new(command: &mut Command, line: impl Fn(u64) -> String + Send + 'static) -> Self {
+        let mut process = Running::new(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let requests = process.child.stdin.take().unwrap();
+        let answers = BufReader::new(process.child.stdout.take().unwrap());
+        Self { requests, answers, line: Box::new(line), _process: process }
+    }
+}
+
+impl Client for Lines {
+    fn write(&mut self, number: u64) {
+        writeln!(self.requests, "{}", (self.line)(number)).unwrap();
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer).unwrap();
+        assert_eq!(answer.trim(), number.to_string());
+    }
+}
+
+/// What SQL says of a table with the writes of all clients.
+const SUMMARY: &str = "SELECT client, count(*), max(number), \
+    sum(CASE WHEN length(value) = number * 397 % 1500 THEN 1 ELSE 0 END) \
+    FROM t GROUP BY client ORDER BY client";
+
+/// The numbers of writes, from the lines that [`SUMMARY`] gives: numbers, with anything between.
+fn summed_up(lines: &str, clients: usize) -> Result<Vec<u64>, String> {
+    let mut all = vec![0; clients];
+    for line in lines.lines() {
+        let words = line.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+        let numbers: Vec<u64> = words.collect::<Result<_, _>>().map_err(|_| lines.to_owned())?;
+        match numbers[..] {
+            [client, count, last, whole] if count == last && count == whole => {
+                *all.get_mut(client as usize).ok_or(line)? = count;
+            }
+            _ => return Err(format!("client, rows, last, whole: {line}")),
+        }
+    }
+    Ok(all)
 }
 
 /// Whether a program is there; if not, says loudly that it was not tested.

@@ -87,9 +87,9 @@ impl Place {
 
     /// A command of the stock program.
     pub(crate) fn stock(&self, user: Option<&str>, program: &Path) -> Command {
-        // If this test dies, so does the program.
+        // If this test dies, the program ends, too. A keeper passes the signal on.
         let mut all = command("setpriv");
-        all.args(["--pdeathsig", "KILL"]);
+        all.args(["--pdeathsig", "TERM"]);
         if let Some(user) = user {
             all.args(["--reuid", user, "--regid", user, "--init-groups"]);
             all.env_remove("HOME").env_remove("XDG_STATE_HOME");

@@ -1,14 +1,13 @@
 //! PostgreSQL as it comes.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
 use super::place::{Place, Running, text, wait_for};
-use super::{Client, Program, is_installed, outlives_power_cuts};
+use super::{Client, Lines, Program, SUMMARY, is_installed, outlives_power_cuts, summed_up};
 
 /// Debian has its programs here, in a folder for each version.
 const VERSIONS: &str = "/usr/lib/postgresql";
@@ -17,13 +16,6 @@ const USER: &str = "postgres";
 
 /// The folder of the programs.
 struct Postgres(PathBuf);
-
-struct Server {
-    answers: BufReader<ChildStdout>,
-    requests: ChildStdin,
-    _client: Running,
-    _running: Running,
-}
 
 impl Postgres {
     fn settings<'a>(place: &Place, command: &'a mut Command) -> &'a mut Command {
@@ -67,7 +59,8 @@ fn data(place: &Place) -> PathBuf {
 
 impl Program for Postgres {
     const SIZE: u64 = 192 << 20;
-    const WRITES: u64 = 200;
+    const CLIENTS: usize = 3;
+    const WRITES: u64 = 80;
     const CUTS: usize = 5;
 
     fn prepare(&self, place: &Place) {
@@ -78,44 +71,25 @@ impl Program for Postgres {
         text(make.arg(data(place))).unwrap();
     }
 
-    fn start(&self, place: &Place) -> Box<dyn Client> {
+    fn start(&self, place: &Place) -> (Running, Vec<Box<dyn Client>>) {
         let running = self.serve(place, false).unwrap();
-        self.ask(place, "CREATE TABLE t (id integer PRIMARY KEY, value text)").unwrap();
-        let mut client = self.client(place, "psql");
-        client.args(["-q", "-A", "-t"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut client = Running::new(&mut client);
-        let requests = client.child.stdin.take().unwrap();
-        let answers = BufReader::new(client.child.stdout.take().unwrap());
-        Box::new(Server { answers, requests, _client: client, _running: running })
+        let table = "client integer, number integer, value text, PRIMARY KEY (client, number)";
+        self.ask(place, &format!("CREATE TABLE t ({table})")).unwrap();
+        let client = |client| {
+            let insert = move |number| {
+                let checkpoint = if (client, number) == (0, 40) { "CHECKPOINT; " } else { "" };
+                let values = format!("{client}, {number}, repeat('v', {number} * 397 % 1500)");
+                format!("{checkpoint}INSERT INTO t VALUES ({values}) RETURNING number;")
+            };
+            let mut psql = self.client(place, "psql");
+            Box::new(Lines::new(psql.args(["-q", "-A", "-t"]), insert)) as _
+        };
+        (running, (0..Self::CLIENTS).map(client).collect())
     }
 
-    fn recover(&self, place: &Place) -> Result<u64, String> {
+    fn recover(&self, place: &Place) -> Result<Vec<u64>, String> {
         let _running = self.serve(place, true)?;
-        let counted = self.ask(
-            place,
-            "SELECT count(*) || ' ' || coalesce(max(id), 0) || ' ' || \
-             count(*) FILTER (WHERE length(value) = id * 397 % 1500) FROM t",
-        )?;
-        let numbers: Vec<&str> = counted.split_whitespace().collect();
-        let [count, last, whole] = numbers[..] else { return Err(counted) };
-        if count != last || count != whole {
-            return Err(format!("{count} rows, {whole} of them whole, the last is {last}"));
-        }
-        count.parse().map_err(|_| counted)
-    }
-}
-
-impl Client for Server {
-    fn write(&mut self, number: u64) {
-        if number == 100 {
-            writeln!(self.requests, "CHECKPOINT;").unwrap();
-        }
-        let insert = "INSERT INTO t VALUES";
-        let value = format!("repeat('v', {number} * 397 % 1500)");
-        writeln!(self.requests, "{insert} ({number}, {value}) RETURNING id;").unwrap();
-        let mut answer = String::new();
-        self.answers.read_line(&mut answer).unwrap();
-        assert_eq!(answer.trim(), number.to_string());
+        summed_up(&self.ask(place, SUMMARY)?, Self::CLIENTS)
     }
 }
 

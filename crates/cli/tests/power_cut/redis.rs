@@ -13,13 +13,12 @@ use super::{Client, Program, is_installed, outlives_power_cuts};
 /// The program of a server.
 struct Redis(PathBuf);
 
-struct Server {
-    connection: Connection,
-    _running: Running,
-}
+/// A connection, and the number of its client.
+struct Setter(usize, Connection);
 
 impl Redis {
-    fn server(&self, place: &Place, is_stock: bool) -> Result<Server, String> {
+    /// Starts a server, with the first connection and its port.
+    fn server(&self, place: &Place, is_stock: bool) -> Result<(Running, Connection, u16), String> {
         let port = free_port().unwrap();
         let mut serve =
             if is_stock { place.stock(None, &self.0) } else { place.run(None, &self.0) };
@@ -36,12 +35,12 @@ impl Redis {
             has_ended || answer.is_some_and(|answer| answer.is_ok())
         });
         let connection = connection.ok_or("the server does not start")?;
-        Ok(Server { connection, _running: running })
+        Ok((running, connection, port))
     }
 }
 
-fn key(number: u64) -> String {
-    format!("key:{number}")
+fn key(client: usize, number: u64) -> String {
+    format!("key:{client}:{number}")
 }
 
 /// Values are of many lengths, so that records end anywhere in a block.
@@ -51,35 +50,47 @@ fn value(number: u64) -> String {
 
 impl Program for Redis {
     const SIZE: u64 = 64 << 20;
-    const WRITES: u64 = 150;
+    const CLIENTS: usize = 3;
+    const WRITES: u64 = 70;
     const CUTS: usize = 8;
 
-    fn start(&self, place: &Place) -> Box<dyn Client> {
-        Box::new(self.server(place, false).unwrap())
+    fn start(&self, place: &Place) -> (Running, Vec<Box<dyn Client>>) {
+        let (running, _, port) = self.server(place, false).unwrap();
+        let client = |client| {
+            let connection = Connection::connect(&Address::local(port)).unwrap();
+            Box::new(Setter(client, connection)) as _
+        };
+        (running, (0..Self::CLIENTS).map(client).collect())
     }
 
-    fn recover(&self, place: &Place) -> Result<u64, String> {
+    fn recover(&self, place: &Place) -> Result<Vec<u64>, String> {
         if place.is_short() {
             let mut repair = command(place.slimio());
             let log = place.mounted().join("appendonlydir/appendonly.aof.1.incr.aof");
             text(repair.args(["shortcut", "repair"]).arg(log))?;
         }
-        let mut server = self.server(place, true)?;
-        let mut ask = |words: &[&str]| server.connection.expect(words).map_err(|it| it.to_string());
-        let Reply::Integer(count) = ask(&["DBSIZE"])? else { return Err("no number".into()) };
-        for number in 1..=count as u64 {
-            let found = ask(&["GET", &key(number)])?;
-            if found != Reply::Bulk(value(number).into()) {
-                return Err(format!("of {count} keys, number {number} is {found:?}"));
+        let (_running, mut connection, _) = self.server(place, true)?;
+        let mut ask = |words: &[&str]| connection.expect(words).map_err(|it| it.to_string());
+        let mut all = Vec::new();
+        for client in 0..Self::CLIENTS {
+            let mut number = 1;
+            while ask(&["GET", &key(client, number)])? == Reply::Bulk(value(number).into()) {
+                number += 1;
             }
+            all.push(number - 1);
         }
-        Ok(count as u64)
+        let (count, sum) = (ask(&["DBSIZE"])?, all.iter().sum::<u64>());
+        if count == Reply::Integer(sum as i64) {
+            Ok(all)
+        } else {
+            Err(format!("{all:?}, {count:?}"))
+        }
     }
 }
 
-impl Client for Server {
+impl Client for Setter {
     fn write(&mut self, number: u64) {
-        self.connection.expect(&["SET", &key(number), &value(number)]).unwrap();
+        self.1.expect(&["SET", &key(self.0, number), &value(number)]).unwrap();
     }
 }
 

@@ -1,20 +1,12 @@
 //! SQLite with its write-ahead log and `synchronous=FULL`.
 
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, ChildStdout, Stdio};
 
 use super::place::{Place, Running, command, text};
-use super::{Client, Program, is_installed, outlives_power_cuts};
+use super::{Client, Lines, Program, is_installed, outlives_power_cuts, summed_up};
 
 /// A Python with the module of SQLite.
 struct Sqlite(PathBuf);
-
-struct Writer {
-    answers: BufReader<ChildStdout>,
-    requests: ChildStdin,
-    _running: Running,
-}
 
 /// The log begins anew every 40 pages, so that it is copied to the database and written over, too.
 const WRITE: &str = "\
@@ -33,11 +25,11 @@ for line in sys.stdin:
 const READ: &str = "\
 import sqlite3, sys
 db = sqlite3.connect(sys.argv[1])
-assert db.execute('PRAGMA integrity_check').fetchall() == [('ok',)], 'not integer'
+assert db.execute('PRAGMA integrity_check').fetchall() == [('ok',)], 'damaged'
 rows = db.execute('SELECT id, value FROM t ORDER BY id').fetchall()
 for number, row in enumerate(rows, 1):
     assert row == (number, 'v' * (number * 397 % 1500)), (number, len(rows), row)
-print(len(rows))
+print(0, len(rows), len(rows), len(rows))
 ";
 
 fn path(place: &Place) -> PathBuf {
@@ -46,30 +38,21 @@ fn path(place: &Place) -> PathBuf {
 
 impl Program for Sqlite {
     const SIZE: u64 = 64 << 20;
+    /// Two would wait for each other.
+    const CLIENTS: usize = 1;
     const WRITES: u64 = 200;
     const CUTS: usize = 8;
 
-    fn start(&self, place: &Place) -> Box<dyn Client> {
+    fn start(&self, place: &Place) -> (Running, Vec<Box<dyn Client>>) {
+        // The program is its own client. What this returns beside it does nothing.
         let mut write = place.run(None, &self.0);
-        write.args(["-c", WRITE]).arg(path(place));
-        let mut running = Running::new(write.stdin(Stdio::piped()).stdout(Stdio::piped()));
-        let requests = running.child.stdin.take().unwrap();
-        let answers = BufReader::new(running.child.stdout.take().unwrap());
-        Box::new(Writer { answers, requests, _running: running })
+        let client = Lines::new(write.args(["-c", WRITE]).arg(path(place)), |it| it.to_string());
+        (Running::new(&mut command("true")), vec![Box::new(client)])
     }
 
-    fn recover(&self, place: &Place) -> Result<u64, String> {
+    fn recover(&self, place: &Place) -> Result<Vec<u64>, String> {
         let read = text(command(&self.0).args(["-c", READ]).arg(path(place)))?;
-        read.trim().parse().map_err(|_| read)
-    }
-}
-
-impl Client for Writer {
-    fn write(&mut self, number: u64) {
-        writeln!(self.requests, "{number}").unwrap();
-        let mut answer = String::new();
-        self.answers.read_line(&mut answer).unwrap();
-        assert_eq!(answer.trim(), number.to_string());
+        summed_up(&read, Self::CLIENTS)
     }
 }
 
