@@ -73,7 +73,7 @@ struct Site {
 impl Site {
     /// Warns unless what `slimio shortcut run` has said is that a log goes the short way.
     fn check(&self, said: &str) {
-        if !self.under.is_empty() && !said.contains("written the short way") {
+        if !self.under.is_empty() && !said.contains(": written the short way") {
             let lines = said.lines().filter(|line| line.starts_with("slimio: "));
             let why: Vec<&str> = lines.collect();
             eprintln!("no log went the short way: {} {}", self.under.join(" "), why.join("; "));

@@ -130,6 +130,7 @@ fn record<P: Program>(program: &P, place: &Place) -> Recorded {
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     drop(running);
+    place.forget();
     place.check_said();
     mounted.finish();
     Recorded { entries: disk.finish().unwrap(), ledger }
@@ -175,6 +176,7 @@ fn recover<P: Program>(
     write_image(entries, cut, survivors, P::SIZE, &image).unwrap();
     let mounted = Mount::new(&image, "loop,noatime", &place.mounted());
     let found = program.recover(place);
+    place.forget();
     mounted.finish();
     let checked = text(command("e2fsck").args(["-f", "-n"]).arg(&image));
     fs::remove_file(&image).unwrap();
@@ -235,4 +237,18 @@ fn is_installed(program: Option<&Path>, name: &str) -> bool {
         eprintln!("SKIPPED: {name} is not installed, no power was cut under it");
     }
     program.is_some()
+}
+
+#[test]
+fn a_ledger_says_what_must_be_there() {
+    let recorded = Recorded { entries: Vec::new(), ledger: vec![vec![3, 9], vec![5, 7]] };
+    assert_eq!(recorded.positions(), [3, 5, 7, 9]);
+    assert_eq!(recorded.cuts(3), [5, 8, 9]);
+    assert_eq!(recorded.acknowledged(7), [1, 2]);
+    let is_kept = |found: &[u64]| is_kept(&Ok(found.to_vec()), &[1, 2]);
+    assert!(is_kept(&[1, 2]) && is_kept(&[2, 2]));
+    assert!(!is_kept(&[1, 1]) && !is_kept(&[3, 2]) && !is_kept(&[1]));
+    assert_eq!(summed_up("0|4|4|4\n2 7 7 7\n", 3), Ok(vec![4, 0, 7]));
+    assert!(summed_up("0|4|5|4\n", 3).is_err(), "one is missing");
+    assert!(summed_up("3|4|4|4\n", 3).is_err() && summed_up("\n", 3).is_err());
 }

@@ -64,6 +64,16 @@ impl Place {
         self.folder.path().join("libslimio_preload.so")
     }
 
+    fn stages(&self) -> PathBuf {
+        self.memory.path().join("stages")
+    }
+
+    /// Removes what a power cut would not leave: what is staged in memory.
+    pub(crate) fn forget(&self) {
+        let removed = fs::remove_dir_all(self.stages());
+        assert!(removed.is_ok() || !self.stages().exists());
+    }
+
     fn said(&self) -> PathBuf {
         self.memory.path().join("said")
     }
@@ -79,7 +89,7 @@ impl Place {
         let mut command = self.stock(user, &self.slimio());
         command.env("SLIMIO_PRELOAD", self.library());
         command.args(["shortcut", "run", "--profile", profile]);
-        command.arg("--stages").arg(self.memory.path().join("stages"));
+        command.arg("--stages").arg(self.stages());
         command.arg("--notes").arg(self.mounted().join("notes"));
         command.arg("--").arg(program);
         command
@@ -102,7 +112,7 @@ impl Place {
     /// Checks that logs went the way that they should go.
     pub(crate) fn check_said(&self) {
         let said = fs::read_to_string(self.said()).unwrap();
-        assert_eq!(said.contains("written the short way"), self.is_short(), "{said}");
+        assert_eq!(said.contains(": written the short way"), self.is_short(), "{said}");
     }
 }
 
