@@ -17,14 +17,16 @@ mod emulated;
 mod fuse;
 mod interrupt;
 mod join;
+mod kept;
 mod mounted;
 mod recording;
 mod workload;
 
 pub use disk::{BLOCK_SIZE, RecordedDisk, can_record};
 pub use emulated::{DriveMeter, EmulatedDisk};
-pub(crate) use interrupt::heed as heed_interrupts;
+pub(crate) use interrupt::{check as check_interrupt, heed as heed_interrupts};
 pub use join::{Joined, join};
+pub use kept::KeptDisk;
 pub use mounted::{FileSystemKind, Mounted};
 pub(crate) use recording::set_scheduler;
 pub use recording::{Place, Recording, drive_bytes};

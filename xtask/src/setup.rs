@@ -2,9 +2,10 @@
 //! (see `clients.rs`), and what the lab needs (see `lab/machine/src/tools.rs`).
 //!
 //! If run on Debian and as root, setup installs what is missing. Otherwise a message says what to
-//! install by hand. A server that a package would start on port 6379 is kept from starting, because
+//! install by hand. A server that a package would start is kept from starting, because
 //! the tests run their own.
 
+use std::fs;
 use std::path::PathBuf;
 
 use slimio_host::process::{command, is_installed, run, succeeds, target_dir};
@@ -22,6 +23,11 @@ pub(crate) fn verb(_args: &[String]) -> Result<(), Failure> {
     match install_file_systems() {
         Ok(()) => println!("ready: ext4, XFS and btrfs to try volumes on"),
         Err(Failure(why)) if !is_ci() => println!("SKIPPED: tests on file systems: {why}"),
+        Err(failure) => return Err(failure),
+    }
+    match install_databases() {
+        Ok(()) => println!("ready: PostgreSQL and SQLite to cut the power under"),
+        Err(Failure(why)) if !is_ci() => println!("SKIPPED: power cuts under databases: {why}"),
         Err(failure) => return Err(failure),
     }
     match clients::install() {
@@ -72,6 +78,9 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("strace", "strace"),
 ];
 
+/// Debian has the programs of PostgreSQL here, in a folder for each version.
+const POSTGRES_VERSIONS: &str = "/usr/lib/postgresql";
+
 /// Programs that make file systems, or copy what is on them, and the Debian package each comes in.
 const FILE_SYSTEMS: &[(&str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs"),
@@ -89,6 +98,25 @@ fn install_file_systems() -> Result<(), Failure> {
         return Ok(());
     }
     install_packages(&packages, "install the packages e2fsprogs, xfsprogs, btrfs-progs and rsync")
+}
+
+/// Installs stock databases whose logs go the short way in tests.
+fn install_databases() -> Result<(), Failure> {
+    let has_postgres = || {
+        let versions = fs::read_dir(POSTGRES_VERSIONS).into_iter().flatten().flatten();
+        versions.map(|version| version.path().join("bin/initdb")).any(|path| path.is_file())
+    };
+    let mut packages = Vec::new();
+    if !is_installed("sqlite3") {
+        packages.push("sqlite3");
+    }
+    if !has_postgres() {
+        packages.push("postgresql");
+    }
+    if packages.is_empty() {
+        return Ok(());
+    }
+    install_packages(&packages, "install the packages postgresql and sqlite3")
 }
 
 fn missing_packages() -> Vec<&'static str> {
@@ -117,16 +145,17 @@ pub(crate) fn install_packages(packages: &[&str], by_hand: &str) -> Result<(), F
         )
         .into());
     }
-    let server_is_new = packages.contains(&"redis-server");
+    let services = ["redis-server", "postgresql"];
+    let new_services = services.iter().filter(|service| packages.contains(service));
     let _policy = NoServiceStarts::ask()?;
     if apt_install(packages).is_err() {
         run(command("apt-get").args(["update", "-q"]))?;
         apt_install(packages)?;
     }
-    if server_is_new && is_installed("systemctl") {
+    for service in new_services.filter(|_| is_installed("systemctl")) {
         // The server must not start at the next boot either. If systemd does not run, this command
         // fails, but then nothing would start the server.
-        succeeds(command("systemctl").args(["disable", "redis-server"]));
+        succeeds(command("systemctl").args(["disable", service]));
     }
     Ok(())
 }

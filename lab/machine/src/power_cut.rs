@@ -12,11 +12,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
 use slimio_host::Failure;
+use slimio_host::power_cut::{Entry, Survivors, write_image};
 use slimio_host::process::command;
 use slimio_host::server::Server;
 
+use crate::guest::said;
 use crate::namespaces::Namespace;
-use crate::record::{self, Entry, Survivors};
+use crate::record;
 
 /// Number of equal parts into which the cuts divide the record, from the first acknowledged write
 /// to the record's end. There is a cut at each end of each part, so there is one cut more than
@@ -51,7 +53,8 @@ pub(crate) fn check(
     let mut images = 0;
     for &cut in &cuts {
         for survivors in [Survivors::None, Survivors::All, Survivors::Some(cut as u64 * 0x9e37)] {
-            record::write_image(&entries, cut, survivors, namespace.size, &image)?;
+            write_image(&entries, cut, survivors, namespace.size, &image)
+                .map_err(|error| said(&image, &error))?;
             let Some(found) = recover(&image) else { return Ok(None) };
             let at = format!("cut behind {cut} of {} operations, {survivors:?}", entries.len());
             let found = found.map_err(|Failure(why)| format!("{at}: {why}"))?;
@@ -61,23 +64,16 @@ pub(crate) fn check(
     }
     // A check that cannot fail proves nothing. So the check is done once more, on a record without
     // any flush or FUA, and must fail there.
-    let volatile: Vec<Entry> = entries.into_iter().filter_map(without_stability).collect();
+    let volatile: Vec<Entry> = entries.into_iter().filter_map(Entry::without_stability).collect();
     let seen = marks_by_cut(&volatile);
-    record::write_image(&volatile, volatile.len(), Survivors::None, namespace.size, &image)?;
+    write_image(&volatile, volatile.len(), Survivors::None, namespace.size, &image)
+        .map_err(|error| said(&image, &error))?;
     let Some(found) = recover(&image) else { return Ok(None) };
     if found.is_ok_and(|found| compare(&seen[volatile.len()], &found).is_ok()) {
         return Err("without flushes and FUA, the check still found no lost write".into());
     }
     drop(std::fs::remove_file(&image));
     Ok(Some(images))
-}
-
-fn without_stability(entry: Entry) -> Option<Entry> {
-    match entry {
-        Entry::Write { offset, data, .. } => Some(Entry::Write { offset, data, durable: false }),
-        Entry::Flush => None,
-        entry @ Entry::Deallocate { .. } => Some(entry),
-    }
 }
 
 /// For each n, the highest marks among the first n entries.

@@ -1,4 +1,4 @@
-//! The record of a device's writes, and the images that a power cut could have left.
+//! The record of a device's writes.
 //!
 //! QEMU writes the record in the format of the kernel's dm-log-writes: a superblock, then an entry
 //! for each write, flush and deallocation in the order in which the device finished them. QEMU
@@ -7,11 +7,10 @@
 //! commands that the kernel sent.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use slimio_host::Failure;
+use slimio_host::power_cut::Entry;
 
 use crate::guest::said;
 
@@ -21,24 +20,6 @@ const FLAG_FUA: u64 = 1 << 1;
 const FLAG_DISCARD: u64 = 1 << 2;
 /// The bit of a write's control field, as the kernel prints it.
 const CONTROL_FUA: u64 = 1 << 14;
-
-/// One operation of the device. Offsets and sizes are in bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
-    Write { offset: u64, data: Vec<u8>, durable: bool },
-    Flush,
-    Deallocate { offset: u64, size: u64 },
-}
-
-/// Which writes survive a cut, of those that neither a flush nor FUA had made stable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Survivors {
-    All,
-    None,
-    /// Those that a random generator with this seed chooses. If the last write is one of them, it
-    /// is torn in the middle.
-    Some(u64),
-}
 
 /// Reads a record, and gives each write the FUA bit that the write has in `trace`. `block_size` is
 /// the block size of the namespace.
@@ -115,89 +96,9 @@ fn parse_trace(text: &str, block_size: u64) -> BTreeMap<(u64, u64), VecDeque<boo
     sent
 }
 
-/// Writes the device's contents after a power cut that follows the first `cut` entries.
-pub(crate) fn write_image(
-    entries: &[Entry],
-    cut: usize,
-    survivors: Survivors,
-    size: u64,
-    path: &Path,
-) -> Result<(), Failure> {
-    let file = File::create(path).and_then(|file| file.set_len(size).map(|()| file));
-    let file = file.map_err(|error| said(path, &error))?;
-    for (offset, data) in surviving(&entries[..cut], survivors) {
-        file.write_all_at(&data, offset).map_err(|error| said(path, &error))?;
-    }
-    Ok(())
-}
-
-/// Offset and bytes of every write that survives, in order.
-fn surviving(entries: &[Entry], survivors: Survivors) -> Vec<(u64, Vec<u8>)> {
-    let last_flush = entries.iter().rposition(|entry| *entry == Entry::Flush).unwrap_or(0);
-    let last = entries.len().saturating_sub(1);
-    let mut state = match survivors {
-        Survivors::Some(seed) => seed | 1,
-        _ => 1,
-    };
-    let mut there = Vec::new();
-    for (index, entry) in entries.iter().enumerate() {
-        let (offset, mut data, durable) = match entry {
-            Entry::Write { offset, data, durable } => (*offset, data.clone(), *durable),
-            Entry::Deallocate { offset, size } => (*offset, vec![0; *size as usize], false),
-            Entry::Flush => continue,
-        };
-        let survives = durable
-            || index < last_flush
-            || match survivors {
-                Survivors::All => true,
-                Survivors::None => false,
-                Survivors::Some(_) => {
-                    state ^= state << 13;
-                    state ^= state >> 7;
-                    state ^= state << 17;
-                    if index == last {
-                        data.truncate(data.len() / 2);
-                    }
-                    state & 1 == 1
-                }
-            };
-        if survives {
-            there.push((offset, data));
-        }
-    }
-    there
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn write(offset: u64, byte: u8, durable: bool) -> Entry {
-        Entry::Write { offset, data: vec![byte; 4], durable }
-    }
-
-    #[test]
-    fn what_nothing_made_stable_may_be_lost() {
-        let entries = [
-            write(0, 1, false),
-            Entry::Flush,
-            write(4, 2, false),
-            write(8, 3, true),
-            write(12, 4, false),
-        ];
-        let there = |cut: usize, survivors| -> Vec<u8> {
-            surviving(&entries[..cut], survivors).iter().map(|(_, data)| data[0]).collect()
-        };
-        assert_eq!(there(1, Survivors::None), []);
-        assert_eq!(there(2, Survivors::None), [1]);
-        assert_eq!(there(5, Survivors::None), [1, 3]);
-        assert_eq!(there(5, Survivors::All), [1, 2, 3, 4]);
-        let torn = surviving(&entries, Survivors::Some(7));
-        assert!(torn.iter().all(|(offset, data)| data.len() == 4 || *offset == 12), "{torn:?}");
-        let subsets: std::collections::BTreeSet<Vec<u8>> =
-            (0..40).map(|seed| there(5, Survivors::Some(seed * 77))).collect();
-        assert!(subsets.len() > 2, "{subsets:?}");
-    }
 
     #[test]
     fn a_record_is_read_with_the_trace_of_its_commands() {

@@ -1,60 +1,99 @@
-//! `slimio-lab shortcut`: stock servers with and without the short path for their logs.
+//! `slimio-lab shortcut`: stock programs with and without the short path for their logs.
+
+mod child;
+mod mariadb;
+mod postgres;
+mod redis;
+mod rocksdb;
+mod sqlite;
+mod table;
 
 use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use slimio_testing::loops::Mounted;
 
-use crate::commands::compare::{absolute, stocks};
-use crate::compare::Contender;
-use crate::error::{BenchError, Result};
-use crate::load::{Arrival, Generator, LoadConfig, Until};
-use crate::mix::Mix;
-use crate::request::RequestWriter;
-use crate::run::without_errors;
-use crate::server::{Policy, Server, ServerConfig, ServerKind};
-use crate::values::ValuePool;
+use crate::commands::compare::absolute;
+use crate::error::{BenchError, Doing, Result};
+use crate::recorder::{check_interrupt, heed_interrupts};
+use table::{Measured, Plan};
 
 /// What the flags of `shortcut` mean.
 pub const HELP: &str = include_str!("../../help/shortcut.txt");
 
 /// Bytes of the file system that is made if none is named.
 const FILE_SYSTEM_SIZE: u64 = 4 << 30;
-const KEYS: u64 = 100_000;
-const VALUE_SIZE: usize = 100;
-/// The rows: when writes are durable, and by how many clients they are made.
-const ROWS: [(Policy, usize); 3] =
-    [(Policy::Always, 1), (Policy::Always, 50), (Policy::EverySec, 50)];
+/// Where folders in memory are.
+const MEMORY: &str = "/dev/shm";
 
 /// The flags.
 #[derive(Debug, Args)]
 pub struct Shortcut {
+    #[arg(long, default_value = "redis")]
+    program: String,
     #[arg(long)]
     stock: Option<String>,
     #[arg(long, default_value = "target/release/slimio")]
     slimio: PathBuf,
+    #[arg(long, allow_hyphen_values = true)]
+    run: Option<String>,
     #[arg(long)]
     dir: Option<PathBuf>,
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 3)]
     rounds: usize,
-    #[arg(long, default_value_t = 3.0)]
+    #[arg(long, default_value_t = 5.0)]
     seconds: f64,
 }
 
-/// What was measured of a server in a row, in each round.
-#[derive(Debug, Default)]
-struct Row {
-    /// Requests per second.
-    stock: Vec<f64>,
-    short: Vec<f64>,
+/// A program that is measured.
+trait Subject {
+    /// The profile of `slimio shortcut run` for it.
+    fn profile(&self) -> &'static str;
+    fn plan(&self) -> Plan;
+    /// What each row of a group does per second in a way, with nothing there before.
+    fn measure(&self, group: usize, way: usize, site: &Site) -> Result<Vec<f64>>;
+}
+
+/// Where and how a program is measured.
+#[derive(Debug)]
+struct Site {
+    /// A folder that is empty, on the file system.
+    folder: PathBuf,
+    /// A folder in memory, whose path is short enough for sockets.
+    memory: PathBuf,
+    /// What runs the program: nothing, or `slimio shortcut run`.
+    under: Vec<String>,
+    time: Duration,
+}
+
+impl Site {
+    /// Warns unless what `slimio shortcut run` has said is that a log goes the short way.
+    fn check(&self, said: &str) {
+        if !self.under.is_empty() && !said.contains(": written the short way") {
+            let lines = said.lines().filter(|line| line.starts_with("slimio: "));
+            let why: Vec<&str> = lines.collect();
+            eprintln!("no log went the short way: {} {}", self.under.join(" "), why.join("; "));
+        }
+    }
+
+    /// The time in whole seconds, because some programs take no others.
+    fn seconds(&self) -> u64 {
+        (self.time.as_secs_f64().round() as u64).max(1)
+    }
 }
 
 impl Shortcut {
     /// Measures. Returns the text to print.
     pub fn run(&self) -> Result<String> {
-        let servers = stocks(self.stock.as_deref())?;
+        let subjects = self.subjects()?;
+        if !(self.seconds > 0.0 && self.seconds < 86_400.0) || self.rounds == 0 {
+            return Err(BenchError::Usage("give --rounds and --seconds, above 0".into()));
+        }
+        heed_interrupts()?;
         let made;
         let dir = if let Some(dir) = &self.dir {
             absolute(dir)?
@@ -65,94 +104,113 @@ impl Shortcut {
             })?;
             made.path().to_owned()
         };
-        let slimio = absolute(&self.slimio)?.display().to_string();
-        let run = [&slimio, "shortcut", "run", "--profile", "redis", "--"].map(str::to_owned);
-        let mut rows: Vec<Row> = Vec::new();
-        rows.resize_with(servers.len() * ROWS.len(), Row::default);
-        for _ in 0..self.rounds.max(1) {
-            let all = servers.iter().flat_map(|server| ROWS.map(|row| (server, row)));
-            for ((server, (policy, clients)), row) in all.zip(&mut rows) {
-                row.stock.push(self.measure(server, policy, clients, &dir, &[])?);
-                row.short.push(self.measure(server, policy, clients, &dir, &run)?);
+        let (mut text, mut has_failed) = (String::new(), false);
+        for subject in &subjects {
+            // What was measured of the others is not lost with one that fails.
+            let table = self.measure(&**subject, &dir);
+            has_failed |= table.is_err();
+            let table = table.unwrap_or_else(|error| format!("{error}\n"));
+            let _ = write!(text, "{}:\n\n{table}\n", subject.profile());
+        }
+        if has_failed { Err(BenchError::Server(text)) } else { Ok(text) }
+    }
+
+    /// The programs that `--program` names. All that is missing is said at once.
+    fn subjects(&self) -> Result<Vec<Box<dyn Subject>>> {
+        let all = ["redis", "sqlite", "rocksdb", "postgres", "mariadb"];
+        let names: Vec<&str> = match &*self.program {
+            "all" => all.to_vec(),
+            names => names.split(',').collect(),
+        };
+        let (mut subjects, mut missing) = (Vec::new(), Vec::new());
+        for name in names {
+            let subject: Result<Box<dyn Subject>> = match name {
+                "redis" => redis::Redis::new(self.stock.as_deref()).map(|it| Box::new(it) as _),
+                "sqlite" => sqlite::Sqlite::new().map(|it| Box::new(it) as _),
+                "rocksdb" => rocksdb::RocksDb::new().map(|it| Box::new(it) as _),
+                "postgres" => postgres::Postgres::new().map(|it| Box::new(it) as _),
+                "mariadb" => mariadb::MariaDb::new().map(|it| Box::new(it) as _),
+                _ => {
+                    let text = format!("--program {name}: there are all, {}", all.join(", "));
+                    return Err(BenchError::Usage(text));
+                }
+            };
+            match subject {
+                Ok(subject) => subjects.push(subject),
+                Err(BenchError::Usage(text)) => missing.push(text),
+                Err(error) => return Err(error),
             }
         }
-        Ok(table(&servers, rows))
+        if missing.is_empty() {
+            return Ok(subjects);
+        }
+        Err(BenchError::Usage(missing.join("\n")))
     }
 
-    /// Requests per second of a server that starts with no keys.
-    fn measure(
-        &self,
-        server: &Contender,
-        policy: Policy,
-        clients: usize,
-        dir: &Path,
-        under: &[String],
-    ) -> Result<f64> {
-        let directory = dir.join(&server.name);
-        let config = ServerConfig {
-            kind: ServerKind::Stock,
-            program: server.program.clone(),
-            directory: directory.clone(),
-            policy,
-            extra: Vec::new(),
-            under: under.to_owned(),
-        };
-        let server = Server::start(&config)?;
-        let mix = Mix::named("set", KEYS, None)?;
-        let config = LoadConfig {
-            address: server.address().clone(),
-            clients,
-            pipeline: 1,
-            arrival: Arrival::Closed,
-            check_values: false,
-            seed: 1,
-        };
-        let writer = RequestWriter::new(ValuePool::new(VALUE_SIZE, 0.5, 1));
-        let mut generator = Generator::connect(config, mix, writer)?;
-        let time = Duration::from_secs_f64(self.seconds);
-        // A third of the time is not counted: files are made, and memory is touched first.
-        generator.run(Until::Elapsed(time / 3))?;
-        let report = without_errors(generator.run(Until::Elapsed(time))?)?;
-        drop(generator);
-        server.stop()?;
-        let removed = std::fs::remove_dir_all(&directory);
-        removed.map_err(|error| BenchError::Usage(format!("{}: {error}", directory.display())))?;
-        Ok(report.requests_per_s())
+    /// Measures all rows of a program, in each round in all ways. Returns its table.
+    fn measure(&self, subject: &dyn Subject, dir: &Path) -> Result<String> {
+        let plan = subject.plan();
+        let mut measured = Measured::new(&plan);
+        for _ in 0..self.rounds {
+            for group in 0..plan.groups.len() {
+                for way in 0..plan.ways.len() {
+                    check_interrupt()?;
+                    let is_short = way + 1 == plan.ways.len();
+                    let rooms = Rooms::new(dir)?;
+                    let site = Site {
+                        folder: rooms.folder.clone(),
+                        memory: rooms.memory.clone(),
+                        under: if is_short { self.under(subject, &rooms)? } else { Vec::new() },
+                        time: Duration::from_secs_f64(self.seconds),
+                    };
+                    measured.add(&plan, group, way, &subject.measure(group, way, &site)?);
+                }
+            }
+        }
+        Ok(measured.table(&plan))
+    }
+
+    /// `slimio shortcut run` up to the program's name.
+    fn under(&self, subject: &dyn Subject, rooms: &Rooms) -> Result<Vec<String>> {
+        let given = self.run.clone().unwrap_or_else(|| format!("--profile {}", subject.profile()));
+        let text = |path: PathBuf| path.display().to_string();
+        let slimio = text(absolute(&self.slimio)?);
+        let (stages, notes) = (text(rooms.memory.join("stages")), text(rooms.folder.join("notes")));
+        let mut under = [slimio, "shortcut".into(), "run".into()].to_vec();
+        under.extend(["--stages".into(), stages, "--notes".into(), notes]);
+        under.extend(given.split_whitespace().map(str::to_owned));
+        under.push("--".into());
+        Ok(under)
     }
 }
 
-fn table(servers: &[Contender], rows: Vec<Row>) -> String {
-    let mut text = "| server | `appendfsync` | clients | SETs/s without | with | ratio |\n\
-                    |---|---|---:|---:|---:|---:|\n"
-        .to_owned();
-    let all = servers.iter().flat_map(|server| ROWS.map(|row| (server, row)));
-    for ((server, (policy, clients)), row) in all.zip(rows) {
-        let (stock, short) = (median(row.stock), median(row.short));
-        let name = server.title();
-        let ratio = short / stock;
-        let _ = writeln!(
-            text,
-            "| {name} | {policy} | {clients} | {stock:.0} | {short:.0} | {ratio:.2} |"
-        );
+/// Folders of one measurement, which are removed with it. Everybody may make files in them, because
+/// some servers run as another user.
+#[derive(Debug)]
+struct Rooms {
+    folder: PathBuf,
+    memory: PathBuf,
+}
+
+impl Rooms {
+    fn new(dir: &Path) -> Result<Self> {
+        let name = format!("slimio-lab-{}", std::process::id());
+        let rooms = Self { folder: dir.join(&name), memory: Path::new(MEMORY).join(&name) };
+        for path in [&rooms.folder, &rooms.memory] {
+            let made = fs::create_dir_all(path)
+                .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(0o1777)));
+            made.doing(format!("making {}", path.display()))?;
+        }
+        Ok(rooms)
     }
-    text
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_row_has_its_medians() {
-        let servers = [Contender::only(ServerKind::Stock, "redis-server".into())];
-        let row = || Row { stock: vec![30.0, 10.0, 20.0], short: vec![50.0, 40.0, 90.0] };
-        let text = table(&servers, vec![row(), row(), row()]);
-        assert_eq!(text.lines().count(), 5);
-        assert!(text.contains("| always | 50 | 20 | 50 | 2.50 |"), "{text}");
+impl Drop for Rooms {
+    fn drop(&mut self) {
+        for path in [&self.folder, &self.memory] {
+            if let Err(error) = fs::remove_dir_all(path) {
+                eprintln!("{} stays: {error}", path.display());
+            }
+        }
     }
 }

@@ -31,7 +31,7 @@ pub(crate) fn heed() -> Result<()> {
 }
 
 /// Fails once a signal has asked for the end.
-pub(super) fn check() -> Result<()> {
+pub(crate) fn check() -> Result<()> {
     if ASKED.get().is_some_and(|asked| asked.load(Ordering::Relaxed)) {
         return Err(BenchError::Server("interrupted".into()));
     }

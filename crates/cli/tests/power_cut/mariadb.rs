@@ -1,0 +1,105 @@
+//! MariaDB as it comes, but with a smaller log, so that images are small.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use slimio_testing::server::find_program;
+
+use super::place::{Place, Running, text, wait_for};
+use super::{Client, Lines, Program, SUMMARY, is_installed, outlives_power_cuts, summed_up};
+
+/// The program of the server. It refuses to run as root unless it is asked to.
+struct MariaDb(PathBuf);
+
+const USER: &str = "--user=root";
+const LOG_SIZE: &str = "--innodb-log-file-size=8M";
+
+impl MariaDb {
+    /// Starts the server, and waits until it answers.
+    fn serve(&self, place: &Place, is_stock: bool) -> Result<Running, String> {
+        let mut serve =
+            if is_stock { place.stock(None, &self.0) } else { place.run(None, &self.0) };
+        serve.args(["--no-defaults", USER, LOG_SIZE, "--skip-networking"]).arg(data(place));
+        let socket = socket(place);
+        let mut running = Running::new(
+            serve.arg(&socket).arg(socket.replace("--socket=", "--pid-file=") + ".pid"),
+        );
+        let mut has_ended = false;
+        wait_for("no answer", || {
+            has_ended = running.child.try_wait().unwrap().is_some();
+            has_ended || ask(place, "SELECT 1").is_ok()
+        });
+        if has_ended { Err("the server does not start".into()) } else { Ok(running) }
+    }
+}
+
+fn data(place: &Place) -> String {
+    format!("--datadir={}", place.mounted().join("data").display())
+}
+
+fn socket(place: &Place) -> String {
+    format!("--socket={}", place.memory().join("socket").display())
+}
+
+fn client(place: &Place) -> Command {
+    let mut client = place.stock(None, Path::new("mariadb"));
+    client.args(["--no-defaults", USER, "--batch", "--skip-column-names", "--unbuffered"]);
+    client.arg(socket(place));
+    client
+}
+
+fn ask(place: &Place, statement: &str) -> Result<String, String> {
+    text(client(place).args(["--execute", statement]))
+}
+
+impl Program for MariaDb {
+    const SIZE: u64 = 192 << 20;
+    const CLIENTS: usize = 3;
+    const WRITES: u64 = 80;
+    const CUTS: usize = 5;
+
+    fn prepare(&self, place: &Place) {
+        let mut make = place.stock(None, Path::new("mariadb-install-db"));
+        make.args(["--no-defaults", USER, LOG_SIZE, "--skip-test-db", "--skip-name-resolve"]);
+        make.args(["--auth-root-authentication-method=normal".into(), data(place)]);
+        text(&mut make).unwrap();
+    }
+
+    fn start(&self, place: &Place) -> (Running, Vec<Box<dyn Client>>) {
+        let running = self.serve(place, false).unwrap();
+        let table = "client integer, number integer, value text, PRIMARY KEY (client, number)";
+        ask(place, &format!("CREATE DATABASE d; CREATE TABLE d.t ({table})")).unwrap();
+        let client = |number_of_client| {
+            let insert = move |number| {
+                let value = format!("repeat('v', {number} * 397 % 1500)");
+                let values = format!("{number_of_client}, {number}, {value}");
+                format!("INSERT INTO t VALUES ({values}) RETURNING number;")
+            };
+            Box::new(Lines::new(client(place).arg("d"), insert)) as _
+        };
+        (running, (0..Self::CLIENTS).map(client).collect())
+    }
+
+    fn recover(&self, place: &Place) -> Result<Vec<u64>, String> {
+        let _running = self.serve(place, true)?;
+        summed_up(&text(client(place).args(["d", "--execute", SUMMARY]))?, Self::CLIENTS)
+    }
+}
+
+fn mariadb() -> Option<MariaDb> {
+    let beside = || Some(PathBuf::from("/usr/sbin/mariadbd")).filter(|path| path.is_file());
+    let program = find_program("mariadbd").or_else(beside);
+    is_installed(program.as_deref(), "MariaDB").then(|| MariaDb(program.unwrap()))
+}
+
+#[test]
+fn mariadb_as_it_comes() {
+    let Some(mariadb) = mariadb() else { return };
+    outlives_power_cuts(&mariadb, None);
+}
+
+#[test]
+fn mariadb_with_the_short_path() {
+    let Some(mariadb) = mariadb() else { return };
+    outlives_power_cuts(&mariadb, Some("mariadb"));
+}

@@ -1,0 +1,193 @@
+//! Where a program runs, and as whom.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tempfile::TempDir;
+
+/// How long something may take that takes a moment.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A folder with a place to mount at, and another in memory for what is staged. Everybody may use them,
+/// because some programs run as another user.
+pub(crate) struct Place {
+    folder: TempDir,
+    memory: TempDir,
+    profile: Option<&'static str>,
+}
+
+impl Place {
+    pub(crate) fn new(profile: Option<&'static str>) -> Self {
+        let open = || fs::Permissions::from_mode(0o1777);
+        let folder = tempfile::Builder::new().permissions(open()).tempdir().unwrap();
+        let memory = tempfile::Builder::new().permissions(open()).tempdir_in("/dev/shm").unwrap();
+        for path in [folder.path(), memory.path()] {
+            fs::set_permissions(path, open()).unwrap();
+        }
+        let place = Self { folder, memory, profile };
+        if profile.is_some() {
+            // Another user may not reach where they were built.
+            let program = Path::new(env!("CARGO_BIN_EXE_slimio"));
+            fs::copy(program, place.slimio()).unwrap();
+            let library = program.with_file_name("deps").join("libslimio_preload.so");
+            fs::copy(library, place.library()).unwrap();
+        }
+        place
+    }
+
+    /// The folder of the disk and of images.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Where the file system is mounted.
+    pub(crate) fn mounted(&self) -> PathBuf {
+        self.folder.path().join("mounted")
+    }
+
+    /// A folder in memory, for sockets and the like.
+    pub(crate) fn memory(&self) -> &Path {
+        self.memory.path()
+    }
+
+    pub(crate) fn slimio(&self) -> PathBuf {
+        self.folder.path().join("slimio")
+    }
+
+    fn library(&self) -> PathBuf {
+        self.folder.path().join("libslimio_preload.so")
+    }
+
+    fn stages(&self) -> PathBuf {
+        self.memory.path().join("stages")
+    }
+
+    /// Removes what a power cut would not leave: what is staged in memory.
+    pub(crate) fn forget(&self) {
+        let removed = fs::remove_dir_all(self.stages());
+        assert!(removed.is_ok() || !self.stages().exists());
+    }
+
+    fn said(&self) -> PathBuf {
+        self.memory.path().join("said")
+    }
+
+    /// Whether it is `slimio shortcut run` that runs the program.
+    pub(crate) fn is_short(&self) -> bool {
+        self.profile.is_some()
+    }
+
+    /// A command of a program, as a user, run by `slimio shortcut run` if there is a profile.
+    pub(crate) fn run(&self, user: Option<&str>, program: &Path) -> Command {
+        let Some(profile) = self.profile else { return self.stock(user, program) };
+        let mut command = self.stock(user, &self.slimio());
+        command.env("SLIMIO_PRELOAD", self.library());
+        command.args(["shortcut", "run", "--profile", profile]);
+        command.arg("--stages").arg(self.stages());
+        command.arg("--notes").arg(self.mounted().join("notes"));
+        command.arg("--").arg(program);
+        command
+    }
+
+    /// A command of the stock program.
+    pub(crate) fn stock(&self, user: Option<&str>, program: &Path) -> Command {
+        // If this test dies, the program ends, too. A keeper passes the signal on.
+        let mut all = command("setpriv");
+        all.args(["--pdeathsig", "TERM"]);
+        if let Some(user) = user {
+            all.args(["--reuid", user, "--regid", user, "--init-groups"]);
+            all.env_remove("HOME").env_remove("XDG_STATE_HOME");
+        }
+        all.arg("--").arg(program).current_dir(self.folder.path()).stdin(Stdio::null());
+        all.stderr(File::options().create(true).append(true).open(self.said()).unwrap());
+        all
+    }
+
+    /// Checks that logs went the way that they should go.
+    pub(crate) fn check_said(&self) {
+        let said = fs::read_to_string(self.said()).unwrap();
+        assert_eq!(said.contains(": written the short way"), self.is_short(), "{said}");
+    }
+}
+
+/// A program that runs. It and all in its process group end when this is dropped.
+pub(crate) struct Running {
+    pub(crate) child: Child,
+    end: Signal,
+}
+
+impl Running {
+    /// It is killed at the end.
+    pub(crate) fn new(command: &mut Command) -> Self {
+        Self::ended_by(Signal::KILL, command)
+    }
+
+    /// Another signal ends it at once, too, but it puts away what the system would keep.
+    pub(crate) fn ended_by(end: Signal, command: &mut Command) -> Self {
+        Self { child: command.process_group(0).spawn().unwrap(), end }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let group = Pid::from_child(&self.child);
+        // There may be nobody left.
+        let _ = kill_process(group, self.end);
+        let begin = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) && begin.elapsed() < PATIENCE / 3 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = kill_process_group(group, Signal::KILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// A mounted file system. If the test fails, it is unmounted as soon as nobody uses it.
+pub(crate) struct Mount {
+    point: PathBuf,
+}
+
+impl Mount {
+    pub(crate) fn new(device: &Path, options: &str, point: &Path) -> Self {
+        fs::create_dir_all(point).unwrap();
+        text(command("mount").args(["-o", options]).arg(device).arg(point)).unwrap();
+        Self { point: point.to_owned() }
+    }
+
+    /// Unmounts it, when programs that were killed are gone.
+    pub(crate) fn finish(self) {
+        wait_for("unmounting", || text(command("umount").arg(&self.point)).is_ok());
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = text(command("umount").arg("--lazy").arg(&self.point));
+    }
+}
+
+pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
+    Command::new(program)
+}
+
+/// What a command has printed; if it fails, what it has said.
+pub(crate) fn text(command: &mut Command) -> Result<String, String> {
+    let output = command.output().map_err(|error| error.to_string())?;
+    let [out, err] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
+    if output.status.success() { Ok(out.into_owned()) } else { Err(format!("{out}{err}")) }
+}
+
+pub(crate) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE, "{what} after {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

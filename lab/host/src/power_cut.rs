@@ -1,0 +1,144 @@
+//! The images that a power cut could have left, from a record of all that a device was asked to do.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+/// One operation of the device. Offsets and sizes are in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// Bytes were written.
+    Write {
+        /// Where.
+        offset: u64,
+        /// What.
+        data: Vec<u8>,
+        /// Whether the write alone was to be stable when it was finished: FUA.
+        durable: bool,
+    },
+    /// All that was finished before was made stable.
+    Flush,
+    /// A range that reads as zeros from then on.
+    Deallocate {
+        /// Where.
+        offset: u64,
+        /// How long.
+        size: u64,
+    },
+}
+
+/// Which writes survive a cut, of those that neither a flush nor FUA had made stable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Survivors {
+    /// All of them.
+    All,
+    /// None of them.
+    None,
+    /// Those that a random generator with this seed chooses. If the last write is one of them, it
+    /// is torn in the middle.
+    Some(u64),
+}
+
+impl Entry {
+    /// The same operation on a device that makes nothing stable. `None`: it is a flush.
+    pub fn without_stability(self) -> Option<Self> {
+        match self {
+            Self::Write { offset, data, .. } => Some(Self::Write { offset, data, durable: false }),
+            Self::Flush => None,
+            entry @ Self::Deallocate { .. } => Some(entry),
+        }
+    }
+}
+
+/// Writes the device's contents after a power cut that follows the first `cut` entries.
+///
+/// # Errors
+/// When the image can't be written.
+pub fn write_image(
+    entries: &[Entry],
+    cut: usize,
+    survivors: Survivors,
+    size: u64,
+    path: &Path,
+) -> io::Result<()> {
+    let file = File::create(path)?;
+    file.set_len(size)?;
+    for (offset, data) in surviving(&entries[..cut], survivors) {
+        file.write_all_at(&data, offset)?;
+    }
+    Ok(())
+}
+
+/// Offset and bytes of every write that survives, in order.
+fn surviving(entries: &[Entry], survivors: Survivors) -> Vec<(u64, Cow<'_, [u8]>)> {
+    let last_flush = entries.iter().rposition(|entry| *entry == Entry::Flush).unwrap_or(0);
+    let last = entries.len().saturating_sub(1);
+    let mut state = match survivors {
+        Survivors::Some(seed) => seed | 1,
+        _ => 1,
+    };
+    let mut there = Vec::new();
+    for (index, entry) in entries.iter().enumerate() {
+        let (offset, mut data, durable) = match entry {
+            Entry::Write { offset, data, durable } => (*offset, Cow::Borrowed(&**data), *durable),
+            // An image is all zeros at first. So what makes a file system may give up the whole device.
+            Entry::Deallocate { .. } if there.is_empty() => continue,
+            Entry::Deallocate { offset, size } => (*offset, vec![0; *size as usize].into(), false),
+            Entry::Flush => continue,
+        };
+        let survives = durable
+            || index < last_flush
+            || match survivors {
+                Survivors::All => true,
+                Survivors::None => false,
+                Survivors::Some(_) => {
+                    state ^= state << 13;
+                    state ^= state >> 7;
+                    state ^= state << 17;
+                    if index == last {
+                        let half = data.len() / 2;
+                        data.to_mut().truncate(half);
+                    }
+                    state & 1 == 1
+                }
+            };
+        if survives {
+            there.push((offset, data));
+        }
+    }
+    there
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(offset: u64, byte: u8, durable: bool) -> Entry {
+        Entry::Write { offset, data: vec![byte; 4], durable }
+    }
+
+    #[test]
+    fn what_nothing_made_stable_may_be_lost() {
+        let entries = [
+            write(0, 1, false),
+            Entry::Flush,
+            write(4, 2, false),
+            write(8, 3, true),
+            write(12, 4, false),
+        ];
+        let there = |cut: usize, survivors| -> Vec<u8> {
+            surviving(&entries[..cut], survivors).iter().map(|(_, data)| data[0]).collect()
+        };
+        assert_eq!(there(1, Survivors::None), []);
+        assert_eq!(there(2, Survivors::None), [1]);
+        assert_eq!(there(5, Survivors::None), [1, 3]);
+        assert_eq!(there(5, Survivors::All), [1, 2, 3, 4]);
+        let torn = surviving(&entries, Survivors::Some(7));
+        assert!(torn.iter().all(|(offset, data)| data.len() == 4 || *offset == 12), "{torn:?}");
+        let subsets: std::collections::BTreeSet<Vec<u8>> =
+            (0..40).map(|seed| there(5, Survivors::Some(seed * 77))).collect();
+        assert!(subsets.len() > 2, "{subsets:?}");
+    }
+}

@@ -1,0 +1,120 @@
+//! MariaDB: transactions of `sysbench`.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::child::{Life, Running, installed, rate, text_of};
+use super::{Plan, Site, Subject};
+use crate::error::{Doing, Result};
+
+const PACKAGES: &str = "mariadb-server-core mariadb-client-core mariadb-common";
+const LOADS: [&str; 3] = ["oltp_insert", "oltp_write_only", "oltp_read_write"];
+const THREADS: [u32; 3] = [1, 16, 32];
+/// Settings of each way. The default is `O_DIRECT`, which is also for its log.
+const WAYS: [(&str, &[&str]); 3] =
+    [("default", &[]), ("`O_DSYNC`", &["--innodb-flush-method=O_DSYNC"]), ("with", &[])];
+const LOG: &str = "ib_logfile0";
+
+#[derive(Debug)]
+pub(super) struct MariaDb {
+    server: PathBuf,
+    install: PathBuf,
+    client: PathBuf,
+    sysbench: PathBuf,
+}
+
+impl MariaDb {
+    pub(super) fn new() -> Result<Self> {
+        Ok(Self {
+            server: installed("mariadbd", PACKAGES)?,
+            install: installed("mariadb-install-db", PACKAGES)?,
+            client: installed("mariadb", PACKAGES)?,
+            sysbench: installed("sysbench", "sysbench")?,
+        })
+    }
+
+    fn sysbench(&self, load: &str, threads: u32, site: &Site) -> Command {
+        let mut command = Life::OURS.command(&[], &self.sysbench);
+        command.arg(load).args(["--db-driver=mysql", "--mysql-user=root", "--mysql-db=test"]);
+        command.arg(format!("--mysql-socket={}", site.memory.join("socket").display()));
+        command.args(["--tables=4", "--table-size=10000"]).arg(format!("--threads={threads}"));
+        command
+    }
+
+    /// Transactions per second.
+    fn load(&self, load: &str, threads: u32, seconds: u64, site: &Site) -> Result<f64> {
+        let mut command = self.sysbench(load, threads, site);
+        command.arg(format!("--time={seconds}")).arg("run");
+        rate(&text_of(&mut command)?, "transactions:", "per sec")
+    }
+}
+
+impl Subject for MariaDb {
+    fn profile(&self) -> &'static str {
+        "mariadb"
+    }
+
+    fn plan(&self) -> Plan {
+        let rows = LOADS
+            .into_iter()
+            .flat_map(|load| THREADS.map(|threads| vec![format!("`{load}`"), threads.to_string()]));
+        Plan {
+            heads: vec!["load", "threads"],
+            unit: "transactions",
+            ways: WAYS.map(|(name, _)| name).to_vec(),
+            groups: vec![rows.collect()],
+        }
+    }
+
+    fn measure(&self, _group: usize, way: usize, site: &Site) -> Result<Vec<f64>> {
+        let data = format!("--datadir={}", site.folder.join("data").display());
+        // It refuses to run as root unless it is asked to.
+        let user = "--user=root";
+        let mut make = Life::OURS.command(&[], &self.install);
+        make.args(["--no-defaults", user, &data, "--auth-root-authentication-method=normal"]);
+        text_of(make.args(["--skip-test-db", "--skip-name-resolve"]))?;
+        write_again(&site.folder.join("data").join(LOG))?;
+        let mut serve = Life::OURS.command(&site.under, &self.server);
+        let socket = site.memory.join("socket").display().to_string();
+        serve.args(["--no-defaults", user, &data, "--skip-networking"]);
+        serve.args([format!("--socket={socket}"), format!("--pid-file={socket}.pid")]);
+        serve.args(WAYS[way].1);
+        let ask = |statement: &str| {
+            let mut client = Life::OURS.command(&[], &self.client);
+            client.args(["--no-defaults", "--user=root", "--socket", &socket, "-e", statement]);
+            text_of(&mut client)
+        };
+        let log = site.memory.join("log");
+        let answers = || ask("SELECT 1").is_ok();
+        let server = Running::start(serve, Life::OURS.end, log, answers)?;
+        ask("CREATE DATABASE IF NOT EXISTS test")?;
+        text_of(self.sysbench(LOADS[0], 1, site).arg("prepare"))?;
+        // Pages come to memory first, and do not count.
+        self.load(LOADS[1], THREADS[1], site.seconds().div_ceil(3), site)?;
+        let mut rates = Vec::new();
+        for load in LOADS {
+            for threads in THREADS {
+                rates.push(self.load(load, threads, site.seconds(), site)?);
+            }
+        }
+        site.check(&server.said());
+        server.stop()?;
+        Ok(rates)
+    }
+}
+
+/// Makes a log as it is when it was written once from end to end, as after a minute of load. When it is
+/// made, its blocks are only allocated, and the file system has to note each one that is written first.
+fn write_again(log: &Path) -> Result<()> {
+    let file = File::options().read(true).write(true).open(log);
+    let written = file.and_then(|mut file| {
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        file.write_all_at(&bytes, 0)?;
+        file.sync_all()
+    });
+    written.doing(format!("writing {}", log.display()))
+}

@@ -1,0 +1,111 @@
+//! PostgreSQL: `pgbench -N`, whose transactions do not wait for each other.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::{Signal, geteuid};
+
+use super::child::{Life, Running, missing, rate, text_of};
+use super::{Plan, Site, Subject};
+use crate::error::{BenchError, Result};
+use crate::server::find_program;
+
+/// Debian has its programs here, in a folder for each version.
+const VERSIONS: &str = "/usr/lib/postgresql";
+/// It does not run as root, but as the user that its package makes.
+const USER: &str = "postgres";
+const CLIENTS: [u32; 3] = [1, 16, 32];
+/// Accounts, in units of 100,000.
+const SCALE: &str = "4";
+/// Settings of each way. `minimal` is possible where nothing is replicated.
+const WAYS: [(&str, &[&str]); 4] = [
+    ("default", &[]),
+    ("`open_datasync`, `minimal`", &["wal_sync_method=open_datasync", MINIMAL, NO_SENDERS]),
+    ("`fdatasync`, `minimal`, `commit_delay`", &["commit_delay=100", MINIMAL, NO_SENDERS]),
+    ("with", &[]),
+];
+const MINIMAL: &str = "wal_level=minimal";
+const NO_SENDERS: &str = "max_wal_senders=0";
+
+#[derive(Debug)]
+pub(super) struct Postgres {
+    programs: PathBuf,
+    /// Asked to stop by SIGINT, it does not wait for its clients.
+    life: Life,
+}
+
+impl Postgres {
+    pub(super) fn new() -> Result<Self> {
+        let programs = programs().ok_or_else(|| missing("postgres", "postgresql"))?;
+        let is_root = geteuid().is_root();
+        let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+        if is_root && !users.lines().any(|line| line.starts_with("postgres:")) {
+            let text = "there is no user postgres, and PostgreSQL does not run as root";
+            return Err(BenchError::Usage(text.into()));
+        }
+        let life = Life { user: is_root.then_some(USER), end: Signal::INT };
+        Ok(Self { programs, life })
+    }
+
+    fn command(&self, under: &[String], program: &str, site: &Site) -> Command {
+        let mut command = self.life.command(under, &self.programs.join(program));
+        command.current_dir(&site.folder).env("PGHOST", &site.memory).env("PGUSER", USER);
+        command.env("PGDATABASE", USER);
+        command
+    }
+
+    /// Transactions per second.
+    fn load(&self, site: &Site, clients: u32, seconds: u64) -> Result<f64> {
+        let mut command = self.command(&[], "pgbench", site);
+        command.args(["-N", "-n", "-c", &clients.to_string(), "-j", &clients.min(2).to_string()]);
+        command.args(["-T", &seconds.to_string()]);
+        rate(&text_of(&mut command)?, "tps = ", "(without")
+    }
+}
+
+/// The folder with PostgreSQL's programs, of the newest version.
+fn programs() -> Option<PathBuf> {
+    let versions = fs::read_dir(VERSIONS).into_iter().flatten().flatten();
+    let version = |path: &Path| path.file_name()?.to_str()?.parse::<u32>().ok();
+    let newest = versions.map(|entry| entry.path()).max_by_key(|path| version(path));
+    let of_debian = newest.map(|path| path.join("bin"));
+    let in_path = || Some(find_program("initdb")?.parent()?.to_owned());
+    of_debian.filter(|path| path.join("initdb").is_file()).or_else(in_path)
+}
+
+impl Subject for Postgres {
+    fn profile(&self) -> &'static str {
+        "postgres"
+    }
+
+    fn plan(&self) -> Plan {
+        Plan {
+            heads: vec!["clients"],
+            unit: "transactions",
+            ways: WAYS.map(|(name, _)| name).to_vec(),
+            groups: vec![CLIENTS.map(|clients| vec![clients.to_string()]).to_vec()],
+        }
+    }
+
+    fn measure(&self, _group: usize, way: usize, site: &Site) -> Result<Vec<f64>> {
+        let data = site.folder.join("data");
+        let mut make = self.command(&[], "initdb", site);
+        make.args(["--no-sync", "--username", USER, "--auth", "trust", "--pgdata"]).arg(&data);
+        text_of(&mut make)?;
+        let mut serve = self.command(&site.under, "postgres", site);
+        serve.arg("-D").arg(&data).arg("-k").arg(&site.memory).args(["-c", "listen_addresses="]);
+        serve.args(WAYS[way].1.iter().flat_map(|setting| ["-c", setting]));
+        let answers = || text_of(&mut self.command(&[], "pg_isready", site)).is_ok();
+        let server = Running::start(serve, self.life.end, site.memory.join("log"), answers)?;
+        text_of(self.command(&[], "pgbench", site).args(["-i", "-q", "-s", SCALE]))?;
+        text_of(self.command(&[], "psql", site).args(["-q", "-c", "CHECKPOINT"]))?;
+        // The first transactions change pages of which the log has no copy yet, and do not count.
+        self.load(site, CLIENTS[1], site.seconds().div_ceil(3))?;
+        let rates = CLIENTS.map(|clients| self.load(site, clients, site.seconds()));
+        let rates = rates.into_iter().collect::<Result<Vec<f64>>>()?;
+        site.check(&server.said());
+        server.stop()?;
+        Ok(rates)
+    }
+}

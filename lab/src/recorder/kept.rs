@@ -1,0 +1,91 @@
+//! A recorded device that keeps what is written to it, for the images that a power cut could leave.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{FallocateFlags, fallocate};
+use slimio_host::power_cut::Entry;
+
+use super::disk::LoopDisk;
+use super::fuse::OneFile;
+use crate::error::Result;
+
+/// A loop device that keeps every request, with its data, in memory; removed on drop. A loop device
+/// knows no FUA: a write that is to be durable arrives as a write and a flush.
+#[derive(Debug)]
+pub struct KeptDisk {
+    disk: LoopDisk,
+    entries: Entries,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Entries(Arc<Mutex<Vec<Entry>>>);
+
+impl KeptDisk {
+    /// Makes a device of `size` bytes, all zeros, whose data is in `folder` until the end. Needs
+    /// root, FUSE and loop devices.
+    pub fn new(folder: &Path, size: u64) -> Result<Self> {
+        let entries = Entries::default();
+        let kept = |file| Kept { size, file, entries: entries.clone() };
+        Ok(Self { disk: LoopDisk::new(folder, size, kept)?, entries })
+    }
+
+    /// The block device: `/dev/loopN`.
+    pub fn device(&self) -> &Path {
+        self.disk.device()
+    }
+
+    /// How many requests have arrived. All that somebody was told before is among them.
+    pub fn count(&self) -> usize {
+        self.entries.lock().len()
+    }
+
+    /// Detaches the device, which nothing may use any more. Returns all requests.
+    pub fn finish(self) -> Result<Vec<Entry>> {
+        self.disk.finish()?;
+        Ok(std::mem::take(&mut self.entries.lock()))
+    }
+}
+
+impl Entries {
+    fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The file with the device's data, as this process serves it: each request is kept.
+struct Kept {
+    size: u64,
+    file: File,
+    entries: Entries,
+}
+
+impl OneFile for Kept {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read(&mut self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(bytes, offset)
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.entries.lock().push(Entry::Write { offset, data: bytes.to_vec(), durable: false });
+        self.file.write_all_at(bytes, offset)
+    }
+
+    /// The loop driver turns zeros that are written into holes, too. Both read as zeros.
+    fn zero(&mut self, offset: u64, size: u64, _is_hole: bool) -> io::Result<()> {
+        self.entries.lock().push(Entry::Deallocate { offset, size });
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(fallocate(&self.file, flags, offset, size)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.entries.lock().push(Entry::Flush);
+        Ok(())
+    }
+}
