@@ -3,8 +3,11 @@
 
 mod calls;
 mod kills;
+mod mariadb;
 mod others;
+mod postgres;
 mod redis;
+mod sql;
 mod whole;
 
 use std::ffi::OsStr;
