@@ -4,8 +4,11 @@
 mod calls;
 mod databases;
 mod kills;
+mod mariadb;
 mod others;
+mod postgres;
 mod redis;
+mod sql;
 mod whole;
 
 use std::ffi::OsStr;

@@ -1,0 +1,117 @@
+//! Clients of SQL servers that insert rows until the server is killed, and what is there afterwards.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{Place, text};
+
+pub(crate) const CLIENTS: usize = 4;
+/// Rows of all clients that are enough.
+const ROWS: usize = 400;
+
+/// Starts clients that insert the rows `(client, 1)`, `(client, 2)`, … into the table `t.a`. The
+/// function makes a client that runs each line of its input. A thread ends with its client, and returns
+/// how many rows were acknowledged.
+pub(crate) fn insert_until_killed(client: impl Fn() -> Command) -> Vec<JoinHandle<usize>> {
+    let inserting = (0..CLIENTS).map(|number| {
+        let mut client = client();
+        client.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        std::thread::spawn(move || {
+            let mut client = client.spawn().unwrap();
+            let mut input = client.stdin.take().unwrap();
+            let mut output = BufReader::new(client.stdout.take().unwrap());
+            let mut acknowledged = 0;
+            loop {
+                let next = acknowledged + 1;
+                let line = format!("insert into t.a values ({number}, {next}); select {next};\n");
+                let mut answer = String::new();
+                let is_sent = input.write_all(line.as_bytes()).is_ok();
+                if !is_sent || output.read_line(&mut answer).is_err() {
+                    break;
+                }
+                if answer.trim() != next.to_string() {
+                    break;
+                }
+                acknowledged = next;
+            }
+            drop(input);
+            let _ = client.wait();
+            acknowledged
+        })
+    });
+    inserting.collect()
+}
+
+/// Waits until many rows are there. Returns what `slimio shortcut status` says then.
+pub(crate) fn wait_for_rows(place: &Place, client: impl Fn() -> Command) -> String {
+    super::wait_for("rows", || {
+        std::thread::sleep(Duration::from_millis(100));
+        run(client(), "select count(*) from t.a").trim().parse::<usize>().unwrap() >= ROWS
+    });
+    let status = place.status();
+    let number = |behind: &str| -> usize {
+        let before = status.split(behind).next().unwrap();
+        before.split_whitespace().last().unwrap().parse().unwrap()
+    };
+    // Some transactions share a sync.
+    let least = ROWS / CLIENTS / 2;
+    assert!(number(" writes went the short way") > least, "{status}{}", place.said());
+    assert!(number(" syncs had nothing to do") > least, "{status}{}", place.said());
+    status
+}
+
+/// Checks that every acknowledged row is there, and no row is without the one before it.
+pub(crate) fn check(client: impl Fn() -> Command, acknowledged: &[usize]) {
+    for (number, acknowledged) in acknowledged.iter().enumerate() {
+        let sql = format!("select count(*) from t.a where c = {number}");
+        let count: usize = run(client(), &sql).trim().parse().unwrap();
+        let sql = format!("select max(n) from t.a where c = {number}");
+        let last: usize = run(client(), &sql).trim().parse().unwrap();
+        // The last one may be there without having been acknowledged.
+        let possible = *acknowledged..=acknowledged + 1;
+        assert!(possible.contains(&last), "client {number}: {last} of {acknowledged} rows");
+        assert_eq!(count, last, "client {number}");
+    }
+}
+
+/// Runs a statement.
+pub(crate) fn run(mut client: Command, sql: &str) -> String {
+    let mut running = client.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    running.stdin.take().unwrap().write_all(format!("{sql};\n").as_bytes()).unwrap();
+    text(&running.wait_with_output().unwrap())
+}
+
+/// Kills a process and all that it has started, without giving any of them time to clean up.
+pub(crate) fn kill_all(process: Pid) {
+    let children = children(process);
+    let _ = kill_process(process, Signal::KILL);
+    children.into_iter().for_each(kill_all);
+}
+
+fn children(process: Pid) -> Vec<Pid> {
+    let path = format!("/proc/{}/task", process.as_raw_nonzero());
+    let mut found = Vec::new();
+    for thread in std::fs::read_dir(path).into_iter().flatten().flatten() {
+        let text = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        found.extend(text.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)));
+    }
+    found
+}
+
+/// The library, where another user can read it.
+pub(crate) fn library_for_all(place: &Place) -> PathBuf {
+    let path = place.path().join("libslimio_preload.so");
+    std::fs::copy(super::library(), &path).unwrap();
+    make_mode(&path, 0o755);
+    path
+}
+
+fn make_mode(path: &Path, mode: u32) {
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+    std::fs::set_permissions(path, mode).unwrap();
+}
