@@ -13,7 +13,7 @@ use rustix::fs::{FlockOperation, OFlags};
 use rustix::process::geteuid;
 use slimio_device::{FileSystem, WriteLease};
 
-use crate::{Identity, Mended, Stage, Totals, tables};
+use crate::{Identity, Mended, Stage, Totals, ending, tables};
 
 const NAME: &str = "slimio-shortcut";
 const SUFFIX: &str = "stage";
@@ -33,6 +33,8 @@ pub struct Staged {
     pub path: PathBuf,
     /// Whether somebody uses the stage. Otherwise, the log needs mending.
     pub is_used: bool,
+    /// Whether who uses it was killed, but has not ended: a write is still under way.
+    pub(crate) is_ending: bool,
     stage: Stage,
     stage_path: PathBuf,
     /// Has it locked, unless somebody else has.
@@ -130,6 +132,7 @@ impl Folder {
             let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else { continue };
             let locked = rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive);
             let is_used = locked.is_err();
+            let is_ending = is_used && ending::is_holder_ending(&file);
             let stage = match Stage::open(&file) {
                 Ok(stage) => stage,
                 Err(_) if is_used => continue,
@@ -140,7 +143,15 @@ impl Folder {
             };
             if stage.file()?.is_some() {
                 let log = stage.path()?;
-                found.push(Staged { path: log, is_used, stage, stage_path: path, _lock: file });
+                let stage_path = path;
+                found.push(Staged {
+                    path: log,
+                    is_used,
+                    is_ending,
+                    stage,
+                    stage_path,
+                    _lock: file,
+                });
             } else if !is_used {
                 fs::remove_file(&path)?;
             }

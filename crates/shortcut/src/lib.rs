@@ -12,6 +12,7 @@
 
 mod ahead;
 mod debts;
+mod ending;
 mod fill;
 mod folder;
 mod guard;

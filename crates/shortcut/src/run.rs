@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreaper, wait};
@@ -29,6 +30,10 @@ const PASSED: [(i32, Signal); 7] = [
     (signal_hook::consts::SIGUSR2, Signal::USR2),
     (signal_hook::consts::SIGWINCH, Signal::WINCH),
 ];
+
+/// How long a process that was killed is waited for, and how often it is looked for.
+const PATIENCE: Duration = Duration::from_secs(120);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 const NONE_MET: &str = "no file was written the short way: no process has opened one that was meant, or \
                         the program was linked statically or has more rights than its user (setuid)";
@@ -209,12 +214,22 @@ fn is_from_terminal(signal: Signal) -> bool {
     is_of_terminal && is_foreground() == Some(true)
 }
 
-/// Mends the logs that nobody looks after any more.
+/// Mends the logs that nobody looks after any more. If a process that was killed has not ended yet, because
+/// a write of it is under way, this waits for it.
 ///
 /// # Errors
 /// If the folder of the stages can't be read.
 fn mend(folder: &Folder, say: impl Fn(&str)) -> io::Result<()> {
-    for staged in folder.staged()? {
+    let begin = Instant::now();
+    let mut all = folder.staged()?;
+    if let Some(ending) = all.iter().find(|staged| staged.is_ending) {
+        say(&format!("{}: a killed process still writes it; waiting", ending.path.display()));
+    }
+    while all.iter().any(|staged| staged.is_ending) && begin.elapsed() < PATIENCE {
+        std::thread::sleep(LOOK_AGAIN);
+        all = folder.staged()?;
+    }
+    for staged in all {
         if staged.is_used {
             continue;
         }

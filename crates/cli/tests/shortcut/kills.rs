@@ -1,13 +1,15 @@
 //! What was written outlives the program, its keeper, or both.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use slimio_testing::client::Reply;
 
 use super::redis::Redis;
-use super::{LEASES, Place, Running, child_of, guard_of, kill, pid, wait_for};
+use super::{LEASES, Place, Running, child_of, guard_of, kill, library, pid, wait_for};
 
 /// Who is killed, in this order.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -244,8 +246,7 @@ fn nobody_waits_for_a_log_whose_keeper_was_killed() {
              os.write(fd, b', and more'); os.fdatasync(fd)\n",
             if ends { "True" } else { "False" }
         );
-        let mut run =
-            Running(place.python(&text).stdout(std::process::Stdio::null()).spawn().unwrap());
+        let mut run = Running(place.python(&text).stdout(Stdio::null()).spawn().unwrap());
         run.wait().unwrap();
         let begin = Instant::now();
         assert_eq!(fs::read(&log).unwrap(), b"durable, staged", "{ends}: {}", place.said());
@@ -281,4 +282,52 @@ fn a_killed_guard_changes_nothing() {
     assert_eq!(fs::read(place.path().join("b.log")).unwrap(), b"other");
     assert!(place.said().contains("there is no guard any more"), "{}", place.said());
     assert!(place.stages().is_empty());
+}
+
+/// A write of the killed program is under way when the next start comes, and reaches the file after that.
+#[test]
+fn a_write_that_is_under_way_is_waited_for() {
+    let Some(place) = Place::new() else { return };
+    let log = place.path().join("slow.log");
+    let text = format!(
+        "fd = os.open({log:?}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
+         os.write(fd, b'durable, '); os.fdatasync(fd); os.write(fd, b'staged')\n\
+         print('ready', flush=True)\n\
+         input()\n\
+         os.write(fd, b', under way'); os.fdatasync(fd)\n"
+    );
+    let mut command = place.python(&format!("{KILL_KEEPER}{text}"));
+    let mut run = Running(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
+    let mut ready = [0; 6];
+    run.stdout.take().unwrap().read_exact(&mut ready).unwrap();
+    let (keeper, program) = (pid(&run), child_of(pid(&run)));
+    let guard = guard_of(keeper);
+    // What is staged is written when it is a second old, which must not be the write that is under way.
+    std::thread::sleep(Duration::from_millis(1500));
+    let freeze = |what| {
+        let status = Command::new("fsfreeze").arg(what).arg(place.path()).status();
+        assert!(status.unwrap().success());
+    };
+    freeze("--freeze");
+    run.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let state = format!("/proc/{}/stat", program.as_raw_nonzero());
+    wait_for("a write", || fs::read_to_string(&state).unwrap().contains(") D "));
+    for process in [guard, keeper, program] {
+        kill(process);
+    }
+    run.wait().unwrap();
+    // Its notes and what it says are on the file system that is frozen.
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let mut next = Command::new(env!("CARGO_BIN_EXE_slimio"));
+    next.args(["shortcut", "run", "--stages"]).arg(place.stages_path());
+    next.arg("--notes").arg(memory.path().join("notes"));
+    next.args(["--match", "*.log", "--", "cat"]).arg(&log).env("SLIMIO_PRELOAD", library());
+    let next = next.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    freeze("--unfreeze");
+    let output = next.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "durable, staged, under way", "{said}");
+    assert!(said.contains("a killed process still writes it; waiting"), "{said}");
+    assert!(said.contains("mended: "), "{said}");
 }

@@ -78,6 +78,10 @@ impl Place {
         path
     }
 
+    fn stages_path(&self) -> &Path {
+        self.stages.path()
+    }
+
     fn notes(&self) -> PathBuf {
         self.path().join("notes")
     }
