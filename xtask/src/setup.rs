@@ -19,9 +19,14 @@ const BY_HAND: &str = "install the packages redis-server, redis-tools, strace an
 pub(crate) fn verb(_args: &[String]) -> Result<(), Failure> {
     let python = install()?;
     println!("ready: redis-server, redis-cli, redis-benchmark; redis-py in {}", python.display());
-    match install_file_systems() {
+    match install_all(FILE_SYSTEMS, FILE_SYSTEMS_BY_HAND) {
         Ok(()) => println!("ready: ext4, XFS and btrfs to try volumes on"),
         Err(Failure(why)) if !is_ci() => println!("SKIPPED: tests on file systems: {why}"),
+        Err(failure) => return Err(failure),
+    }
+    match install_all(DATABASES, DATABASES_BY_HAND) {
+        Ok(()) => println!("ready: PostgreSQL and MariaDB, whose logs go the short way"),
+        Err(Failure(why)) if !is_ci() => println!("SKIPPED: PostgreSQL and MariaDB: {why}"),
         Err(failure) => return Err(failure),
     }
     match clients::install() {
@@ -80,15 +85,26 @@ const FILE_SYSTEMS: &[(&str, &str)] = &[
     ("mkfs.btrfs", "btrfs-progs"),
     ("rsync", "rsync"),
 ];
+const FILE_SYSTEMS_BY_HAND: &str =
+    "install the packages e2fsprogs, xfsprogs, btrfs-progs and rsync";
 
-/// Installs what makes the file systems that volumes are tried on.
-fn install_file_systems() -> Result<(), Failure> {
-    let missing = FILE_SYSTEMS.iter().filter(|(program, _)| !is_installed(program));
-    let packages: Vec<&str> = missing.map(|(_, package)| *package).collect();
-    if packages.is_empty() {
-        return Ok(());
-    }
-    install_packages(&packages, "install the packages e2fsprogs, xfsprogs, btrfs-progs and rsync")
+/// Programs of databases that write their logs in whole blocks, and the Debian package each comes in.
+const DATABASES: &[(&str, &str)] = &[
+    ("pg_ctlcluster", "postgresql"),
+    ("mariadbd", "mariadb-server-core"),
+    ("mariadb", "mariadb-client-core"),
+    ("mariadb-install-db", "mariadb-server-core"),
+];
+const DATABASES_BY_HAND: &str =
+    "install the packages postgresql, mariadb-server-core and mariadb-client-core";
+
+/// Installs what is missing of these programs.
+fn install_all(programs: &[(&str, &str)], by_hand: &str) -> Result<(), Failure> {
+    let missing = programs.iter().filter(|(program, _)| !is_installed(program));
+    let mut packages: Vec<&str> = missing.map(|(_, package)| *package).collect();
+    packages.sort_unstable();
+    packages.dedup();
+    if packages.is_empty() { Ok(()) } else { install_packages(&packages, by_hand) }
 }
 
 fn missing_packages() -> Vec<&'static str> {
