@@ -8,6 +8,7 @@ mod others;
 mod postgres;
 mod redis;
 mod sql;
+mod traced;
 mod whole;
 
 use std::ffi::OsStr;

@@ -500,7 +500,7 @@ fn what_can_not_be_run_is_said() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && said.contains(why), "{said}");
     };
-    refused(&[&"--", &"true"], "choose --profile (redis, valkey) or say --match");
+    refused(&[&"--", &"true"], "choose --profile (redis, valkey, postgres, mariadb) or say");
     refused(&[&"--profile", &"oracle", &"--", &"true"], "there is no profile `oracle`");
     refused(&[&"--profile", &"redis", &"--", &"/no/such/program"], "No such file");
     let memory = tempfile::tempdir_in("/dev/shm").unwrap();
