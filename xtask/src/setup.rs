@@ -5,7 +5,6 @@
 //! install by hand. A server that a package would start is kept from starting, because
 //! the tests run their own.
 
-use std::fs;
 use std::path::PathBuf;
 
 use slimio_host::process::{command, is_installed, run, succeeds, target_dir};
@@ -20,14 +19,14 @@ const BY_HAND: &str = "install the packages redis-server, redis-tools, strace an
 pub(crate) fn verb(_args: &[String]) -> Result<(), Failure> {
     let python = install()?;
     println!("ready: redis-server, redis-cli, redis-benchmark; redis-py in {}", python.display());
-    match install_file_systems() {
+    match install_all(FILE_SYSTEMS, FILE_SYSTEMS_BY_HAND) {
         Ok(()) => println!("ready: ext4, XFS and btrfs to try volumes on"),
         Err(Failure(why)) if !is_ci() => println!("SKIPPED: tests on file systems: {why}"),
         Err(failure) => return Err(failure),
     }
-    match install_databases() {
-        Ok(()) => println!("ready: PostgreSQL and SQLite to cut the power under"),
-        Err(Failure(why)) if !is_ci() => println!("SKIPPED: power cuts under databases: {why}"),
+    match install_all(DATABASES, DATABASES_BY_HAND) {
+        Ok(()) => println!("ready: databases whose logs go the short way"),
+        Err(Failure(why)) if !is_ci() => println!("SKIPPED: other databases: {why}"),
         Err(failure) => return Err(failure),
     }
     match clients::install() {
@@ -78,9 +77,6 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("strace", "strace"),
 ];
 
-/// Debian has the programs of PostgreSQL here, in a folder for each version.
-const POSTGRES_VERSIONS: &str = "/usr/lib/postgresql";
-
 /// Programs that make file systems, or copy what is on them, and the Debian package each comes in.
 const FILE_SYSTEMS: &[(&str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs"),
@@ -89,34 +85,27 @@ const FILE_SYSTEMS: &[(&str, &str)] = &[
     ("mkfs.btrfs", "btrfs-progs"),
     ("rsync", "rsync"),
 ];
+const FILE_SYSTEMS_BY_HAND: &str =
+    "install the packages e2fsprogs, xfsprogs, btrfs-progs and rsync";
 
-/// Installs what makes the file systems that volumes are tried on.
-fn install_file_systems() -> Result<(), Failure> {
-    let missing = FILE_SYSTEMS.iter().filter(|(program, _)| !is_installed(program));
-    let packages: Vec<&str> = missing.map(|(_, package)| *package).collect();
-    if packages.is_empty() {
-        return Ok(());
-    }
-    install_packages(&packages, "install the packages e2fsprogs, xfsprogs, btrfs-progs and rsync")
-}
+/// Programs of databases whose logs go the short way in tests, and the Debian package each comes in.
+const DATABASES: &[(&str, &str)] = &[
+    ("sqlite3", "sqlite3"),
+    ("db_bench", "rocksdb-tools"),
+    ("pg_ctlcluster", "postgresql"),
+    ("mariadbd", "mariadb-server-core"),
+    ("mariadb", "mariadb-client-core"),
+    ("mariadb-install-db", "mariadb-server-core"),
+];
+const DATABASES_BY_HAND: &str = "install the packages sqlite3, rocksdb-tools, postgresql, mariadb-server-core and mariadb-client-core";
 
-/// Installs stock databases whose logs go the short way in tests.
-fn install_databases() -> Result<(), Failure> {
-    let has_postgres = || {
-        let versions = fs::read_dir(POSTGRES_VERSIONS).into_iter().flatten().flatten();
-        versions.map(|version| version.path().join("bin/initdb")).any(|path| path.is_file())
-    };
-    let mut packages = Vec::new();
-    if !is_installed("sqlite3") {
-        packages.push("sqlite3");
-    }
-    if !has_postgres() {
-        packages.push("postgresql");
-    }
-    if packages.is_empty() {
-        return Ok(());
-    }
-    install_packages(&packages, "install the packages postgresql and sqlite3")
+/// Installs what is missing of these programs.
+fn install_all(programs: &[(&str, &str)], by_hand: &str) -> Result<(), Failure> {
+    let missing = programs.iter().filter(|(program, _)| !is_installed(program));
+    let mut packages: Vec<&str> = missing.map(|(_, package)| *package).collect();
+    packages.sort_unstable();
+    packages.dedup();
+    if packages.is_empty() { Ok(()) } else { install_packages(&packages, by_hand) }
 }
 
 fn missing_packages() -> Vec<&'static str> {

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use libc::{off_t, ssize_t};
 use rustix::io::Errno;
+use slimio_planted::is_planted;
 use slimio_shortcut::{Debts, Identity, Kind, WholeFile, open_direct};
 
 use crate::meeting::{self, Process};
@@ -146,7 +147,8 @@ pub(crate) fn opened(descriptor: c_int, flags: c_int) {
     let whole = debt.map(|debt| {
         // To open a file twice is to close one of the two, which drops the program's locks on it (F_SETLK).
         // It has none by this descriptor, but may have some by another one.
-        let is_open = SLOTS.iter().any(|slot| slot.debt.load(Ordering::SeqCst) == debt.number());
+        let is_open = SLOTS.iter().any(|slot| slot.debt.load(Ordering::SeqCst) == debt.number())
+            && !is_planted("direct-closed-early");
         if debt.is_new() {
             meeting::prepare(file);
         }
@@ -267,7 +269,8 @@ impl Using {
     fn sync_without_table(&self) {
         // SAFETY: the program has it open, as it is in the middle of a call for it.
         let file = unsafe { BorrowedFd::borrow_raw(self.descriptor) };
-        if self.file().is_none() && rustix::fs::fdatasync(file).is_err() {
+        let is_alone = self.file().is_none() && !is_planted("table-not-missed");
+        if is_alone && rustix::fs::fdatasync(file).is_err() {
             HAS_FAILED.store(true, Ordering::SeqCst);
         }
     }

@@ -59,3 +59,48 @@ pub(crate) fn fill(file: &File) -> io::Result<u64> {
 }
 
 static ZEROS: LazyLock<Buffer> = LazyLock::new(|| Buffer::zeroed(ZEROS_LBAS));
+
+#[cfg(test)]
+mod tests {
+    use std::fs::OpenOptions;
+    use std::os::unix::fs::FileExt as _;
+
+    use rustix::fs::FallocateFlags;
+    use slimio_testing::loops::Mounted;
+
+    use super::*;
+    use crate::Probe;
+
+    const SIZE: u64 = 4 << 20;
+
+    #[test]
+    fn a_file_that_others_have_open_is_not_filled() {
+        for mkfs in [["mkfs.ext4", "-q"], ["mkfs.xfs", "-q"]] {
+            let Some(mounted) = Mounted::new(&mkfs, 320 << 20, "defaults") else { continue };
+            let path = mounted.path().join("log");
+            let open = |is_append| {
+                let mut options = OpenOptions::new();
+                options.create(true).append(is_append).write(true).open(&path).unwrap()
+            };
+            let file = open(false);
+            rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, SIZE).unwrap();
+            file.write_all_at(b"at the start", 0).unwrap();
+            file.write_all_at(b"in the middle", SIZE / 2).unwrap();
+            let other = open(true);
+            assert_eq!(fill(&file).unwrap(), 0);
+            assert!(Probe::of(&path).unwrap().space.unwrap().unwritten > 0);
+            drop(file);
+            assert_eq!(fill(&other).unwrap(), 0, "its writes go to its end");
+            drop(other);
+            let file = open(false);
+            assert!(fill(&file).unwrap() >= SIZE - 3 * LBA_SIZE as u64);
+            assert_eq!(Probe::of(&path).unwrap().space.unwrap().written, SIZE);
+            assert_eq!(fill(&file).unwrap(), 0, "it is full");
+            let seen = std::fs::read(&path).unwrap();
+            assert!(seen.starts_with(b"at the start"));
+            assert!(seen[SIZE as usize / 2..].starts_with(b"in the middle"));
+            let others = seen.into_iter().filter(|byte| *byte != 0).count();
+            assert_eq!(others, b"at the start".len() + b"in the middle".len());
+        }
+    }
+}

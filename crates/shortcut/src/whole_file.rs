@@ -62,7 +62,9 @@ impl<'a> WholeFile<'a> {
     /// There is a debt from now on: before, the file may have been changed by programs or under names
     /// that nobody has counted.
     pub fn new(debt: Debt<'a>, direct: Option<File>) -> Self {
-        debt.owe();
+        if !is_planted("opened-without-debt") {
+            debt.owe();
+        }
         Self {
             failures: debt.failures(),
             moved: AtomicU64::new(debt.moved()),
@@ -121,7 +123,7 @@ impl<'a> WholeFile<'a> {
     }
 
     fn failed(&self) -> io::Result<()> {
-        let is_failed = self.debt.failures() != self.failures;
+        let is_failed = self.debt.failures() != self.failures && !is_planted("failure-not-told");
         if is_failed { Err(Errno::IO.into()) } else { Ok(()) }
     }
 
@@ -137,7 +139,7 @@ impl<'a> WholeFile<'a> {
                 && (piece.len() as u64).is_multiple_of(unit)
         };
         let is_possible = size > 0
-            && end <= i64::MAX as u64
+            && i64::try_from(end).is_ok()
             && offset.is_multiple_of(unit)
             && pieces.iter().all(is_aligned);
         (is_possible && self.are_written(direct, offset..end)).then_some(direct)

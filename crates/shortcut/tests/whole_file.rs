@@ -34,7 +34,7 @@ fn debts() -> &'static Debts {
 fn written(path: &Path) -> File {
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path);
     let file = file.unwrap();
-    file.write_all_at(&[1; 16 * BLOCK], 0).unwrap();
+    file.write_all_at(&vec![1; 16 * BLOCK], 0).unwrap();
     file.sync_all().unwrap();
     file
 }
@@ -54,6 +54,16 @@ fn write(file: &WholeFile<'_>, bytes: &[u8], offset: usize) -> Option<usize> {
     file.write(&[IoSlice::new(bytes)], offset as u64).unwrap()
 }
 
+fn is_synced_by_kernel(file: &WholeFile<'_>, is_forced: bool) -> bool {
+    let mut is_synced = false;
+    let sync = || {
+        is_synced = true;
+        Ok(())
+    };
+    file.sync(is_forced, sync).unwrap();
+    is_synced
+}
+
 /// A loop device carries a write with the FUA bit out by a flush.
 fn flushes(mounted: &Mounted) -> usize {
     let name = mounted.device().file_name().unwrap();
@@ -69,14 +79,12 @@ fn what_is_written_is_durable_at_once() {
         let file = written(&path);
         let whole = opened(debts(), &file);
         // What was done before it was opened is not known.
-        let mut is_synced = false;
-        whole.sync(false, || Ok(is_synced = true)).unwrap();
-        assert!(is_synced);
+        assert!(is_synced_by_kernel(&whole, false));
         let before = flushes(mounted);
         for round in 0..20 {
             let bytes = blocks(round + 2, 2);
             assert_eq!(write(&whole, &bytes, usize::from(round % 15) * BLOCK), Some(2 * BLOCK));
-            whole.sync(false, || panic!("there is no debt")).unwrap();
+            assert!(!is_synced_by_kernel(&whole, false));
             let mut seen = vec![0; bytes.len()];
             file.read_exact_at(&mut seen, u64::from(round % 15) * BLOCK as u64).unwrap();
             assert!(seen == bytes[..], "others see it");
@@ -89,9 +97,7 @@ fn what_is_written_is_durable_at_once() {
         assert!(seen[8 * BLOCK..9 * BLOCK] == one[..] && seen[9 * BLOCK..12 * BLOCK] == two[..]);
         assert_eq!(seen.len(), 16 * BLOCK);
         // A call that asks for more than the data is always the kernel's.
-        let mut is_synced = false;
-        whole.sync(true, || Ok(is_synced = true)).unwrap();
-        assert!(is_synced);
+        assert!(is_synced_by_kernel(&whole, true));
     });
 }
 

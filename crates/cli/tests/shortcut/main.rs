@@ -9,6 +9,7 @@ mod others;
 mod postgres;
 mod redis;
 mod sql;
+mod traced;
 mod whole;
 
 use std::ffi::OsStr;
