@@ -58,18 +58,19 @@ impl Subject for MariaDb {
     }
 
     fn plan(&self) -> Plan {
-        let rows = LOADS
-            .into_iter()
-            .flat_map(|load| THREADS.map(|threads| vec![format!("`{load}`"), threads.to_string()]));
+        let rows = |load| {
+            let row = |threads: u32| vec![format!("`{load}`"), threads.to_string()];
+            THREADS.map(row).to_vec()
+        };
         Plan {
             heads: vec!["load", "threads"],
             unit: "transactions",
             ways: WAYS.map(|(name, _)| name).to_vec(),
-            groups: vec![rows.collect()],
+            groups: LOADS.map(rows).to_vec(),
         }
     }
 
-    fn measure(&self, _group: usize, way: usize, site: &Site) -> Result<Vec<f64>> {
+    fn measure(&self, group: usize, way: usize, site: &Site) -> Result<Vec<f64>> {
         let data = format!("--datadir={}", site.folder.join("data").display());
         // It refuses to run as root unless it is asked to.
         let user = "--user=root";
@@ -93,13 +94,9 @@ impl Subject for MariaDb {
         ask("CREATE DATABASE IF NOT EXISTS test")?;
         text_of(self.sysbench(LOADS[0], 1, site).arg("prepare"))?;
         // Pages come to memory first, and do not count.
-        self.load(LOADS[1], THREADS[1], site.seconds().div_ceil(3), site)?;
-        let mut rates = Vec::new();
-        for load in LOADS {
-            for threads in THREADS {
-                rates.push(self.load(load, threads, site.seconds(), site)?);
-            }
-        }
+        self.load(LOADS[group], THREADS[1], site.seconds().div_ceil(3), site)?;
+        let load = |threads| self.load(LOADS[group], threads, site.seconds(), site);
+        let rates = THREADS.map(load).into_iter().collect::<Result<Vec<f64>>>()?;
         site.check(&server.said());
         server.stop()?;
         Ok(rates)
