@@ -237,7 +237,7 @@ fn a_stage_that_goes_to_another_place_misses_nothing() {
     let (path, stage) = (folder.path().join("log"), folder.path().join("stage"));
     let log = LogFile::new(open(&path), Stage::create(&open(&stage)).unwrap());
     log.take().unwrap();
-    log.append(&[b'x'; 20_000]).unwrap();
+    log.append(&vec![b'x'; 20_000]).unwrap();
     log.sync().unwrap();
     drop(log);
     // Where the staged bytes begin and end, and how many are written, is not all of one place.
@@ -248,7 +248,7 @@ fn a_stage_that_goes_to_another_place_misses_nothing() {
     }
     let mended = Stage::open(&open(&stage)).unwrap().mend(&open(&path)).unwrap();
     assert_eq!(mended, Mended::Log { written: 0, length: 20_000 });
-    assert!(fs::read(&path).unwrap() == [b'x'; 20_000]);
+    assert!(fs::read(&path).unwrap() == vec![b'x'; 20_000]);
 }
 
 /// Somebody has changed the file since the process was killed: what was loaded says so.
