@@ -102,6 +102,8 @@ impl Run<'_> {
             let path = path.ok_or_else(|| format!("{program} is neither built nor installed"))?;
             guest.program(&path)?;
         }
+        let modules: Vec<&str> = session.modules.iter().map(String::as_str).collect();
+        guest.optional_modules(tools, &modules)?;
         for test in &session.tests {
             guest.program_named(&built.tests[test], &test.1)?;
         }

@@ -10,6 +10,7 @@
 //! # planted: ack-before-flush      needs record; runs again with this bug, which a cut must catch
 //! # programs: slimio redis-cli     built by cargo, a file of the repository, or installed on the host
 //! # tests: slimio-device:nvme      test programs, packed under the name after the colon
+//! # modules: fs/xfs/xfs            of the kernel, for insmod in this order, in /lab/optional
 //! ```
 //!
 //! A session whose comments promise more than it would check is refused.
@@ -34,7 +35,7 @@ pub(super) const LIBRARIES: &[&str] =
     &["lab-test", "lab-server", "power-cut-load", "power-cut-trace"];
 
 /// Keys of the comments at the head.
-const KEYS: &[&str] = &["namespaces", "record", "recover", "planted", "programs", "tests"];
+const KEYS: &[&str] = &["namespaces", "record", "recover", "planted", "programs", "tests", "modules"];
 
 /// What a script says that it needs.
 #[derive(Debug)]
@@ -51,6 +52,8 @@ pub(super) struct Session {
     pub(super) programs: Vec<String>,
     /// Package and target.
     pub(super) tests: Vec<(String, String)>,
+    /// Modules that the script loads.
+    pub(super) modules: Vec<String>,
 }
 
 /// Sessions with what is built for them.
@@ -157,7 +160,8 @@ impl Session {
         if let Some((package, target)) = tests.iter().find(|(_, target)| !body.contains(target)) {
             return Err(format!("{name}: {package}:{target} is packed and never run").into());
         }
-        let programs = words("programs").into_iter().map(str::to_owned).collect();
+        let [programs, modules] = ["programs", "modules"]
+            .map(|key| words(key).into_iter().map(str::to_owned).collect::<Vec<_>>());
         let planted: Vec<_> = words("planted").into_iter().map(str::to_owned).collect();
         if !is_recorded && !planted.is_empty() {
             let bugs = planted.join(", ");
@@ -169,7 +173,8 @@ impl Session {
         }
         let path = path.to_owned();
         let log = words("recover").first().map(|file| (*file).to_owned());
-        Ok(Self { name, path, namespaces, recorded: is_recorded, log, planted, programs, tests })
+        let recorded = is_recorded;
+        Ok(Self { name, path, namespaces, recorded, log, planted, programs, tests, modules })
     }
 }
 
