@@ -104,7 +104,8 @@ impl<F: AsFd> LogFile<F> {
 
     /// What fcntl(2) would say of the flags that the file was opened with, from what it says now.
     pub fn flags_as_opened(&self, flags: i32) -> i32 {
-        let mut flags = OFlags::from_bits_retain(flags.cast_unsigned());
+        // A lease also sets this one. Without it, no regular file has it.
+        let mut flags = OFlags::from_bits_retain(flags.cast_unsigned()) - OFlags::ASYNC;
         if let Ok(staged) = self.stage.staged()
             && staged.is_taken()
         {

@@ -22,6 +22,7 @@ impl<F: AsFd> LogFile<F> {
             if !staged.is_taken() {
                 return Ok(None);
             }
+            check_readable(&staged)?;
             let bytes = up_to_end(&staged, bytes, offset);
             if staged.copy(bytes, offset) {
                 return Ok(Some(bytes.len()));
@@ -46,6 +47,7 @@ impl<F: AsFd> LogFile<F> {
         if !staged.is_taken() {
             return Ok(None);
         }
+        check_readable(&staged)?;
         let position = staged.position();
         let count = self.read_by_kernel(&mut staged, bytes, position)?;
         staged.set_position(position + count as u64);
@@ -85,6 +87,11 @@ impl<F: AsFd> LogFile<F> {
         }
         Ok(read)
     }
+}
+
+/// The kernel's answer, although it is not asked.
+fn check_readable(staged: &Staged<'_>) -> io::Result<()> {
+    if staged.is_readable() { Ok(()) } else { Err(Errno::BADF.into()) }
 }
 
 /// As many of these bytes as the log has from the offset on.

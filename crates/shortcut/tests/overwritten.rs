@@ -148,6 +148,9 @@ fn over_a_file_that_cannot_be_read_the_kernel_writes() {
     assert_eq!(write(b"abc", 0), Written::TellKeeper);
     assert_eq!(write(b"x", 1), Written::ByKernel);
     assert_eq!(write(b"x", 4), Written::ByKernel, "a gap");
+    for read in [log.read_at(&mut [0; 3], 0), log.read(&mut [0; 3])] {
+        assert_eq!(read.unwrap_err().raw_os_error(), Some(9), "EBADF");
+    }
     log.release().unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"abc");
 }

@@ -19,7 +19,7 @@ folder, seed, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 dice = random.Random(seed)
 path = os.path.join(folder, "a.log")
 flags = dice.choice([os.O_WRONLY, os.O_RDWR]) | os.O_CREAT | dice.choice([0, os.O_APPEND])
-shown = os.O_ACCMODE | os.O_APPEND | os.O_DIRECT
+shown = os.O_ACCMODE | os.O_APPEND | os.O_DIRECT | os.O_ASYNC
 fd = -1
 written = 0
 
@@ -256,6 +256,8 @@ def wrong():
         lambda: os.lseek(fd, -1, os.SEEK_SET),
         lambda: os.ftruncate(fd, -1),
         lambda: os.fstat(fd + 1000),
+        lambda: flags & os.O_RDWR or os.pread(fd, 5, 0),
+        lambda: flags & os.O_RDWR or os.read(fd, 5),
     ]:
         try:
             say("wrong", call())
