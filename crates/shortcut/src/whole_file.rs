@@ -25,8 +25,8 @@ const BLOCK: u64 = LBA_SIZE as u64;
 /// If the kernel does not say what direct I/O needs, this is enough.
 const STRICT: Alignment = Alignment { offset: LBA_SIZE as u32, memory: LBA_SIZE as u32 };
 
-/// So many writes go the short way before a sync is asked for. If there are more, as when much is
-/// written at once or commits do not wait for the disk, a write is not to wait for it either.
+/// Eight writes go the short way before a sync is asked for. If there are more, as when much is written
+/// at once or commits do not wait for the disk, a write is not to wait for it either.
 const UNSYNCED_MAX: u32 = 8;
 /// Extents that are looked at in one go.
 const EXTENTS_MAX: usize = 128;
