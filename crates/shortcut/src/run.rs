@@ -92,7 +92,7 @@ impl Run {
             keeper.turn(&signals.wake)?;
             for signal in signals.came() {
                 // A daemon's first process has ended. Its children get the signal.
-                let to = if ended.is_none() { vec![child] } else { keeper.processes() };
+                let to = if ended.is_none() { vec![child] } else { children(&keeper) };
                 for process in to {
                     let _ = kill_process(process, signal);
                 }
@@ -201,6 +201,18 @@ fn preload(library: &Path, others: Option<&OsStr>) -> io::Result<OsString> {
         value.push(others);
     }
     Ok(value)
+}
+
+/// The processes whose own parent has ended, so that this process is their parent. Their children are
+/// for them to signal. If the kernel does not tell, those that have asked for files.
+fn children(keeper: &Keeper) -> Vec<Pid> {
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let texts =
+        threads.filter_map(|entry| std::fs::read_to_string(entry.path().join("children")).ok());
+    let texts: Vec<String> = texts.collect();
+    let words = texts.iter().flat_map(|text| text.split_whitespace());
+    let children: Vec<Pid> = words.filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect();
+    if children.is_empty() { keeper.processes() } else { children }
 }
 
 /// Whether the signal came from the terminal, so that the program has it already: then this process is

@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -25,6 +25,9 @@ const BLOCK: u64 = LBA_SIZE as u64;
 /// If the kernel does not say what direct I/O needs, this is enough.
 const STRICT: Alignment = Alignment { offset: LBA_SIZE as u32, memory: LBA_SIZE as u32 };
 
+/// Eight writes go the short way before a sync is asked for. If there are more, as when much is written
+/// at once or commits do not wait for the disk, a write is not to wait for it either.
+const UNSYNCED_MAX: u32 = 8;
 /// Extents that are looked at in one go.
 const EXTENTS_MAX: usize = 128;
 
@@ -41,6 +44,8 @@ pub struct WholeFile<'a> {
     written: AtomicU64,
     /// What [`Debt::moved`] said when these were looked for.
     moved: AtomicU64,
+    /// Writes that went the short way since a sync was asked for.
+    unsynced: AtomicU32,
     /// What [`Debt::failures`] said when the file was opened.
     failures: u64,
 }
@@ -72,6 +77,7 @@ impl<'a> WholeFile<'a> {
             direct,
             alignment: OnceLock::new(),
             written: AtomicU64::new(0),
+            unsynced: AtomicU32::new(0),
         }
     }
 
@@ -94,10 +100,14 @@ impl<'a> WholeFile<'a> {
     /// open then: what the disk holds is not known.
     pub fn write(&self, pieces: &[IoSlice<'_>], offset: u64) -> io::Result<Option<usize>> {
         self.failed()?;
+        if self.unsynced.load(Ordering::Relaxed) >= UNSYNCED_MAX {
+            return Ok(None);
+        }
         let Some(direct) = self.direct_for(pieces, offset) else { return Ok(None) };
         match rustix::io::pwritev(direct, pieces, offset) {
             Ok(written) => {
                 self.debt.count_write();
+                self.unsynced.fetch_add(1, Ordering::Relaxed);
                 Ok(Some(written))
             }
             // It needs another alignment than it said.
@@ -115,6 +125,7 @@ impl<'a> WholeFile<'a> {
     /// If a direct write has failed since the file was opened, or that of `sync`. The debt stays.
     pub fn sync(&self, is_forced: bool, sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         self.failed()?;
+        self.unsynced.store(0, Ordering::Relaxed);
         if is_forced || self.debt.is_owed() {
             return self.debt.pay(sync);
         }

@@ -96,6 +96,11 @@ fn what_is_written_is_durable_at_once() {
         let seen = fs::read(&path).unwrap();
         assert!(seen[8 * BLOCK..9 * BLOCK] == one[..] && seen[9 * BLOCK..12 * BLOCK] == two[..]);
         assert_eq!(seen.len(), 16 * BLOCK);
+        // Who writes much without asking for a sync does not wait for the disk.
+        let unsynced = (0..20).map_while(|_| write(&whole, &one, 0)).count();
+        assert_eq!(unsynced, 7);
+        assert!(!is_synced_by_kernel(&whole, false));
+        assert_eq!(write(&whole, &one, 0), Some(BLOCK));
         // A call that asks for more than the data is always the kernel's.
         assert!(is_synced_by_kernel(&whole, true));
     });
@@ -159,7 +164,7 @@ fn dirty_pages_and_direct_writes_do_not_undo_each_other() {
             file.write_all_at(&[round; 100], 2000).unwrap();
             assert_eq!(write(&whole, &bytes[..512], 0), Some(512));
             file.write_all_at(&[round; 100], 3000).unwrap();
-            file.sync_data().unwrap();
+            whole.sync(true, || file.sync_data()).unwrap();
             rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
             let seen = fs::read(&path).unwrap();
             assert_eq!(seen[..512], bytes[..512]);

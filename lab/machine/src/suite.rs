@@ -35,7 +35,8 @@ pub(super) const LIBRARIES: &[&str] =
     &["lab-test", "lab-server", "power-cut-load", "power-cut-trace"];
 
 /// Keys of the comments at the head.
-const KEYS: &[&str] = &["namespaces", "record", "recover", "planted", "programs", "tests", "modules"];
+const KEYS: &[&str] =
+    &["namespaces", "record", "recover", "planted", "programs", "tests", "modules"];
 
 /// What a script says that it needs.
 #[derive(Debug)]
