@@ -6,7 +6,7 @@
 #![expect(unsafe_code, reason = "files are shared by threads that may close them")]
 
 use std::cell::UnsafeCell;
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int};
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd as _, BorrowedFd};
@@ -14,6 +14,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use libc::{off_t, ssize_t};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use slimio_planted::is_planted;
 use slimio_shortcut::{Debts, Identity, Kind, WholeFile, open_direct};
@@ -196,6 +197,20 @@ pub(crate) fn around<const N: usize, T>(descriptors: [c_int; N], next: impl FnOn
     files.iter().flatten().for_each(Using::sync_without_table);
     set_errno(error);
     result
+}
+
+/// The program has changed the file of a path. Only files that some process has open count.
+pub(crate) fn changed_at(path: &CStr) {
+    let Some(Some(debts)) = DEBTS.get() else { return };
+    let error = errno();
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    if let Ok(file) = rustix::fs::open(path, flags, Mode::empty())
+        && let Some(debt) = Identity::of(file).ok().and_then(|file| debts.known(file))
+    {
+        debt.move_blocks();
+        debt.owe();
+    }
+    set_errno(error);
 }
 
 /// Has the kernel write to a file.

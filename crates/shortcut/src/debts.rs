@@ -90,8 +90,7 @@ impl Debts {
     /// The debt of a file, which has an entry from now on.
     pub fn of(&self, file: Identity) -> Debt<'_> {
         let hash = hash(file);
-        let places = (0..FAR).map(|step| 1 + (hash.wrapping_add(step)) % (ENTRIES - 1));
-        for place in places {
+        for place in places(hash) {
             let debt = self.entry(place);
             let claimed =
                 debt.entry[0].compare_exchange(0, hash, Ordering::SeqCst, Ordering::SeqCst);
@@ -100,6 +99,19 @@ impl Debts {
             }
         }
         self.entry(0)
+    }
+
+    /// The debt of a file that has an entry.
+    pub fn known(&self, file: Identity) -> Option<Debt<'_>> {
+        let hash = hash(file);
+        let entries = places(hash).map(|place| self.entry(place));
+        let mut found = entries.filter(|debt| debt.entry[0].load(Ordering::SeqCst) == hash);
+        // If there are too many files, it may share the first entry.
+        found.next().or_else(|| {
+            let is_full =
+                places(hash).all(|place| self.entry(place).entry[0].load(Ordering::SeqCst) != 0);
+            is_full.then(|| self.entry(0))
+        })
     }
 
     /// What has happened so far.
@@ -200,6 +212,11 @@ impl Debt<'_> {
     pub(crate) fn count_sync(&self) {
         self.entry[7].fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// Where the entry of a file may be.
+fn places(hash: u64) -> impl Iterator<Item = u64> {
+    (0..FAR).map(move |step| 1 + (hash.wrapping_add(step)) % (ENTRIES - 1))
 }
 
 /// A number that is not zero, and hardly that of another file.

@@ -19,19 +19,12 @@ use slimio_planted::is_planted;
 
 use crate::log::is_late;
 use crate::protocol::Message;
+use crate::run::PASSED;
 use crate::{LogFile, Stage};
 
 /// How long the guard waits for a process that is in the middle of something, and the keeper for the guard.
 const PATIENCE: Duration = Duration::from_millis(20);
 const PATIENCE_WITH_GUARD: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-
-/// It ends when the keeper has, and not when a service manager tells all processes to.
-const KEPT_FROM_GUARD: [i32; 4] = [
-    signal_hook::consts::SIGTERM,
-    signal_hook::consts::SIGINT,
-    signal_hook::consts::SIGQUIT,
-    signal_hook::consts::SIGHUP,
-];
 
 /// What a keeper has of its guard. The guard ends when this is dropped.
 pub(crate) struct Guard {
@@ -92,7 +85,8 @@ impl Guard {
 /// If it can't have signals kept from it.
 pub fn guard(socket: impl AsFd, say: impl Fn(&str)) -> io::Result<()> {
     slimio_device::ignore_file_size_signal();
-    for signal in KEPT_FROM_GUARD {
+    // It ends when the keeper has, and not when a service manager tells all processes to.
+    for (signal, _) in PASSED {
         signal_hook::flag::register(signal, Arc::default())?;
     }
     let mut logs: HashMap<u32, LogFile> = HashMap::new();

@@ -21,7 +21,7 @@ use crate::{Folder, Keeper, Notes, Pattern};
 /// The dynamic linker loads what this environment variable names before everything else.
 const PRELOAD: &str = "LD_PRELOAD";
 /// These are passed on to the program.
-const PASSED: [(i32, Signal); 7] = [
+pub(crate) const PASSED: [(i32, Signal); 7] = [
     (signal_hook::consts::SIGTERM, Signal::TERM),
     (signal_hook::consts::SIGINT, Signal::INT),
     (signal_hook::consts::SIGQUIT, Signal::QUIT),

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use slimio_device::{Alignment, Attributes, Extents, FileSystem, LBA_SIZE};
+use slimio_device::{Alignment, Attributes, Extents, FileSystem, LBA_SIZE, dirty_pages};
 use slimio_planted::is_planted;
 
 use crate::debts::Debt;
@@ -24,6 +24,20 @@ use crate::place::{refusal_of_file_system, refusals_of_attributes};
 const BLOCK: u64 = LBA_SIZE as u64;
 /// If the kernel does not say what direct I/O needs, this is enough.
 const STRICT: Alignment = Alignment { offset: LBA_SIZE as u32, memory: LBA_SIZE as u32 };
+
+/// Failures of a write that say nothing about the disk: it needs another alignment than it said, there is a
+/// bad pointer, a limit, or no room.
+const HARMLESS: [Errno; 9] = [
+    Errno::INVAL,
+    Errno::FAULT,
+    Errno::FBIG,
+    Errno::NOSPC,
+    Errno::DQUOT,
+    Errno::NOMEM,
+    Errno::PERM,
+    Errno::INTR,
+    Errno::AGAIN,
+];
 
 /// Eight writes go the short way before a sync is asked for. If there are more, as when much is written
 /// at once or commits do not wait for the disk, a write is not to wait for it either.
@@ -110,8 +124,8 @@ impl<'a> WholeFile<'a> {
                 self.unsynced.fetch_add(1, Ordering::Relaxed);
                 Ok(Some(written))
             }
-            // It needs another alignment than it said.
-            Err(Errno::INVAL) => Ok(None),
+            // Nothing was written, and by the program's descriptor it may be.
+            Err(error) if HARMLESS.contains(&error) => Ok(None),
             Err(error) => {
                 self.debt.fail();
                 Err(error.into())
@@ -126,11 +140,19 @@ impl<'a> WholeFile<'a> {
     pub fn sync(&self, is_forced: bool, sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         self.failed()?;
         self.unsynced.store(0, Ordering::Relaxed);
-        if is_forced || self.debt.is_owed() {
+        if is_forced || self.debt.is_owed() || self.is_dirty() {
             return self.debt.pay(sync);
         }
         self.debt.count_sync();
         Ok(())
+    }
+
+    /// Whether somebody has changed the file whose changes are not counted, as far as the page cache shows
+    /// it (Linux 6.5).
+    fn is_dirty(&self) -> bool {
+        let pages = self.direct.as_ref().map(dirty_pages);
+        pages.is_none_or(|pages| pages.is_some_and(|pages| pages > 0))
+            && !is_planted("stranger-not-seen")
     }
 
     fn failed(&self) -> io::Result<()> {

@@ -161,6 +161,13 @@ def write_over():
         place += os.pwrite(fd, some_bytes()[: dice.choice([24, 4096, 50000])], place)
 
 
+def write_vector_here():
+    vector = (ctypes.c_void_p * 2)()
+    data = some_bytes()
+    vector[0], vector[1] = ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p), len(data)
+    say("pwritev2", ctypes.CDLL(None).pwritev2(fd, vector, 1, ctypes.c_long(-1), 0), os.lseek(fd, 0, os.SEEK_CUR))
+
+
 def write_over_here():
     os.lseek(fd, some_place(), os.SEEK_SET)
     say("here", os.write(fd, some_bytes()), os.lseek(fd, 0, os.SEEK_CUR))
@@ -285,7 +292,7 @@ def pause():
 
 usual = [write] * 30 + [write_vector] * 5 + [sync] * 20 + [ask] * 5
 if dice.random() < 0.5:
-    usual += [write_over] * 20 + [write_over_here] * 5 + [read_over] * 5 + [allocate_behind]
+    usual += [write_over] * 20 + [write_over_here] * 5 + [write_vector_here] + [read_over] * 5 + [allocate_behind]
 unusual = [
     seek, cut, duplicate, replace, fork, copy, copy, read_here, read_back, map_it, copy_into, write_at,
     allocate, rename, pause, close_all, other_log,

@@ -106,6 +106,19 @@ def by_many(fd):
     os.pwrite(many[-1], b"many", 5)
 
 
+def by_stranger(fd):
+    # Without the library, and with another name of the file.
+    text = "import os, sys; os.link(sys.argv[1], sys.argv[1] + '.x'); os.pwrite(os.open(sys.argv[1] + '.x', 1), b'!', 9)"
+    subprocess.run([sys.executable, "-c", text, PATH], env={}, check=True)
+
+
+def by_file_stream(fd):
+    libc.fopen.restype = ctypes.c_void_p
+    stream = ctypes.c_void_p(libc.fopen(PATH.encode(), b"r+"))
+    libc.fputs(b"stream", stream)
+    libc.fclose(stream)
+
+
 def copied(fd):
     with open("/proc/self/exe", "rb") as source:
         os.lseek(fd, 0, os.SEEK_SET)
@@ -129,6 +142,12 @@ CHANGES = [
     copied,
     by_child,
     lambda fd: python("os.pwrite(os.open(sys.argv[1], os.O_WRONLY), b'other', 33)"),
+    lambda fd: os.truncate(PATH, SIZE - BLOCK),
+    lambda fd: os.truncate(PATH, SIZE),
+    by_stranger,
+    by_file_stream,
+    # Nothing is written, and nothing is broken.
+    lambda fd: libc.pwrite(fd, ctypes.c_void_p(65536), BLOCK, ctypes.c_long(0)),
     # These stay for good.
     lambda fd: fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND) or os.pwrite(fd, aligned(3), 0),
 ]

@@ -2,13 +2,13 @@
 
 #![expect(unsafe_code, reason = "the caller's pointers are raw")]
 
-use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 
 use libc::{off_t, size_t, ssize_t};
 
 use crate::next::{hooks, hooks_that_give_up};
 use crate::open_logs::{give_up, of, sync_all};
-use crate::whole_files::{around, owe_for_good};
+use crate::whole_files::{around, changed_at, owe_for_good};
 
 const FICLONE: c_ulong = 0x4004_9409;
 const FICLONERANGE: c_ulong = 0x4020_940d;
@@ -30,6 +30,19 @@ fn cut(fd: c_int, next: impl FnOnce() -> c_int) -> c_int {
         Some(log) => log.by_kernel(next),
         None => around([fd], next),
     }
+}
+
+/// A log that is cut by its path is given back first, as its lease is wanted.
+///
+/// # Safety
+/// `path` is null or a C string.
+unsafe fn cut_at(path: *const c_char, next: impl FnOnce() -> c_int) -> c_int {
+    let result = next();
+    if result == 0 {
+        // SAFETY: as the caller promises, and the kernel has found it.
+        changed_at(unsafe { CStr::from_ptr(path) });
+    }
+    result
 }
 
 /// The descriptor that a call for a path is about, if the path is empty.
@@ -98,6 +111,18 @@ hooks! {
     /// lseek(2)
     fn lseek64(fd: c_int, offset: off_t, whence: c_int) -> off_t [next] {
         seek(fd, offset, whence, next)
+    }
+
+    /// truncate(2)
+    fn truncate(path: *const c_char, length: off_t) -> c_int [next] {
+        // SAFETY: as the caller promises.
+        unsafe { cut_at(path, next) }
+    }
+
+    /// truncate(2)
+    fn truncate64(path: *const c_char, length: off_t) -> c_int [next] {
+        // SAFETY: as the caller promises.
+        unsafe { cut_at(path, next) }
     }
 
     /// ftruncate(2)

@@ -53,6 +53,31 @@ unsafe fn write_at(
     unsafe { write_all_at(fd, &raw const buffer, 1, offset, 0, next) }
 }
 
+/// Writes several buffers at an offset, or at the file's position if that is -1.
+///
+/// # Safety
+/// As for pwritev2(2): each of the `count` buffers can be read.
+unsafe fn write_all(
+    fd: c_int,
+    buffers: *const iovec,
+    count: c_int,
+    (offset, flags): (off_t, c_int),
+    next: impl Fn() -> ssize_t,
+) -> ssize_t {
+    if offset != -1 || flags != 0 {
+        // SAFETY: as the caller promises.
+        return unsafe { write_all_at(fd, buffers, count, offset, flags, next) };
+    }
+    match of(fd) {
+        // SAFETY: as the caller promises.
+        Some(log) => match unsafe { slices(buffers, count) } {
+            Some(buffers) => log.write(buffers, next),
+            None => log.by_kernel(next),
+        },
+        None => whole_files::write(fd, next),
+    }
+}
+
 /// Writes several buffers at an offset.
 ///
 /// # Safety
@@ -97,14 +122,8 @@ hooks! {
 
     /// writev(2)
     fn writev(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t [next] {
-        match of(fd) {
-            // SAFETY: as the caller promises.
-            Some(log) => match unsafe { slices(buffers, count) } {
-                Some(buffers) => log.write(buffers, next),
-                None => log.by_kernel(next),
-            },
-            None => whole_files::write(fd, next),
-        }
+        // SAFETY: as the caller promises.
+        unsafe { write_all(fd, buffers, count, (-1, 0), next) }
     }
 
     /// fsync(2)
@@ -160,12 +179,12 @@ hooks! {
     /// pwritev2(2)
     fn pwritev2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t [next] {
         // SAFETY: as the caller promises.
-        unsafe { write_all_at(fd, buffers, count, offset, flags, next) }
+        unsafe { write_all(fd, buffers, count, (offset, flags), next) }
     }
 
     /// pwritev2(2)
     fn pwritev64v2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t [next] {
         // SAFETY: as the caller promises.
-        unsafe { write_all_at(fd, buffers, count, offset, flags, next) }
+        unsafe { write_all(fd, buffers, count, (offset, flags), next) }
     }
 }
