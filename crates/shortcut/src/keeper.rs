@@ -6,6 +6,7 @@
 //! zeros ahead, writes what is staged for long, gives the file back when somebody else opens it (whom
 //! the lease makes wait) and takes it again later, and mends what a killed process leaves.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -34,6 +35,8 @@ use crate::{Kind, LogFile, NotTaken, Pattern, Stage};
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 const BACKLOG: i32 = 64;
+/// Paths of which it is known what was said.
+const SAID_MAX: usize = 1024;
 /// No log has this number.
 const NO_LOG: u32 = 0;
 /// How long the keeper waits for a process that is in the middle of something. It may be stopped there.
@@ -57,6 +60,8 @@ pub struct Keeper {
     has_met: bool,
     /// Whether somebody waits for a file that can't be given back just now.
     is_late: bool,
+    /// What was said last of each path.
+    said: HashMap<PathBuf, String>,
     say: Box<dyn Fn(&str)>,
 }
 
@@ -111,6 +116,7 @@ impl Keeper {
             next: 1,
             has_met: false,
             is_late: false,
+            said: HashMap::new(),
             say: Box::new(say),
         };
         Ok((keeper, meeting))
@@ -334,7 +340,7 @@ impl Keeper {
         }
         self.tell_guard(|guard| guard.add(number, log.file.file(), &log.stage_file));
         let taken = log.take();
-        self.say_of(&log.path, &said(&taken));
+        self.say_once(&log.path, said(&taken));
         match taken {
             Ok(()) => {}
             Err(NotTaken::Busy) => log.retry = Some(Instant::now() + log.pause),
@@ -472,6 +478,18 @@ impl Keeper {
             }
         }
         log.lease = None;
+    }
+
+    /// A program may open a file many times.
+    fn say_once(&mut self, path: &Path, what: String) {
+        if self.said.get(path) == Some(&what) {
+            return;
+        }
+        self.say_of(path, &what);
+        if self.said.len() >= SAID_MAX {
+            self.said.clear();
+        }
+        self.said.insert(path.to_owned(), what);
     }
 
     fn say_of(&self, path: &Path, what: &str) {
