@@ -26,18 +26,9 @@ struct Counts {
     recently_evicted: u64,
 }
 
-/// Pages of a file in the page cache. `None` if the kernel does not tell.
+/// Pages of a file in the page cache. `None` if the kernel does not tell. This takes longer the more there
+/// are.
 pub fn cached_pages(file: impl AsFd) -> Option<u64> {
-    counts(file).map(|counts| counts.cached)
-}
-
-/// Pages of a file in the page cache that differ from what is on the disk, or are being written there.
-/// `None` if the kernel does not tell. What is stored through a mapping may not be counted yet.
-pub fn dirty_pages(file: impl AsFd) -> Option<u64> {
-    counts(file).map(|counts| counts.dirty + counts.writeback)
-}
-
-fn counts(file: impl AsFd) -> Option<Counts> {
     let range = Range { offset: 0, length: 0 };
     let mut counts = Counts::default();
     let (fd, range, found) = (file.as_fd().as_raw_fd(), &raw const range, &raw mut counts);
@@ -47,5 +38,5 @@ fn counts(file: impl AsFd) -> Option<Counts> {
         debug_assert_ne!(io::Error::last_os_error().raw_os_error(), Some(libc::EFAULT));
         return None;
     }
-    Some(counts)
+    Some(counts.cached)
 }

@@ -65,7 +65,7 @@ mod whole;
 pub use attributes::{Alignment, Attributes};
 pub use block::BlockDevice;
 pub use buffer::Buffer;
-pub use cached::{cached_pages, dirty_pages};
+pub use cached::cached_pages;
 pub use calls::{Purpose, RefusedCall, explain_refused_calls, refused_calls};
 pub use claim::CLAIM_FILE_NAME;
 pub use contents::Contents;

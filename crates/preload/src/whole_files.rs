@@ -41,8 +41,6 @@ struct Slot {
     users: AtomicUsize,
     /// Which file it is: the number of its debt, or zero.
     debt: AtomicUsize,
-    /// Whether all its writes are left to the kernel.
-    is_left: AtomicBool,
     /// `None` inside a slot that is not free: there is no table of debts.
     file: UnsafeCell<Option<WholeFile<'static>>>,
 }
@@ -53,12 +51,7 @@ unsafe impl Sync for Slot {}
 
 impl Slot {
     const fn new() -> Self {
-        Self {
-            users: AtomicUsize::new(0),
-            debt: AtomicUsize::new(0),
-            is_left: AtomicBool::new(false),
-            file: UnsafeCell::new(None),
-        }
+        Self { users: AtomicUsize::new(0), debt: AtomicUsize::new(0), file: UnsafeCell::new(None) }
     }
 }
 
@@ -153,16 +146,31 @@ pub(crate) fn opened(descriptor: c_int, flags: c_int) {
         if debt.is_new() {
             meeting::prepare(file);
         }
+        let is_open = is_open || (is_locked_here(file) && !is_planted("locks-not-looked-for"));
         let is_ours = flags & libc::O_APPEND == 0 && !is_open && !meeting::is_limited();
         let direct = is_ours.then(|| direct(file).ok()).flatten();
         slot.debt.store(debt.number(), Ordering::SeqCst);
         WholeFile::new(debt, direct)
     });
-    slot.is_left.store(false, Ordering::SeqCst);
     // SAFETY: this thread has the slot alone, as it was free and has no users yet.
     unsafe { *slot.file.get() = whole };
     slot.users.store(BUSY + 1, Ordering::SeqCst);
     entry.store((LOGS + 1 + number) as u8, Ordering::SeqCst);
+}
+
+/// Whether this process has a record lock on the file, which it may have got by any descriptor. If that is
+/// not told, it has one.
+fn is_locked_here(file: BorrowedFd<'_>) -> bool {
+    let Ok(status) = rustix::fs::fstat(file) else { return true };
+    let Ok(locks) = std::fs::read_to_string("/proc/locks") else { return true };
+    let inode = format!(":{}", status.st_ino);
+    let process = meeting::process().to_string();
+    locks.lines().any(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        words.get(1) == Some(&"POSIX")
+            && words.get(4) == Some(&process.as_str())
+            && words.get(5).is_some_and(|place| place.ends_with(&inode))
+    })
 }
 
 fn direct(file: BorrowedFd<'_>) -> io::Result<File> {
@@ -187,16 +195,25 @@ pub(crate) fn around<const N: usize, T>(descriptors: [c_int; N], next: impl FnOn
     }
     let files = descriptors.map(of);
     let debts = || files.iter().flatten().filter_map(|file| file.file().map(WholeFile::debt));
-    debts().for_each(|debt| debt.owe());
+    debts().for_each(|debt| debt.begin());
     let result = next();
     let error = errno();
     for debt in debts() {
         debt.move_blocks();
-        debt.owe();
+        debt.end();
     }
     files.iter().flatten().for_each(Using::sync_without_table);
     set_errno(error);
     result
+}
+
+/// The program has opened a file by a stream, which writes in a way that is not seen.
+pub(crate) fn opened_by_stream(descriptor: c_int) {
+    // SAFETY: the program has opened it just now.
+    let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    if let (Some(debts), Ok(identity)) = (debts(), Identity::of(file)) {
+        debts.of(identity).owe_for_good();
+    }
 }
 
 /// The program has changed the file of a path. Only files that some process has open count.
@@ -236,20 +253,15 @@ pub(crate) fn owe_for_good(descriptor: c_int) {
     }
 }
 
-/// The program changes the flags of an open file.
-pub(crate) fn set_flags(descriptor: c_int, flags: c_int) {
-    // A write to it goes to the file's end then, whatever its offset (see pwrite(2)).
-    if flags & libc::O_APPEND != 0
-        && let Some(file) = of(descriptor)
-    {
-        file.slot.is_left.store(true, Ordering::SeqCst);
-    }
-}
-
 impl Using {
     fn file(&self) -> Option<&WholeFile<'static>> {
         // SAFETY: it is only changed when it has no users.
         unsafe { (*self.slot.file.get()).as_ref() }
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: the program has it open, as it is in the middle of a call for it.
+        unsafe { BorrowedFd::borrow_raw(self.descriptor) }
     }
 
     /// Writes at an offset: the short way, or by the kernel.
@@ -259,8 +271,13 @@ impl Using {
         offset: off_t,
         next: impl FnOnce() -> ssize_t,
     ) -> ssize_t {
-        let is_left = offset < 0 || self.slot.is_left.load(Ordering::SeqCst);
-        let Some(file) = self.file().filter(|_| !is_left) else { return self.by_kernel(next) };
+        // A write to a file with `O_APPEND` goes to its end, whatever its offset (see pwrite(2)). Whoever has
+        // a copy of the descriptor can have set this.
+        let flags = rustix::fs::fcntl_getfl(self.descriptor());
+        let is_at_offset = offset >= 0 && flags.is_ok_and(|flags| !flags.contains(OFlags::APPEND));
+        let Some(file) = self.file().filter(|_| is_at_offset) else {
+            return self.by_kernel(next);
+        };
         match file.write(pieces, offset as u64) {
             Ok(Some(written)) => written as ssize_t,
             Ok(None) => self.by_kernel(next),

@@ -5,8 +5,9 @@
 //! while there is one, whoever has left it. So the debts are in memory that all these processes share.
 //!
 //! Of each file, two numbers count: `changed` is raised before and after each such change, and `synced`
-//! becomes what `changed` was before a sync that has succeeded. If they are equal, there is no debt. A
-//! process that is killed between two steps leaves a debt that is needless at worst.
+//! becomes what `changed` was before a sync that has succeeded. If they are equal, and each change that
+//! has begun has ended, there is no debt. A process that is killed in the middle of a change leaves a debt
+//! that stays: it is not known when the kernel has ended the change.
 //!
 //! A file has an entry of eight numbers, found by a hash of device and inode number; zero of them is an
 //! entry that is free. If there are too many files, the rest share the first entry. Files that share an
@@ -15,7 +16,7 @@
 //! | number | |
 //! |---:|---|
 //! | 0 | the file's hash, or zero |
-//! | 1 | `changed` |
+//! | 1 | `changed`: in the lower half how many changes have begun, in the upper half how many have ended |
 //! | 2 | `synced` |
 //! | 3 | how often its blocks may have become others: they are looked for again |
 //! | 4 | writes of the short way that have failed |
@@ -37,6 +38,9 @@ const ENTRIES: u64 = 4096;
 const NUMBERS: u64 = 8;
 /// How far from where its hash says a file's entry may be.
 const FAR: u64 = 64;
+/// What `changed` is raised by.
+const BEGUN: u64 = 1;
+const ENDED: u64 = 1 << 32;
 const STAYS: u64 = 1;
 const TOLD: u64 = 2;
 
@@ -139,17 +143,31 @@ impl Debt<'_> {
 
     /// Something has changed that only the kernel can make durable.
     pub fn owe(&self) {
+        self.change(BEGUN + ENDED);
+    }
+
+    /// A change begins that only the kernel can make durable. It ends with [`end`](Self::end).
+    pub fn begin(&self) {
+        self.change(BEGUN);
+    }
+
+    /// A change has ended.
+    pub fn end(&self) {
+        self.change(ENDED);
+    }
+
+    fn change(&self, by: u64) {
         if !is_planted("debt-forgotten") {
-            self.entry[1].fetch_add(1, Ordering::SeqCst);
+            self.entry[1].fetch_add(by, Ordering::SeqCst);
         }
     }
 
     /// Has the kernel change the file. This may end in the middle, by a signal that kills; and somebody
     /// may sync in the middle.
     pub fn around<T>(&self, change: impl FnOnce() -> T) -> T {
-        self.owe();
+        self.begin();
         let result = change();
-        self.owe();
+        self.end();
         result
     }
 
@@ -162,8 +180,9 @@ impl Debt<'_> {
     pub fn is_owed(&self) -> bool {
         // `synced` first: it only becomes what `changed` was before.
         let synced = self.entry[2].load(Ordering::SeqCst);
-        synced != self.entry[1].load(Ordering::SeqCst)
-            || self.entry[5].load(Ordering::SeqCst) & STAYS != 0
+        let changed = self.entry[1].load(Ordering::SeqCst);
+        let is_under_way = changed % ENDED != changed / ENDED && !is_planted("killed-change-paid");
+        synced != changed || is_under_way || self.entry[5].load(Ordering::SeqCst) & STAYS != 0
     }
 
     /// Has the kernel sync the file, which pays the debt.
@@ -264,7 +283,21 @@ mod tests {
         debt.around(|| debt.pay(|| Ok::<_, ()>(())).unwrap());
         assert!(debt.is_owed());
         debt.pay(|| Ok::<_, ()>(())).unwrap();
+        assert!(!debt.is_owed());
         debt.owe_for_good();
+        debt.pay(|| Ok::<_, ()>(())).unwrap();
+        assert!(debt.is_owed());
+    }
+
+    /// The kernel ends it after the last sync, and nobody says so.
+    #[test]
+    fn a_change_by_a_killed_process_stays_owed() {
+        let debts = Debts::create(&memory()).unwrap();
+        let debt = debts.of(file(1));
+        debt.begin();
+        debt.pay(|| Ok::<_, ()>(())).unwrap();
+        assert!(debt.is_owed());
+        debt.around(|| ());
         debt.pay(|| Ok::<_, ()>(())).unwrap();
         assert!(debt.is_owed());
     }

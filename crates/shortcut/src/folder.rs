@@ -199,6 +199,23 @@ impl Staged {
         Ok((path, mended))
     }
 
+    /// Removes the stage of a log that says itself where it ends, if its file is gone for good: a database
+    /// that was opened without the short path has removed it, as it does with a log that it needs no more.
+    /// Returns whether it was so. A file may come back with its file system, so its folder must be there.
+    ///
+    /// # Errors
+    /// If the stage can't be removed.
+    pub fn forget_if_gone(&self) -> io::Result<bool> {
+        let Some(of) = self.stage.file()? else { return Ok(false) };
+        let folder = self.path.parent().and_then(|folder| Identity::at(folder).ok());
+        let is_there = folder.is_some_and(|folder| folder.device == of.device);
+        if !is_there || !self.stage.staged()?.is_self_ending() {
+            return Ok(false);
+        }
+        fs::remove_file(&self.stage_path)?;
+        Ok(true)
+    }
+
     /// The file of the stage.
     pub fn stage_path(&self) -> &Path {
         &self.stage_path

@@ -311,7 +311,7 @@ impl Keeper {
     fn take(&mut self, process: u32, file: File, is_self_ending: bool) -> Option<u32> {
         let path = path_of(&file);
         let number = self.number();
-        let (stage_path, stage_file, stage) = match self.make_stage(number) {
+        let (stage_path, stage_file, stage) = match self.make_stage(number, is_self_ending) {
             Ok(made) => made,
             Err(error) => {
                 self.say_of(&path, &format!("left to the kernel: no stage: {error}"));
@@ -365,7 +365,11 @@ impl Keeper {
         }
     }
 
-    fn make_stage(&self, number: u32) -> io::Result<(Option<PathBuf>, OwnedFd, Stage)> {
+    fn make_stage(
+        &self,
+        number: u32,
+        is_self_ending: bool,
+    ) -> io::Result<(Option<PathBuf>, OwnedFd, Stage)> {
         let (path, file, stage) = if let Some(folder) = &self.folder {
             let (path, file, stage) = folder.create(&name(number))?;
             (Some(path), file, stage)
@@ -376,6 +380,7 @@ impl Keeper {
             (None, file, stage)
         };
         stage.keep()?;
+        stage.staged()?.set_self_ending(is_self_ending);
         Ok((path, file.into(), stage))
     }
 

@@ -247,6 +247,9 @@ fn mend(folder: &Folder, say: impl Fn(&str)) -> io::Result<()> {
         }
         match staged.mend(&say) {
             Ok((path, mended)) => say(&format!("{}: {mended}", path.display())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && staged.forget_if_gone()? => {
+                say(&format!("{}: was removed since it was written", staged.path.display()));
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => say(&format!(
                 "{}: can't be mended: it is neither there nor, with another name, in its folder; \
                  what it lacks is in {}, which can be removed if the file is gone for good",

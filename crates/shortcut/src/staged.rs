@@ -25,6 +25,7 @@
 //! | 144 | 8 | 1 while the staged bytes, all of which are in the file, make room for others |
 //! | 152 | 8 | 1 if the file is open for reading, too |
 //! | 160 | 8 | 1 if direct I/O is off because somebody has read |
+//! | 168 | 8 | 1 if the records of the log say where it ends |
 //! | 256 | | the file's path |
 
 use std::ffi::OsStr;
@@ -68,6 +69,7 @@ const LOADED: usize = 136;
 const IS_MOVING: usize = 144;
 const IS_READABLE: usize = 152;
 const IS_BUFFERED: usize = 160;
+const IS_SELF_ENDING: usize = 168;
 const PATH: usize = 256;
 
 /// What the keeper was told: that something was appended, and that there is something to do for it.
@@ -115,6 +117,15 @@ impl<'a> Staged<'a> {
         }
         compiler_fence(Ordering::SeqCst);
         self.memory[..MAGIC.len()].copy_from_slice(&MAGIC);
+    }
+
+    /// Whether the records of the log say where it ends.
+    pub(crate) fn is_self_ending(&self) -> bool {
+        self.get(IS_SELF_ENDING) != 0
+    }
+
+    pub(crate) fn set_self_ending(&mut self, is_self_ending: bool) {
+        self.set(IS_SELF_ENDING, is_self_ending.into());
     }
 
     /// The path that the file had when its log began.

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use slimio_device::{Alignment, Attributes, Extents, FileSystem, LBA_SIZE, dirty_pages};
+use slimio_device::{Alignment, Attributes, Extents, FileSystem, LBA_SIZE};
 use slimio_planted::is_planted;
 
 use crate::debts::Debt;
@@ -140,19 +140,11 @@ impl<'a> WholeFile<'a> {
     pub fn sync(&self, is_forced: bool, sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         self.failed()?;
         self.unsynced.store(0, Ordering::Relaxed);
-        if is_forced || self.debt.is_owed() || self.is_dirty() {
+        if is_forced || self.debt.is_owed() {
             return self.debt.pay(sync);
         }
         self.debt.count_sync();
         Ok(())
-    }
-
-    /// Whether somebody has changed the file whose changes are not counted, as far as the page cache shows
-    /// it (Linux 6.5).
-    fn is_dirty(&self) -> bool {
-        let pages = self.direct.as_ref().map(dirty_pages);
-        pages.is_none_or(|pages| pages.is_some_and(|pages| pages > 0))
-            && !is_planted("stranger-not-seen")
     }
 
     fn failed(&self) -> io::Result<()> {

@@ -210,12 +210,13 @@ def fork_and_copy():
 
 def exec_child():
     os.set_inheritable(fd, True)
-    how = dice.choice(["exec", "system", "spawn"])
+    how = dice.choice(["exec", "fexec", "system", "spawn"])
     command = f"echo from another program >&{fd}"
-    if how == "exec":
+    if how in ("exec", "fexec"):
         child = os.fork()
         if child == 0:
-            os.execv("/bin/bash", ["bash", "-c", command])
+            program = "/bin/bash" if how == "exec" else os.open("/bin/bash", os.O_RDONLY)
+            os.execve(program, ["bash", "-c", command], os.environ)
         say(how, os.waitpid(child, 0)[1])
     elif how == "system":
         say(how, os.system(f"bash -c '{command}'"))

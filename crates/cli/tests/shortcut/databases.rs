@@ -127,6 +127,29 @@ fn zeros_behind_a_log_that_says_where_it_ends_may_stay() {
     }
 }
 
+/// A database that is opened without the short path removes its log, and nobody asks for that any more.
+#[test]
+fn a_log_that_the_stock_program_has_removed_is_forgotten() {
+    let Some(place) = Place::new() else { return };
+    let database = Database::new(&place, "sqlite");
+    let mut run = database.write();
+    let said = BufReader::new(run.stdout.take().unwrap()).lines();
+    said.take(10).last().unwrap().unwrap();
+    let (keeper, program) = (pid(&run), child_of(pid(&run)));
+    for process in [guard_of(keeper), keeper, program] {
+        kill(process);
+    }
+    run.wait().unwrap();
+    wait_for("end of the program", || rustix::process::test_kill_process(program).is_err());
+    assert_eq!(place.stages().len(), 1);
+    database.count();
+    assert!(!database.folder.join("ledger.db-wal").exists());
+    let mut next = place.run(&[&"--profile", &"sqlite", &"--", &"true"]);
+    assert!(next.status().unwrap().success());
+    assert!(place.said().contains("ledger.db-wal: was removed since"), "{}", place.said());
+    assert!(place.stages().is_empty());
+}
+
 /// Two connections of a process, and another process, see what there is while a third writes.
 #[test]
 fn connections_of_sqlite_see_each_other() {

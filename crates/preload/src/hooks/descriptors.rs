@@ -4,7 +4,7 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use libc::{FILE, msghdr, pid_t, rlimit, ssize_t};
+use libc::{FILE, mmsghdr, msghdr, pid_t, rlimit, ssize_t};
 use rustix::io::Errno;
 
 use crate::next::hooks;
@@ -146,18 +146,27 @@ hooks! {
 
     /// fcntl(2)
     fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int [next] {
-        control(fd, command, argument, next)
+        control(fd, command, next)
     }
 
     /// fcntl(2)
     fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int [next] {
-        control(fd, command, argument, next)
+        control(fd, command, next)
     }
 
     /// sendmsg(2)
     fn sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t [next] {
         // SAFETY: as the caller promises.
         unsafe { give_up_sent(message) };
+        next()
+    }
+
+    /// sendmmsg(2)
+    fn sendmmsg(socket: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int [next] {
+        for number in 0..count as usize {
+            // SAFETY: as the caller promises.
+            unsafe { give_up_sent(&raw const (*messages.add(number)).msg_hdr) };
+        }
         next()
     }
 
@@ -250,6 +259,21 @@ hooks! {
         next()
     }
 
+    /// fexecve(3)
+    fn fexecve(fd: c_int, words: *const *const c_char, environment: *const *const c_char) -> c_int [next] {
+        give_up_before_exec(true);
+        next()
+    }
+
+    /// execveat(2)
+    fn execveat(
+        folder: c_int, path: *const c_char, words: *const *const c_char,
+        environment: *const *const c_char, flags: c_int,
+    ) -> c_int [next] {
+        give_up_before_exec(true);
+        next()
+    }
+
     /// execvpe(3)
     fn execvpe(file: *const c_char, words: *const *const c_char, environment: *const *const c_char) -> c_int [next] {
         give_up_before_exec(true);
@@ -257,7 +281,7 @@ hooks! {
     }
 }
 
-fn control(fd: c_int, command: c_int, argument: usize, next: impl FnOnce() -> c_int) -> c_int {
+fn control(fd: c_int, command: c_int, next: impl FnOnce() -> c_int) -> c_int {
     match command {
         libc::F_GETFL => {
             let log = of(fd);
@@ -270,7 +294,6 @@ fn control(fd: c_int, command: c_int, argument: usize, next: impl FnOnce() -> c_
         }
         libc::F_SETFL => {
             give_up(fd);
-            whole_files::set_flags(fd, argument as c_int);
             next()
         }
         _ => next(),

@@ -2,10 +2,10 @@
 
 #![expect(unsafe_code, reason = "the caller's pointers are raw")]
 
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::os::fd::BorrowedFd;
 
-use libc::mode_t;
+use libc::{FILE, mode_t};
 use rustix::fs::OFlags;
 use slimio_shortcut::Kind;
 
@@ -38,6 +38,25 @@ fn opened(descriptor: c_int, flags: c_int) -> c_int {
         set_errno(error);
     }
     descriptor
+}
+
+/// Looks at a stream that the program has opened.
+///
+/// # Safety
+/// `mode` is a C string, and `stream` what fopen(3) has returned for it.
+unsafe fn opened_by_stream(stream: *mut FILE, mode: *const c_char) -> *mut FILE {
+    // SAFETY: as the caller promises.
+    let is_for_writing = !stream.is_null() && unsafe { CStr::from_ptr(mode) } != c"r";
+    if is_for_writing && meeting::is_kind_told(Kind::WholeBlocks) {
+        let error = errno();
+        // SAFETY: as the caller promises.
+        let descriptor = unsafe { libc::fileno(stream) };
+        if meant(descriptor) == Some(Kind::WholeBlocks) {
+            whole_files::opened_by_stream(descriptor);
+        }
+        set_errno(error);
+    }
+    stream
 }
 
 /// How the file that the program has opened is written, if it is meant.
@@ -73,6 +92,18 @@ hooks! {
     /// openat(2)
     fn openat64(folder: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int [next] {
         opened(next(), flags)
+    }
+
+    /// fopen(3)
+    fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE [next] {
+        // SAFETY: as the caller promises.
+        unsafe { opened_by_stream(next(), mode) }
+    }
+
+    /// fopen(3)
+    fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE [next] {
+        // SAFETY: as the caller promises.
+        unsafe { opened_by_stream(next(), mode) }
     }
 
     /// creat(2)
