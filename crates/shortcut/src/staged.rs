@@ -26,6 +26,7 @@
 //! | 152 | 8 | 1 if the file is open for reading, too |
 //! | 160 | 8 | 1 if direct I/O is off because somebody has read |
 //! | 168 | 8 | 1 if the records of the log say where it ends |
+//! | 176 | 8 | offset in the file up to which staged bytes may be other ones in the middle of a call |
 //! | 256 | | the file's path |
 
 use std::ffi::OsStr;
@@ -70,6 +71,7 @@ const IS_MOVING: usize = 144;
 const IS_READABLE: usize = 152;
 const IS_BUFFERED: usize = 160;
 const IS_SELF_ENDING: usize = 168;
+const PUT_TO: usize = 176;
 const PATH: usize = 256;
 
 /// What the keeper was told: that something was appended, and that there is something to do for it.
@@ -104,6 +106,7 @@ impl<'a> Staged<'a> {
             (WRITTEN, length),
             (SIZE, length),
             (LOADED, 0),
+            (PUT_TO, 0),
             (IS_MOVING, 0),
             (IS_BUFFERED, 0),
             (UNFLUSHED, 0),
@@ -325,6 +328,9 @@ impl<'a> Staged<'a> {
         let count = (bytes.len() as u64).min(self.room()).min(self.loaded()) as usize;
         let end = staged + count;
         let is_loaded = self.get(LOADED) >= (at + count as u64).next_multiple_of(BLOCK);
+        // Until they count, what was loaded there is not known any more.
+        self.set(PUT_TO, at + count as u64);
+        compiler_fence(Ordering::SeqCst);
         let staged_bytes = &mut self.memory[LBA_SIZE..];
         staged_bytes[staged..end].copy_from_slice(&bytes[..count]);
         // Behind the end of the block that the log ended in are zeros. Later blocks may have old bytes.
@@ -365,7 +371,10 @@ impl<'a> Staged<'a> {
     /// The byte that the file has, or is to have, at an offset in the staged blocks. `None`: it is not
     /// known.
     pub(crate) fn byte_at(&self, offset: u64) -> Option<u8> {
-        let is_known = offset >= self.start() && offset < self.staged_to().max(self.get(LOADED));
+        let is_staged = offset < self.staged_to();
+        let is_loaded = offset >= self.get(PUT_TO) && offset < self.get(LOADED);
+        let is_known =
+            offset >= self.start() && (is_staged || is_loaded || is_planted("put-forgotten"));
         is_known.then(|| self.memory[LBA_SIZE + (offset - self.start()) as usize])
     }
 

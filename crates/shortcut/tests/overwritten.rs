@@ -254,6 +254,88 @@ fn a_stage_that_goes_to_another_place_misses_nothing() {
     assert!(fs::read(&path).unwrap() == vec![b'x'; 20_000]);
 }
 
+/// A process that is killed in the middle of a write has overwritten a part of what was loaded.
+#[test]
+fn a_write_that_has_not_ended_is_no_change_by_others() {
+    let Some(folder) = Mounted::new(EXT4, SIZE, "defaults") else { return };
+    let (path, stage) = (folder.path().join("log"), folder.path().join("stage"));
+    fs::write(&path, vec![b'x'; 20_000]).unwrap();
+    let log = LogFile::new(open(&path), Stage::create(&open(&stage)).unwrap());
+    log.take().unwrap();
+    log.write_at(&[IoSlice::new(&[b'y'; 100])], 4096).unwrap();
+    drop(log);
+    // The next 3000 bytes are there, but do not count yet.
+    let put_to = HEADER + 176;
+    let header = open(&stage);
+    header.write_all_at(&(4196 + 3000_u64).to_le_bytes(), put_to).unwrap();
+    header.write_all_at(&[b'z'; 2000], HEADER + 4096 + 100).unwrap();
+    let mended = Stage::open(&open(&stage)).unwrap().mend(&open(&path)).unwrap();
+    assert_eq!(mended, Mended::Log { written: 100, length: 20_000 });
+    let mut wanted = vec![b'x'; 20_000];
+    wanted[4096..4196].fill(b'y');
+    assert!(fs::read(&path).unwrap() == wanted);
+}
+
+/// What was written without being durable, because the program went to another place, is flushed by the
+/// next sync, and so is what was mended.
+#[test]
+fn what_was_written_on_the_way_is_flushed() {
+    let Some(folder) = Mounted::new(EXT4, SIZE, "defaults") else { return };
+    let name = folder.device().file_name().unwrap().to_str().unwrap();
+    let statistics = Path::new("/sys/block").join(name).join("stat");
+    let flushes = || -> usize {
+        let text = fs::read_to_string(&statistics).unwrap();
+        text.split_whitespace().nth(15).unwrap().parse().unwrap()
+    };
+    let (path, stage) = (folder.path().join("log"), folder.path().join("stage"));
+    fs::write(&path, vec![b'x'; 200_000]).unwrap();
+    let log = LogFile::new(open(&path), Stage::create(&open(&stage)).unwrap());
+    log.take().unwrap();
+    log.write_at(&[IoSlice::new(&[b'y'; 100])], 0).unwrap();
+    log.write_at(&[IoSlice::new(&[])], 150_000).unwrap();
+    let before = flushes();
+    log.sync().unwrap();
+    assert!(flushes() > before, "what was written at 0");
+    log.write_at(&[IoSlice::new(&[b'z'; 100])], 150_000).unwrap();
+    drop(log);
+    let before = flushes();
+    Stage::open(&open(&stage)).unwrap().mend(&open(&path)).unwrap();
+    assert!(flushes() > before, "what was mended");
+}
+
+/// With `O_APPEND`, pwrite(2) writes at the end, whatever its offset. So the kernel is to do it.
+#[test]
+fn an_offset_does_not_count_for_a_file_that_is_appended_to() {
+    let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
+    let path = mounted.path().join("log");
+    fs::write(&path, b"0123456789").unwrap();
+    let appending = OpenOptions::new().read(true).append(true).open(&path).unwrap();
+    let log = LogFile::new(appending, Stage::private().unwrap());
+    log.take().unwrap();
+    for offset in [0, 5] {
+        let written = log.write_at(&[IoSlice::new(b"x")], offset).unwrap();
+        assert_eq!(written, Written::ByKernel);
+    }
+    log.release().unwrap();
+}
+
+/// Zeros ahead that the page cache has would be written over what is written directly.
+#[test]
+fn zeros_are_direct_after_somebody_has_read() {
+    let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
+    let path = mounted.path().join("log");
+    fs::write(&path, vec![b'x'; 20_000]).unwrap();
+    let log = LogFile::new(open(&path), Stage::private().unwrap());
+    log.take().unwrap();
+    let is_direct =
+        || rustix::fs::fcntl_getfl(log.file()).unwrap().contains(rustix::fs::OFlags::DIRECT);
+    assert_eq!(log.read_at(&mut [0; 10], 0).unwrap(), Some(10));
+    assert!(!is_direct());
+    log.keep_up(false).unwrap();
+    assert!(is_direct());
+    log.release().unwrap();
+}
+
 /// Somebody has changed the file since the process was killed: what was loaded says so.
 #[test]
 fn a_file_that_was_changed_since_is_not_mended() {
@@ -273,4 +355,14 @@ fn a_file_that_was_changed_since_is_not_mended() {
         let found = fs::read(&path).unwrap();
         assert_eq!(found[8192..8192 + 100] == [b'y'; 100], is_mended, "{at}");
     }
+    // It was cut.
+    let _ = fs::remove_file(&stage);
+    fs::write(&path, vec![b'x'; 20_000]).unwrap();
+    let log = LogFile::new(open(&path), Stage::create(&open(&stage)).unwrap());
+    log.take().unwrap();
+    log.write_at(&[IoSlice::new(&[b'y'; 100])], 0).unwrap();
+    drop(log);
+    open(&path).set_len(16_000).unwrap();
+    assert!(Stage::open(&open(&stage)).unwrap().mend(&open(&path)).is_err());
+    assert_eq!(fs::metadata(&path).unwrap().len(), 16_000);
 }

@@ -260,7 +260,7 @@ fn nobody_waits_for_a_log_whose_keeper_was_killed() {
     assert!(place.said().contains("the keeper is gone"), "{}", place.said());
 }
 
-/// Without its guard, a keeper does the same as before.
+/// Without its guard, a keeper does the same as before. A service manager does not end it.
 #[test]
 fn a_killed_guard_changes_nothing() {
     let Some(place) = Place::new() else { return };
@@ -272,7 +272,9 @@ fn a_killed_guard_changes_nothing() {
          keeper = os.getppid()\n\
          children = open(f'/proc/{{keeper}}/task/{{keeper}}/children').read().split()\n\
          for child in children:\n\
-        \x20    if 'guard' in open(f'/proc/{{child}}/cmdline').read(): os.kill(int(child), 9)\n\
+        \x20    if 'guard' not in open(f'/proc/{{child}}/cmdline').read(): continue\n\
+        \x20    os.kill(int(child), 15); time.sleep(0.2); assert os.path.exists(f'/proc/{{child}}/exe')\n\
+        \x20    os.kill(int(child), 9)\n\
          other = open_log('b.log'); os.write(other, b'other'); os.fdatasync(other); os.close(other)\n\
          os.write(fd, b'two')\n",
         format!("{}/", place.path().display())
