@@ -180,6 +180,27 @@ def read_over():
         say("read", *digest(os.read(fd, 100)), os.lseek(fd, 0, os.SEEK_CUR))
 
 
+class Control(ctypes.Structure):
+    """struct aiocb of glibc on 64-bit machines, as far as it is used."""
+
+    _fields_ = [
+        ("fd", ctypes.c_int), ("opcode", ctypes.c_int), ("priority", ctypes.c_int), ("bytes", ctypes.c_char_p),
+        ("count", ctypes.c_size_t), ("event", ctypes.c_char * 64), ("rest", ctypes.c_char * 32),
+        ("offset", ctypes.c_long), ("reserved", ctypes.c_char * 32),
+    ]
+
+
+def write_later():
+    libc, data = ctypes.CDLL(None), some_bytes()
+    control = Control(fd=fd, bytes=data, count=len(data), offset=os.fstat(fd).st_size)
+    control.event = bytes(12) + b"\x01"  # SIGEV_NONE
+    said = libc.aio_write(ctypes.byref(control))
+    while libc.aio_error(ctypes.byref(control)) == 115:  # EINPROGRESS
+        time.sleep(0.001)
+    say("aio", said, libc.aio_error(ctypes.byref(control)))
+    os.lseek(fd, 0, os.SEEK_END)
+
+
 def allocate_behind():
     keeps_size = 1
     ctypes.CDLL(None).fallocate(fd, keeps_size, ctypes.c_long(0), ctypes.c_long(5000000))
@@ -296,7 +317,7 @@ if dice.random() < 0.5:
     usual += [write_over] * 20 + [write_over_here] * 5 + [write_vector_here] + [read_over] * 5 + [allocate_behind]
 unusual = [
     seek, cut, duplicate, replace, fork, copy, copy, read_here, read_back, map_it, copy_into, write_at,
-    allocate, rename, pause, close_all, other_log,
+    allocate, write_later, rename, pause, close_all, other_log,
     other_log, fork_and_copy, exec_child, output_of_a_program, send, lock, wrong, print_to, reopen, reopen, reopen,
 ]
 reopen()

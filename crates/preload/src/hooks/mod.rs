@@ -1,5 +1,6 @@
 //! The functions that take the place of libc's.
 
+mod asynchronous;
 mod change;
 mod descriptors;
 mod open;
