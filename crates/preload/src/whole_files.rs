@@ -39,8 +39,6 @@ struct Slot {
     /// Zero if it is free. Otherwise [`BUSY`], plus one while the file is open, plus one for each
     /// thread that uses it. The last one closes it.
     users: AtomicUsize,
-    /// Which file it is: the number of its debt, or zero.
-    debt: AtomicUsize,
     /// `None` inside a slot that is not free: there is no table of debts.
     file: UnsafeCell<Option<WholeFile<'static>>>,
 }
@@ -51,7 +49,7 @@ unsafe impl Sync for Slot {}
 
 impl Slot {
     const fn new() -> Self {
-        Self { users: AtomicUsize::new(0), debt: AtomicUsize::new(0), file: UnsafeCell::new(None) }
+        Self { users: AtomicUsize::new(0), file: UnsafeCell::new(None) }
     }
 }
 
@@ -114,7 +112,6 @@ impl Slot {
             TABLE[direct.as_raw_fd() as usize].store(0, Ordering::SeqCst);
         }
         drop(file);
-        self.debt.store(0, Ordering::SeqCst);
         self.users.store(0, Ordering::SeqCst);
     }
 }
@@ -139,17 +136,14 @@ pub(crate) fn opened(descriptor: c_int, flags: c_int) {
         return debt.into_iter().for_each(|debt| debt.owe_for_good());
     };
     let whole = debt.map(|debt| {
-        // To open a file twice is to close one of the two, which drops the program's locks on it (F_SETLK).
-        // It has none by this descriptor, but may have some by another one.
-        let is_open = SLOTS.iter().any(|slot| slot.debt.load(Ordering::SeqCst) == debt.number())
-            && !is_planted("direct-closed-early");
         if debt.is_new() {
             meeting::prepare(file);
         }
-        let is_open = is_open || (is_locked_here(file) && !is_planted("locks-not-looked-for"));
-        let is_ours = flags & libc::O_APPEND == 0 && !is_open && !meeting::is_limited();
+        // The direct descriptor is opened, copied to a number out of the way, and closed. To close any
+        // descriptor of a file drops the locks that the process has on it (F_SETLK).
+        let is_locked = is_locked_here(file) && !is_planted("locks-not-looked-for");
+        let is_ours = flags & libc::O_APPEND == 0 && !is_locked && !meeting::is_limited();
         let direct = is_ours.then(|| direct(file).ok()).flatten();
-        slot.debt.store(debt.number(), Ordering::SeqCst);
         WholeFile::new(debt, direct)
     });
     // SAFETY: this thread has the slot alone, as it was free and has no users yet.

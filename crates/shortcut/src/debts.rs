@@ -136,11 +136,6 @@ impl Debts {
 }
 
 impl Debt<'_> {
-    /// Tells the debt from others of this process. Never zero.
-    pub fn number(&self) -> usize {
-        self.entry.as_ptr().addr()
-    }
-
     /// Something has changed that only the kernel can make durable.
     pub fn owe(&self) {
         self.change(BEGUN + ENDED);

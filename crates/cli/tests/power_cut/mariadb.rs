@@ -20,6 +20,7 @@ impl MariaDb {
         let mut serve =
             if is_stock { place.stock(None, &self.0) } else { place.run(None, &self.0) };
         serve.args(["--no-defaults", USER, LOG_SIZE, "--skip-networking"]).arg(data(place));
+        serve.arg(temporary(place));
         let socket = socket(place);
         let mut running = Running::new(
             serve.arg(&socket).arg(socket.replace("--socket=", "--pid-file=") + ".pid"),
@@ -35,6 +36,11 @@ impl MariaDb {
 
 fn data(place: &Place) -> String {
     format!("--datadir={}", place.mounted().join("data").display())
+}
+
+/// A server that starts removes the temporary tables of others from a folder that they share.
+fn temporary(place: &Place) -> String {
+    format!("--tmpdir={}", place.memory().display())
 }
 
 fn socket(place: &Place) -> String {
@@ -62,7 +68,10 @@ impl Program for MariaDb {
         let mut make = place.stock(None, Path::new("mariadb-install-db"));
         make.args(["--no-defaults", USER, LOG_SIZE, "--skip-test-db", "--skip-name-resolve"]);
         make.args(["--auth-root-authentication-method=normal".into(), data(place)]);
-        text(&mut make).unwrap();
+        make.arg(temporary(place));
+        if let Err(error) = text(&mut make) {
+            panic!("{error}: {}", place.last_said());
+        }
     }
 
     fn start(&self, place: &Place) -> (Running, Vec<Box<dyn Client>>) {

@@ -68,10 +68,23 @@ impl Place {
         self.memory.path().join("stages")
     }
 
-    /// Removes what a power cut would not leave: what is staged in memory.
+    /// Removes what a power cut would not leave: what is staged in memory, and the sockets there with
+    /// what says whose they are.
     pub(crate) fn forget(&self) {
+        for entry in fs::read_dir(self.memory()).unwrap().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(".s.PGSQL") {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
         let removed = fs::remove_dir_all(self.stages());
         assert!(removed.is_ok() || !self.stages().exists());
+    }
+
+    /// The last lines that a program has said.
+    pub(crate) fn last_said(&self) -> String {
+        let said = fs::read_to_string(self.said()).unwrap();
+        let lines: Vec<&str> = said.lines().collect();
+        lines[lines.len().saturating_sub(30)..].join("\n")
     }
 
     fn said(&self) -> PathBuf {

@@ -45,7 +45,10 @@ impl Postgres {
             has_ended = running.child.try_wait().unwrap().is_some();
             has_ended || text(&mut self.client(place, "pg_isready")).is_ok()
         });
-        if has_ended { Err("the server does not start".into()) } else { Ok(running) }
+        if has_ended {
+            return Err(format!("the server does not start: {}", place.last_said()));
+        }
+        Ok(running)
     }
 
     fn ask(&self, place: &Place, statement: &str) -> Result<String, String> {
@@ -88,6 +91,8 @@ impl Program for Postgres {
     }
 
     fn recover(&self, place: &Place) -> Result<Vec<u64>, String> {
+        // This says which process the server was. By now, it may be one of another test.
+        let _ = fs::remove_file(data(place).join("postmaster.pid"));
         let _running = self.serve(place, true)?;
         summed_up(&self.ask(place, SUMMARY)?, Self::CLIENTS)
     }

@@ -33,6 +33,8 @@ impl MariaDb {
         made.args(["--no-defaults", "--user=root", "--skip-test-db"]);
         made.arg("--auth-root-authentication-method=normal");
         made.arg(format!("--datadir={}", folder.join("data").display()));
+        // A server that starts removes the temporary tables of others from a folder that they share.
+        made.arg(format!("--tmpdir={}", folder.display()));
         text(&made.output().unwrap());
         Some(Self { folder, program })
     }
@@ -46,6 +48,7 @@ impl MariaDb {
             .collect();
         words.extend([
             option("datadir", "data"),
+            option("tmpdir", ""),
             option("socket", "sock"),
             option("pid-file", "pid"),
         ]);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{LEASES, Place, Running, child_of, pid, text, wait_for};
+use super::{LEASES, Place, Running, child_of, guard_of, kill, pid, text, wait_for};
 
 const MATCH: [&str; 3] = ["--match", "*.log", "--"];
 
@@ -197,6 +197,8 @@ fn a_program_goes_on_without_its_keeper() {
     append("one\n");
     assert!(place.status().contains(".log: goes the short way"));
     let program = child_of(pid(&run));
+    // The guard would give the file back.
+    kill(guard_of(pid(&run)));
     run.kill().unwrap();
     assert_eq!(run.wait().unwrap().signal(), Some(9));
     append("two\n");

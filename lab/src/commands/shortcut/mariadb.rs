@@ -74,13 +74,21 @@ impl Subject for MariaDb {
         let data = format!("--datadir={}", site.folder.join("data").display());
         // It refuses to run as root unless it is asked to.
         let user = "--user=root";
+        // A server that starts removes the temporary tables of others from a folder that they share.
+        let temporary = format!("--tmpdir={}", site.memory.display());
         let mut make = Life::OURS.command(&[], &self.install);
-        make.args(["--no-defaults", user, &data, "--auth-root-authentication-method=normal"]);
+        make.args([
+            "--no-defaults",
+            user,
+            &data,
+            &temporary,
+            "--auth-root-authentication-method=normal",
+        ]);
         text_of(make.args(["--skip-test-db", "--skip-name-resolve"]))?;
         write_again(&site.folder.join("data").join(LOG))?;
         let mut serve = Life::OURS.command(&site.under, &self.server);
         let socket = site.memory.join("socket").display().to_string();
-        serve.args(["--no-defaults", user, &data, "--skip-networking"]);
+        serve.args(["--no-defaults", user, &data, &temporary, "--skip-networking"]);
         serve.args([format!("--socket={socket}"), format!("--pid-file={socket}.pid")]);
         serve.args(WAYS[way].1);
         let ask = |statement: &str| {
