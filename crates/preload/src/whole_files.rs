@@ -293,10 +293,8 @@ impl Using {
 
     /// Who can't tell other processes of a debt must not leave one.
     fn sync_without_table(&self) {
-        // SAFETY: the program has it open, as it is in the middle of a call for it.
-        let file = unsafe { BorrowedFd::borrow_raw(self.descriptor) };
         let is_alone = self.file().is_none() && !is_planted("table-not-missed");
-        if is_alone && rustix::fs::fdatasync(file).is_err() {
+        if is_alone && rustix::fs::fdatasync(self.descriptor()).is_err() {
             HAS_FAILED.store(true, Ordering::SeqCst);
         }
     }
