@@ -318,13 +318,7 @@ fn a_file_without_a_birthday_is_not_taken() {
 #[test]
 fn a_sync_reaches_the_disk() {
     let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
-    let name = mounted.device().file_name().unwrap().to_str().unwrap();
-    let statistics = Path::new("/sys/block").join(name).join("stat");
-    // The sixteenth number: flushes (Documentation/block/stat.rst of the kernel).
-    let flushes = || -> usize {
-        let text = fs::read_to_string(&statistics).unwrap();
-        text.split_whitespace().nth(15).unwrap().parse().unwrap()
-    };
+    let flushes = || mounted.flushes();
     let path = mounted.path().join("log");
     // It is only in the page cache, and ends with a block.
     fs::write(&path, vec![1; 8192]).unwrap();

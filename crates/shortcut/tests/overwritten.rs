@@ -281,12 +281,7 @@ fn a_write_that_has_not_ended_is_no_change_by_others() {
 #[test]
 fn what_was_written_on_the_way_is_flushed() {
     let Some(folder) = Mounted::new(EXT4, SIZE, "defaults") else { return };
-    let name = folder.device().file_name().unwrap().to_str().unwrap();
-    let statistics = Path::new("/sys/block").join(name).join("stat");
-    let flushes = || -> usize {
-        let text = fs::read_to_string(&statistics).unwrap();
-        text.split_whitespace().nth(15).unwrap().parse().unwrap()
-    };
+    let flushes = || folder.flushes();
     let (path, stage) = (folder.path().join("log"), folder.path().join("stage"));
     fs::write(&path, vec![b'x'; 200_000]).unwrap();
     let log = LogFile::new(open(&path), Stage::create(&open(&stage)).unwrap());

@@ -64,14 +64,6 @@ fn is_synced_by_kernel(file: &WholeFile<'_>, is_forced: bool) -> bool {
     is_synced
 }
 
-/// A loop device carries a write with the FUA bit out by a flush.
-fn flushes(mounted: &Mounted) -> usize {
-    let name = mounted.device().file_name().unwrap();
-    // The sixteenth number: flushes (Documentation/block/stat.rst of the kernel).
-    let text = fs::read_to_string(Path::new("/sys/block").join(name).join("stat")).unwrap();
-    text.split_whitespace().nth(15).unwrap().parse().unwrap()
-}
-
 #[test]
 fn what_is_written_is_durable_at_once() {
     on_each(|mounted| {
@@ -80,7 +72,7 @@ fn what_is_written_is_durable_at_once() {
         let whole = opened(debts(), &file);
         // What was done before it was opened is not known.
         assert!(is_synced_by_kernel(&whole, false));
-        let before = flushes(mounted);
+        let before = mounted.flushes();
         for round in 0..20 {
             let bytes = blocks(round + 2, 2);
             assert_eq!(write(&whole, &bytes, usize::from(round % 15) * BLOCK), Some(2 * BLOCK));
@@ -89,7 +81,7 @@ fn what_is_written_is_durable_at_once() {
             file.read_exact_at(&mut seen, u64::from(round % 15) * BLOCK as u64).unwrap();
             assert!(seen == bytes[..], "others see it");
         }
-        assert!(flushes(mounted) >= before + 20, "{before} and {}", flushes(mounted));
+        assert!(mounted.flushes() >= before + 20, "{before} and {}", mounted.flushes());
         let (one, two) = (blocks(80, 1), blocks(81, 3));
         let pieces = [IoSlice::new(&one), IoSlice::new(&two)];
         assert_eq!(whole.write(&pieces, 8 * BLOCK as u64).unwrap(), Some(4 * BLOCK));

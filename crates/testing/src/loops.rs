@@ -83,6 +83,17 @@ impl Mounted {
         self.device.path()
     }
 
+    /// How often the device was told to flush its cache. A loop device is also told so by a write with the
+    /// FUA bit.
+    pub fn flushes(&self) -> u64 {
+        let name = self.device().file_name().expect("a device has a name");
+        let statistics = Path::new("/sys/block").join(name).join("stat");
+        let text = std::fs::read_to_string(statistics).expect("the kernel counts");
+        // The sixteenth number: flushes (Documentation/block/stat.rst of the kernel).
+        let flushes = text.split_whitespace().nth(15).and_then(|count| count.parse().ok());
+        flushes.expect("it counts flushes")
+    }
+
     /// Where it is mounted.
     pub fn path(&self) -> &Path {
         self.directory.path()
