@@ -25,6 +25,10 @@ use crate::open_logs::{LOGS, OWN, TABLE, failed};
 
 /// Files that can be open at once.
 const FILES: usize = OWN as usize - 1 - LOGS;
+/// What is written by a descriptor with one of these goes to the kernel. With `O_APPEND`, a write goes to
+/// the end of the file, whatever its offset (see pwrite(2)). With `O_DIRECT`, there is nothing to
+/// gain: the program can have one write flushed while it makes the next.
+const OTHERS: OFlags = OFlags::APPEND.union(OFlags::DIRECT);
 /// Marks a slot that is not free, beside the count of its users.
 const BUSY: usize = 1 << 63;
 
@@ -142,7 +146,8 @@ pub(crate) fn opened(descriptor: c_int, flags: c_int) {
         // The direct descriptor is opened, copied to a number out of the way, and closed. To close any
         // descriptor of a file drops the locks that the process has on it (F_SETLK).
         let is_locked = is_locked_here(file) && !is_planted("locks-not-looked-for");
-        let is_ours = flags & libc::O_APPEND == 0 && !is_locked && !meeting::is_limited();
+        let is_left = OTHERS.intersects(OFlags::from_bits_retain(flags as u32));
+        let is_ours = !is_left && !is_locked && !meeting::is_limited();
         let direct = is_ours.then(|| direct(file).ok()).flatten();
         WholeFile::new(debt, direct)
     });
@@ -265,13 +270,14 @@ impl Using {
         offset: off_t,
         next: impl FnOnce() -> ssize_t,
     ) -> ssize_t {
-        // A write to a file with `O_APPEND` goes to its end, whatever its offset (see pwrite(2)). Whoever has
-        // a copy of the descriptor can have set this.
-        let flags = rustix::fs::fcntl_getfl(self.descriptor());
-        let is_at_offset = offset >= 0 && flags.is_ok_and(|flags| !flags.contains(OFlags::APPEND));
-        let Some(file) = self.file().filter(|_| is_at_offset) else {
+        let Some(file) = self.file().filter(|file| file.direct().is_some() && offset >= 0) else {
             return self.by_kernel(next);
         };
+        // Whoever has a copy of the descriptor can have changed its flags.
+        let flags = rustix::fs::fcntl_getfl(self.descriptor());
+        if flags.map_or(true, |flags| flags.intersects(OTHERS)) {
+            return self.by_kernel(next);
+        }
         match file.write(pieces, offset as u64) {
             Ok(Some(written)) => written as ssize_t,
             Ok(None) => self.by_kernel(next),

@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, MemfdFlags};
+use rustix::fs::{FlockOperation, MemfdFlags, OFlags};
 
 use crate::debts::{Debts, Totals};
 use crate::fill::fill;
@@ -16,6 +16,7 @@ use crate::folder::lock_stage;
 use crate::{Folder, Probe, Space};
 
 const SUFFIX: &str = "debts";
+const DIRECT: &str = "left to the kernel: the program itself writes it directly";
 
 /// The table of debts of the processes of one keeper.
 #[derive(Debug)]
@@ -66,7 +67,10 @@ impl Table {
         {
             found = probe();
         }
-        let said = said(found);
+        // Nothing is gained then but that the blocks are filled.
+        let is_direct =
+            rustix::fs::fcntl_getfl(file).is_ok_and(|flags| flags.contains(OFlags::DIRECT));
+        let said = if is_direct { DIRECT.to_owned() } else { said(found) };
         let folder = path.parent().unwrap_or(path).to_owned();
         self.said.insert((folder, said.clone())).then_some(said)
     }

@@ -54,8 +54,8 @@ trait Subject {
     /// The profile of `slimio shortcut run` for it.
     fn profile(&self) -> &'static str;
     fn plan(&self) -> Plan;
-    /// What each row of a group does per second in a way, with nothing there before.
-    fn measure(&self, group: usize, way: usize, site: &Site) -> Result<Vec<f64>>;
+    /// What each row of a group does per second with a setting, with nothing there before.
+    fn measure(&self, group: usize, setting: usize, site: &Site) -> Result<Vec<f64>>;
 }
 
 /// Where and how a program is measured.
@@ -147,17 +147,20 @@ impl Shortcut {
         Err(BenchError::Usage(missing.join("\n")))
     }
 
-    /// Measures all rows of a program, in each round in all ways. Returns its table.
+    /// Measures all rows of a program, in each round with all settings. Returns its table.
     fn measure(&self, subject: &dyn Subject, dir: &Path) -> Result<String> {
         let plan = subject.plan();
         let mut measured = Measured::new(&plan);
+        let settings = 0..plan.settings.len();
+        let ways: Vec<_> =
+            settings.flat_map(|setting| [(setting, false), (setting, true)]).collect();
         for round in 0..self.rounds {
             for group in 0..plan.groups.len() {
-                for turn in 0..plan.ways.len() {
+                for turn in 0..ways.len() {
                     // Nobody is always last, because the machine may get slower meanwhile.
-                    let way = if round % 2 == 0 { turn } else { plan.ways.len() - 1 - turn };
+                    let last = ways.len() - 1;
+                    let (setting, is_short) = ways[if round % 2 == 0 { turn } else { last - turn }];
                     check_interrupt()?;
-                    let is_short = way + 1 == plan.ways.len();
                     let rooms = Rooms::new(dir)?;
                     let site = Site {
                         folder: rooms.folder.clone(),
@@ -165,7 +168,8 @@ impl Shortcut {
                         under: if is_short { self.under(subject, &rooms)? } else { Vec::new() },
                         time: Duration::from_secs_f64(self.seconds),
                     };
-                    measured.add(&plan, group, way, &subject.measure(group, way, &site)?);
+                    let rates = subject.measure(group, setting, &site)?;
+                    measured.add(&plan, group, setting, is_short, &rates);
                 }
             }
         }

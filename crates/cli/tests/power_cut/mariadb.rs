@@ -21,6 +21,10 @@ impl MariaDb {
             if is_stock { place.stock(None, &self.0) } else { place.run(None, &self.0) };
         serve.args(["--no-defaults", USER, LOG_SIZE, "--skip-networking"]).arg(data(place));
         serve.arg(temporary(place));
+        if place.is_short() {
+            // A log that it writes directly is left to it.
+            serve.arg("--innodb-log-file-buffering");
+        }
         let socket = socket(place);
         let mut running = Running::new(
             serve.arg(&socket).arg(socket.replace("--socket=", "--pid-file=") + ".pid"),

@@ -1,4 +1,4 @@
-//! Stock MariaDB, whose redo log goes the short way.
+//! Stock MariaDB, whose redo log goes the short way if it is buffered.
 
 use std::fs;
 use std::path::PathBuf;
@@ -77,7 +77,7 @@ fn what_was_committed_outlives_a_killed_server() {
     let Some(place) = Place::of_size(1 << 30) else { return };
     let Some(mariadb) = MariaDb::new(&place) else { return };
     let mut command = place.run(&[&"--", &mariadb.program]);
-    command.args(mariadb.arguments()).stdout(Stdio::null());
+    command.args(mariadb.arguments()).arg("--innodb-log-file-buffering").stdout(Stdio::null());
     let mut running = Running(command.spawn().unwrap());
     mariadb.wait();
     run(mariadb.client(), "create database t; create table t.a (c int, n int) engine=innodb");
@@ -97,6 +97,29 @@ fn what_was_committed_outlives_a_killed_server() {
     let mut running = Running(command.spawn().unwrap());
     mariadb.wait();
     check(|| mariadb.client(), &acknowledged);
+    kill_process(pid(&running), Signal::TERM).unwrap();
+    assert!(running.wait().unwrap().success());
+}
+
+#[test]
+fn a_log_that_is_written_directly_is_filled_and_left_to_the_server() {
+    let Some(place) = Place::of_size(1 << 30) else { return };
+    let Some(mariadb) = MariaDb::new(&place) else { return };
+    let probed = || {
+        let log = mariadb.folder.join("data/ib_logfile0");
+        slimio_shortcut::Probe::of(&log).unwrap().space.unwrap().unwritten
+    };
+    assert!(probed() > 0, "a new log is only allocated");
+    let mut command = place.run(&[&"--", &mariadb.program]);
+    let mut running =
+        Running(command.args(mariadb.arguments()).stdout(Stdio::null()).spawn().unwrap());
+    mariadb.wait();
+    run(mariadb.client(), "create database t; create table t.a (c int, n int) engine=innodb");
+    let said = place.said();
+    let left = "ib_logfile0: left to the kernel: the program itself writes it directly\n";
+    assert_eq!(said.matches(left).count(), 1, "{said}");
+    assert!(place.status().contains(" 0 writes went the short way"), "{}", place.status());
+    assert_eq!(probed(), 0);
     kill_process(pid(&running), Signal::TERM).unwrap();
     assert!(running.wait().unwrap().success());
 }

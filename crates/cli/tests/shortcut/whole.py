@@ -173,7 +173,7 @@ def direct():
     os.close(os.open(PATH, os.O_RDWR))
     # The connection to the keeper stays.
     count = len(os.listdir("/proc/self/fd"))
-    for flags in (0, os.O_DIRECT, os.O_DSYNC):
+    for flags in (0, os.O_DSYNC):
         fd = os.open(PATH, os.O_RDWR | flags)
         assert direct_is_open()
         os.fdatasync(fd)
@@ -189,6 +189,14 @@ def direct():
         # The program's own position and flags are as they were.
         assert os.lseek(fd, 0, os.SEEK_CUR) == 0
         assert fcntl.fcntl(fd, fcntl.F_GETFL) & (os.O_DIRECT | os.O_DSYNC) == flags
+        # What the program writes directly is left to it.
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT)
+        os.pwrite(fd, aligned(8), 0)
+        if not flags:
+            before = flushes()
+            os.fdatasync(fd)
+            assert flushes() > before
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags)
         # Whoever shares the open file may have it written at its end, whatever the offset.
         child = os.fork()
         if child == 0:
@@ -200,7 +208,7 @@ def direct():
         os.ftruncate(fd, SIZE)
         os.close(fd)
         assert len(os.listdir("/proc/self/fd")) == count, "it is closed, too"
-    for flags in (os.O_RDONLY, os.O_RDWR | os.O_APPEND):
+    for flags in (os.O_RDONLY, os.O_RDWR | os.O_APPEND, os.O_RDWR | os.O_DIRECT):
         fd = os.open(PATH, flags)
         assert not direct_is_open()
         os.close(fd)

@@ -18,12 +18,11 @@ const USER: &str = "postgres";
 const CLIENTS: [u32; 3] = [1, 16, 32];
 /// Accounts, in units of 100,000.
 const SCALE: &str = "4";
-/// Settings of each way. `minimal` is possible where nothing is replicated.
-const WAYS: [(&str, &[&str]); 4] = [
+/// `minimal` is possible where nothing is replicated.
+const SETTINGS: [(&str, &[&str]); 3] = [
     ("default", &[]),
     ("`open_datasync`, `minimal`", &["wal_sync_method=open_datasync", MINIMAL, NO_SENDERS]),
     ("`fdatasync`, `minimal`, `commit_delay`", &["commit_delay=100", MINIMAL, NO_SENDERS]),
-    ("with", &[]),
 ];
 const MINIMAL: &str = "wal_level=minimal";
 const NO_SENDERS: &str = "max_wal_senders=0";
@@ -83,19 +82,19 @@ impl Subject for Postgres {
         Plan {
             heads: vec!["clients"],
             unit: "transactions",
-            ways: WAYS.map(|(name, _)| name).to_vec(),
+            settings: SETTINGS.map(|(name, _)| name).to_vec(),
             groups: vec![CLIENTS.map(|clients| vec![clients.to_string()]).to_vec()],
         }
     }
 
-    fn measure(&self, _group: usize, way: usize, site: &Site) -> Result<Vec<f64>> {
+    fn measure(&self, _group: usize, setting: usize, site: &Site) -> Result<Vec<f64>> {
         let data = site.folder.join("data");
         let mut make = self.command(&[], "initdb", site);
         make.args(["--no-sync", "--username", USER, "--auth", "trust", "--pgdata"]).arg(&data);
         text_of(&mut make)?;
         let mut serve = self.command(&site.under, "postgres", site);
         serve.arg("-D").arg(&data).arg("-k").arg(&site.memory).args(["-c", "listen_addresses="]);
-        serve.args(WAYS[way].1.iter().flat_map(|setting| ["-c", setting]));
+        serve.args(SETTINGS[setting].1.iter().flat_map(|setting| ["-c", setting]));
         let answers = || text_of(&mut self.command(&[], "pg_isready", site)).is_ok();
         let server = Running::start(serve, self.life.end, site.memory.join("log"), answers)?;
         text_of(self.command(&[], "pgbench", site).args(["-i", "-q", "-s", SCALE]))?;

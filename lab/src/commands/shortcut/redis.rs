@@ -43,12 +43,12 @@ impl Subject for Redis {
         Plan {
             heads: vec!["server", "`appendfsync`", "clients"],
             unit: "SETs",
-            ways: vec!["without", "with"],
+            settings: vec!["default"],
             groups: self.servers.iter().flat_map(|it| ROWS.map(|of| row(it, of))).collect(),
         }
     }
 
-    fn measure(&self, group: usize, _way: usize, site: &Site) -> Result<Vec<f64>> {
+    fn measure(&self, group: usize, _setting: usize, site: &Site) -> Result<Vec<f64>> {
         let (policy, clients) = ROWS[group % ROWS.len()];
         let config = ServerConfig {
             kind: ServerKind::Stock,

@@ -32,12 +32,12 @@ impl Subject for RocksDb {
         Plan {
             heads: vec!["`sync`", "threads"],
             unit: "writes",
-            ways: vec!["without", "with"],
+            settings: vec!["default"],
             groups: ROWS.map(row).to_vec(),
         }
     }
 
-    fn measure(&self, group: usize, _way: usize, site: &Site) -> Result<Vec<f64>> {
+    fn measure(&self, group: usize, _setting: usize, site: &Site) -> Result<Vec<f64>> {
         let (is_durable, threads) = ROWS[group];
         let mut command = Life::OURS.command(&site.under, &self.bench);
         command.args(["--benchmarks=fillrandom", "--value_size=100"]);

@@ -56,12 +56,12 @@ impl Subject for Sqlite {
         Plan {
             heads: vec!["`synchronous`"],
             unit: "rows",
-            ways: vec!["without", "with"],
+            settings: vec!["default"],
             groups: ROWS.map(|name| vec![vec![name.to_owned()]]).to_vec(),
         }
     }
 
-    fn measure(&self, group: usize, _way: usize, site: &Site) -> Result<Vec<f64>> {
+    fn measure(&self, group: usize, _setting: usize, site: &Site) -> Result<Vec<f64>> {
         let mut command = Life::OURS.command(&site.under, &self.python);
         command.args(["-c", SCRIPT]).arg(site.folder.join("rows.db")).arg(ROWS[group]);
         command.arg(site.time.as_secs_f64().to_string());

@@ -2,48 +2,63 @@
 
 use std::fmt::Write as _;
 
-/// What is measured of a program: rows, each in several ways. The first way is the program as it comes,
-/// the last is with the short path, and those between are settings of the program's own.
+/// What is measured of a program: rows, with each of some settings of its own, without and with the short
+/// path.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     /// Heads of the columns that tell rows apart.
     pub(super) heads: Vec<&'static str>,
     /// What is counted per second.
     pub(super) unit: &'static str,
-    /// What the columns of the ways are called.
-    pub(super) ways: Vec<&'static str>,
+    /// What the settings are called. The first one is the program as it comes.
+    pub(super) settings: Vec<&'static str>,
     /// Names of the rows, a word for each head. The rows of one group are measured together.
     pub(super) groups: Vec<Vec<Vec<String>>>,
 }
 
-/// For each row and each way, what each round has measured.
+/// What each round has measured, without and with the short path.
+type Rates = [Vec<f64>; 2];
+
+/// What was measured with each setting, for each row.
 #[derive(Debug)]
-pub(super) struct Measured(Vec<Vec<Vec<f64>>>);
+pub(super) struct Measured(Vec<Vec<Rates>>);
 
 impl Measured {
     pub(super) fn new(plan: &Plan) -> Self {
         let rows = plan.groups.iter().flatten();
-        Self(rows.map(|_| vec![Vec::new(); plan.ways.len()]).collect())
+        Self(rows.map(|_| vec![Rates::default(); plan.settings.len()]).collect())
     }
 
-    /// Adds what was measured of a group's rows in one way.
-    pub(super) fn add(&mut self, plan: &Plan, group: usize, way: usize, rates: &[f64]) {
+    /// Adds what was measured of a group's rows with a setting.
+    pub(super) fn add(
+        &mut self,
+        plan: &Plan,
+        group: usize,
+        setting: usize,
+        is_short: bool,
+        rates: &[f64],
+    ) {
         let first: usize = plan.groups[..group].iter().map(Vec::len).sum();
         assert_eq!(rates.len(), plan.groups[group].len(), "each row of the group is measured");
         for (row, rate) in self.0[first..].iter_mut().zip(rates) {
-            row[way].push(*rate);
+            row[setting][usize::from(is_short)].push(*rate);
         }
     }
 
-    /// The table in Markdown.
+    /// The table in Markdown. With several settings, there is a column for the best with the short path, whatever
+    /// the setting, to the best without it.
     pub(super) fn table(self, plan: &Plan) -> String {
-        let has_settings = plan.ways.len() > 2;
-        let (first, rest) = plan.ways.split_first().expect("there are two ways");
-        let mut heads = plan.heads.clone();
-        let counted = format!("{}/s {first}", plan.unit);
-        heads.push(&counted);
-        heads.extend(rest);
-        heads.extend(if has_settings { &["ratio", "to the best"][..] } else { &["ratio"] });
+        let has_settings = plan.settings.len() > 1;
+        let (first, rest) = plan.settings.split_first().expect("there is one");
+        let mut heads: Vec<String> = plan.heads.iter().map(|head| (*head).to_owned()).collect();
+        let counted = format!("{}/s", plan.unit);
+        if has_settings {
+            heads.extend([format!("{counted} {first}"), "with".into()]);
+            heads.extend(rest.iter().flat_map(|name| [(*name).to_owned(), "with".into()]));
+            heads.extend(["ratio".into(), "best to best".into()]);
+        } else {
+            heads.extend([format!("{counted} without"), "with".into(), "ratio".into()]);
+        }
         let mut text = format!("| {} |\n|", heads.join(" | "));
         let first_row = plan.groups.iter().flatten().next();
         for name in first_row.into_iter().flatten() {
@@ -52,14 +67,13 @@ impl Measured {
         text += &"---:|".repeat(heads.len() - plan.heads.len());
         text.push('\n');
         for (names, rates) in plan.groups.iter().flatten().zip(self.0) {
-            let rates: Vec<f64> = rates.into_iter().map(median).collect();
-            let (with, without) = rates.split_last().expect("there are two ways");
+            let rates: Vec<[f64; 2]> = rates.into_iter().map(|rates| rates.map(median)).collect();
+            let best = |way: usize| rates.iter().map(|rates| rates[way]).fold(0.0, f64::max);
             let mut cells = names.clone();
-            cells.extend(rates.iter().map(|rate| format!("{rate:.0}")));
-            cells.push(format!("{:.2}", with / without[0]));
+            cells.extend(rates.iter().flatten().map(|rate| format!("{rate:.0}")));
+            cells.push(format!("{:.2}", rates[0][1] / rates[0][0]));
             if has_settings {
-                let best = without.iter().copied().fold(0.0, f64::max);
-                cells.push(format!("{:.2}", with / best));
+                cells.push(format!("{:.2}", best(1) / best(0)));
             }
             let _ = writeln!(text, "| {} |", cells.join(" | "));
         }
@@ -76,20 +90,20 @@ fn median(mut values: Vec<f64>) -> f64 {
 mod tests {
     use super::*;
 
-    fn plan(ways: Vec<&'static str>) -> Plan {
+    fn plan(settings: Vec<&'static str>) -> Plan {
         let row = |name: &str| vec![name.to_owned()];
         let groups = vec![vec![row("1")], vec![row("16"), row("32")]];
-        Plan { heads: vec!["clients"], unit: "commits", ways, groups }
+        Plan { heads: vec!["clients"], unit: "commits", settings, groups }
     }
 
     #[test]
     fn each_row_has_its_medians() {
-        let plan = plan(vec!["without", "with"]);
+        let plan = plan(vec!["default"]);
         let mut measured = Measured::new(&plan);
         for (without, with) in [(30.0, 50.0), (10.0, 40.0), (20.0, 90.0)] {
-            for (way, rate) in [without, with].into_iter().enumerate() {
-                measured.add(&plan, 0, way, &[rate]);
-                measured.add(&plan, 1, way, &[rate, 2.0 * rate]);
+            for (is_short, rate) in [(false, without), (true, with)] {
+                measured.add(&plan, 0, 0, is_short, &[rate]);
+                measured.add(&plan, 1, 0, is_short, &[rate, 2.0 * rate]);
             }
         }
         let text = measured.table(&plan);
@@ -102,15 +116,19 @@ mod tests {
     }
 
     #[test]
-    fn the_best_of_its_own_settings_counts_too() {
-        let plan = plan(vec!["default", "direct", "with"]);
+    fn the_best_of_all_settings_count_too() {
+        let plan = plan(vec!["default", "direct"]);
         let mut measured = Measured::new(&plan);
-        for (way, rate) in [10.0, 20.0, 30.0].into_iter().enumerate() {
-            measured.add(&plan, 0, way, &[rate]);
-            measured.add(&plan, 1, way, &[rate, 40.0 - rate]);
+        for (setting, is_short, rate) in
+            [(0, false, 10.0), (0, true, 30.0), (1, false, 20.0), (1, true, 5.0)]
+        {
+            measured.add(&plan, 0, setting, is_short, &[rate]);
+            measured.add(&plan, 1, setting, is_short, &[rate, 40.0 - rate]);
         }
         let text = measured.table(&plan);
-        assert!(text.contains("| 16 | 10 | 20 | 30 | 3.00 | 1.50 |"), "{text}");
-        assert!(text.contains("| 32 | 30 | 20 | 10 | 0.33 | 0.33 |"), "{text}");
+        let heads = "| clients | commits/s default | with | direct | with | ratio | best to best |";
+        assert!(text.starts_with(heads), "{text}");
+        assert!(text.contains("| 16 | 10 | 30 | 20 | 5 | 3.00 | 1.50 |"), "{text}");
+        assert!(text.contains("| 32 | 30 | 10 | 20 | 35 | 0.33 | 1.17 |"), "{text}");
     }
 }
