@@ -1,7 +1,8 @@
 //! Times durable appends to a log file on each rung: as a program does it (*stock*), with its blocks
 //! allocated or filled with zeros before, and the short way by a library call (*file*) or, if
-//! `slimio shortcut run` has started this program, by its own calls (*preload*). *direct overwrite* is the
-//! bound: just the system call that makes blocks durable, over zeros.
+//! `slimio shortcut run` has started this program, by its own calls (*preload*; *preload, from empty* is a
+//! log that is filled with zeros meanwhile). *direct overwrite* is the bound: just the system call that
+//! makes blocks durable, over zeros.
 //!
 //! ```console
 //! $ cargo run --release -p slimio-shortcut --example rungs -- FOLDER [ROUNDS [TRACING]]
@@ -26,21 +27,30 @@ use rustix::io::ReadWriteFlags;
 use slimio_device::Buffer;
 use slimio_shortcut::{LogFile, Stage, Written};
 
-/// Bytes that each log has before anything is measured.
-const BEFORE: usize = 4 << 20;
+/// Bytes that each log has before anything is measured. The keeper fills it with as many zeros ahead, and
+/// adds none while less than half of them is used.
+const BEFORE: usize = 8 << 20;
 /// Durable appends in each round, and while functions are counted.
 const WRITES: usize = 200;
 const TRACED_WRITES: usize = 20;
 const ROUNDS: usize = 7;
 /// `slimio shortcut run` is told to take `*/preload.log`.
-const RUNGS: [&str; 6] =
-    ["stock", "fallocate only", "zeroed, buffered", "direct overwrite", "file", "preload"];
+const RUNGS: [&str; 7] = [
+    "stock",
+    "fallocate only",
+    "zeroed, buffered",
+    "direct overwrite",
+    "file",
+    "preload",
+    "preload, from empty",
+];
 const STOCK: usize = 0;
 const ALLOCATED: usize = 1;
 const ZEROED: usize = 2;
 const DIRECT: usize = 3;
 const FILE: usize = 4;
 const PRELOAD: usize = 5;
+const FROM_EMPTY: usize = 6;
 const THREADS: [usize; 6] = [1, 2, 4, 8, 16, 32];
 const THREAD_WRITES: usize = 640;
 const BLOCK: usize = 4096;
@@ -116,7 +126,7 @@ fn appended<T>(
     writes: usize,
     measure: impl FnOnce(&mut dyn FnMut() -> io::Result<()>) -> Result<T>,
 ) -> Result<T> {
-    let path = folder.join(if rung == PRELOAD { "preload.log" } else { "rung.log" });
+    let path = folder.join(if rung >= PRELOAD { "preload.log" } else { "rung.log" });
     let mut file = made(&path, rung, writes * size)?;
     let bytes = vec![1; size];
     let measured = if rung == FILE {
@@ -163,7 +173,9 @@ fn appended<T>(
 fn made(path: &Path, rung: usize, whole: usize) -> Result<File> {
     let _ = fs::remove_file(path);
     let mut file = File::options().read(true).write(true).create_new(true).open(path)?;
-    file.write_all(&vec![1; BEFORE])?;
+    if rung != FROM_EMPTY {
+        file.write_all(&vec![1; BEFORE])?;
+    }
     match rung {
         ALLOCATED => {
             let (before, whole) = (BEFORE as u64, whole as u64);
@@ -173,8 +185,8 @@ fn made(path: &Path, rung: usize, whole: usize) -> Result<File> {
             file.write_all(&vec![0; whole])?;
             rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(BEFORE as u64))?;
         }
-        // The keeper fills it with zeros ahead.
-        PRELOAD => std::thread::sleep(Duration::from_millis(50)),
+        // The keeper fills it with zeros ahead, as the rungs above were filled before they are measured.
+        PRELOAD => std::thread::sleep(Duration::from_millis(300)),
         _ => {}
     }
     file.sync_all()?;
@@ -209,7 +221,7 @@ fn print_threads(folder: &Path, rounds: usize) -> Result<()> {
 /// Threads append durable blocks to one file. Returns appends in a second, and the 99th percentile of
 /// the time that one takes in microseconds.
 fn append_by_threads(folder: &Path, rung: usize, threads: usize) -> Result<(f64, f64)> {
-    let path = folder.join(if rung == PRELOAD { "preload.log" } else { "rung.log" });
+    let path = folder.join(if rung >= PRELOAD { "preload.log" } else { "rung.log" });
     let file = made(&path, rung, THREAD_WRITES * BLOCK)?;
     let (file, next, bytes) = (&file, &AtomicU64::new(BEFORE as u64), &[1; BLOCK]);
     let append = move || -> io::Result<()> {

@@ -14,16 +14,19 @@ use crate::staged::Staged;
 /// of a database that is closed again at once, shall not cost much.
 const AHEAD_MIN: u64 = 64 << 10;
 const AHEAD_MAX: u64 = 64 << 20;
-/// Between these limits, it is the length of the log up to this, and then this share of the length.
-const AHEAD_WHOLE_MAX: u64 = 1 << 20;
+/// Between these limits, it is the length of the log up to this, and then this share of the length. Each time
+/// that zeros are added, the file system's journal is committed, and the program's next sync waits for that.
+const AHEAD_WHOLE_MAX: u64 = 8 << 20;
 const AHEAD_SHARE: u64 = 8;
+/// The most that a program fills itself when its keeper is too slow, because it waits for that.
+const AHEAD_AT_ONCE_MAX: u64 = 1 << 20;
 /// Blocks of zeros that are written at once.
-const ZEROS_LBAS: usize = 256;
+const ZEROS_LBAS: usize = 64;
 
 impl<F: AsFd> LogFile<F> {
     /// One step of what the log's keeper does for it: fills the file with zeros ahead, and writes what
     /// fills the stage. Returns whether there is more to do. Each step takes as long as a write of
-    /// 1 MiB. If the keeper does not look again by itself, it is told of the next append.
+    /// 256 KiB. If the keeper does not look again by itself, it is told of the next append.
     ///
     /// # Errors
     /// If a write or flush fails. That the file can't be made longer is no failure here: who appends
@@ -84,7 +87,7 @@ impl<F: AsFd> LogFile<F> {
             return Ok(());
         }
         self.make_direct(staged)?;
-        let ahead = needed + ahead(staged.length()).min(AHEAD_WHOLE_MAX);
+        let ahead = needed + ahead(staged.length()).min(AHEAD_AT_ONCE_MAX);
         staged.reaches(ahead);
         let zeroed = self
             .write_zeros(start, ahead, is_append)

@@ -1,6 +1,7 @@
 //! Exit statuses, signals, daemons, threads, full disks, and what is not taken.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -244,26 +245,39 @@ fn what_is_not_synced_is_written_at_last() {
         "import os, sys\n\
          fd = os.open({:?}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
          for line in sys.stdin:\n\
-        \x20    if line == 'by a child\\n' and os.fork(): os.wait(); continue\n\
+        \x20    if line == 'by a child\\n' and os.fork(): os.wait(); print(line); continue\n\
         \x20    os.write(fd, line.encode())\n\
         \x20    if line == 'by a child\\n': os._exit(0)\n",
         place.path().join("unsynced.log")
     );
     let mut command = place.python(&text);
-    let mut run = Running(command.stdin(Stdio::piped()).spawn().unwrap());
+    command.env("PYTHONUNBUFFERED", "1").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut run = Running(command.spawn().unwrap());
     let mut to = run.stdin.take().unwrap();
+    let mut said = BufReader::new(run.stdout.take().unwrap());
     wait_for("taken log", || place.stages().len() == 1);
     // Who opens the file would have it written, so the stage is asked: for the length of the log, for
     // what is written of it, and for what the keeper was told, which is nothing while it rests.
     let is_written = |length: u64| {
         let header = fs::read(&place.stages()[0]).unwrap();
-        let field = |at: usize| u64::from_le_bytes(header[4096 + at..][..8].try_into().unwrap());
+        // A new stage is empty for a moment.
+        let Some(header) = header.get(4096..) else { return false };
+        let field = |at: usize| u64::from_le_bytes(header[at..][..8].try_into().unwrap());
         [field(32), field(40), field(80)] == [length, length, 0]
     };
     let mut length = 0;
     for line in ["first\n", "at rest\n", "by a child\n", "last\n"] {
+        let by_child = line == "by a child\n";
+        if by_child {
+            // The keeper hears of it when the child has ended.
+            kill_process(pid(&run), Signal::STOP).unwrap();
+        }
         std::io::Write::write_all(&mut to, line.as_bytes()).unwrap();
         length += line.len() as u64;
+        if by_child {
+            said.read_line(&mut String::new()).unwrap();
+            kill_process(pid(&run), Signal::CONT).unwrap();
+        }
         wait_for(line, || is_written(length));
     }
     drop(to);
