@@ -2,16 +2,18 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use slimio_device::{
-    Buffer, DeviceError, Geometry, LBA_SIZE, Lba, LbaRange, Op, PlacementId, WriteCache,
+    Buffer, Completion, DeviceError, Geometry, LBA_SIZE, Lba, LbaRange, Op, PlacementId, Token,
+    WriteCache,
 };
 
 use super::data::Data;
 use super::undo::Undo;
 use super::{Clock, DriveOptions, Shared};
-use crate::Clocked;
+use crate::{Clocked, FtlError};
 
 /// Limit of the blocks that one operation transfers, which are 8 MiB.
 const TRANSFER_LBAS_MAX: u32 = 2048;
@@ -25,6 +27,8 @@ pub(super) struct Core {
     /// The drive's own time, used with [`Clock::Virtual`].
     pub(super) now: Duration,
     clock: Clock,
+    /// The Unix time when the drive was opened.
+    opened_at: Duration,
     data: Arc<Data>,
     has_fdp: bool,
     cache: Option<Cache>,
@@ -32,8 +36,8 @@ pub(super) struct Core {
     /// Pending deallocations, in the order of the times at which they take effect.
     deallocating: VecDeque<(Duration, LbaRange)>,
     undo: Option<Undo>,
-    /// How often the power was cut.
-    cuts: u64,
+    /// How often the power was cut. It changes only under the lock.
+    cuts: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
@@ -50,12 +54,11 @@ pub(super) struct StartedOp {
 enum OpKind {
     Read {
         lba: u64,
-        /// Indexes of the blocks of the read that hold nothing.
-        empty: Vec<usize>,
     },
     Write {
         lba: u64,
-        id: u64,
+        /// By which id the write can be undone; `None` if power is never cut.
+        undo: Option<u64>,
         durable: bool,
     },
     Flush {
@@ -66,20 +69,33 @@ enum OpKind {
     Refused,
 }
 
+/// Memory that a path reuses, so that an operation allocates nothing.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    /// Indexes of the blocks of the present read that hold nothing.
+    empty: Vec<u32>,
+}
+
 impl Core {
     pub(super) fn new(drive: Clocked, data: Arc<Data>, options: &DriveOptions) -> Self {
         Self {
             drive,
             now: Duration::ZERO,
             clock: options.clock,
+            opened_at: SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default(),
             data,
             has_fdp: options.has_fdp,
             cache: (options.cache_lbas > 0).then(|| Cache::new(options.cache_lbas)),
             deallocate_latency: options.deallocate_latency,
             deallocating: VecDeque::new(),
             undo: options.can_lose_power.then(Undo::default),
-            cuts: 0,
+            cuts: Arc::default(),
         }
+    }
+
+    /// How often the power was cut, for reading without the lock.
+    pub(super) fn cuts(&self) -> Arc<AtomicU64> {
+        self.cuts.clone()
     }
 
     /// The geometry of a path to the drive, and how often the power has been cut so far.
@@ -93,7 +109,7 @@ impl Core {
                 Some(_) => WriteCache::VolatileWithFua,
             },
         };
-        (geometry, self.cuts)
+        (geometry, self.cuts.load(Ordering::Acquire))
     }
 
     /// The current time by the drive's clock.
@@ -106,7 +122,7 @@ impl Core {
 
     /// Begins an operation at `now`. Its path was opened after `cuts` power cuts. After that, the
     /// caller [moves](StartedOp::transfer) the bytes of the operation.
-    fn begin(&mut self, op: Op, now: Duration, cuts: u64) -> StartedOp {
+    fn begin(&mut self, op: Op, now: Duration, cuts: u64, scratch: &mut Scratch) -> StartedOp {
         self.deallocate_until(now);
         let (buffer, asked) = match op {
             Op::Read { lba, buffer } => (Some(buffer), OpRequest::Read(lba.0)),
@@ -118,7 +134,7 @@ impl Core {
         };
         let lbas = buffer.as_ref().map_or(0, |buffer| buffer.len_lbas() as u64);
         let begun = self.check(&asked, lbas, cuts).and_then(|()| match asked {
-            OpRequest::Read(lba) => Ok(self.begin_read(lba, lbas, now)),
+            OpRequest::Read(lba) => Ok(self.begin_read(lba, lbas, now, scratch)),
             OpRequest::Write(lba, placement, durable) => {
                 self.begin_write(lba, lbas, placement, durable, now)
             }
@@ -155,7 +171,7 @@ impl Core {
         };
         let is_transfer = !matches!(asked, OpRequest::Deallocate(_));
         let is_inside = start.checked_add(lbas).is_some_and(|end| end <= lba_count);
-        if cuts != self.cuts {
+        if cuts != self.cuts.load(Ordering::Acquire) {
             return Err(DeviceError::Gone);
         }
         if !is_inside || is_transfer && lbas > u64::from(TRANSFER_LBAS_MAX) {
@@ -164,11 +180,18 @@ impl Core {
         Ok(())
     }
 
-    fn begin_read(&mut self, lba: u64, lbas: u64, now: Duration) -> (Duration, OpKind) {
+    fn begin_read(
+        &mut self,
+        lba: u64,
+        lbas: u64,
+        now: Duration,
+        scratch: &mut Scratch,
+    ) -> (Duration, OpKind) {
         let ftl = self.drive.ftl();
-        let is_empty = |index: &usize| ftl.page_of(lba + *index as u64).is_none();
-        let empty = (0..lbas as usize).filter(is_empty).collect();
-        (self.drive.read(now, lba, lbas), OpKind::Read { lba, empty })
+        let is_empty = |index: &u32| ftl.page_of(lba + u64::from(*index)).is_none();
+        scratch.empty.clear();
+        scratch.empty.extend((0..lbas as u32).filter(is_empty));
+        (self.drive.read(now, lba, lbas), OpKind::Read { lba })
     }
 
     fn begin_write(
@@ -179,13 +202,15 @@ impl Core {
         durable: bool,
         now: Duration,
     ) -> Result<(Duration, OpKind), DeviceError> {
-        let id = match &mut self.undo {
+        let undo = match &mut self.undo {
             Some(undo) => {
                 let ftl = self.drive.ftl();
-                undo.begin(&self.data, lba..lba + lbas, |lba| ftl.writer_of(lba))?
+                Some(undo.begin(&self.data, lba..lba + lbas, |lba| ftl.writer_of(lba))?)
             }
-            None => 0,
+            None => None,
         };
+        let time = self.wall_ms(now);
+        self.drive.ftl_mut().set_time(time);
         let handle = self.handle_of(placement);
         let written = self.drive.write(now, lba, lbas, handle);
         let written = written.map_err(|_| DeviceError::OutOfRange)?;
@@ -194,7 +219,7 @@ impl Core {
             // A durable write takes no room in the cache.
             Some(_) | None => written,
         };
-        Ok((due, OpKind::Write { lba, id, durable: durable || self.cache.is_none() }))
+        Ok((due, OpKind::Write { lba, undo, durable: durable || self.cache.is_none() }))
     }
 
     /// The handle of a placement. For an unknown placement, an event is recorded and the first
@@ -205,22 +230,38 @@ impl Core {
             return 0;
         }
         if placement.0 >= handles {
-            self.drive.ftl_mut().note_invalid_handle(placement.0);
+            self.drive.ftl_mut().note_invalid_placement(placement.0);
             return 0;
         }
         placement.0
     }
 
-    /// Completes an operation that is due.
-    fn end(&mut self, begun: &mut StartedOp) {
-        if begun.cuts != self.cuts {
-            begun.result = Err(DeviceError::Gone);
-            return;
+    /// Moves handles to fresh units, at `now`: all of them, or none if one is unknown.
+    pub(super) fn update_handles(
+        &mut self,
+        now: Duration,
+        placements: &[PlacementId],
+    ) -> Result<(), FtlError> {
+        let handles = if self.has_fdp { self.drive.ftl().config().handles } else { 0 };
+        if let Some(unknown) = placements.iter().find(|placement| placement.0 >= handles) {
+            return Err(FtlError::UnknownHandle { handle: unknown.0, handles });
         }
+        let time = self.wall_ms(now);
+        self.drive.ftl_mut().set_time(time);
+        placements.iter().try_for_each(|placement| self.drive.start_fresh_unit(now, placement.0))
+    }
+
+    /// The Unix time in milliseconds at `now` by the drive's clock.
+    fn wall_ms(&self, now: Duration) -> u64 {
+        (self.opened_at + now).as_millis() as u64
+    }
+
+    /// Completes an operation that is due.
+    fn end(&mut self, begun: &StartedOp) {
         match &begun.what {
-            OpKind::Write { id, durable, .. } => {
-                if let Some(undo) = &mut self.undo {
-                    undo.end(*id, *durable);
+            OpKind::Write { undo: id, durable, .. } => {
+                if let Some((undo, id)) = self.undo.as_mut().zip(*id) {
+                    undo.end(id, *durable);
                 }
             }
             OpKind::Flush { covers } => {
@@ -269,7 +310,7 @@ impl Core {
             }
         }
         self.deallocating.clear();
-        self.cuts += 1;
+        self.cuts.fetch_add(1, Ordering::AcqRel);
         if let Some(cache) = &mut self.cache {
             *cache = Cache::new(cache.lbas_max as u32);
         }
@@ -289,19 +330,26 @@ impl Drop for Core {
 impl Shared {
     /// Begins an operation at `now`, or at the drive's own time if `now` is `None`, and moves its
     /// bytes. The path was opened after `cuts` power cuts.
-    pub(super) fn begin(&self, op: Op, now: Option<Duration>, cuts: u64, data: &Data) -> StartedOp {
+    pub(super) fn begin(
+        &self,
+        op: Op,
+        now: Option<Duration>,
+        cuts: u64,
+        data: &Data,
+        scratch: &mut Scratch,
+    ) -> StartedOp {
         let mut core = self.lock();
         let now = now.unwrap_or(core.now);
-        let mut begun = core.begin(op, now, cuts);
+        let mut begun = core.begin(op, now, cuts, scratch);
         if core.undo.is_none() {
             // The bytes are moved without the lock, so that other paths can use the drive
             // meanwhile.
             drop(core);
-            begun.transfer(data);
+            begun.transfer(data, scratch);
         } else {
             // The bytes are moved under the lock. The next write to these blocks keeps a copy of
             // them, so that a power cut can undo that write. So they must be complete by then.
-            begun.transfer(data);
+            begun.transfer(data, scratch);
         }
         begun
     }
@@ -316,13 +364,15 @@ enum OpRequest {
 }
 
 impl StartedOp {
-    fn transfer(&mut self, data: &Data) {
+    fn transfer(&mut self, data: &Data, scratch: &Scratch) {
         let Some(buffer) = &mut self.buffer else { return };
         match &self.what {
-            OpKind::Read { lba, empty } => {
-                self.result = data.read(*lba, buffer);
-                for index in empty {
-                    buffer[index * LBA_SIZE..][..LBA_SIZE].fill(HOLDS_NOTHING);
+            OpKind::Read { lba } => {
+                if scratch.empty.len() < buffer.len_lbas() {
+                    self.result = data.read(*lba, buffer);
+                }
+                for index in &scratch.empty {
+                    buffer[*index as usize * LBA_SIZE..][..LBA_SIZE].fill(HOLDS_NOTHING);
                 }
             }
             OpKind::Write { lba, .. } => self.result = data.write(*lba, buffer),
@@ -330,12 +380,26 @@ impl StartedOp {
         }
     }
 
-    /// Completes the operation. The caller reports the completion.
-    pub(super) fn end(mut self, core: &Shared) -> (Option<Buffer>, Result<(), DeviceError>) {
+    /// Completes the operation, which is due. The caller reports the completion.
+    pub(super) fn end(mut self, token: Token, shared: &Shared) -> Completion {
         if self.result.is_ok() {
-            core.lock().end(&mut self);
+            self.end_in(shared);
         }
-        (self.buffer, self.result)
+        Completion { token, buffer: self.buffer, result: self.result }
+    }
+
+    fn end_in(&mut self, shared: &Shared) {
+        // Only what changes the drive when it ends needs the lock.
+        let core = match &self.what {
+            OpKind::Deallocate | OpKind::Write { undo: Some(_), .. } => Some(shared.lock()),
+            OpKind::Flush { covers } if !covers.is_empty() => Some(shared.lock()),
+            _ => None,
+        };
+        if shared.cuts.load(Ordering::Acquire) != self.cuts {
+            self.result = Err(DeviceError::Gone);
+        } else if let Some(mut core) = core {
+            core.end(self);
+        }
     }
 }
 
@@ -396,15 +460,16 @@ mod tests {
         let mut options = DriveOptions::new(Config::scaled(64 << 20), Clock::Virtual);
         options.deallocate_latency = millis(20);
         let drive = Clocked::new(options.config.clone()).expect("such a drive works");
+        let mut scratch = Scratch::default();
         let mut core = Core::new(drive, Arc::new(Data::Dropped), &options);
         for lba in [Lba(1), Lba(2)] {
             let buffer = Buffer::zeroed(1);
             let write = Op::Write { lba, buffer, placement: PlacementId(0), durable: true };
-            core.begin(write, millis(1), 0);
+            core.begin(write, millis(1), 0, &mut scratch);
         }
         let free = |lba| Op::Deallocate { range: LbaRange { start: Lba(lba), end: Lba(lba + 1) } };
-        core.begin(free(1), millis(10), 0);
-        let earlier = core.begin(free(2), millis(9), 0);
+        core.begin(free(1), millis(10), 0, &mut scratch);
+        let earlier = core.begin(free(2), millis(9), 0, &mut scratch);
         assert_eq!(earlier.due, millis(29));
         core.deallocate_until(earlier.due);
         let is_mapped = |core: &Core, lba| core.drive.ftl().page_of(lba).is_some();

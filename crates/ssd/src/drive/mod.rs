@@ -20,12 +20,15 @@ mod account;
 mod core;
 mod data;
 mod made;
+mod queue;
 mod real_time;
 mod undo;
 mod virtual_time;
+mod watch;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -43,6 +46,8 @@ use self::virtual_time::VirtualTimePath;
 use crate::{Clocked, Config, Counters, Ftl, Isolation};
 
 pub(crate) use self::made::SavedConfig;
+pub use self::queue::DriveQueue;
+pub use self::watch::DriveWatch;
 
 /// The clock that determines when a drive's operations complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,6 +143,8 @@ pub struct EmulatedDrive {
 #[derive(Clone, Debug)]
 struct Shared {
     core: Arc<Mutex<Core>>,
+    /// How often the power was cut.
+    cuts: Arc<AtomicU64>,
     /// When the drive was made, by the machine's clock.
     start: Instant,
 }
@@ -198,8 +205,9 @@ impl EmulatedDrive {
         let data = Arc::new(data);
         let handles = if options.has_fdp { options.config.handles } else { 0 };
         let core = Core::new(Clocked::of(ftl), data.clone(), &options);
+        let cuts = core.cuts();
         Ok(Self {
-            core: Shared { core: Arc::new(Mutex::new(core)), start: Instant::now() },
+            core: Shared { core: Arc::new(Mutex::new(core)), cuts, start: Instant::now() },
             data,
             placements: (0..handles).map(PlacementId).collect(),
             options,
@@ -228,6 +236,16 @@ impl EmulatedDrive {
         look(self.core.lock().drive.ftl())
     }
 
+    /// Opens a queue whose operations begin in the thread that calls it. Any number of queues and
+    /// paths may be open.
+    ///
+    /// # Panics
+    /// If the drive has [`Clock::Virtual`].
+    pub fn open_queue(&self) -> DriveQueue {
+        assert_eq!(self.options.clock, Clock::Real, "a queue's operations are due in real time");
+        DriveQueue::new(self.core.clone(), self.data.clone(), self.options.in_flight_max)
+    }
+
     /// Returns a [`DriveWatch`], with which a caller can look at the drive while other code uses
     /// it.
     pub fn watch(&self) -> DriveWatch {
@@ -237,17 +255,6 @@ impl EmulatedDrive {
     /// How long the drive has existed, by its own clock.
     pub fn now(&self) -> Duration {
         self.core.lock().drive_now(&self.core)
-    }
-}
-
-/// Lets a caller look at a drive while other code uses the drive.
-#[derive(Clone, Debug)]
-pub struct DriveWatch(Shared);
-
-impl DriveWatch {
-    /// The mapping as it is now. The drive is locked while `look` runs.
-    pub fn with_ftl<T>(&self, look: impl FnOnce(&Ftl) -> T) -> T {
-        look(self.0.lock().drive.ftl())
     }
 }
 

@@ -18,7 +18,7 @@ mod units;
 mod victims;
 
 pub use counters::{Counters, HandleCounters};
-pub use events::{EVENTS_MAX, Event, EventKind};
+pub use events::{EVENTS_MAX, EventKind, FdpEventRecord};
 pub use units::{Owner, UnitReport, UnitState};
 
 use std::fmt;
@@ -128,7 +128,7 @@ impl fmt::Display for FtlError {
                 write!(f, "block {lba} is beyond the drive, which has {lba_count} blocks")
             }
             Self::UnknownHandle { handle, handles } => {
-                write!(f, "no handle {handle}: the drive has handles 0 to {}", handles - 1)
+                write!(f, "no handle {handle}: the drive has {handles}, counted from 0")
             }
         }
     }
@@ -161,7 +161,7 @@ impl Ftl {
             units,
             frontiers,
             counters: Counters::new(config.handles, config.geometry.unit_size()),
-            events: Events::default(),
+            events: Events::new(config.handles),
             background_invalid_pages: background_invalid_pages as u32,
             config,
         })
@@ -217,14 +217,54 @@ impl Ftl {
         Ok(self.frontiers[usize::from(handle)].pages_left())
     }
 
-    /// The latest [`EVENTS_MAX`] events, oldest first.
-    pub fn events(&self) -> impl Iterator<Item = &Event> {
-        self.events.iter()
+    /// The latest [`EVENTS_MAX`] events that hosts caused, oldest first.
+    pub fn host_events(&self) -> impl Iterator<Item = &FdpEventRecord> {
+        self.events.of_host()
     }
 
-    /// Records that a host named a handle that does not exist.
-    pub fn note_invalid_handle(&mut self, handle: u16) {
-        self.events.push(EventKind::InvalidHandle, handle, self.counters.host_pages());
+    /// The latest [`EVENTS_MAX`] events of what the controller did unasked, oldest first.
+    pub fn controller_events(&self) -> impl Iterator<Item = &FdpEventRecord> {
+        self.events.of_controller()
+    }
+
+    /// The kinds of events, by their codes, and whether a handle records them.
+    ///
+    /// # Errors
+    /// When there is no such handle.
+    pub fn enabled_events(&self, handle: u16) -> Result<Vec<(u8, bool)>, FtlError> {
+        self.check_handle(handle)?;
+        let of_kind = |kind: EventKind| (kind.code(), self.events.is_enabled(handle, kind));
+        Ok(EventKind::ALL.into_iter().map(of_kind).collect())
+    }
+
+    /// Says whether a handle records events of these kinds from now on.
+    ///
+    /// # Errors
+    /// When there is no such handle.
+    pub fn enable_events(
+        &mut self,
+        handle: u16,
+        kinds: &[EventKind],
+        is_enabled: bool,
+    ) -> Result<(), FtlError> {
+        self.check_handle(handle)?;
+        for kind in kinds {
+            self.events.enable(handle, *kind, is_enabled);
+        }
+        Ok(())
+    }
+
+    /// Sets the time that new events get, in milliseconds since the Unix epoch. Nothing else
+    /// depends on it.
+    pub fn set_time(&mut self, now_ms: u64) {
+        self.events.now_ms = now_ms;
+    }
+
+    /// Records that a host named a placement that does not exist. The write goes to the first
+    /// handle, whose settings say whether the event is recorded.
+    pub fn note_invalid_placement(&mut self, placement: u16) {
+        let event = FdpEventRecord::new(EventKind::InvalidPlacement);
+        self.events.push(Some(0), event.in_namespace().with_placement(placement));
     }
 
     /// Writes one logical block.
@@ -342,7 +382,8 @@ impl Ftl {
                 observer.pad(NandPage(page));
             }
             self.counters.wrote(Owner::Handle(handle), Cause::Padding, u64::from(left));
-            self.events.push(EventKind::UnitNotFull, handle, self.counters.host_pages());
+            let event = FdpEventRecord::new(EventKind::UnitNotFull).in_namespace();
+            self.events.push(Some(handle), event.with_placement(handle).at(0, handle));
             self.frontiers[usize::from(handle)].skip_rest();
             self.close_if_full(usize::from(handle));
         }
@@ -378,7 +419,6 @@ impl Ftl {
         while self.frontiers[frontier].is_full() {
             if self.units.free_count() > self.config.thresholds.foreground_units {
                 self.frontiers[frontier] = self.units.open(Owner::Handle(handle), self.unit_pages);
-                self.events.push(EventKind::HandleTurned, handle, self.counters.host_pages());
             } else {
                 self.collect(observer);
             }
@@ -439,19 +479,33 @@ impl Ftl {
         let first = victim * self.unit_pages;
         let copied = self.units.valid(victim);
         if copied > 0 {
+            let mut first_lba = None;
             for page in first..first + self.unit_pages {
                 if let Some(lba) = self.valid_lba(page) {
+                    first_lba.get_or_insert(u64::from(lba));
                     self.copy(frontier, lba, page, observer);
                 }
             }
             self.counters.wrote(owner, Cause::Collector, u64::from(copied));
-            self.events.push(EventKind::Reallocated, owner.handle(), self.counters.host_pages());
+            self.note_reallocated(owner, copied, first_lba.unwrap_or_default());
         }
         let left = self.units.remove_valid(victim, copied);
         assert_eq!(left, 0, "all that was valid was copied");
         self.units.erase(victim);
         self.counters.erased(owner);
         observer.erase(victim);
+    }
+
+    /// Records that the collector moved `moved` blocks out of a unit, of which `first` was the first.
+    fn note_reallocated(&mut self, owner: Owner, moved: u32, first: u64) {
+        let event = FdpEventRecord::new(EventKind::Reallocated).in_namespace();
+        let event = event.with_moved(moved, first);
+        match owner {
+            Owner::Handle(handle) => {
+                self.events.push(Some(handle), event.with_placement(handle).at(0, handle));
+            }
+            Owner::Mixed => self.events.push(None, event),
+        }
     }
 
     /// The block that a page holds; `None` if the page is not valid.

@@ -355,7 +355,8 @@ fn a_conventional_drive_has_one_frontier() {
     let op = Op::Write { lba: Lba(1), buffer: buffer(1, 1), placement, durable: true };
     do_all(&mut *path, [op]);
     assert_eq!(drive.counters().handles()[0].host_pages, 1);
-    assert_eq!(drive.with_ftl(|ftl| ftl.events().count()), 0);
+    assert_eq!(drive.with_ftl(|ftl| ftl.host_events().count()), 0);
+    assert!(drive.watch().update_handle(PlacementId(0)).is_err(), "it shows no handles");
     assert_eq!(drive.fdp().expect("it has one").handles().expect("none").len(), 0);
 }
 

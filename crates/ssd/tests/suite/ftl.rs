@@ -6,10 +6,11 @@ use std::num::NonZeroU32;
 
 use proptest::prelude::*;
 use slimio_device::LBA_SIZE;
+use slimio_device::PlacementId;
 use slimio_sim::Random;
 use slimio_ssd::{
-    Config, EVENTS_MAX, EventKind, Frontiers, Ftl, FtlError, Geometry, Isolation, NandPage, Owner,
-    Thresholds, Timing, UnitState, Victims,
+    Config, EVENTS_MAX, EventKind, FdpEventRecord, Frontiers, Ftl, FtlError, Geometry, Isolation,
+    NandPage, Observer, Owner, Thresholds, Timing, UnitState, Victims,
 };
 
 use crate::naive::Naive;
@@ -282,7 +283,7 @@ fn what_is_beyond_the_drive_is_refused_and_changes_nothing() {
         assert!(matches!(drive.deallocate(lba, count), Err(FtlError::OutOfRange { .. })));
     }
     let unknown = drive.write(0, 8).expect_err("there is no such handle");
-    assert_eq!(unknown.to_string(), "no handle 8: the drive has handles 0 to 7");
+    assert_eq!(unknown.to_string(), "no handle 8: the drive has 8, counted from 0");
     assert_eq!((drive.mapped_count(), drive.counters().host_bytes()), (1, 4096));
 }
 
@@ -293,22 +294,102 @@ fn events_tell_what_became_of_the_handles() {
     for lba in 0..=unit_pages {
         drive.write(lba, 3).expect("it is within the drive");
     }
+    drive.set_time(1_700_000_000_000);
     drive.start_fresh_unit(3, &mut ()).expect("there is such a handle");
-    drive.note_invalid_handle(99);
-    let found: Vec<_> = drive.events().map(|event| (event.kind, event.handle, event.at)).collect();
-    let after = unit_pages + 1;
-    let expected = [
-        (EventKind::HandleTurned, 3, unit_pages),
-        (EventKind::UnitNotFull, 3, after),
-        (EventKind::HandleTurned, 3, after),
-        (EventKind::InvalidHandle, 99, after),
-    ];
-    assert_eq!(found, expected);
+    drive.set_time(1_700_000_000_001);
+    drive.note_invalid_placement(99);
+    let found: Vec<FdpEventRecord> = drive.host_events().copied().collect();
+    let (placement, nsid) = (Some(PlacementId(3)), Some(1));
+    let not_full = FdpEventRecord {
+        kind: EventKind::UnitNotFull,
+        time_ms: 1_700_000_000_000,
+        placement,
+        nsid,
+        location: Some((0, 3)),
+        specific: [0; 16],
+    };
+    let invalid = FdpEventRecord {
+        kind: EventKind::InvalidPlacement,
+        time_ms: 1_700_000_000_001,
+        placement: Some(PlacementId(99)),
+        location: None,
+        ..not_full
+    };
+    assert_eq!(found, [not_full, invalid]);
+    assert_eq!(drive.controller_events().count(), 0, "a full unit is no event");
     for round in 0..4 * drive.config().lba_count {
         drive.write(round * 31 % drive.config().lba_count, 0).expect("it is within the drive");
     }
-    assert_eq!(drive.events().count(), EVENTS_MAX);
-    assert!(drive.events().any(|event| event.kind == EventKind::Reallocated));
-    let codes = [EventKind::UnitNotFull, EventKind::InvalidHandle, EventKind::Reallocated];
-    assert_eq!(codes.map(EventKind::code), [0, 3, 0x80]);
+    assert_eq!(drive.host_events().count(), 2, "they are not crowded out");
+    assert_eq!(drive.controller_events().count(), EVENTS_MAX);
+    let copied = drive.controller_events().last().expect("there is one");
+    assert_eq!((copied.kind, copied.location), (EventKind::Reallocated, Some((0, 0))));
+    let codes = EventKind::ALL.map(EventKind::code);
+    assert_eq!(codes, [0, 2, 3, 0x80, 0x81]);
+}
+
+/// Notes the pages that the collector copies out of its latest victim.
+#[derive(Default)]
+struct Copies {
+    from: Vec<NandPage>,
+    erased: u32,
+}
+
+impl Observer for Copies {
+    fn victim(&mut self, _: u32) {
+        self.from.clear();
+    }
+
+    fn copy(&mut self, from: NandPage, _: NandPage) {
+        self.from.push(from);
+    }
+
+    fn erase(&mut self, _: u32) {
+        self.erased += 1;
+    }
+}
+
+#[test]
+fn a_reallocation_says_how_many_blocks_were_moved_and_which_was_the_first() {
+    let mut drive = Ftl::new(small()).expect("it can work");
+    let lbas = drive.config().lba_count;
+    let mut copies = Copies::default();
+    let mut lba_of = std::collections::HashMap::new();
+    for round in 0..4 * lbas {
+        let lba = round * 31 % lbas;
+        drive.write_observed(lba, 2, &mut copies).expect("it is within the drive");
+        if copies.erased > 0 && !copies.from.is_empty() {
+            break;
+        }
+        copies = Copies::default();
+        lba_of.insert(drive.page_of(lba).expect("it was written"), lba);
+    }
+    let event = drive.controller_events().last().expect("the collector has worked");
+    assert_eq!((event.kind, event.placement), (EventKind::Reallocated, Some(PlacementId(2))));
+    let mut specific = [0; 16];
+    specific[0] = 1;
+    specific[2..4].copy_from_slice(&(copies.from.len() as u16).to_le_bytes());
+    specific[4..12].copy_from_slice(&lba_of[&copies.from[0]].to_le_bytes());
+    assert_eq!(event.specific, specific);
+}
+
+#[test]
+fn a_handle_records_what_it_was_told_to() {
+    let mut drive = Ftl::new(small()).expect("it can work");
+    drive.enable_events(3, &[EventKind::UnitNotFull], false).expect("there is such a handle");
+    for handle in [3, 4] {
+        drive.write(0, handle).expect("it is within the drive");
+        drive.start_fresh_unit(handle, &mut ()).expect("there is such a handle");
+    }
+    let of = |drive: &Ftl| drive.host_events().map(|event| event.location).collect::<Vec<_>>();
+    assert_eq!(of(&drive), [Some((0, 4))]);
+    let enabled = drive.enabled_events(3).expect("there is such a handle");
+    let all_but_one: Vec<_> =
+        EventKind::ALL.into_iter().map(|kind| (kind.code(), kind.code() != 0)).collect();
+    assert_eq!(enabled, all_but_one);
+    drive.enable_events(3, &[EventKind::UnitNotFull], true).expect("there is such a handle");
+    drive.write(0, 3).expect("it is within the drive");
+    drive.start_fresh_unit(3, &mut ()).expect("there is such a handle");
+    assert_eq!(of(&drive), [Some((0, 4)), Some((0, 3))]);
+    assert!(drive.enable_events(8, &[], true).is_err() && drive.enabled_events(8).is_err());
 }

@@ -4,5 +4,6 @@ mod drive;
 mod drive_file;
 mod ftl;
 mod naive;
+mod queue;
 mod replay;
 mod steady;
