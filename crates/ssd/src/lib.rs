@@ -39,7 +39,8 @@ pub use config::{
     Config, ConfigError, Frontiers, HANDLES_MAX, Isolation, Thresholds, Timing, Victims,
 };
 pub use drive::{
-    Clock, DataPlace, DriveOptions, DriveQueue, DriveWatch, EmulatedDrive, size_of_drive_in,
+    Clock, DataPlace, Deallocated, DriveOptions, DriveQueue, DriveWatch, EmulatedDrive,
+    size_of_drive_in,
 };
 pub use ftl::{
     Counters, EVENTS_MAX, EventKind, FdpEventRecord, Ftl, FtlError, HandleCounters, NandPage,

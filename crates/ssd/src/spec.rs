@@ -14,7 +14,7 @@ use slimio_device::LBA_SIZE;
 
 use crate::config::SPARE_PERCENT_DEFAULT;
 use crate::drive::{SavedConfig, size_of_drive_in};
-use crate::{Clock, Config, DataPlace, DriveOptions, Isolation, Timing, Victims};
+use crate::{Clock, Config, DataPlace, Deallocated, DriveOptions, Isolation, Timing, Victims};
 
 /// What the name of an emulated drive begins with.
 pub const PREFIX: &str = "emulated:";
@@ -22,7 +22,8 @@ pub const PREFIX: &str = "emulated:";
 /// Options by name, with their values.
 const OPTIONS: &str = "size=SIZE, ru=SIZE, spare=PERCENT, fdp=on|off, handles=COUNT, \
                        isolation=persistent|initial, victims=greedy|fifo|cost-benefit, \
-                       background=PERCENT, timing=paper|channels|none, cache=SIZE, deallocate=MILLISECONDS";
+                       background=PERCENT, timing=paper|channels|none, cache=SIZE, \
+                       deallocate=MILLISECONDS, deallocated=zeros|pattern, sync=yes|no";
 
 /// What is wrong with the name of a drive, as a sentence without a full stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,6 +98,8 @@ struct Given {
     timing: Option<Timing>,
     cache_lbas: Option<u32>,
     deallocate_latency: Option<Duration>,
+    deallocated: Option<Deallocated>,
+    is_sync: Option<bool>,
 }
 
 impl Given {
@@ -146,6 +149,8 @@ impl Given {
             data,
             cache_lbas: self.cache_lbas.unwrap_or(made.cache_lbas),
             deallocate_latency: self.deallocate_latency.unwrap_or(made.deallocate_latency),
+            deallocated: self.deallocated.unwrap_or(made.deallocated),
+            is_sync: self.is_sync.unwrap_or(made.is_sync),
             ..DriveOptions::new(config, clock)
         }
     }
@@ -184,6 +189,10 @@ impl Given {
             ("deallocate", millis) => {
                 self.deallocate_latency = Some(Duration::from_millis(parse_number(millis)?));
             }
+            ("deallocated", "zeros") => self.deallocated = Some(Deallocated::Zeros),
+            ("deallocated", "pattern") => self.deallocated = Some(Deallocated::Pattern),
+            ("sync", "yes") => self.is_sync = Some(true),
+            ("sync", "no") => self.is_sync = Some(false),
             _ => return Err(unknown()),
         }
         Ok(())
@@ -241,6 +250,7 @@ mod tests {
         let drive = parse("4G");
         assert_eq!(drive.config, Config::scaled(4 << 30));
         assert!(drive.has_fdp && drive.config.handles == 8 && drive.cache_lbas == 0);
+        assert!(drive.deallocated == Deallocated::Zeros && !drive.is_sync);
         assert_eq!(drive.data, DataPlace::Temporary);
         assert_eq!(parse("size=4096MiB").config, drive.config);
         assert_eq!(parse("4294967296").config, drive.config);
@@ -250,7 +260,8 @@ mod tests {
     fn everything_can_be_said() {
         let drive = parse(
             "/data/drive,size=4G,ru=64M,spare=10%,handles=2,isolation=initial,\
-             victims=cost-benefit,background=10%,timing=channels,cache=1M,deallocate=20",
+             victims=cost-benefit,background=10%,timing=channels,cache=1M,deallocate=20,\
+             deallocated=pattern,sync=yes",
         );
         assert_eq!(drive.data, DataPlace::File("/data/drive".into()));
         let config = &drive.config;
@@ -264,6 +275,7 @@ mod tests {
         );
         assert_eq!(parse("4G,background=0").config.thresholds.background_units, 0);
         assert_eq!((drive.cache_lbas, drive.deallocate_latency.as_millis()), (256, 20));
+        assert_eq!((drive.deallocated, drive.is_sync), (Deallocated::Pattern, true));
         let conventional = parse("4G,fdp=off,timing=none");
         assert!(!conventional.has_fdp && conventional.config.handles == 1);
         assert_eq!(conventional.config.timing, Timing::NONE);
@@ -275,6 +287,8 @@ mod tests {
         assert!(refused("/no/such/file").contains("give its size with size="));
         assert!(refused("4G,colour=red").contains("no option colour=red; the options are size"));
         assert!(refused("4G,fdp").contains("no option fdp"));
+        assert!(refused("4G,sync=maybe").contains("no option sync=maybe"));
+        assert!(refused("4G,deallocated=ones").contains("no option deallocated=ones"));
         assert!(refused("4G,fdp=maybe").contains("no option fdp=maybe"));
         assert!(refused("4G,spare=100").contains("nothing to export"));
         assert!(refused("4G,background=100%").contains("background=100% is not below 100 %"));

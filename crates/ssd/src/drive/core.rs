@@ -1,6 +1,7 @@
 //! What all paths of a drive share: its mapping and clocks, its cache, and what a power cut undoes.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -11,15 +12,14 @@ use slimio_device::{
 };
 
 use super::data::Data;
+use super::journal::Journal;
+use super::request::Request;
 use super::undo::Undo;
 use super::{Clock, DriveOptions, Shared};
-use crate::{Clocked, FtlError};
+use crate::{Clocked, EventKind, FtlError};
 
 /// Limit of the blocks that one operation transfers, which are 8 MiB.
 const TRANSFER_LBAS_MAX: u32 = 2048;
-
-/// A block that holds nothing reads as bytes of this value.
-const HOLDS_NOTHING: u8 = 0xDD;
 
 #[derive(Debug)]
 pub(super) struct Core {
@@ -29,8 +29,14 @@ pub(super) struct Core {
     clock: Clock,
     /// The Unix time when the drive was opened.
     opened_at: Duration,
+    /// `None` if the drive does not remember. It is dropped before the data, whose lock protects
+    /// both.
+    journal: Option<Journal>,
     data: Arc<Data>,
     has_fdp: bool,
+    /// Blocks that hold nothing read as bytes of this value.
+    nothing: u8,
+    is_sync: bool,
     cache: Option<Cache>,
     deallocate_latency: Duration,
     /// Pending deallocations, in the order of the times at which they take effect.
@@ -47,6 +53,8 @@ pub(super) struct StartedOp {
     pub(super) buffer: Option<Buffer>,
     result: Result<(), DeviceError>,
     what: OpKind,
+    /// Whether it completes only when all that was written is durable.
+    is_sync: bool,
     cuts: u64,
 }
 
@@ -77,14 +85,22 @@ pub(super) struct Scratch {
 }
 
 impl Core {
-    pub(super) fn new(drive: Clocked, data: Arc<Data>, options: &DriveOptions) -> Self {
+    pub(super) fn new(
+        drive: Clocked,
+        data: Arc<Data>,
+        journal: Option<Journal>,
+        options: &DriveOptions,
+    ) -> Self {
         Self {
             drive,
             now: Duration::ZERO,
             clock: options.clock,
             opened_at: SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default(),
+            journal,
             data,
             has_fdp: options.has_fdp,
+            nothing: options.deallocated.byte(),
+            is_sync: options.is_sync,
             cache: (options.cache_lbas > 0).then(|| Cache::new(options.cache_lbas)),
             deallocate_latency: options.deallocate_latency,
             deallocating: VecDeque::new(),
@@ -105,8 +121,8 @@ impl Core {
             transfer_lbas_max: TRANSFER_LBAS_MAX,
             in_flight_max,
             write_cache: match self.cache {
-                None => WriteCache::Stable,
-                Some(_) => WriteCache::VolatileWithFua,
+                None if !self.is_sync => WriteCache::Stable,
+                _ => WriteCache::VolatileWithFua,
             },
         };
         (geometry, self.cuts.load(Ordering::Acquire))
@@ -133,6 +149,8 @@ impl Core {
             Op::Deallocate { range } => (None, OpRequest::Deallocate(range)),
         };
         let lbas = buffer.as_ref().map_or(0, |buffer| buffer.len_lbas() as u64);
+        let is_sync =
+            self.is_sync && matches!(asked, OpRequest::Flush | OpRequest::Write(_, _, true));
         let begun = self.check(&asked, lbas, cuts).and_then(|()| match asked {
             OpRequest::Read(lba) => Ok(self.begin_read(lba, lbas, now, scratch)),
             OpRequest::Write(lba, placement, durable) => {
@@ -144,6 +162,10 @@ impl Core {
                 Ok((due, OpKind::Flush { covers }))
             }
             OpRequest::Deallocate(range) => {
+                if let Some(journal) = &mut self.journal {
+                    journal.make_ready(self.drive.ftl(), 1)?;
+                    journal.reserve();
+                }
                 let due = now + self.deallocate_latency;
                 // Paths read the clock before they lock the drive, so a request that gets the lock
                 // later may be due earlier.
@@ -153,9 +175,10 @@ impl Core {
             }
         });
         match begun {
-            Ok((due, what)) => StartedOp { due, buffer, result: Ok(()), what, cuts },
+            Ok((due, what)) => StartedOp { due, buffer, result: Ok(()), what, is_sync, cuts },
             Err(error) => {
-                StartedOp { due: now, buffer, result: Err(error), what: OpKind::Refused, cuts }
+                let (result, what) = (Err(error), OpKind::Refused);
+                StartedOp { due: now, buffer, result, what, is_sync: false, cuts }
             }
         }
     }
@@ -202,6 +225,10 @@ impl Core {
         durable: bool,
         now: Duration,
     ) -> Result<(Duration, OpKind), DeviceError> {
+        let time = self.wall_ms(now);
+        if let Some(journal) = &mut self.journal {
+            journal.make_ready(self.drive.ftl(), 1)?;
+        }
         let undo = match &mut self.undo {
             Some(undo) => {
                 let ftl = self.drive.ftl();
@@ -209,9 +236,13 @@ impl Core {
             }
             None => None,
         };
-        let time = self.wall_ms(now);
+        let placement = if self.has_fdp { placement.0 } else { 0 };
+        if let Some(journal) = &mut self.journal {
+            let (lba, count) = (lba as u32, lbas as u32);
+            journal.append(Request::Write { lba, count, placement }, time)?;
+        }
         self.drive.ftl_mut().set_time(time);
-        let handle = self.handle_of(placement);
+        let handle = self.drive.ftl_mut().accept(placement);
         let written = self.drive.write(now, lba, lbas, handle);
         let written = written.map_err(|_| DeviceError::OutOfRange)?;
         let due = match &mut self.cache {
@@ -220,20 +251,6 @@ impl Core {
             Some(_) | None => written,
         };
         Ok((due, OpKind::Write { lba, undo, durable: durable || self.cache.is_none() }))
-    }
-
-    /// The handle of a placement. For an unknown placement, an event is recorded and the first
-    /// handle is used, as FDP specifies.
-    fn handle_of(&mut self, placement: PlacementId) -> u16 {
-        let handles = self.drive.ftl().config().handles;
-        if !self.has_fdp {
-            return 0;
-        }
-        if placement.0 >= handles {
-            self.drive.ftl_mut().note_invalid_placement(placement.0);
-            return 0;
-        }
-        placement.0
     }
 
     /// Moves handles to fresh units, at `now`: all of them, or none if one is unknown.
@@ -246,9 +263,48 @@ impl Core {
         if let Some(unknown) = placements.iter().find(|placement| placement.0 >= handles) {
             return Err(FtlError::UnknownHandle { handle: unknown.0, handles });
         }
+        let requests = placements.iter().map(|at| Request::FreshUnit { placement: at.0 });
+        self.journal_all(now, requests)?;
+        placements.iter().try_for_each(|placement| self.drive.start_fresh_unit(now, placement.0))
+    }
+
+    /// Says which kinds of events a handle records.
+    pub(super) fn enable_events(
+        &mut self,
+        now: Duration,
+        handle: u16,
+        kinds: &[EventKind],
+        is_enabled: bool,
+    ) -> Result<(), FtlError> {
+        // This is an error if there is no such handle.
+        self.drive.ftl().enabled_events(handle)?;
+        let of_kind = |kind: &EventKind| Request::Enable { handle, kind: kind.code(), is_enabled };
+        self.journal_all(now, kinds.iter().map(of_kind))?;
+        self.drive.ftl_mut().enable_events(handle, kinds, is_enabled)
+    }
+
+    /// Journals requests that can't fail, which the caller applies then. Sets the time of their
+    /// events.
+    fn journal_all(
+        &mut self,
+        now: Duration,
+        requests: impl ExactSizeIterator<Item = Request>,
+    ) -> Result<(), FtlError> {
         let time = self.wall_ms(now);
         self.drive.ftl_mut().set_time(time);
-        placements.iter().try_for_each(|placement| self.drive.start_fresh_unit(now, placement.0))
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        let not_stored = |_| FtlError::NotStored;
+        journal.make_ready(self.drive.ftl(), requests.len() as u64).map_err(not_stored)?;
+        for request in requests {
+            journal.append(request, time).map_err(not_stored)?;
+        }
+        Ok(())
+    }
+
+    /// Notes that these blocks are mapped into memory.
+    pub(super) fn set_mapped(&mut self, mapped: Range<u64>) -> Result<(), DeviceError> {
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        journal.set_mapped(self.drive.ftl(), mapped)
     }
 
     /// The Unix time in milliseconds at `now` by the drive's clock.
@@ -257,7 +313,7 @@ impl Core {
     }
 
     /// Completes an operation that is due.
-    fn end(&mut self, begun: &StartedOp) {
+    fn end(&mut self, begun: &StartedOp) -> Result<(), DeviceError> {
         match &begun.what {
             OpKind::Write { undo: id, durable, .. } => {
                 if let Some((undo, id)) = self.undo.as_mut().zip(*id) {
@@ -269,9 +325,15 @@ impl Core {
                     undo.make_stable(covers);
                 }
             }
-            OpKind::Deallocate => self.deallocate_until(begun.due),
+            OpKind::Deallocate => {
+                self.deallocate_until(begun.due);
+                if let Some(failure) = self.journal.as_ref().and_then(Journal::failure) {
+                    return Err(failure.clone());
+                }
+            }
             OpKind::Read { .. } | OpKind::Refused => {}
         }
+        Ok(())
     }
 
     /// Applies the deallocations that are due.
@@ -281,6 +343,11 @@ impl Core {
         {
             self.deallocating.pop_front();
             let LbaRange { start, end } = range;
+            let time = self.wall_ms(due.min(now));
+            if let Some(journal) = &mut self.journal {
+                let (lba, count) = (start.0 as u32, (end.0 - start.0) as u32);
+                journal.append_reserved(Request::Deallocate { lba, count }, time);
+            }
             if let Some(undo) = &mut self.undo {
                 let ftl = self.drive.ftl();
                 let id = undo.begin(&self.data, start.0..end.0, |lba| ftl.writer_of(lba));
@@ -310,6 +377,11 @@ impl Core {
             }
         }
         self.deallocating.clear();
+        if let Some(journal) = &mut self.journal {
+            journal.forget_reserved();
+            // If this fails, the drive refuses everything that would change it.
+            drop(journal.restart(self.drive.ftl()));
+        }
         self.cuts.fetch_add(1, Ordering::AcqRel);
         if let Some(cache) = &mut self.cache {
             *cache = Cache::new(cache.lbas_max as u32);
@@ -320,9 +392,9 @@ impl Core {
 impl Drop for Core {
     fn drop(&mut self) {
         self.deallocate_until(Duration::MAX);
-        if let Some(beside) = self.data.beside() {
-            // If this fails, the next process that opens the drive reports what is lost.
-            drop(beside.end(&self.drive.ftl().encode()));
+        if let Some(journal) = &mut self.journal {
+            // If this fails, the next process goes on from the checkpoint before.
+            drop(journal.checkpoint(self.drive.ftl()));
         }
     }
 }
@@ -341,15 +413,20 @@ impl Shared {
         let mut core = self.lock();
         let now = now.unwrap_or(core.now);
         let mut begun = core.begin(op, now, cuts, scratch);
+        let nothing = core.nothing;
         if core.undo.is_none() {
             // The bytes are moved without the lock, so that other paths can use the drive
             // meanwhile.
             drop(core);
-            begun.transfer(data, scratch);
+            begun.transfer(data, scratch, nothing);
         } else {
             // The bytes are moved under the lock. The next write to these blocks keeps a copy of
             // them, so that a power cut can undo that write. So they must be complete by then.
-            begun.transfer(data, scratch);
+            begun.transfer(data, scratch, nothing);
+            drop(core);
+        }
+        if begun.is_sync && begun.result.is_ok() {
+            begun.result = self.durability.sync();
         }
         begun
     }
@@ -364,7 +441,7 @@ enum OpRequest {
 }
 
 impl StartedOp {
-    fn transfer(&mut self, data: &Data, scratch: &Scratch) {
+    fn transfer(&mut self, data: &Data, scratch: &Scratch, nothing: u8) {
         let Some(buffer) = &mut self.buffer else { return };
         match &self.what {
             OpKind::Read { lba } => {
@@ -372,7 +449,7 @@ impl StartedOp {
                     self.result = data.read(*lba, buffer);
                 }
                 for index in &scratch.empty {
-                    buffer[*index as usize * LBA_SIZE..][..LBA_SIZE].fill(HOLDS_NOTHING);
+                    buffer[*index as usize * LBA_SIZE..][..LBA_SIZE].fill(nothing);
                 }
             }
             OpKind::Write { lba, .. } => self.result = data.write(*lba, buffer),
@@ -398,7 +475,7 @@ impl StartedOp {
         if shared.cuts.load(Ordering::Acquire) != self.cuts {
             self.result = Err(DeviceError::Gone);
         } else if let Some(mut core) = core {
-            core.end(self);
+            self.result = core.end(self);
         }
     }
 }
@@ -461,7 +538,7 @@ mod tests {
         options.deallocate_latency = millis(20);
         let drive = Clocked::new(options.config.clone()).expect("such a drive works");
         let mut scratch = Scratch::default();
-        let mut core = Core::new(drive, Arc::new(Data::Dropped), &options);
+        let mut core = Core::new(drive, Arc::new(Data::Dropped), None, &options);
         for lba in [Lba(1), Lba(2)] {
             let buffer = Buffer::zeroed(1);
             let write = Op::Write { lba, buffer, placement: PlacementId(0), durable: true };

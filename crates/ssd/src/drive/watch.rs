@@ -63,6 +63,8 @@ impl DriveWatch {
         is_enabled: bool,
     ) -> Result<(), FtlError> {
         let kinds: Vec<_> = kinds.iter().filter_map(|kind| EventKind::of_code(*kind)).collect();
-        self.0.lock().drive.ftl_mut().enable_events(handle, &kinds, is_enabled)
+        let mut core = self.0.lock();
+        let now = core.drive_now(&self.0);
+        core.enable_events(now, handle, &kinds, is_enabled)
     }
 }

@@ -7,6 +7,8 @@ use std::collections::VecDeque;
 
 use slimio_device::PlacementId;
 
+use super::state::Input;
+
 /// The largest count of events that each of a drive's two logs keeps. The FDP events log page has
 /// room for this many. Older events are dropped.
 pub const EVENTS_MAX: usize = 63;
@@ -123,6 +125,49 @@ impl FdpEventRecord {
     }
 }
 
+/// An event as bytes: its kind, which of the optional fields it has, placement (2 bytes), namespace
+/// (4), time (8), group (2), handle (2), and the specific bytes (16).
+const RECORD_SIZE: usize = 36;
+
+/// The bits of an encoded event that say which optional fields it has: those that NVMe has, too.
+const HAS_PLACEMENT: u8 = 1;
+const HAS_NAMESPACE: u8 = 2;
+const HAS_LOCATION: u8 = 4;
+
+impl FdpEventRecord {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        let has = |is: bool, bit: u8| if is { bit } else { 0 };
+        let (group, handle) = self.location.unwrap_or_default();
+        bytes.push(self.kind.code());
+        bytes.push(
+            has(self.placement.is_some(), HAS_PLACEMENT)
+                | has(self.nsid.is_some(), HAS_NAMESPACE)
+                | has(self.location.is_some(), HAS_LOCATION),
+        );
+        bytes.extend(self.placement.unwrap_or_default().0.to_le_bytes());
+        bytes.extend(self.nsid.unwrap_or_default().to_le_bytes());
+        bytes.extend(self.time_ms.to_le_bytes());
+        bytes.extend([group, handle].into_iter().flat_map(u16::to_le_bytes));
+        bytes.extend(self.specific);
+    }
+
+    fn decode(input: &mut Input<'_>) -> Option<Self> {
+        let head = input.u32()?.to_le_bytes();
+        let has = |bit: u8| head[1] & bit != 0;
+        let placement = u16::from_le_bytes([head[2], head[3]]);
+        let (nsid, time_ms, location) = (input.u32()?, input.u64()?, input.u32()?);
+        let location = ((location & 0xFFFF) as u16, (location >> 16) as u16);
+        Some(Self {
+            kind: EventKind::of_code(head[0])?,
+            time_ms,
+            placement: has(HAS_PLACEMENT).then_some(PlacementId(placement)),
+            nsid: has(HAS_NAMESPACE).then_some(nsid),
+            location: has(HAS_LOCATION).then_some(location),
+            specific: *input.take(16)?.first_chunk()?,
+        })
+    }
+}
+
 /// Both logs, and which kinds of events each handle records.
 #[derive(Clone, Debug)]
 pub(super) struct Events {
@@ -162,6 +207,33 @@ impl Events {
             log.pop_front();
         }
         log.push_back(FdpEventRecord { time_ms: self.now_ms, ..event });
+    }
+
+    /// The encoded events of a drive with so many handles have no more bytes.
+    pub(super) fn encoded_size_max(handles: u16) -> usize {
+        usize::from(handles) + 2 * (4 + EVENTS_MAX * RECORD_SIZE)
+    }
+
+    /// Appends what each handle records, and the events of both logs, each log after its length.
+    pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
+        bytes.extend(&self.enabled);
+        for log in [&self.host, &self.controller] {
+            bytes.extend((log.len() as u32).to_le_bytes());
+            for event in log {
+                event.encode(bytes);
+            }
+        }
+    }
+
+    pub(super) fn decode(handles: u16, input: &mut Input<'_>) -> Option<Self> {
+        let enabled = input.take(usize::from(handles))?.to_vec();
+        let mut log = || {
+            let count = input.u32()?;
+            (0..count).map(|_| FdpEventRecord::decode(input)).collect::<Option<VecDeque<_>>>()
+        };
+        let (host, controller) = (log()?, log()?);
+        let are_few = host.len() <= EVENTS_MAX && controller.len() <= EVENTS_MAX;
+        are_few.then_some(Self { host, controller, enabled, now_ms: 0 })
     }
 
     pub(super) fn of_host(&self) -> impl Iterator<Item = &FdpEventRecord> {

@@ -13,6 +13,7 @@
 mod check;
 mod counters;
 mod events;
+mod old_state;
 mod state;
 mod units;
 mod victims;
@@ -119,6 +120,8 @@ pub enum FtlError {
         /// Handles that the drive has.
         handles: u16,
     },
+    /// The drive could not store that it was asked for this, so it would be forgotten.
+    NotStored,
 }
 
 impl fmt::Display for FtlError {
@@ -130,6 +133,7 @@ impl fmt::Display for FtlError {
             Self::UnknownHandle { handle, handles } => {
                 write!(f, "no handle {handle}: the drive has {handles}, counted from 0")
             }
+            Self::NotStored => f.write_str("the drive's state can't be stored"),
         }
     }
 }
@@ -150,8 +154,6 @@ impl Ftl {
         for (handle, frontier) in frontiers[..usize::from(config.handles)].iter_mut().enumerate() {
             *frontier = units.open(Owner::Handle(handle as u16), unit_pages);
         }
-        let permille = u64::from(config.thresholds.background_invalid_permille);
-        let background_invalid_pages = (u64::from(unit_pages) * permille).div_ceil(1000).max(1);
         Ok(Self {
             unit_pages,
             page_of: vec![None; config.lba_count as usize],
@@ -162,9 +164,15 @@ impl Ftl {
             frontiers,
             counters: Counters::new(config.handles, config.geometry.unit_size()),
             events: Events::new(config.handles),
-            background_invalid_pages: background_invalid_pages as u32,
+            background_invalid_pages: Self::background_invalid_pages(&config),
             config,
         })
+    }
+
+    fn background_invalid_pages(config: &Config) -> u32 {
+        let unit_pages = u64::from(config.geometry.unit_pages());
+        let permille = u64::from(config.thresholds.background_invalid_permille);
+        (unit_pages * permille).div_ceil(1000).max(1) as u32
     }
 
     /// The drive's configuration.
@@ -258,6 +266,21 @@ impl Ftl {
     /// depends on it.
     pub fn set_time(&mut self, now_ms: u64) {
         self.events.now_ms = now_ms;
+    }
+
+    /// Records that the drive has lost its mapping, so that its handles refer to other units.
+    pub(crate) fn note_handles_reset(&mut self) {
+        self.events.push(None, FdpEventRecord::new(EventKind::HandlesReset));
+    }
+
+    /// The handle of a placement. For an unknown placement, an event is recorded, and it is the
+    /// first handle, as FDP specifies.
+    pub(crate) fn accept(&mut self, placement: u16) -> u16 {
+        if placement < self.config.handles {
+            return placement;
+        }
+        self.note_invalid_placement(placement);
+        0
     }
 
     /// Records that a host named a placement that does not exist. The write goes to the first

@@ -68,6 +68,38 @@ impl VictimIndex {
         }
     }
 
+    /// The filled units in an order from which [`restore`](Self::restore) makes the same index.
+    pub(super) fn in_order(&self) -> Vec<u32> {
+        self.known().unwrap_or_default().into_iter().map(|(unit, _)| unit).collect()
+    }
+
+    /// Fills an empty index with units in the order of [`in_order`](Self::in_order). `None` if these
+    /// are not the filled units.
+    pub(super) fn restore(&mut self, in_order: Vec<u32>, units: &Units) -> Option<()> {
+        if matches!(self, Self::CostBenefit) {
+            return in_order.is_empty().then_some(());
+        }
+        let mut is_left: Vec<bool> = (0..units.count()).map(|unit| units.is_closed(unit)).collect();
+        for unit in &in_order {
+            let is_left = is_left.get_mut(*unit as usize)?;
+            if !std::mem::replace(is_left, false) {
+                return None;
+            }
+        }
+        if is_left.contains(&true) {
+            return None;
+        }
+        match self {
+            // The unit that was inserted last is the first of its list.
+            Self::Greedy(lists) => {
+                in_order.iter().rev().for_each(|unit| lists.insert(*unit, units.valid(*unit)));
+            }
+            Self::Fifo(queue) => queue.extend(in_order),
+            Self::CostBenefit => {}
+        }
+        Some(())
+    }
+
     /// The next victim after the host has written `now` pages; `None` if no unit is filled.
     pub(super) fn choose(&mut self, units: &Units, unit_pages: u32, now: u64) -> Option<u32> {
         match self {

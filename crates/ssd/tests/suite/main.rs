@@ -3,7 +3,10 @@
 mod drive;
 mod drive_file;
 mod ftl;
+mod killed;
+mod model;
 mod naive;
 mod queue;
+mod remember;
 mod replay;
 mod steady;
