@@ -3,13 +3,16 @@
 use std::fmt;
 use std::time::Duration;
 
-use slimio_device::LBA_SIZE;
+use slimio_device::{LBA_SIZE, PlacementId};
 
 use crate::Geometry;
 
 /// The largest count of handles of a drive. Common NVMe drives have this many in one endurance
 /// group.
 pub const HANDLES_MAX: u16 = 128;
+
+/// The largest count of reclaim groups of a drive.
+pub const GROUPS_MAX: u16 = 32;
 
 /// The largest count of NAND pages. Page numbers have 32 bits, and one of the numbers means "none".
 const PAGES_MAX: u64 = u32::MAX as u64;
@@ -145,8 +148,13 @@ pub struct Config {
     pub lba_count: u64,
     /// Reclaim unit handles; 1 is a conventional drive, without data placement.
     pub handles: u16,
+    /// Reclaim groups. Unit `u` belongs to group `u % groups`. Each group has a unit for each handle
+    /// and a collector of its own.
+    pub groups: u16,
     /// Where the collector puts copies of the handles' data.
     pub isolation: Isolation,
+    /// A bit for each handle that is initially isolated although `isolation` is persistent.
+    pub initial_handles: u128,
     /// Which unit is collected next.
     pub victims: Victims,
     /// Whether the collector has its own frontiers.
@@ -165,7 +173,9 @@ impl Config {
             geometry,
             lba_count: geometry.page_count() / 4 * 3,
             handles: 8,
+            groups: 1,
             isolation: Isolation::Persistent,
+            initial_handles: 0,
             victims: Victims::Greedy,
             frontiers: Frontiers::Separate,
             thresholds: Thresholds::paper(geometry.unit_count()),
@@ -230,7 +240,9 @@ impl Config {
             geometry,
             lba_count: u64::from(user_units) * u64::from(unit_pages),
             handles: 1,
+            groups: 1,
             isolation: Isolation::Persistent,
+            initial_handles: 0,
             victims,
             frontiers: Frontiers::Shared,
             thresholds: Thresholds::LAST_MOMENT,
@@ -243,21 +255,73 @@ impl Config {
         self.lba_count * LBA_SIZE as u64
     }
 
-    /// Units that are filled at the same time: one for each handle, and those of the collector.
-    pub fn frontier_count(&self) -> u32 {
-        let of_collector = match (self.frontiers, self.isolation) {
-            (Frontiers::Shared, _) => 0,
-            (_, Isolation::Initial) => 1,
-            (_, Isolation::Persistent) => self.handles,
-        };
-        u32::from(self.handles) + u32::from(of_collector)
+    /// The type of a handle: where the collector puts copies of its data.
+    pub fn isolation_of(&self, handle: u16) -> Isolation {
+        let is_initial = self.initial_handles.checked_shr(handle.into()).unwrap_or(0) & 1 == 1;
+        if is_initial { Isolation::Initial } else { self.isolation }
     }
 
-    /// Units that the drive needs in addition to those that its exported blocks fill. It needs one
-    /// for each frontier, because a frontier may be half empty. It also needs the units that are
-    /// kept free, and one more, so that some unit has pages that are not valid.
+    /// Handles that are persistently isolated.
+    fn persistent_handles(&self) -> u32 {
+        let is_persistent = |handle: &u16| self.isolation_of(*handle) == Isolation::Persistent;
+        (0..self.handles).filter(is_persistent).count() as u32
+    }
+
+    /// Units that are filled at the same time in each group: one for each handle, and those of the
+    /// collector.
+    pub fn frontier_count(&self) -> u32 {
+        let handles = u32::from(self.handles);
+        let persistent = self.persistent_handles();
+        let of_collector = match self.frontiers {
+            Frontiers::Shared => 0,
+            Frontiers::Separate => persistent + u32::from(persistent < handles),
+        };
+        handles + of_collector
+    }
+
+    /// With this many free units or fewer in a group, a write that needs a new unit there waits.
+    pub(crate) fn foreground_units_of_group(&self) -> u32 {
+        (self.thresholds.foreground_units / u32::from(self.groups)).max(1)
+    }
+
+    /// With this many free units or fewer in a group, its collector works in the background.
+    pub(crate) fn background_units_of_group(&self) -> u32 {
+        self.thresholds.background_units / u32::from(self.groups)
+    }
+
+    /// Units that the drive needs in addition to those that its exported blocks fill. In each group,
+    /// it needs one for each frontier, because a frontier may be half empty. It also needs the units
+    /// that are kept free, and one more, so that some unit has pages that are not valid.
     pub fn spare_units_min(&self) -> u32 {
-        self.frontier_count() + self.thresholds.foreground_units + 1
+        let of_group = self.frontier_count() + self.foreground_units_of_group() + 1;
+        u32::from(self.groups) * of_group
+    }
+
+    /// How many of a placement id's bits name the reclaim group: NVMe's RGIF. They are the upper
+    /// ones.
+    pub fn group_bits(&self) -> u32 {
+        u16::BITS - (self.groups.max(1) - 1).leading_zeros()
+    }
+
+    /// The placement id of a handle in a group.
+    pub fn placement(&self, group: u16, handle: u16) -> PlacementId {
+        let group = u32::from(group) << (u16::BITS - self.group_bits());
+        PlacementId(group as u16 | handle)
+    }
+
+    /// Group and handle of a placement id; `None` if there is no such group or handle.
+    pub fn parse_placement(&self, placement: PlacementId) -> Option<(u16, u16)> {
+        let shift = u16::BITS - self.group_bits();
+        let group = (u32::from(placement.0) >> shift) as u16;
+        let handle = (u32::from(placement.0) & ((1 << shift) - 1)) as u16;
+        (group < self.groups && handle < self.handles).then_some((group, handle))
+    }
+
+    /// All placement ids, group by group.
+    pub fn placements(&self) -> impl Iterator<Item = PlacementId> {
+        let of_group =
+            move |group| (0..self.handles).map(move |handle| self.placement(group, handle));
+        (0..self.groups).flat_map(of_group)
     }
 
     /// Checks that a drive can work with this configuration.
@@ -295,6 +359,10 @@ impl Config {
         }
         if u32::from(self.handles) > units {
             return Err(ConfigError::MoreHandlesThanUnits { handles: self.handles, units });
+        }
+        let groups = u32::from(self.groups);
+        if groups == 0 || self.groups > GROUPS_MAX || units / groups < self.frontier_count() + 2 {
+            return Err(ConfigError::Groups { groups: self.groups, units });
         }
         if self.frontiers == Frontiers::Shared && self.handles > 1 {
             return Err(ConfigError::SharedFrontier { handles: self.handles });
@@ -352,6 +420,13 @@ pub enum ConfigError {
         /// Units of the drive.
         units: u32,
     },
+    /// No reclaim groups, more than [`GROUPS_MAX`], or groups with too few units for the handles.
+    Groups {
+        /// Groups asked for.
+        groups: u16,
+        /// Units of the drive.
+        units: u32,
+    },
     /// Several handles, although the collector shares the host's frontier.
     SharedFrontier {
         /// Handles asked for.
@@ -397,6 +472,11 @@ impl fmt::Display for ConfigError {
             Self::MoreHandlesThanUnits { handles, units } => {
                 write!(f, "{handles} handles need a reclaim unit each, but there are {units}")
             }
+            Self::Groups { groups, units } => write!(
+                f,
+                "{units} reclaim units can't be shared out among {groups} reclaim groups, of 1 to \
+                 {GROUPS_MAX}, so that each has enough for the handles and its collector"
+            ),
             Self::SharedFrontier { handles } => write!(
                 f,
                 "the collector can share a frontier with only one handle, but there are {handles}"

@@ -36,7 +36,7 @@ pub mod workload;
 
 pub use clocked::Clocked;
 pub use config::{
-    Config, ConfigError, Frontiers, HANDLES_MAX, Isolation, Thresholds, Timing, Victims,
+    Config, ConfigError, Frontiers, GROUPS_MAX, HANDLES_MAX, Isolation, Thresholds, Timing, Victims,
 };
 pub use drive::{
     Clock, DataPlace, Deallocated, DriveOptions, DriveQueue, DriveWatch, EmulatedDrive,

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use slimio_device::LBA_SIZE;
 
-use crate::config::SPARE_PERCENT_DEFAULT;
+use crate::config::{HANDLES_MAX, SPARE_PERCENT_DEFAULT};
 use crate::drive::{SavedConfig, size_of_drive_in};
 use crate::{Clock, Config, DataPlace, Deallocated, DriveOptions, Isolation, Timing, Victims};
 
@@ -21,7 +21,7 @@ pub const PREFIX: &str = "emulated:";
 
 /// Options by name, with their values.
 const OPTIONS: &str = "size=SIZE, ru=SIZE, spare=PERCENT, fdp=on|off, handles=COUNT, \
-                       isolation=persistent|initial, victims=greedy|fifo|cost-benefit, \
+                       isolation=persistent|initial, initial=HANDLE|FIRST-LAST, groups=COUNT, victims=greedy|fifo|cost-benefit, \
                        background=PERCENT, timing=paper|channels|none, cache=SIZE, \
                        deallocate=MILLISECONDS, deallocated=zeros|pattern, sync=yes|no";
 
@@ -93,6 +93,8 @@ struct Given {
     has_fdp: Option<bool>,
     handles: Option<u16>,
     isolation: Option<Isolation>,
+    initial_handles: Option<u128>,
+    groups: Option<u16>,
     victims: Option<Victims>,
     background_percent: Option<u32>,
     timing: Option<Timing>,
@@ -137,6 +139,8 @@ impl Given {
         let handles = if made.has_fdp { config.handles } else { Config::paper().handles };
         config.handles = if has_fdp { self.handles.unwrap_or(handles) } else { 1 };
         config.isolation = self.isolation.unwrap_or(config.isolation);
+        config.initial_handles = self.initial_handles.unwrap_or(config.initial_handles);
+        config.groups = self.groups.unwrap_or(config.groups);
         config.victims = self.victims.unwrap_or(config.victims);
         config.timing = self.timing.unwrap_or(config.timing);
         if let Some(percent) = self.background_percent {
@@ -173,6 +177,10 @@ impl Given {
             ("fdp", "off") => self.has_fdp = Some(false),
             ("handles", count) => {
                 self.handles = Some(u16::try_from(parse_number(count)?).unwrap_or(u16::MAX));
+            }
+            ("initial", handles) => self.initial_handles = Some(parse_handles(handles)?),
+            ("groups", count) => {
+                self.groups = Some(u16::try_from(parse_number(count)?).unwrap_or(u16::MAX));
             }
             ("isolation", "persistent") => self.isolation = Some(Isolation::Persistent),
             ("isolation", "initial") => self.isolation = Some(Isolation::Initial),
@@ -220,6 +228,16 @@ fn parse_size(text: &str) -> Result<u64, SpecError> {
     let digits = if shift > 0 { &short[..short.len() - 1] } else { short };
     let size = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
     size.ok_or_else(|| SpecError(format!("{text} is not a size such as 4G or 64M")))
+}
+
+/// Handles as bits: one, or the first and the last of several.
+fn parse_handles(text: &str) -> Result<u128, SpecError> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last) = (parse_number(first)?, parse_number(last)?);
+    if first > last || last >= u64::from(HANDLES_MAX) {
+        return Err(SpecError(format!("initial={text} are no handles such as 3 or 0-3")));
+    }
+    Ok((first..=last).fold(0, |bits, handle| bits | 1 << handle))
 }
 
 /// A percentage; `None` if it is 100 or more.
@@ -276,6 +294,8 @@ mod tests {
         assert_eq!(parse("4G,background=0").config.thresholds.background_units, 0);
         assert_eq!((drive.cache_lbas, drive.deallocate_latency.as_millis()), (256, 20));
         assert_eq!((drive.deallocated, drive.is_sync), (Deallocated::Pattern, true));
+        let grouped = parse("4G,handles=4,groups=3,initial=1-2").config;
+        assert_eq!((grouped.groups, grouped.initial_handles), (3, 0b110));
         let conventional = parse("4G,fdp=off,timing=none");
         assert!(!conventional.has_fdp && conventional.config.handles == 1);
         assert_eq!(conventional.config.timing, Timing::NONE);
@@ -287,6 +307,12 @@ mod tests {
         assert!(refused("/no/such/file").contains("give its size with size="));
         assert!(refused("4G,colour=red").contains("no option colour=red; the options are size"));
         assert!(refused("4G,fdp").contains("no option fdp"));
+        assert!(refused("4G,initial=3-2").contains("no handles such as"));
+        assert!(refused("4G,initial=128").contains("no handles such as"));
+        assert!(refused("4G,groups=0").contains("among 0 reclaim groups"));
+        assert!(refused("4G,groups=33").contains("among 33 reclaim groups"));
+        assert!(refused("4G,handles=100,groups=2").contains("among 2 reclaim groups"));
+        assert!(refused("4G,groups=4").contains("no spare: 60 of 240"));
         assert!(refused("4G,sync=maybe").contains("no option sync=maybe"));
         assert!(refused("4G,deallocated=ones").contains("no option deallocated=ones"));
         assert!(refused("4G,fdp=maybe").contains("no option fdp=maybe"));

@@ -53,12 +53,14 @@ impl FdpAccount for Account {
 
     fn handles(&self) -> Result<Vec<PlacementHandle>, DeviceError> {
         let core = self.core.lock();
-        let of_handle = |handle| PlacementHandle {
-            placement: handle,
-            handle,
-            unit_blocks_left: core.drive.ftl().handle_pages_left(handle).map_or(0, u64::from),
+        let ftl = core.drive.ftl();
+        let of_placement = |placement: PlacementId| PlacementHandle {
+            placement: placement.0,
+            handle: ftl.config().parse_placement(placement).map_or(0, |(_, handle)| handle),
+            unit_blocks_left: ftl.handle_pages_left(placement.0).map_or(0, u64::from),
         };
-        Ok((0..self.handles).map(of_handle).collect())
+        let all = ftl.config().placements().filter(|_| self.handles > 0);
+        Ok(all.map(of_placement).collect())
     }
 
     fn start_fresh_unit(&self, placement: PlacementId) -> Result<(), DeviceError> {

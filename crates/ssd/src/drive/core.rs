@@ -259,8 +259,10 @@ impl Core {
         now: Duration,
         placements: &[PlacementId],
     ) -> Result<(), FtlError> {
-        let handles = if self.has_fdp { self.drive.ftl().config().handles } else { 0 };
-        if let Some(unknown) = placements.iter().find(|placement| placement.0 >= handles) {
+        let config = self.drive.ftl().config();
+        let handles = if self.has_fdp { config.handles } else { 0 };
+        let is_known = |at: &PlacementId| self.has_fdp && config.parse_placement(*at).is_some();
+        if let Some(unknown) = placements.iter().find(|at| !is_known(at)) {
             return Err(FtlError::UnknownHandle { handle: unknown.0, handles });
         }
         let requests = placements.iter().map(|at| Request::FreshUnit { placement: at.0 });

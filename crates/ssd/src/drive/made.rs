@@ -54,7 +54,7 @@ impl SavedConfig {
     }
 
     /// The properties of a drive that never change: the name and the value of each, in words.
-    fn facts(&self) -> [(&'static str, String); 7] {
+    fn facts(&self) -> [(&'static str, String); 9] {
         let Config { geometry, isolation, .. } = &self.config;
         let isolation = match isolation {
             Isolation::Initial => "initial",
@@ -67,6 +67,8 @@ impl SavedConfig {
             ("fdp=", if self.has_fdp { "on" } else { "off" }.to_owned()),
             ("handles=", self.config.handles.to_string()),
             ("isolation=", isolation.to_owned()),
+            ("groups=", self.config.groups.to_string()),
+            ("initial= handles by bits ", format!("{:b}", self.config.initial_handles)),
             ("dies ", format!("{:?}", (geometry, self.config.frontiers))),
         ]
     }
@@ -107,6 +109,9 @@ impl SavedConfig {
             mapped.end,
             (self.deallocated == Deallocated::Pattern).into(),
             self.is_sync.into(),
+            u64::from(config.groups) - 1,
+            config.initial_handles as u64,
+            (config.initial_handles >> 64) as u64,
         ]
         .into_iter()
     }
@@ -142,24 +147,25 @@ impl SavedConfig {
             erase: Duration::from_nanos(next()?),
             transfer: Duration::from_nanos(next()?),
         };
+        let cache_lbas = narrow(next()?)?;
+        let deallocate_latency = Duration::from_nanos(next()?);
+        let mapped = next()?..next()?;
+        let deallocated = if next()? == 0 { Deallocated::Zeros } else { Deallocated::Pattern };
+        let is_sync = next()? != 0;
+        let groups = u16::try_from(next()?).ok()?.checked_add(1)?;
+        let initial_handles = u128::from(next()?) | u128::from(next()?) << 64;
         let config = Config {
             geometry,
             lba_count,
             handles,
+            groups,
             isolation,
+            initial_handles,
             victims,
             frontiers,
             thresholds,
             timing,
         };
-        Some(Self {
-            config,
-            has_fdp,
-            cache_lbas: narrow(next()?)?,
-            deallocate_latency: Duration::from_nanos(next()?),
-            mapped: next()?..next()?,
-            deallocated: if next()? == 0 { Deallocated::Zeros } else { Deallocated::Pattern },
-            is_sync: next()? != 0,
-        })
+        Some(Self { config, has_fdp, cache_lbas, deallocate_latency, deallocated, is_sync, mapped })
     }
 }

@@ -221,7 +221,8 @@ impl EmulatedDrive {
             Refusal::Open(error) => error,
         })?;
         let Remembered { ftl, journal, mapped, lost } = remembered;
-        let handles = if options.has_fdp { options.config.handles } else { 0 };
+        let has_fdp = options.has_fdp;
+        let placements = options.config.placements().filter(|_| has_fdp).collect();
         let durability = Durability::new(options.is_sync, data.clone(), journal.as_ref());
         let core = Core::new(Clocked::of(ftl), data.clone(), journal, &options);
         let (cuts, durability) = (core.cuts(), Arc::new(durability));
@@ -229,7 +230,7 @@ impl EmulatedDrive {
         Ok(Self {
             core: Shared { core, cuts, durability, start: Instant::now() },
             data,
-            placements: (0..handles).map(PlacementId).collect(),
+            placements,
             options,
             mapped,
             lost,
@@ -325,7 +326,8 @@ impl WholeDevice for EmulatedDrive {
     }
 
     fn fdp(&self) -> Option<Box<dyn FdpAccount>> {
-        Some(Box::new(Account::new(self.core.clone(), self.placements.len() as u16)))
+        let handles = if self.options.has_fdp { self.options.config.handles } else { 0 };
+        Some(Box::new(Account::new(self.core.clone(), handles)))
     }
 
     fn is_best(&self) -> bool {
@@ -351,12 +353,17 @@ impl WholeDevice for EmulatedDrive {
     fn describe(&self) -> String {
         let config = &self.options.config;
         let isolation = match config.isolation {
+            _ if config.initial_handles > 0 => "persistently or initially",
             Isolation::Initial => "initially",
             Isolation::Persistent => "persistently",
         };
-        let placement = match self.placements.len() {
-            0 => "no data placement".to_owned(),
-            count => format!("{count} {isolation} isolated handles"),
+        let groups = match config.groups {
+            1 => String::new(),
+            groups => format!(" in {groups} reclaim groups"),
+        };
+        let placement = match config.handles {
+            _ if !self.options.has_fdp => "no data placement".to_owned(),
+            count => format!("{count} {isolation} isolated handles{groups}"),
         };
         let cache = match self.options.cache_lbas {
             0 => "no volatile write cache".to_owned(),

@@ -25,6 +25,8 @@ pub use units::{Owner, UnitReport, UnitState};
 use std::fmt;
 use std::num::NonZeroU32;
 
+use slimio_device::PlacementId;
+
 use crate::{Config, ConfigError, Frontiers, Isolation};
 use counters::Cause;
 use events::Events;
@@ -94,9 +96,13 @@ pub struct Ftl {
     lba_of: Vec<Link>,
     mapped_count: u64,
     units: Units,
-    victims: VictimIndex,
-    /// The handles' frontiers, then those of the collector.
+    /// The filled units of each group.
+    victims: Vec<VictimIndex>,
+    /// For each group, the handles' frontiers, then those of the collector: one for each persistently
+    /// isolated handle, and one for all others, if there are any.
     frontiers: Vec<Frontier>,
+    /// Count of the frontiers of each group.
+    group_frontiers: usize,
     counters: Counters,
     events: Events,
     /// A unit with at least this many pages that are not valid is collected in the background.
@@ -148,20 +154,25 @@ impl Ftl {
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         config.check()?;
         let unit_pages = config.geometry.unit_pages();
-        let mut units = Units::new(config.geometry.unit_count());
-        let mut frontiers = vec![Frontier::NONE; config.frontier_count() as usize];
-        // Each handle has an open unit from the start, as on an FDP drive.
-        for (handle, frontier) in frontiers[..usize::from(config.handles)].iter_mut().enumerate() {
-            *frontier = units.open(Owner::Handle(handle as u16), unit_pages);
+        let mut units = Units::new(config.geometry.unit_count(), config.groups);
+        let (in_group, groups) = (config.frontier_count() as usize, usize::from(config.groups));
+        let mut frontiers = vec![Frontier::NONE; groups * in_group];
+        // Each handle has an open unit in each group from the start, as on an FDP drive.
+        for (group, frontiers) in (0..).zip(frontiers.chunks_exact_mut(in_group)) {
+            for (handle, frontier) in (0..config.handles).zip(frontiers) {
+                *frontier = units.open(group, Owner::Handle(handle), unit_pages);
+            }
         }
+        let victims = VictimIndex::new(config.victims, units.count(), unit_pages);
         Ok(Self {
             unit_pages,
             page_of: vec![None; config.lba_count as usize],
             lba_of: vec![None; config.geometry.page_count() as usize],
             mapped_count: 0,
-            victims: VictimIndex::new(config.victims, units.count(), unit_pages),
+            victims: vec![victims; groups],
             units,
             frontiers,
+            group_frontiers: in_group,
             counters: Counters::new(config.handles, config.geometry.unit_size()),
             events: Events::new(config.handles),
             background_invalid_pages: Self::background_invalid_pages(&config),
@@ -216,13 +227,13 @@ impl Ftl {
         self.units.free_count()
     }
 
-    /// Pages that the host can still write to a handle's reclaim unit: NVMe's RUAMW.
+    /// Pages that the host can still write to the reclaim unit of a placement: NVMe's RUAMW.
     ///
     /// # Errors
-    /// When there is no such handle.
-    pub fn handle_pages_left(&self, handle: u16) -> Result<u32, FtlError> {
-        self.check_handle(handle)?;
-        Ok(self.frontiers[usize::from(handle)].pages_left())
+    /// When there is no such placement.
+    pub fn handle_pages_left(&self, placement: u16) -> Result<u32, FtlError> {
+        let (group, handle) = self.parse(placement)?;
+        Ok(self.frontiers[self.frontier_of(group, handle)].pages_left())
     }
 
     /// The latest [`EVENTS_MAX`] events that hosts caused, oldest first.
@@ -273,10 +284,10 @@ impl Ftl {
         self.events.push(None, FdpEventRecord::new(EventKind::HandlesReset));
     }
 
-    /// The handle of a placement. For an unknown placement, an event is recorded, and it is the
-    /// first handle, as FDP specifies.
+    /// The placement that a write goes to. For an unknown placement, an event is recorded, and it is
+    /// the first one, as FDP specifies.
     pub(crate) fn accept(&mut self, placement: u16) -> u16 {
-        if placement < self.config.handles {
+        if self.parse(placement).is_ok() {
             return placement;
         }
         self.note_invalid_placement(placement);
@@ -290,12 +301,12 @@ impl Ftl {
         self.events.push(Some(0), event.in_namespace().with_placement(placement));
     }
 
-    /// Writes one logical block.
+    /// Writes one logical block to a placement, which is a handle if there is one group.
     ///
     /// # Errors
-    /// If the block is beyond the drive, or if there is no such handle.
-    pub fn write(&mut self, lba: u64, handle: u16) -> Result<(), FtlError> {
-        self.write_observed(lba, handle, &mut ())
+    /// If the block is beyond the drive, or if there is no such placement.
+    pub fn write(&mut self, lba: u64, placement: u16) -> Result<(), FtlError> {
+        self.write_observed(lba, placement, &mut ())
     }
 
     /// Maps a block as if the first handle had written it, and resets the counters. A block beyond
@@ -306,19 +317,20 @@ impl Ftl {
         }
     }
 
-    /// The handle that wrote a block, or 0 if the block is in a mixed unit; `None` if the block
-    /// holds nothing.
+    /// The placement that a block is at, with handle 0 if the block is in a mixed unit; `None` if the
+    /// block holds nothing.
     pub(crate) fn writer_of(&self, lba: u64) -> Option<u16> {
-        let page = self.page_of(lba)?;
-        Some(self.units.owner(page.0 / self.unit_pages).handle())
+        let unit = self.page_of(lba)?.0 / self.unit_pages;
+        let (group, handle) = (self.units.group_of(unit), self.units.owner(unit).handle());
+        Some(self.config.placement(group, handle).0)
     }
 
-    /// Maps a block to a page of its handle after a power cut has restored its data. This does not
-    /// count as a write. Does nothing if the block is mapped.
-    pub(crate) fn bring_back(&mut self, lba: u64, handle: u16) {
+    /// Maps a block to a page of its placement after a power cut has restored its data. This does
+    /// not count as a write. Does nothing if the block is mapped.
+    pub(crate) fn bring_back(&mut self, lba: u64, placement: u16) {
         if self.page_of(lba).is_none() {
             let counters = self.counters.clone();
-            self.write(lba, handle).expect("it has been written there before");
+            self.write(lba, placement).expect("it has been written there before");
             self.counters = counters;
         }
     }
@@ -330,14 +342,14 @@ impl Ftl {
     pub fn write_observed(
         &mut self,
         lba: u64,
-        handle: u16,
+        placement: u16,
         observer: &mut impl Observer,
     ) -> Result<(), FtlError> {
-        self.check_handle(handle)?;
+        let (group, handle) = self.parse(placement)?;
         self.check_range(lba, 1)?;
-        let frontier = usize::from(handle);
+        let frontier = self.frontier_of(group, handle);
         if self.frontiers[frontier].is_full() {
-            self.turn_handle(handle, observer);
+            self.turn_handle(group, handle, observer);
         }
         let page = self.program(frontier, lba as u32);
         observer.program(NandPage(page), lba);
@@ -352,10 +364,11 @@ impl Ftl {
         self.close_if_full(frontier);
         // Once for each row of pages across the unit's dies, the drive decides whether to collect
         // in the background.
-        if page.is_multiple_of(self.config.geometry.unit_dies())
-            && self.units.free_count() <= self.config.thresholds.background_units
-        {
-            self.collect_if_it_pays(observer);
+        if page.is_multiple_of(self.config.geometry.unit_dies()) {
+            let group = self.units.group_of(page / self.unit_pages);
+            if self.units.free_in(group) <= self.config.background_units_of_group() {
+                self.collect_if_it_pays(group, observer);
+            }
         }
         Ok(())
     }
@@ -382,19 +395,20 @@ impl Ftl {
         Ok(())
     }
 
-    /// Moves a handle to a fresh reclaim unit. The pages left in its current unit are filled with
+    /// Moves a handle to a fresh reclaim unit of a group, both of which the placement names. The pages left in its current unit are filled with
     /// padding, which counts as written to the media (as QEMU's emulated drive counts it). If the
     /// handle's current unit is empty, nothing happens.
     ///
     /// # Errors
-    /// When there is no such handle.
+    /// When there is no such placement.
     pub fn start_fresh_unit(
         &mut self,
-        handle: u16,
+        placement: u16,
         observer: &mut impl Observer,
     ) -> Result<(), FtlError> {
-        self.check_handle(handle)?;
-        let frontier = self.frontiers[usize::from(handle)];
+        let (group, handle) = self.parse(placement)?;
+        let at = self.frontier_of(group, handle);
+        let frontier = self.frontiers[at];
         let left = frontier.pages_left();
         if left == self.unit_pages {
             return Ok(());
@@ -406,19 +420,33 @@ impl Ftl {
             }
             self.counters.wrote(Owner::Handle(handle), Cause::Padding, u64::from(left));
             let event = FdpEventRecord::new(EventKind::UnitNotFull).in_namespace();
-            self.events.push(Some(handle), event.with_placement(handle).at(0, handle));
-            self.frontiers[usize::from(handle)].skip_rest();
-            self.close_if_full(usize::from(handle));
+            self.events.push(Some(handle), event.with_placement(placement).at(group, handle));
+            self.frontiers[at].skip_rest();
+            self.close_if_full(at);
         }
-        self.turn_handle(handle, observer);
+        self.turn_handle(group, handle, observer);
         Ok(())
     }
 
-    /// Collects one unit if few units are free and a filled unit is worth collecting, both
-    /// according to the background thresholds. Returns whether it collected one.
+    /// Collects one unit of a group in which few units are free and a filled unit is worth
+    /// collecting, both according to the background thresholds. Returns whether it collected one.
     pub fn collect_in_background(&mut self, observer: &mut impl Observer) -> bool {
-        self.units.free_count() <= self.config.thresholds.background_units
-            && self.collect_if_it_pays(observer)
+        let units_max = self.config.background_units_of_group();
+        (0..self.config.groups).any(|group| {
+            self.units.free_in(group) <= units_max && self.collect_if_it_pays(group, observer)
+        })
+    }
+
+    /// Group and handle of a placement.
+    fn parse(&self, placement: u16) -> Result<(u16, u16), FtlError> {
+        let handles = self.config.handles;
+        let parsed = self.config.parse_placement(PlacementId(placement));
+        parsed.ok_or(FtlError::UnknownHandle { handle: placement, handles })
+    }
+
+    /// The frontier of a handle in a group.
+    fn frontier_of(&self, group: u16, handle: u16) -> usize {
+        usize::from(group) * self.group_frontiers + usize::from(handle)
     }
 
     fn check_handle(&self, handle: u16) -> Result<(), FtlError> {
@@ -434,18 +462,44 @@ impl Ftl {
         }
     }
 
-    /// Gives a fresh unit to a handle whose frontier is full. Before that, it collects until enough
-    /// units are free.
-    fn turn_handle(&mut self, handle: u16, observer: &mut impl Observer) {
-        let frontier = usize::from(handle);
+    /// Gives a fresh unit to a handle whose frontier in a group is full. Before that, it collects
+    /// until enough units are free. If the group has no room left, the handle goes on in another.
+    fn turn_handle(&mut self, group: u16, handle: u16, observer: &mut impl Observer) {
+        let frontier = self.frontier_of(group, handle);
+        let units_min = self.config.foreground_units_of_group();
+        let mut from = group;
         // A collector that shares the frontier may have given the frontier a unit.
         while self.frontiers[frontier].is_full() {
-            if self.units.free_count() > self.config.thresholds.foreground_units {
-                self.frontiers[frontier] = self.units.open(Owner::Handle(handle), self.unit_pages);
+            if self.units.free_in(from) > units_min {
+                let unit = self.units.open(from, Owner::Handle(handle), self.unit_pages);
+                self.frontiers[frontier] = unit;
+                if from != group {
+                    let event = FdpEventRecord::new(EventKind::HandleMoved).in_namespace();
+                    let placement = self.config.placement(group, handle).0;
+                    self.events
+                        .push(Some(handle), event.with_placement(placement).at(from, handle));
+                }
+            } else if self.can_gain(from) {
+                self.collect(from, observer);
             } else {
-                self.collect(observer);
+                from = self.group_with_room();
             }
         }
+    }
+
+    /// Whether collecting in a group frees pages. In the only group of a drive, it always does.
+    fn can_gain(&self, group: u16) -> bool {
+        self.config.groups == 1 || self.units.can_gain(group, self.unit_pages)
+    }
+
+    /// The group with the most free units, of those that can give one. The drive has spare units for
+    /// all groups, so there is one.
+    fn group_with_room(&self) -> u16 {
+        let units_min = self.config.foreground_units_of_group();
+        let has_room =
+            |group: &u16| self.units.free_in(*group) > units_min || self.can_gain(*group);
+        let groups = (0..self.config.groups).filter(has_room);
+        groups.max_by_key(|group| self.units.free_in(*group)).expect("some group has room")
     }
 
     /// Programs the next page of a frontier with a block, and returns the page. The frontier must
@@ -462,7 +516,8 @@ impl Ftl {
         if frontier.is_full() {
             let unit = frontier.unit();
             self.units.close(unit, self.counters.host_pages());
-            self.victims.insert(unit, self.units.valid(unit));
+            let group = usize::from(self.units.group_of(unit));
+            self.victims[group].insert(unit, self.units.valid(unit));
         }
     }
 
@@ -475,30 +530,33 @@ impl Ftl {
     fn invalidate(&mut self, unit: u32, pages: u32) {
         let valid = self.units.remove_valid(unit, pages);
         if self.units.is_closed(unit) {
-            self.victims.moved(unit, valid);
+            let group = usize::from(self.units.group_of(unit));
+            self.victims[group].moved(unit, valid);
         }
     }
 
-    fn collect_if_it_pays(&mut self, observer: &mut impl Observer) -> bool {
-        let pays = self.choose().is_some_and(|unit| {
+    fn collect_if_it_pays(&mut self, group: u16, observer: &mut impl Observer) -> bool {
+        let pays = self.choose(group).is_some_and(|unit| {
             self.unit_pages - self.units.valid(unit) >= self.background_invalid_pages
         });
         if pays {
-            self.collect(observer);
+            self.collect(group, observer);
         }
         pays
     }
 
-    fn choose(&mut self) -> Option<u32> {
-        self.victims.choose(&self.units, self.unit_pages, self.counters.host_pages())
+    fn choose(&mut self, group: u16) -> Option<u32> {
+        let now = self.counters.host_pages();
+        self.victims[usize::from(group)].choose(group, &self.units, self.unit_pages, now)
     }
 
-    fn collect(&mut self, observer: &mut impl Observer) {
-        let victim = self.choose().expect("the drive has spare units, so some unit is filled");
+    fn collect(&mut self, group: u16, observer: &mut impl Observer) {
+        let victim = self.choose(group).expect("there are spare units, so some unit is filled");
         observer.victim(victim);
-        self.victims.remove(victim);
+        self.victims[usize::from(group)].remove(victim);
         let owner = self.units.owner(victim);
         let frontier = self.frontier_of_copies(owner);
+        let frontier = (self.frontier_of(group, frontier.0), frontier.1);
         let first = victim * self.unit_pages;
         let copied = self.units.valid(victim);
         if copied > 0 {
@@ -506,11 +564,11 @@ impl Ftl {
             for page in first..first + self.unit_pages {
                 if let Some(lba) = self.valid_lba(page) {
                     first_lba.get_or_insert(u64::from(lba));
-                    self.copy(frontier, lba, page, observer);
+                    self.copy(group, frontier, lba, page, observer);
                 }
             }
             self.counters.wrote(owner, Cause::Collector, u64::from(copied));
-            self.note_reallocated(owner, copied, first_lba.unwrap_or_default());
+            self.note_reallocated(group, owner, copied, first_lba.unwrap_or_default());
         }
         let left = self.units.remove_valid(victim, copied);
         assert_eq!(left, 0, "all that was valid was copied");
@@ -520,12 +578,13 @@ impl Ftl {
     }
 
     /// Records that the collector moved `moved` blocks out of a unit, of which `first` was the first.
-    fn note_reallocated(&mut self, owner: Owner, moved: u32, first: u64) {
+    fn note_reallocated(&mut self, group: u16, owner: Owner, moved: u32, first: u64) {
         let event = FdpEventRecord::new(EventKind::Reallocated).in_namespace();
         let event = event.with_moved(moved, first);
         match owner {
             Owner::Handle(handle) => {
-                self.events.push(Some(handle), event.with_placement(handle).at(0, handle));
+                let placement = self.config.placement(group, handle).0;
+                self.events.push(Some(handle), event.with_placement(placement).at(group, handle));
             }
             Owner::Mixed => self.events.push(None, event),
         }
@@ -537,22 +596,34 @@ impl Ftl {
         number(self.lba_of[page as usize]).filter(|lba| self.page_of[*lba as usize] == link(page))
     }
 
-    fn frontier_of_copies(&self, owner: Owner) -> usize {
-        let handles = usize::from(self.config.handles);
-        match (self.config.frontiers, self.config.isolation) {
-            (Frontiers::Shared, _) => 0,
-            (_, Isolation::Initial) => handles,
-            (_, Isolation::Persistent) => handles + usize::from(owner.handle()),
+    /// Where copies of data go that is in a unit of `owner`: the number of the frontier in its group,
+    /// and who fills its units.
+    fn frontier_of_copies(&self, owner: Owner) -> (u16, Owner) {
+        let handles = self.config.handles;
+        if self.config.frontiers == Frontiers::Shared {
+            return (0, Owner::Handle(0));
+        }
+        let is_persistent =
+            |handle: &u16| self.config.isolation_of(*handle) == Isolation::Persistent;
+        match owner {
+            Owner::Handle(handle) if is_persistent(&handle) => {
+                let before = (0..handle).filter(is_persistent).count() as u16;
+                (handles + before, owner)
+            }
+            _ => (self.group_frontiers as u16 - 1, Owner::Mixed),
         }
     }
 
-    fn copy(&mut self, frontier: usize, lba: u32, from: u32, observer: &mut impl Observer) {
+    fn copy(
+        &mut self,
+        group: u16,
+        (frontier, owner): (usize, Owner),
+        lba: u32,
+        from: u32,
+        observer: &mut impl Observer,
+    ) {
         if self.frontiers[frontier].is_full() {
-            let owner = match (self.config.frontiers, self.config.isolation) {
-                (Frontiers::Separate, Isolation::Initial) => Owner::Mixed,
-                _ => Owner::Handle((frontier % usize::from(self.config.handles)) as u16),
-            };
-            self.frontiers[frontier] = self.units.open(owner, self.unit_pages);
+            self.frontiers[frontier] = self.units.open(group, owner, self.unit_pages);
         }
         let to = self.program(frontier, lba);
         self.page_of[lba as usize] = link(to);

@@ -32,6 +32,7 @@ impl Ftl {
         if head[..8] != MAGIC || head[8..] != checksum {
             return None;
         }
+        assert_eq!(config.groups, 1, "a configuration of that format has one group");
         let mut input = Input(rest);
         let mut ftl = Self::new(config).ok()?;
         ftl.decode_shape(&mut input)?;
@@ -42,7 +43,7 @@ impl Ftl {
                 ftl.restore(lba, link(page))?;
             }
         }
-        ftl.units = Units::decode(ftl.units.count(), &mut input)?;
+        ftl.units = Units::decode(ftl.units.count(), 1, &mut input)?;
         ftl.decode_frontiers(&mut input)?;
         ftl.count_valid()?;
         ftl.order_victims_by_age();

@@ -23,12 +23,13 @@ impl Ftl {
     pub(crate) fn encoded_size_max(config: &Config) -> usize {
         let units = config.geometry.unit_count() as usize;
         let numbers = 8 * (5 + 1 + 4 * (usize::from(config.handles) + 1));
-        let lists = (UNIT_SIZE + 4 + 4) * units + 2 * 4;
+        let groups = usize::from(config.groups);
+        let lists = (UNIT_SIZE + 4 + 4) * units + (1 + groups) * 4;
         numbers
             + Events::encoded_size_max(config.handles)
             + 4 * config.lba_count as usize
             + lists
-            + 12 * config.frontier_count() as usize
+            + 12 * groups * config.frontier_count() as usize
     }
 
     /// Appends the drive's state to `bytes`.
@@ -47,9 +48,11 @@ impl Ftl {
         for frontier in &self.frontiers {
             bytes.extend(frontier.numbers().into_iter().flat_map(u32::to_le_bytes));
         }
-        let victims = self.victims.in_order();
-        bytes.extend((victims.len() as u32).to_le_bytes());
-        bytes.extend(victims.into_iter().flat_map(u32::to_le_bytes));
+        for victims in &self.victims {
+            let victims = victims.in_order();
+            bytes.extend((victims.len() as u32).to_le_bytes());
+            bytes.extend(victims.into_iter().flat_map(u32::to_le_bytes));
+        }
         let size = bytes.len() - start;
         assert!(size <= Self::encoded_size_max(&self.config), "there is room for all of it");
     }
@@ -80,12 +83,14 @@ impl Ftl {
         for (lba, page) in pages.as_chunks::<4>().0.iter().enumerate() {
             ftl.restore(lba, Link::from(std::num::NonZeroU32::new(u32::from_le_bytes(*page))))?;
         }
-        ftl.units = Units::decode(ftl.units.count(), &mut input)?;
+        ftl.units = Units::decode(ftl.units.count(), ftl.config.groups, &mut input)?;
         ftl.decode_frontiers(&mut input)?;
-        let count = input.u32()?;
-        let victims: Option<Vec<u32>> = (0..count).map(|_| input.u32()).collect();
         ftl.count_valid()?;
-        ftl.victims.restore(victims?, &ftl.units)?;
+        for (group, victims) in (0..).zip(&mut ftl.victims) {
+            let count = input.u32()?;
+            let in_order: Option<Vec<u32>> = (0..count).map(|_| input.u32()).collect();
+            victims.restore(group, in_order?, &ftl.units)?;
+        }
         input.0.is_empty().then_some(ftl)
     }
 
@@ -137,13 +142,14 @@ impl Ftl {
 
     /// Makes the index of the victims from the units, in the order in which they were filled.
     pub(super) fn order_victims_by_age(&mut self) {
-        let policy = self.config.victims;
-        self.victims = VictimIndex::new(policy, self.units.count(), self.unit_pages);
+        let fresh = VictimIndex::new(self.config.victims, self.units.count(), self.unit_pages);
+        self.victims.fill(fresh);
         let is_closed = |unit: &u32| self.units.is_closed(*unit);
         let mut closed: Vec<u32> = (0..self.units.count()).filter(is_closed).collect();
         closed.sort_by_key(|unit| self.units.closed_at(*unit));
         for unit in closed {
-            self.victims.insert(unit, self.units.valid(unit));
+            let group = usize::from(self.units.group_of(unit));
+            self.victims[group].insert(unit, self.units.valid(unit));
         }
     }
 }
@@ -189,7 +195,7 @@ impl Units {
         bytes.extend(self.free().flat_map(u32::to_le_bytes));
     }
 
-    pub(super) fn decode(count: u32, input: &mut Input<'_>) -> Option<Self> {
+    pub(super) fn decode(count: u32, groups: u16, input: &mut Input<'_>) -> Option<Self> {
         let mut saved = Vec::with_capacity(count as usize);
         for _ in 0..count {
             let state = match input.u32()? {
@@ -206,8 +212,8 @@ impl Units {
             saved.push(Saved { state, owner, closed_at, erase_count });
         }
         let free_count = input.u32()?;
-        let free: Option<_> = (0..free_count).map(|_| input.u32()).collect();
-        Some(Self::of_saved(&saved, free?))
+        let free: Option<Vec<u32>> = (0..free_count).map(|_| input.u32()).collect();
+        Some(Self::of_saved(&saved, &free?, groups))
     }
 }
 
@@ -239,8 +245,8 @@ mod tests {
     #[test]
     fn a_drive_goes_on_as_if_it_had_never_stopped() {
         for victims in [Victims::Greedy, Victims::CostBenefit, Victims::Fifo] {
-            for isolation in [Isolation::Initial, Isolation::Persistent] {
-                let config = Config { isolation, victims, ..Config::scaled(24 << 20) };
+            for (isolation, groups) in [(Isolation::Initial, 1), (Isolation::Persistent, 2)] {
+                let config = Config { groups, isolation, victims, ..Config::scaled(24 << 20) };
                 let mut one = used(&config);
                 let other = Ftl::decode(config.clone(), &encoded(&one));
                 let mut other = other.expect("it is whole");
