@@ -11,12 +11,13 @@ use slimio_device::{
     WriteCache,
 };
 
+use super::cache::Cache;
 use super::data::Data;
 use super::journal::Journal;
 use super::request::Request;
 use super::undo::Undo;
 use super::{Clock, DriveOptions, Shared};
-use crate::{Clocked, EventKind, FtlError};
+use crate::Clocked;
 
 /// Limit of the blocks that one operation transfers, which are 8 MiB.
 const TRANSFER_LBAS_MAX: u32 = 2048;
@@ -31,9 +32,9 @@ pub(super) struct Core {
     opened_at: Duration,
     /// `None` if the drive does not remember. It is dropped before the data, whose lock protects
     /// both.
-    journal: Option<Journal>,
+    pub(super) journal: Option<Journal>,
     data: Arc<Data>,
-    has_fdp: bool,
+    pub(super) has_fdp: bool,
     /// Blocks that hold nothing read as bytes of this value.
     nothing: u8,
     is_sync: bool,
@@ -253,56 +254,6 @@ impl Core {
         Ok((due, OpKind::Write { lba, undo, durable: durable || self.cache.is_none() }))
     }
 
-    /// Moves handles to fresh units, at `now`: all of them, or none if one is unknown.
-    pub(super) fn update_handles(
-        &mut self,
-        now: Duration,
-        placements: &[PlacementId],
-    ) -> Result<(), FtlError> {
-        let config = self.drive.ftl().config();
-        let handles = if self.has_fdp { config.handles } else { 0 };
-        let is_known = |at: &PlacementId| self.has_fdp && config.parse_placement(*at).is_some();
-        if let Some(unknown) = placements.iter().find(|at| !is_known(at)) {
-            return Err(FtlError::UnknownHandle { handle: unknown.0, handles });
-        }
-        let requests = placements.iter().map(|at| Request::FreshUnit { placement: at.0 });
-        self.journal_all(now, requests)?;
-        placements.iter().try_for_each(|placement| self.drive.start_fresh_unit(now, placement.0))
-    }
-
-    /// Says which kinds of events a handle records.
-    pub(super) fn enable_events(
-        &mut self,
-        now: Duration,
-        handle: u16,
-        kinds: &[EventKind],
-        is_enabled: bool,
-    ) -> Result<(), FtlError> {
-        // This is an error if there is no such handle.
-        self.drive.ftl().enabled_events(handle)?;
-        let of_kind = |kind: &EventKind| Request::Enable { handle, kind: kind.code(), is_enabled };
-        self.journal_all(now, kinds.iter().map(of_kind))?;
-        self.drive.ftl_mut().enable_events(handle, kinds, is_enabled)
-    }
-
-    /// Journals requests that can't fail, which the caller applies then. Sets the time of their
-    /// events.
-    fn journal_all(
-        &mut self,
-        now: Duration,
-        requests: impl ExactSizeIterator<Item = Request>,
-    ) -> Result<(), FtlError> {
-        let time = self.wall_ms(now);
-        self.drive.ftl_mut().set_time(time);
-        let Some(journal) = &mut self.journal else { return Ok(()) };
-        let not_stored = |_| FtlError::NotStored;
-        journal.make_ready(self.drive.ftl(), requests.len() as u64).map_err(not_stored)?;
-        for request in requests {
-            journal.append(request, time).map_err(not_stored)?;
-        }
-        Ok(())
-    }
-
     /// Notes that these blocks are mapped into memory.
     pub(super) fn set_mapped(&mut self, mapped: Range<u64>) -> Result<(), DeviceError> {
         let Some(journal) = &mut self.journal else { return Ok(()) };
@@ -310,7 +261,7 @@ impl Core {
     }
 
     /// The Unix time in milliseconds at `now` by the drive's clock.
-    fn wall_ms(&self, now: Duration) -> u64 {
+    pub(super) fn wall_ms(&self, now: Duration) -> u64 {
         (self.opened_at + now).as_millis() as u64
     }
 
@@ -482,49 +433,6 @@ impl StartedOp {
     }
 }
 
-/// A volatile cache. Only the free room in the cache is modelled. Blocks leave the cache, in order,
-/// when they are on the media.
-#[derive(Debug)]
-struct Cache {
-    lbas_max: u64,
-    lbas: u64,
-    /// Each element has a count of blocks, and the time at which these blocks are on the media.
-    taken: VecDeque<(u64, Duration)>,
-    empty_at: Duration,
-}
-
-impl Cache {
-    fn new(lbas_max: u32) -> Self {
-        let taken = VecDeque::new();
-        Self { lbas_max: u64::from(lbas_max), lbas: 0, taken, empty_at: Duration::ZERO }
-    }
-
-    /// Takes blocks that will be on the media at `written`. Returns the time at which there is room
-    /// for them.
-    fn take(&mut self, lbas: u64, now: Duration, written: Duration) -> Duration {
-        self.empty_at = self.empty_at.max(written);
-        if lbas > self.lbas_max {
-            return written;
-        }
-        let mut room_at = now;
-        while let Some(&(others, at)) = self.taken.front() {
-            if at > now && self.lbas + lbas <= self.lbas_max {
-                break;
-            }
-            room_at = room_at.max(at);
-            self.lbas -= others;
-            self.taken.pop_front();
-        }
-        self.taken.push_back((lbas, written));
-        self.lbas += lbas;
-        room_at
-    }
-
-    fn empty_at(&self) -> Duration {
-        self.empty_at
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -555,18 +463,5 @@ mod tests {
         assert!(is_mapped(&core, 1) && !is_mapped(&core, 2));
         core.deallocate_until(millis(30));
         assert!(!is_mapped(&core, 1));
-    }
-
-    #[test]
-    fn a_cache_hides_writes_until_it_is_full() {
-        let micros = Duration::from_micros;
-        let mut cache = Cache::new(8);
-        assert_eq!(cache.take(4, micros(0), micros(200)), micros(0));
-        assert_eq!(cache.take(4, micros(0), micros(400)), micros(0));
-        assert_eq!(cache.take(1, micros(1), micros(600)), micros(200), "the first must leave");
-        assert_eq!(cache.take(3, micros(2), micros(700)), micros(2), "it has made room for four");
-        assert_eq!(cache.take(9, micros(3), micros(900)), micros(900), "it never fits");
-        assert_eq!(cache.empty_at(), micros(900));
-        assert_eq!(cache.take(8, micros(1000), micros(1200)), micros(1000), "all have left");
     }
 }

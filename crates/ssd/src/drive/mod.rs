@@ -17,6 +17,8 @@
 //! blocks, also data that was written between the request and the acknowledgement.
 
 mod account;
+mod admin;
+mod cache;
 mod core;
 mod data;
 mod durability;

@@ -106,7 +106,7 @@ pub(super) struct Entry {
 
 impl Entry {
     pub(super) fn encode(&self, id: u64) -> [u8; ENTRY_SIZE] {
-        assert!(self.sequence < SIX_BYTES, "a drive never makes so many entries");
+        assert!(self.sequence < SIX_BYTES, "a drive never makes 2^48 entries");
         let mut bytes = [0; ENTRY_SIZE];
         let (kind, flag, placement, lba, count) = self.request.fields();
         bytes[8..14].copy_from_slice(&self.sequence.to_le_bytes()[..6]);

@@ -209,7 +209,7 @@ impl Events {
         log.push_back(FdpEventRecord { time_ms: self.now_ms, ..event });
     }
 
-    /// The encoded events of a drive with so many handles have no more bytes.
+    /// The encoded events of a drive with this count of handles have no more bytes.
     pub(super) fn encoded_size_max(handles: u16) -> usize {
         usize::from(handles) + 2 * (4 + EVENTS_MAX * RECORD_SIZE)
     }

@@ -16,6 +16,9 @@ use crate::model::{Ask, Model, are_same, placements};
 const FILE: &str = "SLIMIO_SSD_KILLED_FILE";
 const SEED: &str = "SLIMIO_SSD_KILLED_SEED";
 
+/// The test's name.
+const NAME: &str = "killed::what_was_acknowledged_is_there_whenever_it_is_killed";
+
 const ROUNDS: u64 = 40;
 
 fn options(file: &Path) -> DriveOptions {
@@ -65,13 +68,11 @@ fn ask(drive: &EmulatedDrive, queue: &mut DriveQueue, asked: Ask, stamp: u64) {
     }
 }
 
-#[test]
-#[ignore = "the other test here runs it in processes of its own, and kills them"]
-fn uses_a_drive_until_it_is_killed() {
-    let file = std::env::var_os(FILE).expect("the other test names it");
+/// Uses the drive in a file until the process is killed.
+fn use_until_killed(file: &Path) {
     let seed = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok());
-    let seed: u64 = seed.expect("the other test names it");
-    let options = options(Path::new(&file));
+    let seed: u64 = seed.expect("the parent gives it");
+    let options = options(file);
     let lbas = options.config.lba_count;
     let drive = drive(&options);
     let (mut queue, mut random) = (drive.open_queue(), Random::new(seed));
@@ -85,12 +86,12 @@ fn uses_a_drive_until_it_is_killed() {
     }
 }
 
-/// Runs the other test until it is killed. Returns how many requests it has begun, and how many it
+/// Runs the test below in a process of its own, which is killed. Returns how many requests it has begun, and how many it
 /// was told are done.
 fn run_and_kill(file: &Path, seed: u64, after: Duration) -> (u64, u64) {
     let test = std::env::current_exe().expect("it is running");
     let mut child = Command::new(test)
-        .args(["--exact", "killed::uses_a_drive_until_it_is_killed", "--ignored", "--nocapture"])
+        .args(["--exact", NAME, "--nocapture"])
         .env(FILE, file)
         .env(SEED, seed.to_string())
         .stdin(Stdio::null())
@@ -116,6 +117,10 @@ fn run_and_kill(file: &Path, seed: u64, after: Duration) -> (u64, u64) {
 
 #[test]
 fn what_was_acknowledged_is_there_whenever_it_is_killed() {
+    // The processes that are killed run this test, too.
+    if let Some(file) = std::env::var_os(FILE) {
+        return use_until_killed(Path::new(&file));
+    }
     let folder = tempfile::tempdir().expect("a directory for the test");
     let file = folder.path().join("drive");
     let options = options(&file);

@@ -3,6 +3,7 @@
 mod drive;
 mod drive_file;
 mod ftl;
+mod groups;
 mod killed;
 mod model;
 mod naive;
