@@ -273,6 +273,10 @@ impl Head {
         let data_size = end.checked_sub(data_at).ok_or(PduError::field("PDO", PDO_AT))?;
         let data_size_max =
             if kind.may_have_digests() { data_size_max } else { TERM_DATA_SIZE_MAX };
+        if data_size > data_size_max && kind == Kind::H2cData {
+            let what = "data of an H2CData";
+            return Err(PduError { fes: Fes::LimitExceeded, fei: 0, what });
+        }
         if data_size == 0 || data_size > data_size_max {
             return Err(PduError::field("PLEN", PLEN_AT));
         }

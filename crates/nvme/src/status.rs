@@ -96,6 +96,8 @@ statuses! {
     CONNECT_INVALID_PARAMETERS = 1, 0x82, "connect invalid parameters";
     /// Of Connect: the host is not allowed.
     CONNECT_INVALID_HOST = 1, 0x84, "connect invalid host";
+    /// Of a Fabrics command: it is not for this queue.
+    INVALID_QUEUE_TYPE = 1, 0x85, "invalid queue type";
     /// Data could not be written.
     WRITE_FAULT = 2, 0x80, "write fault";
     /// Data could not be read.
