@@ -55,10 +55,16 @@ impl Buffers {
     pub(crate) fn give(&mut self, buffer: Buffer) {
         let capacity = buffer.capacity_lbas();
         self.taken_lbas -= capacity;
-        if self.free_lbas + capacity <= KEPT_LBAS_MAX {
-            self.free_lbas += capacity;
-            self.free[capacity.trailing_zeros() as usize].push(buffer);
+        let class = capacity.trailing_zeros() as usize;
+        // Small buffers are wanted most often, so a large one makes way.
+        while self.free_lbas + capacity > KEPT_LBAS_MAX {
+            let Some(large) = self.free[class + 1..].iter_mut().rev().find_map(Vec::pop) else {
+                return;
+            };
+            self.free_lbas -= large.capacity_lbas();
         }
+        self.free_lbas += capacity;
+        self.free[class].push(buffer);
     }
 }
 
