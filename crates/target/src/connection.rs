@@ -4,6 +4,11 @@
 //! connection has news. A timer of the kernel wakes it some ten microseconds late, which is as long
 //! as a read of NAND takes. So the last of the time is spun away, by as many threads at once as
 //! leave the hosts some cores.
+//!
+//! A host sees the drive's time and that of the way to the drive and back. On one machine, the way
+//! is what the system call takes that sends, because that call also takes the bytes to the other
+//! side's socket. So if the drive takes time, its operations begin as much earlier as both ways
+//! take, up to a limit: then a host on this machine sees the drive's own time.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -24,6 +29,11 @@ use crate::waker::Waker;
 
 /// The last part of a wait for the drive, which is spun away.
 const SPUN: Duration = Duration::from_micros(60);
+/// How long after a host's last command the thread spins for the next one, if the drive takes time:
+/// waking up would add to that time.
+const LINGER: Duration = Duration::from_micros(60);
+/// The longest way that is taken off the drive's time.
+const WAY_MAX: Duration = Duration::from_micros(10);
 /// When less than this is free behind what was received, the rest moves to the inbox's start.
 const INBOX_ROOM_MIN: usize = 64 << 10;
 /// Most bytes that are received in one turn before operations are begun, so that the first of them
@@ -51,6 +61,12 @@ struct Connection {
     end: usize,
     completions: Vec<Completion>,
     spinning_max: usize,
+    /// Whether operations take as long as on NAND.
+    has_timing: bool,
+    /// When the drive last completed an operation.
+    completed_at: Instant,
+    /// How long the way to the other side takes, as a mean over the latest replies.
+    way: Duration,
 }
 
 /// What a turn found.
@@ -71,7 +87,9 @@ pub(crate) fn run(stream: TcpStream, subsystem: Arc<Subsystem>, shared: Shared) 
     // A millionth of the default; this fails nowhere, and if it did, timers would be less exact.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1));
     let queue = subsystem.open_queue();
-    let mut session = Session::new(subsystem, stream.local_addr().ok(), Instant::now());
+    let has_timing = subsystem.has_timing();
+    let now = Instant::now();
+    let mut session = Session::new(subsystem, stream.local_addr().ok(), now);
     session.set_waker(shared.waker.clone());
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let mut connection = Connection {
@@ -84,6 +102,9 @@ pub(crate) fn run(stream: TcpStream, subsystem: Arc<Subsystem>, shared: Shared) 
         end: 0,
         completions: Vec::new(),
         spinning_max: (cores / 2).max(1),
+        has_timing,
+        completed_at: now,
+        way: Duration::ZERO,
     };
     loop {
         match connection.turn()? {
@@ -151,12 +172,15 @@ impl Connection {
     fn work(&mut self, mut now: Instant) {
         loop {
             while let Some(operation) = self.session.next_operation() {
-                self.queue.begin(operation.token, operation.op, operation.arrived);
+                let sent = operation.arrived.checked_sub(self.way * 2);
+                let sent = sent.unwrap_or(operation.arrived);
+                self.queue.begin(operation.token, operation.op, sent);
             }
             self.queue.poll(&mut self.completions);
             if self.completions.is_empty() {
                 break;
             }
+            self.completed_at = now;
             for completion in self.completions.drain(..) {
                 self.session.complete(completion, now);
             }
@@ -170,11 +194,18 @@ impl Connection {
     /// Sends what the socket takes.
     fn send(&mut self) -> io::Result<usize> {
         let mut all = 0;
+        let mut began = Instant::now();
         while !self.session.output().is_empty() {
             match self.stream.write(self.session.output()) {
                 Ok(count) => {
                     all += count;
-                    self.session.note_sent(count, Instant::now());
+                    let now = Instant::now();
+                    if self.has_timing {
+                        let way = now.saturating_duration_since(began).min(WAY_MAX);
+                        self.way = (self.way * 7 + way) / 8;
+                        began = now;
+                    }
+                    self.session.note_sent(count, now);
                 }
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock => break,
@@ -198,7 +229,13 @@ impl Connection {
                 Some(due)
             }
             Some(due) => Some(due.checked_sub(SPUN).unwrap_or(due)),
-            None => None,
+            None => {
+                let until = self.completed_at + LINGER;
+                if self.has_timing && now < until && self.spin(until) {
+                    return Ok(());
+                }
+                None
+            }
         };
         let until = [wake_at, self.session.next_deadline()].into_iter().flatten().min();
         let timeout = until.map(|until| {

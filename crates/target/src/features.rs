@@ -95,8 +95,16 @@ pub(crate) fn data_size_to_get(command: &Command) -> usize {
         fid::TIMESTAMP => TIMESTAMP_SIZE,
         fid::HOST_BEHAVIOR => HOST_BEHAVIOR_SIZE,
         fid::HOST_ID => HOST_ID_SIZE,
-        fid::FDP_EVENTS => (access.cdw11 >> 16 & 0xff) as usize * EVENT_DESCRIPTOR_SIZE,
+        fid::FDP_EVENTS => event_room(access.cdw11) * EVENT_DESCRIPTOR_SIZE,
         _ => 0,
+    }
+}
+
+/// Event types that a host has room for. Hosts that do not say it have room for all.
+fn event_room(cdw11: u32) -> usize {
+    match cdw11 >> 16 & 0xff {
+        0 => 0xff,
+        count => count as usize,
     }
 }
 
@@ -308,7 +316,7 @@ fn handle_of(subsystem: &Subsystem, command: &Command, cdw11: u32) -> Result<u16
 
 fn get_fdp_events(subsystem: &Subsystem, command: &Command, cdw11: u32) -> Result<Reply, Refusal> {
     let handle = handle_of(subsystem, command, cdw11)?;
-    let room = (cdw11 >> 16 & 0xff) as usize;
+    let room = event_room(cdw11);
     let events = subsystem.watch.enabled_events(handle);
     let returned = events.iter().take(room);
     let data: Vec<u8> =

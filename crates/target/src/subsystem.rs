@@ -9,7 +9,7 @@ use std::time::Instant;
 use slimio_device::{FdpAccount, LBA_SIZE, PlacementId, WholeDevice, WriteCache};
 use slimio_nvme::fabrics::{Connect, ConnectData, InvalidParameter};
 use slimio_nvme::{DISCOVERY_NQN, NQN_SIZE_MAX, Status};
-use slimio_ssd::{DriveQueue, DriveWatch, EmulatedDrive};
+use slimio_ssd::{DriveQueue, DriveWatch, EmulatedDrive, Timing};
 
 use crate::controller::{Controller, Kind};
 use crate::errors::ErrorLog;
@@ -57,6 +57,7 @@ pub struct Subsystem {
     pub(crate) placements: Vec<PlacementId>,
     pub(crate) lba_count: u64,
     pub(crate) has_cache: bool,
+    has_timing: bool,
     pub(crate) start: Instant,
     pub(crate) counts: Counts,
     pub(crate) errors: Mutex<ErrorLog>,
@@ -162,6 +163,7 @@ impl Subsystem {
             placements: drive.placements().to_vec(),
             lba_count: drive.lba_count(),
             has_cache: drive.open_queue().geometry().write_cache != WriteCache::Stable,
+            has_timing: drive.with_ftl(|ftl| ftl.config().timing != Timing::NONE),
             drive,
             start: Instant::now(),
             counts: Counts::default(),
@@ -194,6 +196,11 @@ impl Subsystem {
     /// Controllers at present.
     pub fn controller_count(&self) -> usize {
         self.lock().by_id.len()
+    }
+
+    /// Whether operations take as long as on NAND.
+    pub(crate) fn has_timing(&self) -> bool {
+        self.has_timing
     }
 
     /// Size of the namespace, in bytes.
