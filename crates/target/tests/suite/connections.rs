@@ -180,11 +180,8 @@ fn a_recorded_trace_has_what_hosts_did() {
     target.server.stop();
     subsystem.recorder().expect("it has one").finish().expect("there is room");
     let file = std::fs::File::open(&path).expect("it is there");
-    let mut reader = TraceReader::new(file).expect("it is a trace");
-    let mut events = Vec::new();
-    while let Some(record) = reader.next_record().expect("it is whole") {
-        events.push(record.event);
-    }
+    let reader = TraceReader::new(file).expect("it is a trace");
+    let events: Vec<TraceEvent> = reader.map(|record| record.expect("it is whole").event).collect();
     let bytes = |lba: u64, lbas: u64| ByteRange::new(lba * 4096, lbas * 4096);
     let wanted = [
         TraceEvent::Write { stream: 4, range: bytes(3, 2) },
@@ -285,7 +282,8 @@ fn what_a_session_holds_is_bounded_while_nothing_is_sent() {
     while let Some(operation) = deaf.session.next_operation() {
         let Op::Read { buffer, .. } = operation.op else { panic!("only reads were asked for") };
         data += buffer.len();
-        let completion = Completion { token: operation.token, buffer: Some(buffer), result: Ok(()) };
+        let completion =
+            Completion { token: operation.token, buffer: Some(buffer), result: Ok(()) };
         deaf.session.complete(completion, deaf.now);
         taken += deaf.give(&bytes[taken..]);
     }

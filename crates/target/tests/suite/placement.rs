@@ -23,8 +23,7 @@ fn page(host: &mut Host, lid: u8, lsp: u8, size: u64) -> Result<Vec<u8>, Status>
 
 fn write_at(io: &mut Host, lba: u64, placement: u16) -> Result<(), Status> {
     let command = Command::new(opcode::nvm::WRITE, io.next_cid()).nsid(1).blocks(lba, 1);
-    let flags =
-        WriteFlags { directive: 2, directive_specific: placement, ..WriteFlags::default() };
+    let flags = WriteFlags { directive: 2, directive_specific: placement, ..WriteFlags::default() };
     io.store(flags.on(command), &[placement as u8; 4096], true)
 }
 
@@ -69,10 +68,7 @@ fn the_configuration_is_that_of_the_drive() {
     let configuration = Configuration::decode(&log[16..]).expect("it is whole");
     assert_eq!((configuration.dsze, configuration.fdpa), (64 + 16, FDPA_VALID));
     assert_eq!((configuration.nrg, configuration.nruh, configuration.maxpids), (1, 4, 3));
-    let unit_size = target
-        .subsystem
-        .drive()
-        .with_ftl(|ftl| ftl.config().geometry.unit_size());
+    let unit_size = target.subsystem.drive().with_ftl(|ftl| ftl.config().geometry.unit_size());
     assert_eq!(configuration.runs, unit_size);
     assert_eq!(log[80..], [1, 0, 0, 0].repeat(4), "each is initially isolated");
     let usage = page(&mut admin, lid::FDP_HANDLE_USAGE, 0, 8 + 4 * 8).expect("it is there");
