@@ -110,7 +110,7 @@ layout! {
         nsid: u32 = 24,
         /// A page of the vendor's.
         vendor_page: u8 = 28,
-        /// The transport: 3 TCP.
+        /// The transport, of an error of the transport: 3 TCP.
         trtype: u8 = 29,
         /// What the command has beside that.
         command_specific: u64 = 32,

@@ -4,6 +4,8 @@
 //! cargo run --release -p slimio-target --example speed -- SPEC DEPTH SECONDS [spin]
 //! ```
 
+#![expect(clippy::print_stdout, reason = "it is a program")]
+
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -99,13 +101,12 @@ impl Queue {
     fn reap(&mut self, count: usize, mut see: impl FnMut(u64)) -> Result<(), Failure> {
         let mut seen = 0;
         while seen < count {
-            let (_, found) = self.reap_some(|_, result| see(result))?;
-            seen += found;
+            seen += self.reap_some(|_, result| see(result))?;
         }
         Ok(())
     }
 
-    fn reap_some(&mut self, mut see: impl FnMut(u16, u64)) -> Result<((), usize), Failure> {
+    fn reap_some(&mut self, mut see: impl FnMut(u16, u64)) -> Result<usize, Failure> {
         let mut seen = 0;
         loop {
             let rest = &self.inbox[self.start..self.end];
@@ -131,7 +132,7 @@ impl Queue {
                     }
                     self.start += head.size;
                 }
-                _ if seen > 0 => return Ok(((), seen)),
+                _ if seen > 0 => return Ok(seen),
                 _ => {
                     self.inbox.copy_within(self.start..self.end, 0);
                     (self.start, self.end) = (0, self.end - self.start);

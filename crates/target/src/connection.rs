@@ -29,9 +29,9 @@ use crate::waker::Waker;
 
 /// The last part of a wait for the drive, which is spun away.
 const SPUN: Duration = Duration::from_micros(60);
-/// How long after a host's last command the thread spins for the next one, if the drive takes time:
-/// waking up would add to that time.
-const LINGER: Duration = Duration::from_micros(60);
+/// The longest time after a reply for which the thread spins, in case that the host's next command
+/// comes. It does so only if such commands have come soon of late.
+const LINGER_MAX: Duration = Duration::from_micros(300);
 /// The longest way that is taken off the drive's time.
 const WAY_MAX: Duration = Duration::from_micros(10);
 /// When less than this is free behind what was received, the rest moves to the inbox's start.
@@ -59,25 +59,18 @@ struct Connection {
     /// What was received and not taken is `inbox[start..end]`.
     start: usize,
     end: usize,
+    /// Whether the socket may have bytes.
+    is_readable: bool,
     completions: Vec<Completion>,
     spinning_max: usize,
     /// Whether operations take as long as on NAND.
     has_timing: bool,
-    /// When the drive last completed an operation.
-    completed_at: Instant,
+    /// When something was last sent.
+    sent_at: Instant,
+    /// How long the host takes until its next command, as a mean over the latest.
+    gap: Duration,
     /// How long the way to the other side takes, as a mean over the latest replies.
     way: Duration,
-}
-
-/// What a turn found.
-#[derive(PartialEq, Eq)]
-enum Turn {
-    /// The host is gone, or everything that it shall get was sent.
-    Over,
-    /// There may be more to do at once.
-    Busy,
-    /// There is nothing to do at present.
-    Idle,
 }
 
 /// Serves a connection until it ends.
@@ -100,50 +93,35 @@ pub(crate) fn run(stream: TcpStream, subsystem: Arc<Subsystem>, shared: Shared) 
         inbox: vec![0; INBOX_SIZE].into_boxed_slice(),
         start: 0,
         end: 0,
+        is_readable: true,
         completions: Vec::new(),
         spinning_max: (cores / 2).max(1),
         has_timing,
-        completed_at: now,
+        sent_at: now,
+        gap: LINGER_MAX,
         way: Duration::ZERO,
     };
     loop {
-        match connection.turn()? {
-            Turn::Over => return Ok(()),
-            Turn::Busy => {}
-            Turn::Idle => connection.wait()?,
+        if connection.is_readable && !connection.receive()? {
+            return Ok(());
         }
-        if connection.shared.is_stopping.load(Ordering::Acquire) {
+        connection.turn()?;
+        if connection.session.is_over() && connection.session.output().is_empty()
+            || connection.shared.is_stopping.load(Ordering::Acquire)
+        {
+            return Ok(());
+        }
+        if !connection.is_busy() && !connection.wait()? {
             return Ok(());
         }
     }
 }
 
 impl Connection {
-    /// Receives, runs, completes and sends what there is.
-    fn turn(&mut self) -> io::Result<Turn> {
-        let received = self.receive()?;
-        let Some(received) = received else { return Ok(Turn::Over) };
-        let now = Instant::now();
-        let mut taken = 0;
-        if self.end > self.start {
-            taken = self.session.receive(&self.inbox[self.start..self.end], now);
-            self.start += taken;
-        }
-        self.work(now);
-        let sent = self.send()?;
-        if self.session.is_over() && self.session.output().is_empty() {
-            return Ok(Turn::Over);
-        }
-        // Bytes that a session left because its output was full are looked at again when some of
-        // the output was sent.
-        let is_more = self.end > self.start && sent > 0 && self.session.wants_input();
-        Ok(if received > 0 || taken > 0 || is_more { Turn::Busy } else { Turn::Idle })
-    }
-
-    /// Receives what there is; `None` if the host is gone.
-    fn receive(&mut self) -> io::Result<Option<usize>> {
+    /// Receives what there is, if the session takes more. Returns false if the host is gone.
+    fn receive(&mut self) -> io::Result<bool> {
         if !self.session.wants_input() {
-            return Ok(Some(0));
+            return Ok(true);
         }
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -153,23 +131,55 @@ impl Connection {
         }
         let room = (INBOX_SIZE - self.end).min(RECEIVED_AT_ONCE_MAX);
         if room == 0 {
-            return Ok(Some(0));
+            return Ok(true);
         }
         match self.stream.read(&mut self.inbox[self.end..][..room]) {
-            Ok(0) => Ok(None),
+            Ok(0) => Ok(false),
             Ok(count) => {
                 self.end += count;
-                Ok(Some(count))
+                // If there was room for more, there is no more, or `poll` says so.
+                self.is_readable = count == room;
+                Ok(true)
             }
             Err(error) => match error.kind() {
-                ErrorKind::WouldBlock | ErrorKind::Interrupted => Ok(Some(0)),
+                ErrorKind::WouldBlock => {
+                    self.is_readable = false;
+                    Ok(true)
+                }
+                ErrorKind::Interrupted => Ok(true),
                 _ => Err(error),
             },
         }
     }
 
+    /// Takes what was received, runs, completes and sends what there is.
+    fn turn(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        if self.end > self.start {
+            let taken = self.session.receive(&self.inbox[self.start..self.end], now);
+            self.start += taken;
+        }
+        loop {
+            self.work();
+            self.send()?;
+            // What was sent may have made room for operations.
+            if !self.session.has_operations() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether the next turn finds something to do without waiting.
+    fn is_busy(&self) -> bool {
+        // The session leaves bytes when its output is full. If it has whole PDUs then, it takes
+        // them when there is room again.
+        let has_left = self.session.has_left(&self.inbox[self.start..self.end]);
+        self.session.wants_input() && (self.is_readable || has_left)
+    }
+
     /// Begins operations, and completes those that are due.
-    fn work(&mut self, mut now: Instant) {
+    fn work(&mut self) {
+        let mut now = Instant::now();
         loop {
             while let Some(operation) = self.session.next_operation() {
                 let sent = operation.arrived.checked_sub(self.way * 2);
@@ -180,7 +190,6 @@ impl Connection {
             if self.completions.is_empty() {
                 break;
             }
-            self.completed_at = now;
             for completion in self.completions.drain(..) {
                 self.session.complete(completion, now);
             }
@@ -192,19 +201,18 @@ impl Connection {
     }
 
     /// Sends what the socket takes.
-    fn send(&mut self) -> io::Result<usize> {
-        let mut all = 0;
+    fn send(&mut self) -> io::Result<()> {
         let mut began = Instant::now();
         while !self.session.output().is_empty() {
             match self.stream.write(self.session.output()) {
                 Ok(count) => {
-                    all += count;
                     let now = Instant::now();
                     if self.has_timing {
                         let way = now.saturating_duration_since(began).min(WAY_MAX);
                         self.way = (self.way * 7 + way) / 8;
-                        began = now;
                     }
+                    began = now;
+                    self.sent_at = now;
                     self.session.note_sent(count, now);
                 }
                 Err(error) => match error.kind() {
@@ -214,32 +222,36 @@ impl Connection {
                 },
             }
         }
-        Ok(all)
+        Ok(())
     }
 
-    /// Sleeps until there may be something to do.
-    fn wait(&mut self) -> io::Result<()> {
+    /// Sleeps until there may be something to do. Returns false if the host is gone.
+    fn wait(&mut self) -> io::Result<bool> {
         let now = Instant::now();
-        let due = self.queue.next_due();
-        let wake_at = match due {
-            Some(due) if due <= now + SPUN => {
-                if due <= now || self.spin(due) {
-                    return Ok(());
-                }
-                Some(due)
-            }
+        let wake_at = match self.queue.next_due() {
+            Some(due) if due <= now => return Ok(true),
+            Some(due) if due <= now + SPUN => match self.spin(due)? {
+                Spin::NotHere => Some(due),
+                Spin::Over => return Ok(true),
+                Spin::Gone => return Ok(false),
+            },
             Some(due) => Some(due.checked_sub(SPUN).unwrap_or(due)),
             None => {
-                let until = self.completed_at + LINGER;
-                if self.has_timing && now < until && self.spin(until) {
-                    return Ok(());
+                // A host that waits for each reply sends its next command soon behind it.
+                let until = self.sent_at + self.gap * 2;
+                if self.gap <= LINGER_MAX / 2 && now < until {
+                    match self.spin(until)? {
+                        Spin::Over if self.end > self.start => return Ok(true),
+                        Spin::Over | Spin::NotHere => {}
+                        Spin::Gone => return Ok(false),
+                    }
                 }
                 None
             }
         };
         let until = [wake_at, self.session.next_deadline()].into_iter().flatten().min();
         let timeout = until.map(|until| {
-            let left = until.saturating_duration_since(now);
+            let left = until.saturating_duration_since(Instant::now());
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
         });
         let mut wanted = PollFlags::empty();
@@ -257,27 +269,60 @@ impl Connection {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        if !fds[1].revents().is_empty() {
+        let found = fds[0].revents();
+        let has_news = !fds[1].revents().is_empty();
+        if found.intersects(PollFlags::IN) {
+            self.is_readable = true;
+            self.note_gap();
+        } else if found.intersects(PollFlags::HUP | PollFlags::ERR) {
+            // Nothing is received at present, and nobody is there any more who takes anything.
+            return Ok(false);
+        }
+        if has_news {
             self.shared.waker.clear();
             self.session.tick(Instant::now());
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// Spins until `due`, or until bytes come. Returns false if too many threads spin already.
-    fn spin(&self, due: Instant) -> bool {
+    /// Spins until a time, or until bytes were received.
+    fn spin(&mut self, until: Instant) -> io::Result<Spin> {
         if SPINNING.fetch_add(1, Ordering::Relaxed) >= self.spinning_max {
             SPINNING.fetch_sub(1, Ordering::Relaxed);
-            return false;
+            return Ok(Spin::NotHere);
         }
-        let mut byte = [0];
-        while Instant::now() < due {
-            // Whatever else this may say, the next turn finds it out.
-            if self.session.wants_input() && self.stream.peek(&mut byte).is_ok() {
+        let left = self.end - self.start;
+        let is_waiting = self.queue.in_flight() > 0;
+        let mut found = Ok(true);
+        while Instant::now() < until {
+            found = self.receive();
+            if self.end - self.start > left || !matches!(found, Ok(true)) {
                 break;
             }
+            // The kernel may have put the host's thread, which the last reply has woken, on this
+            // core.
+            std::thread::yield_now();
         }
         SPINNING.fetch_sub(1, Ordering::Relaxed);
-        true
+        if self.end - self.start > left && !is_waiting {
+            self.note_gap();
+        }
+        Ok(if found? { Spin::Over } else { Spin::Gone })
     }
+
+    /// Notes that the host's next bytes have come.
+    fn note_gap(&mut self) {
+        let gap = self.sent_at.elapsed().min(LINGER_MAX);
+        self.gap = (self.gap * 3 + gap) / 4;
+    }
+}
+
+/// How spinning ended.
+enum Spin {
+    /// Too many threads spin already.
+    NotHere,
+    /// The time has come, or bytes have.
+    Over,
+    /// The host is gone.
+    Gone,
 }

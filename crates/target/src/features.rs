@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use slimio_nvme::feature::{FeatureAccess, Select, event, fid, of_queue_count, queue_counts};
 use slimio_nvme::{Command, NSID_ALL, Status};
-use slimio_ssd::EventKind;
+use slimio_ssd::{EventKind, FtlError};
 
 use crate::controller::{Controller, Kind};
 use crate::limits::{IO_QUEUES_MAX, KEEP_ALIVE_MAX};
@@ -19,6 +19,8 @@ const CDW11: u16 = 44;
 const TIMESTAMP_SIZE: usize = 8;
 const HOST_BEHAVIOR_SIZE: usize = 512;
 const HOST_ID_SIZE: usize = 16;
+/// The type of the event that a reclaim unit was not written in time.
+const UNIT_TIMED_OUT: u8 = 1;
 /// Bytes of a descriptor of FDP Events that is returned.
 const EVENT_DESCRIPTOR_SIZE: usize = 2;
 
@@ -334,12 +336,17 @@ fn set_fdp_events(
     data: &[u8],
 ) -> Result<Reply, Refusal> {
     let handle = handle_of(subsystem, command, access.cdw11)?;
-    if data.is_empty() || data.iter().any(|kind| EventKind::of_code(*kind).is_none()) {
+    // Hosts send more bytes than event types.
+    let kinds = &data[..(access.cdw11 >> 16 & 0xff) as usize];
+    // The drive knows no time limit of a unit, so it has no such event. But the type is a valid one.
+    let is_known = |kind: &u8| *kind == UNIT_TIMED_OUT || EventKind::of_code(*kind).is_some();
+    if kinds.is_empty() || !kinds.iter().all(is_known) {
         return Err(Refusal::field(CDW11 + 2));
     }
     let is_enabled = access.cdw12 & 1 != 0;
-    match subsystem.watch.enable_events(handle, data, is_enabled) {
+    match subsystem.watch.enable_events(handle, kinds, is_enabled) {
         Ok(()) => Ok(Reply::default()),
+        Err(FtlError::NotStored) => Err(Status::INTERNAL_ERROR.into()),
         Err(_) => Err(Refusal::field(CDW11)),
     }
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use slimio_device::{FdpAccount, LBA_SIZE, PlacementId, WholeDevice, WriteCache};
 use slimio_nvme::fabrics::{Connect, ConnectData, InvalidParameter};
 use slimio_nvme::{DISCOVERY_NQN, NQN_SIZE_MAX, Status};
-use slimio_ssd::{DriveQueue, DriveWatch, EmulatedDrive, Timing};
+use slimio_ssd::{Deallocated, DriveQueue, DriveWatch, EmulatedDrive, Timing};
 
 use crate::controller::{Controller, Kind};
 use crate::errors::ErrorLog;
@@ -214,9 +214,8 @@ impl Subsystem {
     }
 
     /// Whether deallocated blocks read as zeros.
-    #[expect(clippy::unused_self, reason = "it depends on the drive")]
     pub(crate) fn reads_zeros(&self) -> bool {
-        false
+        self.drive.deallocated() == Deallocated::Zeros
     }
 
     /// Ends every controller, so that all connections close.

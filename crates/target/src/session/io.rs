@@ -10,6 +10,7 @@ use slimio_nvme::command::{
 use slimio_nvme::feature::event;
 use slimio_nvme::log::lid;
 use slimio_nvme::{Command, NSID_ALL, Status, fdp, opcode};
+use slimio_ssd::FtlError;
 use slimio_ssd::trace::TraceEvent;
 
 use super::slots::{Work, range_of};
@@ -261,6 +262,7 @@ impl Session {
                 self.finish(slot, 0, Status::SUCCESS);
                 Ok(())
             }
+            Err(FtlError::NotStored) => Err(Status::INTERNAL_ERROR.into()),
             Err(_) => Err(Refusal::at(Status::INVALID_FIELD, MOS_AT)),
         }
     }
@@ -295,12 +297,16 @@ impl Session {
         match &mut entry.work {
             Work::Running => match buffer {
                 Some(buffer) if entry.is_to_host => {
-                    self.subsystem.counts.read(buffer.len());
+                    if status.is_success() {
+                        self.subsystem.counts.read(buffer.len());
+                    }
                     entry.buffer = Some(buffer);
                     self.finish(slot, 0, status);
                 }
                 Some(buffer) => {
-                    self.subsystem.counts.wrote(buffer.len());
+                    if status.is_success() {
+                        self.subsystem.counts.wrote(buffer.len());
+                    }
                     self.buffers.give(buffer);
                     self.finish(slot, 0, status);
                 }

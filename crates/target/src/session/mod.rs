@@ -144,6 +144,12 @@ impl Session {
         !self.is_over() && self.done.is_empty() && self.output().len() < OUTBOX_SIZE_MAX
     }
 
+    /// Whether [`receive`](Self::receive) would take some of these bytes, if it takes any.
+    pub fn has_left(&self, bytes: &[u8]) -> bool {
+        let Some(common) = bytes.first_chunk::<COMMON_SIZE>() else { return false };
+        self.decode_head(*common).map_or(true, |head| head.size <= bytes.len())
+    }
+
     /// Takes whole PDUs, and returns how many bytes they had. The rest is to be given again, with
     /// more behind it. No PDU that is taken has more than [`INBOX_SIZE`](crate::limits::INBOX_SIZE)
     /// bytes.
@@ -186,6 +192,11 @@ impl Session {
         let operation = self.operations.pop_front()?;
         self.running += 1;
         Some(operation)
+    }
+
+    /// Whether there are operations for the drive.
+    pub fn has_operations(&self) -> bool {
+        !self.operations.is_empty()
     }
 
     /// Operations that were taken and not given back.
@@ -374,7 +385,6 @@ impl Session {
             parameter_location: refusal.byte,
             lba: if sqid > 0 { command.slba() } else { 0 },
             nsid: if command.opcode == slimio_nvme::opcode::FABRICS { 0 } else { command.nsid },
-            trtype: 3,
             ..ErrorEntry::default()
         };
         self.subsystem.errors.lock().unwrap_or_else(PoisonError::into_inner).push(entry);

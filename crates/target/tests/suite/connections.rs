@@ -65,9 +65,7 @@ fn a_host_that_falls_silent_loses_its_controller() {
     // Commands keep it alive for longer than the timeout.
     while began.elapsed() < Duration::from_millis(400) {
         let command = Command::new(opcode::admin::KEEP_ALIVE, host.next_cid());
-        if host.run(command).is_err() {
-            panic!("it is alive");
-        }
+        assert_eq!(host.run(command), Ok(0), "it is alive");
     }
     let silent = Instant::now();
     assert!(matches!(host.receive(), Received::Closed));
@@ -234,17 +232,17 @@ fn who_does_not_connect_or_read_or_send_in_time_is_cut_off() {
     let target = Target::start();
     let admin = target.admin();
     let mut slow = ByHand::new(&target.subsystem);
-    slow.wait(limits::CONNECT_TIME_MAX - Duration::from_secs(1));
+    slow.wait(limits::CONNECT_TIME_MAX / 2);
     assert!(!slow.session.is_over());
-    slow.wait(Duration::from_secs(1));
+    slow.wait(limits::CONNECT_TIME_MAX / 2);
     assert!(slow.session.is_over());
 
     let mut deaf = ByHand::new(&target.subsystem);
     deaf.connect(target.nqn(), 1, admin.cntlid);
     assert!(!deaf.session.output().is_empty());
-    deaf.wait(limits::SEND_TIME_MAX - Duration::from_secs(1));
+    deaf.wait(limits::SEND_TIME_MAX / 2);
     assert!(!deaf.session.is_over());
-    deaf.wait(Duration::from_secs(1));
+    deaf.wait(limits::SEND_TIME_MAX / 2);
     assert!(deaf.session.is_over() && deaf.session.output().is_empty());
 
     let mut owing = ByHand::new(&target.subsystem);
@@ -256,9 +254,9 @@ fn who_does_not_connect_or_read_or_send_in_time_is_cut_off() {
     let sent = owing.session.output().len();
     owing.session.note_sent(sent, owing.now);
     assert!(owing.session.next_deadline().is_some());
-    owing.wait(limits::TRANSFER_TIME_MAX - Duration::from_secs(1));
+    owing.wait(limits::TRANSFER_TIME_MAX / 2);
     assert!(!owing.session.is_over());
-    owing.wait(Duration::from_secs(2));
+    owing.wait(limits::TRANSFER_TIME_MAX);
     assert!(owing.session.is_over());
     assert_eq!(target.host_bytes(), 0);
 }

@@ -1,10 +1,11 @@
 //! Commands of I/O queues.
 
 use slimio_nvme::command::{DSM_DEALLOCATE, DsmRange, WriteFlags};
-use slimio_nvme::pdu::Digests;
-use slimio_nvme::{Command, NSID_ALL, Status, opcode};
+use slimio_nvme::fabrics::{CATTR_NO_SQ_FLOW_CONTROL, Connect, ConnectData};
+use slimio_nvme::pdu::{Digests, flags};
+use slimio_nvme::{Command, NSID_ALL, Name, Sgl, Status, opcode};
 
-use crate::host::{Host, Target};
+use crate::host::{HOST, Host, Received, Target, named};
 
 fn pattern(seed: u64, lbas: usize) -> Vec<u8> {
     let mut bytes = vec![0; lbas * 4096];
@@ -73,7 +74,7 @@ fn ranges_sizes_and_namespaces_that_are_wrong_are_refused() {
 
 #[test]
 fn a_flush_and_a_durable_write_are_done() {
-    let target = Target::of("64M,timing=none,cache=1M", crate::host::named("cached"));
+    let target = Target::of("64M,timing=none,cache=1M", named("cached"));
     let (_admin, mut io) = target.queues();
     let command = Command::new(opcode::nvm::WRITE, io.next_cid()).nsid(1).blocks(0, 1);
     let durable = WriteFlags { fua: true, ..WriteFlags::default() }.on(command);
@@ -156,4 +157,41 @@ fn all_ranges_are_deallocated_or_none() {
     let command = Command::new(opcode::nvm::DATASET_MANAGEMENT, io.next_cid()).nsid(1);
     io.store(command.cdw(11, DSM_DEALLOCATE), &bytes, true).expect("the rest is ignored");
     assert_eq!(target.mapped_count(), 30);
+}
+
+#[test]
+fn without_flow_control_a_successful_read_needs_no_response() {
+    let target = Target::start();
+    let admin = target.admin();
+    let mut io = Host::open(target.address(), Digests::default());
+    let connect =
+        Connect { qid: 1, sqsize: 7, cattr: CATTR_NO_SQ_FLOW_CONTROL, ..Connect::default() };
+    let data = ConnectData {
+        hostid: [7; 16],
+        cntlid: admin.cntlid,
+        subnqn: Name::new(target.nqn()).expect("it is short"),
+        hostnqn: Name::new(HOST).expect("it is short"),
+    };
+    assert!(io.connect_with(&connect, &data).1.is_success());
+    let read = Command::new(opcode::nvm::READ, 3).nsid(1).blocks(0, 1);
+    io.send_command(&read.sgl(Sgl::transport(4096)), &[]);
+    let Received::Data(head, data, bits) = io.receive() else { panic!("data comes") };
+    assert_eq!((head.cccid, data.len()), (3, 4096));
+    assert_eq!(bits, flags::LAST_PDU | flags::SUCCESS);
+    let beyond = Command::new(opcode::nvm::READ, 3).nsid(1).blocks(u64::MAX, 1);
+    assert_eq!(io.fetch(beyond, 4096), Err(refused(Status::LBA_OUT_OF_RANGE)));
+}
+
+#[test]
+fn zeros_may_be_deallocated_if_such_blocks_read_as_zeros() {
+    for (spec, left) in [("64M,timing=none", 0), ("64M,timing=none,deallocated=pattern", 64)] {
+        let target = Target::of(spec, named(spec));
+        let (_admin, mut io) = target.queues();
+        write(&mut io, 0, &pattern(6, 64), false).expect("it is within the drive");
+        let zero = Command::new(opcode::nvm::WRITE_ZEROES, io.next_cid()).nsid(1).blocks(0, 64);
+        let flags = WriteFlags { deallocate: true, ..WriteFlags::default() };
+        assert_eq!(io.run(flags.on(zero)), Ok(0));
+        assert_eq!(target.mapped_count(), left, "{spec}");
+        assert_eq!(read(&mut io, 0, 64).expect("it is there"), vec![0; 64 * 4096], "{spec}");
+    }
 }
