@@ -1,6 +1,10 @@
 //! `slimio drive`: an emulated SSD that other programs use.
 
+mod control;
+mod page;
+mod process;
 mod serve;
+mod stats;
 
 use clap::Subcommand;
 
@@ -9,6 +13,10 @@ use clap::Subcommand;
 pub(crate) enum Drive {
     /// Offer an emulated SSD to this machine or others, over NVMe/TCP, until told to stop
     Serve(serve::Serve),
+    /// Show what a drive that is served has written, copied and erased, and for which handles
+    Stats(stats::Stats),
+    /// The same, each second
+    Top(stats::Top),
 }
 
 impl Drive {
@@ -19,6 +27,8 @@ impl Drive {
     pub(crate) fn run(&self) -> Result<(), String> {
         match self {
             Self::Serve(serve) => serve.run(),
+            Self::Stats(stats) => stats.run(),
+            Self::Top(top) => top.run(),
         }
     }
 }

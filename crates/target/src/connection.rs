@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use slimio_device::Completion;
+use slimio_planted::is_planted;
 use slimio_ssd::DriveQueue;
 
 use crate::limits::INBOX_SIZE;
@@ -163,7 +164,7 @@ impl Connection {
             self.work();
             self.send()?;
             // What was sent may have made room for operations.
-            if !self.session.has_operations() {
+            if !self.session.has_operations() || is_planted("target-operations-left") {
                 return Ok(());
             }
         }

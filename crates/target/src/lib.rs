@@ -24,11 +24,13 @@ mod refusal;
 mod reply;
 mod server;
 mod session;
+mod statistics;
 mod subsystem;
 mod trace;
 mod waker;
 
 pub use server::Server;
 pub use session::{Operation, Session};
+pub use statistics::{HandleStatistics, Statistics};
 pub use subsystem::{NSID, OptionsError, Subsystem, SubsystemOptions};
 pub use trace::Recorder;

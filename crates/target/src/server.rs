@@ -14,6 +14,9 @@ use crate::limits::CONNECTIONS_MAX;
 use crate::subsystem::Subsystem;
 use crate::waker::Waker;
 
+/// Size of a connection's stack, in bytes. What is large is on the heap.
+const STACK_SIZE: usize = 256 << 10;
+
 /// A target that listens. It stops when it is dropped.
 #[derive(Debug)]
 pub struct Server {
@@ -126,7 +129,9 @@ impl Acceptor {
         let waker = Arc::new(Waker::new()?);
         let shared = Shared { waker: waker.clone(), is_stopping: self.is_stopping.clone() };
         let subsystem = self.subsystem.clone();
-        let thread = std::thread::Builder::new().name("connection".into()).spawn(move || {
+        // The process may be locked in memory, with all of every stack.
+        let builder = std::thread::Builder::new().name("connection".into()).stack_size(STACK_SIZE);
+        let thread = builder.spawn(move || {
             match connection::run(stream, subsystem, shared) {
                 Ok(()) => log::debug!("{peer} has left"),
                 Err(error) => log::info!("the connection of {peer} ended: {error}"),

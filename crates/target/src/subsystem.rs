@@ -198,6 +198,12 @@ impl Subsystem {
         self.lock().by_id.len()
     }
 
+    /// Each controller, with its host's name.
+    pub(crate) fn hosts(&self) -> Vec<(u16, String)> {
+        let controllers = self.lock();
+        controllers.by_id.values().map(|found| (found.id, found.host.clone())).collect()
+    }
+
     /// Whether operations take as long as on NAND.
     pub(crate) fn has_timing(&self) -> bool {
         self.has_timing

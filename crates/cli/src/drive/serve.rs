@@ -14,6 +14,7 @@ use slimio_server::explain_system;
 use slimio_ssd::{Clock, DataPlace, DriveOptions, EmulatedDrive, PREFIX};
 use slimio_target::{Recorder, Server, Subsystem, SubsystemOptions};
 
+use super::{control, process};
 use crate::tools::say;
 use crate::volume::explain;
 
@@ -57,6 +58,7 @@ impl Serve {
         let spec = self.spec.strip_prefix(PREFIX).unwrap_or(&self.spec);
         let options = DriveOptions::parse(spec, Clock::Real).map_err(|e| e.to_string())?;
         let name = name_of(&options.data);
+        process::keep_out_of_reclaim();
         let drive = EmulatedDrive::open(options).map_err(|error| explain(&error, &self.spec))?;
         for note in drive.notes() {
             log::warn!("{note}");
@@ -67,11 +69,15 @@ impl Serve {
             Some(path) => Some(record(path, &drive)?),
         };
         let nqn = self.nqn.clone();
-        let options = SubsystemOptions { nqn, allowed: self.allow.clone(), name };
+        let options = SubsystemOptions { nqn, allowed: self.allow.clone(), name: name.clone() };
         let subsystem = Subsystem::new(drive, options, recorder).map_err(|e| e.to_string())?;
         let server = Server::start(listener, subsystem.clone())
             .map_err(|e| explain_system("serve the drive", &e))?;
-        say(&invitation(server.address(), &subsystem, &description));
+        let invitation = invitation(server.address(), &subsystem, &description);
+        if let Err(error) = control::serve(&name, &invitation, &subsystem) {
+            log::warn!("slimio drive stats and top do not find this drive: {error}");
+        }
+        say(&invitation);
         wait(stopped);
         server.stop();
         finish(&subsystem, self.trace.as_deref())
@@ -99,12 +105,8 @@ impl Serve {
 /// What identifies a drive.
 fn name_of(data: &DataPlace) -> String {
     match data {
-        DataPlace::File(path) => {
-            // The file may not exist yet, but its directory does.
-            let absolute = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-            absolute.canonicalize().unwrap_or(absolute).display().to_string()
-        }
-        DataPlace::Temporary | DataPlace::Dropped => format!("temporary {}", std::process::id()),
+        DataPlace::File(path) => control::name_of(path),
+        DataPlace::Temporary | DataPlace::Dropped => format!("temporary-{}", std::process::id()),
     }
 }
 
