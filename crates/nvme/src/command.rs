@@ -43,7 +43,7 @@ pub struct Sgl {
 /// What an [`Sgl`] says about the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SglKind {
-    /// The data is in the capsule, so many bytes behind the start of the in-capsule data.
+    /// The data is in the capsule, that many bytes behind the start of the in-capsule data.
     InCapsule {
         /// Offset in bytes.
         offset: u64,

@@ -167,7 +167,7 @@ pub(crate) const fn fits(fields: &[(usize, usize)], size: usize) -> bool {
     end <= size
 }
 
-/// A structure of so many bytes, each field with its type and the offset of its first byte.
+/// A structure of that many bytes, each field with its type and the offset of its first byte.
 macro_rules! layout {
     (
         $(#[$about:meta])*

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use slimio_device::PlacementId;
 use slimio_nvme::feature::{FeatureAccess, Select, event, fid, of_queue_count, queue_counts};
 use slimio_nvme::{Command, NSID_ALL, Status};
 use slimio_ssd::{EventKind, FtlError};
@@ -311,9 +312,9 @@ fn handle_of(subsystem: &Subsystem, command: &Command, cdw11: u32) -> Result<u16
     if command.nsid != NSID {
         return Err(Refusal::namespace());
     }
-    let handle = cdw11 as u16;
-    let handles = subsystem.watch.with_ftl(|ftl| ftl.config().handles);
-    if handle < handles { Ok(handle) } else { Err(Refusal::field(CDW11)) }
+    let placement = PlacementId(cdw11 as u16);
+    let found = subsystem.watch.with_ftl(|ftl| ftl.config().parse_placement(placement));
+    found.map(|(_, handle)| handle).ok_or(Refusal::field(CDW11))
 }
 
 fn get_fdp_events(subsystem: &Subsystem, command: &Command, cdw11: u32) -> Result<Reply, Refusal> {

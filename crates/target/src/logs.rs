@@ -202,40 +202,38 @@ fn commands(subsystem: &Subsystem) -> Vec<u8> {
 
 /// The log pages of data placement.
 fn placement(subsystem: &Subsystem, asked: &GetLogPage) -> Vec<u8> {
-    let facts = subsystem.watch.with_ftl(|ftl| {
-        let config = ftl.config();
-        (config.handles, 1_u16, config.isolation, config.geometry.unit_size())
-    });
-    let (handles, groups, isolation, unit_size) = facts;
+    let config = subsystem.watch.with_ftl(|ftl| ftl.config().clone());
     match asked.lid {
         lid::FDP_CONFIGURATIONS => {
-            let handles = usize::from(handles);
+            let handles = usize::from(config.handles);
             let dsze = fdp::Configuration::SIZE + handles * fdp::HandleDescriptor::SIZE;
             let size = fdp::ConfigurationsHead::SIZE + dsze;
             let head = fdp::ConfigurationsHead { numfdpc: 0, version: 0, size: size as u32 };
             let configuration = fdp::Configuration {
                 dsze: dsze as u16,
-                fdpa: fdp::FDPA_VALID | group_bits(groups),
-                nrg: groups.into(),
+                fdpa: fdp::FDPA_VALID | config.group_bits() as u8,
+                nrg: config.groups.into(),
                 nruh: handles as u16,
                 maxpids: subsystem.placements.len() as u16 - 1,
                 nns: 1,
-                runs: unit_size,
+                runs: config.geometry.unit_size(),
                 ..fdp::Configuration::default()
-            };
-            let ruht = match isolation {
-                Isolation::Initial => 1,
-                Isolation::Persistent => 2,
             };
             let mut page = head.encode().to_vec();
             page.extend(configuration.encode());
-            page.extend(fdp::HandleDescriptor { ruht }.encode().repeat(handles));
+            for handle in 0..config.handles {
+                let ruht = match config.isolation_of(handle) {
+                    Isolation::Initial => 1,
+                    Isolation::Persistent => 2,
+                };
+                page.extend(fdp::HandleDescriptor { ruht }.encode());
+            }
             page
         }
         lid::FDP_HANDLE_USAGE => {
-            let mut page = fdp::UsageHead { nruh: handles }.encode().to_vec();
+            let mut page = fdp::UsageHead { nruh: config.handles }.encode().to_vec();
             // Each handle is one that hosts may name.
-            page.extend(fdp::HandleUsage { ruha: 1 }.encode().repeat(handles.into()));
+            page.extend(fdp::HandleUsage { ruha: 1 }.encode().repeat(config.handles.into()));
             page
         }
         lid::FDP_STATISTICS => {
@@ -262,11 +260,6 @@ fn placement(subsystem: &Subsystem, asked: &GetLogPage) -> Vec<u8> {
             page
         }
     }
-}
-
-/// Bits of a placement id that name its reclaim group (RGIF).
-fn group_bits(groups: u16) -> u8 {
-    groups.next_power_of_two().trailing_zeros() as u8
 }
 
 fn event_of(record: &FdpEventRecord) -> fdp::Event {
@@ -346,10 +339,5 @@ mod tests {
         assert_eq!(part(&page, &asked(8, 4)), Ok(vec![0; 4]));
         assert_eq!(part(&page, &asked(12, 4)), Err(Refusal::field(OFFSET_AT)));
         assert_eq!(part(&page, &asked(u64::MAX - 3, 4)), Err(Refusal::field(OFFSET_AT)));
-    }
-
-    #[test]
-    fn groups_take_the_upper_bits_that_they_need() {
-        assert_eq!([1, 2, 3, 4, 5].map(group_bits), [0, 1, 2, 2, 3]);
     }
 }

@@ -131,11 +131,9 @@ impl Acceptor {
         let subsystem = self.subsystem.clone();
         // The process may be locked in memory, with all of every stack.
         let builder = std::thread::Builder::new().name("connection".into()).stack_size(STACK_SIZE);
-        let thread = builder.spawn(move || {
-            match connection::run(stream, subsystem, shared) {
-                Ok(()) => log::debug!("{peer} has left"),
-                Err(error) => log::info!("the connection of {peer} ended: {error}"),
-            }
+        let thread = builder.spawn(move || match connection::run(stream, subsystem, shared) {
+            Ok(()) => log::debug!("{peer} has left"),
+            Err(error) => log::info!("the connection of {peer} ended: {error}"),
         })?;
         self.connections.push((thread, waker));
         Ok(())

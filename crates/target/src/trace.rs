@@ -24,7 +24,7 @@ enum State {
 }
 
 impl Recorder {
-    /// Begins a trace of a device of so many bytes in a new file.
+    /// Begins a trace of a device of that many bytes in a new file.
     ///
     /// # Errors
     /// When the file exists, or can't be made.

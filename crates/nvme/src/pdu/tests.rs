@@ -1,3 +1,5 @@
+//! Tests by byte vectors of the specification's figures.
+
 use super::*;
 use crate::{Sgl, Status, opcode};
 

@@ -170,3 +170,21 @@ fn a_conventional_drive_has_none_of_it() {
     let get = FeatureAccess::get(admin.next_cid(), fid::FDP, 1);
     assert_eq!(admin.run(get), Err(refused(Status::INVALID_FIELD)));
 }
+
+#[test]
+fn groups_take_the_upper_bits_of_a_placement() {
+    let target = Target::of("64M,timing=none,groups=2,handles=2,initial=1-1", named("groups"));
+    let (mut admin, mut io) = target.queues();
+    let log = page(&mut admin, lid::FDP_CONFIGURATIONS, 0, 88).expect("it is there");
+    let configuration = Configuration::decode(&log[16..]).expect("it is whole");
+    assert_eq!((configuration.fdpa & 0xf, configuration.nrg), (1, 2));
+    assert_eq!((configuration.nruh, configuration.maxpids), (2, 3));
+    assert_eq!(log[80..], [2, 0, 0, 0, 1, 0, 0, 0]);
+    let before = blocks_left(&mut io);
+    let placements: Vec<u16> = before.iter().map(|(placement, _)| *placement).collect();
+    assert_eq!(placements, [0, 1, 0x8000, 0x8001]);
+    write_at(&mut io, 9, 0x8001).expect("there is such a placement");
+    let changed: Vec<u64> =
+        blocks_left(&mut io).iter().zip(&before).map(|(now, then)| then.1 - now.1).collect();
+    assert_eq!(changed, [0, 0, 0, 1]);
+}
