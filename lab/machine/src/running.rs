@@ -41,7 +41,9 @@ impl Built {
     pub(super) fn of(sessions: &[Session]) -> Result<Self, Failure> {
         let is_wanted = sessions.iter().any(|session| !session.planted.is_empty());
         let planted = is_wanted.then(build_planted).transpose()?;
-        if sessions.iter().any(|session| !session.programs.is_empty()) {
+        let needs_server =
+            |session: &Session| !session.programs.is_empty() || session.drive.is_some();
+        if sessions.iter().any(needs_server) {
             programs::build_server()?;
         }
         let mut tests = BTreeMap::new();
@@ -104,6 +106,9 @@ impl Run<'_> {
         }
         let modules: Vec<&str> = session.modules.iter().map(String::as_str).collect();
         guest.optional_modules(tools, &modules)?;
+        if session.drive.is_some() {
+            guest.network(tools)?;
+        }
         for test in &session.tests {
             guest.program_named(&built.tests[test], &test.1)?;
         }
@@ -113,6 +118,7 @@ impl Run<'_> {
             archive: folder.join("archive"),
             folder: folder.clone(),
             namespaces: session.namespaces.clone(),
+            drive: session.drive.clone(),
             memory_mib: MEMORY_MIB,
             time_limit: TIME_LIMIT,
             keep_flushes: false,
