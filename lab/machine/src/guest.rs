@@ -20,6 +20,8 @@ const PROGRAMS: &[&str] = &["nvme", "mkfs.ext4", "losetup", "addpart", "delpart"
 /// Modules that are loaded at the start, in this order, as far as they are not built into the kernel.
 /// ext4 does not say that it needs the checksum.
 const MODULES: &[&str] = &["crc32c_generic", "nvme", "ext4", "loop"];
+/// Who the guest says that it is when it connects to a drive over a network.
+const HOST: &str = "5110f10a-0000-4000-8000-000000000001";
 /// Folder for programs without their debug information.
 const STRIPPED: &str = "stripped";
 
@@ -51,6 +53,10 @@ impl Guest {
         }
         guest.cpio.file("etc/passwd", 0o644, b"root:x:0:0:root:/tmp:/bin/sh\n");
         guest.cpio.file("etc/group", 0o644, b"root:x:0:\n");
+        // Debian's package makes both when it is installed.
+        guest.cpio.file("etc/nvme/hostid", 0o644, format!("{HOST}\n").as_bytes());
+        let name = format!("nqn.2014-08.org.nvmexpress:uuid:{HOST}\n");
+        guest.cpio.file("etc/nvme/hostnqn", 0o644, name.as_bytes());
         // These programs come before busybox, because busybox's own versions of some of them lack
         // options that are needed.
         for program in PROGRAMS {
