@@ -71,8 +71,8 @@ impl Drive {
         let busybox = tools::find("busybox").ok_or("busybox is not installed")?;
         let forward = drive.forward();
         let script = format!(
-            "#!/bin/sh\n# What nc says must not get into the connection.\nexec {} nc 127.0.0.1 \
-             \"$(cat {})\" 2>/dev/null\n",
+            "#!/bin/sh\n# Messages must not get into the connection.\nexec 2>/dev/null\nexec {} nc \
+             127.0.0.1 \"$(cat {})\"\n",
             quoted(&busybox.to_string_lossy()),
             quoted(&drive.port().to_string_lossy())
         );

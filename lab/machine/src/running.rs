@@ -2,10 +2,10 @@
 //! that the power cuts must catch.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
+use std::{fs, io};
 
 use slimio_host::Failure;
 use slimio_host::process::{cargo, root, run, target_dir};
@@ -79,8 +79,7 @@ impl Run<'_> {
         for bug in &self.session.planted {
             self.catch(bug)?;
         }
-        // Images take space; only those of a failed session are kept, for inspection.
-        fs::remove_dir_all(&folder).map_err(|error| said(&folder, &error))
+        only_results(&folder).map_err(|error| said(&folder, &error))
     }
 
     /// Runs the script in a machine, with or without a planted bug. `see` gets each
@@ -214,6 +213,18 @@ impl Run<'_> {
     fn reported(&self, how: impl FnOnce(&mut Report)) {
         how(&mut self.report.lock().expect("nobody panics with it"));
     }
+}
+
+/// Removes what else is in the folder of a machine. Images take space; only those of a failed session
+/// are kept, for inspection.
+fn only_results(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_file() {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
 }
 
 /// Builds the programs with all planted bugs built in but inactive, and copies them to a folder of the

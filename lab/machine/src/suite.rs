@@ -35,7 +35,7 @@ use crate::tools::{self, Kernel, Tools};
 pub(super) const FOLDER: &str = "tests/lab";
 /// Files that sessions source: functions for all sessions, functions for a server, and a load.
 pub(super) const LIBRARIES: &[&str] =
-    &["lab-test", "lab-server", "lab-fabrics", "power-cut-load", "power-cut-trace"];
+    &["lab-test", "lab-server", "lab-fabrics", "lab-drive", "power-cut-load", "power-cut-trace"];
 
 /// Keys of the comments at the head.
 const KEYS: &[&str] = &[
