@@ -4,6 +4,7 @@
 mod compare;
 mod cpio;
 mod drive;
+mod fabrics;
 mod guest;
 mod machine;
 mod modules;
@@ -41,6 +42,7 @@ const USAGE: &str =
                        [--kernel general] [--module NAME]… [--drive OPTIONS] -- CMD ARG…
        cargo x lab compare [ROUNDS]
        cargo x lab shortcut [ROUNDS]
+       cargo x lab fabrics [ROUNDS]
        cargo x lab shell (the flags of run)";
 const MEMORY_MIB: u32 = 2048;
 const SECONDS_DEFAULT: u64 = 600;
@@ -53,6 +55,7 @@ pub fn verb(args: &[String]) -> Result<(), Failure> {
         Some((verb, rest)) if verb == "shell" => Order::parse(rest)?.shell(),
         Some((verb, rest)) if verb == "compare" => compare::run_all(rest),
         Some((verb, rest)) if verb == "shortcut" => rungs::run_all(rest),
+        Some((verb, rest)) if verb == "fabrics" => fabrics::run_all(rest),
         Some((flag, [])) if flag == "--long" => sessions(&[], true),
         Some((flag, _)) if flag.starts_with('-') => Err(help().into()),
         _ => sessions(args, false),
