@@ -283,23 +283,32 @@ mod tests {
         assert!(parse("# record: PLAIN\n# planted: ack-before-flush\n").is_ok());
     }
 
-    /// Each line of the guide must be in the session. If the session cannot run a line, its
-    /// comments contain this line with the reason.
+    /// Each line of a guide's shell blocks must be in the session. If the session cannot run a line, its
+    /// comments contain this line with the reason. Returns the number of lines.
+    fn lines_that_are_typed(guide: &str, session: &str) -> usize {
+        let session = fs::read_to_string(root().join(FOLDER).join(session)).unwrap();
+        let blocks = guide.split("```").filter_map(|block| block.strip_prefix("sh\n"));
+        let lines: Vec<&str> = blocks.flat_map(str::lines).collect();
+        for line in &lines {
+            let typed = line.split("  # ").next().unwrap_or_default().trim();
+            assert!(session.contains(typed), "the session lacks `{typed}`");
+        }
+        lines.len()
+    }
+
     #[test]
     fn the_guide_is_run_as_it_is_typed() {
-        let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
-        let (guide, session) = (read("docs/fdp.md"), read("tests/lab/guide"));
+        let guide = fs::read_to_string(root().join("docs/fdp.md")).unwrap();
         // The sections after this one are about measuring.
         let sections: Vec<&str> = guide.split("\n## ").collect();
         let last = sections.iter().position(|section| section.starts_with("WAF")).unwrap();
-        let guide = sections[..=last].join("\n");
-        let blocks = guide.split("```").filter_map(|block| block.strip_prefix("sh\n"));
-        let lines: Vec<&str> = blocks.flat_map(str::lines).collect();
-        assert!(lines.len() > 20, "{lines:?}");
-        for line in lines {
-            let typed = line.split("  # ").next().unwrap_or_default().trim();
-            assert!(session.contains(typed), "tests/lab/guide lacks `{typed}`");
-        }
+        assert!(lines_that_are_typed(&sections[..=last].join("\n"), "guide") > 20);
+    }
+
+    #[test]
+    fn the_drive_is_plugged_in_as_it_is_typed() {
+        let guide = fs::read_to_string(root().join("docs/ssd.md")).unwrap();
+        assert!(lines_that_are_typed(&guide, "drive-guide") > 10);
     }
 
     #[test]
