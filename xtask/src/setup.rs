@@ -9,14 +9,20 @@ use std::path::PathBuf;
 
 use slimio_host::process::{command, is_installed, run, succeeds, target_dir};
 use slimio_host::{Failure, NoServiceStarts, is_ci, is_root};
+use slimio_machine::tools::Kernel;
 
 use crate::clients;
 
 const BY_HAND: &str = "install the packages redis-server, redis-tools, strace and python3-redis \
     (Debian, Ubuntu), or Redis 7.0, strace and `pip install redis` for python3";
 
-/// `cargo x setup`.
-pub(crate) fn verb(_args: &[String]) -> Result<(), Failure> {
+/// `cargo x setup [--long]`: with the flag, also what the lab's longer form needs.
+pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
+    let kernels = match args {
+        [] => &[Kernel::Cloud][..],
+        [flag] if flag == "--long" => &[Kernel::Cloud, Kernel::General],
+        _ => return Err("cargo x setup [--long]".into()),
+    };
     let python = install()?;
     println!("ready: redis-server, redis-cli, redis-benchmark; redis-py in {}", python.display());
     match install_all(FILE_SYSTEMS, FILE_SYSTEMS_BY_HAND) {
@@ -34,10 +40,12 @@ pub(crate) fn verb(_args: &[String]) -> Result<(), Failure> {
         Err(Failure(why)) if !is_ci() => println!("SKIPPED: go-redis and Jedis: {why}"),
         Err(failure) => return Err(failure),
     }
-    match slimio_machine::tools::install() {
-        Ok(tools) => println!("ready: the lab, with the kernel {}", tools.kernel.display()),
-        Err(Failure(why)) if !is_ci() => println!("SKIPPED: the lab: {why}"),
-        Err(failure) => return Err(failure),
+    for kernel in kernels {
+        match slimio_machine::tools::install(*kernel) {
+            Ok(tools) => println!("ready: the lab, with the kernel {}", tools.kernel.display()),
+            Err(Failure(why)) if !is_ci() => println!("SKIPPED: the lab: {why}"),
+            Err(failure) => return Err(failure),
+        }
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 //! device.
 
 mod allocator;
+mod drive;
 mod exchange;
 mod probe;
 mod rollback;
@@ -58,6 +59,9 @@ enum Command {
     Rollback(rollback::Rollback),
     /// Show which I/O paths this machine allows, and which one a device would get
     Probe(probe::Probe),
+    /// An emulated SSD that other programs and machines use, over NVMe/TCP
+    #[command(subcommand)]
+    Drive(drive::Drive),
     /// The short path for the log files of other programs
     Shortcut(shortcut::Shortcut),
     /// Compute an SSD's write amplification, by replaying traces or by formula
@@ -85,6 +89,7 @@ fn main() -> ExitCode {
             Command::Import(import) => import.run(),
             Command::Rollback(rollback) => rollback.run(),
             Command::Probe(probe) => probe.run(),
+            Command::Drive(drive) => drive.run(),
             Command::Shortcut(shortcut) => shortcut.run(),
             Command::Waf(waf) => waf.run(),
         },

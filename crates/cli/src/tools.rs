@@ -340,7 +340,7 @@ fn as_json(name: &str, found: &Inspection) -> String {
 }
 
 /// A JSON string.
-fn quote(text: &str) -> String {
+pub(crate) fn quote(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {
         match c {

@@ -33,8 +33,8 @@ impl fmt::Debug for ImageFile {
 }
 
 impl ImageFile {
-    /// Opens or makes the file of this name. Nothing is flushed: the file's contents outlive the
-    /// process, but not a power loss.
+    /// Opens or makes the file of this name. Nothing is flushed, except by [`sync`](Self::sync): the
+    /// file's contents outlive the process, but not a power loss.
     ///
     /// # Errors
     /// [`OpenError::InUse`] when another `ImageFile`, in any process, has the file open.
@@ -139,6 +139,14 @@ impl ImageFile {
     pub fn write(&self, lba: Lba, bytes: &[u8]) -> Result<(), DeviceError> {
         self.mapped.check_range(lba.0, lba.0 + bytes.len().div_ceil(LBA_SIZE) as u64)?;
         self.file().write_all_at(bytes, lba.0 * LBA_SIZE as u64).map_err(|error| of_io(&error))
+    }
+
+    /// Makes durable everything that was written to the file, stores to its mapping included.
+    ///
+    /// # Errors
+    /// The kernel's error. Then it is not known what is durable.
+    pub fn sync(&self) -> Result<(), DeviceError> {
+        self.file().sync_data().map_err(|error| of_io(&error))
     }
 
     /// Gives back the space of blocks, if the file system can do so and none of these blocks is

@@ -1,15 +1,21 @@
 //! A drive's configuration, and the check that a drive can work with it.
 
-use std::fmt;
+mod error;
+
+pub use error::ConfigError;
+
 use std::time::Duration;
 
-use slimio_device::LBA_SIZE;
+use slimio_device::{LBA_SIZE, PlacementId};
 
 use crate::Geometry;
 
 /// The largest count of handles of a drive. Common NVMe drives have this many in one endurance
 /// group.
 pub const HANDLES_MAX: u16 = 128;
+
+/// The largest count of reclaim groups of a drive.
+pub const GROUPS_MAX: u16 = 32;
 
 /// The largest count of NAND pages. Page numbers have 32 bits, and one of the numbers means "none".
 const PAGES_MAX: u64 = u32::MAX as u64;
@@ -145,8 +151,13 @@ pub struct Config {
     pub lba_count: u64,
     /// Reclaim unit handles; 1 is a conventional drive, without data placement.
     pub handles: u16,
+    /// Reclaim groups. Unit `u` belongs to group `u % groups`. Each group has a unit for each handle
+    /// and a collector of its own.
+    pub groups: u16,
     /// Where the collector puts copies of the handles' data.
     pub isolation: Isolation,
+    /// A bit for each handle that is initially isolated although `isolation` is persistent.
+    pub initial_handles: u128,
     /// Which unit is collected next.
     pub victims: Victims,
     /// Whether the collector has its own frontiers.
@@ -165,7 +176,9 @@ impl Config {
             geometry,
             lba_count: geometry.page_count() / 4 * 3,
             handles: 8,
+            groups: 1,
             isolation: Isolation::Persistent,
+            initial_handles: 0,
             victims: Victims::Greedy,
             frontiers: Frontiers::Separate,
             thresholds: Thresholds::paper(geometry.unit_count()),
@@ -230,7 +243,9 @@ impl Config {
             geometry,
             lba_count: u64::from(user_units) * u64::from(unit_pages),
             handles: 1,
+            groups: 1,
             isolation: Isolation::Persistent,
+            initial_handles: 0,
             victims,
             frontiers: Frontiers::Shared,
             thresholds: Thresholds::LAST_MOMENT,
@@ -243,21 +258,73 @@ impl Config {
         self.lba_count * LBA_SIZE as u64
     }
 
-    /// Units that are filled at the same time: one for each handle, and those of the collector.
-    pub fn frontier_count(&self) -> u32 {
-        let of_collector = match (self.frontiers, self.isolation) {
-            (Frontiers::Shared, _) => 0,
-            (_, Isolation::Initial) => 1,
-            (_, Isolation::Persistent) => self.handles,
-        };
-        u32::from(self.handles) + u32::from(of_collector)
+    /// The type of a handle: where the collector puts copies of its data.
+    pub fn isolation_of(&self, handle: u16) -> Isolation {
+        let is_initial = self.initial_handles.checked_shr(handle.into()).unwrap_or(0) & 1 == 1;
+        if is_initial { Isolation::Initial } else { self.isolation }
     }
 
-    /// Units that the drive needs in addition to those that its exported blocks fill. It needs one
-    /// for each frontier, because a frontier may be half empty. It also needs the units that are
-    /// kept free, and one more, so that some unit has pages that are not valid.
+    /// Handles that are persistently isolated.
+    fn persistent_handles(&self) -> u32 {
+        let is_persistent = |handle: &u16| self.isolation_of(*handle) == Isolation::Persistent;
+        (0..self.handles).filter(is_persistent).count() as u32
+    }
+
+    /// Units that are filled at the same time in each group: one for each handle, and those of the
+    /// collector.
+    pub fn frontier_count(&self) -> u32 {
+        let handles = u32::from(self.handles);
+        let persistent = self.persistent_handles();
+        let of_collector = match self.frontiers {
+            Frontiers::Shared => 0,
+            Frontiers::Separate => persistent + u32::from(persistent < handles),
+        };
+        handles + of_collector
+    }
+
+    /// With this many free units or fewer in a group, a write that needs a new unit there waits.
+    pub(crate) fn foreground_units_of_group(&self) -> u32 {
+        (self.thresholds.foreground_units / u32::from(self.groups)).max(1)
+    }
+
+    /// With this many free units or fewer in a group, its collector works in the background.
+    pub(crate) fn background_units_of_group(&self) -> u32 {
+        self.thresholds.background_units / u32::from(self.groups)
+    }
+
+    /// Units that the drive needs in addition to those that its exported blocks fill. In each group,
+    /// it needs one for each frontier, because a frontier may be half empty. It also needs the units
+    /// that are kept free, and one more, so that some unit has pages that are not valid.
     pub fn spare_units_min(&self) -> u32 {
-        self.frontier_count() + self.thresholds.foreground_units + 1
+        let of_group = self.frontier_count() + self.foreground_units_of_group() + 1;
+        u32::from(self.groups) * of_group
+    }
+
+    /// How many of a placement id's bits name the reclaim group: NVMe's RGIF. They are the upper
+    /// ones.
+    pub fn group_bits(&self) -> u32 {
+        u16::BITS - (self.groups.max(1) - 1).leading_zeros()
+    }
+
+    /// The placement id of a handle in a group.
+    pub fn placement(&self, group: u16, handle: u16) -> PlacementId {
+        let group = u32::from(group) << (u16::BITS - self.group_bits());
+        PlacementId(group as u16 | handle)
+    }
+
+    /// Group and handle of a placement id; `None` if there is no such group or handle.
+    pub fn parse_placement(&self, placement: PlacementId) -> Option<(u16, u16)> {
+        let shift = u16::BITS - self.group_bits();
+        let group = (u32::from(placement.0) >> shift) as u16;
+        let handle = (u32::from(placement.0) & ((1 << shift) - 1)) as u16;
+        (group < self.groups && handle < self.handles).then_some((group, handle))
+    }
+
+    /// All placement ids, group by group.
+    pub fn placements(&self) -> impl Iterator<Item = PlacementId> {
+        let of_group =
+            move |group| (0..self.handles).map(move |handle| self.placement(group, handle));
+        (0..self.groups).flat_map(of_group)
     }
 
     /// Checks that a drive can work with this configuration.
@@ -296,6 +363,10 @@ impl Config {
         if u32::from(self.handles) > units {
             return Err(ConfigError::MoreHandlesThanUnits { handles: self.handles, units });
         }
+        let groups = u32::from(self.groups);
+        if groups == 0 || self.groups > GROUPS_MAX || units / groups < self.frontier_count() + 2 {
+            return Err(ConfigError::Groups { groups: self.groups, units });
+        }
         if self.frontiers == Frontiers::Shared && self.handles > 1 {
             return Err(ConfigError::SharedFrontier { handles: self.handles });
         }
@@ -315,106 +386,6 @@ impl Config {
         Ok(())
     }
 }
-
-/// Why a drive can't be made with a configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ConfigError {
-    /// A count that must be at least 1 is 0.
-    Nothing {
-        /// What the drive has none of.
-        what: &'static str,
-    },
-    /// More pages than can be numbered.
-    TooLarge,
-    /// The count of dies is not a multiple of the dies of a unit.
-    UnevenUnits {
-        /// Dies of the drive.
-        dies: u32,
-        /// Dies of each unit.
-        unit_dies: u32,
-    },
-    /// The exported capacity ends inside a reclaim unit.
-    NotWholeUnits {
-        /// Blocks to export.
-        lba_count: u64,
-        /// Pages of a unit.
-        unit_pages: u64,
-    },
-    /// No handles, or more than [`HANDLES_MAX`].
-    Handles {
-        /// Handles asked for.
-        handles: u16,
-    },
-    /// Fewer units than handles, although each handle needs a unit.
-    MoreHandlesThanUnits {
-        /// Handles asked for.
-        handles: u16,
-        /// Units of the drive.
-        units: u32,
-    },
-    /// Several handles, although the collector shares the host's frontier.
-    SharedFrontier {
-        /// Handles asked for.
-        handles: u16,
-    },
-    /// No unit is kept free, so the collector has no unit to copy into.
-    NothingKeptFree,
-    /// Too little NAND beyond what is exported.
-    NoSpare {
-        /// Units of the drive.
-        units: u32,
-        /// Of these, units that are not exported.
-        spare: u32,
-        /// Units that must not be exported.
-        needed: u32,
-        /// The drive's configuration.
-        config: Box<Config>,
-    },
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Nothing { what } => write!(f, "a drive with no {what}"),
-            Self::TooLarge => {
-                write!(f, "a drive of 16 TiB of NAND or more: its pages can't be numbered")
-            }
-            Self::UnevenUnits { dies, unit_dies } => {
-                write!(f, "{dies} dies can't be shared out among reclaim units of {unit_dies} each")
-            }
-            Self::NotWholeUnits { lba_count, unit_pages } => {
-                let below = lba_count / unit_pages;
-                write!(
-                    f,
-                    "{lba_count} blocks are not whole reclaim units of {unit_pages}: export {} or {}",
-                    below * unit_pages,
-                    (below + 1) * unit_pages
-                )
-            }
-            Self::Handles { handles } => {
-                write!(f, "a drive has 1 to {HANDLES_MAX} handles, not {handles}")
-            }
-            Self::MoreHandlesThanUnits { handles, units } => {
-                write!(f, "{handles} handles need a reclaim unit each, but there are {units}")
-            }
-            Self::SharedFrontier { handles } => write!(
-                f,
-                "the collector can share a frontier with only one handle, but there are {handles}"
-            ),
-            Self::NothingKeptFree => {
-                write!(f, "the foreground threshold is 0: the collector needs 1 free unit at least")
-            }
-            Self::NoSpare { units, spare, needed, config } => write!(
-                f,
-                "no spare: {spare} of {units} reclaim units are not exported, and {} handles with {} \
-                 units kept free need {needed}: export less, or have fewer handles, or smaller units",
-                config.handles, config.thresholds.foreground_units
-            ),
-        }
-    }
-}
-
-impl std::error::Error for ConfigError {}
 
 #[cfg(test)]
 mod tests {

@@ -36,12 +36,15 @@ pub mod workload;
 
 pub use clocked::Clocked;
 pub use config::{
-    Config, ConfigError, Frontiers, HANDLES_MAX, Isolation, Thresholds, Timing, Victims,
+    Config, ConfigError, Frontiers, GROUPS_MAX, HANDLES_MAX, Isolation, Thresholds, Timing, Victims,
 };
-pub use drive::{Clock, DataPlace, DriveOptions, DriveWatch, EmulatedDrive, size_of_drive_in};
+pub use drive::{
+    Clock, DataPlace, Deallocated, DriveOptions, DriveQueue, DriveWatch, EmulatedDrive,
+    size_of_drive_in,
+};
 pub use ftl::{
-    Counters, EVENTS_MAX, Event, EventKind, Ftl, FtlError, HandleCounters, NandPage, Observer,
-    Owner, UnitReport, UnitState,
+    Counters, EVENTS_MAX, EventKind, FdpEventRecord, Ftl, FtlError, HandleCounters, NandPage,
+    Observer, Owner, UnitReport, UnitState,
 };
 pub use geometry::Geometry;
 pub use spec::{PREFIX, SpecError};

@@ -12,17 +12,18 @@ use std::time::Duration;
 
 use slimio_device::LBA_SIZE;
 
-use crate::config::SPARE_PERCENT_DEFAULT;
+use crate::config::{HANDLES_MAX, SPARE_PERCENT_DEFAULT};
 use crate::drive::{SavedConfig, size_of_drive_in};
-use crate::{Clock, Config, DataPlace, DriveOptions, Isolation, Timing, Victims};
+use crate::{Clock, Config, DataPlace, Deallocated, DriveOptions, Isolation, Timing, Victims};
 
 /// What the name of an emulated drive begins with.
 pub const PREFIX: &str = "emulated:";
 
 /// Options by name, with their values.
 const OPTIONS: &str = "size=SIZE, ru=SIZE, spare=PERCENT, fdp=on|off, handles=COUNT, \
-                       isolation=persistent|initial, victims=greedy|fifo|cost-benefit, \
-                       background=PERCENT, timing=paper|channels|none, cache=SIZE, deallocate=MILLISECONDS";
+                       isolation=persistent|initial, initial=HANDLE|FIRST-LAST, groups=COUNT, victims=greedy|fifo|cost-benefit, \
+                       background=PERCENT, timing=paper|channels|none, cache=SIZE, \
+                       deallocate=MILLISECONDS, deallocated=zeros|pattern, sync=yes|no";
 
 /// What is wrong with the name of a drive, as a sentence without a full stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,11 +93,15 @@ struct Given {
     has_fdp: Option<bool>,
     handles: Option<u16>,
     isolation: Option<Isolation>,
+    initial_handles: Option<u128>,
+    groups: Option<u16>,
     victims: Option<Victims>,
     background_percent: Option<u32>,
     timing: Option<Timing>,
     cache_lbas: Option<u32>,
     deallocate_latency: Option<Duration>,
+    deallocated: Option<Deallocated>,
+    is_sync: Option<bool>,
 }
 
 impl Given {
@@ -134,6 +139,8 @@ impl Given {
         let handles = if made.has_fdp { config.handles } else { Config::paper().handles };
         config.handles = if has_fdp { self.handles.unwrap_or(handles) } else { 1 };
         config.isolation = self.isolation.unwrap_or(config.isolation);
+        config.initial_handles = self.initial_handles.unwrap_or(config.initial_handles);
+        config.groups = self.groups.unwrap_or(config.groups);
         config.victims = self.victims.unwrap_or(config.victims);
         config.timing = self.timing.unwrap_or(config.timing);
         if let Some(percent) = self.background_percent {
@@ -146,6 +153,8 @@ impl Given {
             data,
             cache_lbas: self.cache_lbas.unwrap_or(made.cache_lbas),
             deallocate_latency: self.deallocate_latency.unwrap_or(made.deallocate_latency),
+            deallocated: self.deallocated.unwrap_or(made.deallocated),
+            is_sync: self.is_sync.unwrap_or(made.is_sync),
             ..DriveOptions::new(config, clock)
         }
     }
@@ -169,6 +178,10 @@ impl Given {
             ("handles", count) => {
                 self.handles = Some(u16::try_from(parse_number(count)?).unwrap_or(u16::MAX));
             }
+            ("initial", handles) => self.initial_handles = Some(parse_handles(handles)?),
+            ("groups", count) => {
+                self.groups = Some(u16::try_from(parse_number(count)?).unwrap_or(u16::MAX));
+            }
             ("isolation", "persistent") => self.isolation = Some(Isolation::Persistent),
             ("isolation", "initial") => self.isolation = Some(Isolation::Initial),
             ("victims", "greedy") => self.victims = Some(Victims::Greedy),
@@ -184,6 +197,10 @@ impl Given {
             ("deallocate", millis) => {
                 self.deallocate_latency = Some(Duration::from_millis(parse_number(millis)?));
             }
+            ("deallocated", "zeros") => self.deallocated = Some(Deallocated::Zeros),
+            ("deallocated", "pattern") => self.deallocated = Some(Deallocated::Pattern),
+            ("sync", "yes") => self.is_sync = Some(true),
+            ("sync", "no") => self.is_sync = Some(false),
             _ => return Err(unknown()),
         }
         Ok(())
@@ -211,6 +228,16 @@ fn parse_size(text: &str) -> Result<u64, SpecError> {
     let digits = if shift > 0 { &short[..short.len() - 1] } else { short };
     let size = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
     size.ok_or_else(|| SpecError(format!("{text} is not a size such as 4G or 64M")))
+}
+
+/// Handles as bits: one, or the first and the last of several.
+fn parse_handles(text: &str) -> Result<u128, SpecError> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last) = (parse_number(first)?, parse_number(last)?);
+    if first > last || last >= u64::from(HANDLES_MAX) {
+        return Err(SpecError(format!("initial={text} are no handles such as 3 or 0-3")));
+    }
+    Ok((first..=last).fold(0, |bits, handle| bits | 1 << handle))
 }
 
 /// A percentage; `None` if it is 100 or more.
@@ -241,6 +268,7 @@ mod tests {
         let drive = parse("4G");
         assert_eq!(drive.config, Config::scaled(4 << 30));
         assert!(drive.has_fdp && drive.config.handles == 8 && drive.cache_lbas == 0);
+        assert!(drive.deallocated == Deallocated::Zeros && !drive.is_sync);
         assert_eq!(drive.data, DataPlace::Temporary);
         assert_eq!(parse("size=4096MiB").config, drive.config);
         assert_eq!(parse("4294967296").config, drive.config);
@@ -250,7 +278,8 @@ mod tests {
     fn everything_can_be_said() {
         let drive = parse(
             "/data/drive,size=4G,ru=64M,spare=10%,handles=2,isolation=initial,\
-             victims=cost-benefit,background=10%,timing=channels,cache=1M,deallocate=20",
+             victims=cost-benefit,background=10%,timing=channels,cache=1M,deallocate=20,\
+             deallocated=pattern,sync=yes",
         );
         assert_eq!(drive.data, DataPlace::File("/data/drive".into()));
         let config = &drive.config;
@@ -264,6 +293,9 @@ mod tests {
         );
         assert_eq!(parse("4G,background=0").config.thresholds.background_units, 0);
         assert_eq!((drive.cache_lbas, drive.deallocate_latency.as_millis()), (256, 20));
+        assert_eq!((drive.deallocated, drive.is_sync), (Deallocated::Pattern, true));
+        let grouped = parse("4G,handles=4,groups=3,initial=1-2").config;
+        assert_eq!((grouped.groups, grouped.initial_handles), (3, 0b110));
         let conventional = parse("4G,fdp=off,timing=none");
         assert!(!conventional.has_fdp && conventional.config.handles == 1);
         assert_eq!(conventional.config.timing, Timing::NONE);
@@ -275,6 +307,14 @@ mod tests {
         assert!(refused("/no/such/file").contains("give its size with size="));
         assert!(refused("4G,colour=red").contains("no option colour=red; the options are size"));
         assert!(refused("4G,fdp").contains("no option fdp"));
+        assert!(refused("4G,initial=3-2").contains("no handles such as"));
+        assert!(refused("4G,initial=128").contains("no handles such as"));
+        assert!(refused("4G,groups=0").contains("among 0 reclaim groups"));
+        assert!(refused("4G,groups=33").contains("among 33 reclaim groups"));
+        assert!(refused("4G,handles=100,groups=2").contains("among 2 reclaim groups"));
+        assert!(refused("4G,groups=4").contains("no spare: 60 of 240"));
+        assert!(refused("4G,sync=maybe").contains("no option sync=maybe"));
+        assert!(refused("4G,deallocated=ones").contains("no option deallocated=ones"));
         assert!(refused("4G,fdp=maybe").contains("no option fdp=maybe"));
         assert!(refused("4G,spare=100").contains("nothing to export"));
         assert!(refused("4G,background=100%").contains("background=100% is not below 100 %"));

@@ -12,7 +12,7 @@ use crate::guest::{Guest, Task, said, unpack_results};
 use crate::machine::{self, Plan, RESULTS};
 use crate::namespaces::Namespace;
 use crate::tables::{self, Measured};
-use crate::tools::{self, lab_dir};
+use crate::tools::{self, Kernel, lab_dir};
 use crate::{MEMORY_MIB, folder, names, rounds};
 
 const SCRIPT: &str = include_str!("compare.sh");
@@ -27,7 +27,7 @@ const TRACED_WRITES: u32 = 300;
 /// number of rounds.
 pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
     let rounds = rounds(args, "compare")?;
-    let tools = tools::install()?;
+    let tools = tools::install(Kernel::Cloud)?;
     let release = target_dir().join("release");
     let build = ["build", "--release", "--package", "slimio-cli", "--package", "slimio-lab"];
     run(&mut cargo(build))?;
@@ -42,7 +42,7 @@ pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
         guest.program(&path)?;
     }
     guest.program(&root().join("tests/lab/lab-test"))?;
-    guest.optional_modules(&tools, &["lib/libcrc32c", "fs/xfs/xfs"])?;
+    guest.optional_modules(&tools, &["xfs"])?;
     let folder = folder("compare")?;
     let namespaces = vec![Namespace::parse("PLAIN=2G")?];
     let plan = Plan {
@@ -50,6 +50,7 @@ pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
         archive: folder.join("archive"),
         folder: folder.clone(),
         namespaces: namespaces.clone(),
+        drive: None,
         memory_mib: MEMORY_MIB,
         time_limit: TIME_LIMIT,
         keep_flushes: false,

@@ -10,14 +10,18 @@ use slimio_host::Failure;
 use slimio_host::process::{command, run, succeeds};
 
 use crate::cpio::Cpio;
+use crate::drive;
 use crate::tools::{Tools, find, lab_dir};
 
 const INIT: &str = include_str!("init.sh");
 const STEER: &str = include_str!("steer.sh");
 /// Programs of the host that are in every machine, with the libraries they need.
 const PROGRAMS: &[&str] = &["nvme", "mkfs.ext4", "losetup", "addpart", "delpart"];
-/// Modules that are loaded at the start, in this order. NVMe and ext4 are built into the kernel.
-const MODULES: &[&str] = &["drivers/block/loop"];
+/// Modules that are loaded at the start, in this order, as far as they are not built into the kernel.
+/// ext4 does not say that it needs the checksum.
+const MODULES: &[&str] = &["crc32c_generic", "nvme", "ext4", "loop"];
+/// Who the guest says that it is when it connects to a drive over a network.
+const HOST: &str = "5110f10a-0000-4000-8000-000000000001";
 /// Folder for programs without their debug information.
 const STRIPPED: &str = "stripped";
 
@@ -25,6 +29,8 @@ const STRIPPED: &str = "stripped";
 pub(crate) struct Guest {
     cpio: Cpio,
     libraries: BTreeSet<PathBuf>,
+    /// Names of modules.
+    modules: BTreeSet<String>,
 }
 
 /// What the first process runs after it has set the system up.
@@ -36,7 +42,8 @@ pub(crate) enum Task {
 impl Guest {
     /// A root file system with everything that each machine has.
     pub(crate) fn new(tools: &Tools) -> Result<Self, Failure> {
-        let mut guest = Self { cpio: Cpio::default(), libraries: BTreeSet::new() };
+        let mut guest =
+            Self { cpio: Cpio::default(), libraries: BTreeSet::new(), modules: BTreeSet::new() };
         guest.cpio.node("dev/console", 5, 1);
         guest.cpio.file("init", 0o755, INIT.as_bytes());
         guest.cpio.file("bin/lab", 0o755, STEER.as_bytes());
@@ -46,6 +53,10 @@ impl Guest {
         }
         guest.cpio.file("etc/passwd", 0o644, b"root:x:0:0:root:/tmp:/bin/sh\n");
         guest.cpio.file("etc/group", 0o644, b"root:x:0:\n");
+        // Debian's package makes both when it is installed.
+        guest.cpio.file("etc/nvme/hostid", 0o644, format!("{HOST}\n").as_bytes());
+        let name = format!("nqn.2014-08.org.nvmexpress:uuid:{HOST}\n");
+        guest.cpio.file("etc/nvme/hostnqn", 0o644, name.as_bytes());
         // These programs come before busybox, because busybox's own versions of some of them lack
         // options that are needed.
         for program in PROGRAMS {
@@ -57,9 +68,15 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Adds modules that the task itself may load from `/lab/optional`, in this order.
+    /// Adds modules, and those that they need, which the task itself may load from `/lab/optional` in
+    /// the order of their names.
     pub(crate) fn optional_modules(&mut self, tools: &Tools, list: &[&str]) -> Result<(), Failure> {
         self.modules_into("lab/optional", tools, list)
+    }
+
+    /// Adds what the guest needs to reach the drive that the host serves; `init.sh` sets it up.
+    pub(crate) fn network(&mut self, tools: &Tools) -> Result<(), Failure> {
+        self.modules_into("lab/network", tools, drive::MODULES)
     }
 
     /// Adds a program or a script to `/usr/local/bin`, with the libraries that it needs.
@@ -109,16 +126,11 @@ impl Guest {
     }
 
     fn modules_into(&mut self, dir: &str, tools: &Tools, list: &[&str]) -> Result<(), Failure> {
-        for (index, module) in list.iter().enumerate() {
-            let packed = tools.modules.join(format!("{module}.ko.xz"));
-            // If the file is missing, the module may be built into the kernel.
-            if packed.exists() {
-                let unpacked = command("xz").arg("-dc").arg(&packed).output();
-                let unpacked = unpacked.map_err(|error| said(&packed, &error))?;
-                let name = module.rsplit('/').next().unwrap_or(module);
-                // Modules are loaded in the order of their names.
-                self.cpio.file(&format!("{dir}/{index}-{name}.ko"), 0o644, &unpacked.stdout);
-            }
+        let modules = tools.modules.with_dependencies(list, &mut self.modules)?;
+        for (index, module) in modules.iter().enumerate() {
+            // Modules are loaded in the order of their files' names.
+            let path = format!("{dir}/{index:02}-{}.ko", module.name);
+            self.cpio.file(&path, 0o644, &module.contents);
         }
         Ok(())
     }

@@ -33,9 +33,17 @@ not_ready() {
     ends_with "not ready"
 }
 
-for module in /lab/modules/*.ko; do
-    [ ! -e "$module" ] || insmod "$module" || not_ready "$module can't be loaded"
+# load MODULE: with the parameters that the kernel was started with, as modprobe would.
+load() {
+    name=$(basename "$1" .ko)
+    insmod "$1" $(tr ' ' '\n' </proc/cmdline | sed -n "s/^${name#*-}\.//p")
+}
+for module in /lab/modules/*.ko /lab/network/*.ko; do
+    [ ! -e "$module" ] || load "$module" || not_ready "$module can't be loaded"
 done
+if [ -e /lab/network ]; then
+    ip link set eth0 up && ip address add 10.0.2.15/24 dev eth0 || not_ready "there is no network"
+fi
 
 # A controller's serial number is the name of its namespace. The kernel finds controllers in no
 # fixed order.

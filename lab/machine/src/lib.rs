@@ -3,8 +3,11 @@
 
 mod compare;
 mod cpio;
+mod drive;
+mod fabrics;
 mod guest;
 mod machine;
+mod modules;
 mod namespaces;
 mod power_cut;
 mod qmp;
@@ -30,14 +33,17 @@ use guest::{Guest, Task, quoted, said};
 use machine::Plan;
 use namespaces::{KINDS, Namespace};
 pub use suite::Suite;
-use tools::{Tools, lab_dir};
+use tools::{Kernel, Tools, lab_dir};
 
 const USAGE: &str =
     "cargo x lab [WORD]…    the sessions of tests/lab, or those whose name contains a word
-       cargo x lab run [--namespace NAME[=SIZE]]… [--with FILE]… [--record NAME[=SIZE]]… [--seconds N] -- CMD ARG…
+       cargo x lab --long    also those that need the general kernel, which is fetched
+       cargo x lab run [--namespace NAME[=SIZE]]… [--with FILE]… [--record NAME[=SIZE]]… [--seconds N]
+                       [--kernel general] [--module NAME]… [--drive OPTIONS] -- CMD ARG…
        cargo x lab compare [ROUNDS]
        cargo x lab shortcut [ROUNDS]
-       cargo x lab shell [--namespace NAME[=SIZE]]… [--with FILE]…";
+       cargo x lab fabrics [ROUNDS]
+       cargo x lab shell (the flags of run)";
 const MEMORY_MIB: u32 = 2048;
 const SECONDS_DEFAULT: u64 = 600;
 const ROUNDS_DEFAULT: usize = 5;
@@ -49,13 +55,18 @@ pub fn verb(args: &[String]) -> Result<(), Failure> {
         Some((verb, rest)) if verb == "shell" => Order::parse(rest)?.shell(),
         Some((verb, rest)) if verb == "compare" => compare::run_all(rest),
         Some((verb, rest)) if verb == "shortcut" => rungs::run_all(rest),
+        Some((verb, rest)) if verb == "fabrics" => fabrics::run_all(rest),
+        Some((flag, [])) if flag == "--long" => sessions(&[], true),
         Some((flag, _)) if flag.starts_with('-') => Err(help().into()),
-        _ => {
-            let mut report = Report::default();
-            report.step("lab", |report| Suite::prepare(tools::install()?, args)?.run(report));
-            report.finish()
-        }
+        _ => sessions(args, false),
     }
+}
+
+/// Runs the sessions that [`Suite::prepare`] chooses.
+fn sessions(words: &[String], is_long: bool) -> Result<(), Failure> {
+    let mut report = Report::default();
+    report.step("lab", |report| Suite::prepare(words, is_long, report)?.run(report));
+    report.finish()
 }
 
 /// The number of rounds, which is the only argument of the comparison `verb`. Without it, there are
@@ -73,8 +84,8 @@ fn rounds(args: &[String], verb: &str) -> Result<usize, Failure> {
 /// Prepares all sessions for a longer run. If the lab can't be installed, the sessions are skipped,
 /// except in CI, where this is a failure.
 pub fn prepare(report: &mut Report) -> Result<Option<Suite>, Failure> {
-    match tools::install() {
-        Ok(tools) => Suite::prepare(tools, &[]).map(Some),
+    match tools::install(Kernel::Cloud) {
+        Ok(_) => Suite::prepare(&[], false, report).map(Some),
         Err(Failure(why)) if !is_ci() => {
             report.skip(&format!("the lab: {why}"));
             Ok(None)
@@ -96,6 +107,9 @@ pub fn help() -> String {
 struct Order {
     namespaces: Vec<Namespace>,
     with: Vec<PathBuf>,
+    kernel: Kernel,
+    modules: Vec<String>,
+    drive: Option<String>,
     time_limit: Duration,
     command: Vec<String>,
 }
@@ -105,6 +119,9 @@ impl Order {
         let mut order = Self {
             namespaces: Vec::new(),
             with: Vec::new(),
+            kernel: Kernel::Cloud,
+            modules: Vec::new(),
+            drive: None,
             time_limit: Duration::from_secs(SECONDS_DEFAULT),
             command: Vec::new(),
         };
@@ -121,12 +138,15 @@ impl Order {
                     let namespace = Namespace::parse(value)?;
                     order.namespaces.push(Namespace { recorded: true, ..namespace });
                 }
+                "--kernel" if value == "general" => order.kernel = Kernel::General,
+                "--module" => order.modules.push(value.clone()),
+                "--drive" => order.drive = Some(value.clone()),
                 "--with" => order.with.push(built_or_given(value)),
                 "--seconds" => {
                     let seconds = value.parse().map_err(|_| format!("{value} is not a number"))?;
                     order.time_limit = Duration::from_secs(seconds);
                 }
-                _ => return Err(format!("{flag} is not known; {USAGE}").into()),
+                _ => return Err(format!("{flag} {value} is not known; {USAGE}").into()),
             }
         }
         if order.namespaces.is_empty() {
@@ -137,7 +157,7 @@ impl Order {
 
     fn run(&self) -> Result<(), Failure> {
         let (program, arguments) = self.command.split_first().ok_or(USAGE)?;
-        let tools = tools::install()?;
+        let tools = tools::install(self.kernel)?;
         let mut guest = self.guest(&tools)?;
         let built = built_or_given(program);
         let mut line = quoted(program);
@@ -161,7 +181,7 @@ impl Order {
     }
 
     fn shell(&self) -> Result<(), Failure> {
-        let tools = tools::install()?;
+        let tools = tools::install(self.kernel)?;
         let guest = self.guest(&tools)?;
         let folder = folder("shell")?;
         let plan =
@@ -178,6 +198,11 @@ impl Order {
         for path in &self.with {
             guest.program(path)?;
         }
+        let modules: Vec<&str> = self.modules.iter().map(String::as_str).collect();
+        guest.optional_modules(tools, &modules)?;
+        if self.drive.is_some() {
+            guest.network(tools)?;
+        }
         Ok(guest)
     }
 
@@ -187,6 +212,7 @@ impl Order {
             archive: folder.join("archive"),
             folder: folder.to_owned(),
             namespaces: self.namespaces.clone(),
+            drive: self.drive.clone(),
             memory_mib: MEMORY_MIB,
             time_limit: self.time_limit,
             keep_flushes: false,

@@ -6,6 +6,7 @@
 //!   /dev/lab/control  ◄────────►  a socket          "exit 0"; "fail PLAIN write", answered "ok"
 //!   /dev/lab/results  ─────────►  results.tar       the contents of /results
 //!   ttyS0             ─────────►  console.log       kernel messages
+//!   eth0              ◄────────►  the drive that the host serves, see drive.rs
 //! ```
 
 use std::fs;
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 use slimio_host::Failure;
 use slimio_host::process::command;
 
+use crate::drive::Drive;
 use crate::guest::said;
 use crate::namespaces::Namespace;
 use crate::qmp::Qmp;
@@ -45,6 +47,8 @@ pub(crate) struct Plan<'a> {
     /// The folder for images and for what the machine leaves.
     pub(crate) folder: PathBuf,
     pub(crate) namespaces: Vec<Namespace>,
+    /// Options of an emulated drive that the host serves when the guest asks for it.
+    pub(crate) drive: Option<String>,
     pub(crate) memory_mib: u32,
     pub(crate) time_limit: Duration,
     /// Whether a flush in the guest also flushes on the host. Flushing on the host takes time, and
@@ -108,7 +112,7 @@ pub(crate) fn run_once(plan: &Plan<'_>, see: &mut dyn FnMut(&str)) -> Result<End
                 if line == NOT_READY {
                     break None;
                 }
-                let answer = match steer::answer(&mut qmp, &line) {
+                let answer = match steer::answer(&mut qmp, machine.drive.as_mut(), &line) {
                     Ok(()) => "ok".to_owned(),
                     Err(Failure(why)) => why.replace('\n', " "),
                 };
@@ -133,6 +137,7 @@ pub(crate) fn run_once(plan: &Plan<'_>, see: &mut dyn FnMut(&str)) -> Result<End
 struct Machine {
     qemu: Child,
     folder: PathBuf,
+    drive: Option<Drive>,
 }
 
 impl Machine {
@@ -179,8 +184,13 @@ impl Machine {
             namespace.make(&plan.folder)?;
             qemu.args(namespace.arguments(&plan.folder, plan.keep_flushes));
         }
+        let drive = plan.drive.as_ref().map(|options| Drive::new(&plan.folder, options));
+        let drive = drive.transpose()?;
+        if let Some(drive) = &drive {
+            qemu.args(drive.arguments());
+        }
         let qemu = qemu.spawn().map_err(|error| format!("QEMU did not start: {error}"))?;
-        let mut machine = Self { qemu, folder: plan.folder.clone() };
+        let mut machine = Self { qemu, folder: plan.folder.clone(), drive };
         let deadline = Instant::now() + PATIENCE;
         while !(sockets.control.exists() && sockets.qmp.exists()) {
             if let Some(status) = machine.ended()? {

@@ -11,7 +11,7 @@ use slimio_host::programs;
 use crate::guest::{Guest, Task, said};
 use crate::machine::{self, Plan};
 use crate::namespaces::Namespace;
-use crate::tools::{self, lab_dir};
+use crate::tools::{self, Kernel, lab_dir};
 use crate::{MEMORY_MIB, folder, names, rounds};
 
 const TIME_LIMIT: Duration = Duration::from_secs(900);
@@ -41,7 +41,7 @@ measure XFS
 /// Measures, and writes the tables to the lab's folder. The only argument is the number of rounds.
 pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
     let rounds = rounds(args, "shortcut")?;
-    let tools = tools::install()?;
+    let tools = tools::install(Kernel::Cloud)?;
     run(&mut cargo(["build", "--release", "--package", "slimio-shortcut", "--example", "rungs"]))?;
     programs::build_binaries(&["--release"])?;
     let mut guest = Guest::new(&tools)?;
@@ -50,7 +50,7 @@ pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
     }
     let mkfs = tools::find("mkfs.xfs").ok_or("mkfs.xfs is not installed")?;
     guest.program(&mkfs)?;
-    guest.optional_modules(&tools, &["lib/libcrc32c", "fs/xfs/xfs"])?;
+    guest.optional_modules(&tools, &["xfs"])?;
     let folder = folder("shortcut")?;
     let namespaces = vec![Namespace::parse("PLAIN=1G")?];
     let plan = Plan {
@@ -58,6 +58,7 @@ pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
         archive: folder.join("archive"),
         folder,
         namespaces: namespaces.clone(),
+        drive: None,
         memory_mib: MEMORY_MIB,
         time_limit: TIME_LIMIT,
         keep_flushes: false,

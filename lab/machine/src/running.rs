@@ -2,10 +2,10 @@
 //! that the power cuts must catch.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
+use std::{fs, io};
 
 use slimio_host::Failure;
 use slimio_host::process::{cargo, root, run, target_dir};
@@ -41,7 +41,9 @@ impl Built {
     pub(super) fn of(sessions: &[Session]) -> Result<Self, Failure> {
         let is_wanted = sessions.iter().any(|session| !session.planted.is_empty());
         let planted = is_wanted.then(build_planted).transpose()?;
-        if sessions.iter().any(|session| !session.programs.is_empty()) {
+        let needs_server =
+            |session: &Session| !session.programs.is_empty() || session.drive.is_some();
+        if sessions.iter().any(needs_server) {
             programs::build_server()?;
         }
         let mut tests = BTreeMap::new();
@@ -77,8 +79,7 @@ impl Run<'_> {
         for bug in &self.session.planted {
             self.catch(bug)?;
         }
-        // Images take space; only those of a failed session are kept, for inspection.
-        fs::remove_dir_all(&folder).map_err(|error| said(&folder, &error))
+        only_results(&folder).map_err(|error| said(&folder, &error))
     }
 
     /// Runs the script in a machine, with or without a planted bug. `see` gets each
@@ -104,6 +105,9 @@ impl Run<'_> {
         }
         let modules: Vec<&str> = session.modules.iter().map(String::as_str).collect();
         guest.optional_modules(tools, &modules)?;
+        if session.drive.is_some() {
+            guest.network(tools)?;
+        }
         for test in &session.tests {
             guest.program_named(&built.tests[test], &test.1)?;
         }
@@ -113,6 +117,7 @@ impl Run<'_> {
             archive: folder.join("archive"),
             folder: folder.clone(),
             namespaces: session.namespaces.clone(),
+            drive: session.drive.clone(),
             memory_mib: MEMORY_MIB,
             time_limit: TIME_LIMIT,
             keep_flushes: false,
@@ -208,6 +213,18 @@ impl Run<'_> {
     fn reported(&self, how: impl FnOnce(&mut Report)) {
         how(&mut self.report.lock().expect("nobody panics with it"));
     }
+}
+
+/// Removes what else is in the folder of a machine. Images take space; only those of a failed session
+/// are kept, for inspection.
+fn only_results(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_file() {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
 }
 
 /// Builds the programs with all planted bugs built in but inactive, and copies them to a folder of the

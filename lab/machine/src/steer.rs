@@ -1,9 +1,10 @@
 //! What the guest may ask of the host while it runs: to make a namespace fail, to heal it, to hold
-//! its operations, or to unplug it. QEMU's node `disk-NAME` stands directly on the image, or on a
+//! its operations, or to unplug it; and to start and end the [drive](Drive) that the host serves. QEMU's node `disk-NAME` stands directly on the image, or on a
 //! driver that injects errors.
 
 use slimio_host::Failure;
 
+use crate::drive::{self, Drive};
 use crate::namespaces::KINDS;
 use crate::qmp::Qmp;
 
@@ -31,6 +32,7 @@ enum Request {
     Resume {
         name: &'static str,
     },
+    Drive(drive::Order),
 }
 
 /// What can be made to fail. The guest sees the NVMe status that QEMU has for an I/O error.
@@ -38,7 +40,7 @@ const OPERATIONS: &[&str] = &["read", "write", "flush", "discard"];
 /// The operations that can be held, and QEMU's name for the point at which each is held.
 const EVENTS: &[(&str, &str)] = &[("write", "pwritev"), ("flush", "flush_to_disk")];
 
-pub(crate) fn answer(qmp: &mut Qmp, line: &str) -> Result<(), Failure> {
+pub(crate) fn answer(qmp: &mut Qmp, drive: Option<&mut Drive>, line: &str) -> Result<(), Failure> {
     match parse(line)? {
         Request::Fail { name, operation } => {
             let once = operation == "flush";
@@ -58,6 +60,7 @@ pub(crate) fn answer(qmp: &mut Qmp, line: &str) -> Result<(), Failure> {
         Request::Resume { name } => {
             monitor(qmp, &format!("qemu-io -d namespace-{name} \\\"resume held\\\""))
         }
+        Request::Drive(order) => drive.ok_or("the machine has no drive")?.take(&order),
     }
 }
 
@@ -104,6 +107,10 @@ fn monitor(qmp: &mut Qmp, line: &str) -> Result<(), Failure> {
 
 fn parse(line: &str) -> Result<Request, Failure> {
     let unknown = || -> Failure { format!("`{line}` is not something the host can do").into() };
+    if let Some(rest) = line.strip_prefix("drive ") {
+        let words: Vec<&str> = rest.split_whitespace().collect();
+        return drive::Order::parse(&words).map(Request::Drive).ok_or_else(unknown);
+    }
     let mut words = line.split_whitespace();
     let (verb, name) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let kind = KINDS.iter().find(|kind| kind.name == name).ok_or_else(unknown)?;
@@ -138,7 +145,17 @@ mod tests {
             parse("hold B512 flush").unwrap(),
             Request::Hold { name: "B512", event: "flush_to_disk" }
         );
-        for wrong in ["", "fail", "fail PLAIN", "fail OTHER read", "fail PLAIN read io", "heal"] {
+        assert_eq!(parse("drive kill").unwrap(), Request::Drive(drive::Order::Kill));
+        for wrong in [
+            "",
+            "drive",
+            "drive PLAIN",
+            "fail",
+            "fail PLAIN",
+            "fail OTHER read",
+            "fail PLAIN read io",
+            "heal",
+        ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

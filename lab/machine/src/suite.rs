@@ -10,11 +10,14 @@
 //! # planted: ack-before-flush      needs record; runs again with this bug, which a cut must catch
 //! # programs: slimio redis-cli     built by cargo, a file of the repository, or installed on the host
 //! # tests: slimio-device:nvme      test programs, packed under the name after the colon
-//! # modules: fs/xfs/xfs            of the kernel, for insmod in this order, in /lab/optional
+//! # modules: xfs                   of the kernel; `load_modules` loads them and what they need
+//! # kernel: general                the kernel with every module; without this line, the small one
+//! # drive: size=1G                 options of an emulated drive that the host serves over NVMe/TCP
 //! ```
 //!
 //! A session whose comments promise more than it would check is refused.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -27,16 +30,25 @@ use crate::guest::said;
 use crate::names;
 use crate::namespaces::Namespace;
 use crate::running::{Built, Run};
-use crate::tools::Tools;
+use crate::tools::{self, Kernel, Tools};
 
 pub(super) const FOLDER: &str = "tests/lab";
 /// Files that sessions source: functions for all sessions, functions for a server, and a load.
 pub(super) const LIBRARIES: &[&str] =
-    &["lab-test", "lab-server", "power-cut-load", "power-cut-trace"];
+    &["lab-test", "lab-server", "lab-fabrics", "lab-drive", "power-cut-load", "power-cut-trace"];
 
 /// Keys of the comments at the head.
-const KEYS: &[&str] =
-    &["namespaces", "record", "recover", "planted", "programs", "tests", "modules"];
+const KEYS: &[&str] = &[
+    "namespaces",
+    "record",
+    "recover",
+    "planted",
+    "programs",
+    "tests",
+    "modules",
+    "kernel",
+    "drive",
+];
 
 /// What a script says that it needs.
 #[derive(Debug)]
@@ -55,26 +67,52 @@ pub(super) struct Session {
     pub(super) tests: Vec<(String, String)>,
     /// Modules that the script loads.
     pub(super) modules: Vec<String>,
+    pub(super) kernel: Kernel,
+    /// Options of an emulated drive that the host serves.
+    pub(super) drive: Option<String>,
 }
 
 /// Sessions with what is built for them.
 #[derive(Debug)]
 pub struct Suite {
     sessions: Vec<Session>,
-    tools: Tools,
+    /// For each kernel that a session needs.
+    tools: BTreeMap<Kernel, Tools>,
     built: Built,
 }
 
 impl Suite {
-    /// The sessions whose name contains one of `words`, or all sessions if there are no words.
-    /// Everything that these sessions need is built. While it is built, a server with planted bugs
-    /// replaces the ordinary one, so nothing else may use the server meanwhile.
-    pub(super) fn prepare(tools: Tools, words: &[String]) -> Result<Self, Failure> {
+    /// The sessions whose name contains one of `words`. If there are no words, these are all sessions,
+    /// but those that need the general kernel only if the run `is_long`; otherwise, the report says
+    /// that they are left out. Everything that the sessions need is installed and built. While it is
+    /// built, a server with planted bugs replaces the ordinary one, so nothing else may use the server
+    /// meanwhile.
+    pub(super) fn prepare(
+        words: &[String],
+        is_long: bool,
+        report: &mut Report,
+    ) -> Result<Self, Failure> {
         let mut sessions = sessions()?;
         let is_chosen = |name: &str| words.iter().any(|word| name.contains(word));
         sessions.retain(|session| words.is_empty() || is_chosen(&session.name));
+        if words.is_empty() && !is_long {
+            sessions.retain(|session| {
+                let is_short = session.kernel == Kernel::Cloud;
+                if !is_short {
+                    let name = &session.name;
+                    report.skip(&format!("{name} of the lab: only `cargo x lab --long` has it"));
+                }
+                is_short
+            });
+        }
         if sessions.is_empty() {
             return Err(format!("{FOLDER} has no session of that name").into());
+        }
+        let mut tools = BTreeMap::new();
+        for Session { kernel, .. } in &sessions {
+            if !tools.contains_key(kernel) {
+                tools.insert(*kernel, tools::install(*kernel)?);
+            }
         }
         let built = Built::of(&sessions)?;
         Ok(Self { sessions, tools, built })
@@ -84,7 +122,8 @@ impl Suite {
     pub fn run(&self, report: &mut Report) -> Result<(), Failure> {
         let (report, failed) = (Mutex::new(report), Mutex::new(Vec::new()));
         side_by_side(&self.sessions, 1, |session| {
-            let run = Run { session, tools: &self.tools, built: &self.built, report: &report };
+            let tools = &self.tools[&session.kernel];
+            let run = Run { session, tools, built: &self.built, report: &report };
             run.say("begins");
             if let Err(Failure(why)) = run.whole() {
                 run.say(&why);
@@ -172,10 +211,31 @@ impl Session {
             )
             .into());
         }
+        let kernel = match words("kernel").as_slice() {
+            [] => Kernel::Cloud,
+            ["general"] => Kernel::General,
+            other => return Err(format!("{name}: `{}` is no kernel", other.join(" ")).into()),
+        };
+        let drive = words("drive").first().map(|options| (*options).to_owned());
+        if drive.is_some() && !body.contains("lab drive start") {
+            return Err(format!("{name}: it has a drive and never starts it").into());
+        }
         let path = path.to_owned();
         let log = words("recover").first().map(|file| (*file).to_owned());
         let recorded = is_recorded;
-        Ok(Self { name, path, namespaces, recorded, log, planted, programs, tests, modules })
+        Ok(Self {
+            name,
+            path,
+            namespaces,
+            recorded,
+            log,
+            planted,
+            programs,
+            tests,
+            modules,
+            kernel,
+            drive,
+        })
     }
 }
 
@@ -198,6 +258,11 @@ mod tests {
         assert_eq!(session.tests, [("a".into(), "b".into()), ("c".into(), "d".into())]);
         assert_eq!(session.planted, ["some-bug"]);
         assert!(session.programs.is_empty());
+        assert_eq!((session.kernel, session.drive), (Kernel::Cloud, None));
+        let long =
+            parse("# kernel: general\n# drive: size=1G,ru=16M\n\nlab drive start\n").unwrap();
+        assert_eq!((long.kernel, long.drive.as_deref()), (Kernel::General, Some("size=1G,ru=16M")));
+        assert!(parse("# kernel: newest\n").is_err());
         assert!(parse("# tests: a\n").is_err());
         assert!(parse("# namespaces: NONE\n").is_err());
     }
@@ -218,23 +283,32 @@ mod tests {
         assert!(parse("# record: PLAIN\n# planted: ack-before-flush\n").is_ok());
     }
 
-    /// Each line of the guide must be in the session. If the session cannot run a line, its
-    /// comments contain this line with the reason.
+    /// Each line of a guide's shell blocks must be in the session. If the session cannot run a line, its
+    /// comments contain this line with the reason. Returns the number of lines.
+    fn lines_that_are_typed(guide: &str, session: &str) -> usize {
+        let session = fs::read_to_string(root().join(FOLDER).join(session)).unwrap();
+        let blocks = guide.split("```").filter_map(|block| block.strip_prefix("sh\n"));
+        let lines: Vec<&str> = blocks.flat_map(str::lines).collect();
+        for line in &lines {
+            let typed = line.split("  # ").next().unwrap_or_default().trim();
+            assert!(session.contains(typed), "the session lacks `{typed}`");
+        }
+        lines.len()
+    }
+
     #[test]
     fn the_guide_is_run_as_it_is_typed() {
-        let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
-        let (guide, session) = (read("docs/fdp.md"), read("tests/lab/guide"));
+        let guide = fs::read_to_string(root().join("docs/fdp.md")).unwrap();
         // The sections after this one are about measuring.
         let sections: Vec<&str> = guide.split("\n## ").collect();
         let last = sections.iter().position(|section| section.starts_with("WAF")).unwrap();
-        let guide = sections[..=last].join("\n");
-        let blocks = guide.split("```").filter_map(|block| block.strip_prefix("sh\n"));
-        let lines: Vec<&str> = blocks.flat_map(str::lines).collect();
-        assert!(lines.len() > 20, "{lines:?}");
-        for line in lines {
-            let typed = line.split("  # ").next().unwrap_or_default().trim();
-            assert!(session.contains(typed), "tests/lab/guide lacks `{typed}`");
-        }
+        assert!(lines_that_are_typed(&sections[..=last].join("\n"), "guide") > 20);
+    }
+
+    #[test]
+    fn the_drive_is_plugged_in_as_it_is_typed() {
+        let guide = fs::read_to_string(root().join("docs/ssd.md")).unwrap();
+        assert!(lines_that_are_typed(&guide, "drive-guide") > 10);
     }
 
     #[test]
@@ -247,5 +321,7 @@ mod tests {
         assert!(late.contains("`# record: PLAIN` comes after the head"), "{late}");
         let idle = refused("# tests: package:target\nverdict\n");
         assert!(idle.contains("package:target is packed and never run"), "{idle}");
+        let still = refused("# drive: size=1G\nverdict\n");
+        assert!(still.contains("it has a drive and never starts it"), "{still}");
     }
 }

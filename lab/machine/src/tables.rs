@@ -255,14 +255,14 @@ fn snapshots(measured: &Measured) -> Option<String> {
     Some(text)
 }
 
-fn median(mut values: Vec<f64>) -> Option<f64> {
+pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     let upper = *values.get(middle)?;
     Some(if values.len() % 2 == 1 { upper } else { f64::midpoint(values[middle - 1], upper) })
 }
 
-fn range(values: &[f64]) -> Option<(f64, f64)> {
+pub(super) fn range(values: &[f64]) -> Option<(f64, f64)> {
     let low = values.iter().copied().min_by(f64::total_cmp)?;
     Some((low, values.iter().copied().max_by(f64::total_cmp)?))
 }

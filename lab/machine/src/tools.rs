@@ -1,5 +1,4 @@
-//! What the lab itself needs: QEMU, a kernel that has the NVMe driver built in, and programs for
-//! the guest.
+//! What the lab itself needs: QEMU, a kernel, and programs for the guest.
 //!
 //! Debian's backports have a QEMU that supports FDP and a kernel that supports the NVMe generic
 //! devices of this QEMU. The kernel is unpacked, not installed.
@@ -11,11 +10,12 @@ use slimio_host::Failure;
 use slimio_host::apt::{self, Apt};
 use slimio_host::process::{command, target_dir};
 
+use crate::modules::Modules;
+
 const QEMU: &str = "qemu-system-x86_64";
 /// The first version that supports FDP.
 const QEMU_MAJOR_MIN: u32 = 8;
-const KERNEL: &str = "linux-image-cloud-amd64";
-/// Programs for the guest, and the Debian package each comes in.
+/// Programs for each guest, and the Debian package each comes in.
 const PROGRAMS: &[(&str, &str)] = &[
     ("busybox", "busybox-static"),
     ("nvme", "nvme-cli"),
@@ -26,12 +26,43 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("setpriv", "util-linux"),
 ];
 
+/// Programs that only guests with the general kernel have.
+const PROGRAMS_GENERAL: &[(&str, &str)] = &[("mkfs.f2fs", "f2fs-tools"), ("fio", "fio")];
+
 const BY_HAND: &str = "the lab needs Debian with its backports, or by hand QEMU 8 or later with \
     busybox-static, nvme-cli, e2fsprogs, xfsprogs, xz-utils and binutils";
 
 /// Where everything of the lab is kept.
 pub(crate) fn lab_dir() -> PathBuf {
     target_dir().join("lab")
+}
+
+/// Which of Debian's kernels a machine starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kernel {
+    /// The small one, made for virtual machines. NVMe and ext4 are built into it.
+    #[default]
+    Cloud,
+    /// The one for every machine. It has more modules, among them F2FS.
+    General,
+}
+
+impl Kernel {
+    /// The metapackage that names the newest kernel of this kind.
+    const fn package(self) -> &'static str {
+        match self {
+            Self::Cloud => "linux-image-cloud-amd64",
+            Self::General => "linux-image-amd64",
+        }
+    }
+
+    /// Where it is unpacked.
+    fn dir(self) -> PathBuf {
+        lab_dir().join(match self {
+            Self::Cloud => "kernel",
+            Self::General => "kernel-general",
+        })
+    }
 }
 
 /// What a machine is started with.
@@ -41,19 +72,20 @@ pub struct Tools {
     pub qemu: PathBuf,
     /// The kernel's image.
     pub kernel: PathBuf,
-    /// The folder `kernel/` of the kernel's modules, each compressed with xz.
-    pub modules: PathBuf,
+    /// The kernel's modules.
+    pub modules: Modules,
 }
 
 /// Installs the tools that are missing; fails if one cannot be installed.
-pub fn install() -> Result<Tools, Failure> {
-    let programs: Vec<&str> = PROGRAMS
-        .iter()
+pub fn install(kernel: Kernel) -> Result<Tools, Failure> {
+    let general: &[_] = if kernel == Kernel::General { PROGRAMS_GENERAL } else { &[] };
+    let wanted = || PROGRAMS.iter().chain(general);
+    let programs: Vec<&str> = wanted()
         .filter(|(program, _)| find(program).is_none())
         .map(|(_, package)| *package)
         .collect();
     let needs_qemu = qemu().is_none();
-    let needs_kernel = kernel().is_none();
+    let needs_kernel = unpacked(kernel).is_none();
     if needs_qemu || needs_kernel || !programs.is_empty() {
         let codename = apt::codename().ok_or(BY_HAND)?;
         let backports = format!("{codename}-backports");
@@ -66,15 +98,15 @@ pub fn install() -> Result<Tools, Failure> {
             apt.install(&programs, None)?;
         }
         if needs_kernel {
-            unpack_kernel(&apt, &backports)?;
+            unpack_kernel(&apt, kernel, &backports)?;
         }
     }
-    if let Some((program, package)) = PROGRAMS.iter().find(|(program, _)| find(program).is_none()) {
+    if let Some((program, package)) = wanted().find(|(program, _)| find(program).is_none()) {
         return Err(format!("{program} of {package} is still missing: {BY_HAND}").into());
     }
     let qemu = qemu().ok_or_else(|| format!("no {QEMU} of version {QEMU_MAJOR_MIN} or later"))?;
-    let (kernel, modules) = kernel().ok_or("no kernel was found in Debian's package")?;
-    Ok(Tools { qemu, kernel, modules })
+    let (kernel, modules) = unpacked(kernel).ok_or("no kernel was found in Debian's package")?;
+    Ok(Tools { qemu, kernel, modules: Modules::of(&modules)? })
 }
 
 /// The path of a program, even if only root has its folder on the search path.
@@ -99,8 +131,8 @@ fn parse_qemu_major(said: &str) -> Option<u32> {
 }
 
 /// The unpacked kernel and the folder of its modules.
-fn kernel() -> Option<(PathBuf, PathBuf)> {
-    let root = kernel_dir();
+fn unpacked(kernel: Kernel) -> Option<(PathBuf, PathBuf)> {
+    let root = kernel.dir();
     let images = fs::read_dir(root.join("boot")).ok()?;
     let image = images.filter_map(|entry| Some(entry.ok()?.path())).find(|path| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-"))
@@ -115,19 +147,15 @@ fn kernel() -> Option<(PathBuf, PathBuf)> {
     Some((image, modules))
 }
 
-fn kernel_dir() -> PathBuf {
-    lab_dir().join("kernel")
-}
-
 /// The kernel that the metapackage names, unpacked below the lab's folder.
-fn unpack_kernel(apt: &Apt, backports: &str) -> Result<(), Failure> {
-    let meta = format!("{KERNEL}/{backports}");
+fn unpack_kernel(apt: &Apt, kernel: Kernel, backports: &str) -> Result<(), Failure> {
+    let meta = format!("{}/{backports}", kernel.package());
     let said = apt.cache(&["depends", &meta])?;
     let package = said
         .lines()
         .find_map(|line| line.trim().strip_prefix("Depends: linux-image-"))
         .ok_or_else(|| format!("{meta} names no kernel"))?;
-    apt.unpack(&[&format!("linux-image-{package}")], Some(backports), &kernel_dir())
+    apt.unpack(&[&format!("linux-image-{package}")], Some(backports), &kernel.dir())
 }
 
 #[cfg(test)]

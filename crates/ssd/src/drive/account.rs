@@ -40,13 +40,11 @@ impl FdpAccount for Account {
 
     fn host_events(&self) -> Result<Vec<FdpEvent>, DeviceError> {
         let core = self.core.lock();
-        let events = core
-            .drive
-            .ftl()
-            .events()
-            .map(|event| FdpEvent { kind: event.kind.code(), placement: Some(event.handle) });
-        // Codes from 0x80 on are controller events. Only host events are reported here.
-        Ok(events.filter(|event| event.kind < 0x80).collect())
+        let events = core.drive.ftl().host_events().map(|event| FdpEvent {
+            kind: event.kind.code(),
+            placement: event.placement.map(|placement| placement.0),
+        });
+        Ok(events.collect())
     }
 
     fn handles_used(&self) -> Result<usize, DeviceError> {
@@ -55,17 +53,19 @@ impl FdpAccount for Account {
 
     fn handles(&self) -> Result<Vec<PlacementHandle>, DeviceError> {
         let core = self.core.lock();
-        let of_handle = |handle| PlacementHandle {
-            placement: handle,
-            handle,
-            unit_blocks_left: core.drive.ftl().handle_pages_left(handle).map_or(0, u64::from),
+        let ftl = core.drive.ftl();
+        let of_placement = |placement: PlacementId| PlacementHandle {
+            placement: placement.0,
+            handle: ftl.config().parse_placement(placement).map_or(0, |(_, handle)| handle),
+            unit_blocks_left: ftl.handle_pages_left(placement.0).map_or(0, u64::from),
         };
-        Ok((0..self.handles).map(of_handle).collect())
+        let all = ftl.config().placements().filter(|_| self.handles > 0);
+        Ok(all.map(of_placement).collect())
     }
 
     fn start_fresh_unit(&self, placement: PlacementId) -> Result<(), DeviceError> {
         let mut core = self.core.lock();
         let now = core.drive_now(&self.core);
-        core.drive.start_fresh_unit(now, placement.0).map_err(|_| DeviceError::OutOfRange)
+        core.update_handles(now, &[placement]).map_err(|_| DeviceError::OutOfRange)
     }
 }

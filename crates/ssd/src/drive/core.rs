@@ -1,14 +1,20 @@
 //! What all paths of a drive share: its mapping and clocks, its cache, and what a power cut undoes.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use slimio_device::{
-    Buffer, DeviceError, Geometry, LBA_SIZE, Lba, LbaRange, Op, PlacementId, WriteCache,
+    Buffer, Completion, DeviceError, Geometry, LBA_SIZE, Lba, LbaRange, Op, PlacementId, Token,
+    WriteCache,
 };
 
+use super::cache::Cache;
 use super::data::Data;
+use super::journal::Journal;
+use super::request::Request;
 use super::undo::Undo;
 use super::{Clock, DriveOptions, Shared};
 use crate::Clocked;
@@ -16,24 +22,29 @@ use crate::Clocked;
 /// Limit of the blocks that one operation transfers, which are 8 MiB.
 const TRANSFER_LBAS_MAX: u32 = 2048;
 
-/// A block that holds nothing reads as bytes of this value.
-const HOLDS_NOTHING: u8 = 0xDD;
-
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) drive: Clocked,
     /// The drive's own time, used with [`Clock::Virtual`].
     pub(super) now: Duration,
     clock: Clock,
+    /// The Unix time when the drive was opened.
+    opened_at: Duration,
+    /// `None` if the drive does not remember. It is dropped before the data, whose lock protects
+    /// both.
+    pub(super) journal: Option<Journal>,
     data: Arc<Data>,
-    has_fdp: bool,
+    pub(super) has_fdp: bool,
+    /// Blocks that hold nothing read as bytes of this value.
+    nothing: u8,
+    is_sync: bool,
     cache: Option<Cache>,
     deallocate_latency: Duration,
     /// Pending deallocations, in the order of the times at which they take effect.
     deallocating: VecDeque<(Duration, LbaRange)>,
     undo: Option<Undo>,
-    /// How often the power was cut.
-    cuts: u64,
+    /// How often the power was cut. It changes only under the lock.
+    cuts: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
@@ -43,6 +54,8 @@ pub(super) struct StartedOp {
     pub(super) buffer: Option<Buffer>,
     result: Result<(), DeviceError>,
     what: OpKind,
+    /// Whether it completes only when all that was written is durable.
+    is_sync: bool,
     cuts: u64,
 }
 
@@ -50,12 +63,11 @@ pub(super) struct StartedOp {
 enum OpKind {
     Read {
         lba: u64,
-        /// Indexes of the blocks of the read that hold nothing.
-        empty: Vec<usize>,
     },
     Write {
         lba: u64,
-        id: u64,
+        /// By which id the write can be undone; `None` if power is never cut.
+        undo: Option<u64>,
         durable: bool,
     },
     Flush {
@@ -66,20 +78,41 @@ enum OpKind {
     Refused,
 }
 
+/// Memory that a path reuses, so that an operation allocates nothing.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    /// Indexes of the blocks of the present read that hold nothing.
+    empty: Vec<u32>,
+}
+
 impl Core {
-    pub(super) fn new(drive: Clocked, data: Arc<Data>, options: &DriveOptions) -> Self {
+    pub(super) fn new(
+        drive: Clocked,
+        data: Arc<Data>,
+        journal: Option<Journal>,
+        options: &DriveOptions,
+    ) -> Self {
         Self {
             drive,
             now: Duration::ZERO,
             clock: options.clock,
+            opened_at: SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default(),
+            journal,
             data,
             has_fdp: options.has_fdp,
+            nothing: options.deallocated.byte(),
+            is_sync: options.is_sync,
             cache: (options.cache_lbas > 0).then(|| Cache::new(options.cache_lbas)),
             deallocate_latency: options.deallocate_latency,
             deallocating: VecDeque::new(),
             undo: options.can_lose_power.then(Undo::default),
-            cuts: 0,
+            cuts: Arc::default(),
         }
+    }
+
+    /// How often the power was cut, for reading without the lock.
+    pub(super) fn cuts(&self) -> Arc<AtomicU64> {
+        self.cuts.clone()
     }
 
     /// The geometry of a path to the drive, and how often the power has been cut so far.
@@ -89,11 +122,11 @@ impl Core {
             transfer_lbas_max: TRANSFER_LBAS_MAX,
             in_flight_max,
             write_cache: match self.cache {
-                None => WriteCache::Stable,
-                Some(_) => WriteCache::VolatileWithFua,
+                None if !self.is_sync => WriteCache::Stable,
+                _ => WriteCache::VolatileWithFua,
             },
         };
-        (geometry, self.cuts)
+        (geometry, self.cuts.load(Ordering::Acquire))
     }
 
     /// The current time by the drive's clock.
@@ -106,7 +139,7 @@ impl Core {
 
     /// Begins an operation at `now`. Its path was opened after `cuts` power cuts. After that, the
     /// caller [moves](StartedOp::transfer) the bytes of the operation.
-    fn begin(&mut self, op: Op, now: Duration, cuts: u64) -> StartedOp {
+    fn begin(&mut self, op: Op, now: Duration, cuts: u64, scratch: &mut Scratch) -> StartedOp {
         self.deallocate_until(now);
         let (buffer, asked) = match op {
             Op::Read { lba, buffer } => (Some(buffer), OpRequest::Read(lba.0)),
@@ -117,8 +150,10 @@ impl Core {
             Op::Deallocate { range } => (None, OpRequest::Deallocate(range)),
         };
         let lbas = buffer.as_ref().map_or(0, |buffer| buffer.len_lbas() as u64);
+        let is_sync =
+            self.is_sync && matches!(asked, OpRequest::Flush | OpRequest::Write(_, _, true));
         let begun = self.check(&asked, lbas, cuts).and_then(|()| match asked {
-            OpRequest::Read(lba) => Ok(self.begin_read(lba, lbas, now)),
+            OpRequest::Read(lba) => Ok(self.begin_read(lba, lbas, now, scratch)),
             OpRequest::Write(lba, placement, durable) => {
                 self.begin_write(lba, lbas, placement, durable, now)
             }
@@ -128,6 +163,10 @@ impl Core {
                 Ok((due, OpKind::Flush { covers }))
             }
             OpRequest::Deallocate(range) => {
+                if let Some(journal) = &mut self.journal {
+                    journal.make_ready(self.drive.ftl(), 1)?;
+                    journal.reserve();
+                }
                 let due = now + self.deallocate_latency;
                 // Paths read the clock before they lock the drive, so a request that gets the lock
                 // later may be due earlier.
@@ -137,9 +176,10 @@ impl Core {
             }
         });
         match begun {
-            Ok((due, what)) => StartedOp { due, buffer, result: Ok(()), what, cuts },
+            Ok((due, what)) => StartedOp { due, buffer, result: Ok(()), what, is_sync, cuts },
             Err(error) => {
-                StartedOp { due: now, buffer, result: Err(error), what: OpKind::Refused, cuts }
+                let (result, what) = (Err(error), OpKind::Refused);
+                StartedOp { due: now, buffer, result, what, is_sync: false, cuts }
             }
         }
     }
@@ -155,7 +195,7 @@ impl Core {
         };
         let is_transfer = !matches!(asked, OpRequest::Deallocate(_));
         let is_inside = start.checked_add(lbas).is_some_and(|end| end <= lba_count);
-        if cuts != self.cuts {
+        if cuts != self.cuts.load(Ordering::Acquire) {
             return Err(DeviceError::Gone);
         }
         if !is_inside || is_transfer && lbas > u64::from(TRANSFER_LBAS_MAX) {
@@ -164,11 +204,18 @@ impl Core {
         Ok(())
     }
 
-    fn begin_read(&mut self, lba: u64, lbas: u64, now: Duration) -> (Duration, OpKind) {
+    fn begin_read(
+        &mut self,
+        lba: u64,
+        lbas: u64,
+        now: Duration,
+        scratch: &mut Scratch,
+    ) -> (Duration, OpKind) {
         let ftl = self.drive.ftl();
-        let is_empty = |index: &usize| ftl.page_of(lba + *index as u64).is_none();
-        let empty = (0..lbas as usize).filter(is_empty).collect();
-        (self.drive.read(now, lba, lbas), OpKind::Read { lba, empty })
+        let is_empty = |index: &u32| ftl.page_of(lba + u64::from(*index)).is_none();
+        scratch.empty.clear();
+        scratch.empty.extend((0..lbas as u32).filter(is_empty));
+        (self.drive.read(now, lba, lbas), OpKind::Read { lba })
     }
 
     fn begin_write(
@@ -179,14 +226,24 @@ impl Core {
         durable: bool,
         now: Duration,
     ) -> Result<(Duration, OpKind), DeviceError> {
-        let id = match &mut self.undo {
+        let time = self.wall_ms(now);
+        if let Some(journal) = &mut self.journal {
+            journal.make_ready(self.drive.ftl(), 1)?;
+        }
+        let undo = match &mut self.undo {
             Some(undo) => {
                 let ftl = self.drive.ftl();
-                undo.begin(&self.data, lba..lba + lbas, |lba| ftl.writer_of(lba))?
+                Some(undo.begin(&self.data, lba..lba + lbas, |lba| ftl.writer_of(lba))?)
             }
-            None => 0,
+            None => None,
         };
-        let handle = self.handle_of(placement);
+        let placement = if self.has_fdp { placement.0 } else { 0 };
+        if let Some(journal) = &mut self.journal {
+            let (lba, count) = (lba as u32, lbas as u32);
+            journal.append(Request::Write { lba, count, placement }, time)?;
+        }
+        self.drive.ftl_mut().set_time(time);
+        let handle = self.drive.ftl_mut().accept(placement);
         let written = self.drive.write(now, lba, lbas, handle);
         let written = written.map_err(|_| DeviceError::OutOfRange)?;
         let due = match &mut self.cache {
@@ -194,33 +251,26 @@ impl Core {
             // A durable write takes no room in the cache.
             Some(_) | None => written,
         };
-        Ok((due, OpKind::Write { lba, id, durable: durable || self.cache.is_none() }))
+        Ok((due, OpKind::Write { lba, undo, durable: durable || self.cache.is_none() }))
     }
 
-    /// The handle of a placement. For an unknown placement, an event is recorded and the first
-    /// handle is used, as FDP specifies.
-    fn handle_of(&mut self, placement: PlacementId) -> u16 {
-        let handles = self.drive.ftl().config().handles;
-        if !self.has_fdp {
-            return 0;
-        }
-        if placement.0 >= handles {
-            self.drive.ftl_mut().note_invalid_handle(placement.0);
-            return 0;
-        }
-        placement.0
+    /// Notes that these blocks are mapped into memory.
+    pub(super) fn set_mapped(&mut self, mapped: Range<u64>) -> Result<(), DeviceError> {
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        journal.set_mapped(self.drive.ftl(), mapped)
+    }
+
+    /// The Unix time in milliseconds at `now` by the drive's clock.
+    pub(super) fn wall_ms(&self, now: Duration) -> u64 {
+        (self.opened_at + now).as_millis() as u64
     }
 
     /// Completes an operation that is due.
-    fn end(&mut self, begun: &mut StartedOp) {
-        if begun.cuts != self.cuts {
-            begun.result = Err(DeviceError::Gone);
-            return;
-        }
+    fn end(&mut self, begun: &StartedOp) -> Result<(), DeviceError> {
         match &begun.what {
-            OpKind::Write { id, durable, .. } => {
-                if let Some(undo) = &mut self.undo {
-                    undo.end(*id, *durable);
+            OpKind::Write { undo: id, durable, .. } => {
+                if let Some((undo, id)) = self.undo.as_mut().zip(*id) {
+                    undo.end(id, *durable);
                 }
             }
             OpKind::Flush { covers } => {
@@ -228,9 +278,15 @@ impl Core {
                     undo.make_stable(covers);
                 }
             }
-            OpKind::Deallocate => self.deallocate_until(begun.due),
+            OpKind::Deallocate => {
+                self.deallocate_until(begun.due);
+                if let Some(failure) = self.journal.as_ref().and_then(Journal::failure) {
+                    return Err(failure.clone());
+                }
+            }
             OpKind::Read { .. } | OpKind::Refused => {}
         }
+        Ok(())
     }
 
     /// Applies the deallocations that are due.
@@ -240,6 +296,11 @@ impl Core {
         {
             self.deallocating.pop_front();
             let LbaRange { start, end } = range;
+            let time = self.wall_ms(due.min(now));
+            if let Some(journal) = &mut self.journal {
+                let (lba, count) = (start.0 as u32, (end.0 - start.0) as u32);
+                journal.append_reserved(Request::Deallocate { lba, count }, time);
+            }
             if let Some(undo) = &mut self.undo {
                 let ftl = self.drive.ftl();
                 let id = undo.begin(&self.data, start.0..end.0, |lba| ftl.writer_of(lba));
@@ -269,7 +330,12 @@ impl Core {
             }
         }
         self.deallocating.clear();
-        self.cuts += 1;
+        if let Some(journal) = &mut self.journal {
+            journal.forget_reserved();
+            // If this fails, the drive refuses everything that would change it.
+            drop(journal.restart(self.drive.ftl()));
+        }
+        self.cuts.fetch_add(1, Ordering::AcqRel);
         if let Some(cache) = &mut self.cache {
             *cache = Cache::new(cache.lbas_max as u32);
         }
@@ -279,9 +345,9 @@ impl Core {
 impl Drop for Core {
     fn drop(&mut self) {
         self.deallocate_until(Duration::MAX);
-        if let Some(beside) = self.data.beside() {
-            // If this fails, the next process that opens the drive reports what is lost.
-            drop(beside.end(&self.drive.ftl().encode()));
+        if let Some(journal) = &mut self.journal {
+            // If this fails, the next process goes on from the checkpoint before.
+            drop(journal.checkpoint(self.drive.ftl()));
         }
     }
 }
@@ -289,19 +355,31 @@ impl Drop for Core {
 impl Shared {
     /// Begins an operation at `now`, or at the drive's own time if `now` is `None`, and moves its
     /// bytes. The path was opened after `cuts` power cuts.
-    pub(super) fn begin(&self, op: Op, now: Option<Duration>, cuts: u64, data: &Data) -> StartedOp {
+    pub(super) fn begin(
+        &self,
+        op: Op,
+        now: Option<Duration>,
+        cuts: u64,
+        data: &Data,
+        scratch: &mut Scratch,
+    ) -> StartedOp {
         let mut core = self.lock();
         let now = now.unwrap_or(core.now);
-        let mut begun = core.begin(op, now, cuts);
+        let mut begun = core.begin(op, now, cuts, scratch);
+        let nothing = core.nothing;
         if core.undo.is_none() {
             // The bytes are moved without the lock, so that other paths can use the drive
             // meanwhile.
             drop(core);
-            begun.transfer(data);
+            begun.transfer(data, scratch, nothing);
         } else {
             // The bytes are moved under the lock. The next write to these blocks keeps a copy of
             // them, so that a power cut can undo that write. So they must be complete by then.
-            begun.transfer(data);
+            begun.transfer(data, scratch, nothing);
+            drop(core);
+        }
+        if begun.is_sync && begun.result.is_ok() {
+            begun.result = self.durability.sync();
         }
         begun
     }
@@ -316,13 +394,15 @@ enum OpRequest {
 }
 
 impl StartedOp {
-    fn transfer(&mut self, data: &Data) {
+    fn transfer(&mut self, data: &Data, scratch: &Scratch, nothing: u8) {
         let Some(buffer) = &mut self.buffer else { return };
         match &self.what {
-            OpKind::Read { lba, empty } => {
-                self.result = data.read(*lba, buffer);
-                for index in empty {
-                    buffer[index * LBA_SIZE..][..LBA_SIZE].fill(HOLDS_NOTHING);
+            OpKind::Read { lba } => {
+                if scratch.empty.len() < buffer.len_lbas() {
+                    self.result = data.read(*lba, buffer);
+                }
+                for index in &scratch.empty {
+                    buffer[*index as usize * LBA_SIZE..][..LBA_SIZE].fill(nothing);
                 }
             }
             OpKind::Write { lba, .. } => self.result = data.write(*lba, buffer),
@@ -330,55 +410,26 @@ impl StartedOp {
         }
     }
 
-    /// Completes the operation. The caller reports the completion.
-    pub(super) fn end(mut self, core: &Shared) -> (Option<Buffer>, Result<(), DeviceError>) {
+    /// Completes the operation, which is due. The caller reports the completion.
+    pub(super) fn end(mut self, token: Token, shared: &Shared) -> Completion {
         if self.result.is_ok() {
-            core.lock().end(&mut self);
+            self.end_in(shared);
         }
-        (self.buffer, self.result)
-    }
-}
-
-/// A volatile cache. Only the free room in the cache is modelled. Blocks leave the cache, in order,
-/// when they are on the media.
-#[derive(Debug)]
-struct Cache {
-    lbas_max: u64,
-    lbas: u64,
-    /// Each element has a count of blocks, and the time at which these blocks are on the media.
-    taken: VecDeque<(u64, Duration)>,
-    empty_at: Duration,
-}
-
-impl Cache {
-    fn new(lbas_max: u32) -> Self {
-        let taken = VecDeque::new();
-        Self { lbas_max: u64::from(lbas_max), lbas: 0, taken, empty_at: Duration::ZERO }
+        Completion { token, buffer: self.buffer, result: self.result }
     }
 
-    /// Takes blocks that will be on the media at `written`. Returns the time at which there is room
-    /// for them.
-    fn take(&mut self, lbas: u64, now: Duration, written: Duration) -> Duration {
-        self.empty_at = self.empty_at.max(written);
-        if lbas > self.lbas_max {
-            return written;
+    fn end_in(&mut self, shared: &Shared) {
+        // Only what changes the drive when it ends needs the lock.
+        let core = match &self.what {
+            OpKind::Deallocate | OpKind::Write { undo: Some(_), .. } => Some(shared.lock()),
+            OpKind::Flush { covers } if !covers.is_empty() => Some(shared.lock()),
+            _ => None,
+        };
+        if shared.cuts.load(Ordering::Acquire) != self.cuts {
+            self.result = Err(DeviceError::Gone);
+        } else if let Some(mut core) = core {
+            self.result = core.end(self);
         }
-        let mut room_at = now;
-        while let Some(&(others, at)) = self.taken.front() {
-            if at > now && self.lbas + lbas <= self.lbas_max {
-                break;
-            }
-            room_at = room_at.max(at);
-            self.lbas -= others;
-            self.taken.pop_front();
-        }
-        self.taken.push_back((lbas, written));
-        self.lbas += lbas;
-        room_at
-    }
-
-    fn empty_at(&self) -> Duration {
-        self.empty_at
     }
 }
 
@@ -396,33 +447,21 @@ mod tests {
         let mut options = DriveOptions::new(Config::scaled(64 << 20), Clock::Virtual);
         options.deallocate_latency = millis(20);
         let drive = Clocked::new(options.config.clone()).expect("such a drive works");
-        let mut core = Core::new(drive, Arc::new(Data::Dropped), &options);
+        let mut scratch = Scratch::default();
+        let mut core = Core::new(drive, Arc::new(Data::Dropped), None, &options);
         for lba in [Lba(1), Lba(2)] {
             let buffer = Buffer::zeroed(1);
             let write = Op::Write { lba, buffer, placement: PlacementId(0), durable: true };
-            core.begin(write, millis(1), 0);
+            core.begin(write, millis(1), 0, &mut scratch);
         }
         let free = |lba| Op::Deallocate { range: LbaRange { start: Lba(lba), end: Lba(lba + 1) } };
-        core.begin(free(1), millis(10), 0);
-        let earlier = core.begin(free(2), millis(9), 0);
+        core.begin(free(1), millis(10), 0, &mut scratch);
+        let earlier = core.begin(free(2), millis(9), 0, &mut scratch);
         assert_eq!(earlier.due, millis(29));
         core.deallocate_until(earlier.due);
         let is_mapped = |core: &Core, lba| core.drive.ftl().page_of(lba).is_some();
         assert!(is_mapped(&core, 1) && !is_mapped(&core, 2));
         core.deallocate_until(millis(30));
         assert!(!is_mapped(&core, 1));
-    }
-
-    #[test]
-    fn a_cache_hides_writes_until_it_is_full() {
-        let micros = Duration::from_micros;
-        let mut cache = Cache::new(8);
-        assert_eq!(cache.take(4, micros(0), micros(200)), micros(0));
-        assert_eq!(cache.take(4, micros(0), micros(400)), micros(0));
-        assert_eq!(cache.take(1, micros(1), micros(600)), micros(200), "the first must leave");
-        assert_eq!(cache.take(3, micros(2), micros(700)), micros(2), "it has made room for four");
-        assert_eq!(cache.take(9, micros(3), micros(900)), micros(900), "it never fits");
-        assert_eq!(cache.empty_at(), micros(900));
-        assert_eq!(cache.take(8, micros(1000), micros(1200)), micros(1000), "all have left");
     }
 }

@@ -9,7 +9,7 @@ use slimio_device::{
 };
 
 use super::DataPlace;
-use super::made::{SavedConfig, StateFile};
+use super::state_file::StateFile;
 
 #[derive(Debug)]
 pub(super) enum Data {
@@ -85,12 +85,6 @@ impl Data {
         Some(beside)
     }
 
-    /// Writes the drive's configuration to the state file, if there is one.
-    pub(super) fn keep(&self, made: &SavedConfig) -> Result<(), OpenError> {
-        let Some(beside) = self.beside() else { return Ok(()) };
-        beside.begin(made).map_err(|error| failed("writing", beside.path(), &error))
-    }
-
     /// Calls `see` with each block that is not a hole of the file, in order.
     pub(super) fn each_written(&self, mut see: impl FnMut(u64)) -> Result<(), OpenError> {
         let Self::File { file, named: Some(_) } = self else { return Ok(()) };
@@ -119,6 +113,14 @@ impl Data {
     pub(super) fn write(&self, lba: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         match self {
             Self::File { file, .. } => file.write(Lba(lba), bytes),
+            Self::Dropped => Ok(()),
+        }
+    }
+
+    /// Makes durable what was written.
+    pub(super) fn sync(&self) -> Result<(), DeviceError> {
+        match self {
+            Self::File { file, .. } => file.sync(),
             Self::Dropped => Ok(()),
         }
     }

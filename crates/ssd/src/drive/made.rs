@@ -1,35 +1,16 @@
-//! The state file beside a drive's data file. It holds the drive's configuration, and its state
-//! when it was last closed.
-//!
-//! ```text
-//! | magic | checksum | numbers of the head, zeros | mapping, once the drive was closed |
-//! 0       8          16                           256
-//! ```
-//!
-//! All integers are little-endian. The checksum (XXH3) covers the rest of the head; the mapping has
-//! a checksum of its own. The head is written when the drive is made, and survives a kill of the
-//! process. The mapping exists only while no process has the drive open.
+//! The configuration that a drive was made with, as it is kept beside its data.
 
-use std::fmt::{self, Display};
-use std::fs::{File, OpenOptions};
-use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use twox_hash::XxHash3_64;
-
-use super::{DriveOptions, Size};
+use super::state_file::StateFile;
+use super::{Deallocated, DriveOptions, Size};
+use crate::Geometry;
 use crate::config::{Config, Frontiers, Isolation, Thresholds, Timing, Victims};
-use crate::{Ftl, Geometry};
 
-const MAGIC: [u8; 8] = *b"SLIMSSD2";
-
-const HEAD_SIZE: usize = 256;
-
-/// The checksum covers the part of the head from this offset on.
-const CHECKED_FROM: usize = 16;
+/// Limit of the numbers of a configuration.
+pub(super) const NUMBERS_MAX: usize = 40;
 
 /// A drive's configuration. Some of it may change from one start to the next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +19,8 @@ pub(crate) struct SavedConfig {
     pub(crate) has_fdp: bool,
     pub(crate) cache_lbas: u32,
     pub(crate) deallocate_latency: Duration,
+    pub(crate) deallocated: Deallocated,
+    pub(crate) is_sync: bool,
     /// Blocks that were mapped into memory. Stores to them do not pass through the drive.
     pub(crate) mapped: Range<u64>,
 }
@@ -49,6 +32,8 @@ impl SavedConfig {
             has_fdp: options.has_fdp,
             cache_lbas: options.cache_lbas,
             deallocate_latency: options.deallocate_latency,
+            deallocated: options.deallocated,
+            is_sync: options.is_sync,
             mapped: 0..0,
         }
     }
@@ -56,7 +41,7 @@ impl SavedConfig {
     /// The configuration of the drive whose bytes are in the file at `path`, if a valid state file
     /// is beside that file.
     pub(crate) fn read(path: &Path) -> Option<Self> {
-        StateFile::of(path).ok()?.read_head()
+        StateFile::of(path).ok()?.read_made()
     }
 
     /// The first difference between this configuration and `wanted`, as a sentence without a full
@@ -69,7 +54,7 @@ impl SavedConfig {
     }
 
     /// The properties of a drive that never change: the name and the value of each, in words.
-    fn facts(&self) -> [(&'static str, String); 7] {
+    fn facts(&self) -> [(&'static str, String); 9] {
         let Config { geometry, isolation, .. } = &self.config;
         let isolation = match isolation {
             Isolation::Initial => "initial",
@@ -82,12 +67,16 @@ impl SavedConfig {
             ("fdp=", if self.has_fdp { "on" } else { "off" }.to_owned()),
             ("handles=", self.config.handles.to_string()),
             ("isolation=", isolation.to_owned()),
+            ("groups=", self.config.groups.to_string()),
+            ("initial= handles by bits ", format!("{:b}", self.config.initial_handles)),
             ("dies ", format!("{:?}", (geometry, self.config.frontiers))),
         ]
     }
 
-    fn numbers(&self) -> impl Iterator<Item = u64> {
-        let Self { config, has_fdp, cache_lbas, deallocate_latency, mapped } = self;
+    /// The configuration as numbers. Those that were added later are 0 for what a drive without
+    /// them had.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
+        let Self { config, has_fdp, cache_lbas, deallocate_latency, mapped, .. } = self;
         let Config { geometry, lba_count, handles, thresholds, timing, .. } = config;
         let victims = match config.victims {
             Victims::Greedy => 0,
@@ -118,11 +107,16 @@ impl SavedConfig {
             nanos(*deallocate_latency),
             mapped.start,
             mapped.end,
+            (self.deallocated == Deallocated::Pattern).into(),
+            self.is_sync.into(),
+            u64::from(config.groups) - 1,
+            config.initial_handles as u64,
+            (config.initial_handles >> 64) as u64,
         ]
         .into_iter()
     }
 
-    fn from_numbers(mut numbers: impl Iterator<Item = u64>) -> Option<Self> {
+    pub(super) fn from_numbers(mut numbers: impl Iterator<Item = u64>) -> Option<Self> {
         let mut next = || numbers.next();
         let lba_count = next()?;
         let narrow = |number: u64| u32::try_from(number).ok();
@@ -153,116 +147,25 @@ impl SavedConfig {
             erase: Duration::from_nanos(next()?),
             transfer: Duration::from_nanos(next()?),
         };
+        let cache_lbas = narrow(next()?)?;
+        let deallocate_latency = Duration::from_nanos(next()?);
+        let mapped = next()?..next()?;
+        let deallocated = if next()? == 0 { Deallocated::Zeros } else { Deallocated::Pattern };
+        let is_sync = next()? != 0;
+        let groups = u16::try_from(next()?).ok()?.checked_add(1)?;
+        let initial_handles = u128::from(next()?) | u128::from(next()?) << 64;
         let config = Config {
             geometry,
             lba_count,
             handles,
+            groups,
             isolation,
+            initial_handles,
             victims,
             frontiers,
             thresholds,
             timing,
         };
-        Some(Self {
-            config,
-            has_fdp,
-            cache_lbas: narrow(next()?)?,
-            deallocate_latency: Duration::from_nanos(next()?),
-            mapped: next()?..next()?,
-        })
-    }
-
-    fn encode(&self) -> [u8; HEAD_SIZE] {
-        let mut bytes = [0; HEAD_SIZE];
-        bytes[..8].copy_from_slice(&MAGIC);
-        let places = bytes[CHECKED_FROM..].chunks_exact_mut(8);
-        for (place, number) in places.zip(self.numbers()) {
-            place.copy_from_slice(&number.to_le_bytes());
-        }
-        let checksum = XxHash3_64::oneshot(&bytes[CHECKED_FROM..]);
-        bytes[8..CHECKED_FROM].copy_from_slice(&checksum.to_le_bytes());
-        bytes
-    }
-
-    fn decode(bytes: &[u8; HEAD_SIZE]) -> Option<Self> {
-        let checksum = XxHash3_64::oneshot(&bytes[CHECKED_FROM..]).to_le_bytes();
-        if bytes[..8] != MAGIC || bytes[8..CHECKED_FROM] != checksum {
-            return None;
-        }
-        let numbers = bytes[CHECKED_FROM..].as_chunks::<8>().0.iter();
-        Self::from_numbers(numbers.map(|number| u64::from_le_bytes(*number)))
-    }
-}
-
-/// The file beside a drive's data file.
-#[derive(Debug)]
-pub(super) struct StateFile {
-    path: PathBuf,
-}
-
-/// Why the mapping could not be restored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lost {
-    /// There is no valid state file beside the data file.
-    All,
-    /// The state file has no valid mapping, because the drive was not closed properly.
-    Mapping,
-}
-
-impl Display for Lost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::All => "the file beside it whose name ends in .mapping is missing or damaged",
-            Self::Mapping => "the process that had it last was killed, or could not write it",
-        })?;
-        f.write_str(
-            ": the drive's data counts as written by the first handle, and the counters begin at 0",
-        )
-    }
-}
-
-impl StateFile {
-    /// The state file beside the data file at `path`, which must exist. Links are resolved, so all
-    /// links to a data file have the same state file.
-    pub(super) fn of(path: &Path) -> io::Result<Self> {
-        let mut name = path.canonicalize()?.into_os_string();
-        name.push(".mapping");
-        Ok(Self { path: name.into() })
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    fn read_head(&self) -> Option<SavedConfig> {
-        let mut head = [0; HEAD_SIZE];
-        File::open(&self.path).ok()?.read_exact_at(&mut head, 0).ok()?;
-        SavedConfig::decode(&head)
-    }
-
-    /// What the drive's last process left: the head, and the mapping if it is valid.
-    pub(super) fn read(&self, config: &Config) -> (Option<SavedConfig>, Result<Ftl, Lost>) {
-        let Some(head) = self.read_head() else { return (None, Err(Lost::All)) };
-        let mapping = std::fs::read(&self.path).ok().and_then(|bytes| {
-            let (_, mapping) = bytes.split_at_checked(HEAD_SIZE)?;
-            Ftl::decode(config.clone(), mapping)
-        });
-        (Some(head), mapping.ok_or(Lost::Mapping))
-    }
-
-    /// Writes the head and removes the mapping, so that no later process uses the outdated mapping
-    /// if this process is killed.
-    pub(super) fn begin(&self, made: &SavedConfig) -> io::Result<()> {
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false).mode(0o600);
-        let opened = options.open(&self.path)?;
-        opened.write_all_at(&made.encode(), 0)?;
-        opened.set_len(HEAD_SIZE as u64)
-    }
-
-    /// Writes the mapping for the next process that opens the drive.
-    pub(super) fn end(&self, mapping: &[u8]) -> io::Result<()> {
-        let opened = OpenOptions::new().write(true).open(&self.path)?;
-        opened.write_all_at(mapping, HEAD_SIZE as u64)
+        Some(Self { config, has_fdp, cache_lbas, deallocate_latency, deallocated, is_sync, mapped })
     }
 }

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The file holds each logical block at its address, so nothing in the file moves when the
-//! collector copies a page. Blocks that hold nothing read as bytes `0xDD`, and take no room in the
-//! file.
+//! collector copies a page. Blocks that hold nothing read as zeros or a pattern, and take no room in
+//! the file.
 //!
 //! # What it promises
 //! It keeps the contract of [`Device`]. If the drive has a cache, a write that is not durable
@@ -17,15 +17,27 @@
 //! blocks, also data that was written between the request and the acknowledgement.
 
 mod account;
+mod admin;
+mod cache;
 mod core;
 mod data;
+mod durability;
+mod journal;
 mod made;
+mod old_state;
+mod queue;
 mod real_time;
+mod remembered;
+mod request;
+mod state_file;
 mod undo;
 mod virtual_time;
+mod watch;
 
 use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -37,12 +49,16 @@ use slimio_device::{
 use self::account::Account;
 use self::core::Core;
 use self::data::Data;
-use self::made::Lost;
+use self::durability::Durability;
 use self::real_time::RealTimePath;
+use self::remembered::{Refusal, Remembered};
+use self::state_file::Lost;
 use self::virtual_time::VirtualTimePath;
 use crate::{Clocked, Config, Counters, Ftl, Isolation};
 
 pub(crate) use self::made::SavedConfig;
+pub use self::queue::DriveQueue;
+pub use self::watch::DriveWatch;
 
 /// The clock that determines when a drive's operations complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,15 +75,34 @@ pub enum Clock {
 pub enum DataPlace {
     /// In a file without a name, which is deleted with the drive.
     Temporary,
-    /// In the file at this path, which is created if it is missing. The drive's configuration is in
-    /// a second file, the state file. Its name is that of the data file with `.mapping` appended.
-    /// When the drive is dropped, it also writes its mapping and counters to the state file, for
-    /// the next start. If mapping and counters are missing because the process was killed,
-    /// everything in the data file counts as written by the first handle, in the order of the
-    /// blocks.
+    /// In the file at this path, which is created if it is missing. The drive's configuration,
+    /// mapping, counters and events are in a second file, the state file. Its name is that of the
+    /// data file with `.mapping` appended. Whatever ends the process, the next one that opens the
+    /// drive finds them as the last acknowledged operation left them, or an operation that was
+    /// under way. If the state file is missing or damaged, everything in the data file counts as
+    /// written by the first handle, in the order of the blocks.
     File(PathBuf),
     /// Nowhere: a written block reads as a pattern made from its address.
     Dropped,
+}
+
+/// How blocks that hold nothing read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deallocated {
+    /// As zeros, which a drive may promise (NVMe's DLFEAT, 001b).
+    Zeros,
+    /// As bytes `0xDD`, so that a host that relies on zeros is found out. A drive promises nothing
+    /// then (DLFEAT, 000b).
+    Pattern,
+}
+
+impl Deallocated {
+    fn byte(self) -> u8 {
+        match self {
+            Self::Zeros => 0,
+            Self::Pattern => 0xDD,
+        }
+    }
 }
 
 /// How an emulated drive is made.
@@ -86,6 +121,12 @@ pub struct DriveOptions {
     pub cache_lbas: u32,
     /// Time from the request for a deallocation until it takes effect and is acknowledged.
     pub deallocate_latency: Duration,
+    /// How blocks that hold nothing read.
+    pub deallocated: Deallocated,
+    /// Whether a flush and a durable write are also durable in the file system of the drive's file,
+    /// so that they survive a failure of the machine. Such a drive says that it has a volatile
+    /// cache, because hosts flush only those.
+    pub is_sync: bool,
     /// Whether its power may be cut. If so, the drive keeps in memory the data that unstable writes
     /// have replaced.
     pub can_lose_power: bool,
@@ -104,6 +145,8 @@ impl DriveOptions {
             data: DataPlace::Temporary,
             cache_lbas: 0,
             deallocate_latency: Duration::ZERO,
+            deallocated: Deallocated::Zeros,
+            is_sync: false,
             can_lose_power: false,
             in_flight_max: IN_FLIGHT_DEFAULT,
         }
@@ -128,7 +171,8 @@ pub struct EmulatedDrive {
     core: Shared,
     data: Arc<Data>,
     options: DriveOptions,
-    made: SavedConfig,
+    /// Blocks that were mapped into memory, by this process or one before.
+    mapped: Range<u64>,
     /// Why its mapping is lost, if it is lost.
     lost: Option<Lost>,
     placements: Vec<PlacementId>,
@@ -138,6 +182,9 @@ pub struct EmulatedDrive {
 #[derive(Clone, Debug)]
 struct Shared {
     core: Arc<Mutex<Core>>,
+    /// How often the power was cut.
+    cuts: Arc<AtomicU64>,
+    durability: Arc<Durability>,
     /// When the drive was made, by the machine's clock.
     start: Instant,
 }
@@ -169,41 +216,25 @@ impl EmulatedDrive {
         let unsuitable = |why| OpenError::Unsuitable { path: name.clone(), why };
         options.config.check().map_err(|error| unsuitable(error.to_string()))?;
         let (data, is_new) = Data::open(&options.data, options.config.lba_count)?;
-        let mut made = SavedConfig::of(&options);
-        let (mut ftl, mut lost) = (None, None);
-        if let Some(beside) = data.beside().filter(|_| !is_new) {
-            let (before, mapping) = beside.read(&options.config);
-            if let Some(before) = before {
-                if let Some(why) = before.difference(&made) {
-                    return Err(unsuitable(why));
-                }
-                made.mapped = before.mapped;
-            }
-            lost = mapping.as_ref().err().copied();
-            ftl = mapping.ok();
-        }
-        let ftl = if let Some(ftl) = ftl {
-            ftl
-        } else {
-            let fresh = Ftl::new(options.config.clone());
-            let mut ftl = fresh.map_err(|error| unsuitable(error.to_string()))?;
-            data.each_written(|lba| {
-                if !made.mapped.contains(&lba) {
-                    ftl.preload(lba);
-                }
-            })?;
-            ftl
-        };
-        data.keep(&made)?;
         let data = Arc::new(data);
-        let handles = if options.has_fdp { options.config.handles } else { 0 };
-        let core = Core::new(Clocked::of(ftl), data.clone(), &options);
+        let made = SavedConfig::of(&options);
+        let remembered = Remembered::open(&data, is_new, made).map_err(|error| match error {
+            Refusal::Unsuitable(why) => unsuitable(why),
+            Refusal::Open(error) => error,
+        })?;
+        let Remembered { ftl, journal, mapped, lost } = remembered;
+        let has_fdp = options.has_fdp;
+        let placements = options.config.placements().filter(|_| has_fdp).collect();
+        let durability = Durability::new(options.is_sync, data.clone(), journal.as_ref());
+        let core = Core::new(Clocked::of(ftl), data.clone(), journal, &options);
+        let (cuts, durability) = (core.cuts(), Arc::new(durability));
+        let core = Arc::new(Mutex::new(core));
         Ok(Self {
-            core: Shared { core: Arc::new(Mutex::new(core)), start: Instant::now() },
+            core: Shared { core, cuts, durability, start: Instant::now() },
             data,
-            placements: (0..handles).map(PlacementId).collect(),
+            placements,
             options,
-            made,
+            mapped,
             lost,
         })
     }
@@ -228,26 +259,30 @@ impl EmulatedDrive {
         look(self.core.lock().drive.ftl())
     }
 
+    /// Opens a queue whose operations begin in the thread that calls it. Any number of queues and
+    /// paths may be open.
+    ///
+    /// # Panics
+    /// If the drive has [`Clock::Virtual`].
+    pub fn open_queue(&self) -> DriveQueue {
+        assert_eq!(self.options.clock, Clock::Real, "a queue's operations are due in real time");
+        DriveQueue::new(self.core.clone(), self.data.clone(), self.options.in_flight_max)
+    }
+
     /// Returns a [`DriveWatch`], with which a caller can look at the drive while other code uses
     /// it.
     pub fn watch(&self) -> DriveWatch {
         DriveWatch(self.core.clone())
     }
 
+    /// How blocks that hold nothing read.
+    pub fn deallocated(&self) -> Deallocated {
+        self.options.deallocated
+    }
+
     /// How long the drive has existed, by its own clock.
     pub fn now(&self) -> Duration {
         self.core.lock().drive_now(&self.core)
-    }
-}
-
-/// Lets a caller look at a drive while other code uses the drive.
-#[derive(Clone, Debug)]
-pub struct DriveWatch(Shared);
-
-impl DriveWatch {
-    /// The mapping as it is now. The drive is locked while `look` runs.
-    pub fn with_ftl<T>(&self, look: impl FnOnce(&Ftl) -> T) -> T {
-        look(self.0.lock().drive.ftl())
     }
 }
 
@@ -273,16 +308,18 @@ impl WholeDevice for EmulatedDrive {
         let mapped = self.data.map(offset, size)?;
         let (start, end) =
             (offset / LBA_SIZE as u64, (offset + size as u64).div_ceil(LBA_SIZE as u64));
-        let before = &mut self.made.mapped;
+        let before = &self.mapped;
         let all = if before.is_empty() {
             start..end
         } else {
             before.start.min(start)..before.end.max(end)
         };
-        if *before != all {
-            *before = all;
-            self.data.keep(&self.made)?;
-        }
+        self.mapped = all.clone();
+        self.core.lock().set_mapped(all).map_err(|error| OpenError::Device {
+            doing: "writing beside",
+            path: self.data.to_string().into(),
+            error,
+        })?;
         Ok(mapped)
     }
 
@@ -291,7 +328,8 @@ impl WholeDevice for EmulatedDrive {
     }
 
     fn fdp(&self) -> Option<Box<dyn FdpAccount>> {
-        Some(Box::new(Account::new(self.core.clone(), self.placements.len() as u16)))
+        let handles = if self.options.has_fdp { self.options.config.handles } else { 0 };
+        Some(Box::new(Account::new(self.core.clone(), handles)))
     }
 
     fn is_best(&self) -> bool {
@@ -317,12 +355,17 @@ impl WholeDevice for EmulatedDrive {
     fn describe(&self) -> String {
         let config = &self.options.config;
         let isolation = match config.isolation {
+            _ if config.initial_handles > 0 => "persistently or initially",
             Isolation::Initial => "initially",
             Isolation::Persistent => "persistently",
         };
-        let placement = match self.placements.len() {
-            0 => "no data placement".to_owned(),
-            count => format!("{count} {isolation} isolated handles"),
+        let groups = match config.groups {
+            1 => String::new(),
+            groups => format!(" in {groups} reclaim groups"),
+        };
+        let placement = match config.handles {
+            _ if !self.options.has_fdp => "no data placement".to_owned(),
+            count => format!("{count} {isolation} isolated handles{groups}"),
         };
         let cache = match self.options.cache_lbas {
             0 => "no volatile write cache".to_owned(),
@@ -339,6 +382,10 @@ impl WholeDevice for EmulatedDrive {
 
     fn notes(&self) -> Vec<String> {
         let survives = match &self.options.data {
+            DataPlace::File(_) if self.options.is_sync => {
+                "acknowledged writes survive the end of the server's process (kill -9), and a \
+                 failure of the machine if they were flushed"
+            }
             DataPlace::File(_) => {
                 "acknowledged writes survive the end of the server's process (kill -9), but not a \
                  failure of the machine: nothing is synced to the disk that the drive's file is on"

@@ -19,8 +19,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use slimio_device::{Completion, Device, DeviceError, Geometry, Op, OpenError, Token};
 
 use super::Shared;
-use super::core::StartedOp;
 use super::data::Data;
+use super::queue::DriveQueue;
 
 pub(super) struct RealTimePath {
     core: Shared,
@@ -77,9 +77,9 @@ impl RealTimePath {
             done: Condvar::new(),
             event,
         });
-        let (geometry, cuts) = core.lock().facts(in_flight_max);
-        let thread =
-            Worker { core: core.clone(), data, meeting: meeting.clone(), cuts, begun: Vec::new() };
+        let queue = DriveQueue::new(core.clone(), data, in_flight_max);
+        let geometry = queue.geometry();
+        let thread = Worker { queue, core: core.clone(), meeting: meeting.clone() };
         let thread = std::thread::Builder::new().name("emulated".into()).spawn(|| thread.run());
         let thread =
             thread.map_err(|error| failed("starting a thread for", error.raw_os_error()))?;
@@ -177,19 +177,16 @@ impl Drop for RealTimePath {
 
 /// What the thread owns.
 struct Worker {
+    queue: DriveQueue,
     core: Shared,
-    data: Arc<Data>,
     meeting: Arc<Meeting>,
-    cuts: u64,
-    begun: Vec<(Token, StartedOp)>,
 }
 
 impl Worker {
     fn run(mut self) {
         while let Some(arrived) = self.sleep() {
             for (token, op, now) in arrived {
-                let begun = self.core.begin(op, Some(now), self.cuts, &self.data);
-                self.begun.push((token, begun));
+                self.queue.begin_at(token, op, now);
             }
             self.finish();
         }
@@ -198,7 +195,7 @@ impl Worker {
     /// Sleeps until operations have arrived or the next operation is due. Returns the operations
     /// that have arrived, or `None` if the path is gone.
     fn sleep(&self) -> Option<VecDeque<(Token, Op, Duration)>> {
-        let next = self.begun.iter().map(|(_, begun)| begun.due).min();
+        let next = self.queue.next_due_at();
         let mut state = self.meeting.lock();
         loop {
             if state.is_over {
@@ -220,16 +217,10 @@ impl Worker {
 
     /// Completes the operations that are due, in the order of their due times.
     fn finish(&mut self) {
-        self.begun.sort_by_key(|(_, begun)| begun.due);
-        let now = self.core.real_now();
-        let over = self.begun.partition_point(|(_, begun)| begun.due <= now);
-        if over == 0 {
+        let mut finished = Vec::new();
+        self.queue.poll(&mut finished);
+        if finished.is_empty() {
             return;
-        }
-        let mut finished = Vec::with_capacity(over);
-        for (token, begun) in self.begun.drain(..over) {
-            let (buffer, result) = begun.end(&self.core);
-            finished.push(Completion { token, buffer, result });
         }
         let mut state = self.meeting.lock();
         if state.finished.is_empty() {

@@ -8,8 +8,9 @@ use std::time::Duration;
 use slimio_device::{Completion, Device, DeviceError, Geometry, Op, Token};
 
 use super::Shared;
-use super::core::StartedOp;
+use super::core::Scratch;
 use super::data::Data;
+use super::queue::InFlight;
 
 /// The drive's clock advances by this time at each poll, so that a caller that only polls makes
 /// progress.
@@ -24,22 +25,21 @@ pub(super) struct VirtualTimePath {
     cuts: u64,
     /// Submitted but not kicked.
     queued: VecDeque<(Token, Op)>,
-    begun: Vec<(Token, StartedOp)>,
+    begun: InFlight,
+    scratch: Scratch,
 }
 
 impl VirtualTimePath {
     pub(super) fn new(core: Shared, data: Arc<Data>, in_flight_max: u32) -> Self {
         let (geometry, cuts) = core.lock().facts(in_flight_max);
-        Self { core, data, geometry, cuts, queued: VecDeque::new(), begun: Vec::new() }
+        let (begun, scratch) = (InFlight::default(), Scratch::default());
+        Self { core, data, geometry, cuts, queued: VecDeque::new(), begun, scratch }
     }
 
     /// Completes the operations that are due at `now`, in the order of their due times.
     fn reap(&mut self, now: Duration, completions: &mut Vec<Completion>) {
-        self.begun.sort_by_key(|(_, begun)| begun.due);
-        let over = self.begun.partition_point(|(_, begun)| begun.due <= now);
-        for (token, begun) in self.begun.drain(..over) {
-            let (buffer, result) = begun.end(&self.core);
-            completions.push(Completion { token, buffer, result });
+        while let Some((token, begun)) = self.begun.take_due(now) {
+            completions.push(begun.end(token, &self.core));
         }
     }
 }
@@ -59,7 +59,8 @@ impl Device for VirtualTimePath {
 
     fn kick(&mut self) {
         while let Some((token, op)) = self.queued.pop_front() {
-            self.begun.push((token, self.core.begin(op, None, self.cuts, &self.data)));
+            let begun = self.core.begin(op, None, self.cuts, &self.data, &mut self.scratch);
+            self.begun.push(token, begun);
         }
     }
 
@@ -73,7 +74,7 @@ impl Device for VirtualTimePath {
 
     fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) {
         self.kick();
-        let Some(first) = self.begun.iter().map(|(_, begun)| begun.due).min() else { return };
+        let Some(first) = self.begun.next_due() else { return };
         let mut core = self.core.lock();
         let latest = timeout.map_or(first, |timeout| first.min(core.now + timeout.max(LOOK)));
         core.now = core.now.max(latest);
@@ -83,7 +84,7 @@ impl Device for VirtualTimePath {
     }
 
     fn in_flight(&self) -> usize {
-        self.queued.len() + self.begun.len()
+        self.queued.len() + self.begun.count()
     }
 
     fn readiness(&self) -> Option<BorrowedFd<'_>> {

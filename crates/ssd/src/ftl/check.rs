@@ -50,16 +50,25 @@ impl Ftl {
             assert_eq!(state == UnitState::Free, is_listed, "unit {unit} is listed if it is free");
             assert!(!is_listed || self.units.valid(unit) == 0, "a free unit holds nothing");
         }
-        assert!(
-            self.units.free_count() >= self.config.thresholds.foreground_units,
-            "enough units are free for the collector to begin"
-        );
+        for group in 0..self.config.groups {
+            assert!(
+                self.units.free_in(group) >= self.config.foreground_units_of_group(),
+                "enough units of group {group} are free for its collector to begin"
+            );
+        }
     }
 
     fn check_victims(&self) {
-        let Some(mut known) = self.victims.known() else { return };
+        for (group, victims) in (0..).zip(&self.victims) {
+            self.check_victims_of(group, victims.known());
+        }
+    }
+
+    fn check_victims_of(&self, group: u16, known: Option<Vec<(u32, Option<u32>)>>) {
+        let Some(mut known) = known else { return };
         known.sort_unstable();
-        let closed = (0..self.units.count()).filter(|unit| self.units.is_closed(*unit));
+        let of_group = (0..self.units.count()).filter(|unit| self.units.group_of(*unit) == group);
+        let closed = of_group.filter(|unit| self.units.is_closed(*unit));
         assert!(
             known.iter().map(|(unit, _)| *unit).eq(closed),
             "the filled units, and no others, can be chosen"

@@ -11,20 +11,24 @@
 //! collections.
 
 mod check;
+mod collector;
 mod counters;
 mod events;
+mod old_state;
 mod state;
 mod units;
 mod victims;
 
 pub use counters::{Counters, HandleCounters};
-pub use events::{EVENTS_MAX, Event, EventKind};
+pub use events::{EVENTS_MAX, EventKind, FdpEventRecord};
 pub use units::{Owner, UnitReport, UnitState};
 
 use std::fmt;
 use std::num::NonZeroU32;
 
-use crate::{Config, ConfigError, Frontiers, Isolation};
+use slimio_device::PlacementId;
+
+use crate::{Config, ConfigError};
 use counters::Cause;
 use events::Events;
 use units::{Frontier, Units};
@@ -93,9 +97,13 @@ pub struct Ftl {
     lba_of: Vec<Link>,
     mapped_count: u64,
     units: Units,
-    victims: VictimIndex,
-    /// The handles' frontiers, then those of the collector.
+    /// The filled units of each group.
+    victims: Vec<VictimIndex>,
+    /// For each group, the handles' frontiers, then those of the collector: one for each persistently
+    /// isolated handle, and one for all others, if there are any.
     frontiers: Vec<Frontier>,
+    /// Count of the frontiers of each group.
+    group_frontiers: usize,
     counters: Counters,
     events: Events,
     /// A unit with at least this many pages that are not valid is collected in the background.
@@ -119,6 +127,8 @@ pub enum FtlError {
         /// Handles that the drive has.
         handles: u16,
     },
+    /// The drive could not store that it was asked for this, so it would be forgotten.
+    NotStored,
 }
 
 impl fmt::Display for FtlError {
@@ -128,8 +138,9 @@ impl fmt::Display for FtlError {
                 write!(f, "block {lba} is beyond the drive, which has {lba_count} blocks")
             }
             Self::UnknownHandle { handle, handles } => {
-                write!(f, "no handle {handle}: the drive has handles 0 to {}", handles - 1)
+                write!(f, "no handle {handle}: the drive has {handles}, counted from 0")
             }
+            Self::NotStored => f.write_str("the drive's state can't be stored"),
         }
     }
 }
@@ -144,27 +155,36 @@ impl Ftl {
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         config.check()?;
         let unit_pages = config.geometry.unit_pages();
-        let mut units = Units::new(config.geometry.unit_count());
-        let mut frontiers = vec![Frontier::NONE; config.frontier_count() as usize];
-        // Each handle has an open unit from the start, as on an FDP drive.
-        for (handle, frontier) in frontiers[..usize::from(config.handles)].iter_mut().enumerate() {
-            *frontier = units.open(Owner::Handle(handle as u16), unit_pages);
+        let mut units = Units::new(config.geometry.unit_count(), config.groups);
+        let (in_group, groups) = (config.frontier_count() as usize, usize::from(config.groups));
+        let mut frontiers = vec![Frontier::NONE; groups * in_group];
+        // Each handle has an open unit in each group from the start, as on an FDP drive.
+        for (group, frontiers) in (0..).zip(frontiers.chunks_exact_mut(in_group)) {
+            for (handle, frontier) in (0..config.handles).zip(frontiers) {
+                *frontier = units.open(group, Owner::Handle(handle), unit_pages);
+            }
         }
-        let permille = u64::from(config.thresholds.background_invalid_permille);
-        let background_invalid_pages = (u64::from(unit_pages) * permille).div_ceil(1000).max(1);
+        let victims = VictimIndex::new(config.victims, units.count(), unit_pages);
         Ok(Self {
             unit_pages,
             page_of: vec![None; config.lba_count as usize],
             lba_of: vec![None; config.geometry.page_count() as usize],
             mapped_count: 0,
-            victims: VictimIndex::new(config.victims, units.count(), unit_pages),
+            victims: vec![victims; groups],
             units,
             frontiers,
+            group_frontiers: in_group,
             counters: Counters::new(config.handles, config.geometry.unit_size()),
-            events: Events::default(),
-            background_invalid_pages: background_invalid_pages as u32,
+            events: Events::new(config.handles),
+            background_invalid_pages: Self::background_invalid_pages(&config),
             config,
         })
+    }
+
+    fn background_invalid_pages(config: &Config) -> u32 {
+        let unit_pages = u64::from(config.geometry.unit_pages());
+        let permille = u64::from(config.thresholds.background_invalid_permille);
+        (unit_pages * permille).div_ceil(1000).max(1) as u32
     }
 
     /// The drive's configuration.
@@ -208,31 +228,86 @@ impl Ftl {
         self.units.free_count()
     }
 
-    /// Pages that the host can still write to a handle's reclaim unit: NVMe's RUAMW.
+    /// Pages that the host can still write to the reclaim unit of a placement: NVMe's RUAMW.
+    ///
+    /// # Errors
+    /// When there is no such placement.
+    pub fn handle_pages_left(&self, placement: u16) -> Result<u32, FtlError> {
+        let (group, handle) = self.parse(placement)?;
+        Ok(self.frontiers[self.frontier_of(group, handle)].pages_left())
+    }
+
+    /// The latest [`EVENTS_MAX`] events that hosts caused, oldest first.
+    pub fn host_events(&self) -> impl Iterator<Item = &FdpEventRecord> {
+        self.events.of_host()
+    }
+
+    /// The latest [`EVENTS_MAX`] events of what the controller did unasked, oldest first.
+    pub fn controller_events(&self) -> impl Iterator<Item = &FdpEventRecord> {
+        self.events.of_controller()
+    }
+
+    /// The kinds of events, by their codes, and whether a handle records them.
     ///
     /// # Errors
     /// When there is no such handle.
-    pub fn handle_pages_left(&self, handle: u16) -> Result<u32, FtlError> {
+    pub fn enabled_events(&self, handle: u16) -> Result<Vec<(u8, bool)>, FtlError> {
         self.check_handle(handle)?;
-        Ok(self.frontiers[usize::from(handle)].pages_left())
+        let of_kind = |kind: EventKind| (kind.code(), self.events.is_enabled(handle, kind));
+        Ok(EventKind::ALL.into_iter().map(of_kind).collect())
     }
 
-    /// The latest [`EVENTS_MAX`] events, oldest first.
-    pub fn events(&self) -> impl Iterator<Item = &Event> {
-        self.events.iter()
-    }
-
-    /// Records that a host named a handle that does not exist.
-    pub fn note_invalid_handle(&mut self, handle: u16) {
-        self.events.push(EventKind::InvalidHandle, handle, self.counters.host_pages());
-    }
-
-    /// Writes one logical block.
+    /// Says whether a handle records events of these kinds from now on.
     ///
     /// # Errors
-    /// If the block is beyond the drive, or if there is no such handle.
-    pub fn write(&mut self, lba: u64, handle: u16) -> Result<(), FtlError> {
-        self.write_observed(lba, handle, &mut ())
+    /// When there is no such handle.
+    pub fn enable_events(
+        &mut self,
+        handle: u16,
+        kinds: &[EventKind],
+        is_enabled: bool,
+    ) -> Result<(), FtlError> {
+        self.check_handle(handle)?;
+        for kind in kinds {
+            self.events.enable(handle, *kind, is_enabled);
+        }
+        Ok(())
+    }
+
+    /// Sets the time that new events get, in milliseconds since the Unix epoch. Nothing else
+    /// depends on it.
+    pub fn set_time(&mut self, now_ms: u64) {
+        self.events.now_ms = now_ms;
+    }
+
+    /// Records that the drive has lost its mapping, so that its handles refer to other units.
+    pub(crate) fn note_handles_reset(&mut self) {
+        self.events.push(None, FdpEventRecord::new(EventKind::HandlesReset));
+    }
+
+    /// The placement that a write goes to. For an unknown placement, an event is recorded, and it is
+    /// the first one, as FDP specifies.
+    pub(crate) fn accept(&mut self, placement: u16) -> u16 {
+        if self.parse(placement).is_ok() {
+            return placement;
+        }
+        self.note_invalid_placement(placement);
+        0
+    }
+
+    /// Records that a host named a placement that does not exist. The write goes to the first
+    /// handle, whose settings say whether the event is recorded.
+    pub fn note_invalid_placement(&mut self, placement: u16) {
+        let event = FdpEventRecord::new(EventKind::InvalidPlacement);
+        self.events.push(Some(0), event.in_namespace().with_placement(placement));
+    }
+
+    /// Writes one logical block to a placement, which is a handle if there is one group.
+    ///
+    /// # Errors
+    /// If the block is beyond the drive, or if there is no such placement.
+    pub fn write(&mut self, lba: u64, placement: u16) -> Result<(), FtlError> {
+        self.write_observed(lba, placement, &mut ())
     }
 
     /// Maps a block as if the first handle had written it, and resets the counters. A block beyond
@@ -243,19 +318,20 @@ impl Ftl {
         }
     }
 
-    /// The handle that wrote a block, or 0 if the block is in a mixed unit; `None` if the block
-    /// holds nothing.
+    /// The placement that a block is at, with handle 0 if the block is in a mixed unit; `None` if the
+    /// block holds nothing.
     pub(crate) fn writer_of(&self, lba: u64) -> Option<u16> {
-        let page = self.page_of(lba)?;
-        Some(self.units.owner(page.0 / self.unit_pages).handle())
+        let unit = self.page_of(lba)?.0 / self.unit_pages;
+        let (group, handle) = (self.units.group_of(unit), self.units.owner(unit).handle());
+        Some(self.config.placement(group, handle).0)
     }
 
-    /// Maps a block to a page of its handle after a power cut has restored its data. This does not
-    /// count as a write. Does nothing if the block is mapped.
-    pub(crate) fn bring_back(&mut self, lba: u64, handle: u16) {
+    /// Maps a block to a page of its placement after a power cut has restored its data. This does
+    /// not count as a write. Does nothing if the block is mapped.
+    pub(crate) fn bring_back(&mut self, lba: u64, placement: u16) {
         if self.page_of(lba).is_none() {
             let counters = self.counters.clone();
-            self.write(lba, handle).expect("it has been written there before");
+            self.write(lba, placement).expect("it has been written there before");
             self.counters = counters;
         }
     }
@@ -267,14 +343,14 @@ impl Ftl {
     pub fn write_observed(
         &mut self,
         lba: u64,
-        handle: u16,
+        placement: u16,
         observer: &mut impl Observer,
     ) -> Result<(), FtlError> {
-        self.check_handle(handle)?;
+        let (group, handle) = self.parse(placement)?;
         self.check_range(lba, 1)?;
-        let frontier = usize::from(handle);
+        let frontier = self.frontier_of(group, handle);
         if self.frontiers[frontier].is_full() {
-            self.turn_handle(handle, observer);
+            self.turn_handle(group, handle, observer);
         }
         let page = self.program(frontier, lba as u32);
         observer.program(NandPage(page), lba);
@@ -289,10 +365,11 @@ impl Ftl {
         self.close_if_full(frontier);
         // Once for each row of pages across the unit's dies, the drive decides whether to collect
         // in the background.
-        if page.is_multiple_of(self.config.geometry.unit_dies())
-            && self.units.free_count() <= self.config.thresholds.background_units
-        {
-            self.collect_if_it_pays(observer);
+        if page.is_multiple_of(self.config.geometry.unit_dies()) {
+            let group = self.units.group_of(page / self.unit_pages);
+            if self.units.free_in(group) <= self.config.background_units_of_group() {
+                self.collect_if_it_pays(group, observer);
+            }
         }
         Ok(())
     }
@@ -319,19 +396,20 @@ impl Ftl {
         Ok(())
     }
 
-    /// Moves a handle to a fresh reclaim unit. The pages left in its current unit are filled with
+    /// Moves a handle to a fresh reclaim unit of a group, both of which the placement names. The pages left in its current unit are filled with
     /// padding, which counts as written to the media (as QEMU's emulated drive counts it). If the
     /// handle's current unit is empty, nothing happens.
     ///
     /// # Errors
-    /// When there is no such handle.
+    /// When there is no such placement.
     pub fn start_fresh_unit(
         &mut self,
-        handle: u16,
+        placement: u16,
         observer: &mut impl Observer,
     ) -> Result<(), FtlError> {
-        self.check_handle(handle)?;
-        let frontier = self.frontiers[usize::from(handle)];
+        let (group, handle) = self.parse(placement)?;
+        let at = self.frontier_of(group, handle);
+        let frontier = self.frontiers[at];
         let left = frontier.pages_left();
         if left == self.unit_pages {
             return Ok(());
@@ -342,19 +420,34 @@ impl Ftl {
                 observer.pad(NandPage(page));
             }
             self.counters.wrote(Owner::Handle(handle), Cause::Padding, u64::from(left));
-            self.events.push(EventKind::UnitNotFull, handle, self.counters.host_pages());
-            self.frontiers[usize::from(handle)].skip_rest();
-            self.close_if_full(usize::from(handle));
+            let event = FdpEventRecord::new(EventKind::UnitNotFull).in_namespace();
+            self.events.push(Some(handle), event.with_placement(placement).at(group, handle));
+            self.frontiers[at].skip_rest();
+            self.close_if_full(at);
         }
-        self.turn_handle(handle, observer);
+        self.turn_handle(group, handle, observer);
         Ok(())
     }
 
-    /// Collects one unit if few units are free and a filled unit is worth collecting, both
-    /// according to the background thresholds. Returns whether it collected one.
+    /// Collects one unit of a group in which few units are free and a filled unit is worth
+    /// collecting, both according to the background thresholds. Returns whether it collected one.
     pub fn collect_in_background(&mut self, observer: &mut impl Observer) -> bool {
-        self.units.free_count() <= self.config.thresholds.background_units
-            && self.collect_if_it_pays(observer)
+        let units_max = self.config.background_units_of_group();
+        (0..self.config.groups).any(|group| {
+            self.units.free_in(group) <= units_max && self.collect_if_it_pays(group, observer)
+        })
+    }
+
+    /// Group and handle of a placement.
+    fn parse(&self, placement: u16) -> Result<(u16, u16), FtlError> {
+        let handles = self.config.handles;
+        let parsed = self.config.parse_placement(PlacementId(placement));
+        parsed.ok_or(FtlError::UnknownHandle { handle: placement, handles })
+    }
+
+    /// The frontier of a handle in a group.
+    fn frontier_of(&self, group: u16, handle: u16) -> usize {
+        usize::from(group) * self.group_frontiers + usize::from(handle)
     }
 
     fn check_handle(&self, handle: u16) -> Result<(), FtlError> {
@@ -367,21 +460,6 @@ impl Ftl {
         match lba.checked_add(count) {
             Some(end) if end <= lba_count => Ok(()),
             _ => Err(FtlError::OutOfRange { lba: lba.max(lba_count), lba_count }),
-        }
-    }
-
-    /// Gives a fresh unit to a handle whose frontier is full. Before that, it collects until enough
-    /// units are free.
-    fn turn_handle(&mut self, handle: u16, observer: &mut impl Observer) {
-        let frontier = usize::from(handle);
-        // A collector that shares the frontier may have given the frontier a unit.
-        while self.frontiers[frontier].is_full() {
-            if self.units.free_count() > self.config.thresholds.foreground_units {
-                self.frontiers[frontier] = self.units.open(Owner::Handle(handle), self.unit_pages);
-                self.events.push(EventKind::HandleTurned, handle, self.counters.host_pages());
-            } else {
-                self.collect(observer);
-            }
         }
     }
 
@@ -399,7 +477,8 @@ impl Ftl {
         if frontier.is_full() {
             let unit = frontier.unit();
             self.units.close(unit, self.counters.host_pages());
-            self.victims.insert(unit, self.units.valid(unit));
+            let group = usize::from(self.units.group_of(unit));
+            self.victims[group].insert(unit, self.units.valid(unit));
         }
     }
 
@@ -412,74 +491,14 @@ impl Ftl {
     fn invalidate(&mut self, unit: u32, pages: u32) {
         let valid = self.units.remove_valid(unit, pages);
         if self.units.is_closed(unit) {
-            self.victims.moved(unit, valid);
+            let group = usize::from(self.units.group_of(unit));
+            self.victims[group].moved(unit, valid);
         }
-    }
-
-    fn collect_if_it_pays(&mut self, observer: &mut impl Observer) -> bool {
-        let pays = self.choose().is_some_and(|unit| {
-            self.unit_pages - self.units.valid(unit) >= self.background_invalid_pages
-        });
-        if pays {
-            self.collect(observer);
-        }
-        pays
-    }
-
-    fn choose(&mut self) -> Option<u32> {
-        self.victims.choose(&self.units, self.unit_pages, self.counters.host_pages())
-    }
-
-    fn collect(&mut self, observer: &mut impl Observer) {
-        let victim = self.choose().expect("the drive has spare units, so some unit is filled");
-        observer.victim(victim);
-        self.victims.remove(victim);
-        let owner = self.units.owner(victim);
-        let frontier = self.frontier_of_copies(owner);
-        let first = victim * self.unit_pages;
-        let copied = self.units.valid(victim);
-        if copied > 0 {
-            for page in first..first + self.unit_pages {
-                if let Some(lba) = self.valid_lba(page) {
-                    self.copy(frontier, lba, page, observer);
-                }
-            }
-            self.counters.wrote(owner, Cause::Collector, u64::from(copied));
-            self.events.push(EventKind::Reallocated, owner.handle(), self.counters.host_pages());
-        }
-        let left = self.units.remove_valid(victim, copied);
-        assert_eq!(left, 0, "all that was valid was copied");
-        self.units.erase(victim);
-        self.counters.erased(owner);
-        observer.erase(victim);
     }
 
     /// The block that a page holds; `None` if the page is not valid.
     #[inline]
     fn valid_lba(&self, page: u32) -> Option<u32> {
         number(self.lba_of[page as usize]).filter(|lba| self.page_of[*lba as usize] == link(page))
-    }
-
-    fn frontier_of_copies(&self, owner: Owner) -> usize {
-        let handles = usize::from(self.config.handles);
-        match (self.config.frontiers, self.config.isolation) {
-            (Frontiers::Shared, _) => 0,
-            (_, Isolation::Initial) => handles,
-            (_, Isolation::Persistent) => handles + usize::from(owner.handle()),
-        }
-    }
-
-    fn copy(&mut self, frontier: usize, lba: u32, from: u32, observer: &mut impl Observer) {
-        if self.frontiers[frontier].is_full() {
-            let owner = match (self.config.frontiers, self.config.isolation) {
-                (Frontiers::Separate, Isolation::Initial) => Owner::Mixed,
-                _ => Owner::Handle((frontier % usize::from(self.config.handles)) as u16),
-            };
-            self.frontiers[frontier] = self.units.open(owner, self.unit_pages);
-        }
-        let to = self.program(frontier, lba);
-        self.page_of[lba as usize] = link(to);
-        observer.copy(NandPage(from), NandPage(to));
-        self.close_if_full(frontier);
     }
 }

@@ -117,12 +117,13 @@ pub(super) struct Units {
     /// Count of pages that the host had written when the unit was filled.
     closed_at: Vec<u64>,
     erase_count: Vec<u32>,
-    /// The unit that has been free longest is taken first, so that all wear evenly.
-    free: VecDeque<u32>,
+    /// The free units of each group. The unit that has been free longest is taken first, so that all
+    /// wear evenly.
+    free: Vec<VecDeque<u32>>,
 }
 
 impl Units {
-    pub(super) fn new(count: u32) -> Self {
+    pub(super) fn new(count: u32, groups: u16) -> Self {
         let len = count as usize;
         Self {
             valid: vec![0; len],
@@ -130,19 +131,19 @@ impl Units {
             owner: vec![Owner::Mixed; len],
             closed_at: vec![0; len],
             erase_count: vec![0; len],
-            free: (0..count).collect(),
+            free: in_groups(0..count, groups),
         }
     }
 
     /// Units as they were stored, with no valid pages yet.
-    pub(super) fn of_saved(saved: &[Saved], free: VecDeque<u32>) -> Self {
+    pub(super) fn of_saved(saved: &[Saved], free: &[u32], groups: u16) -> Self {
         Self {
             valid: vec![0; saved.len()],
             state: saved.iter().map(|unit| unit.state).collect(),
             owner: saved.iter().map(|unit| unit.owner).collect(),
             closed_at: saved.iter().map(|unit| unit.closed_at).collect(),
             erase_count: saved.iter().map(|unit| unit.erase_count).collect(),
-            free,
+            free: in_groups(free.iter().copied(), groups),
         }
     }
 
@@ -155,9 +156,9 @@ impl Units {
         })
     }
 
-    /// The free units, in the order in which they are taken.
+    /// The free units, group by group, in the order in which they are taken.
     pub(super) fn free(&self) -> impl Iterator<Item = u32> {
-        self.free.iter().copied()
+        self.free.iter().flatten().copied()
     }
 
     pub(super) fn count(&self) -> u32 {
@@ -165,7 +166,30 @@ impl Units {
     }
 
     pub(super) fn free_count(&self) -> u32 {
-        self.free.len() as u32
+        self.free.iter().map(|free| free.len() as u32).sum()
+    }
+
+    pub(super) fn group_count(&self) -> u16 {
+        self.free.len() as u16
+    }
+
+    #[inline]
+    pub(super) fn group_of(&self, unit: u32) -> u16 {
+        // A division for each write would cost too much where it is not needed.
+        if self.free.len() == 1 {
+            return 0;
+        }
+        (unit % self.free.len() as u32) as u16
+    }
+
+    pub(super) fn free_in(&self, group: u16) -> u32 {
+        self.free[usize::from(group)].len() as u32
+    }
+
+    /// Whether collecting can free pages in a group: whether a filled unit has one that is not valid.
+    pub(super) fn can_gain(&self, group: u16, unit_pages: u32) -> bool {
+        let units = (u32::from(group)..self.count()).step_by(self.free.len());
+        units.into_iter().any(|unit| self.is_closed(unit) && self.valid(unit) < unit_pages)
     }
 
     pub(super) fn report(&self, unit: u32, written: u32) -> UnitReport {
@@ -181,9 +205,10 @@ impl Units {
         }
     }
 
-    /// Takes a free unit, and opens it for filling.
-    pub(super) fn open(&mut self, owner: Owner, unit_pages: u32) -> Frontier {
-        let unit = self.free.pop_front().expect("a unit is always free when one is opened");
+    /// Takes a free unit of a group, and opens it for filling.
+    pub(super) fn open(&mut self, group: u16, owner: Owner, unit_pages: u32) -> Frontier {
+        let free = &mut self.free[usize::from(group)];
+        let unit = free.pop_front().expect("a unit is always free when one is opened");
         let is_free = self.state[unit as usize] == UnitState::Free;
         assert!(is_free && self.valid[unit as usize] == 0, "a unit that is opened holds nothing");
         self.state[unit as usize] = UnitState::Open;
@@ -202,7 +227,8 @@ impl Units {
         assert_eq!(self.state[unit as usize], UnitState::Closed, "only a full unit is erased");
         self.state[unit as usize] = UnitState::Free;
         self.erase_count[unit as usize] += 1;
-        self.free.push_back(unit);
+        let group = self.group_of(unit);
+        self.free[usize::from(group)].push_back(unit);
     }
 
     pub(super) fn is_closed(&self, unit: u32) -> bool {
@@ -232,4 +258,13 @@ impl Units {
         *valid -= pages;
         *valid
     }
+}
+
+/// Units by group, each group in the given order.
+fn in_groups(units: impl Iterator<Item = u32>, groups: u16) -> Vec<VecDeque<u32>> {
+    let mut free = vec![VecDeque::new(); usize::from(groups)];
+    for unit in units {
+        free[(unit % u32::from(groups)) as usize].push_back(unit);
+    }
+    free
 }

@@ -7,7 +7,7 @@ use slimio_planted::is_planted;
 use super::units::Units;
 use crate::Victims;
 
-/// All filled units, by the policy that chooses among them.
+/// The filled units of a group, by the policy that chooses among them.
 #[derive(Clone, Debug)]
 pub(super) enum VictimIndex {
     Greedy(ByValidCount),
@@ -68,8 +68,48 @@ impl VictimIndex {
         }
     }
 
-    /// The next victim after the host has written `now` pages; `None` if no unit is filled.
-    pub(super) fn choose(&mut self, units: &Units, unit_pages: u32, now: u64) -> Option<u32> {
+    /// The filled units in an order from which [`restore`](Self::restore) makes the same index.
+    pub(super) fn in_order(&self) -> Vec<u32> {
+        self.known().unwrap_or_default().into_iter().map(|(unit, _)| unit).collect()
+    }
+
+    /// Fills a group's empty index with units in the order of [`in_order`](Self::in_order). `None` if
+    /// these are not the filled units of the group.
+    pub(super) fn restore(&mut self, group: u16, in_order: Vec<u32>, units: &Units) -> Option<()> {
+        if matches!(self, Self::CostBenefit) {
+            return in_order.is_empty().then_some(());
+        }
+        let is_filled = |unit| units.is_closed(unit) && units.group_of(unit) == group;
+        let mut is_left: Vec<bool> = (0..units.count()).map(is_filled).collect();
+        for unit in &in_order {
+            let is_left = is_left.get_mut(*unit as usize)?;
+            if !std::mem::replace(is_left, false) {
+                return None;
+            }
+        }
+        if is_left.contains(&true) {
+            return None;
+        }
+        match self {
+            // The unit that was inserted last is the first of its list.
+            Self::Greedy(lists) => {
+                in_order.iter().rev().for_each(|unit| lists.insert(*unit, units.valid(*unit)));
+            }
+            Self::Fifo(queue) => queue.extend(in_order),
+            Self::CostBenefit => {}
+        }
+        Some(())
+    }
+
+    /// The next victim of a group after the host has written `now` pages; `None` if none of its units
+    /// is filled.
+    pub(super) fn choose(
+        &mut self,
+        group: u16,
+        units: &Units,
+        unit_pages: u32,
+        now: u64,
+    ) -> Option<u32> {
         match self {
             Self::Greedy(by_valid) => by_valid.first(),
             Self::Fifo(by_age) => by_age.front().copied(),
@@ -81,7 +121,8 @@ impl VictimIndex {
                         now.saturating_sub(units.closed_at(unit)),
                     )
                 };
-                (0..units.count())
+                (u32::from(group)..units.count())
+                    .step_by(units.group_count().into())
                     .filter(|unit| units.is_closed(*unit))
                     .max_by(|a, b| score(*a).total_cmp(&score(*b)))
             }

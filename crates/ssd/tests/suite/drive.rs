@@ -6,10 +6,12 @@ use slimio_device::{
     Buffer, Device, DeviceError, LBA_SIZE, Lba, LbaRange, Op, PlacementId, Token, WholeDevice,
 };
 use slimio_sim::{Random, contract};
-use slimio_ssd::{Clock, Config, DataPlace, DriveOptions, EmulatedDrive, Timing};
+use slimio_ssd::{Clock, Config, DataPlace, Deallocated, DriveOptions, EmulatedDrive, Timing};
 
 pub(crate) fn options(clock: Clock) -> DriveOptions {
-    DriveOptions::new(Config::scaled(24 << 20), clock)
+    let options = DriveOptions::new(Config::scaled(24 << 20), clock);
+    // A test that finds zeros could not tell what was never written from what holds nothing.
+    DriveOptions { deallocated: Deallocated::Pattern, ..options }
 }
 
 pub(crate) fn drive(options: &DriveOptions) -> EmulatedDrive {
@@ -55,6 +57,17 @@ pub(crate) fn byte_at(path: &mut dyn Device, lba: u64) -> u8 {
     let read = read.expect("it comes home");
     assert!(read.iter().all(|byte| *byte == read[0]), "block {lba} is torn");
     read[0]
+}
+
+#[test]
+fn what_holds_nothing_reads_as_zeros_unless_a_pattern_is_wanted() {
+    for (deallocated, byte) in [(Deallocated::Zeros, 0), (Deallocated::Pattern, 0xDD)] {
+        let mut drive = drive(&DriveOptions { deallocated, ..options(Clock::Virtual) });
+        assert_eq!(drive.deallocated(), deallocated);
+        let mut path = drive.open_path().expect("there is room");
+        do_all(&mut *path, [write(0, 2, 1, true), Op::Deallocate { range: range(1, 2) }]);
+        assert_eq!([0, 1, 2].map(|lba| byte_at(&mut *path, lba)), [1, byte, byte]);
+    }
 }
 
 fn contract(options: &DriveOptions) {
@@ -355,7 +368,8 @@ fn a_conventional_drive_has_one_frontier() {
     let op = Op::Write { lba: Lba(1), buffer: buffer(1, 1), placement, durable: true };
     do_all(&mut *path, [op]);
     assert_eq!(drive.counters().handles()[0].host_pages, 1);
-    assert_eq!(drive.with_ftl(|ftl| ftl.events().count()), 0);
+    assert_eq!(drive.with_ftl(|ftl| ftl.host_events().count()), 0);
+    assert!(drive.watch().update_handle(PlacementId(0)).is_err(), "it shows no handles");
     assert_eq!(drive.fdp().expect("it has one").handles().expect("none").len(), 0);
 }
 

@@ -6,10 +6,11 @@ use std::num::NonZeroU32;
 
 use proptest::prelude::*;
 use slimio_device::LBA_SIZE;
+use slimio_device::PlacementId;
 use slimio_sim::Random;
 use slimio_ssd::{
-    Config, EVENTS_MAX, EventKind, Frontiers, Ftl, FtlError, Geometry, Isolation, NandPage, Owner,
-    Thresholds, Timing, UnitState, Victims,
+    Config, EVENTS_MAX, EventKind, FdpEventRecord, Frontiers, Ftl, FtlError, Geometry, Isolation,
+    NandPage, Observer, Owner, Thresholds, Timing, UnitState, Victims,
 };
 
 use crate::naive::Naive;
@@ -66,11 +67,13 @@ fn configs() -> impl Strategy<Value = Config> {
         any::<bool>(),
         prop_oneof![Just(Victims::Greedy), Just(Victims::Fifo), Just(Victims::CostBenefit)],
         any::<bool>(),
+        1..4_u16,
+        0..16_u128,
     );
     let thresholds = (1..4_u32, 0..12_u32, 0..1001_u32);
     (geometry, how, thresholds, 0..5_u32).prop_map(
         |((channels, dies, pages_per_block, is_split, exported), how, thresholds, extra)| {
-            let (handles, persistent, victims, shared) = how;
+            let (handles, persistent, victims, shared, groups, initial_handles) = how;
             let frontiers =
                 if shared && handles == 1 { Frontiers::Shared } else { Frontiers::Separate };
             let isolation = if persistent { Isolation::Persistent } else { Isolation::Initial };
@@ -84,7 +87,9 @@ fn configs() -> impl Strategy<Value = Config> {
                 },
                 lba_count: 0,
                 handles,
+                groups,
                 isolation,
+                initial_handles,
                 victims,
                 frontiers,
                 thresholds: Thresholds {
@@ -111,7 +116,8 @@ fn run(config: &Config, steps: &[Step]) {
     for step in steps {
         let mut write = |drive: &mut Ftl, lba: u64, handle: u16| {
             naive.handle = handle % config.handles;
-            drive.write_observed(lba, naive.handle, &mut naive).expect("it is within the drive");
+            let placement = placement_of(config, handle);
+            drive.write_observed(lba, placement, &mut naive).expect("it is within the drive");
         };
         match *step {
             Step::Write { start, count, handle } => {
@@ -135,9 +141,9 @@ fn run(config: &Config, steps: &[Step]) {
                 naive.deallocate(at(start), count);
             }
             Step::FreshUnit { handle } => {
-                let handle = handle % config.handles;
-                drive.start_fresh_unit(handle, &mut naive).expect("there is such a handle");
-                let left = drive.handle_pages_left(handle);
+                let placement = placement_of(config, handle);
+                drive.start_fresh_unit(placement, &mut naive).expect("there is such a handle");
+                let left = drive.handle_pages_left(placement);
                 // A collector that shares the frontier may already have written to the unit.
                 let is_shared = config.frontiers == Frontiers::Shared;
                 assert!(is_shared || left == Ok(config.geometry.unit_pages()), "{left:?}");
@@ -150,7 +156,12 @@ fn run(config: &Config, steps: &[Step]) {
     }
 }
 
-fn compare(drive: &Ftl, naive: &Naive) {
+/// A placement of the handle that `number` stands for, in any group.
+fn placement_of(config: &Config, number: u16) -> u16 {
+    config.placement(number / config.handles % config.groups, number % config.handles).0
+}
+
+pub(crate) fn compare(drive: &Ftl, naive: &Naive) {
     let config = drive.config();
     drive.check();
     assert_eq!(drive.mapped_count(), naive.mapped_count());
@@ -174,7 +185,10 @@ fn compare(drive: &Ftl, naive: &Naive) {
         assert_eq!(report.state == UnitState::Free, report.owner.is_none());
         match report.owner {
             None => assert_eq!(report.written, 0),
-            Some(Owner::Mixed) => assert_eq!(config.isolation, Isolation::Initial),
+            Some(Owner::Mixed) => {
+                let is_initial = |handle: u16| config.isolation_of(handle) == Isolation::Initial;
+                assert!(naive.handles_in(unit).into_iter().all(is_initial), "unit {unit}");
+            }
             Some(Owner::Handle(handle)) => {
                 let others = naive.handles_in(unit).into_iter().find(|other| *other != handle);
                 assert_eq!(others, None, "unit {unit} of handle {handle}");
@@ -182,7 +196,8 @@ fn compare(drive: &Ftl, naive: &Naive) {
         }
     }
     assert_eq!(valid, drive.mapped_count(), "valid counts add up");
-    assert!(drive.free_units() >= config.thresholds.foreground_units);
+    let groups = u32::from(config.groups);
+    assert!(drive.free_units() >= config.thresholds.foreground_units / groups * groups);
     compare_counters(drive, naive);
 }
 
@@ -203,11 +218,11 @@ fn compare_counters(drive: &Ftl, naive: &Naive) {
     );
     for (handle, of_handle) in counters.handles().iter().enumerate() {
         assert_eq!(of_handle.host_pages, naive.host_pages[handle]);
-        if config.isolation == Isolation::Persistent {
+        if config.isolation_of(handle as u16) == Isolation::Persistent {
             assert_eq!(of_handle.copied_pages, naive.copied_pages[handle]);
         }
     }
-    if config.isolation == Isolation::Persistent {
+    if (0..config.handles).all(|handle| config.isolation_of(handle) == Isolation::Persistent) {
         assert_eq!(*counters.mixed(), slimio_ssd::HandleCounters::default());
     }
 }
@@ -219,7 +234,7 @@ proptest! {
     }
 }
 
-fn small() -> Config {
+pub(crate) fn small() -> Config {
     let config = Config::scaled(16 << 20);
     assert_eq!(config.handles, 8);
     config
@@ -282,7 +297,7 @@ fn what_is_beyond_the_drive_is_refused_and_changes_nothing() {
         assert!(matches!(drive.deallocate(lba, count), Err(FtlError::OutOfRange { .. })));
     }
     let unknown = drive.write(0, 8).expect_err("there is no such handle");
-    assert_eq!(unknown.to_string(), "no handle 8: the drive has handles 0 to 7");
+    assert_eq!(unknown.to_string(), "no handle 8: the drive has 8, counted from 0");
     assert_eq!((drive.mapped_count(), drive.counters().host_bytes()), (1, 4096));
 }
 
@@ -293,22 +308,102 @@ fn events_tell_what_became_of_the_handles() {
     for lba in 0..=unit_pages {
         drive.write(lba, 3).expect("it is within the drive");
     }
+    drive.set_time(1_700_000_000_000);
     drive.start_fresh_unit(3, &mut ()).expect("there is such a handle");
-    drive.note_invalid_handle(99);
-    let found: Vec<_> = drive.events().map(|event| (event.kind, event.handle, event.at)).collect();
-    let after = unit_pages + 1;
-    let expected = [
-        (EventKind::HandleTurned, 3, unit_pages),
-        (EventKind::UnitNotFull, 3, after),
-        (EventKind::HandleTurned, 3, after),
-        (EventKind::InvalidHandle, 99, after),
-    ];
-    assert_eq!(found, expected);
+    drive.set_time(1_700_000_000_001);
+    drive.note_invalid_placement(99);
+    let found: Vec<FdpEventRecord> = drive.host_events().copied().collect();
+    let (placement, nsid) = (Some(PlacementId(3)), Some(1));
+    let not_full = FdpEventRecord {
+        kind: EventKind::UnitNotFull,
+        time_ms: 1_700_000_000_000,
+        placement,
+        nsid,
+        location: Some((0, 3)),
+        specific: [0; 16],
+    };
+    let invalid = FdpEventRecord {
+        kind: EventKind::InvalidPlacement,
+        time_ms: 1_700_000_000_001,
+        placement: Some(PlacementId(99)),
+        location: None,
+        ..not_full
+    };
+    assert_eq!(found, [not_full, invalid]);
+    assert_eq!(drive.controller_events().count(), 0, "a full unit is no event");
     for round in 0..4 * drive.config().lba_count {
         drive.write(round * 31 % drive.config().lba_count, 0).expect("it is within the drive");
     }
-    assert_eq!(drive.events().count(), EVENTS_MAX);
-    assert!(drive.events().any(|event| event.kind == EventKind::Reallocated));
-    let codes = [EventKind::UnitNotFull, EventKind::InvalidHandle, EventKind::Reallocated];
-    assert_eq!(codes.map(EventKind::code), [0, 3, 0x80]);
+    assert_eq!(drive.host_events().count(), 2, "they are not crowded out");
+    assert_eq!(drive.controller_events().count(), EVENTS_MAX);
+    let copied = drive.controller_events().last().expect("there is one");
+    assert_eq!((copied.kind, copied.location), (EventKind::Reallocated, Some((0, 0))));
+    let codes = EventKind::ALL.map(EventKind::code);
+    assert_eq!(codes, [0, 2, 3, 0x80, 0x81]);
+}
+
+/// Notes the pages that the collector copies out of its latest victim.
+#[derive(Default)]
+struct Copies {
+    from: Vec<NandPage>,
+    erased: u32,
+}
+
+impl Observer for Copies {
+    fn victim(&mut self, _: u32) {
+        self.from.clear();
+    }
+
+    fn copy(&mut self, from: NandPage, _: NandPage) {
+        self.from.push(from);
+    }
+
+    fn erase(&mut self, _: u32) {
+        self.erased += 1;
+    }
+}
+
+#[test]
+fn a_reallocation_says_how_many_blocks_were_moved_and_which_was_the_first() {
+    let mut drive = Ftl::new(small()).expect("it can work");
+    let lbas = drive.config().lba_count;
+    let mut copies = Copies::default();
+    let mut lba_of = std::collections::HashMap::new();
+    for round in 0..4 * lbas {
+        let lba = round * 31 % lbas;
+        drive.write_observed(lba, 2, &mut copies).expect("it is within the drive");
+        if copies.erased > 0 && !copies.from.is_empty() {
+            break;
+        }
+        copies = Copies::default();
+        lba_of.insert(drive.page_of(lba).expect("it was written"), lba);
+    }
+    let event = drive.controller_events().last().expect("the collector has worked");
+    assert_eq!((event.kind, event.placement), (EventKind::Reallocated, Some(PlacementId(2))));
+    let mut specific = [0; 16];
+    specific[0] = 1;
+    specific[2..4].copy_from_slice(&(copies.from.len() as u16).to_le_bytes());
+    specific[4..12].copy_from_slice(&lba_of[&copies.from[0]].to_le_bytes());
+    assert_eq!(event.specific, specific);
+}
+
+#[test]
+fn a_handle_records_what_it_was_told_to() {
+    let mut drive = Ftl::new(small()).expect("it can work");
+    drive.enable_events(3, &[EventKind::UnitNotFull], false).expect("there is such a handle");
+    for handle in [3, 4] {
+        drive.write(0, handle).expect("it is within the drive");
+        drive.start_fresh_unit(handle, &mut ()).expect("there is such a handle");
+    }
+    let of = |drive: &Ftl| drive.host_events().map(|event| event.location).collect::<Vec<_>>();
+    assert_eq!(of(&drive), [Some((0, 4))]);
+    let enabled = drive.enabled_events(3).expect("there is such a handle");
+    let all_but_one: Vec<_> =
+        EventKind::ALL.into_iter().map(|kind| (kind.code(), kind.code() != 0)).collect();
+    assert_eq!(enabled, all_but_one);
+    drive.enable_events(3, &[EventKind::UnitNotFull], true).expect("there is such a handle");
+    drive.write(0, 3).expect("it is within the drive");
+    drive.start_fresh_unit(3, &mut ()).expect("there is such a handle");
+    assert_eq!(of(&drive), [Some((0, 4)), Some((0, 3))]);
+    assert!(drive.enable_events(8, &[], true).is_err() && drive.enabled_events(8).is_err());
 }

@@ -3,6 +3,11 @@
 mod drive;
 mod drive_file;
 mod ftl;
+mod groups;
+mod killed;
+mod model;
 mod naive;
+mod queue;
+mod remember;
 mod replay;
 mod steady;

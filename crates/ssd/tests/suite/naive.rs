@@ -17,6 +17,7 @@ enum Cell {
 #[derive(Debug)]
 pub(crate) struct Naive {
     unit_pages: u32,
+    groups: u32,
     victims: Victims,
     cells: Vec<Cell>,
     /// Latest version of each block; 0 if it holds nothing.
@@ -40,6 +41,7 @@ impl Naive {
         let handles = usize::from(config.handles);
         Self {
             unit_pages: config.geometry.unit_pages(),
+            groups: config.groups.into(),
             victims: config.victims,
             cells: vec![Cell::Erased; config.geometry.page_count() as usize],
             versions: vec![0; config.lba_count as usize],
@@ -151,7 +153,8 @@ impl Observer for Naive {
 
     fn victim(&mut self, unit: u32) {
         let merit = self.merit(unit);
-        for other in 0..self.filled.len() as u32 {
+        let of_group = (unit % self.groups..self.filled.len() as u32).step_by(self.groups as usize);
+        for other in of_group {
             if self.filled[other as usize].is_some() {
                 let others = self.merit(other);
                 // If equal scores are near a million, rounding may make them differ in their last

@@ -9,7 +9,7 @@ use slimio_device::{
     PlacementId, WholeDevice,
 };
 use slimio_sim::Random;
-use slimio_ssd::{Clock, DriveOptions, EmulatedDrive};
+use slimio_ssd::{Clock, Deallocated, DriveOptions, EmulatedDrive};
 use slimio_storage::{Area, Pool, SlotName, Storage};
 
 use super::Disk;
@@ -48,7 +48,9 @@ impl Plugged {
 impl SwitchedDrive {
     pub(crate) fn new(spec: &str, seed: u64) -> Self {
         let options = DriveOptions::parse(spec, Clock::Virtual).expect("it names a drive");
-        let options = DriveOptions { can_lose_power: true, ..options };
+        // What reads a block that holds nothing must not get along by finding zeros there.
+        let deallocated = Deallocated::Pattern;
+        let options = DriveOptions { can_lose_power: true, deallocated, ..options };
         let drive = EmulatedDrive::open(options).expect("it can be made");
         let placements = drive.placements().to_vec();
         let random = Random::new(seed);

@@ -1,0 +1,174 @@
+//! How the tools find a drive that is served, and ask for its counts.
+//!
+//! A drive listens on a socket without a file, whose name is made from that of the drive. So
+//! nothing is left behind by a process that was killed. Who asks sends a word: `json` is answered
+//! by a line, `page` by a page each second, each with a form feed behind it, until who asked hangs
+//! up.
+
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rustix::net::sockopt::socket_peercred;
+use slimio_target::Subsystem;
+
+use super::page;
+
+/// What the names of all sockets begin with.
+const PREFIX: &str = "slimio-drive/";
+/// Longest name of a drive, in bytes: the kernel's names of sockets have 107. Of a longer one, the
+/// end is taken.
+const NAME_SIZE_MAX: usize = 90;
+/// Who may ask at once.
+const ASKING_MAX: usize = 8;
+/// What is behind each page.
+pub(super) const PAGE_END: u8 = 0x0c;
+/// Time between two pages.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Time for who connects to say what it wants.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest word that is read.
+const WORD_SIZE_MAX: u64 = 16;
+
+/// The name of the drive at a path.
+pub(super) fn name_of(path: &Path) -> String {
+    // The file may not exist yet, but its directory does.
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    absolute.canonicalize().unwrap_or(absolute).display().to_string()
+}
+
+fn address_of(name: &str) -> io::Result<SocketAddr> {
+    let mut start = name.len().saturating_sub(NAME_SIZE_MAX);
+    while !name.is_char_boundary(start) {
+        start += 1;
+    }
+    SocketAddr::from_abstract_name(format!("{PREFIX}{}", &name[start..]))
+}
+
+/// Answers who asks about a drive, in threads of its own, until the process ends.
+pub(super) fn serve(name: &str, about: &str, subsystem: &Arc<Subsystem>) -> io::Result<()> {
+    let listener = UnixListener::bind_addr(&address_of(name)?)?;
+    let (about, subsystem) = (about.to_owned(), subsystem.clone());
+    let asking = Arc::new(AtomicUsize::new(0));
+    std::thread::Builder::new().name("control".into()).spawn(move || {
+        for stream in listener.incoming().flatten() {
+            if !is_allowed(&stream) || asking.load(Ordering::Relaxed) >= ASKING_MAX {
+                continue;
+            }
+            asking.fetch_add(1, Ordering::Relaxed);
+            let (about, subsystem, count) = (about.clone(), subsystem.clone(), asking.clone());
+            let answer = move || {
+                // It has hung up, or said nothing.
+                let _: io::Result<()> = answer(stream, &about, &subsystem);
+                count.fetch_sub(1, Ordering::Relaxed);
+            };
+            if std::thread::Builder::new().name("control".into()).spawn(answer).is_err() {
+                asking.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// Whether who asks is the user that serves, or root.
+fn is_allowed(stream: &UnixStream) -> bool {
+    let own = rustix::process::geteuid();
+    socket_peercred(stream).is_ok_and(|peer| peer.uid == own || peer.uid.is_root())
+}
+
+fn answer(mut stream: UnixStream, about: &str, subsystem: &Subsystem) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut word = String::new();
+    BufReader::new((&stream).take(WORD_SIZE_MAX)).read_line(&mut word)?;
+    if word.trim() != "page" {
+        return writeln!(stream, "{}", page::json(subsystem.nqn(), &subsystem.statistics()));
+    }
+    let mut before = subsystem.statistics();
+    loop {
+        std::thread::sleep(PAUSE);
+        let now = subsystem.statistics();
+        let mut text = page::text(about, &before, &now).into_bytes();
+        text.push(PAGE_END);
+        stream.write_all(&text)?;
+        before = now;
+    }
+}
+
+/// Asks a drive. Without a name, the only one that is served.
+///
+/// # Errors
+/// A sentence with a remedy.
+pub(super) fn ask(drive: Option<&Path>, word: &str) -> Result<BufReader<UnixStream>, String> {
+    let name = match drive {
+        Some(path) => name_of(path),
+        None => only_one(&served())?,
+    };
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
+            format!("no drive {name} is served on this machine; see slimio drive serve")
+        }
+        _ => format!("cannot ask about the drive {name}: {error}"),
+    };
+    let connect = || {
+        let mut stream = UnixStream::connect_addr(&address_of(&name)?)?;
+        writeln!(stream, "{word}")?;
+        Ok(BufReader::new(stream))
+    };
+    connect().map_err(failed)
+}
+
+fn only_one(names: &[String]) -> Result<String, String> {
+    match names {
+        [] => Err("no drive is served on this machine; see slimio drive serve".into()),
+        [name] => Ok(name.clone()),
+        several => Err(format!("several drives are served, name one: {}", several.join(", "))),
+    }
+}
+
+/// The names of the drives that are served on this machine.
+fn served() -> Vec<String> {
+    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let mut names: Vec<String> = sockets.lines().filter_map(name_in).map(str::to_owned).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// The drive's name in a line of `/proc/net/unix`, whose last field is the socket's name.
+fn name_in(line: &str) -> Option<&str> {
+    let (_, name) = line.split_once(" @")?;
+    name.strip_prefix(PREFIX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drives_are_found_among_all_sockets() {
+        let line = "0000000000000000: 00000002 00000000 00010000 0001 01 42 @slimio-drive//a b";
+        assert_eq!(name_in(line), Some("/a b"));
+        assert_eq!(name_in("0000: 00000002 00000000 00010000 0001 01 42 /run/dbus"), None);
+        assert_eq!(name_in("0000: 00000002 00000000 00010000 0001 01 42"), None);
+    }
+
+    #[test]
+    fn one_drive_needs_no_name() {
+        assert_eq!(only_one(&["/a".into()]), Ok("/a".into()));
+        assert!(only_one(&[]).unwrap_err().contains("slimio drive serve"));
+        assert!(only_one(&["/a".into(), "/b".into()]).unwrap_err().contains("/a, /b"));
+    }
+
+    #[test]
+    fn a_long_name_is_cut_to_its_end() {
+        let long = format!("/{}é", "x".repeat(200));
+        let address = address_of(&long).expect("it is short enough");
+        let name = address.as_abstract_name().expect("it has a name");
+        assert!(name.len() <= 107 && name.ends_with("xé".as_bytes()));
+    }
+}

@@ -1,0 +1,139 @@
+//! `slimio drive serve`
+
+use std::io::Read as _;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::low_level::pipe;
+use slimio_device::WholeDevice as _;
+use slimio_server::explain_system;
+use slimio_ssd::{Clock, DataPlace, DriveOptions, EmulatedDrive, PREFIX};
+use slimio_target::{Recorder, Server, Subsystem, SubsystemOptions};
+
+use super::{control, process};
+use crate::tools::say;
+use crate::volume::explain;
+
+/// The drive, and who may use it.
+#[derive(Debug, Args)]
+#[command(after_help = "There is no authentication: who may reach the port and knows an allowed \
+                        name has the drive. Keep it to this machine, or to a network of its own.")]
+pub(crate) struct Serve {
+    /// Where to listen; port 0 takes a free one
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:4420")]
+    listen: String,
+    /// A host that may connect, by its NQN; may be given several times. Without it, any host may
+    #[arg(long, value_name = "HOSTNQN")]
+    allow: Vec<String>,
+    /// The subsystem's name [default: one that is made from the drive's path]
+    #[arg(long, value_name = "NQN", default_value = "", hide_default_value = true)]
+    nqn: String,
+    /// Record what hosts write and deallocate in this new file, for slimio waf
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// The drive: a size or a file, then options, as behind emulated: (4G, or
+    /// /data/drive,size=4G,ru=64M)
+    spec: String,
+}
+
+impl Serve {
+    /// Serves until a signal comes.
+    ///
+    /// # Errors
+    /// A sentence with a remedy.
+    pub(crate) fn run(&self) -> Result<(), String> {
+        let (stopped, signal) =
+            UnixStream::pair().map_err(|e| explain_system("watch signals", &e))?;
+        for number in [SIGTERM, SIGINT] {
+            signal
+                .try_clone()
+                .and_then(|writer| pipe::register(number, writer))
+                .map_err(|e| explain_system("watch signals", &e))?;
+        }
+        let listener = self.bind()?;
+        let spec = self.spec.strip_prefix(PREFIX).unwrap_or(&self.spec);
+        let options = DriveOptions::parse(spec, Clock::Real).map_err(|e| e.to_string())?;
+        let name = name_of(&options.data);
+        process::keep_out_of_reclaim();
+        let drive = EmulatedDrive::open(options).map_err(|error| explain(&error, &self.spec))?;
+        for note in drive.notes() {
+            log::warn!("{note}");
+        }
+        let description = drive.describe();
+        let recorder = match &self.trace {
+            None => None,
+            Some(path) => Some(record(path, &drive)?),
+        };
+        let nqn = self.nqn.clone();
+        let options = SubsystemOptions { nqn, allowed: self.allow.clone(), name: name.clone() };
+        let subsystem = Subsystem::new(drive, options, recorder).map_err(|e| e.to_string())?;
+        let server = Server::start(listener, subsystem.clone())
+            .map_err(|e| explain_system("serve the drive", &e))?;
+        let invitation = invitation(server.address(), &subsystem, &description);
+        if let Err(error) = control::serve(&name, &invitation, &subsystem) {
+            log::warn!("slimio drive stats and top do not find this drive: {error}");
+        }
+        say(&invitation);
+        wait(stopped);
+        server.stop();
+        finish(&subsystem, self.trace.as_deref())
+    }
+
+    fn bind(&self) -> Result<TcpListener, String> {
+        let listen = &self.listen;
+        let addresses: Vec<SocketAddr> = listen
+            .to_socket_addrs()
+            .map_err(|e| format!("--listen {listen} is no HOST:PORT: {e}"))?
+            .collect();
+        TcpListener::bind(&addresses[..]).map_err(|error| match error.kind() {
+            std::io::ErrorKind::AddrInUse => format!(
+                "{listen} is in use: another program listens there; choose another port with \
+                 --listen, or port 0 for a free one"
+            ),
+            std::io::ErrorKind::AddrNotAvailable => {
+                format!("{listen} is no address of this machine; choose another with --listen")
+            }
+            _ => format!("cannot listen on {listen}: {error}"),
+        })
+    }
+}
+
+/// What identifies a drive.
+fn name_of(data: &DataPlace) -> String {
+    match data {
+        DataPlace::File(path) => control::name_of(path),
+        DataPlace::Temporary | DataPlace::Dropped => format!("temporary-{}", std::process::id()),
+    }
+}
+
+fn record(path: &Path, drive: &EmulatedDrive) -> Result<Recorder, String> {
+    let device_bytes = drive.lba_count() * slimio_device::LBA_SIZE as u64;
+    Recorder::create(path, device_bytes)
+        .map_err(|e| format!("cannot make the trace {}: {e}; name a new file", path.display()))
+}
+
+/// Where the drive is, and how a host gets it.
+fn invitation(address: SocketAddr, subsystem: &Subsystem, description: &str) -> String {
+    let nqn = subsystem.nqn();
+    format!(
+        "{description}\nserving {nqn} on {address}; on the host: nvme connect -t tcp -a {} -s {} \
+         -n {nqn}",
+        address.ip(),
+        address.port()
+    )
+}
+
+/// Waits for a signal.
+fn wait(mut stopped: UnixStream) {
+    // An error is as good a reason to stop as a byte.
+    let _ = stopped.read(&mut [0]);
+}
+
+fn finish(subsystem: &Arc<Subsystem>, trace: Option<&Path>) -> Result<(), String> {
+    let (Some(recorder), Some(path)) = (subsystem.recorder(), trace) else { return Ok(()) };
+    recorder.finish().map_err(|e| format!("the trace {} is not whole: {e}", path.display()))
+}

@@ -1,0 +1,159 @@
+//! Features. Source: base specification 2.1, 5.1.25, figure 385.
+
+use crate::{Command, opcode};
+
+/// The numbers of features (FID).
+pub mod fid {
+    /// Arbitration.
+    pub const ARBITRATION: u8 = 0x01;
+    /// Power Management.
+    pub const POWER_MANAGEMENT: u8 = 0x02;
+    /// Temperature Threshold.
+    pub const TEMPERATURE_THRESHOLD: u8 = 0x04;
+    /// Error Recovery.
+    pub const ERROR_RECOVERY: u8 = 0x05;
+    /// Volatile Write Cache.
+    pub const VOLATILE_WRITE_CACHE: u8 = 0x06;
+    /// Number of Queues.
+    pub const NUMBER_OF_QUEUES: u8 = 0x07;
+    /// Write Atomicity Normal.
+    pub const WRITE_ATOMICITY: u8 = 0x0a;
+    /// Asynchronous Event Configuration.
+    pub const ASYNC_EVENTS: u8 = 0x0b;
+    /// Timestamp.
+    pub const TIMESTAMP: u8 = 0x0e;
+    /// Keep Alive Timer.
+    pub const KEEP_ALIVE: u8 = 0x0f;
+    /// Host Behavior Support.
+    pub const HOST_BEHAVIOR: u8 = 0x16;
+    /// Flexible Data Placement.
+    pub const FDP: u8 = 0x1d;
+    /// Flexible Data Placement Events.
+    pub const FDP_EVENTS: u8 = 0x1e;
+    /// Host Identifier.
+    pub const HOST_ID: u8 = 0x81;
+}
+
+/// Which value of a feature Get Features asks for (SEL).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Select {
+    /// The present one.
+    Current,
+    /// That of the factory.
+    Default,
+    /// The saved one.
+    Saved,
+    /// What can be done with it: bit 0 saved, 1 per namespace, 2 changed.
+    Capabilities,
+    /// Reserved.
+    Other,
+}
+
+/// A Get Features or Set Features. Source: base specification 2.1, 5.1.11 and 5.1.25.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FeatureAccess {
+    /// The feature.
+    pub fid: u8,
+    /// Of Get Features: which value.
+    pub select: Select,
+    /// Of Set Features: whether it is kept over resets and losses of power.
+    pub save: bool,
+    /// Dword 11: a parameter, or of most features the value.
+    pub cdw11: u32,
+    /// Dword 12.
+    pub cdw12: u32,
+}
+
+impl FeatureAccess {
+    /// From its command.
+    pub const fn of(command: &Command) -> Self {
+        let [cdw10, cdw11, cdw12, ..] = command.cdw10_to_15;
+        let select = match cdw10 >> 8 & 7 {
+            0 => Select::Current,
+            1 => Select::Default,
+            2 => Select::Saved,
+            3 => Select::Capabilities,
+            _ => Select::Other,
+        };
+        Self { fid: cdw10 as u8, select, save: cdw10 >> 31 != 0, cdw11, cdw12 }
+    }
+
+    /// The command that gets the present value. The caller adds where data goes, if the feature has
+    /// data.
+    pub fn get(cid: u16, fid: u8, cdw11: u32) -> Command {
+        Command::new(opcode::admin::GET_FEATURES, cid).cdw(10, fid.into()).cdw(11, cdw11)
+    }
+
+    /// The command that sets a value until the next reset.
+    pub fn set(cid: u16, fid: u8, cdw11: u32, cdw12: u32) -> Command {
+        Command::new(opcode::admin::SET_FEATURES, cid)
+            .cdw(10, fid.into())
+            .cdw(11, cdw11)
+            .cdw(12, cdw12)
+    }
+}
+
+/// The value of Number of Queues: counts less one of submission queues, then completion queues.
+pub const fn queue_counts(value: u32) -> (u32, u32) {
+    ((value & 0xffff) + 1, (value >> 16) + 1)
+}
+
+/// The value of Number of Queues with as many submission queues as completion queues.
+///
+/// # Panics
+/// When there are none, or more than 65,535.
+pub const fn of_queue_count(count: u32) -> u32 {
+    assert!(count > 0 && count <= 0xffff, "a controller has 1 to 65,535 I/O queues");
+    (count - 1) | (count - 1) << 16
+}
+
+/// Types of asynchronous events, and their masks in Asynchronous Event Configuration. Source: base
+/// specification 2.1, figures 147 to 150.
+pub mod event {
+    /// Type: an error.
+    pub const ERROR: u8 = 0;
+    /// Type: SMART.
+    pub const SMART: u8 = 1;
+    /// Type: a notice.
+    pub const NOTICE: u8 = 2;
+    /// Notice: the discovery log has changed.
+    pub const NOTICE_DISCOVERY: u8 = 0xf0;
+    /// Mask: attributes of a namespace have changed.
+    pub const MASK_NAMESPACE: u32 = 1 << 8;
+    /// Mask: the discovery log has changed.
+    pub const MASK_DISCOVERY: u32 = 1 << 31;
+
+    /// The result of a request for asynchronous events: type, information, and log page.
+    pub const fn result(kind: u8, information: u8, lid: u8) -> u64 {
+        kind as u64 | (information as u64) << 8 | (lid as u64) << 16
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_feature_is_named_in_dword_10() {
+        let set = FeatureAccess::set(1, fid::FDP, 1, 0x0101);
+        assert_eq!((set.opcode, set.cdw10_to_15[..3].to_vec()), (0x09, vec![0x1d, 1, 0x0101]));
+        let access = FeatureAccess::of(&set.cdw(10, 0x8000_031d));
+        assert_eq!(
+            (access.fid, access.select, access.save),
+            (fid::FDP, Select::Capabilities, true)
+        );
+        assert_eq!((access.cdw11, access.cdw12), (1, 0x0101));
+        assert_eq!(FeatureAccess::get(1, fid::FDP_EVENTS, 7).opcode, 0x0a);
+    }
+
+    #[test]
+    fn queues_are_counted_from_zero() {
+        assert_eq!(of_queue_count(16), 0x000f_000f);
+        assert_eq!(queue_counts(0x0007_0003), (4, 8));
+    }
+
+    #[test]
+    fn an_event_names_its_log_page() {
+        assert_eq!(event::result(event::NOTICE, event::NOTICE_DISCOVERY, 0x70), 0x0070_f002);
+    }
+}

@@ -1,0 +1,117 @@
+//! Why a drive can't work with a configuration.
+
+use std::fmt;
+
+use super::{Config, GROUPS_MAX, HANDLES_MAX};
+
+/// Why a drive can't be made with a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConfigError {
+    /// A count that must be at least 1 is 0.
+    Nothing {
+        /// What the drive has none of.
+        what: &'static str,
+    },
+    /// More pages than can be numbered.
+    TooLarge,
+    /// The count of dies is not a multiple of the dies of a unit.
+    UnevenUnits {
+        /// Dies of the drive.
+        dies: u32,
+        /// Dies of each unit.
+        unit_dies: u32,
+    },
+    /// The exported capacity ends inside a reclaim unit.
+    NotWholeUnits {
+        /// Blocks to export.
+        lba_count: u64,
+        /// Pages of a unit.
+        unit_pages: u64,
+    },
+    /// No handles, or more than [`HANDLES_MAX`].
+    Handles {
+        /// Handles asked for.
+        handles: u16,
+    },
+    /// Fewer units than handles, although each handle needs a unit.
+    MoreHandlesThanUnits {
+        /// Handles asked for.
+        handles: u16,
+        /// Units of the drive.
+        units: u32,
+    },
+    /// No reclaim groups, more than [`GROUPS_MAX`], or groups with too few units for the handles.
+    Groups {
+        /// Groups asked for.
+        groups: u16,
+        /// Units of the drive.
+        units: u32,
+    },
+    /// Several handles, although the collector shares the host's frontier.
+    SharedFrontier {
+        /// Handles asked for.
+        handles: u16,
+    },
+    /// No unit is kept free, so the collector has no unit to copy into.
+    NothingKeptFree,
+    /// Too little NAND beyond what is exported.
+    NoSpare {
+        /// Units of the drive.
+        units: u32,
+        /// Of these, units that are not exported.
+        spare: u32,
+        /// Units that must not be exported.
+        needed: u32,
+        /// The drive's configuration.
+        config: Box<Config>,
+    },
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing { what } => write!(f, "a drive with no {what}"),
+            Self::TooLarge => {
+                write!(f, "a drive of 16 TiB of NAND or more: its pages can't be numbered")
+            }
+            Self::UnevenUnits { dies, unit_dies } => {
+                write!(f, "{dies} dies can't be shared out among reclaim units of {unit_dies} each")
+            }
+            Self::NotWholeUnits { lba_count, unit_pages } => {
+                let below = lba_count / unit_pages;
+                write!(
+                    f,
+                    "{lba_count} blocks are not whole reclaim units of {unit_pages}: export {} or {}",
+                    below * unit_pages,
+                    (below + 1) * unit_pages
+                )
+            }
+            Self::Handles { handles } => {
+                write!(f, "a drive has 1 to {HANDLES_MAX} handles, not {handles}")
+            }
+            Self::MoreHandlesThanUnits { handles, units } => {
+                write!(f, "{handles} handles need a reclaim unit each, but there are {units}")
+            }
+            Self::Groups { groups, units } => write!(
+                f,
+                "{units} reclaim units can't be shared out among {groups} reclaim groups, of 1 to \
+                 {GROUPS_MAX}, so that each has enough for the handles and its collector"
+            ),
+            Self::SharedFrontier { handles } => write!(
+                f,
+                "the collector can share a frontier with only one handle, but there are {handles}"
+            ),
+            Self::NothingKeptFree => {
+                write!(f, "the foreground threshold is 0: the collector needs 1 free unit at least")
+            }
+            Self::NoSpare { units, spare, needed, config } => write!(
+                f,
+                "no spare: {spare} of {units} reclaim units are not exported, and {} handles with {} \
+                 units kept free need {needed}: export less, or have fewer handles, or smaller units",
+                config.handles, config.thresholds.foreground_units
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}

@@ -1,0 +1,140 @@
+//! A queue whose operations begin in the thread that calls it, and complete when it polls.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use slimio_device::{Completion, Geometry, Op, Token};
+
+use super::Shared;
+use super::core::{Scratch, StartedOp};
+use super::data::Data;
+
+/// A queue to an emulated drive, without a thread of its own. The thread that begins an operation
+/// also moves its bytes, and the same or another thread reaps it when it is due.
+///
+/// Like the operations of a [`Device`](slimio_device::Device), those in flight on a queue are in no
+/// order. The caller limits how many there are.
+#[derive(Debug)]
+pub struct DriveQueue {
+    core: Shared,
+    data: Arc<Data>,
+    geometry: Geometry,
+    /// Power cuts before the queue was opened.
+    cuts: u64,
+    begun: InFlight,
+    scratch: Scratch,
+}
+
+impl DriveQueue {
+    pub(super) fn new(core: Shared, data: Arc<Data>, in_flight_max: u32) -> Self {
+        let (geometry, cuts) = core.lock().facts(in_flight_max);
+        let (begun, scratch) = (InFlight::default(), Scratch::default());
+        Self { core, data, geometry, cuts, begun, scratch }
+    }
+
+    /// What the queue can do. Its `in_flight_max` is that of the drive's paths, and not enforced.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// Begins an operation that arrived at `arrived`. It takes effect in the mapping at once, and
+    /// its bytes are moved, which takes as long as a read or write of a cached file. An operation
+    /// that is impossible completes with an error.
+    pub fn begin(&mut self, token: Token, op: Op, arrived: Instant) {
+        self.begin_at(token, op, arrived.saturating_duration_since(self.core.start));
+    }
+
+    /// As [`begin`](Self::begin), by the drive's clock.
+    pub(super) fn begin_at(&mut self, token: Token, op: Op, arrived: Duration) {
+        let begun = self.core.begin(op, Some(arrived), self.cuts, &self.data, &mut self.scratch);
+        self.begun.push(token, begun);
+    }
+
+    /// When the next operation completes; `None` if none is in flight.
+    pub fn next_due(&self) -> Option<Instant> {
+        Some(self.core.start + self.next_due_at()?)
+    }
+
+    /// As [`next_due`](Self::next_due), by the drive's clock.
+    pub(super) fn next_due_at(&self) -> Option<Duration> {
+        self.begun.next_due()
+    }
+
+    /// Moves the operations that are due into `completions`, in the order of their times.
+    pub fn poll(&mut self, completions: &mut Vec<Completion>) {
+        if self.begun.count() == 0 {
+            return;
+        }
+        let now = self.core.real_now();
+        while let Some((token, begun)) = self.begun.take_due(now) {
+            completions.push(begun.end(token, &self.core));
+        }
+    }
+
+    /// Count of operations that have begun and were not moved into completions yet.
+    pub fn in_flight(&self) -> usize {
+        self.begun.count()
+    }
+}
+
+/// Operations that have begun, by the times at which they are due.
+#[derive(Debug, Default)]
+pub(super) struct InFlight {
+    ops: BinaryHeap<Waiting>,
+    /// Count of operations that were ever added.
+    count: u64,
+}
+
+impl InFlight {
+    pub(super) fn push(&mut self, token: Token, op: StartedOp) {
+        self.count += 1;
+        self.ops.push(Waiting { number: self.count, token, op });
+    }
+
+    pub(super) fn next_due(&self) -> Option<Duration> {
+        Some(self.ops.peek()?.op.due)
+    }
+
+    /// Takes the next operation, if it is due at `now`. Those that are due at the same time come in
+    /// the order in which they began.
+    pub(super) fn take_due(&mut self, now: Duration) -> Option<(Token, StartedOp)> {
+        if self.next_due()? > now {
+            return None;
+        }
+        self.ops.pop().map(|waiting| (waiting.token, waiting.op))
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.ops.len()
+    }
+}
+
+/// An operation in the heap, whose greatest element is the one that is due first.
+#[derive(Debug)]
+struct Waiting {
+    number: u64,
+    token: Token,
+    op: StartedOp,
+}
+
+impl Ord for Waiting {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.op.due, other.number).cmp(&(self.op.due, self.number))
+    }
+}
+
+impl PartialOrd for Waiting {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Waiting {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Waiting {}

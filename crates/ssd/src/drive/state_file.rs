@@ -1,0 +1,462 @@
+//! The state file beside a drive's data file: two checkpoints, and a journal.
+//!
+//! ```text
+//! | head | head | body | body | entry | entry | ... |
+//! 0      4096   8192
+//! ```
+//!
+//! A checkpoint has a head, with the drive's configuration, and a body, with its whole state. The
+//! checkpoints are made in turn, each over the one before the last, so one is whole at any moment.
+//! A head is written when its body is there. It names the first [entry](super::request) that is not
+//! in the body. Entries are written round and round. The journal is so long that no entry behind
+//! the latest checkpoint is overwritten.
+//!
+//! All integers are little-endian. The checksum (XXH3) of a head covers the rest of it, with the
+//! checksum of the body:
+//!
+//! ```text
+//! | magic | checksum | number | next entry | id | body's size | body's checksum | configuration |
+//! 0       8          16       24           32   40            48                64
+//! ```
+//!
+//! The file is mapped into memory, so what is stored in it outlives the process without a system
+//! call. It is made beside its final name, and renamed when it is whole.
+
+use std::fmt::{self, Display};
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use slimio_device::{Buffer, ImageFile, LBA_SIZE, OpenError};
+use twox_hash::XxHash3_64;
+
+use super::made::{NUMBERS_MAX, SavedConfig};
+use super::old_state;
+use super::request::{ENTRY_SIZE, Entry, Request};
+use crate::{Config, Ftl};
+
+/// What the magics of all versions begin with. The last byte is the version.
+const MAGIC_OF_ALL: [u8; 7] = *b"SLIMSSD";
+
+const MAGIC: [u8; 8] = *b"SLIMSSD3";
+
+const HEAD_SIZE: usize = LBA_SIZE;
+
+/// The checksum covers the part of the head from this offset on.
+const CHECKED_FROM: usize = 16;
+
+const NUMBERS_FROM: usize = 64;
+
+const _: () = assert!(NUMBERS_FROM + 8 * NUMBERS_MAX <= HEAD_SIZE, "a configuration fits");
+
+/// A checkpoint is made at the latest after this many entries, on a small drive.
+const ENTRIES_MIN: u64 = 4096;
+
+/// How long an opening waits for the process that had the file, and was killed, to be gone.
+const END_MAX: Duration = Duration::from_secs(10);
+
+/// Where what is in a state file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    body_size: usize,
+    /// Entries that the journal has room for.
+    pub(super) entries: u64,
+}
+
+impl Layout {
+    /// The journal has room for twice the entries after which a checkpoint is made. These are in
+    /// proportion to the drive, because a checkpoint is.
+    fn of(config: &Config) -> Self {
+        let body_size = Ftl::encoded_size_max(config).next_multiple_of(LBA_SIZE);
+        let half = (config.lba_count / 8).max(ENTRIES_MIN);
+        let in_block = (LBA_SIZE / ENTRY_SIZE) as u64;
+        Self { body_size, entries: (2 * half).next_multiple_of(in_block) }
+    }
+
+    fn head(number: u64) -> Range<usize> {
+        let at = if number.is_multiple_of(2) { 0 } else { HEAD_SIZE };
+        at..at + HEAD_SIZE
+    }
+
+    fn body(&self, number: u64) -> Range<usize> {
+        let at = 2 * HEAD_SIZE + if number.is_multiple_of(2) { 0 } else { self.body_size };
+        at..at + self.body_size
+    }
+
+    fn entry(&self, sequence: u64) -> Range<usize> {
+        let at = 2 * (HEAD_SIZE + self.body_size);
+        let at = at + (sequence % self.entries) as usize * ENTRY_SIZE;
+        at..at + ENTRY_SIZE
+    }
+
+    fn size(&self) -> usize {
+        2 * (HEAD_SIZE + self.body_size) + self.entries as usize * ENTRY_SIZE
+    }
+}
+
+/// The head of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    /// Counts the checkpoints of the file.
+    pub(super) number: u64,
+    /// The first entry that is not in the body.
+    pub(super) next: u64,
+    /// The seed of the entries' checksums.
+    pub(super) id: u64,
+    pub(super) body_size: u64,
+    pub(super) body_checksum: u64,
+    pub(super) made: SavedConfig,
+}
+
+impl Head {
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![0; HEAD_SIZE];
+        bytes[..8].copy_from_slice(&MAGIC);
+        let own = [self.number, self.next, self.id, self.body_size, self.body_checksum];
+        for (place, number) in bytes[CHECKED_FROM..].chunks_exact_mut(8).zip(own) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        for (place, number) in bytes[NUMBERS_FROM..].chunks_exact_mut(8).zip(self.made.numbers()) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        let checksum = XxHash3_64::oneshot(&bytes[CHECKED_FROM..]);
+        bytes[8..CHECKED_FROM].copy_from_slice(&checksum.to_le_bytes());
+        assert_eq!(Self::decode(&bytes).as_ref(), Some(self), "what is written can be read");
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let checksum = XxHash3_64::oneshot(&bytes[CHECKED_FROM..]).to_le_bytes();
+        if bytes[..8] != MAGIC || bytes[8..CHECKED_FROM] != checksum {
+            return None;
+        }
+        let numbers = |from: usize| {
+            let words = bytes[from..].as_chunks::<8>().0.iter();
+            words.map(|number| u64::from_le_bytes(*number))
+        };
+        let mut own = numbers(CHECKED_FROM);
+        Some(Self {
+            number: own.next()?,
+            next: own.next()?,
+            id: own.next()?,
+            body_size: own.next()?,
+            body_checksum: own.next()?,
+            made: SavedConfig::from_numbers(numbers(NUMBERS_FROM))?,
+        })
+    }
+
+    /// The valid heads at the start of a file, the latest first.
+    fn all(bytes: &[u8]) -> Vec<Self> {
+        let parts = bytes.chunks_exact(HEAD_SIZE).take(2);
+        let mut heads: Vec<Self> = parts.filter_map(Self::decode).collect();
+        heads.sort_by_key(|head| std::cmp::Reverse(head.number));
+        heads
+    }
+}
+
+/// Why the mapping could not be restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lost {
+    /// There is no valid state file beside the data file.
+    All,
+    /// The state file is of a version that stored the mapping only when the drive was closed, and
+    /// has none, because the drive was not closed properly.
+    Mapping,
+}
+
+impl Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::All => "the file beside it whose name ends in .mapping is missing or damaged",
+            Self::Mapping => "the process that had it last was killed, or could not write it",
+        })?;
+        f.write_str(
+            ": the drive's data counts as written by the first handle, and the counters begin at 0",
+        )
+    }
+}
+
+/// What a state file tells of a drive.
+pub(super) enum Found {
+    /// A drive of the present format.
+    Whole(Recovered),
+    /// A drive without its mapping, or of an older format.
+    Part(Option<SavedConfig>, Result<Ftl, Lost>),
+}
+
+/// A drive as its state file has it.
+pub(super) struct Recovered {
+    pub(super) made: SavedConfig,
+    pub(super) ftl: Ftl,
+    /// The last request in the journal.
+    pub(super) last: Option<Request>,
+    pub(super) store: Store,
+    pub(super) end: JournalEnd,
+}
+
+/// Where a journal goes on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct JournalEnd {
+    /// The number of the latest checkpoint.
+    pub(super) number: u64,
+    /// The sequence number of the next entry.
+    pub(super) next: u64,
+    /// The seed of the entries' checksums.
+    pub(super) id: u64,
+}
+
+/// The name of the file beside a drive's data file.
+#[derive(Clone, Debug)]
+pub(super) struct StateFile {
+    path: PathBuf,
+}
+
+impl StateFile {
+    /// The state file beside the data file at `path`, which must exist. Links are resolved, so all
+    /// links to a data file have the same state file.
+    pub(super) fn of(path: &Path) -> io::Result<Self> {
+        let mut name = path.canonicalize()?.into_os_string();
+        name.push(".mapping");
+        Ok(Self { path: name.into() })
+    }
+
+    /// The configuration of the drive, if there is a valid one.
+    pub(super) fn read_made(&self) -> Option<SavedConfig> {
+        let mut heads = Vec::new();
+        io::Read::read_to_end(
+            &mut io::Read::take(File::open(&self.path).ok()?, 2 * HEAD_SIZE as u64),
+            &mut heads,
+        )
+        .ok()?;
+        let latest = Head::all(&heads).into_iter().next();
+        latest.map(|head| head.made).or_else(|| old_state::decode_head(&heads))
+    }
+
+    /// What the drive's last process left.
+    ///
+    /// # Errors
+    /// If the file is of a version that this one does not know, or can't be read.
+    pub(super) fn read(&self) -> Result<Found, OpenError> {
+        let failed = |error: &io::Error| OpenError::Io {
+            doing: "reading",
+            path: self.path.clone(),
+            errno: error.raw_os_error().unwrap_or_default(),
+        };
+        let nothing = Found::Part(None, Err(Lost::All));
+        let file = match File::open(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(nothing),
+            opened => opened.map_err(|error| failed(&error))?,
+        };
+        let size = file.metadata().map_err(|error| failed(&error))?.len();
+        let mut start = vec![0; 2 * HEAD_SIZE];
+        let start = &mut start[..(2 * HEAD_SIZE).min(size as usize)];
+        file.read_exact_at(start, 0).map_err(|error| failed(&error))?;
+        drop(file);
+        let heads = Head::all(start);
+        let Some(latest) = heads.first() else {
+            if let Some(version) = unknown_version(start) {
+                let why = format!(
+                    "it was written by another version of this program, with format {}: use that one",
+                    char::from(version)
+                );
+                return Err(OpenError::Unsuitable { path: self.path.clone(), why });
+            }
+            let (made, ftl) = old_state::read(&self.path);
+            return Ok(Found::Part(made, ftl));
+        };
+        let lost = Found::Part(Some(latest.made.clone()), Err(Lost::All));
+        let layout = Layout::of(&latest.made.config);
+        if latest.made.config.check().is_err() || layout.size() as u64 != size {
+            return Ok(lost);
+        }
+        let store = Store::open(&self.path, layout)?;
+        Ok(store.recover(&heads).map_or(lost, Found::Whole))
+    }
+
+    /// Makes the file new, with a first checkpoint. It replaces an older one at the end.
+    ///
+    /// # Errors
+    /// When there is no room for it. Then an older file stays as it was.
+    pub(super) fn create(&self, made: &SavedConfig, ftl: &Ftl) -> Result<(Store, Head), OpenError> {
+        let mut new = self.path.clone().into_os_string();
+        new.push(".new");
+        let new = PathBuf::from(new);
+        // A process that was killed here may have left it.
+        drop(std::fs::remove_file(&new));
+        let made_file = Store::create(&new, Layout::of(&made.config)).and_then(|mut store| {
+            let id = XxHash3_64::oneshot(&unique());
+            let head =
+                Head { number: 1, next: 0, id, body_size: 0, body_checksum: 0, made: made.clone() };
+            let head = store.checkpoint(head, ftl, &mut Vec::new()).map_err(|error| {
+                OpenError::Device { doing: "writing", path: new.clone(), error }
+            })?;
+            let failed = |error: io::Error| OpenError::Io {
+                doing: "renaming",
+                path: new.clone(),
+                errno: error.raw_os_error().unwrap_or_default(),
+            };
+            std::fs::rename(&new, &self.path).map_err(failed)?;
+            if made.is_sync {
+                let folder = self.path.parent().unwrap_or(Path::new("."));
+                File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)?;
+            }
+            Ok((store, head))
+        });
+        if made_file.is_err() {
+            drop(std::fs::remove_file(&new));
+        }
+        made_file
+    }
+}
+
+/// The version of a file without a valid head, if it is one that this program does not know.
+fn unknown_version(start: &[u8]) -> Option<u8> {
+    let parts = start.chunks(HEAD_SIZE).take(2);
+    let versions = parts.filter_map(|part| part.strip_prefix(&MAGIC_OF_ALL)?.first().copied());
+    // Anything else than a graphic character is a part of a head that was cut off.
+    let mut unknown =
+        versions.filter(|version| version.is_ascii_graphic() && !matches!(version, b'2' | b'3'));
+    unknown.next()
+}
+
+/// Bytes that no other call gets.
+fn unique() -> Vec<u8> {
+    let time = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    let mut bytes = time.as_nanos().to_le_bytes().to_vec();
+    bytes.extend(std::process::id().to_le_bytes());
+    bytes
+}
+
+/// An open state file.
+pub(super) struct Store {
+    memory: Buffer,
+    pub(super) layout: Layout,
+    pub(super) image: Arc<ImageFile>,
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Store").field(&self.layout).finish()
+    }
+}
+
+impl Store {
+    fn open(path: &Path, layout: Layout) -> Result<Self, OpenError> {
+        // The drive's data file is locked by now. So if somebody has this file, it is a process
+        // that was killed and has not given back both yet.
+        let begin = Instant::now();
+        let image = loop {
+            match ImageFile::open(path) {
+                Err(OpenError::InUse { .. }) if begin.elapsed() < END_MAX => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                opened => break opened?,
+            }
+        };
+        Self::map(image, layout)
+    }
+
+    fn create(path: &Path, layout: Layout) -> Result<Self, OpenError> {
+        let image = ImageFile::open(path)?;
+        image.set_size(layout.size() as u64)?;
+        Self::map(image, layout)
+    }
+
+    fn map(image: ImageFile, layout: Layout) -> Result<Self, OpenError> {
+        let memory = image.map(0, layout.size())?.buffers(layout.size()).remove(0);
+        Ok(Self { memory, layout, image: Arc::new(image) })
+    }
+
+    /// Whether everything that was stored outlives the process.
+    pub(super) fn is_whole(&self) -> bool {
+        self.memory.outlives_process()
+    }
+
+    /// Stores an entry.
+    pub(super) fn put(&mut self, entry: &Entry, id: u64) {
+        let place = self.layout.entry(entry.sequence);
+        self.memory[place].copy_from_slice(&entry.encode(id));
+        in_this_order();
+    }
+
+    /// Makes a checkpoint of a drive. `head` is filled in, with what the body is. `bytes` is
+    /// memory to use.
+    ///
+    /// # Errors
+    /// With [`SavedConfig::is_sync`], the kernel's error when the checkpoint can't be made durable.
+    pub(super) fn checkpoint(
+        &mut self,
+        head: Head,
+        ftl: &Ftl,
+        bytes: &mut Vec<u8>,
+    ) -> Result<Head, slimio_device::DeviceError> {
+        bytes.clear();
+        ftl.encode(bytes);
+        let head = Head {
+            body_size: bytes.len() as u64,
+            body_checksum: XxHash3_64::oneshot(bytes),
+            ..head
+        };
+        let sync = |store: &Self| if head.made.is_sync { store.image.sync() } else { Ok(()) };
+        let body = self.layout.body(head.number);
+        self.memory[body][..bytes.len()].copy_from_slice(bytes);
+        in_this_order();
+        sync(self)?;
+        self.memory[Layout::head(head.number)].copy_from_slice(&head.encode());
+        in_this_order();
+        sync(self)?;
+        Ok(head)
+    }
+
+    /// The drive at the end of the journal, from the latest checkpoint that is whole.
+    fn recover(self, heads: &[Head]) -> Option<Recovered> {
+        let latest = heads.first()?.next;
+        for head in heads {
+            if Layout::of(&head.made.config) != self.layout {
+                continue;
+            }
+            let body = &self.memory[self.layout.body(head.number)];
+            let Some(body) = body.get(..head.body_size as usize) else { continue };
+            if XxHash3_64::oneshot(body) != head.body_checksum {
+                continue;
+            }
+            let config = head.made.config.clone();
+            let Some(mut ftl) = Ftl::decode(config, body) else { continue };
+            let Some((next, last)) = self.replay(head, &mut ftl) else { continue };
+            // From an older checkpoint, the journal must lead as far as to the latest.
+            if next >= latest {
+                let end = JournalEnd { number: heads[0].number, next, id: head.id };
+                return Some(Recovered { made: head.made.clone(), ftl, last, store: self, end });
+            }
+        }
+        None
+    }
+
+    /// Applies the entries that follow a checkpoint. Returns where they end, and the last of them;
+    /// `None` if one can't be applied.
+    fn replay(&self, head: &Head, ftl: &mut Ftl) -> Option<(u64, Option<Request>)> {
+        let (mut next, mut last) = (head.next, None);
+        while let Some(entry) = self.entry(head.id, next) {
+            ftl.set_time(entry.time_ms);
+            entry.request.apply(ftl).ok()?;
+            last = Some(entry.request);
+            next += 1;
+        }
+        Some((next, last))
+    }
+
+    fn entry(&self, id: u64, sequence: u64) -> Option<Entry> {
+        let bytes = self.memory[self.layout.entry(sequence)].first_chunk()?;
+        Entry::decode(bytes, id, sequence)
+    }
+}
+
+/// What was stored before is in memory before what is stored after. The process may be killed at
+/// any moment, but what it has stored stays, in the order in which the processor was told.
+fn in_this_order() {
+    std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+}

@@ -1,0 +1,70 @@
+//! A look at a drive from beside its paths, and what an administrator can ask of it.
+
+use slimio_device::PlacementId;
+
+use super::Shared;
+use crate::{EventKind, FdpEventRecord, Ftl, FtlError};
+
+/// Lets a caller look at a drive, and manage its handles, while other code uses the drive.
+#[derive(Clone, Debug)]
+pub struct DriveWatch(pub(super) Shared);
+
+impl DriveWatch {
+    /// The mapping as it is now. The drive is locked while `look` runs.
+    pub fn with_ftl<T>(&self, look: impl FnOnce(&Ftl) -> T) -> T {
+        look(self.0.lock().drive.ftl())
+    }
+
+    /// NVMe's Reclaim Unit Handle Update: moves a placement's handle to a fresh reclaim unit, now.
+    ///
+    /// # Errors
+    /// When there is no such placement. Then nothing has changed.
+    pub fn update_handle(&self, placement: PlacementId) -> Result<(), FtlError> {
+        self.update_handles(&[placement])
+    }
+
+    /// As [`update_handle`](Self::update_handle), for all of these placements or none.
+    ///
+    /// # Errors
+    /// When one of the placements does not exist. Then nothing has changed.
+    pub fn update_handles(&self, placements: &[PlacementId]) -> Result<(), FtlError> {
+        let mut core = self.0.lock();
+        let now = core.drive_now(&self.0);
+        core.update_handles(now, placements)
+    }
+
+    /// The log of the events that hosts caused, oldest first, at most
+    /// [`EVENTS_MAX`](crate::EVENTS_MAX) of them.
+    pub fn host_events(&self) -> Vec<FdpEventRecord> {
+        self.with_ftl(|ftl| ftl.host_events().copied().collect())
+    }
+
+    /// The log of what the controller did unasked, oldest first, at most
+    /// [`EVENTS_MAX`](crate::EVENTS_MAX) events.
+    pub fn controller_events(&self) -> Vec<FdpEventRecord> {
+        self.with_ftl(|ftl| ftl.controller_events().copied().collect())
+    }
+
+    /// The kinds of events that the drive knows, by their codes, and whether a handle records them
+    /// (FDP Events, feature 1Eh). It is empty for a handle that does not exist.
+    pub fn enabled_events(&self, handle: u16) -> Vec<(u8, bool)> {
+        self.with_ftl(|ftl| ftl.enabled_events(handle).unwrap_or_default())
+    }
+
+    /// Says which kinds of events, by their codes, a handle records from now on. Codes that the
+    /// drive does not know are passed over.
+    ///
+    /// # Errors
+    /// When there is no such handle. Then nothing has changed.
+    pub fn enable_events(
+        &self,
+        handle: u16,
+        kinds: &[u8],
+        is_enabled: bool,
+    ) -> Result<(), FtlError> {
+        let kinds: Vec<_> = kinds.iter().filter_map(|kind| EventKind::of_code(*kind)).collect();
+        let mut core = self.0.lock();
+        let now = core.drive_now(&self.0);
+        core.enable_events(now, handle, &kinds, is_enabled)
+    }
+}

@@ -1,0 +1,169 @@
+//! Kills processes that use a drive, and compares what they leave with what they were told is done.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use slimio_device::{Buffer, LBA_SIZE, Lba, LbaRange, Op, PlacementId, Token, WholeDevice};
+use slimio_sim::Random;
+use slimio_ssd::{Clock, Config, DataPlace, DriveOptions, DriveQueue, EmulatedDrive, Ftl, Timing};
+
+use crate::drive::drive;
+use crate::model::{Ask, Model, are_same, placements};
+
+/// The variable that names the drive's file, and that with the seed.
+const FILE: &str = "SLIMIO_SSD_KILLED_FILE";
+const SEED: &str = "SLIMIO_SSD_KILLED_SEED";
+
+/// The test's name.
+const NAME: &str = "killed::what_was_acknowledged_is_there_whenever_it_is_killed";
+
+const ROUNDS: u64 = 40;
+
+fn options(file: &Path) -> DriveOptions {
+    let mut config = Config::scaled(12 << 20);
+    config.timing = Timing::NONE;
+    let data = DataPlace::File(file.to_path_buf());
+    DriveOptions { data, ..DriveOptions::new(config, Clock::Real) }
+}
+
+fn stamp(seed: u64, number: u64) -> u64 {
+    (seed << 32) | (number + 1)
+}
+
+/// Runs an operation to its end.
+fn run(queue: &mut DriveQueue, op: Op) -> Option<Buffer> {
+    queue.begin(Token(0), op, Instant::now());
+    let mut completions = Vec::new();
+    while completions.is_empty() {
+        queue.poll(&mut completions);
+    }
+    let completion = completions.remove(0);
+    assert_eq!(completion.result, Ok(()));
+    completion.buffer
+}
+
+fn ask(drive: &EmulatedDrive, queue: &mut DriveQueue, asked: Ask, stamp: u64) {
+    match asked {
+        Ask::Write { lba, count, placement } => {
+            let mut buffer = Buffer::zeroed(count as usize);
+            for word in buffer.chunks_exact_mut(8) {
+                word.copy_from_slice(&stamp.to_le_bytes());
+            }
+            let placement = PlacementId(placement);
+            drop(run(queue, Op::Write { lba: Lba(lba), buffer, placement, durable: false }));
+        }
+        Ask::Deallocate { lba, count } => {
+            let range = LbaRange { start: Lba(lba), end: Lba(lba + count) };
+            drop(run(queue, Op::Deallocate { range }));
+        }
+        Ask::Update { placement } => {
+            drive.watch().update_handles(&placements(placement)).expect("it exists");
+        }
+        Ask::Enable { handle, kind, is_enabled } => {
+            let watch = drive.watch();
+            watch.enable_events(handle, &[kind.code()], is_enabled).expect("it exists");
+        }
+    }
+}
+
+/// Uses the drive in a file until the process is killed.
+fn use_until_killed(file: &Path) {
+    let seed = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok());
+    let seed: u64 = seed.expect("the parent gives it");
+    let options = options(file);
+    let lbas = options.config.lba_count;
+    let drive = drive(&options);
+    let (mut queue, mut random) = (drive.open_queue(), Random::new(seed));
+    // The parent reads from its end of this pipe. The test harness itself writes to another.
+    let mut told = std::io::stderr();
+    for number in 0.. {
+        let asked = Ask::random(&mut random, lbas);
+        told.write_all(b"b").expect("the parent reads it");
+        ask(&drive, &mut queue, asked, stamp(seed, number));
+        told.write_all(b"a").expect("the parent reads it");
+    }
+}
+
+/// Runs the test below in a process of its own, which is killed. Returns how many requests it has begun, and how many it
+/// was told are done.
+fn run_and_kill(file: &Path, seed: u64, after: Duration) -> (u64, u64) {
+    let test = std::env::current_exe().expect("it is running");
+    let mut child = Command::new(test)
+        .args(["--exact", NAME, "--nocapture"])
+        .env(FILE, file)
+        .env(SEED, seed.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it can be started");
+    let mut pipe = child.stderr.take().expect("it is piped");
+    let reader = std::thread::spawn(move || {
+        let mut told = Vec::new();
+        pipe.read_to_end(&mut told).expect("it can be read");
+        told
+    });
+    std::thread::sleep(after);
+    child.kill().expect("it runs until it is killed");
+    let ended = child.wait().expect("it was killed");
+    let told = reader.join().expect("it reads to the end");
+    assert_eq!(ended.code(), None, "it was killed: {}", String::from_utf8_lossy(&told));
+    let told = String::from_utf8_lossy(&told);
+    let count = |letter| told.matches(letter).count() as u64;
+    (count('b'), count('a'))
+}
+
+#[test]
+fn what_was_acknowledged_is_there_whenever_it_is_killed() {
+    // The processes that are killed run this test, too.
+    if let Some(file) = std::env::var_os(FILE) {
+        return use_until_killed(Path::new(&file));
+    }
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let file = folder.path().join("drive");
+    let options = options(&file);
+    let lbas = options.config.lba_count;
+    let mut model = Model::new(options.config.clone());
+    let mut random = Random::new(11);
+    let mut all = 0;
+    for seed in 0..ROUNDS {
+        let after = Duration::from_micros(2000 + random.below(60_000));
+        let (begun, done) = run_and_kill(&file, seed, after);
+        assert!(begun - done <= 1, "{begun} have begun, {done} are done");
+        all += done;
+        let drive = drive(&options);
+        assert_eq!(drive.notes().len(), 1, "nothing is lost: {:?}", drive.notes());
+        drive.with_ftl(Ftl::check);
+        let mut asks = Random::new(seed);
+        for number in 0..done {
+            model.apply(Ask::random(&mut asks, lbas), stamp(seed, number));
+        }
+        // The last request may have taken effect or not, and so may each of its blocks.
+        let before = model.clone();
+        if !drive.with_ftl(|ftl| are_same(ftl, &model.ftl)) {
+            assert!(begun > done, "round {seed}: what was done after {done} requests is not there");
+            model.apply(Ask::random(&mut asks, lbas), stamp(seed, done));
+            let is_same = drive.with_ftl(|ftl| are_same(ftl, &model.ftl));
+            assert!(is_same, "round {seed}: neither {done} requests nor one more");
+        }
+        let mut queue = drive.open_queue();
+        for lba in 0..lbas {
+            let read = Op::Read { lba: Lba(lba), buffer: Buffer::zeroed(1) };
+            let read = run(&mut queue, read).expect("it comes home");
+            let words: Vec<&[u8]> = read.chunks_exact(8).collect();
+            assert_eq!(read.len(), LBA_SIZE);
+            assert!(words.iter().all(|word| *word == words[0]), "block {lba} is torn");
+            let found = u64::from_le_bytes(words[0].try_into().expect("it has eight bytes"));
+            let expected = [&model, &before].map(|model| model.stamps.get(&lba).copied());
+            let is_right = |expected: &Option<u64>| expected.unwrap_or_default() == found;
+            assert!(expected.iter().any(is_right), "round {seed}, block {lba}: {found:x}");
+            if let Some(stamp) = model.stamps.get_mut(&lba) {
+                *stamp = found;
+            }
+        }
+    }
+    assert!(all > 100 * ROUNDS, "only {all} requests were done");
+    assert!(model.ftl.counters().copied_bytes() > 0, "the collector has worked");
+}

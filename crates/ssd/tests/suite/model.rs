@@ -1,0 +1,94 @@
+//! A drive in a file, beside a mapping that is given the same requests and is never interrupted.
+
+use std::collections::HashMap;
+
+use slimio_device::PlacementId;
+use slimio_sim::Random;
+use slimio_ssd::{Config, EventKind, FdpEventRecord, Ftl};
+
+/// What a host asks of the drive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ask {
+    Write { lba: u64, count: u64, placement: u16 },
+    Deallocate { lba: u64, count: u64 },
+    Update { placement: u16 },
+    Enable { handle: u16, kind: EventKind, is_enabled: bool },
+}
+
+impl Ask {
+    /// A request for a drive of `lba_count` blocks with eight handles. Some placements do not exist.
+    pub(crate) fn random(random: &mut Random, lba_count: u64) -> Self {
+        let count = 1 + random.below(16);
+        let lba = random.below(lba_count - 64);
+        match random.below(32) {
+            0 => Self::Update { placement: random.below(8) as u16 },
+            1 => {
+                let kind = EventKind::ALL[random.below(5) as usize];
+                let handle = random.below(8) as u16;
+                Self::Enable { handle, kind, is_enabled: random.coin() }
+            }
+            2..=4 => Self::Deallocate { lba, count: 4 * count },
+            _ => Self::Write { lba, count, placement: random.below(9) as u16 },
+        }
+    }
+}
+
+/// What a drive must hold after some requests.
+#[derive(Clone)]
+pub(crate) struct Model {
+    pub(crate) ftl: Ftl,
+    /// The stamp that each block was last written with.
+    pub(crate) stamps: HashMap<u64, u64>,
+}
+
+impl Model {
+    pub(crate) fn new(config: Config) -> Self {
+        Self { ftl: Ftl::new(config).expect("it can work"), stamps: HashMap::new() }
+    }
+
+    pub(crate) fn apply(&mut self, ask: Ask, stamp: u64) {
+        match ask {
+            Ask::Write { lba, count, placement } => {
+                let handles = self.ftl.config().handles;
+                if placement >= handles {
+                    self.ftl.note_invalid_placement(placement);
+                }
+                let handle = if placement < handles { placement } else { 0 };
+                for lba in lba..lba + count {
+                    self.ftl.write(lba, handle).expect("it is within the drive");
+                    self.stamps.insert(lba, stamp);
+                }
+            }
+            Ask::Deallocate { lba, count } => {
+                self.ftl.deallocate(lba, count).expect("it is within the drive");
+                self.stamps.retain(|at, _| !(lba..lba + count).contains(at));
+            }
+            Ask::Update { placement } => {
+                self.ftl.start_fresh_unit(placement, &mut ()).expect("it exists");
+            }
+            Ask::Enable { handle, kind, is_enabled } => {
+                self.ftl.enable_events(handle, &[kind], is_enabled).expect("it exists");
+            }
+        }
+    }
+}
+
+/// Whether two mappings are the same in all that can be seen of them, but for the times of events.
+pub(crate) fn are_same(one: &Ftl, other: &Ftl) -> bool {
+    let lbas = one.config().lba_count;
+    let events = |ftl: &Ftl| {
+        let without_time = |event: &FdpEventRecord| FdpEventRecord { time_ms: 0, ..*event };
+        ftl.host_events().chain(ftl.controller_events()).map(without_time).collect::<Vec<_>>()
+    };
+    let enabled = |ftl: &Ftl| (0..8).map(|handle| ftl.enabled_events(handle)).collect::<Vec<_>>();
+    one.counters() == other.counters()
+        && (0..lbas).all(|lba| one.page_of(lba) == other.page_of(lba))
+        && one.units().eq(other.units())
+        && events(one) == events(other)
+        && enabled(one) == enabled(other)
+}
+
+/// The placements of a request that updates handles.
+pub(crate) fn placements(placement: u16) -> [PlacementId; 1] {
+    [PlacementId(placement)]
+}

@@ -1,0 +1,173 @@
+//! Queues of an emulated drive, whose operations begin in the caller's thread.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use slimio_device::{
+    Buffer, Completion, DeviceError, LBA_SIZE, Lba, Op, PlacementId, Token, WholeDevice,
+};
+use slimio_ssd::{Clock, DriveOptions, DriveQueue, EventKind, FtlError, Timing};
+
+use crate::drive::{byte_at, do_all, drive, options, range, write};
+
+fn real() -> DriveOptions {
+    options(Clock::Real)
+}
+
+/// Waits until everything in flight has completed.
+fn reap(queue: &mut DriveQueue) -> Vec<Completion> {
+    let mut completions = Vec::new();
+    while let Some(due) = queue.next_due() {
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        queue.poll(&mut completions);
+    }
+    assert_eq!(queue.in_flight(), 0);
+    completions
+}
+
+fn run(queue: &mut DriveQueue, op: Op) -> Completion {
+    queue.begin(Token(1), op, Instant::now());
+    reap(queue).remove(0)
+}
+
+#[test]
+fn what_is_begun_in_a_queue_is_on_the_drive() {
+    let mut drive = drive(&real());
+    let mut queue = drive.open_queue();
+    assert_eq!(run(&mut queue, write(5, 3, 7, true)).result, Ok(()));
+    let read = run(&mut queue, Op::Read { lba: Lba(4), buffer: Buffer::zeroed(5) });
+    let read = read.buffer.expect("it comes home");
+    let bytes: Vec<u8> = read.chunks(LBA_SIZE).map(|block| block[0]).collect();
+    assert_eq!(bytes, [0xDD, 7, 7, 7, 0xDD], "what holds nothing is told from what does");
+    assert_eq!(run(&mut queue, Op::Flush).result, Ok(()));
+    let mut path = drive.open_path().expect("there is room");
+    assert_eq!(byte_at(&mut *path, 6), 7);
+    do_all(&mut *path, [Op::Deallocate { range: range(6, 7) }]);
+    let read = run(&mut queue, Op::Read { lba: Lba(6), buffer: Buffer::zeroed(1) });
+    assert!(read.buffer.expect("it comes home").iter().all(|byte| *byte == 0xDD));
+    assert_eq!(run(&mut queue, Op::Deallocate { range: range(5, 6) }).result, Ok(()));
+    assert_eq!(drive.with_ftl(slimio_ssd::Ftl::mapped_count), 1);
+    let lbas = queue.geometry().lba_count;
+    assert_eq!(run(&mut queue, write(lbas, 1, 1, false)).result, Err(DeviceError::OutOfRange));
+    let beyond = range(lbas, lbas + 1);
+    let refused = run(&mut queue, Op::Deallocate { range: beyond });
+    assert_eq!(refused.result, Err(DeviceError::OutOfRange));
+}
+
+#[test]
+fn operations_complete_when_they_are_due_and_in_that_order() {
+    let drive = drive(&real());
+    let mut queue = drive.open_queue();
+    let before = Instant::now();
+    // The first takes two pages of one die, the second waits for one page of another die.
+    queue.begin(Token(1), write(0, 9, 1, true), before);
+    queue.begin(Token(2), Op::Read { lba: Lba(3), buffer: Buffer::zeroed(1) }, before);
+    queue.begin(Token(3), Op::Read { lba: Lba(100), buffer: Buffer::zeroed(1) }, before);
+    assert_eq!(queue.in_flight(), 3);
+    let due = queue.next_due().expect("three are in flight");
+    assert_eq!(due, before, "a read of what holds nothing takes no time");
+    let completions = reap(&mut queue);
+    assert!(before.elapsed() >= 2 * Timing::PAPER.program);
+    let order: Vec<u64> = completions.iter().map(|completion| completion.token.0).collect();
+    assert_eq!(order, [3, 2, 1]);
+    assert_eq!(queue.next_due(), None);
+}
+
+#[test]
+fn an_operation_waits_from_its_arrival_on() {
+    let drive = drive(&real());
+    let mut queue = drive.open_queue();
+    let arrived = Instant::now();
+    std::thread::sleep(Timing::PAPER.program);
+    queue.begin(Token(1), write(0, 1, 1, true), arrived);
+    assert_eq!(queue.next_due(), Some(arrived + Timing::PAPER.program));
+    let mut completions = Vec::new();
+    queue.poll(&mut completions);
+    assert_eq!(completions.len(), 1, "it has waited long enough before it was begun");
+}
+
+#[test]
+fn queues_of_several_threads_lead_to_one_drive() {
+    let mut none = real();
+    none.config.timing = Timing::NONE;
+    let drive = drive(&none);
+    let lbas = drive.lba_count();
+    std::thread::scope(|scope| {
+        for part in 0..4 {
+            let mut queue = drive.open_queue();
+            scope.spawn(move || {
+                for round in 0..3 {
+                    for lba in (part..lbas).step_by(4) {
+                        assert_eq!(run(&mut queue, write(lba, 1, round, false)).result, Ok(()));
+                    }
+                }
+            });
+        }
+    });
+    drive.with_ftl(slimio_ssd::Ftl::check);
+    assert_eq!(drive.counters().host_bytes(), 3 * lbas * LBA_SIZE as u64);
+    let mut queue = drive.open_queue();
+    for lba in 0..lbas {
+        let read = run(&mut queue, Op::Read { lba: Lba(lba), buffer: Buffer::zeroed(1) });
+        assert!(read.buffer.expect("it comes home").iter().all(|byte| *byte == 2));
+    }
+}
+
+#[test]
+fn a_queue_from_before_a_power_cut_is_gone() {
+    let drive = drive(&DriveOptions { cache_lbas: 64, can_lose_power: true, ..real() });
+    let mut queue = drive.open_queue();
+    assert_eq!(run(&mut queue, write(0, 1, 1, true)).result, Ok(()));
+    queue.begin(Token(1), write(0, 1, 2, false), Instant::now());
+    queue.begin(Token(2), Op::Read { lba: Lba(0), buffer: Buffer::zeroed(1) }, Instant::now());
+    drive.cut_power(|_| false);
+    let results: Vec<_> = reap(&mut queue).into_iter().map(|done| done.result).collect();
+    assert_eq!(results, [Err(DeviceError::Gone), Err(DeviceError::Gone)]);
+    assert_eq!(run(&mut queue, Op::Flush).result, Err(DeviceError::Gone));
+    let mut queue = drive.open_queue();
+    let read = run(&mut queue, Op::Read { lba: Lba(0), buffer: Buffer::zeroed(1) });
+    assert_eq!(read.buffer.expect("it comes home")[0], 1);
+}
+
+#[test]
+fn handles_are_updated_all_or_none() {
+    let drive = drive(&real());
+    let (watch, mut queue) = (drive.watch(), drive.open_queue());
+    let left = || [1, 2].map(|handle| drive.with_ftl(|ftl| ftl.handle_pages_left(handle)));
+    for handle in [1, 2] {
+        let placement = PlacementId(handle);
+        let buffer = Buffer::zeroed(1);
+        let op = Op::Write { lba: Lba(0), buffer, placement, durable: false };
+        assert_eq!(run(&mut queue, op).result, Ok(()));
+    }
+    let before = left();
+    let refused = watch.update_handles(&[PlacementId(1), PlacementId(8)]);
+    assert_eq!(refused, Err(FtlError::UnknownHandle { handle: 8, handles: 8 }));
+    assert_eq!(left(), before, "nothing was changed");
+    let earliest = SystemTime::UNIX_EPOCH.elapsed().expect("it is later than 1970");
+    assert_eq!(watch.update_handles(&[PlacementId(1), PlacementId(2)]), Ok(()));
+    let latest = SystemTime::UNIX_EPOCH.elapsed().expect("it is later than 1970");
+    assert_ne!(left(), before);
+    let events = watch.host_events();
+    let about: Vec<_> = events.iter().map(|event| (event.kind, event.placement)).collect();
+    let not_full = |handle| (EventKind::UnitNotFull, Some(PlacementId(handle)));
+    assert_eq!(about, [not_full(1), not_full(2)]);
+    // The drive's clock and the machine's may differ in how they round.
+    let slack = Duration::from_millis(20);
+    for event in events {
+        let at = Duration::from_millis(event.time_ms);
+        assert!(at + slack >= earliest && at <= latest + slack, "{at:?}");
+    }
+}
+
+#[test]
+fn which_events_are_recorded_is_asked_and_told_by_code() {
+    let drive = drive(&real());
+    let watch = drive.watch();
+    let all = [(0, true), (2, true), (3, true), (0x80, true), (0x81, true)];
+    assert_eq!(watch.enabled_events(7), all);
+    assert_eq!(watch.enabled_events(8), [], "there is no such handle");
+    watch.enable_events(7, &[0x81, 0x55, 3], false).expect("there is such a handle");
+    let some = [(0, true), (2, true), (3, false), (0x80, true), (0x81, false)];
+    assert_eq!(watch.enabled_events(7), some);
+    assert!(watch.enable_events(8, &[0], false).is_err());
+}

@@ -1,0 +1,345 @@
+//! What a drive in a file remembers, whatever happens to its process and to the file beside it.
+
+use std::path::{Path, PathBuf};
+
+use slimio_device::{LBA_SIZE, Op, OpenError, WholeDevice};
+use slimio_sim::Random;
+use slimio_ssd::{Config, DriveOptions, EmulatedDrive, EventKind, Ftl};
+
+use crate::drive::{byte_at, do_all, drive, range, write};
+use crate::drive_file::{as_killed, in_file};
+use crate::model::{Ask, Model, are_same, placements};
+
+/// Bytes of an entry of the journal, which is at the end of the state file.
+const ENTRY_SIZE: usize = 32;
+
+/// Entries of the journal of a small drive.
+const ENTRIES: usize = 8192;
+
+/// Where the journal is in a state file.
+fn journal(state: &[u8]) -> usize {
+    state.len() - ENTRIES * ENTRY_SIZE
+}
+
+fn state_of(file: &Path) -> PathBuf {
+    file.with_extension("mapping")
+}
+
+/// A drive without a cache, whose NAND is small.
+fn small(file: PathBuf) -> DriveOptions {
+    DriveOptions { config: Config::scaled(12 << 20), ..in_file(file) }
+}
+
+/// Asks the drive and tells the model.
+fn ask(drive: &mut EmulatedDrive, model: &mut Model, asked: Ask, stamp: u64) {
+    let mut path = drive.open_path().expect("there is room");
+    match asked {
+        Ask::Write { lba, count, placement } => {
+            let mut op = write(lba, count as usize, stamp as u8, false);
+            if let Op::Write { placement: of_op, .. } = &mut op {
+                of_op.0 = placement;
+            }
+            do_all(&mut *path, [op]);
+        }
+        Ask::Deallocate { lba, count } => {
+            do_all(&mut *path, [Op::Deallocate { range: range(lba, lba + count) }]);
+        }
+        Ask::Update { placement } => {
+            drive.watch().update_handles(&placements(placement)).expect("it exists");
+        }
+        Ask::Enable { handle, kind, is_enabled } => {
+            let watch = drive.watch();
+            watch.enable_events(handle, &[kind.code()], is_enabled).expect("it exists");
+        }
+    }
+    model.apply(asked, stamp);
+}
+
+#[test]
+fn a_killed_drive_is_exactly_as_it_was() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let file = folder.path().join("drive");
+    let mut random = Random::new(5);
+    let options = small(file.clone());
+    let mut model = Model::new(options.config.clone());
+    let mut drive = drive(&options);
+    let mut stamp = 0;
+    // The journal goes round more than twice, and checkpoints come at their times.
+    for _ in 0..60 {
+        for _ in 0..random.below(700) {
+            stamp += 1;
+            let asked = Ask::random(&mut random, options.config.lba_count);
+            ask(&mut drive, &mut model, asked, stamp);
+        }
+        let killed = as_killed(&file);
+        let mut again = crate::drive::drive(&small(killed));
+        assert_eq!(again.notes().len(), 1, "nothing is lost after {stamp} requests");
+        again.with_ftl(Ftl::check);
+        assert!(again.with_ftl(|ftl| are_same(ftl, &model.ftl)), "after {stamp} requests");
+        let times = |drive: &EmulatedDrive| {
+            drive.watch().host_events().iter().map(|event| event.time_ms).collect::<Vec<_>>()
+        };
+        assert_eq!(times(&again), times(&drive), "events have their times");
+        let mut path = again.open_path().expect("there is room");
+        for _ in 0..20 {
+            let lba = random.below(options.config.lba_count);
+            let expected = model.stamps.get(&lba).map_or(0xDD, |stamp| *stamp as u8);
+            assert_eq!(byte_at(&mut *path, lba), expected);
+        }
+    }
+    assert!(model.ftl.counters().copied_bytes() > 0, "the collector has worked");
+    assert!(model.ftl.host_events().any(|event| event.kind == EventKind::InvalidPlacement));
+}
+
+#[test]
+fn a_drive_that_is_closed_and_opened_is_as_it_was_and_goes_on_so() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let file = folder.path().join("drive");
+    let mut random = Random::new(6);
+    let options = small(file);
+    let mut model = Model::new(options.config.clone());
+    for _ in 0..20 {
+        let mut drive = drive(&options);
+        assert!(drive.with_ftl(|ftl| are_same(ftl, &model.ftl)));
+        for stamp in 0..random.below(900) {
+            let asked = Ask::random(&mut random, options.config.lba_count);
+            ask(&mut drive, &mut model, asked, stamp);
+        }
+    }
+    assert!(model.ftl.counters().copied_bytes() > 0, "the collector has worked");
+}
+
+/// A process may be killed in a checkpoint: the body is written, then the head.
+#[test]
+fn a_checkpoint_may_be_cut_off_anywhere() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let file = folder.path().join("drive");
+    let mut random = Random::new(7);
+    let options = small(file.clone());
+    let mut model = Model::new(options.config.clone());
+    let mut first = drive(&options);
+    for stamp in 0..1000 {
+        let asked = Ask::random(&mut random, options.config.lba_count);
+        ask(&mut first, &mut model, asked, stamp);
+    }
+    let before = std::fs::read(state_of(&file)).expect("it is there");
+    drop(first);
+    let after = std::fs::read(state_of(&file)).expect("it is there");
+    let is_changed = |at: &usize| before[*at] != after[*at];
+    assert!((journal(&before)..before.len()).all(|at| !is_changed(&at)), "only a checkpoint");
+    let bodies = (8192..journal(&before)).filter(is_changed);
+    let changed: Vec<usize> = bodies.chain((0..8192).filter(is_changed)).collect();
+    assert!(changed.len() > 1000);
+    let last = changed.len() - 70..=changed.len();
+    for cut in (0..changed.len()).step_by(changed.len() / 30).chain(last) {
+        let mut bytes = before.clone();
+        for at in &changed[..cut] {
+            bytes[*at] = after[*at];
+        }
+        std::fs::write(state_of(&file), bytes).expect("it can be written");
+        let again = drive(&options);
+        assert_eq!(again.notes().len(), 1, "nothing is lost after {cut} bytes");
+        assert!(again.with_ftl(|ftl| are_same(ftl, &model.ftl)), "after {cut} bytes");
+    }
+}
+
+#[test]
+fn what_is_damaged_is_told_from_what_is_whole() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let file = folder.path().join("drive");
+    let mut first = drive(&in_file(file.clone()));
+    let mut path = first.open_path().expect("there is room");
+    do_all(&mut *path, [write(3, 2, 9, true), Op::Deallocate { range: range(4, 5) }]);
+    drop((first, path));
+    let state = state_of(&file);
+    let whole = std::fs::read(&state).expect("it was left there");
+    let open_with = |bytes: &[u8]| {
+        std::fs::write(&state, bytes).expect("it can be written");
+        EmulatedDrive::open(in_file(file.clone()))
+    };
+    // One of two heads or bodies is enough, because the journal leads from the older one as well.
+    let second_body = usize::midpoint(8192, journal(&whole));
+    for place in [20, 64, 4000, 4096 + 70, 8192 + 300, second_body + 300] {
+        let mut bytes = whole.clone();
+        bytes[place] ^= 1;
+        let again = open_with(&bytes).expect("it can be opened");
+        assert_eq!(again.notes().len(), 1, "byte {place}");
+        assert_eq!(again.counters().host_bytes(), 2 * LBA_SIZE as u64, "byte {place}");
+    }
+    let lost = |bytes: &[u8]| {
+        let mut again = open_with(bytes).expect("it can be opened");
+        assert!(again.notes()[1].contains("missing or damaged"), "{:?}", again.notes());
+        let events = again.watch().host_events();
+        assert_eq!(events.len(), 1, "its handles refer to other units");
+        assert_eq!(events[0].kind, EventKind::HandlesReset);
+        let mut path = again.open_path().expect("there is room");
+        assert_eq!(byte_at(&mut *path, 3), 9, "the data is not lost");
+        assert_eq!(again.counters().host_bytes(), 0);
+    };
+    let mut both = whole.clone();
+    (both[100], both[4196]) = (both[100] ^ 1, both[4196] ^ 1);
+    lost(&both);
+    lost(&whole[..whole.len() - 4096]);
+    lost(&whole[..5000]);
+    lost(&[]);
+    lost(b"what is this?");
+    std::fs::remove_file(&state).expect("it is there");
+    let again = drive(&in_file(file.clone()));
+    assert!(again.notes()[1].contains("missing or damaged"));
+    drop(again);
+    assert_eq!(drive(&in_file(file.clone())).notes().len(), 1, "that was the last time");
+    let mut other = whole.clone();
+    (other[7], other[4096 + 7]) = (b'9', b'9');
+    let Err(refused) = open_with(&other).map(drop) else { panic!("it is of another version") };
+    let sentence = "it was written by another version of this program, with format 9: use that one";
+    assert!(refused.to_string().contains(sentence), "{refused}");
+    assert!(std::fs::read(&state).expect("it is there") == other, "nothing was changed");
+}
+
+#[test]
+fn the_state_of_another_drive_is_refused() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let (file, other) = (folder.path().join("drive"), folder.path().join("other"));
+    drop(drive(&in_file(file.clone())));
+    drop(drive(&small(other.clone())));
+    std::fs::copy(state_of(&other), state_of(&file)).expect("it can be copied");
+    let Err(refused) = EmulatedDrive::open(in_file(file)).map(drop) else {
+        panic!("it is another drive's")
+    };
+    assert!(refused.to_string().contains("was made with size="), "{refused}");
+}
+
+/// A failure of the machine may lose any part of the journal that was not flushed. What is behind
+/// the first gap must not come back, even if the drive is asked the same again.
+#[test]
+fn what_is_behind_a_gap_in_the_journal_never_comes_back() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let file = folder.path().join("drive");
+    let asked = |stamp| Ask::Write { lba: stamp, count: 1, placement: 0 };
+    let mut all = Model::new(small(file.clone()).config);
+    let mut first = drive(&small(file.clone()));
+    let mut model = all.clone();
+    for stamp in 0..100 {
+        ask(&mut first, &mut all, asked(stamp), stamp);
+        if stamp < 50 {
+            model.apply(asked(stamp), stamp);
+        }
+    }
+    let killed = as_killed(&file);
+    let mut bytes = std::fs::read(state_of(&killed)).expect("it is there");
+    let gap = journal(&bytes) + 50 * ENTRY_SIZE;
+    assert!(bytes[gap..gap + ENTRY_SIZE].iter().any(|byte| *byte != 0));
+    bytes[gap..gap + ENTRY_SIZE].fill(0);
+    std::fs::write(state_of(&killed), bytes).expect("it can be written");
+    let mut second = drive(&small(killed.clone()));
+    assert!(second.with_ftl(|ftl| are_same(ftl, &model.ftl)));
+    ask(&mut second, &mut model, asked(50), 50);
+    let again = folder.path().join("again");
+    std::fs::copy(&killed, &again).expect("it can be copied");
+    std::fs::copy(state_of(&killed), state_of(&again)).expect("it can be copied");
+    let third = drive(&small(again));
+    assert!(third.with_ftl(|ftl| are_same(ftl, &model.ftl)));
+}
+
+#[test]
+fn what_a_power_cut_undoes_stays_undone() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let file = folder.path().join("drive");
+    let options = DriveOptions { cache_lbas: 64, can_lose_power: true, ..small(file.clone()) };
+    let mut first = drive(&options);
+    let mut path = first.open_path().expect("there is room");
+    do_all(&mut *path, [write(0, 4, 1, true), write(2, 4, 2, false)]);
+    first.cut_power(|lba| lba == 5);
+    let mut path = first.open_path().expect("there is room");
+    do_all(&mut *path, [write(9, 1, 3, true)]);
+    let mut again = drive(&small(as_killed(&file)));
+    let mut path = again.open_path().expect("there is room");
+    let found = [0, 1, 2, 3, 4, 5, 9].map(|lba| byte_at(&mut *path, lba));
+    assert_eq!(found, [1, 1, 1, 1, 0xDD, 2, 3]);
+    assert_eq!(again.counters(), first.counters());
+    assert!(again.with_ftl(|ftl| first.with_ftl(|other| are_same(ftl, other))));
+}
+
+#[test]
+fn options_that_change_do_not_change_what_was() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let file = folder.path().join("drive");
+    let mut random = Random::new(8);
+    let mut options = small(file.clone());
+    let mut model = Model::new(options.config.clone());
+    let mut first = drive(&options);
+    for stamp in 0..2000 {
+        let asked = Ask::random(&mut random, options.config.lba_count);
+        ask(&mut first, &mut model, asked, stamp);
+    }
+    let killed = as_killed(&file);
+    drop(first);
+    options.data = slimio_ssd::DataPlace::File(killed);
+    options.config.victims = slimio_ssd::Victims::Fifo;
+    options.config.thresholds.background_units = 0;
+    let again = drive(&options);
+    assert!(again.with_ftl(|ftl| are_same(ftl, &model.ftl)), "the journal was of the old policy");
+    assert_eq!(again.with_ftl(|ftl| ftl.config().victims), slimio_ssd::Victims::Fifo);
+    again.with_ftl(Ftl::check);
+}
+
+/// A state file that a version before the journal has written, with its data file.
+#[test]
+fn a_drive_of_the_older_format_is_taken_over() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let file = folder.path().join("drive");
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/state-2");
+    let open = |name: &str| {
+        drop(std::fs::remove_file(&file));
+        let made = std::fs::File::create(&file).expect("it can be made");
+        made.set_len(1 << 20).expect("it can be so long");
+        std::os::unix::fs::FileExt::write_all_at(&made, &[7; LBA_SIZE], 0).expect("there is room");
+        std::fs::copy(fixture.join(name), state_of(&file)).expect("it can be copied");
+        let options = DriveOptions::parse(
+            &format!("{},timing=none,deallocated=pattern", file.display()),
+            slimio_ssd::Clock::Virtual,
+        );
+        drive(&options.expect("it names a drive"))
+    };
+    let mut closed = open("closed");
+    assert_eq!(closed.notes().len(), 1, "nothing is lost");
+    closed.with_ftl(Ftl::check);
+    assert_eq!(closed.counters().host_bytes(), 700 * LBA_SIZE as u64);
+    let is_mapped = |lba| closed.with_ftl(|ftl| ftl.page_of(lba).is_some());
+    assert!(is_mapped(0) && is_mapped(99) && !is_mapped(100) && is_mapped(110));
+    let mut path = closed.open_path().expect("there is room");
+    do_all(&mut *path, [write(1, 1, 1, true)]);
+    drop((closed, path));
+    let killed = open("killed");
+    assert!(killed.notes()[1].contains("the process that had it last was killed"));
+    assert_eq!(killed.with_ftl(Ftl::mapped_count), 1);
+}
+
+#[test]
+fn a_drive_that_can_not_be_remembered_is_not_opened() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let file = folder.path().join("drive");
+    std::fs::create_dir(folder.path().join("drive.mapping")).expect("it can be made");
+    let Err(refused) = EmulatedDrive::open(in_file(file)).map(drop) else {
+        panic!("there is a folder in the place of the state file")
+    };
+    assert!(matches!(refused, OpenError::Io { .. }), "{refused:?}");
+}
+
+/// With `sync=yes`, flushes and durable writes reach the disk, which this test can't see. It sees
+/// that hosts are told to flush, and that it works.
+#[test]
+fn a_drive_that_syncs_says_that_it_has_a_volatile_cache() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let file = folder.path().join("drive");
+    let options = DriveOptions { is_sync: true, ..in_file(file) };
+    let mut first = drive(&options);
+    assert!(first.notes()[0].contains("a failure of the machine if they were flushed"));
+    let mut path = first.open_path().expect("there is room");
+    assert_eq!(path.geometry().write_cache, slimio_device::WriteCache::VolatileWithFua);
+    do_all(&mut *path, [write(0, 1, 1, true), write(1, 1, 2, false), Op::Flush]);
+    drop((first, path));
+    let mut again = drive(&options);
+    let mut path = again.open_path().expect("there is room");
+    assert_eq!([0, 1].map(|lba| byte_at(&mut *path, lba)), [1, 2]);
+}

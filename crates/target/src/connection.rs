@@ -1,0 +1,329 @@
+//! A connection: a socket, a session, and a queue to the drive, in one thread.
+//!
+//! The thread sleeps in `poll`, until bytes come, an operation of the drive is due, or another
+//! connection has news. A timer of the kernel wakes it some ten microseconds late, which is as long
+//! as a read of NAND takes. So the last of the time is spun away, by as many threads at once as
+//! leave the hosts some cores.
+//!
+//! A host sees the drive's time and that of the way to the drive and back. On one machine, the way
+//! is what the system call takes that sends, because that call also takes the bytes to the other
+//! side's socket. So if the drive takes time, its operations begin as much earlier as both ways
+//! take, up to a limit: then a host on this machine sees the drive's own time.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use slimio_device::Completion;
+use slimio_planted::is_planted;
+use slimio_ssd::DriveQueue;
+
+use crate::limits::INBOX_SIZE;
+use crate::session::Session;
+use crate::subsystem::Subsystem;
+use crate::waker::Waker;
+
+/// The last part of a wait for the drive, which is spun away.
+const SPUN: Duration = Duration::from_micros(60);
+/// The longest time after a reply for which the thread spins, in case that the host's next command
+/// comes. It does so only if such commands have come soon of late.
+const LINGER_MAX: Duration = Duration::from_micros(300);
+/// The longest way that is taken off the drive's time.
+const WAY_MAX: Duration = Duration::from_micros(10);
+/// When less than this is free behind what was received, the rest moves to the inbox's start.
+const INBOX_ROOM_MIN: usize = 64 << 10;
+/// Most bytes that are received in one turn before operations are begun, so that the first of them
+/// do not wait for the last.
+const RECEIVED_AT_ONCE_MAX: usize = 128 << 10;
+
+/// Threads that spin at this moment.
+static SPINNING: AtomicUsize = AtomicUsize::new(0);
+
+/// What a connection shares with its server.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) waker: Arc<Waker>,
+    pub(crate) is_stopping: Arc<AtomicBool>,
+}
+
+struct Connection {
+    stream: TcpStream,
+    session: Session,
+    queue: DriveQueue,
+    shared: Shared,
+    inbox: Box<[u8]>,
+    /// What was received and not taken is `inbox[start..end]`.
+    start: usize,
+    end: usize,
+    /// Whether the socket may have bytes.
+    is_readable: bool,
+    completions: Vec<Completion>,
+    spinning_max: usize,
+    /// Whether operations take as long as on NAND.
+    has_timing: bool,
+    /// When something was last sent.
+    sent_at: Instant,
+    /// How long the host takes until its next command, as a mean over the latest.
+    gap: Duration,
+    /// How long the way to the other side takes, as a mean over the latest replies.
+    way: Duration,
+}
+
+/// Serves a connection until it ends.
+pub(crate) fn run(stream: TcpStream, subsystem: Arc<Subsystem>, shared: Shared) -> io::Result<()> {
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)?;
+    // A millionth of the default; this fails nowhere, and if it did, timers would be less exact.
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1));
+    let queue = subsystem.open_queue();
+    let has_timing = subsystem.has_timing();
+    let now = Instant::now();
+    let mut session = Session::new(subsystem, stream.local_addr().ok(), now);
+    session.set_waker(shared.waker.clone());
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let mut connection = Connection {
+        stream,
+        session,
+        queue,
+        shared,
+        inbox: vec![0; INBOX_SIZE].into_boxed_slice(),
+        start: 0,
+        end: 0,
+        is_readable: true,
+        completions: Vec::new(),
+        spinning_max: (cores / 2).max(1),
+        has_timing,
+        sent_at: now,
+        gap: LINGER_MAX,
+        way: Duration::ZERO,
+    };
+    loop {
+        if connection.is_readable && !connection.receive()? {
+            return Ok(());
+        }
+        connection.turn()?;
+        if connection.session.is_over() && connection.session.output().is_empty()
+            || connection.shared.is_stopping.load(Ordering::Acquire)
+        {
+            return Ok(());
+        }
+        if !connection.is_busy() && !connection.wait()? {
+            return Ok(());
+        }
+    }
+}
+
+impl Connection {
+    /// Receives what there is, if the session takes more. Returns false if the host is gone.
+    fn receive(&mut self) -> io::Result<bool> {
+        if !self.session.wants_input() {
+            return Ok(true);
+        }
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if INBOX_SIZE - self.end < INBOX_ROOM_MIN {
+            self.inbox.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        let room = (INBOX_SIZE - self.end).min(RECEIVED_AT_ONCE_MAX);
+        if room == 0 {
+            return Ok(true);
+        }
+        match self.stream.read(&mut self.inbox[self.end..][..room]) {
+            Ok(0) => Ok(false),
+            Ok(count) => {
+                self.end += count;
+                // If there was room for more, there is no more, or `poll` says so.
+                self.is_readable = count == room;
+                Ok(true)
+            }
+            Err(error) => match error.kind() {
+                ErrorKind::WouldBlock => {
+                    self.is_readable = false;
+                    Ok(true)
+                }
+                ErrorKind::Interrupted => Ok(true),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Takes what was received, runs, completes and sends what there is.
+    fn turn(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        if self.end > self.start {
+            let taken = self.session.receive(&self.inbox[self.start..self.end], now);
+            self.start += taken;
+        }
+        loop {
+            self.work();
+            self.send()?;
+            // What was sent may have made room for operations.
+            if !self.session.has_operations() || is_planted("target-operations-left") {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether the next turn finds something to do without waiting.
+    fn is_busy(&self) -> bool {
+        // The session leaves bytes when its output is full. If it has whole PDUs then, it takes
+        // them when there is room again.
+        let has_left = self.session.has_left(&self.inbox[self.start..self.end]);
+        self.session.wants_input() && (self.is_readable || has_left)
+    }
+
+    /// Begins operations, and completes those that are due.
+    fn work(&mut self) {
+        let mut now = Instant::now();
+        loop {
+            while let Some(operation) = self.session.next_operation() {
+                let sent = operation.arrived.checked_sub(self.way * 2);
+                let sent = sent.unwrap_or(operation.arrived);
+                self.queue.begin(operation.token, operation.op, sent);
+            }
+            self.queue.poll(&mut self.completions);
+            if self.completions.is_empty() {
+                break;
+            }
+            for completion in self.completions.drain(..) {
+                self.session.complete(completion, now);
+            }
+            now = Instant::now();
+        }
+        if self.session.next_deadline().is_some_and(|deadline| now >= deadline) {
+            self.session.tick(now);
+        }
+    }
+
+    /// Sends what the socket takes.
+    fn send(&mut self) -> io::Result<()> {
+        let mut began = Instant::now();
+        while !self.session.output().is_empty() {
+            match self.stream.write(self.session.output()) {
+                Ok(count) => {
+                    let now = Instant::now();
+                    if self.has_timing {
+                        let way = now.saturating_duration_since(began).min(WAY_MAX);
+                        self.way = (self.way * 7 + way) / 8;
+                    }
+                    began = now;
+                    self.sent_at = now;
+                    self.session.note_sent(count, now);
+                }
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock => break,
+                    ErrorKind::Interrupted => {}
+                    _ => return Err(error),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// Sleeps until there may be something to do. Returns false if the host is gone.
+    fn wait(&mut self) -> io::Result<bool> {
+        let now = Instant::now();
+        let wake_at = match self.queue.next_due() {
+            Some(due) if due <= now => return Ok(true),
+            Some(due) if due <= now + SPUN => match self.spin(due)? {
+                Spin::NotHere => Some(due),
+                Spin::Over => return Ok(true),
+                Spin::Gone => return Ok(false),
+            },
+            Some(due) => Some(due.checked_sub(SPUN).unwrap_or(due)),
+            None => {
+                // A host that waits for each reply sends its next command soon behind it.
+                let until = self.sent_at + self.gap * 2;
+                if self.gap <= LINGER_MAX / 2 && now < until {
+                    match self.spin(until)? {
+                        Spin::Over if self.end > self.start => return Ok(true),
+                        Spin::Over | Spin::NotHere => {}
+                        Spin::Gone => return Ok(false),
+                    }
+                }
+                None
+            }
+        };
+        let until = [wake_at, self.session.next_deadline()].into_iter().flatten().min();
+        let timeout = until.map(|until| {
+            let left = until.saturating_duration_since(Instant::now());
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
+        });
+        let mut wanted = PollFlags::empty();
+        if self.session.wants_input() {
+            wanted |= PollFlags::IN;
+        }
+        if !self.session.output().is_empty() {
+            wanted |= PollFlags::OUT;
+        }
+        let mut fds = [
+            PollFd::from_borrowed_fd(self.stream.as_fd(), wanted),
+            PollFd::from_borrowed_fd(self.shared.waker.as_fd(), PollFlags::IN),
+        ];
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let found = fds[0].revents();
+        let has_news = !fds[1].revents().is_empty();
+        if found.intersects(PollFlags::IN) {
+            self.is_readable = true;
+            self.note_gap();
+        } else if found.intersects(PollFlags::HUP | PollFlags::ERR) {
+            // Nothing is received at present, and nobody is there any more who takes anything.
+            return Ok(false);
+        }
+        if has_news {
+            self.shared.waker.clear();
+            self.session.tick(Instant::now());
+        }
+        Ok(true)
+    }
+
+    /// Spins until a time, or until bytes were received.
+    fn spin(&mut self, until: Instant) -> io::Result<Spin> {
+        if SPINNING.fetch_add(1, Ordering::Relaxed) >= self.spinning_max {
+            SPINNING.fetch_sub(1, Ordering::Relaxed);
+            return Ok(Spin::NotHere);
+        }
+        let left = self.end - self.start;
+        let is_waiting = self.queue.in_flight() > 0;
+        let mut found = Ok(true);
+        while Instant::now() < until {
+            found = self.receive();
+            if self.end - self.start > left || !matches!(found, Ok(true)) {
+                break;
+            }
+            // The kernel may have put the host's thread, which the last reply has woken, on this
+            // core.
+            std::thread::yield_now();
+        }
+        SPINNING.fetch_sub(1, Ordering::Relaxed);
+        if self.end - self.start > left && !is_waiting {
+            self.note_gap();
+        }
+        Ok(if found? { Spin::Over } else { Spin::Gone })
+    }
+
+    /// Notes that the host's next bytes have come.
+    fn note_gap(&mut self) {
+        let gap = self.sent_at.elapsed().min(LINGER_MAX);
+        self.gap = (self.gap * 3 + gap) / 4;
+    }
+}
+
+/// How spinning ended.
+enum Spin {
+    /// Too many threads spin already.
+    NotHere,
+    /// The time has come, or bytes have.
+    Over,
+    /// The host is gone.
+    Gone,
+}

@@ -1,0 +1,288 @@
+//! A controller: what the queues of one association share.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use slimio_nvme::Status;
+use slimio_nvme::fabrics::{Capabilities, Configuration, ControllerStatus, InvalidParameter};
+
+use crate::features::Features;
+use crate::limits::{ASYNC_EVENTS_MAX, IO_QUEUES_MAX, QUEUE_DEPTH_MAX};
+use crate::subsystem::ConnectRefusal;
+use crate::waker::Waker;
+
+/// What a controller is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It has the namespace.
+    Io,
+    /// It tells where the subsystem is.
+    Discovery,
+}
+
+/// A controller, made by the Connect of its admin queue, ended with that queue's connection.
+#[derive(Debug)]
+pub(crate) struct Controller {
+    pub(crate) id: u16,
+    pub(crate) kind: Kind,
+    pub(crate) host: String,
+    pub(crate) host_id: [u8; 16],
+    /// When the subsystem was made: the zero of `active_at_ms`.
+    start: Instant,
+    /// When a command last came, in milliseconds.
+    active_at_ms: AtomicU64,
+    is_over: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    configuration: Configuration,
+    status: ControllerStatus,
+    features: Features,
+    events: VecDeque<u64>,
+    /// I/O queues that are connected.
+    queues: Vec<u16>,
+    /// How often the controller was reset. An I/O queue of before a reset ends.
+    resets: u64,
+    wakers: Vec<Arc<Waker>>,
+}
+
+impl Controller {
+    pub(crate) fn new(
+        id: u16,
+        kind: Kind,
+        host: &str,
+        host_id: [u8; 16],
+        keep_alive_ms: u32,
+        start: Instant,
+        now: Instant,
+    ) -> Self {
+        let controller = Self {
+            id,
+            kind,
+            host: host.to_owned(),
+            host_id,
+            start,
+            active_at_ms: AtomicU64::new(0),
+            is_over: AtomicBool::new(false),
+            state: Mutex::new(State {
+                configuration: Configuration::default(),
+                status: ControllerStatus::default(),
+                features: Features::new(keep_alive_ms),
+                events: VecDeque::new(),
+                queues: Vec::new(),
+                resets: 0,
+                wakers: Vec::new(),
+            }),
+        };
+        controller.note_active(now);
+        controller
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic that poisoned the lock has been reported by its thread.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The capabilities of all controllers.
+    pub(crate) fn capabilities() -> Capabilities {
+        // Bit 0 of CSS is the NVM command set, bit 6 says that Identify lists the command sets.
+        Capabilities { mqes: QUEUE_DEPTH_MAX - 1, cqr: true, to: 10, css: 0x41, crwms: false }
+    }
+
+    pub(crate) fn configuration(&self) -> Configuration {
+        self.lock().configuration
+    }
+
+    pub(crate) fn status(&self) -> ControllerStatus {
+        self.lock().status
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.lock().status.rdy
+    }
+
+    /// Sets the configuration: enables, resets, shuts down. Source: base specification 2.1, 3.5
+    /// and 3.6.
+    pub(crate) fn configure(&self, to: Configuration) {
+        let mut state = self.lock();
+        let from = std::mem::replace(&mut state.configuration, to);
+        if to.en() && !from.en() {
+            let is_supported = to.mps() == 0
+                && matches!(to.css(), 0 | 6)
+                && to.ams() == 0
+                && (to.iosqes() == 6 || self.kind == Kind::Discovery)
+                && (to.iocqes() == 4 || self.kind == Kind::Discovery);
+            state.status.rdy = is_supported;
+            state.status.cfs = !is_supported;
+        }
+        if !to.en() && from.en() {
+            state.status = ControllerStatus::default();
+            state.resets += 1;
+            state.queues.clear();
+            state.events.clear();
+            state.features = Features::new(state.features.keep_alive_ms);
+            state.wake();
+        }
+        // Each completed write is where a flush would put it, so a shutdown is complete at once.
+        state.status.shst = if to.shn() == 0 { 0 } else { 2 };
+    }
+
+    /// Calls `look` with the features.
+    pub(crate) fn features<T>(&self, look: impl FnOnce(&mut Features) -> T) -> T {
+        look(&mut self.lock().features)
+    }
+
+    /// The number of resets so far.
+    pub(crate) fn resets(&self) -> u64 {
+        self.lock().resets
+    }
+
+    /// Connects an I/O queue.
+    pub(crate) fn take_queue(&self, qid: u16) -> Result<(), ConnectRefusal> {
+        let mut state = self.lock();
+        if !state.status.rdy {
+            return Err(Status::COMMAND_SEQUENCE_ERROR.dnr().into());
+        }
+        if qid == 0 || qid > IO_QUEUES_MAX {
+            return Err(ConnectRefusal::parameter(InvalidParameter::QID));
+        }
+        if state.queues.contains(&qid) {
+            return Err(Status::COMMAND_SEQUENCE_ERROR.dnr().into());
+        }
+        state.queues.push(qid);
+        Ok(())
+    }
+
+    /// Takes an I/O queue away that was connected after `resets` resets.
+    pub(crate) fn give_queue(&self, qid: u16, resets: u64) {
+        let mut state = self.lock();
+        if state.resets == resets {
+            state.queues.retain(|&known| known != qid);
+        }
+    }
+
+    /// Has a connection woken when the controller ends, is reset, or has an event.
+    pub(crate) fn add_waker(&self, waker: &Arc<Waker>) {
+        self.lock().wakers.push(waker.clone());
+    }
+
+    pub(crate) fn remove_waker(&self, waker: &Arc<Waker>) {
+        self.lock().wakers.retain(|known| !Arc::ptr_eq(known, waker));
+    }
+
+    /// Adds an asynchronous event: the result of the next request for one.
+    pub(crate) fn raise(&self, event: u64) {
+        let mut state = self.lock();
+        if state.events.len() < ASYNC_EVENTS_MAX && !state.events.contains(&event) {
+            state.events.push_back(event);
+            state.wake();
+        }
+    }
+
+    /// Takes the next asynchronous event.
+    pub(crate) fn take_event(&self) -> Option<u64> {
+        self.lock().events.pop_front()
+    }
+
+    /// Ends it.
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Ordering::Release);
+        self.lock().wake();
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    /// Restarts the keep alive timer.
+    pub(crate) fn note_active(&self, now: Instant) {
+        let ms = now.saturating_duration_since(self.start).as_millis() as u64;
+        self.active_at_ms.fetch_max(ms, Ordering::Relaxed);
+    }
+
+    /// When the keep alive timer expires; `None` without one. Source: base specification 2.1,
+    /// 3.9.
+    pub(crate) fn expires_at(&self) -> Option<Instant> {
+        let keep_alive_ms = self.lock().features.keep_alive_ms;
+        let active_at = Duration::from_millis(self.active_at_ms.load(Ordering::Relaxed));
+        (keep_alive_ms > 0)
+            .then(|| self.start + active_at + Duration::from_millis(keep_alive_ms.into()))
+    }
+}
+
+impl State {
+    fn wake(&self) {
+        for waker in &self.wakers {
+            waker.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn controller(keep_alive_ms: u32) -> Controller {
+        let now = Instant::now();
+        Controller::new(1, Kind::Io, "nqn.host", [1; 16], keep_alive_ms, now, now)
+    }
+
+    #[test]
+    fn it_is_ready_when_enabled_and_not_after_a_reset() {
+        let controller = controller(0);
+        assert!(!controller.is_ready());
+        assert_eq!(
+            controller.take_queue(1).map_err(|refusal| refusal.status),
+            Err(Status::COMMAND_SEQUENCE_ERROR.dnr())
+        );
+        controller.configure(Configuration::ENABLED);
+        assert!(controller.is_ready());
+        assert_eq!(controller.take_queue(1), Ok(()));
+        assert_eq!(
+            controller.take_queue(1).map_err(|refusal| refusal.status),
+            Err(Status::COMMAND_SEQUENCE_ERROR.dnr())
+        );
+        let number = InvalidParameter::QID.result();
+        for qid in [0, IO_QUEUES_MAX + 1] {
+            assert_eq!(controller.take_queue(qid).map_err(|refusal| refusal.result), Err(number));
+        }
+        controller.configure(Configuration::default());
+        assert_eq!((controller.is_ready(), controller.resets()), (false, 1));
+        controller.configure(Configuration::ENABLED);
+        assert_eq!(controller.take_queue(1), Ok(()), "the reset has ended its queues");
+        controller.give_queue(1, 0);
+        assert!(controller.take_queue(1).is_err(), "a queue of before the reset frees none");
+    }
+
+    #[test]
+    fn a_configuration_that_is_not_supported_is_a_fatal_status() {
+        for wrong in [1 << 7, 1 << 4, 1 << 11, 1 << 16, 1 << 20] {
+            let controller = controller(0);
+            controller.configure(Configuration(Configuration::ENABLED.0 ^ wrong));
+            assert!(controller.status().cfs && !controller.is_ready(), "{wrong:#x}");
+        }
+    }
+
+    #[test]
+    fn a_shutdown_is_complete_at_once() {
+        let controller = controller(0);
+        controller.configure(Configuration::ENABLED);
+        controller.configure(Configuration::ENABLED.with_shn(1));
+        assert_eq!(controller.status(), ControllerStatus { rdy: true, cfs: false, shst: 2 });
+    }
+
+    #[test]
+    fn the_keep_alive_timer_begins_anew_with_each_command() {
+        let controller = controller(1000);
+        let start = controller.start;
+        assert_eq!(controller.expires_at(), Some(start + Duration::from_secs(1)));
+        controller.note_active(start + Duration::from_millis(700));
+        assert_eq!(controller.expires_at(), Some(start + Duration::from_millis(1700)));
+        controller.note_active(start + Duration::from_millis(300));
+        assert_eq!(controller.expires_at(), Some(start + Duration::from_millis(1700)));
+    }
+}

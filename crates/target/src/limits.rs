@@ -1,0 +1,46 @@
+//! Every limit of the target. What a host may use of it is bounded by these numbers, whatever the
+//! host does.
+
+use std::time::Duration;
+
+/// Connections at once: one for each queue of each controller. One more is closed at once.
+pub const CONNECTIONS_MAX: usize = 256;
+/// Controllers at once, those for discovery included.
+pub const CONTROLLERS_MAX: usize = 64;
+/// I/O queues of a controller.
+pub const IO_QUEUES_MAX: u16 = 64;
+/// Entries of a queue, admin or I/O.
+pub const QUEUE_DEPTH_MAX: u16 = 128;
+/// Data of one command, in bytes: NVMe's MDTS, 2^7 pages.
+pub const TRANSFER_SIZE_MAX: usize = 512 << 10;
+/// In-capsule data of a command, in bytes. A write of 4 KiB needs no R2T.
+pub const IN_CAPSULE_SIZE_MAX: usize = 8192;
+/// Data of one H2CData, in bytes: NVMe/TCP's MAXH2CDATA.
+pub const H2C_DATA_SIZE_MAX: usize = 128 << 10;
+/// Bytes that were received and not taken yet; more than the longest PDU.
+pub const INBOX_SIZE: usize = 256 << 10;
+/// When this many bytes wait to be sent, no more replies are made and nothing is received.
+pub const OUTBOX_SIZE_MAX: usize = 256 << 10;
+/// Memory for data of the commands of one connection, in bytes, beside in-capsule data, which
+/// [`QUEUE_DEPTH_MAX`] bounds. A command for which there is none waits, in its order.
+pub const DATA_SIZE_MAX: usize = 8 << 20;
+/// Requests for asynchronous events that are outstanding, of each controller.
+pub const ASYNC_REQUESTS_MAX: usize = 4;
+/// Asynchronous events that wait for a request, of each controller. One more is dropped.
+pub const ASYNC_EVENTS_MAX: usize = 8;
+/// Entries of the error log.
+pub const ERRORS_MAX: usize = 64;
+/// Blocks that one operation of Write Zeroes writes. A longer command takes several, one after the
+/// other.
+pub const ZEROED_AT_ONCE_LBAS: u64 = 32;
+/// Names of hosts that are allowed.
+pub const ALLOWED_MAX: usize = 1024;
+
+/// Time for a new connection until its Connect.
+pub const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
+/// Time without any byte of a transfer that the host was asked for by R2T.
+pub const TRANSFER_TIME_MAX: Duration = Duration::from_secs(30);
+/// Time in which the host takes none of the bytes that wait for it.
+pub const SEND_TIME_MAX: Duration = Duration::from_secs(30);
+/// The longest keep alive timeout that a host may ask for.
+pub const KEEP_ALIVE_MAX: Duration = Duration::from_secs(3600);

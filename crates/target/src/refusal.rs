@@ -1,0 +1,47 @@
+//! Why a command is not carried out.
+
+use slimio_nvme::Status;
+
+/// A status, and the byte of the command that is to blame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) status: Status,
+    /// Offset in the submission queue entry; [`NOWHERE`](Self::NOWHERE) if no byte is to blame.
+    pub(crate) byte: u16,
+}
+
+impl Refusal {
+    /// No byte is to blame. Source: base specification 2.1, figure 209.
+    pub(crate) const NOWHERE: u16 = 0xffff;
+
+    /// A status that a retry does not change, because of the field at an offset.
+    pub(crate) fn at(status: Status, byte: u16) -> Self {
+        Self { status: status.dnr(), byte }
+    }
+
+    /// The field at an offset has a value that is not supported.
+    pub(crate) fn field(byte: u16) -> Self {
+        Self::at(Status::INVALID_FIELD, byte)
+    }
+
+    /// There is no such command.
+    pub(crate) fn opcode() -> Self {
+        Self::at(Status::INVALID_OPCODE, 0)
+    }
+
+    /// There is no such namespace.
+    pub(crate) fn namespace() -> Self {
+        Self::at(Status::INVALID_NAMESPACE, 4)
+    }
+
+    /// The command can't come now.
+    pub(crate) fn sequence() -> Self {
+        Self::at(Status::COMMAND_SEQUENCE_ERROR, 0)
+    }
+}
+
+impl From<Status> for Refusal {
+    fn from(status: Status) -> Self {
+        Self { status, byte: Self::NOWHERE }
+    }
+}

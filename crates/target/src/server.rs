@@ -1,0 +1,141 @@
+//! Accepts connections.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::connection::{self, Shared};
+use crate::limits::CONNECTIONS_MAX;
+use crate::subsystem::Subsystem;
+use crate::waker::Waker;
+
+/// Size of a connection's stack, in bytes. What is large is on the heap.
+const STACK_SIZE: usize = 256 << 10;
+
+/// A target that listens. It stops when it is dropped.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    waker: Arc<Waker>,
+    is_stopping: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Acceptor {
+    listener: TcpListener,
+    subsystem: Arc<Subsystem>,
+    waker: Arc<Waker>,
+    is_stopping: Arc<AtomicBool>,
+    connections: Vec<(JoinHandle<()>, Arc<Waker>)>,
+}
+
+impl Server {
+    /// Serves a subsystem to who connects to `listener`, in threads of its own.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn start(listener: TcpListener, subsystem: Arc<Subsystem>) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let waker = Arc::new(Waker::new()?);
+        let is_stopping = Arc::new(AtomicBool::new(false));
+        let mut acceptor = Acceptor {
+            listener,
+            subsystem,
+            waker: waker.clone(),
+            is_stopping: is_stopping.clone(),
+            connections: Vec::new(),
+        };
+        let thread =
+            std::thread::Builder::new().name("target".into()).spawn(move || acceptor.run())?;
+        Ok(Self { address, waker, is_stopping, thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Closes all connections, and returns when every thread has ended.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.is_stopping.store(true, Ordering::Release);
+        self.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            // It ends early only by a panic, which it has reported itself.
+            drop(thread.join());
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Acceptor {
+    fn run(&mut self) {
+        while !self.is_stopping.load(Ordering::Acquire) {
+            match self.listener.accept() {
+                Ok((stream, peer)) => self.accept(stream, peer),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(),
+                Err(error) => {
+                    log::warn!("a connection could not be accepted: {error}");
+                    // The process may have no more descriptors: others have to close first.
+                    std::thread::sleep(std::time::Duration::from_millis(100));
+                }
+            }
+        }
+        self.subsystem.end();
+        for (_, waker) in &self.connections {
+            waker.wake();
+        }
+        for (thread, _) in self.connections.drain(..) {
+            // It ends early only by a panic, which it has reported itself.
+            drop(thread.join());
+        }
+    }
+
+    fn wait(&self) {
+        let mut fds = [
+            PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.waker.as_fd(), PollFlags::IN),
+        ];
+        // Whatever this says, the loop looks at both.
+        let _ = poll(&mut fds, None);
+    }
+
+    fn accept(&mut self, stream: TcpStream, peer: SocketAddr) {
+        self.connections.retain(|(thread, _)| !thread.is_finished());
+        if self.connections.len() >= CONNECTIONS_MAX {
+            log::warn!("{peer} is sent away: there are {CONNECTIONS_MAX} connections");
+            return;
+        }
+        if let Err(error) = self.start(stream, peer) {
+            log::warn!("{peer} can't be served: {error}");
+        }
+    }
+
+    fn start(&mut self, stream: TcpStream, peer: SocketAddr) -> io::Result<()> {
+        let waker = Arc::new(Waker::new()?);
+        let shared = Shared { waker: waker.clone(), is_stopping: self.is_stopping.clone() };
+        let subsystem = self.subsystem.clone();
+        // The process may be locked in memory, with all of every stack.
+        let builder = std::thread::Builder::new().name("connection".into()).stack_size(STACK_SIZE);
+        let thread = builder.spawn(move || match connection::run(stream, subsystem, shared) {
+            Ok(()) => log::debug!("{peer} has left"),
+            Err(error) => log::info!("the connection of {peer} ended: {error}"),
+        })?;
+        self.connections.push((thread, waker));
+        Ok(())
+    }
+}

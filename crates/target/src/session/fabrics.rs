@@ -1,0 +1,154 @@
+//! Connect, properties and Disconnect.
+
+use std::time::Instant;
+
+use slimio_nvme::fabrics::{
+    CATTR_NO_SQ_FLOW_CONTROL, Configuration, Connect, ConnectData, InvalidParameter, Property,
+    PropertyAccess,
+};
+use slimio_nvme::{Command, Status, opcode};
+
+use super::transfer::DataSize;
+use super::{Phase, Session};
+use crate::controller::Controller;
+use crate::identify::VERSION;
+use crate::refusal::Refusal;
+use crate::subsystem::ConnectRefusal;
+
+/// Offset of the type of a Fabrics command, and of a property's offset, for errors.
+const TYPE_AT: u16 = 4;
+const ATTRIB_AT: u16 = 40;
+const OFFSET_AT: u16 = 44;
+
+impl Session {
+    /// The data of a Fabrics command.
+    pub(super) fn fabrics_data_size(&self, command: &Command) -> Result<DataSize, Refusal> {
+        let kind = Connect::fabrics_type(command);
+        match (kind, &self.phase) {
+            (opcode::fabrics::CONNECT, Phase::Connect) => Ok(DataSize::FromHost(ConnectData::SIZE)),
+            // A connection has one queue.
+            (opcode::fabrics::CONNECT, _) | (_, Phase::Connect) => Err(Refusal::sequence()),
+            (opcode::fabrics::PROPERTY_GET | opcode::fabrics::PROPERTY_SET, Phase::Admin(_))
+            | (opcode::fabrics::DISCONNECT, Phase::Io { .. }) => Ok(DataSize::None),
+            (opcode::fabrics::DISCONNECT, _) => {
+                Err(Refusal::at(Status::INVALID_QUEUE_TYPE, TYPE_AT))
+            }
+            _ => Err(Refusal::at(Status::INVALID_OPCODE, TYPE_AT)),
+        }
+    }
+
+    /// Carries out a Fabrics command.
+    pub(super) fn fabrics(
+        &mut self,
+        slot: u16,
+        command: &Command,
+        data: &[u8],
+        now: Instant,
+    ) -> Result<(), Refusal> {
+        match Connect::fabrics_type(command) {
+            opcode::fabrics::CONNECT => {
+                let data = ConnectData::decode(data).expect("the data was waited for");
+                match self.connect(&Connect::of(command), &data, now) {
+                    Ok(result) => self.finish(slot, result, Status::SUCCESS),
+                    Err(refusal) => {
+                        let status = refusal.status;
+                        self.note_error(command, Refusal { status, byte: Refusal::NOWHERE });
+                        self.finish(slot, refusal.result, status);
+                    }
+                }
+            }
+            opcode::fabrics::PROPERTY_GET => {
+                let value = self.property(&PropertyAccess::of(command))?;
+                self.finish(slot, value, Status::SUCCESS);
+            }
+            opcode::fabrics::PROPERTY_SET => {
+                self.set_property(&PropertyAccess::of(command))?;
+                self.finish(slot, 0, Status::SUCCESS);
+            }
+            _ => {
+                // Disconnect: its reply is the last.
+                self.finish(slot, 0, Status::SUCCESS);
+                while let Some(slot) = self.done.pop_front() {
+                    self.reply(slot);
+                }
+                self.end();
+            }
+        }
+        Ok(())
+    }
+
+    /// Serves Connect. Returns the result: the controller's number.
+    fn connect(
+        &mut self,
+        connect: &Connect,
+        data: &ConnectData,
+        now: Instant,
+    ) -> Result<u64, ConnectRefusal> {
+        if connect.recfmt != 0 {
+            return Err(Status::CONNECT_INCOMPATIBLE_FORMAT.dnr().into());
+        }
+        // Bits 0 and 1 are a priority, which is not used, and bit 3 is deletion by Disconnect.
+        if connect.cattr & 0xf0 != 0 {
+            let offset = 46;
+            let field = InvalidParameter { offset, is_in_data: false };
+            return Err(ConnectRefusal::parameter(field));
+        }
+        let controller = if connect.qid == 0 {
+            let controller = self.subsystem.connect_admin(connect, data, now)?;
+            log::info!("{} has controller {}", controller.host, controller.id);
+            self.phase = Phase::Admin(controller.clone());
+            controller
+        } else {
+            let controller = self.subsystem.connect_io(connect, data)?;
+            let (qid, resets) = (connect.qid, controller.resets());
+            self.phase = Phase::Io { controller: controller.clone(), qid, resets };
+            controller
+        };
+        if let Some(waker) = &self.waker {
+            controller.add_waker(waker);
+        }
+        self.is_without_flow_control = connect.cattr & CATTR_NO_SQ_FLOW_CONTROL != 0;
+        self.slots.grow(connect.sqsize + 1);
+        // Connect was the queue's first command.
+        self.sq_head = 1 % self.slots.depth();
+        Ok(controller.id.into())
+    }
+
+    fn property(&self, access: &PropertyAccess) -> Result<u64, Refusal> {
+        let Phase::Admin(controller) = &self.phase else { return Err(Refusal::sequence()) };
+        let property = checked(access)?;
+        Ok(match property {
+            Property::Cap => Controller::capabilities().bits(),
+            Property::Vs => VERSION.into(),
+            Property::Cc => controller.configuration().0.into(),
+            Property::Csts => controller.status().bits().into(),
+            Property::Nssr | Property::Crto => return Err(Refusal::field(OFFSET_AT)),
+        })
+    }
+
+    fn set_property(&mut self, access: &PropertyAccess) -> Result<(), Refusal> {
+        let Phase::Admin(controller) = &self.phase else { return Err(Refusal::sequence()) };
+        if checked(access)? != Property::Cc {
+            return Err(Refusal::field(OFFSET_AT));
+        }
+        let resets = controller.resets();
+        controller.configure(Configuration(access.value as u32));
+        if controller.resets() != resets {
+            // A reset ends the requests for events without a reply.
+            while let Some(slot) = self.slots.event() {
+                self.slots.free(slot);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The property of an access, if the access has its size.
+fn checked(access: &PropertyAccess) -> Result<Property, Refusal> {
+    let property = Property::at(access.offset).ok_or(Refusal::field(OFFSET_AT))?;
+    if access.is_8_bytes == Some(property.is_8_bytes()) {
+        Ok(property)
+    } else {
+        Err(Refusal::field(ATTRIB_AT))
+    }
+}

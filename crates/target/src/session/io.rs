@@ -1,0 +1,377 @@
+//! Commands of I/O queues.
+
+use slimio_device::{
+    Buffer, Completion as DriveCompletion, DeviceError, LBA_SIZE, Lba, LbaRange, Op, PlacementId,
+    Token,
+};
+use slimio_nvme::command::{
+    DIRECTIVE_DATA_PLACEMENT, DSM_DEALLOCATE, DSM_RANGES_MAX, DsmRange, WriteFlags,
+};
+use slimio_nvme::feature::event;
+use slimio_nvme::log::lid;
+use slimio_nvme::{Command, NSID_ALL, Status, fdp, opcode};
+use slimio_planted::is_planted;
+use slimio_ssd::FtlError;
+use slimio_ssd::trace::TraceEvent;
+
+use super::slots::{Work, range_of};
+use super::transfer::DataSize;
+use super::{Operation, Phase, Session};
+use crate::limits::{TRANSFER_SIZE_MAX, ZEROED_AT_ONCE_LBAS};
+use crate::refusal::Refusal;
+use crate::reply::Reply;
+use crate::subsystem::NSID;
+use crate::{logs, trace};
+
+/// Offsets in the command of the first block, of the count of blocks, and of the directive, for
+/// errors.
+const SLBA_AT: u16 = 40;
+const NLB_AT: u16 = 48;
+const DTYPE_AT: u16 = 50;
+/// Offset of the operation of I/O management, and of what it needs.
+const MO_AT: u16 = 40;
+const MOS_AT: u16 = 42;
+
+impl Session {
+    /// The data of a command of an I/O queue, if the command is possible.
+    pub(super) fn io_data_size(&self, command: &Command) -> Result<DataSize, Refusal> {
+        use opcode::nvm;
+
+        let is_known = match command.opcode {
+            nvm::FLUSH
+            | nvm::WRITE
+            | nvm::READ
+            | nvm::COMPARE
+            | nvm::WRITE_ZEROES
+            | nvm::DATASET_MANAGEMENT => true,
+            nvm::IO_MANAGEMENT_RECEIVE | nvm::IO_MANAGEMENT_SEND => self.subsystem.has_fdp(),
+            _ => false,
+        };
+        if !is_known {
+            return Err(Refusal::opcode());
+        }
+        let is_for_all = command.opcode == nvm::FLUSH && command.nsid == NSID_ALL;
+        if command.nsid != NSID && !is_for_all {
+            return Err(Refusal::namespace());
+        }
+        match command.opcode {
+            nvm::READ => Ok(DataSize::ToHost(self.transfer_size(command)?)),
+            nvm::WRITE | nvm::COMPARE => {
+                let size = self.transfer_size(command)?;
+                self.placement_of(command)?;
+                Ok(DataSize::FromHost(size))
+            }
+            nvm::WRITE_ZEROES => {
+                self.check_range(command.slba(), command.block_count().into(), SLBA_AT)?;
+                self.placement_of(command)?;
+                Ok(DataSize::None)
+            }
+            nvm::DATASET_MANAGEMENT => {
+                let count = (command.dword(10) & 0xff) as usize + 1;
+                Ok(DataSize::FromHostAtLeast(count * DsmRange::SIZE))
+            }
+            nvm::IO_MANAGEMENT_RECEIVE => {
+                let asked = fdp::IoManagement::of(command);
+                check_operation(&asked)?;
+                if asked.size > TRANSFER_SIZE_MAX as u64 {
+                    return Err(Refusal::field(44));
+                }
+                Ok(DataSize::ToHost(asked.size as usize))
+            }
+            nvm::IO_MANAGEMENT_SEND => {
+                let asked = fdp::IoManagement::of(command);
+                check_operation(&asked)?;
+                let count = usize::from(asked.specific) + 1;
+                if count > fdp::PLACEMENTS_MAX {
+                    return Err(Refusal::field(MOS_AT));
+                }
+                Ok(DataSize::FromHostAtLeast(count * 2))
+            }
+            _ => Ok(DataSize::None),
+        }
+    }
+
+    /// Bytes that a read or write moves, if its range is within the namespace.
+    fn transfer_size(&self, command: &Command) -> Result<usize, Refusal> {
+        let lbas = command.block_count();
+        let size = lbas as usize * LBA_SIZE;
+        if size > TRANSFER_SIZE_MAX {
+            return Err(Refusal::field(NLB_AT));
+        }
+        self.check_range(command.slba(), lbas.into(), SLBA_AT)?;
+        Ok(size)
+    }
+
+    fn check_range(&self, lba: u64, lbas: u64, byte: u16) -> Result<(), Refusal> {
+        match lba.checked_add(lbas) {
+            Some(end) if end <= self.subsystem.lba_count => Ok(()),
+            _ => Err(Refusal::at(Status::LBA_OUT_OF_RANGE, byte)),
+        }
+    }
+
+    /// Where a write goes. Source: base specification 2.1, 8.1.10.
+    fn placement_of(&self, command: &Command) -> Result<PlacementId, Refusal> {
+        let flags = WriteFlags::of(command);
+        match flags.directive {
+            0 => Ok(PlacementId(0)),
+            DIRECTIVE_DATA_PLACEMENT if self.subsystem.has_fdp() => {
+                Ok(PlacementId(flags.directive_specific))
+            }
+            _ => Err(Refusal::field(DTYPE_AT)),
+        }
+    }
+
+    /// Whether a command's data goes to the drive as it is.
+    pub(super) fn is_for_drive(&self, slot: u16) -> bool {
+        let command = self.slots.command(slot);
+        matches!(self.phase, Phase::Io { .. })
+            && matches!(command.opcode, opcode::nvm::WRITE | opcode::nvm::COMPARE)
+    }
+
+    /// Carries out a command of an I/O queue, whose data from the host is `data`.
+    pub(super) fn io(&mut self, slot: u16, command: &Command, data: &[u8]) -> Result<(), Refusal> {
+        match command.opcode {
+            opcode::nvm::READ => {
+                self.wait_for_buffer(slot);
+                Ok(())
+            }
+            opcode::nvm::WRITE | opcode::nvm::COMPARE => {
+                let mut buffer = self.buffers.take_in_capsule(data.len() / LBA_SIZE);
+                buffer.copy_from_slice(data);
+                self.execute_on_drive(slot, buffer)
+            }
+            opcode::nvm::FLUSH => {
+                self.record(slot, &TraceEvent::Flush);
+                self.slots.set_work(slot, Work::Running);
+                self.push_operation(slot, Op::Flush);
+                Ok(())
+            }
+            opcode::nvm::WRITE_ZEROES => self.write_zeroes(slot, command),
+            opcode::nvm::DATASET_MANAGEMENT => self.deallocate(slot, command, data),
+            opcode::nvm::IO_MANAGEMENT_RECEIVE => {
+                let status = logs::handle_status(&self.subsystem)?;
+                self.answer(slot, command, Reply::data(status));
+                Ok(())
+            }
+            _ => self.update_handles(slot, command, data),
+        }
+    }
+
+    /// Begins a write or a comparison whose data is in `buffer`.
+    pub(super) fn execute_on_drive(&mut self, slot: u16, buffer: Buffer) -> Result<(), Refusal> {
+        let command = self.slots.command(slot);
+        let lba = Lba(command.slba());
+        if command.opcode == opcode::nvm::COMPARE {
+            let Some(found) = self.buffers.take(buffer.len_lbas()) else {
+                // There is no room to compare beside everything else. The host may try again.
+                self.buffers.give(buffer);
+                return Err(Status::NAMESPACE_NOT_READY.into());
+            };
+            self.slots.set_work(slot, Work::Comparing { host: buffer });
+            self.push_operation(slot, Op::Read { lba, buffer: found });
+            return Ok(());
+        }
+        let placement = self.placement_of(&command)?;
+        let durable = WriteFlags::of(&command).fua;
+        let range = trace::range_of(lba.0, buffer.len_lbas() as u64);
+        let stream = trace::stream_of(placement.0);
+        self.record(slot, &TraceEvent::Write { stream, range });
+        self.slots.set_work(slot, Work::Running);
+        self.push_operation(slot, Op::Write { lba, buffer, placement, durable });
+        Ok(())
+    }
+
+    /// Begins a read, which has its buffer now.
+    pub(super) fn start_read(&mut self, slot: u16) {
+        let entry = self.slots.of(slot);
+        let lba = Lba(entry.command.slba());
+        let buffer = entry.buffer.take().expect("it was given one");
+        self.slots.set_work(slot, Work::Running);
+        self.push_operation(slot, Op::Read { lba, buffer });
+    }
+
+    fn write_zeroes(&mut self, slot: u16, command: &Command) -> Result<(), Refusal> {
+        let flags = WriteFlags::of(command);
+        let (lba, lbas) = (command.slba(), u64::from(command.block_count()));
+        self.record(slot, &TraceEvent::WriteZeros { range: trace::range_of(lba, lbas) });
+        let rest = range_of(lba, lbas);
+        if flags.deallocate && self.subsystem.reads_zeros() {
+            self.slots.set_work(slot, Work::Deallocating { left: 1, failed: None });
+            self.push_operation(slot, Op::Deallocate { range: rest });
+            return Ok(());
+        }
+        let (placement, durable) = (self.placement_of(command)?, flags.fua);
+        let work = Work::Zeroing { rest, placement, durable };
+        self.slots.set_work(slot, work);
+        self.zero_more(slot, None);
+        Ok(())
+    }
+
+    /// Writes the next zeros of a command, or ends it. `buffer` is that of its last operation.
+    fn zero_more(&mut self, slot: u16, buffer: Option<Buffer>) {
+        let Work::Zeroing { rest, placement, durable } = &mut self.slots.of(slot).work else {
+            unreachable!("only Write Zeroes writes zeros")
+        };
+        let lbas = (rest.end.0 - rest.start.0).min(ZEROED_AT_ONCE_LBAS);
+        if lbas == 0 {
+            self.finish(slot, 0, Status::SUCCESS);
+            return;
+        }
+        let (lba, placement, durable) = (rest.start, *placement, *durable);
+        rest.start = Lba(lba.0 + lbas);
+        // These zeros belong to no host's data, so they do not count as such.
+        let mut buffer = buffer.unwrap_or_else(|| Buffer::zeroed(ZEROED_AT_ONCE_LBAS as usize));
+        buffer.set_len_lbas(lbas as usize);
+        self.push_operation(slot, Op::Write { lba, buffer, placement, durable });
+    }
+
+    /// Deallocates ranges, all of which are checked before anything happens.
+    fn deallocate(&mut self, slot: u16, command: &Command, data: &[u8]) -> Result<(), Refusal> {
+        let count = (command.dword(10) & 0xff) as usize + 1;
+        debug_assert!(count <= DSM_RANGES_MAX, "eight bits count the ranges");
+        let mut ranges: Vec<LbaRange> = Vec::with_capacity(count);
+        for bytes in data.chunks_exact(DsmRange::SIZE).take(count) {
+            let range = DsmRange::decode(bytes).expect("a chunk is a range");
+            if !is_planted("target-ranges-unchecked") {
+                self.check_range(range.slba, range.nlb.into(), Refusal::NOWHERE)?;
+            }
+            if range.nlb > 0 {
+                ranges.push(range_of(range.slba, range.nlb.into()));
+            }
+        }
+        if ranges.is_empty() || command.dword(11) & DSM_DEALLOCATE == 0 {
+            self.finish(slot, 0, Status::SUCCESS);
+            return Ok(());
+        }
+        self.slots.set_work(slot, Work::Deallocating { left: ranges.len(), failed: None });
+        for range in ranges {
+            let (lba, lbas) = (range.start.0, range.end.0 - range.start.0);
+            self.record(slot, &TraceEvent::Deallocate { range: trace::range_of(lba, lbas) });
+            self.push_operation(slot, Op::Deallocate { range });
+        }
+        Ok(())
+    }
+
+    /// Moves handles to fresh reclaim units: all of them, or none.
+    fn update_handles(&mut self, slot: u16, command: &Command, data: &[u8]) -> Result<(), Refusal> {
+        let count = usize::from(fdp::IoManagement::of(command).specific) + 1;
+        let placements: Vec<PlacementId> = data
+            .chunks_exact(2)
+            .take(count)
+            .map(|id| PlacementId(u16::from_le_bytes(id.try_into().expect("a chunk of two"))))
+            .collect();
+        match self.subsystem.watch.update_handles(&placements) {
+            Ok(()) => {
+                self.finish(slot, 0, Status::SUCCESS);
+                Ok(())
+            }
+            Err(FtlError::NotStored) => Err(Status::INTERNAL_ERROR.into()),
+            Err(_) => Err(Refusal::at(Status::INVALID_FIELD, MOS_AT)),
+        }
+    }
+
+    fn push_operation(&mut self, slot: u16, op: Op) {
+        let arrived = self.slots.of(slot).arrived;
+        self.operations.push_back(Operation { token: Token(slot.into()), op, arrived });
+    }
+
+    fn record(&mut self, slot: u16, event: &TraceEvent) {
+        if let Some(recorder) = &self.subsystem.recorder {
+            recorder.push(self.slots.of(slot).arrived, event);
+        }
+    }
+
+    /// Takes the completion of an operation.
+    pub(super) fn complete_operation(&mut self, completion: DriveCompletion) {
+        let DriveCompletion { token, buffer, result } = completion;
+        let slot = token.0 as u16;
+        if self.is_over() {
+            return;
+        }
+        let command = self.slots.command(slot);
+        let status = match &result {
+            Ok(()) => Status::SUCCESS,
+            Err(error) => status_of(error, command.opcode),
+        };
+        if let Err(error) = &result {
+            self.note_failure(&command, status, error);
+        }
+        let entry = self.slots.of(slot);
+        match &mut entry.work {
+            Work::Running => match buffer {
+                Some(buffer) if entry.is_to_host => {
+                    if status.is_success() {
+                        self.subsystem.counts.read(buffer.len());
+                    }
+                    entry.buffer = Some(buffer);
+                    self.finish(slot, 0, status);
+                }
+                Some(buffer) => {
+                    if status.is_success() {
+                        self.subsystem.counts.wrote(buffer.len());
+                    }
+                    self.buffers.give(buffer);
+                    self.finish(slot, 0, status);
+                }
+                None => self.finish(slot, 0, status),
+            },
+            Work::Comparing { host } => {
+                let found = buffer.expect("a read gives its buffer back");
+                let is_same = *found == **host;
+                let Work::Comparing { host } = std::mem::replace(&mut entry.work, Work::Begun)
+                else {
+                    unreachable!("it was matched")
+                };
+                self.subsystem.counts.read(found.len());
+                self.buffers.give(host);
+                self.buffers.give(found);
+                if status.is_success() && !is_same {
+                    self.refuse(slot, Refusal::from(Status::COMPARE_FAILURE.dnr()));
+                } else {
+                    self.finish(slot, 0, status);
+                }
+            }
+            Work::Zeroing { .. } if status.is_success() => self.zero_more(slot, buffer),
+            Work::Zeroing { .. } => self.finish(slot, 0, status),
+            Work::Deallocating { left, failed } => {
+                *left -= 1;
+                if !status.is_success() {
+                    *failed = Some(status);
+                }
+                if *left == 0 {
+                    let status = failed.unwrap_or(Status::SUCCESS);
+                    self.finish(slot, 0, status);
+                }
+            }
+            other => unreachable!("no operation of {other:?} completes"),
+        }
+    }
+
+    /// Notes that the drive failed an operation, and tells the host that the error log has it.
+    fn note_failure(&self, command: &Command, status: Status, error: &DeviceError) {
+        log::error!("the drive failed a command: {error}");
+        self.subsystem.counts.media_errors.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.note_error(command, Refusal { status, byte: Refusal::NOWHERE });
+        if let Some(controller) = self.controller() {
+            // Persistent internal error. Source: base specification 2.1, figure 148.
+            controller.raise(event::result(event::ERROR, 3, lid::ERROR));
+        }
+    }
+}
+
+fn check_operation(asked: &fdp::IoManagement) -> Result<(), Refusal> {
+    if asked.operation == fdp::OPERATION_HANDLES { Ok(()) } else { Err(Refusal::field(MO_AT)) }
+}
+
+/// What a host is told of an error of the drive.
+fn status_of(error: &DeviceError, opcode: u8) -> Status {
+    match error {
+        DeviceError::NoSpace => Status::CAPACITY_EXCEEDED,
+        DeviceError::OutOfRange => Status::LBA_OUT_OF_RANGE.dnr(),
+        _ => match opcode {
+            opcode::nvm::READ | opcode::nvm::COMPARE => Status::UNRECOVERED_READ_ERROR,
+            opcode::nvm::FLUSH => Status::INTERNAL_ERROR,
+            _ => Status::WRITE_FAULT,
+        },
+    }
+}

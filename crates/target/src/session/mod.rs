@@ -1,0 +1,490 @@
+//! One connection's protocol, without its socket: bytes and completions in, bytes and operations
+//! out.
+//!
+//! ```text
+//!  host ── bytes ──► receive ──► next_operation ──► drive
+//!                      │                              │
+//!  host ◄── output ◄── done ◄──────── complete ◄──────┘
+//! ```
+//!
+//! A session reads no clock and has no thread: whoever drives it says what time it is. What it
+//! holds is bounded by [`limits`](crate::limits), whatever comes in. When the bytes that are to be
+//! sent are too many, it takes no more in until some are sent.
+
+mod admin;
+mod fabrics;
+mod io;
+mod slots;
+mod transfer;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use slimio_device::{Completion as DriveCompletion, Op, Token};
+use slimio_nvme::log::ErrorEntry;
+use slimio_nvme::pdu::{
+    self, COMMON_SIZE, DataHead, Digests, Head, IcReq, IcResp, Kind as PduKind, PduError, TermReq,
+    flags,
+};
+use slimio_nvme::{Command, Completion, Status};
+use slimio_planted::is_planted;
+
+use self::slots::{Slots, Work};
+use crate::buffers::Buffers;
+use crate::controller::Controller;
+use crate::limits::{
+    CONNECT_TIME_MAX, H2C_DATA_SIZE_MAX, IN_CAPSULE_SIZE_MAX, OUTBOX_SIZE_MAX, SEND_TIME_MAX,
+    TRANSFER_TIME_MAX,
+};
+use crate::refusal::Refusal;
+use crate::subsystem::Subsystem;
+use crate::waker::Waker;
+
+/// How often transfers are looked at that do not go on.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// An operation for the drive.
+#[derive(Debug)]
+pub struct Operation {
+    /// Names it in its completion.
+    pub token: Token,
+    /// The operation.
+    pub op: Op,
+    /// When its command was there with all its data.
+    pub arrived: Instant,
+}
+
+/// A connection's state.
+#[derive(Debug)]
+pub struct Session {
+    subsystem: Arc<Subsystem>,
+    /// Where the host has connected to.
+    address: Option<SocketAddr>,
+    waker: Option<Arc<Waker>>,
+    phase: Phase,
+    digests: Digests,
+    /// What the host wants data to be aligned to, in bytes.
+    alignment: usize,
+    /// Whether successful reads need no response capsule, because there is no flow control.
+    is_without_flow_control: bool,
+    sq_head: u16,
+    slots: Slots,
+    buffers: Buffers,
+    /// Slots of commands that wait for a buffer, in their order.
+    waiting: VecDeque<u16>,
+    operations: VecDeque<Operation>,
+    /// Operations that were taken and have not completed.
+    running: usize,
+    /// Slots whose reply was not made yet.
+    done: VecDeque<u16>,
+    out: Vec<u8>,
+    /// Bytes of `out` that were sent.
+    sent: usize,
+    /// When bytes were last sent, or none waited.
+    sent_at: Instant,
+    began_at: Instant,
+    /// When transfers are looked at next.
+    look_at: Option<Instant>,
+}
+
+#[derive(Clone, Debug)]
+enum Phase {
+    /// Before ICReq.
+    Request,
+    /// Before Connect.
+    Connect,
+    /// With an admin queue.
+    Admin(Arc<Controller>),
+    /// With an I/O queue, connected after this many resets of its controller.
+    Io { controller: Arc<Controller>, qid: u16, resets: u64 },
+    /// Nothing is received any more. What waits is sent.
+    Over,
+}
+
+impl Session {
+    /// A new connection, to `address`.
+    pub fn new(subsystem: Arc<Subsystem>, address: Option<SocketAddr>, now: Instant) -> Self {
+        Self {
+            subsystem,
+            address,
+            waker: None,
+            phase: Phase::Request,
+            digests: Digests::default(),
+            alignment: 4,
+            is_without_flow_control: false,
+            sq_head: 0,
+            // Connect is the only command before the queue has its depth.
+            slots: Slots::new(2),
+            buffers: Buffers::default(),
+            waiting: VecDeque::new(),
+            operations: VecDeque::new(),
+            running: 0,
+            done: VecDeque::new(),
+            out: Vec::new(),
+            sent: 0,
+            sent_at: now,
+            began_at: now,
+            look_at: None,
+        }
+    }
+
+    /// Has the session's controller wake the connection when there is news.
+    pub(crate) fn set_waker(&mut self, waker: Arc<Waker>) {
+        self.waker = Some(waker);
+    }
+
+    /// Whether nothing is received any more. The connection closes when the output is sent.
+    pub fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Over)
+    }
+
+    /// Whether [`receive`](Self::receive) would take more bytes.
+    pub fn wants_input(&self) -> bool {
+        !self.is_over() && self.done.is_empty() && self.output().len() < OUTBOX_SIZE_MAX
+    }
+
+    /// Whether [`receive`](Self::receive) would take some of these bytes, if it takes any.
+    pub fn has_left(&self, bytes: &[u8]) -> bool {
+        let Some(common) = bytes.first_chunk::<COMMON_SIZE>() else { return false };
+        self.decode_head(*common).map_or(true, |head| head.size <= bytes.len())
+    }
+
+    /// Takes whole PDUs, and returns how many bytes they had. The rest is to be given again, with
+    /// more behind it. No PDU that is taken has more than [`INBOX_SIZE`](crate::limits::INBOX_SIZE)
+    /// bytes.
+    pub fn receive(&mut self, bytes: &[u8], now: Instant) -> usize {
+        let mut taken = 0;
+        loop {
+            if !self.done.is_empty() {
+                self.settle(now);
+            }
+            if !self.wants_input() {
+                break;
+            }
+            let rest = &bytes[taken..];
+            let Some(common) = rest.first_chunk::<COMMON_SIZE>() else { break };
+            match self.decode_head(*common) {
+                Ok(head) if head.size > rest.len() => break,
+                Ok(head) => {
+                    taken += head.size;
+                    let pdu = &rest[..head.size];
+                    let result =
+                        head.check_header(pdu).and_then(|()| self.take_pdu(&head, pdu, now));
+                    if let Err(error) = result {
+                        self.terminate(error, &pdu[..head.kind.header_size()]);
+                    }
+                }
+                Err(error) => self.terminate(error, &rest[..rest.len().min(COMMON_SIZE)]),
+            }
+        }
+        if taken > 0
+            && let Some(controller) = self.controller()
+        {
+            controller.note_active(now);
+        }
+        self.settle(now);
+        taken
+    }
+
+    /// The next operation for the drive. It shall be begun, and its completion be given back.
+    pub fn next_operation(&mut self) -> Option<Operation> {
+        let operation = self.operations.pop_front()?;
+        self.running += 1;
+        Some(operation)
+    }
+
+    /// Whether there are operations for the drive.
+    pub fn has_operations(&self) -> bool {
+        !self.operations.is_empty()
+    }
+
+    /// Operations that were taken and not given back.
+    pub fn running(&self) -> usize {
+        self.running
+    }
+
+    /// Takes the completion of an operation.
+    pub fn complete(&mut self, completion: DriveCompletion, now: Instant) {
+        self.running -= 1;
+        self.complete_operation(completion);
+        self.settle(now);
+    }
+
+    /// What is to be sent.
+    pub fn output(&self) -> &[u8] {
+        &self.out[self.sent..]
+    }
+
+    /// Notes that the first bytes of the output were sent.
+    pub fn note_sent(&mut self, bytes: usize, now: Instant) {
+        self.sent += bytes;
+        if bytes > 0 {
+            self.sent_at = now;
+        }
+        if self.sent == self.out.len() {
+            self.out.clear();
+            self.sent = 0;
+        } else if self.sent >= OUTBOX_SIZE_MAX {
+            self.out.drain(..self.sent);
+            self.sent = 0;
+        }
+        self.settle(now);
+    }
+
+    /// When [`tick`](Self::tick) shall be called at the latest.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let sending = (!self.output().is_empty()).then(|| self.sent_at + SEND_TIME_MAX);
+        let beginning = matches!(self.phase, Phase::Request | Phase::Connect)
+            .then(|| self.began_at + CONNECT_TIME_MAX);
+        let alive = match &self.phase {
+            Phase::Admin(controller) => controller.expires_at(),
+            _ => None,
+        };
+        [sending, beginning, alive, self.look_at].into_iter().flatten().min()
+    }
+
+    /// Looks at the time, and at news of other connections.
+    pub fn tick(&mut self, now: Instant) {
+        if !self.output().is_empty() && now >= self.sent_at + SEND_TIME_MAX {
+            log::warn!("a host took none of its replies for {SEND_TIME_MAX:?}; it is cut off");
+            self.end();
+            self.out.clear();
+            self.sent = 0;
+        }
+        match &self.phase {
+            Phase::Request | Phase::Connect if now >= self.began_at + CONNECT_TIME_MAX => {
+                self.end();
+            }
+            Phase::Admin(controller) if controller.is_over() => self.end(),
+            Phase::Admin(controller) if controller.expires_at().is_some_and(|at| now >= at) => {
+                log::warn!("controller {} ends: no command came in time", controller.id);
+                self.end();
+            }
+            Phase::Io { controller, resets, .. }
+                if controller.is_over() || controller.resets() != *resets =>
+            {
+                self.end();
+            }
+            _ => {}
+        }
+        if self.look_at.is_some_and(|at| now >= at) {
+            self.look_at = self.slots.is_receiving().then(|| now + LOOK);
+            if self.slots.is_stalled(now, TRANSFER_TIME_MAX) {
+                log::warn!("a host sent no data for {TRANSFER_TIME_MAX:?}; it is cut off");
+                self.end();
+            }
+        }
+        self.settle(now);
+    }
+
+    fn controller(&self) -> Option<&Arc<Controller>> {
+        match &self.phase {
+            Phase::Admin(controller) | Phase::Io { controller, .. } => Some(controller),
+            Phase::Request | Phase::Connect | Phase::Over => None,
+        }
+    }
+
+    fn decode_head(&self, common: [u8; COMMON_SIZE]) -> Result<Head, PduError> {
+        let is_data = common[0] == PduKind::H2cData as u8;
+        let data_size_max = if is_data { H2C_DATA_SIZE_MAX } else { IN_CAPSULE_SIZE_MAX };
+        let head = Head::decode(&common, self.digests, 4, data_size_max)?;
+        if head.kind.is_of_host() { Ok(head) } else { Err(PduError::field("PDU-Type", 0)) }
+    }
+
+    /// Takes a whole PDU whose header is right.
+    fn take_pdu(&mut self, head: &Head, pdu: &[u8], now: Instant) -> Result<(), PduError> {
+        match (head.kind, &self.phase) {
+            (PduKind::IcReq, Phase::Request) => self.initialize(pdu),
+            (PduKind::IcReq, _) => Err(PduError::sequence("ICReq")),
+            (PduKind::H2cTermReq, _) => {
+                log::warn!("a host ended its connection, because of a PDU that it got");
+                self.end();
+                Ok(())
+            }
+            (_, Phase::Request) => Err(PduError::sequence("before ICReq")),
+            (PduKind::CapsuleCmd, _) => self.take_command(head, pdu, now),
+            (PduKind::H2cData, _) => self.take_data(head, pdu, now),
+            _ => Err(PduError::sequence("not of a host")),
+        }
+    }
+
+    fn initialize(&mut self, pdu: &[u8]) -> Result<(), PduError> {
+        let request = IcReq::decode(pdu).expect("a whole PDU has its header");
+        let digests = request.check()?;
+        self.alignment = (usize::from(request.hpda) + 1) * 4;
+        let response =
+            IcResp { pfv: 0, cpda: 0, dgst: digests.bits(), maxh2cdata: H2C_DATA_SIZE_MAX as u32 };
+        response.push(&mut self.out);
+        self.digests = digests;
+        self.phase = Phase::Connect;
+        Ok(())
+    }
+
+    fn take_command(&mut self, head: &Head, pdu: &[u8], now: Instant) -> Result<(), PduError> {
+        let header = pdu.first_chunk().expect("a whole PDU has its header");
+        let command = Head::command(header);
+        let data = &pdu[head.data_at..][..head.data_size];
+        if !self.is_without_flow_control {
+            self.sq_head = (self.sq_head + 1) % self.slots.depth();
+        }
+        if self.slots.has_cid(command.cid) {
+            let conflict = Refusal::at(Status::COMMAND_ID_CONFLICT, 2);
+            self.note_error(&command, conflict);
+            self.push_completion(command.cid, 0, conflict.status);
+            return Ok(());
+        }
+        let Some(slot) = self.slots.take(command, now) else {
+            return Err(PduError::sequence("a command beyond the queue's depth"));
+        };
+        let is_damaged = head.has(flags::DDGSTF)
+            && pdu[head.size - 4..] != pdu::data_digest(data)
+            && !is_planted("target-digest-unchecked");
+        let begun = if is_damaged {
+            Err(Status::TRANSIENT_TRANSPORT_ERROR.into())
+        } else {
+            self.begin(slot, &command, data, now)
+        };
+        if let Err(refusal) = begun {
+            self.refuse(slot, refusal);
+        }
+        Ok(())
+    }
+
+    /// Begins a command whose in-capsule data is `data`.
+    fn begin(
+        &mut self,
+        slot: u16,
+        command: &Command,
+        data: &[u8],
+        now: Instant,
+    ) -> Result<(), Refusal> {
+        // Neither fused commands nor PRPs, which fabrics do not have.
+        if command.flags != slimio_nvme::command::PSDT_SGL {
+            return Err(Refusal::field(1));
+        }
+        let size = self.data_size(command)?;
+        self.route_data(slot, command, size, data, now)
+    }
+
+    /// Ends a command that is not carried out.
+    fn refuse(&mut self, slot: u16, refusal: Refusal) {
+        let command = self.slots.command(slot);
+        self.note_error(&command, refusal);
+        self.finish(slot, 0, refusal.status.more());
+    }
+
+    /// Adds an error to the error log.
+    fn note_error(&self, command: &Command, refusal: Refusal) {
+        let sqid = match &self.phase {
+            Phase::Io { qid, .. } => *qid,
+            _ => 0,
+        };
+        let entry = ErrorEntry {
+            sqid,
+            cid: command.cid,
+            status: refusal.status.bits(),
+            parameter_location: refusal.byte,
+            lba: if sqid > 0 { command.slba() } else { 0 },
+            nsid: if command.opcode == slimio_nvme::opcode::FABRICS { 0 } else { command.nsid },
+            ..ErrorEntry::default()
+        };
+        self.subsystem.errors.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
+    }
+
+    /// Ends a command. Its reply is made when there is room for it.
+    fn finish(&mut self, slot: u16, result: u64, status: Status) {
+        self.slots.set_work(slot, Work::Done { result, status });
+        self.done.push_back(slot);
+    }
+
+    /// Makes replies while there is room, hands out buffers and events.
+    fn settle(&mut self, now: Instant) {
+        self.grant(now);
+        self.deliver_events();
+        let was_empty = self.output().is_empty();
+        while self.output().len() < OUTBOX_SIZE_MAX
+            && let Some(slot) = self.done.pop_front()
+        {
+            self.reply(slot);
+            // The command's buffer is free, and may be what another waits for.
+            self.grant(now);
+        }
+        if was_empty {
+            self.sent_at = now;
+        }
+        if self.look_at.is_none() && self.slots.is_receiving() {
+            self.look_at = Some(now + LOOK);
+        }
+    }
+
+    /// Makes the reply of a command that has ended, and frees its slot.
+    fn reply(&mut self, slot: u16) {
+        let ended = self.slots.free(slot);
+        let Work::Done { result, status } = ended.work else {
+            unreachable!("only a command that has ended gets a reply")
+        };
+        let cid = ended.command.cid;
+        let bytes = match (&ended.buffer, &ended.data) {
+            _ if !status.is_success() || !ended.is_to_host => &[][..],
+            (Some(buffer), _) => buffer,
+            (None, data) => data,
+        };
+        let is_whole = !bytes.is_empty() && self.is_without_flow_control && result == 0;
+        if !bytes.is_empty() {
+            let success = if is_whole { flags::SUCCESS } else { 0 };
+            let head = DataHead { cccid: cid, ttag: 0, datao: 0, datal: bytes.len() as u32 };
+            let kind = PduKind::C2hData;
+            let last = flags::LAST_PDU | success;
+            pdu::push_data_head(&mut self.out, kind, last, &head, self.digests, self.alignment);
+            pdu::push_data(&mut self.out, bytes, self.digests);
+        }
+        if let Some(buffer) = ended.buffer {
+            self.buffers.give(buffer);
+        }
+        if !is_whole {
+            self.push_completion(cid, result, status);
+        }
+    }
+
+    fn push_completion(&mut self, cid: u16, result: u64, status: Status) {
+        let sq_head = if self.is_without_flow_control { 0xffff } else { self.sq_head };
+        let completion = Completion { result, sq_head, sq_id: 0, cid, status };
+        pdu::push_completion(&mut self.out, &completion, self.digests);
+    }
+
+    /// Ends the connection because of a PDU, and says why.
+    fn terminate(&mut self, error: PduError, wrong: &[u8]) {
+        log::warn!("a connection ends: {error}");
+        TermReq::push(&mut self.out, PduKind::C2hTermReq, error, wrong);
+        self.end();
+    }
+
+    /// Ends the connection. What waits is sent, and nothing else is begun.
+    fn end(&mut self) {
+        self.leave();
+        self.phase = Phase::Over;
+        self.operations.clear();
+        self.waiting.clear();
+        self.done.clear();
+    }
+
+    /// Gives up what the connection has of its controller.
+    fn leave(&mut self) {
+        if let (Some(controller), Some(waker)) = (self.controller(), &self.waker) {
+            controller.remove_waker(waker);
+        }
+        match &self.phase {
+            Phase::Admin(controller) => self.subsystem.end_controller(controller),
+            Phase::Io { controller, qid, resets } => controller.give_queue(*qid, *resets),
+            Phase::Request | Phase::Connect | Phase::Over => {}
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}

@@ -1,0 +1,198 @@
+//! The commands of a queue that have no reply yet.
+
+use std::time::{Duration, Instant};
+
+use slimio_device::{Buffer, Lba, LbaRange, PlacementId};
+use slimio_nvme::{Command, Status};
+
+/// A command, and how far it is.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) command: Command,
+    /// When it was there with all its data.
+    pub(super) arrived: Instant,
+    pub(super) work: Work,
+    /// Data from the host, or for it.
+    pub(super) buffer: Option<Buffer>,
+    /// Data for the host that came from no drive.
+    pub(super) data: Vec<u8>,
+    /// Whether the data is for the host.
+    pub(super) is_to_host: bool,
+}
+
+/// What a command does.
+#[derive(Debug)]
+pub(super) enum Work {
+    /// There is no command.
+    Free,
+    /// It has begun, and nothing else was said yet.
+    Begun,
+    /// It waits for a buffer.
+    Waiting,
+    /// The host sends its data.
+    Receiving {
+        received: usize,
+        /// A data digest was wrong.
+        is_damaged: bool,
+        /// When data last came.
+        touched: Instant,
+    },
+    /// The drive has its operation.
+    Running,
+    /// The drive reads what is compared with this.
+    Comparing { host: Buffer },
+    /// Zeros are written, and after those of the present operation up to the end of this range.
+    Zeroing { rest: LbaRange, placement: PlacementId, durable: bool },
+    /// Ranges are deallocated. `failed` is what went wrong with one of them.
+    Deallocating { left: usize, failed: Option<Status> },
+    /// It asks for an asynchronous event.
+    Event,
+    /// It has ended.
+    Done { result: u64, status: Status },
+}
+
+/// All commands of a queue, by the numbers of their slots.
+#[derive(Debug)]
+pub(super) struct Slots {
+    all: Vec<Slot>,
+    free: Vec<u16>,
+    /// A bit for each command identifier that is in use.
+    cids: Box<[u64; 1024]>,
+    receiving: usize,
+}
+
+fn bit_of(cid: u16) -> (usize, u64) {
+    (usize::from(cid) / 64, 1 << (cid % 64))
+}
+
+impl Slots {
+    /// Slots of a queue with that many entries.
+    pub(super) fn new(depth: u16) -> Self {
+        Self {
+            all: Vec::new(),
+            free: (0..depth).rev().collect(),
+            cids: Box::new([0; 1024]),
+            receiving: 0,
+        }
+        .filled(depth)
+    }
+
+    fn filled(mut self, depth: u16) -> Self {
+        let now = Instant::now();
+        self.all.resize_with(depth.into(), || Slot {
+            command: Command::default(),
+            arrived: now,
+            work: Work::Free,
+            buffer: None,
+            data: Vec::new(),
+            is_to_host: false,
+        });
+        self
+    }
+
+    /// Entries of the queue.
+    pub(super) fn depth(&self) -> u16 {
+        self.all.len() as u16
+    }
+
+    /// Makes the queue deeper. Commands keep their slots.
+    pub(super) fn grow(&mut self, depth: u16) {
+        let before = self.depth();
+        assert!(depth >= before, "a queue only grows");
+        self.free.extend((before..depth).rev());
+        let more = Self::new(0).filled(depth - before).all;
+        self.all.extend(more);
+    }
+
+    /// Whether a command with this identifier is there.
+    pub(super) fn has_cid(&self, cid: u16) -> bool {
+        let (word, bit) = bit_of(cid);
+        self.cids[word] & bit != 0
+    }
+
+    /// Gives a command a slot; `None` if the queue is full.
+    pub(super) fn take(&mut self, command: Command, now: Instant) -> Option<u16> {
+        let number = self.free.pop()?;
+        let (word, bit) = bit_of(command.cid);
+        self.cids[word] |= bit;
+        let slot = &mut self.all[usize::from(number)];
+        slot.command = command;
+        slot.arrived = now;
+        slot.work = Work::Begun;
+        slot.is_to_host = false;
+        Some(number)
+    }
+
+    /// Frees a slot, and returns what it had.
+    pub(super) fn free(&mut self, number: u16) -> Slot {
+        let slot = &mut self.all[usize::from(number)];
+        assert!(!matches!(slot.work, Work::Free), "a slot is freed once");
+        let (word, bit) = bit_of(slot.command.cid);
+        self.cids[word] &= !bit;
+        self.free.push(number);
+        self.receiving -= usize::from(matches!(slot.work, Work::Receiving { .. }));
+        Slot {
+            command: slot.command,
+            arrived: slot.arrived,
+            work: std::mem::replace(&mut slot.work, Work::Free),
+            buffer: slot.buffer.take(),
+            data: std::mem::take(&mut slot.data),
+            is_to_host: slot.is_to_host,
+        }
+    }
+
+    pub(super) fn command(&self, number: u16) -> Command {
+        self.all[usize::from(number)].command
+    }
+
+    pub(super) fn get(&mut self, number: u16) -> Option<&mut Slot> {
+        self.all.get_mut(usize::from(number))
+    }
+
+    /// The slot of a number that this side has made.
+    pub(super) fn of(&mut self, number: u16) -> &mut Slot {
+        &mut self.all[usize::from(number)]
+    }
+
+    pub(super) fn set_work(&mut self, number: u16, work: Work) {
+        let slot = &mut self.all[usize::from(number)];
+        self.receiving += usize::from(matches!(work, Work::Receiving { .. }));
+        self.receiving -= usize::from(matches!(slot.work, Work::Receiving { .. }));
+        slot.work = work;
+    }
+
+    /// Whether a host sends data that it was asked for.
+    pub(super) fn is_receiving(&self) -> bool {
+        self.receiving > 0
+    }
+
+    /// Whether a host has sent none of the data that it was asked for, for that long.
+    pub(super) fn is_stalled(&self, now: Instant, limit: Duration) -> bool {
+        self.all.iter().any(|slot| match slot.work {
+            Work::Receiving { touched, .. } => now >= touched + limit,
+            _ => false,
+        })
+    }
+
+    /// A command that asks for an asynchronous event.
+    pub(super) fn event(&self) -> Option<u16> {
+        let is_event = |slot: &Slot| matches!(slot.work, Work::Event);
+        self.all.iter().position(is_event).map(|number| number as u16)
+    }
+
+    /// Commands that ask for an asynchronous event.
+    pub(super) fn event_count(&self) -> usize {
+        self.all.iter().filter(|slot| matches!(slot.work, Work::Event)).count()
+    }
+
+    /// The slot of a command that asks for an asynchronous event.
+    pub(super) fn event_with(&self, cid: u16) -> Option<u16> {
+        let is_it = |slot: &Slot| matches!(slot.work, Work::Event) && slot.command.cid == cid;
+        self.all.iter().position(is_it).map(|number| number as u16)
+    }
+}
+
+/// A range of that many blocks.
+pub(super) fn range_of(lba: u64, lbas: u64) -> LbaRange {
+    LbaRange { start: Lba(lba), end: Lba(lba + lbas) }
+}

@@ -1,0 +1,184 @@
+//! Data of commands: in the capsule, or asked for by R2T.
+
+use std::time::Instant;
+
+use slimio_device::LBA_SIZE;
+use slimio_nvme::pdu::{self, DataHead, Fes, Head, PduError, R2t, flags};
+use slimio_nvme::{Command, SglKind, Status};
+use slimio_planted::is_planted;
+
+use super::slots::Work;
+use super::{Phase, Session};
+use crate::limits::TRANSFER_SIZE_MAX;
+use crate::refusal::Refusal;
+
+/// Data of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DataSize {
+    /// It has none.
+    None,
+    /// From the host, exactly this many bytes.
+    FromHost(usize),
+    /// From the host, at least this many bytes. More are ignored.
+    FromHostAtLeast(usize),
+    /// For the host, exactly this many bytes.
+    ToHost(usize),
+    /// For the host, as many bytes as it has room for.
+    ToHostUpTo,
+}
+
+/// Offsets in the command of the data's length and of its kind, for errors.
+const LENGTH_AT: u16 = 32;
+const KIND_AT: u16 = 39;
+
+impl Session {
+    /// Finds a command's data, and goes on with the command as soon as the data is there.
+    pub(super) fn route_data(
+        &mut self,
+        slot: u16,
+        command: &Command,
+        size: DataSize,
+        data: &[u8],
+        now: Instant,
+    ) -> Result<(), Refusal> {
+        let length = command.sgl.length as usize;
+        let wrong_length = Err(Refusal::at(Status::DATA_SGL_LENGTH_INVALID, LENGTH_AT));
+        if length > TRANSFER_SIZE_MAX {
+            return wrong_length;
+        }
+        match size {
+            DataSize::None => return self.execute(slot, &[], now),
+            DataSize::ToHost(bytes) if bytes != length => return wrong_length,
+            DataSize::ToHost(_) | DataSize::ToHostUpTo => {
+                if command.sgl.kind() != SglKind::Transport {
+                    return Err(Refusal::at(Status::SGL_TYPE_INVALID, KIND_AT));
+                }
+                self.slots.of(slot).is_to_host = true;
+                return self.execute(slot, &[], now);
+            }
+            DataSize::FromHost(bytes) if bytes != length => return wrong_length,
+            DataSize::FromHostAtLeast(bytes) if bytes > length => return wrong_length,
+            DataSize::FromHost(_) | DataSize::FromHostAtLeast(_) => {}
+        }
+        match command.sgl.kind() {
+            SglKind::InCapsule { offset } => {
+                let start = usize::try_from(offset).unwrap_or(usize::MAX);
+                let Some(rest) = data.get(start..) else {
+                    return Err(Refusal::at(Status::SGL_OFFSET_INVALID, 24));
+                };
+                match rest.get(..length) {
+                    Some(data) => self.execute(slot, data, now),
+                    None => wrong_length,
+                }
+            }
+            // Data in the capsule that the descriptor does not speak of.
+            SglKind::Transport if !data.is_empty() => {
+                Err(Refusal::at(Status::SGL_TYPE_INVALID, KIND_AT))
+            }
+            SglKind::Transport if length == 0 => self.execute(slot, &[], now),
+            SglKind::Transport => {
+                self.wait_for_buffer(slot);
+                Ok(())
+            }
+            SglKind::Other => Err(Refusal::at(Status::SGL_TYPE_INVALID, KIND_AT)),
+        }
+    }
+
+    /// Has a command wait for a buffer, behind those that wait already.
+    pub(super) fn wait_for_buffer(&mut self, slot: u16) {
+        self.slots.set_work(slot, Work::Waiting);
+        self.waiting.push_back(slot);
+    }
+
+    /// Gives buffers to the commands that wait for one, in their order.
+    pub(super) fn grant(&mut self, now: Instant) {
+        while let Some(&number) = self.waiting.front() {
+            let slot = self.slots.of(number);
+            let length = slot.command.sgl.length as usize;
+            let Some(buffer) = self.buffers.take(length.div_ceil(LBA_SIZE)) else { return };
+            self.waiting.pop_front();
+            slot.buffer = Some(buffer);
+            if slot.is_to_host {
+                self.start_read(number);
+                continue;
+            }
+            let cccid = slot.command.cid;
+            let work = Work::Receiving { received: 0, is_damaged: false, touched: now };
+            self.slots.set_work(number, work);
+            let r2t = R2t { cccid, ttag: number, r2to: 0, r2tl: length as u32 };
+            r2t.push(&mut self.out, self.digests);
+        }
+    }
+
+    /// Takes an H2CData. Source: TCP transport 1.1, 3.3.2.2.
+    pub(super) fn take_data(
+        &mut self,
+        head: &Head,
+        pdu: &[u8],
+        now: Instant,
+    ) -> Result<(), PduError> {
+        if matches!(self.phase, Phase::Connect) && !self.slots.is_receiving() {
+            return Err(PduError::sequence("H2CData before Connect"));
+        }
+        let fields = DataHead::decode(pdu).expect("a whole PDU has its header");
+        let data = &pdu[head.data_at..][..head.data_size];
+        let slot = self.slots.get(fields.ttag).ok_or(PduError::field("TTAG", 10))?;
+        let Work::Receiving { received, is_damaged, touched } = &mut slot.work else {
+            return Err(PduError::field("TTAG", 10));
+        };
+        if slot.command.cid != fields.cccid {
+            return Err(PduError::field("CCCID", 8));
+        }
+        if data.len() != fields.datal as usize || data.is_empty() {
+            return Err(PduError::field("DATAL", 16));
+        }
+        let length = slot.command.sgl.length as usize;
+        let start = fields.datao as usize;
+        let end = start + data.len();
+        if end > length {
+            let what = "H2CData beyond its R2T";
+            return Err(PduError { fes: Fes::DataOutOfRange, fei: 0, what });
+        }
+        if start != *received && !is_planted("target-offset-unchecked") {
+            return Err(PduError::field("DATAO", 12));
+        }
+        if head.has(flags::LAST_PDU) != (end == length) {
+            return Err(PduError::field("FLAGS.LAST_PDU", 1));
+        }
+        if head.has(flags::DDGSTF) && pdu[head.size - 4..] != pdu::data_digest(data) {
+            *is_damaged = true;
+        }
+        *received = end;
+        *touched = now;
+        let buffer = slot.buffer.as_mut().expect("a transfer has its buffer");
+        buffer[start..end].copy_from_slice(data);
+        if end < length {
+            return Ok(());
+        }
+        let is_damaged = *is_damaged;
+        slot.arrived = now;
+        self.slots.set_work(fields.ttag, Work::Begun);
+        let executed = if is_damaged {
+            Err(Status::TRANSIENT_TRANSPORT_ERROR.into())
+        } else {
+            self.execute_received(fields.ttag, now)
+        };
+        if let Err(refusal) = executed {
+            self.refuse(fields.ttag, refusal);
+        }
+        Ok(())
+    }
+
+    /// Goes on with a command whose data is in its buffer.
+    fn execute_received(&mut self, number: u16, now: Instant) -> Result<(), Refusal> {
+        let slot = self.slots.of(number);
+        let length = slot.command.sgl.length as usize;
+        let Some(buffer) = slot.buffer.take() else { unreachable!("a transfer has its buffer") };
+        if self.is_for_drive(number) {
+            return self.execute_on_drive(number, buffer);
+        }
+        let executed = self.execute(number, &buffer[..length], now);
+        self.buffers.give(buffer);
+        executed
+    }
+}

@@ -1,0 +1,75 @@
+//! Records what hosts do to the drive, as a trace that `slimio waf` replays.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use slimio_device::LBA_SIZE;
+use slimio_ssd::trace::{ByteRange, STREAMS_MAX, TraceEvent, TraceHeader, TraceWriter};
+
+/// A trace that is being written.
+#[derive(Debug)]
+pub struct Recorder {
+    start: Instant,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+enum State {
+    Writing(Box<TraceWriter<File>>),
+    /// It has ended, or can't be written any more.
+    Over(Option<io::ErrorKind>),
+}
+
+impl Recorder {
+    /// Begins a trace of a device of that many bytes in a new file.
+    ///
+    /// # Errors
+    /// When the file exists, or can't be made.
+    pub fn create(path: &Path, device_bytes: u64) -> io::Result<Self> {
+        let about = [("made by", "slimio drive serve"), ("streams", "placement ids")];
+        let about = about.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+        let header = TraceHeader { device_bytes, about };
+        let writer = TraceWriter::new(File::create_new(path)?, &header)?;
+        Ok(Self { start: Instant::now(), state: Mutex::new(State::Writing(Box::new(writer))) })
+    }
+
+    /// Adds an event. If the file can't be written, the trace ends, and [`finish`](Self::finish)
+    /// says why; the drive goes on.
+    pub(crate) fn push(&self, now: Instant, event: &TraceEvent) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let State::Writing(writer) = &mut *state {
+            let time_ns = now.saturating_duration_since(self.start).as_nanos() as u64;
+            if let Err(error) = writer.push(time_ns, event) {
+                log::error!("the trace ends here, because it can't be written: {error}");
+                *state = State::Over(Some(error.kind()));
+            }
+        }
+    }
+
+    /// Ends the trace. Without this, readers refuse it.
+    ///
+    /// # Errors
+    /// When it could not be written. Then readers refuse it.
+    pub fn finish(&self) -> io::Result<()> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match std::mem::replace(&mut *state, State::Over(None)) {
+            State::Writing(writer) => writer.finish()?.sync_all(),
+            State::Over(None) => Ok(()),
+            State::Over(Some(kind)) => Err(kind.into()),
+        }
+    }
+}
+
+/// The range of some blocks.
+pub(crate) fn range_of(lba: u64, lbas: u64) -> ByteRange {
+    ByteRange::new(lba * LBA_SIZE as u64, lbas * LBA_SIZE as u64)
+}
+
+/// The stream of a placement. A trace has fewer streams than there may be placements; those above
+/// share the last.
+pub(crate) fn stream_of(placement: u16) -> u8 {
+    placement.min(u16::from(STREAMS_MAX) - 1) as u8
+}

@@ -1,0 +1,345 @@
+//! Several hosts, and hosts that leave, fall silent or do not read.
+
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use slimio_device::{Completion, Op, Token};
+use slimio_nvme::fabrics::{self, CNTLID_ANY, Connect, ConnectData};
+use slimio_nvme::feature::{FeatureAccess, fid};
+use slimio_nvme::pdu::{self, Digests, IcReq};
+use slimio_nvme::{Command, Name, Sgl, Status, opcode};
+use slimio_ssd::{Clock, DriveOptions, EmulatedDrive};
+use slimio_target::{Recorder, Server, Session, Subsystem, SubsystemOptions, limits};
+
+use crate::host::{HOST, Host, Received, Target, named};
+
+const NONE: Digests = Digests { header: false, data: false };
+
+#[test]
+fn ten_hosts_write_and_read_at_once_and_each_finds_its_own() {
+    let target = Target::start();
+    std::thread::scope(|scope| {
+        for number in 0..10_u8 {
+            let target = &target;
+            scope.spawn(move || {
+                let (_admin, mut io) = target.queues();
+                for round in 0..50_u8 {
+                    let data = vec![number ^ round; 2 * 4096];
+                    let lba = u64::from(number) * 16;
+                    let command = Command::new(opcode::nvm::WRITE, io.next_cid()).nsid(1);
+                    io.store(command.blocks(lba, 2), &data, round % 2 == 0).expect("it fits");
+                    let command = Command::new(opcode::nvm::READ, io.next_cid()).nsid(1);
+                    assert_eq!(io.fetch(command.blocks(lba, 2), 8192).as_ref(), Ok(&data));
+                }
+            });
+        }
+    });
+    assert_eq!(target.host_bytes(), 10 * 50 * 8192);
+}
+
+#[test]
+fn a_controller_ends_with_its_admin_queue() {
+    let target = Target::start();
+    let (admin, mut io) = target.queues();
+    assert_eq!(target.subsystem.controller_count(), 1);
+    drop(admin);
+    assert!(matches!(io.receive(), Received::Closed));
+    assert_eq!(target.subsystem.controller_count(), 0);
+}
+
+#[test]
+fn a_host_that_falls_silent_loses_its_controller() {
+    let target = Target::start();
+    let mut host = Host::open(target.address(), NONE);
+    let connect = Connect { sqsize: 31, kato: 200, ..Connect::default() };
+    let data = ConnectData {
+        hostid: [1; 16],
+        cntlid: CNTLID_ANY,
+        subnqn: Name::new(target.nqn()).expect("it is short"),
+        hostnqn: Name::new(HOST).expect("it is short"),
+    };
+    assert!(host.connect_with(&connect, &data).1.is_success());
+    host.enable();
+    let began = Instant::now();
+    // Commands keep it alive for longer than the timeout.
+    while began.elapsed() < Duration::from_millis(400) {
+        let command = Command::new(opcode::admin::KEEP_ALIVE, host.next_cid());
+        assert_eq!(host.run(command), Ok(0), "it is alive");
+    }
+    let silent = Instant::now();
+    assert!(matches!(host.receive(), Received::Closed));
+    assert!(silent.elapsed() >= Duration::from_millis(190), "{:?}", silent.elapsed());
+    assert_eq!(target.subsystem.controller_count(), 0);
+}
+
+#[test]
+fn a_queue_is_disconnected_and_connected_again() {
+    let target = Target::start();
+    let (admin, mut io) = target.queues();
+    let mut second = Host::open(target.address(), NONE);
+    let (_, status) = second.connect(target.nqn(), 1, admin.cntlid, 31);
+    assert_eq!(status, Status::COMMAND_SEQUENCE_ERROR.dnr(), "the queue is in use");
+    let command = fabrics::disconnect(io.next_cid());
+    assert_eq!(io.run(command), Ok(0));
+    assert!(matches!(io.receive(), Received::Closed));
+    let (_, status) = second.connect(target.nqn(), 1, admin.cntlid, 31);
+    assert!(status.is_success(), "{status}");
+}
+
+#[test]
+fn requests_for_events_wait_and_are_bounded_and_aborted() {
+    let target = Target::start();
+    let mut host = target.admin();
+    let request = |cid| Command::new(opcode::admin::ASYNC_EVENT_REQUEST, cid);
+    for cid in 100..100 + limits::ASYNC_REQUESTS_MAX as u16 {
+        host.send_command(&request(cid), &[]);
+    }
+    let one_more = host.run(request(200));
+    assert_eq!(one_more, Err(Status::ASYNC_EVENT_LIMIT_EXCEEDED.dnr().more()));
+    let abort = Command::new(opcode::admin::ABORT, host.next_cid()).cdw10(101 << 16);
+    host.send_command(&abort, &[]);
+    let aborted = host.completion();
+    assert_eq!((aborted.cid, aborted.status), (101, Status::ABORT_REQUESTED));
+    assert_eq!((host.completion().result, aborted.result), (0, 0));
+    let abort = Command::new(opcode::admin::ABORT, host.next_cid()).cdw10(999 << 16);
+    assert_eq!(host.run(abort), Ok(1), "there is no such command");
+}
+
+#[test]
+fn a_host_that_does_not_read_disturbs_no_other() {
+    let target = Target::start();
+    let (_admin, mut deaf) = target.queues();
+    let (_other_admin, mut other) = target.queues();
+    deaf.stream.set_nonblocking(true).expect("it is a socket");
+    // It asks for much more than any buffer holds, and reads nothing.
+    let mut asked = 0;
+    for cid in 0..127 {
+        let read = Command::new(opcode::nvm::READ, cid).nsid(1).blocks(0, 128);
+        let mut bytes = Vec::new();
+        pdu::push_command(&mut bytes, &read.sgl(Sgl::transport(128 * 4096)), &[], NONE, 4);
+        match deaf.stream.write(&bytes) {
+            Ok(size) if size == bytes.len() => asked += 1,
+            _ => break,
+        }
+    }
+    assert!(asked > 50);
+    for lba in 0..100 {
+        let command = Command::new(opcode::nvm::WRITE, other.next_cid()).nsid(1).blocks(lba, 1);
+        other.store(command, &[1; 4096], true).expect("it is served");
+    }
+    // When it reads at last, everything is there.
+    deaf.stream.set_nonblocking(false).expect("it is a socket");
+    let mut done = 0;
+    while done < asked {
+        match deaf.receive() {
+            Received::Data(..) => {}
+            Received::Completion(completion) => {
+                assert!(completion.status.is_success());
+                done += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_recorded_trace_has_what_hosts_did() {
+    use slimio_ssd::trace::{ByteRange, TraceEvent, TraceReader};
+
+    let place = tempfile::tempdir().expect("there is room");
+    let path = place.path().join("trace");
+    let options = DriveOptions::parse("64M,timing=none", Clock::Real).expect("it is right");
+    let device_bytes = options.config.lba_count * 4096;
+    let recorder = Recorder::create(&path, device_bytes).expect("it is new");
+    assert!(Recorder::create(&path, device_bytes).is_err(), "a trace is never overwritten");
+    let drive = EmulatedDrive::open(options).expect("there is room");
+    let subsystem = Subsystem::new(drive, named("traced"), Some(recorder)).expect("it is right");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("some port is free");
+    let server = Server::start(listener, subsystem.clone()).expect("threads can be made");
+    let target = Target { server, subsystem };
+    let (_admin, mut io) = target.queues();
+    let command = Command::new(opcode::nvm::WRITE, io.next_cid()).nsid(1).blocks(3, 2);
+    let flags = slimio_nvme::command::WriteFlags {
+        directive: 2,
+        directive_specific: 4,
+        ..Default::default()
+    };
+    io.store(flags.on(command), &[1; 8192], true).expect("it fits");
+    let zero = Command::new(opcode::nvm::WRITE_ZEROES, io.next_cid()).nsid(1).blocks(8, 3);
+    io.run(zero).expect("it fits");
+    let flush = Command::new(opcode::nvm::FLUSH, io.next_cid()).nsid(1);
+    io.run(flush).expect("it can be flushed");
+    let range = slimio_nvme::command::DsmRange { cattr: 0, nlb: 1, slba: 3 };
+    let discard = Command::new(opcode::nvm::DATASET_MANAGEMENT, io.next_cid()).nsid(1).cdw(11, 4);
+    io.store(discard, &range.encode(), true).expect("it fits");
+    drop(io);
+    let subsystem = target.subsystem.clone();
+    target.server.stop();
+    subsystem.recorder().expect("it has one").finish().expect("there is room");
+    let file = std::fs::File::open(&path).expect("it is there");
+    let reader = TraceReader::new(file).expect("it is a trace");
+    let events: Vec<TraceEvent> = reader.map(|record| record.expect("it is whole").event).collect();
+    let bytes = |lba: u64, lbas: u64| ByteRange::new(lba * 4096, lbas * 4096);
+    let wanted = [
+        TraceEvent::Write { stream: 4, range: bytes(3, 2) },
+        TraceEvent::WriteZeros { range: bytes(8, 3) },
+        TraceEvent::Flush,
+        TraceEvent::Deallocate { range: bytes(3, 1) },
+    ];
+    assert_eq!(events, wanted);
+}
+
+/// A session that is given its bytes and its time by hand.
+struct ByHand {
+    session: Session,
+    now: Instant,
+}
+
+impl ByHand {
+    fn new(subsystem: &std::sync::Arc<Subsystem>) -> Self {
+        let now = Instant::now();
+        Self { session: Session::new(subsystem.clone(), None, now), now }
+    }
+
+    fn give(&mut self, bytes: &[u8]) -> usize {
+        self.session.receive(bytes, self.now)
+    }
+
+    fn wait(&mut self, time: Duration) {
+        self.now += time;
+        self.session.tick(self.now);
+    }
+
+    fn connect(&mut self, subnqn: &str, qid: u16, cntlid: u16) {
+        let mut bytes = Vec::new();
+        IcReq::default().push(&mut bytes);
+        let connect = Connect { qid, sqsize: 127, ..Connect::default() };
+        let data = ConnectData {
+            hostid: [7; 16],
+            cntlid,
+            subnqn: Name::new(subnqn).expect("it is short"),
+            hostnqn: Name::new(HOST).expect("it is short"),
+        };
+        let command = connect.command(1).sgl(Sgl::in_capsule(1024));
+        pdu::push_command(&mut bytes, &command, &data.encode(), NONE, 4);
+        assert_eq!(self.give(&bytes), bytes.len());
+    }
+}
+
+#[test]
+fn who_does_not_connect_or_read_or_send_in_time_is_cut_off() {
+    let target = Target::start();
+    let admin = target.admin();
+    let mut slow = ByHand::new(&target.subsystem);
+    slow.wait(limits::CONNECT_TIME_MAX / 2);
+    assert!(!slow.session.is_over());
+    slow.wait(limits::CONNECT_TIME_MAX / 2);
+    assert!(slow.session.is_over());
+
+    let mut deaf = ByHand::new(&target.subsystem);
+    deaf.connect(target.nqn(), 1, admin.cntlid);
+    assert!(!deaf.session.output().is_empty());
+    deaf.wait(limits::SEND_TIME_MAX / 2);
+    assert!(!deaf.session.is_over());
+    deaf.wait(limits::SEND_TIME_MAX / 2);
+    assert!(deaf.session.is_over() && deaf.session.output().is_empty());
+
+    let mut owing = ByHand::new(&target.subsystem);
+    owing.connect(target.nqn(), 2, admin.cntlid);
+    let write = Command::new(opcode::nvm::WRITE, 9).nsid(1).blocks(0, 4);
+    let mut bytes = Vec::new();
+    pdu::push_command(&mut bytes, &write.sgl(Sgl::transport(4 * 4096)), &[], NONE, 4);
+    owing.give(&bytes);
+    let sent = owing.session.output().len();
+    owing.session.note_sent(sent, owing.now);
+    assert!(owing.session.next_deadline().is_some());
+    owing.wait(limits::TRANSFER_TIME_MAX / 2);
+    assert!(!owing.session.is_over());
+    owing.wait(limits::TRANSFER_TIME_MAX);
+    assert!(owing.session.is_over());
+    assert_eq!(target.host_bytes(), 0);
+}
+
+#[test]
+fn what_a_session_holds_is_bounded_while_nothing_is_sent() {
+    let target = Target::start();
+    let admin = target.admin();
+    let mut deaf = ByHand::new(&target.subsystem);
+    deaf.connect(target.nqn(), 1, admin.cntlid);
+    let mut bytes = Vec::new();
+    for cid in 0..100_u16 {
+        // Half of them are refused at once, the others are read by the drive.
+        let (code, lbas) = if cid % 2 == 0 { (0x7d, 1) } else { (opcode::nvm::READ, 128) };
+        let command = Command::new(code, cid).nsid(1).blocks(0, lbas);
+        let command = command.sgl(Sgl::transport(lbas * 4096));
+        pdu::push_command(&mut bytes, &command, &[], NONE, 4);
+    }
+    let mut taken = deaf.give(&bytes);
+    let mut data = 0;
+    while let Some(operation) = deaf.session.next_operation() {
+        let Op::Read { buffer, .. } = operation.op else { panic!("only reads were asked for") };
+        data += buffer.len();
+        let completion =
+            Completion { token: operation.token, buffer: Some(buffer), result: Ok(()) };
+        deaf.session.complete(completion, deaf.now);
+        taken += deaf.give(&bytes[taken..]);
+    }
+    assert!(data <= 2 * limits::DATA_SIZE_MAX, "{data} bytes");
+    let output = deaf.session.output().len();
+    assert!(output <= limits::OUTBOX_SIZE_MAX + limits::TRANSFER_SIZE_MAX + 256, "{output} bytes");
+    assert!(!deaf.session.wants_input() && !deaf.session.is_over());
+    // It goes on when the host reads.
+    let mut seen = 0;
+    while !deaf.session.output().is_empty() {
+        let size = deaf.session.output().len();
+        seen += size;
+        deaf.session.note_sent(size, deaf.now);
+        taken += deaf.give(&bytes[taken..]);
+        while let Some(operation) = deaf.session.next_operation() {
+            let Op::Read { buffer, .. } = operation.op else { panic!("only reads") };
+            let Token(_) = operation.token;
+            let completion =
+                Completion { token: operation.token, buffer: Some(buffer), result: Ok(()) };
+            deaf.session.complete(completion, deaf.now);
+        }
+    }
+    assert_eq!(taken, bytes.len());
+    assert!(seen > 50 * 128 * 4096, "{seen} bytes");
+}
+
+#[test]
+fn names_that_are_no_nvme_names_are_refused() {
+    let drive = || {
+        let options = DriveOptions::parse("64M,timing=none", Clock::Real).expect("it is right");
+        EmulatedDrive::open(options).expect("there is room")
+    };
+    for nqn in ["disk", "nqn.2014-08.org.nvmexpress.discovery", &format!("nqn.{}", "x".repeat(300))]
+    {
+        let options = SubsystemOptions { nqn: nqn.to_owned(), ..SubsystemOptions::default() };
+        assert!(Subsystem::new(drive(), options, None).is_err(), "{nqn}");
+    }
+    let allowed = vec!["someone".to_owned()];
+    let options = SubsystemOptions { allowed, ..SubsystemOptions::default() };
+    assert!(Subsystem::new(drive(), options, None).is_err());
+}
+
+#[test]
+fn a_stopped_server_has_closed_every_connection() {
+    let target = Target::start();
+    let (mut admin, mut io) = target.queues();
+    let address = target.address();
+    target.server.stop();
+    assert!(matches!(admin.receive(), Received::Closed));
+    assert!(matches!(io.receive(), Received::Closed));
+    assert!(std::net::TcpStream::connect(address).is_err());
+}
+
+#[test]
+fn a_keep_alive_timeout_is_a_feature_too() {
+    let target = Target::start();
+    let mut host = target.admin();
+    let set = FeatureAccess::set(host.next_cid(), fid::KEEP_ALIVE, 150, 0);
+    assert_eq!(host.run(set), Ok(0));
+    assert!(matches!(host.receive(), Received::Closed));
+}

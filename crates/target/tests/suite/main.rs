@@ -1,0 +1,8 @@
+//! Tests of the target by a real listener and raw PDUs.
+
+mod bring_up;
+mod connections;
+mod host;
+mod io;
+mod malformed;
+mod placement;

@@ -1,0 +1,141 @@
+//! `cargo x lab fabrics`: fio on the emulated drive beside the kernel's own NVMe/TCP target, in one boot.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::time::Duration;
+
+use slimio_host::Failure;
+use slimio_host::process::{root, target_dir};
+use slimio_host::programs;
+
+use crate::guest::{Guest, Task, said, unpack_results};
+use crate::machine::{self, Plan, RESULTS};
+use crate::namespaces::Namespace;
+use crate::tables::{median, range};
+use crate::tools::{self, Kernel, lab_dir};
+use crate::{MEMORY_MIB, folder, names, rounds};
+
+const TIME_LIMIT: Duration = Duration::from_secs(900);
+const SCRIPT: &str = include_str!("fabrics.sh");
+const TABLE: &str = "fabrics.md";
+/// Parameters of the script, besides the number of rounds.
+const SIZE_MIB: u32 = 256;
+const SECONDS: u32 = 2;
+const WORKLOADS: [(&str, u32); 4] =
+    [("randread", 1), ("randread", 32), ("randwrite", 1), ("randwrite", 32)];
+const TARGETS: [&str; 2] = ["drive", "memory"];
+
+/// Measures, and writes the table to the lab's folder. The only argument is the number of rounds.
+pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
+    let rounds = rounds(args, "fabrics")?;
+    // fio comes with the longer form of the lab.
+    let tools = tools::install(Kernel::General)?;
+    programs::build_binaries(&["--release"])?;
+    let mut guest = Guest::new(&tools)?;
+    guest.program(&target_dir().join("release/slimio"))?;
+    let fio = tools::find("fio").ok_or("fio is not installed")?;
+    guest.program(&fio)?;
+    for library in ["lab-test", "lab-fabrics"] {
+        guest.program(&root().join("tests/lab").join(library))?;
+    }
+    guest.optional_modules(&tools, &["nvmet_tcp", "nvme_tcp", "brd"])?;
+    let folder = folder("fabrics")?;
+    let namespaces = vec![Namespace::parse("PLAIN=16M")?];
+    let plan = Plan {
+        tools: &tools,
+        archive: folder.join("archive"),
+        folder: folder.clone(),
+        namespaces: namespaces.clone(),
+        drive: None,
+        memory_mib: MEMORY_MIB,
+        time_limit: TIME_LIMIT,
+        keep_flushes: false,
+        interactive: false,
+    };
+    let parameters = format!("rounds={rounds} size_mib={SIZE_MIB} seconds={SECONDS}");
+    let task = Task::Script(format!("{parameters}\n{SCRIPT}"));
+    guest.finish(&plan.archive, &names(&namespaces), &task)?;
+    let mut measured = Measured::default();
+    let status = machine::run(&plan, &mut |line| {
+        println!("{line}");
+        measured.take(line);
+    })?;
+    unpack_results(&folder.join(RESULTS), &folder.join("results"))?;
+    let table = measured.table(rounds).filter(|_| status == 0);
+    let table = table.ok_or("not everything was measured in each round")?;
+    println!("\n{table}");
+    let path = lab_dir().join(TABLE);
+    fs::write(&path, table).map_err(|error| said(&path, &error))
+}
+
+/// What the machine has printed.
+#[derive(Debug, Default)]
+struct Measured {
+    /// Target, workload, depth, operations per second; in the order of the rounds.
+    rows: Vec<(String, String, u32, f64)>,
+}
+
+impl Measured {
+    fn take(&mut self, line: &str) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if let ["row", target, workload, depth, rate] = words.as_slice()
+            && let (Ok(depth), Ok(rate)) = (depth.parse(), rate.parse())
+        {
+            self.rows.push(((*target).to_owned(), (*workload).to_owned(), depth, rate));
+        }
+    }
+
+    /// Operations per second in each round.
+    fn rates(&self, target: &str, workload: (&str, u32)) -> Vec<f64> {
+        let of = |row: &&(String, String, u32, f64)| {
+            row.0 == target && (row.1.as_str(), row.2) == workload
+        };
+        self.rows.iter().filter(of).map(|row| row.3).collect()
+    }
+
+    /// `None` if a measurement of a round is missing.
+    fn table(&self, rounds: usize) -> Option<String> {
+        let mut table = "| fio, 4 KiB | depth | kernel's target, IOPS | emulated drive, IOPS | ratio | its range |\n\
+            |---|---:|---:|---:|---:|---|\n"
+            .to_owned();
+        for workload in WORKLOADS {
+            let [drive, memory] = TARGETS.map(|target| self.rates(target, workload));
+            if drive.len() != rounds || memory.len() != rounds {
+                return None;
+            }
+            let ratios: Vec<f64> = drive.iter().zip(&memory).map(|(a, b)| a / b).collect();
+            let (low, high) = range(&ratios)?;
+            let (name, depth) = workload;
+            writeln!(
+                table,
+                "| {name} | {depth} | {:.0} | {:.0} | {:.2} × | {low:.2} to {high:.2} |",
+                median(memory)?,
+                median(drive)?,
+                median(ratios)?,
+            )
+            .expect("writing to a String cannot fail");
+        }
+        Some(table)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ratio_is_of_measurements_of_one_round() {
+        let mut measured = Measured::default();
+        measured.take("round 1 of 2");
+        for (name, depth) in WORKLOADS {
+            for (drive, memory) in [(100, 200), (90, 100)] {
+                measured.take(&format!("row drive {name} {depth} {drive}"));
+                assert_eq!(measured.table(2), None);
+                measured.take(&format!("row memory {name} {depth} {memory}"));
+            }
+        }
+        let table = measured.table(2).unwrap();
+        assert!(table.contains("| randwrite | 32 | 150 | 95 | 0.70 × | 0.50 to 0.90 |"), "{table}");
+        assert_eq!(measured.table(3), None);
+    }
+}

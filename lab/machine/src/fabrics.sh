@@ -1,0 +1,54 @@
+#!/bin/sh
+# fio on the emulated drive and on the kernel's own target, which has a block device in memory, in one
+# machine. Both are reached over NVMe/TCP on loopback. Prints, for each round: row TARGET RW DEPTH IOPS
+. lab-test
+. lab-fabrics
+
+for module in /lab/optional/*.ko; do
+    case $module in
+    *-brd.ko) insmod "$module" rd_nr=1 rd_size=$((size_mib * 1024)) ;;
+    *) insmod "$module" ;;
+    esac
+done
+ip link set lo mtu 65536
+
+export_device memory namespaces/1 /dev/ram0
+slimio drive serve --listen 127.0.0.1:4421 "emulated:/tmp/drive,size=${size_mib}M,timing=none" >/results/drive.log 2>&1 &
+found() { nvme discover -t tcp -a 127.0.0.1 -s 4421 >/tmp/found 2>&1; }
+until_true found
+drive=$(sed -n 's/^subnqn: *//p' /tmp/found | grep -v '^nqn.2014-08.org.nvmexpress.discovery' | head -n 1)
+set -e
+connect memory 127.0.0.1 4420
+connect "$drive" 127.0.0.1 4421
+set +e
+
+# Every block is written before anything is measured.
+for nqn in memory "$drive"; do
+    dd if=/dev/urandom of="$(block_of "$(device_of "$nqn")")" bs=1M count=$size_mib oflag=direct 2>/dev/null
+done
+
+# measure TARGET NQN RW DEPTH: fields 8 and 49 are those of reads and of writes.
+measure() {
+    iops=$(fio --name=x --filename="$(block_of "$(device_of "$2")")" --rw="$3" --bs=4k --iodepth="$4" --direct=1 \
+        --ioengine=io_uring --time_based --ramp_time=1 --runtime="$seconds" --output-format=terse |
+        awk -F';' -v rw="$3" '$1 == 3 { print rw == "randread" ? $8 : $49 }')
+    echo "row $1 $3 $4 $iops"
+}
+
+round=0
+while [ $round -lt "$rounds" ]; do
+    round=$((round + 1))
+    echo "round $round of $rounds"
+    for rw in randread randwrite; do
+        for depth in 1 32; do
+            # Each round begins with another target.
+            if [ $((round % 2)) = 0 ]; then
+                measure memory memory $rw $depth
+                measure drive "$drive" $rw $depth
+            else
+                measure drive "$drive" $rw $depth
+                measure memory memory $rw $depth
+            fi
+        done
+    done
+done
