@@ -42,7 +42,7 @@ const VERBS: &[Verb] = &[
         suites::ledger,
     ),
     verb("sim", "random lives on simulated disks, for a number of minutes", sim::verb),
-    verb("fuzz", "random damage to payloads and RDB files, for --seconds 60", fuzz::verb),
+    verb("fuzz", "random damage to payloads, RDB files, NVMe/TCP; --seconds 60", fuzz::verb),
     verb("lab", "a real Linux with real NVMe namespaces, in QEMU", slimio_machine::verb),
     verb("bench", "stock redis-server and SlimIO in turn, as ratios", suites::bench),
     verb("shortcut", "stock servers with and without the short path", suites::shortcut),

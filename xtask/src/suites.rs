@@ -74,6 +74,7 @@ fn test_steps(report: &mut Report) {
         tests.env(fuzz::SECONDS, fuzz::SECONDS_SHORT.to_string());
         run_seeing(&mut tests, |line| report.see(line))
     });
+    report.step("fuzz the target", |_| fuzz::target());
     report.step("planted bugs", |_| planted::verb(&[]));
     let mut suite = None;
     report.step("build for the lab", |report| {
