@@ -1,6 +1,7 @@
 //! The subcommands: flags in, text out.
 
 pub mod compare;
+pub mod drive;
 pub mod ledger;
 pub mod load;
 pub mod map;

@@ -6,6 +6,7 @@ pub mod beside;
 pub mod block;
 pub mod commands;
 pub mod compare;
+pub mod drive;
 pub mod elements;
 pub mod environment;
 pub mod error;

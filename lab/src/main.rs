@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 use slimio_lab::commands::{
-    compare, ledger, load, map, runtime, shortcut, tenants, trace, validate, waf,
+    compare, drive, ledger, load, map, runtime, shortcut, tenants, trace, validate, waf,
 };
 use slimio_lab::error::{BenchError, Result};
 
@@ -16,6 +16,8 @@ use slimio_lab::error::{BenchError, Result};
 enum Cli {
     #[command(override_help = compare::HELP)]
     Compare(compare::Compare),
+    #[command(override_help = drive::HELP)]
+    Drive(drive::Drive),
     #[command(override_help = ledger::HELP)]
     Ledger(ledger::Ledger),
     #[command(override_help = load::HELP)]
@@ -36,8 +38,9 @@ enum Cli {
     Waf(waf::Waf),
 }
 
-const HELPS: [&str; 10] = [
+const HELPS: [&str; 11] = [
     compare::HELP,
+    drive::HELP,
     ledger::HELP,
     load::HELP,
     map::HELP,
@@ -68,6 +71,7 @@ impl Cli {
     fn run(&self) -> Result<String> {
         match self {
             Self::Compare(compare) => compare.run(&command_line()),
+            Self::Drive(args) => drive::run(args),
             Self::Ledger(args) => ledger::run(args),
             Self::Load(args) => load::run(args),
             Self::Map(map) => map.run(),

@@ -1,4 +1,5 @@
-//! `cargo x fuzz`: random damage to payloads of `RESTORE` and to RDB files.
+//! `cargo x fuzz`: random damage to payloads of `RESTORE`, to RDB files, and to what hosts and targets of
+//! NVMe/TCP send.
 
 use slimio_host::Failure;
 use slimio_host::process::{cargo, run};
@@ -15,32 +16,58 @@ const SECONDS_DEFAULT: u64 = 60;
 /// Seconds of each test within `cargo x test`.
 pub(crate) const SECONDS_SHORT: u64 = 10;
 
+/// Seconds of the target's sessions within `cargo x test`: they read what comes from a network.
+const SECONDS_OF_TARGET: u64 = 60;
+
 /// Package, test target and test.
 const TESTS: &[[&str; 3]] = &[
     ["slimio-keyspace", "payloads", "random_damage_is_survived"],
     ["slimio-rdb", "suite", "fuzz::random_damage_is_survived"],
+    ["slimio-nvme", "fuzz", "random_bytes_are_survived"],
+    ["slimio-initiator", "fuzz", "random_targets_are_survived"],
+    TARGET,
 ];
 
-/// `cargo x fuzz [--seconds N] [--seed N]`: the tests share the seconds. A failure prints the seed
-/// that reproduces it.
+const TARGET: [&str; 3] = ["slimio-target", "fuzz", "random_hosts_are_survived"];
+
+/// `cargo x fuzz [word]… [--seconds N] [--seed N]`: the tests share the seconds. Words narrow them
+/// down to packages whose names contain one. A failure prints the seed that reproduces it.
 pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
-    let (mut seconds, mut seed) = (SECONDS_DEFAULT, None);
-    for pair in args.chunks(2) {
-        let number = pair.get(1).and_then(|text| text.parse().ok());
-        match (pair[0].as_str(), number) {
+    let (mut seconds, mut seed, mut words) = (SECONDS_DEFAULT, None, Vec::new());
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        if !arg.starts_with('-') {
+            words.push(arg.as_str());
+            continue;
+        }
+        let number = args.next().and_then(|text| text.parse().ok());
+        match (arg.as_str(), number) {
             ("--seconds", Some(number)) => seconds = number,
             ("--seed", Some(number)) => seed = Some(number),
             _ => return Err("want numbers: cargo x fuzz --seconds 60 --seed 1".into()),
         }
     }
-    let each = seconds.div_ceil(TESTS.len() as u64);
-    for [package, target, test] in TESTS {
-        let mut command = cargo(["test", "--quiet", "--package", package, "--test", target]);
-        command.args(["--", "--exact", test, "--nocapture"]).env(SECONDS, each.to_string());
-        if let Some(seed) = seed {
-            command.env(SEED, seed.to_string());
-        }
-        run(&mut command)?;
+    let is_wanted =
+        |test: &&[&str; 3]| words.is_empty() || words.iter().any(|word| test[0].contains(word));
+    let tests: Vec<&[&str; 3]> = TESTS.iter().filter(is_wanted).collect();
+    if tests.is_empty() {
+        return Err(format!("no package with such a test: {}", words.join(" ")).into());
     }
-    Ok(())
+    let each = seconds.div_ceil(tests.len() as u64);
+    tests.into_iter().try_for_each(|test| run_test(test, each, seed))
+}
+
+/// What `cargo x test` adds to the seconds that the tests have there anyway.
+pub(crate) fn target() -> Result<(), Failure> {
+    run_test(&TARGET, SECONDS_OF_TARGET, None)
+}
+
+fn run_test(test: &[&str; 3], seconds: u64, seed: Option<u64>) -> Result<(), Failure> {
+    let [package, target, test] = test;
+    let mut command = cargo(["test", "--quiet", "--package", package, "--test", target]);
+    command.args(["--", "--exact", test, "--nocapture"]).env(SECONDS, seconds.to_string());
+    if let Some(seed) = seed {
+        command.env(SEED, seed.to_string());
+    }
+    run(&mut command)
 }

@@ -42,7 +42,7 @@ const VERBS: &[Verb] = &[
         suites::ledger,
     ),
     verb("sim", "random lives on simulated disks, for a number of minutes", sim::verb),
-    verb("fuzz", "random damage to payloads and RDB files, for --seconds 60", fuzz::verb),
+    verb("fuzz", "random damage to payloads, RDB files, NVMe/TCP; --seconds 60", fuzz::verb),
     verb("lab", "a real Linux with real NVMe namespaces, in QEMU", slimio_machine::verb),
     verb("bench", "stock redis-server and SlimIO in turn, as ratios", suites::bench),
     verb("shortcut", "stock servers with and without the short path", suites::shortcut),
@@ -58,6 +58,7 @@ const VERBS: &[Verb] = &[
         "throughput over time on an emulated SSD, with and without FDP",
         suites::runtime,
     ),
+    verb("drive", "the emulated SSD over NVMe/TCP beside the same in process", suites::drive),
     verb("docs", "render the documents that are made from the code", suites::docs),
     verb("tidy", "only the house rules of `lint`", tidy::verb),
 ];
@@ -107,6 +108,7 @@ fn help(verb: &Verb, rest: &[String]) -> Option<String> {
     let lab = slimio_machine::help();
     let flags = match (verb.name, rest.first().map(String::as_str)) {
         ("bench", _) => include_str!("../../lab/help/compare.txt"),
+        ("drive", _) => include_str!("../../lab/help/drive.txt"),
         ("lab", _) => &lab,
         ("ledger", _) => include_str!("../../lab/help/ledger.txt"),
         ("runtime", _) => include_str!("../../lab/help/runtime.txt"),
@@ -135,6 +137,7 @@ mod tests {
     fn what_takes_long_to_install_tells_its_flags_before() {
         for (line, flag) in [
             ("bench", "  --out "),
+            ("drive", "  --folder "),
             ("lab", "--namespace NAME"),
             ("ledger", "  --lives "),
             ("runtime", "  --out "),

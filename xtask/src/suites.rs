@@ -74,6 +74,7 @@ fn test_steps(report: &mut Report) {
         tests.env(fuzz::SECONDS, fuzz::SECONDS_SHORT.to_string());
         run_seeing(&mut tests, |line| report.see(line))
     });
+    report.step("fuzz the target", |_| fuzz::target());
     report.step("planted bugs", |_| planted::verb(&[]));
     let mut suite = None;
     report.step("build for the lab", |report| {
@@ -99,6 +100,9 @@ fn test_steps(report: &mut Report) {
         run_seeing(runtime_command("debug", "runtime-quick").arg("--quick"), |line| {
             report.see(line);
         })
+    });
+    report.step("drive", |report| {
+        run_seeing(drive_command("debug", "drive-quick").arg("--quick"), |line| report.see(line))
     });
     report.step("against the binary", |report| {
         run_blackbox(report, &python, &["--both-ways".into()])
@@ -189,6 +193,21 @@ pub(crate) fn waf(args: &[String]) -> Result<(), Failure> {
 pub(crate) fn runtime(args: &[String]) -> Result<(), Failure> {
     prepare_recorder()?;
     run(runtime_command("release", "runtime").args(args))
+}
+
+/// `cargo x drive [flag]…`: the flags are those of `slimio-lab drive`.
+pub(crate) fn drive(args: &[String]) -> Result<(), Failure> {
+    let packages = ["--package", "slimio-lab", "--package", "slimio-cli"];
+    run(cargo(["build", "--quiet", "--release"]).args(packages))?;
+    run(drive_command("release", "drive").args(args))
+}
+
+/// The command `slimio-lab drive`, with its table in `folder` below the target folder.
+fn drive_command(profile: &str, folder: &str) -> Command {
+    let mut command = bench_command(profile, "drive");
+    command.args(["--slimio".into(), program(profile)]);
+    command.args(["--out".into(), target_dir().join(folder).into_os_string()]);
+    command
 }
 
 /// The command `slimio-lab runtime`, with its table and pictures in `folder` below the target

@@ -158,7 +158,7 @@ impl Session {
         let is_damaged = *is_damaged;
         slot.arrived = now;
         self.slots.set_work(fields.ttag, Work::Begun);
-        let executed = if is_damaged {
+        let executed = if is_damaged && !is_planted("damaged-data-written") {
             Err(Status::TRANSIENT_TRANSPORT_ERROR.into())
         } else {
             self.execute_received(fields.ttag, now)

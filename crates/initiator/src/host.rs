@@ -1,0 +1,374 @@
+//! A host with a controller of its own.
+
+use std::time::{Duration, Instant};
+
+use slimio_nvme::fabrics::{
+    CATTR_NO_SQ_FLOW_CONTROL, CNTLID_ANY, Capabilities, Configuration, Connect, ConnectData,
+    ControllerStatus, Property, PropertyAccess,
+};
+use slimio_nvme::fdp::{Event, EventsHead, Statistics};
+use slimio_nvme::feature::{FeatureAccess, fid, of_queue_count, queue_counts};
+use slimio_nvme::identify::{Controller, IDENTIFY_SIZE, Identify, LbaFormat, Namespace, cns};
+use slimio_nvme::log::{DiscoveryEntry, DiscoveryHead, GetLogPage, Smart, lid};
+use slimio_nvme::{Command, DISCOVERY_NQN, NSID_ALL, Name, opcode};
+
+use crate::{Error, IoQueue, Options, Outcome, Queue, Submission, Token, Transport};
+
+/// Entries of the admin queue.
+const ADMIN_DEPTH: u16 = 32;
+/// In-capsule data that each admin queue takes, in bytes. Source: TCP transport 1.1, 3.3.
+const ADMIN_IN_CAPSULE_SIZE: usize = 8192;
+/// The namespace of a queue, unless the caller says another.
+const NSID: u32 = 1;
+/// Offset of the formats in Identify Namespace. Source: NVM command set 1.1, figure 114.
+const FORMATS_AT: usize = 128;
+/// Time between two looks at whether a controller is ready.
+const READY_LOOK: Duration = Duration::from_millis(5);
+
+/// A connected host: an admin queue, and the controller behind it.
+#[derive(Debug)]
+pub struct Host {
+    admin: Queue,
+    options: Options,
+    controller: Controller,
+    cntlid: u16,
+    event_requests: u64,
+    events: Vec<u64>,
+}
+
+fn transport(options: &Options, qid: u16, depth: u16, in_capsule_size_max: usize) -> Transport {
+    Transport {
+        qid,
+        digests: options.digests,
+        alignment: options.alignment,
+        in_flight_max: depth - 1,
+        in_capsule_size_max,
+    }
+}
+
+/// Opens a queue of a controller. Returns it with the controller's number.
+fn open(
+    options: &Options,
+    qid: u16,
+    depth: u16,
+    in_capsule_size_max: usize,
+    cntlid: u16,
+) -> Result<(Queue, u16), Error> {
+    assert!(depth >= 2, "a queue has at least two entries");
+    let name = |text: &str| Name::new(text).ok_or_else(|| Error::Name(text.to_owned()));
+    let data = ConnectData {
+        hostid: options.host_id,
+        cntlid,
+        subnqn: name(&options.subsystem)?,
+        hostnqn: name(&options.host)?,
+    };
+    let transport = transport(options, qid, depth, in_capsule_size_max);
+    let mut queue = Queue::open(options.address, transport, options.time_max)?;
+    let connect = Connect {
+        recfmt: 0,
+        qid,
+        sqsize: depth - 1,
+        cattr: if options.has_flow_control { 0 } else { CATTR_NO_SQ_FLOW_CONTROL },
+        kato: if qid == 0 { options.keep_alive_ms } else { 0 },
+    };
+    let outcome = queue.run(connect.command(0), data.encode().to_vec())?;
+    Ok((queue, outcome.completion.result as u16))
+}
+
+impl Host {
+    /// Connects, enables the controller, waits until it is ready, and identifies it.
+    ///
+    /// # Errors
+    /// When the target refuses, fails, or can't be reached.
+    pub fn connect(options: &Options) -> Result<Self, Error> {
+        let (admin, cntlid) = open(options, 0, ADMIN_DEPTH, ADMIN_IN_CAPSULE_SIZE, CNTLID_ANY)?;
+        let mut host = Self {
+            admin,
+            options: options.clone(),
+            controller: Controller::default(),
+            cntlid,
+            event_requests: 0,
+            events: Vec::new(),
+        };
+        host.enable()?;
+        let bytes = host.identify(Identify { cns: cns::CONTROLLER, ..Identify::default() }, 0)?;
+        host.controller = Controller::decode(&bytes)?;
+        Ok(host)
+    }
+
+    /// What a discovery controller at the address of `options` offers.
+    ///
+    /// # Errors
+    /// When the target refuses, fails, or can't be reached.
+    pub fn discover(options: &Options) -> Result<Vec<DiscoveryEntry>, Error> {
+        let options = Options { subsystem: DISCOVERY_NQN.into(), ..options.clone() };
+        let mut host = Self::connect(&options)?;
+        let page = GetLogPage { lid: lid::DISCOVERY, ..GetLogPage::default() };
+        let head = host.log_page(page, 0, DiscoveryHead::SIZE)?;
+        let count = DiscoveryHead::decode(&head)?.numrec.min(64) as usize;
+        let size = DiscoveryHead::SIZE + count * DiscoveryEntry::SIZE;
+        let bytes = host.log_page(page, 0, size)?;
+        let entries = bytes[DiscoveryHead::SIZE..].chunks(DiscoveryEntry::SIZE);
+        entries.map(|entry| Ok(DiscoveryEntry::decode(entry)?)).collect()
+    }
+
+    /// Enables the controller, and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it fails, or is not ready within the time that it has promised.
+    pub fn enable(&mut self) -> Result<(), Error> {
+        let capabilities = Capabilities::of_bits(self.property(Property::Cap)?);
+        let time_max = Duration::from_millis(500) * u32::from(capabilities.to.max(1));
+        self.set_property(Property::Cc, Configuration::ENABLED.0.into())?;
+        let deadline = Instant::now() + time_max;
+        loop {
+            let status = ControllerStatus::of_bits(self.property(Property::Csts)? as u32);
+            if status.cfs {
+                return Err(Error::NotReady);
+            }
+            if status.rdy {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(Error::TimedOut(time_max));
+            }
+            std::thread::sleep(READY_LOOK);
+        }
+    }
+
+    /// The controller's number.
+    pub fn cntlid(&self) -> u16 {
+        self.cntlid
+    }
+
+    /// What the controller says of itself.
+    pub fn controller(&self) -> &Controller {
+        &self.controller
+    }
+
+    /// The admin queue, to run any command on it.
+    pub fn admin(&mut self) -> &mut Queue {
+        &mut self.admin
+    }
+
+    /// Opens an I/O queue with that many entries, one of which is always empty.
+    ///
+    /// # Errors
+    /// When the target refuses, fails, or can't be reached.
+    ///
+    /// # Panics
+    /// When it would have fewer than two entries.
+    pub fn open_queue(&mut self, qid: u16, depth: u16) -> Result<IoQueue, Error> {
+        let which = Identify { cns: cns::NAMESPACE, ..Identify::default() };
+        let namespace = self.identify(which, NSID)?;
+        let format = usize::from(Namespace::decode(&namespace)?.flbas & 0xf);
+        let format = LbaFormat::decode(&namespace[FORMATS_AT + format * LbaFormat::SIZE..])?;
+        // The size is in units of 16 bytes, and contains the command.
+        let capsule = self.controller.ioccsz as usize * 16;
+        let in_capsule_size = capsule.saturating_sub(slimio_nvme::command::COMMAND_SIZE);
+        let in_capsule_size_max = in_capsule_size.min(self.options.in_capsule_size_max);
+        let (queue, _) = open(&self.options, qid, depth, in_capsule_size_max, self.cntlid)?;
+        Ok(IoQueue::new(queue, NSID, 1 << format.lbads.min(31)))
+    }
+
+    /// Reads a property of the controller.
+    ///
+    /// # Errors
+    /// When the command fails, or the connection.
+    pub fn property(&mut self, property: Property) -> Result<u64, Error> {
+        let outcome = self.admin.run(PropertyAccess::get(property, 0), Vec::new())?;
+        Ok(outcome.completion.result)
+    }
+
+    /// Sets a property of the controller.
+    ///
+    /// # Errors
+    /// When the command fails, or the connection.
+    pub fn set_property(&mut self, property: Property, value: u64) -> Result<(), Error> {
+        self.admin.run(PropertyAccess::set(property, value, 0), Vec::new()).map(drop)
+    }
+
+    /// Runs Identify; returns 4096 bytes.
+    ///
+    /// # Errors
+    /// When the command fails, or the connection.
+    pub fn identify(&mut self, which: Identify, nsid: u32) -> Result<Vec<u8>, Error> {
+        let command = which.command(0).nsid(nsid);
+        Ok(self.admin.run(command, vec![0; IDENTIFY_SIZE])?.data)
+    }
+
+    /// Identifies a namespace.
+    ///
+    /// # Errors
+    /// When the command fails, or the connection.
+    pub fn namespace(&mut self, nsid: u32) -> Result<Namespace, Error> {
+        let bytes = self.identify(Identify { cns: cns::NAMESPACE, ..Identify::default() }, nsid)?;
+        Ok(Namespace::decode(&bytes)?)
+    }
+
+    /// Asks for I/O queues; returns how many there may be.
+    ///
+    /// # Errors
+    /// When the command fails, or the connection.
+    ///
+    /// # Panics
+    /// When it asks for none.
+    pub fn set_queue_count(&mut self, count: u16) -> Result<u16, Error> {
+        let value = of_queue_count(count.into());
+        let result = self.set_feature(fid::NUMBER_OF_QUEUES, 0, value, 0, Vec::new())?;
+        let (submission, completion) = queue_counts(result);
+        Ok(submission.min(completion).min(u16::MAX.into()) as u16)
+    }
+
+    /// Gets a feature's value, and `size` bytes of its data.
+    ///
+    /// # Errors
+    /// When the command fails, or the connection.
+    pub fn feature(
+        &mut self,
+        fid: u8,
+        nsid: u32,
+        cdw11: u32,
+        size: usize,
+    ) -> Result<(u32, Vec<u8>), Error> {
+        let command = FeatureAccess::get(0, fid, cdw11).nsid(nsid);
+        let outcome = self.admin.run(command, vec![0; size])?;
+        Ok((outcome.completion.result as u32, outcome.data))
+    }
+
+    /// Sets a feature; returns the result.
+    ///
+    /// # Errors
+    /// When the command fails, or the connection.
+    pub fn set_feature(
+        &mut self,
+        fid: u8,
+        nsid: u32,
+        cdw11: u32,
+        cdw12: u32,
+        data: Vec<u8>,
+    ) -> Result<u32, Error> {
+        let command = FeatureAccess::set(0, fid, cdw11, cdw12).nsid(nsid);
+        Ok(self.admin.run(command, data)?.completion.result as u32)
+    }
+
+    /// Reads `size` bytes of a log page, a multiple of four.
+    ///
+    /// # Errors
+    /// When the command fails, or the connection.
+    pub fn log_page(&mut self, page: GetLogPage, nsid: u32, size: usize) -> Result<Vec<u8>, Error> {
+        let page = GetLogPage { size: size as u64, ..page };
+        Ok(self.admin.run(page.command(0).nsid(nsid), vec![0; size])?.data)
+    }
+
+    /// SMART / Health Information.
+    ///
+    /// # Errors
+    /// When the command fails, or the connection.
+    pub fn smart(&mut self) -> Result<Smart, Error> {
+        let page = GetLogPage { lid: lid::SMART, ..GetLogPage::default() };
+        Ok(Smart::decode(&self.log_page(page, NSID_ALL, Smart::SIZE)?)?)
+    }
+
+    /// FDP Statistics of an endurance group.
+    ///
+    /// # Errors
+    /// When the command fails, or the connection.
+    pub fn statistics(&mut self, group: u16) -> Result<Statistics, Error> {
+        let page = GetLogPage { lid: lid::FDP_STATISTICS, lsi: group, ..GetLogPage::default() };
+        Ok(Statistics::decode(&self.log_page(page, 0, Statistics::SIZE)?)?)
+    }
+
+    /// FDP Events of an endurance group: those of the host, or those of the controller.
+    ///
+    /// # Errors
+    /// When the command fails, or the connection.
+    pub fn fdp_events(&mut self, group: u16, of_host: bool) -> Result<Vec<Event>, Error> {
+        let page = GetLogPage {
+            lid: lid::FDP_EVENTS,
+            lsp: of_host.into(),
+            lsi: group,
+            ..GetLogPage::default()
+        };
+        let head = EventsHead::decode(&self.log_page(page, 0, EventsHead::SIZE)?)?;
+        let count = head.nevents.min(63) as usize;
+        let bytes = self.log_page(page, 0, EventsHead::SIZE + count * Event::SIZE)?;
+        let events = bytes[EventsHead::SIZE..].chunks(Event::SIZE);
+        events.map(|event| Ok(Event::decode(event)?)).collect()
+    }
+
+    /// Restarts the keep alive timer.
+    ///
+    /// # Errors
+    /// When the command fails, or the connection.
+    pub fn keep_alive(&mut self) -> Result<(), Error> {
+        self.admin.run(Command::new(opcode::admin::KEEP_ALIVE, 0), Vec::new()).map(drop)
+    }
+
+    /// Asks for an asynchronous event, which [`idle_until`](Self::idle_until) and
+    /// [`take_events`](Self::take_events) return.
+    ///
+    /// # Errors
+    /// When the connection fails.
+    pub fn request_event(&mut self) -> Result<(), Error> {
+        self.event_requests += 1;
+        let command = Command::new(opcode::admin::ASYNC_EVENT_REQUEST, 0);
+        let token = Token(self.event_requests);
+        let submission = Submission { token, command, data: Vec::new() };
+        // An admin queue with this many requests for events would be another bug of the caller.
+        self.admin.submit(submission).expect("the admin queue has room");
+        self.collect(Instant::now())
+    }
+
+    /// The asynchronous events that have come: the results of the requests for them.
+    pub fn take_events(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// Waits until an asynchronous event comes, or until `until`. Sends a Keep Alive at each third of
+    /// the timeout, if there is one.
+    ///
+    /// # Errors
+    /// When a request for an event failed; when the connection fails.
+    pub fn idle_until(&mut self, until: Instant) -> Result<(), Error> {
+        let third = Duration::from_millis(u64::from(self.options.keep_alive_ms)) / 3;
+        while self.events.is_empty() && Instant::now() < until {
+            let keep_alive_at = self.admin.sent_at() + third;
+            if third.is_zero() {
+                self.collect(until)?;
+                continue;
+            }
+            self.collect(until.min(keep_alive_at))?;
+            if Instant::now() >= keep_alive_at {
+                self.keep_alive()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn collect(&mut self, until: Instant) -> Result<(), Error> {
+        let mut outcomes: Vec<Outcome> = Vec::new();
+        self.admin.wait_until(until, &mut outcomes)?;
+        for outcome in outcomes {
+            self.events.push(outcome.checked()?.completion.result);
+        }
+        Ok(())
+    }
+
+    /// Shuts the controller down, and waits until that is complete.
+    ///
+    /// # Errors
+    /// When the command fails, the connection, or the shutdown is not complete in time.
+    pub fn shut_down(mut self) -> Result<(), Error> {
+        let shutdown = Configuration::ENABLED.with_shn(1);
+        self.set_property(Property::Cc, shutdown.0.into())?;
+        let deadline = Instant::now() + self.options.time_max;
+        while ControllerStatus::of_bits(self.property(Property::Csts)? as u32).shst != 2 {
+            if Instant::now() >= deadline {
+                return Err(Error::TimedOut(self.options.time_max));
+            }
+            std::thread::sleep(READY_LOOK);
+        }
+        Ok(())
+    }
+}

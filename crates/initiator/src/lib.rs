@@ -1,0 +1,44 @@
+//! A small NVMe/TCP host, for tests, fuzzing and benchmarks on machines without the kernel's.
+//!
+//! ```text
+//!  caller ── Submission ──► protocol ── bytes ──► target      Host: the admin queue, and what is
+//!         ◄── Outcome ─────         ◄── bytes ──                    asked of the controller
+//!                         (no socket, no clock)               IoQueue: blocks, read and written
+//!                 queue: adds socket and time limits
+//! ```
+//!
+//! A [`Host`] connects, enables its controller and opens an [`IoQueue`] for each connection that is
+//! wanted. Both have a call for each command that returns when the command has ended. To have
+//! several commands in flight, submit them to a [`Queue`] and poll it. There is no thread, and each
+//! call ends within a time limit. [`Protocol`] is the protocol alone. [`RawConnection`] sends any
+//! bytes, for tests of targets.
+//!
+//! It asks for nothing that NVMe has beyond NVMe/TCP's needs: no authentication, no TLS, no metadata,
+//! no fused commands.
+//!
+//! ```no_run
+//! use slimio_initiator::{Host, Options, Placed};
+//!
+//! let options = Options::new("127.0.0.1:4420".parse()?, "nqn.2014-08.org.example:drive");
+//! let mut host = Host::connect(&options)?;
+//! let mut queue = host.open_queue(1, 32)?;
+//! queue.write(0, &[7; 4096], Placed { durable: true, ..Placed::default() })?;
+//! assert_eq!(queue.read(0, 1)?, [7; 4096]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod error;
+mod host;
+mod io;
+mod options;
+mod protocol;
+mod queue;
+mod raw;
+
+pub use error::Error;
+pub use host::Host;
+pub use io::{IoQueue, Placed};
+pub use options::Options;
+pub use protocol::{DATA_SIZE_MAX, Outcome, Protocol, Submission, Token, Transport};
+pub use queue::Queue;
+pub use raw::RawConnection;

@@ -1,0 +1,6 @@
+//! The initiator against the target, over loopback.
+
+mod commands;
+mod queues;
+mod target;
+mod trouble;

@@ -1,0 +1,86 @@
+//! `slimio drive serve`, as a process.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use crate::error::{BenchError, Doing as _, Result};
+
+/// A drive that is served by a process of its own. The process is killed when this is dropped.
+#[derive(Debug)]
+pub struct Served {
+    process: Child,
+    /// Kept open: a program ends when nobody can read what it says.
+    out: BufReader<ChildStdout>,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Its name.
+    pub nqn: String,
+}
+
+impl Served {
+    /// Starts a drive, and waits until it can be connected.
+    ///
+    /// # Errors
+    /// When the program does not start, or says something else than where it listens.
+    pub fn start(program: &Path, spec: &str) -> Result<Self> {
+        let mut process = Command::new(program)
+            .args(["drive", "serve", "--listen", "127.0.0.1:0", spec])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .doing(format!("starting {}", program.display()))?;
+        let out = BufReader::new(process.stdout.take().expect("it was asked for"));
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut served = Self { process, out, address, nqn: String::new() };
+        let mut line = String::new();
+        while served.out.read_line(&mut line).doing("reading what the drive says")? > 0 {
+            if let Some((nqn, address)) = told(line.trim_end()) {
+                (served.nqn, served.address) = (nqn, address);
+                return Ok(served);
+            }
+            line.clear();
+        }
+        Err(BenchError::Server(format!("{} drive serve {spec} did not serve", program.display())))
+    }
+
+    /// Kills the process as nothing can prevent, and waits until it is gone.
+    ///
+    /// # Errors
+    /// When there is no such process.
+    pub fn kill(mut self) -> Result<()> {
+        self.process.kill().doing("killing the drive")?;
+        self.process.wait().doing("waiting for the drive's end")?;
+        Ok(())
+    }
+}
+
+/// The name and the address in a line such as `serving NQN on ADDRESS; …`.
+fn told(line: &str) -> Option<(String, SocketAddr)> {
+    let (nqn, rest) = line.strip_prefix("serving ")?.split_once(" on ")?;
+    let (address, _) = rest.split_once(';')?;
+    Some((nqn.to_owned(), address.parse().ok()?))
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_that_invites_hosts_is_understood() {
+        let line = "serving nqn.2014-08.org:x on 127.0.0.1:4420; on the host: nvme connect";
+        let address = SocketAddr::from(([127, 0, 0, 1], 4420));
+        assert_eq!(told(line), Some(("nqn.2014-08.org:x".into(), address)));
+        assert_eq!(told("64 MiB, 8 handles"), None);
+    }
+}
