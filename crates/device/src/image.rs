@@ -216,6 +216,7 @@ mod tests {
         assert!(matches!(other, Some(OpenError::InUse { .. })), "{other:?}");
         image.write(Lba(7), &[2; LBA_SIZE]).expect("that is beside it");
         image.write(Lba(16), &[2; LBA_SIZE]).expect("that is beside it");
+        image.sync().expect("it can be made durable");
         buffers[0].fill(3);
         drop(image);
         let other = ImageFile::open(&path).err();

@@ -439,14 +439,15 @@ impl Store {
     /// Applies the entries that follow a checkpoint. Returns where they end, and the last of them;
     /// `None` if one can't be applied.
     fn replay(&self, head: &Head, ftl: &mut Ftl) -> Option<(u64, Option<Request>)> {
-        let (mut next, mut last) = (head.next, None);
-        while let Some(entry) = self.entry(head.id, next) {
+        let mut last = None;
+        // There are never more entries behind a checkpoint than there is room for.
+        for next in head.next..head.next + self.layout.entries {
+            let Some(entry) = self.entry(head.id, next) else { return Some((next, last)) };
             ftl.set_time(entry.time_ms);
             entry.request.apply(ftl).ok()?;
             last = Some(entry.request);
-            next += 1;
         }
-        Some((next, last))
+        Some((head.next + self.layout.entries, last))
     }
 
     fn entry(&self, id: u64, sequence: u64) -> Option<Entry> {

@@ -315,6 +315,70 @@ fn a_drive_of_the_older_format_is_taken_over() {
     assert_eq!(killed.with_ftl(Ftl::mapped_count), 1);
 }
 
+/// A process may be killed between the entry of a deallocation and the hole that it makes.
+#[test]
+fn a_deallocation_that_was_cut_off_is_finished() {
+    use std::os::unix::fs::FileExt;
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let file = folder.path().join("drive");
+    let mut first = drive(&in_file(file.clone()));
+    let mut path = first.open_path().expect("there is room");
+    do_all(&mut *path, [write(0, 4, 1, true), Op::Deallocate { range: range(1, 3) }]);
+    let killed = as_killed(&file);
+    let data = std::fs::File::options().read(true).write(true).open(&killed).expect("it is there");
+    data.write_all_at(&[1; 2 * LBA_SIZE], LBA_SIZE as u64).expect("it can be written");
+    let bytes_of = || {
+        [0, 1, 2, 3].map(|lba| {
+            let mut byte = [0];
+            data.read_exact_at(&mut byte, lba * LBA_SIZE as u64).expect("it can be read");
+            byte[0]
+        })
+    };
+    assert_eq!(bytes_of(), [1, 1, 1, 1]);
+    let again = drive(&in_file(killed.clone()));
+    assert_eq!(again.with_ftl(Ftl::mapped_count), 2);
+    assert_eq!(bytes_of(), [1, 0, 0, 1]);
+}
+
+/// The variable that names the file of the drive that is opened where files can't be long.
+const FULL: &str = "SLIMIO_SSD_FULL";
+
+#[test]
+fn a_drive_whose_state_finds_no_room_is_not_opened_and_loses_nothing() {
+    let named = |file: &Path| {
+        let spec = format!("{},size=1M,ru=32K,handles=2,spare=40%", file.display());
+        DriveOptions::parse(&spec, slimio_ssd::Clock::Virtual).expect("it names a drive")
+    };
+    if let Some(file) = std::env::var_os(FULL) {
+        let refused = EmulatedDrive::open(named(Path::new(&file))).map(drop);
+        let refused = refused.expect_err("files can't be so long here").to_string();
+        assert!(refused.contains("drive.mapping.new"), "{refused}");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let file = folder.path().join("drive");
+    let mut first = drive(&named(&file));
+    let mut path = first.open_path().expect("there is room");
+    do_all(&mut *path, [write(0, 4, 1, true)]);
+    drop((path, first));
+    // A state file that has to be made anew, because it is damaged.
+    std::fs::write(state_of(&file), b"what is this?").expect("it can be written");
+    let limited = "trap '' XFSZ; ulimit -f 200; exec \"$0\" \"$@\"";
+    let name = "remember::a_drive_whose_state_finds_no_room_is_not_opened_and_loses_nothing";
+    let output = std::process::Command::new("sh")
+        .args(["-c", limited])
+        .arg(std::env::current_exe().expect("it is running"))
+        .args(["--exact", name])
+        .env(FULL, &file)
+        .output()
+        .expect("it can be started");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert_eq!(std::fs::read(state_of(&file)).expect("it is there"), b"what is this?");
+    let left = std::fs::read_dir(folder.path()).expect("it is there").count();
+    assert_eq!(left, 2, "nothing is left of what could not be made");
+    assert_eq!(drive(&named(&file)).with_ftl(Ftl::mapped_count), 4);
+}
+
 #[test]
 fn a_drive_that_can_not_be_remembered_is_not_opened() {
     let folder = tempfile::tempdir().expect("a directory for the test");
