@@ -102,7 +102,13 @@ impl Controller {
     }
 
     pub(crate) fn is_ready(&self) -> bool {
-        self.lock().status.rdy
+        self.lock().status.rdy && !self.is_over()
+    }
+
+    /// Whether an I/O queue that was connected after `resets` resets is one of its queues still.
+    pub(crate) fn has_queue_of(&self, resets: u64) -> bool {
+        let state = self.lock();
+        state.status.rdy && state.resets == resets && !self.is_over()
     }
 
     /// Sets the configuration: enables, resets, shuts down. Source: base specification 2.1, 3.5
@@ -141,10 +147,10 @@ impl Controller {
         self.lock().resets
     }
 
-    /// Connects an I/O queue.
-    pub(crate) fn take_queue(&self, qid: u16) -> Result<(), ConnectRefusal> {
+    /// Connects an I/O queue. Returns how many resets there were before.
+    pub(crate) fn take_queue(&self, qid: u16) -> Result<u64, ConnectRefusal> {
         let mut state = self.lock();
-        if !state.status.rdy {
+        if !state.status.rdy || self.is_over() {
             return Err(Status::COMMAND_SEQUENCE_ERROR.dnr().into());
         }
         if qid == 0 || qid > IO_QUEUES_MAX {
@@ -154,7 +160,7 @@ impl Controller {
             return Err(Status::COMMAND_SEQUENCE_ERROR.dnr().into());
         }
         state.queues.push(qid);
-        Ok(())
+        Ok(state.resets)
     }
 
     /// Takes an I/O queue away that was connected after `resets` resets.
@@ -241,7 +247,7 @@ mod tests {
         );
         controller.configure(Configuration::ENABLED);
         assert!(controller.is_ready());
-        assert_eq!(controller.take_queue(1), Ok(()));
+        assert_eq!(controller.take_queue(1), Ok(0));
         assert_eq!(
             controller.take_queue(1).map_err(|refusal| refusal.status),
             Err(Status::COMMAND_SEQUENCE_ERROR.dnr())
@@ -253,9 +259,13 @@ mod tests {
         controller.configure(Configuration::default());
         assert_eq!((controller.is_ready(), controller.resets()), (false, 1));
         controller.configure(Configuration::ENABLED);
-        assert_eq!(controller.take_queue(1), Ok(()), "the reset has ended its queues");
+        assert_eq!(controller.take_queue(1), Ok(1), "the reset has ended its queues");
         controller.give_queue(1, 0);
         assert!(controller.take_queue(1).is_err(), "a queue of before the reset frees none");
+        assert!(controller.has_queue_of(1) && !controller.has_queue_of(0));
+        controller.end();
+        assert!(!controller.has_queue_of(1) && !controller.is_ready());
+        assert!(controller.take_queue(2).is_err(), "it is over");
     }
 
     #[test]

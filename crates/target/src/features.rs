@@ -33,7 +33,7 @@ pub(crate) struct Features {
     temperature_over: u16,
     temperature_under: u16,
     error_recovery: u32,
-    is_cache_enabled: bool,
+    pub(crate) is_cache_enabled: bool,
     queues: u32,
     write_atomicity: u32,
     async_events: u32,

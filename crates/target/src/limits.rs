@@ -7,8 +7,9 @@ use std::time::Duration;
 pub const CONNECTIONS_MAX: usize = 256;
 /// Controllers at once, those for discovery included.
 pub const CONTROLLERS_MAX: usize = 64;
-/// I/O queues of a controller.
-pub const IO_QUEUES_MAX: u16 = 64;
+/// I/O queues of a controller. Ten hosts can have all of theirs at once.
+pub const IO_QUEUES_MAX: u16 = 24;
+const _: () = assert!(10 * (1 + IO_QUEUES_MAX as usize) <= CONNECTIONS_MAX);
 /// Entries of a queue, admin or I/O.
 pub const QUEUE_DEPTH_MAX: u16 = 128;
 /// Data of one command, in bytes: NVMe's MDTS, 2^7 pages.

@@ -288,7 +288,7 @@ impl Subsystem {
         &self,
         connect: &Connect,
         data: &ConnectData,
-    ) -> Result<Arc<Controller>, ConnectRefusal> {
+    ) -> Result<(Arc<Controller>, u64), ConnectRefusal> {
         let host = checked_name(data.hostnqn.text(), InvalidParameter::HOSTNQN)?;
         let subsystem = checked_name(data.subnqn.text(), InvalidParameter::SUBNQN)?;
         if subsystem != self.nqn {
@@ -302,8 +302,8 @@ impl Subsystem {
             return Err(Status::CONNECT_INVALID_HOST.dnr().into());
         }
         check_size(connect)?;
-        controller.take_queue(connect.qid)?;
-        Ok(controller)
+        let resets = controller.take_queue(connect.qid)?;
+        Ok((controller, resets))
     }
 
     /// Takes a controller away. Its connections close.
@@ -319,7 +319,9 @@ impl Subsystem {
 }
 
 fn checked_name(name: Option<&str>, field: InvalidParameter) -> Result<&str, ConnectRefusal> {
-    name.filter(|name| !name.is_empty() && name.len() <= NQN_SIZE_MAX)
+    // A name is shown in the terminal and in the log.
+    let is_clean = |name: &str| !name.contains(char::is_control);
+    name.filter(|name| !name.is_empty() && name.len() <= NQN_SIZE_MAX && is_clean(name))
         .ok_or(ConnectRefusal::parameter(field))
 }
 

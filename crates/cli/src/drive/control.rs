@@ -36,9 +36,13 @@ const WORD_SIZE_MAX: u64 = 16;
 
 /// The name of the drive at a path.
 pub(super) fn name_of(path: &Path) -> String {
-    // The file may not exist yet, but its directory does.
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    absolute.canonicalize().unwrap_or(absolute).display().to_string()
+    // The file may not exist yet, but its directory does. It has the same name before and after.
+    let whole = absolute.canonicalize().ok().or_else(|| {
+        let directory = absolute.parent()?.canonicalize().ok()?;
+        Some(directory.join(absolute.file_name()?))
+    });
+    whole.unwrap_or(absolute).display().to_string()
 }
 
 fn address_of(name: &str) -> io::Result<SocketAddr> {

@@ -69,7 +69,8 @@ impl Serve {
             Some(path) => Some(record(path, &drive)?),
         };
         let nqn = self.nqn.clone();
-        let options = SubsystemOptions { nqn, allowed: self.allow.clone(), name: name.clone() };
+        let identity = identity_of(&name);
+        let options = SubsystemOptions { nqn, allowed: self.allow.clone(), name: identity };
         let subsystem = Subsystem::new(drive, options, recorder).map_err(|e| e.to_string())?;
         let server = Server::start(listener, subsystem.clone())
             .map_err(|e| explain_system("serve the drive", &e))?;
@@ -106,8 +107,19 @@ impl Serve {
 fn name_of(data: &DataPlace) -> String {
     match data {
         DataPlace::File(path) => control::name_of(path),
-        DataPlace::Temporary | DataPlace::Dropped => format!("temporary-{}", std::process::id()),
+        DataPlace::Temporary | DataPlace::Dropped => {
+            // In containers, processes on several machines have the same number.
+            let random = std::fs::read_to_string("/proc/sys/kernel/random/uuid");
+            format!("temporary-{}-{}", std::process::id(), random.unwrap_or_default().trim())
+        }
     }
+}
+
+/// What a drive has its NQN and its other identifiers from, if none are given. Two machines may have a drive
+/// at the same path, and a host that finds the same identifiers takes both for one drive.
+fn identity_of(name: &str) -> String {
+    let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+    format!("{}{name}", machine.trim())
 }
 
 fn record(path: &Path, drive: &EmulatedDrive) -> Result<Recorder, String> {

@@ -56,8 +56,10 @@ impl Drop for Served {
     }
 }
 
+/// The drive's file is named in a way that needs the directory to be resolved.
 fn spec_in(place: &Path) -> String {
-    format!("{},size=64M,timing=none", place.join("drive").display())
+    let around = place.join("..").join(place.file_name().expect("it has a name"));
+    format!("{},size=64M,timing=none", around.join("drive").display())
 }
 
 #[test]

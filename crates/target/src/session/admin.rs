@@ -21,9 +21,18 @@ impl Session {
             return self.fabrics_data_size(command);
         }
         match &self.phase {
-            Phase::Admin(controller) if controller.is_ready() => admin_data_size(command),
-            Phase::Io { controller, .. } if controller.is_ready() => self.io_data_size(command),
-            _ => Err(Refusal::sequence()),
+            _ if !self.is_serving() => Err(Refusal::sequence()),
+            Phase::Admin(_) => admin_data_size(command),
+            _ => self.io_data_size(command),
+        }
+    }
+
+    /// Whether the controller is ready, and the queue is one of those that it has.
+    pub(super) fn is_serving(&self) -> bool {
+        match &self.phase {
+            Phase::Admin(controller) => controller.is_ready(),
+            Phase::Io { controller, resets, .. } => controller.has_queue_of(*resets),
+            Phase::Request | Phase::Connect | Phase::Over => false,
         }
     }
 

@@ -46,6 +46,10 @@ impl Session {
         now: Instant,
     ) -> Result<(), Refusal> {
         match Connect::fabrics_type(command) {
+            // Another Connect was begun before this one, and its data came first.
+            opcode::fabrics::CONNECT if !matches!(self.phase, Phase::Connect) => {
+                return Err(Refusal::sequence());
+            }
             opcode::fabrics::CONNECT => {
                 let data = ConnectData::decode(data).expect("the data was waited for");
                 match self.connect(&Connect::of(command), &data, now) {
@@ -99,13 +103,17 @@ impl Session {
             self.phase = Phase::Admin(controller.clone());
             controller
         } else {
-            let controller = self.subsystem.connect_io(connect, data)?;
-            let (qid, resets) = (connect.qid, controller.resets());
+            let (controller, resets) = self.subsystem.connect_io(connect, data)?;
+            let qid = connect.qid;
             self.phase = Phase::Io { controller: controller.clone(), qid, resets };
             controller
         };
         if let Some(waker) = &self.waker {
             controller.add_waker(waker);
+            if controller.is_over() {
+                // It ended before it knew of the waker.
+                waker.wake();
+            }
         }
         self.is_without_flow_control = connect.cattr & CATTR_NO_SQ_FLOW_CONTROL != 0;
         self.slots.grow(connect.sqsize + 1);

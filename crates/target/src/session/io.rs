@@ -173,13 +173,25 @@ impl Session {
             return Ok(());
         }
         let placement = self.placement_of(&command)?;
-        let durable = WriteFlags::of(&command).fua;
+        let durable = self.is_durable(WriteFlags::of(&command));
         let range = trace::range_of(lba.0, buffer.len_lbas() as u64);
         let stream = trace::stream_of(placement.0);
         self.record(slot, &TraceEvent::Write { stream, range });
         self.slots.set_work(slot, Work::Running);
         self.push_operation(slot, Op::Write { lba, buffer, placement, durable });
         Ok(())
+    }
+
+    /// Whether a write is to be durable when it completes: if it says so, or if the host has turned the
+    /// volatile write cache off. Source: base specification 2.1, "Volatile Write Cache" feature.
+    fn is_durable(&self, flags: WriteFlags) -> bool {
+        let is_uncached = || {
+            self.subsystem.has_cache
+                && self.controller().is_some_and(|controller| {
+                    !controller.features(|features| features.is_cache_enabled)
+                })
+        };
+        flags.fua || is_uncached()
     }
 
     /// Begins a read, which has its buffer now.
@@ -196,12 +208,15 @@ impl Session {
         let (lba, lbas) = (command.slba(), u64::from(command.block_count()));
         self.record(slot, &TraceEvent::WriteZeros { range: trace::range_of(lba, lbas) });
         let rest = range_of(lba, lbas);
-        if flags.deallocate && self.subsystem.reads_zeros() {
+        let durable = self.is_durable(flags);
+        // A deallocation can't be made durable by itself.
+        let is_volatile = durable && self.subsystem.has_cache;
+        if flags.deallocate && self.subsystem.reads_zeros() && !is_volatile {
             self.slots.set_work(slot, Work::Deallocating { left: 1, failed: None });
             self.push_operation(slot, Op::Deallocate { range: rest });
             return Ok(());
         }
-        let (placement, durable) = (self.placement_of(command)?, flags.fua);
+        let placement = self.placement_of(command)?;
         let work = Work::Zeroing { rest, placement, durable };
         self.slots.set_work(slot, work);
         self.zero_more(slot, None);

@@ -155,6 +155,7 @@ impl Session {
     /// more behind it. No PDU that is taken has more than [`INBOX_SIZE`](crate::limits::INBOX_SIZE)
     /// bytes.
     pub fn receive(&mut self, bytes: &[u8], now: Instant) -> usize {
+        self.note_time(now);
         let mut taken = 0;
         loop {
             if !self.done.is_empty() {
@@ -207,6 +208,7 @@ impl Session {
 
     /// Takes the completion of an operation.
     pub fn complete(&mut self, completion: DriveCompletion, now: Instant) {
+        self.note_time(now);
         self.running -= 1;
         self.complete_operation(completion);
         self.settle(now);
@@ -233,6 +235,13 @@ impl Session {
         self.settle(now);
     }
 
+    /// Notes that nothing waits to be sent until now. The host has its time for what comes next.
+    fn note_time(&mut self, now: Instant) {
+        if self.output().is_empty() && !is_planted("target-idle-cut-off") {
+            self.sent_at = now;
+        }
+    }
+
     /// When [`tick`](Self::tick) shall be called at the latest.
     pub fn next_deadline(&self) -> Option<Instant> {
         let sending = (!self.output().is_empty()).then(|| self.sent_at + SEND_TIME_MAX);
@@ -247,6 +256,7 @@ impl Session {
 
     /// Looks at the time, and at news of other connections.
     pub fn tick(&mut self, now: Instant) {
+        self.note_time(now);
         if !self.output().is_empty() && now >= self.sent_at + SEND_TIME_MAX {
             log::warn!("a host took none of its replies for {SEND_TIME_MAX:?}; it is cut off");
             self.end();
@@ -403,16 +413,12 @@ impl Session {
     fn settle(&mut self, now: Instant) {
         self.grant(now);
         self.deliver_events();
-        let was_empty = self.output().is_empty();
         while self.output().len() < OUTBOX_SIZE_MAX
             && let Some(slot) = self.done.pop_front()
         {
             self.reply(slot);
             // The command's buffer is free, and may be what another waits for.
             self.grant(now);
-        }
-        if was_empty {
-            self.sent_at = now;
         }
         if self.look_at.is_none() && self.slots.is_receiving() {
             self.look_at = Some(now + LOOK);

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use slimio_device::LBA_SIZE;
 use slimio_nvme::pdu::{self, DataHead, Fes, Head, PduError, R2t, flags};
-use slimio_nvme::{Command, SglKind, Status};
+use slimio_nvme::{Command, SglKind, Status, opcode};
 use slimio_planted::is_planted;
 
 use super::slots::Work;
@@ -174,6 +174,12 @@ impl Session {
         let slot = self.slots.of(number);
         let length = slot.command.sgl.length as usize;
         let Some(buffer) = slot.buffer.take() else { unreachable!("a transfer has its buffer") };
+        let is_fabrics = slot.command.opcode == opcode::FABRICS;
+        if !is_fabrics && !self.is_serving() && !is_planted("reset-forgotten") {
+            // The controller was reset while the data was on its way.
+            self.buffers.give(buffer);
+            return Err(Refusal::sequence());
+        }
         if self.is_for_drive(number) {
             return self.execute_on_drive(number, buffer);
         }

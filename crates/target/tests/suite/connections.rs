@@ -52,7 +52,7 @@ fn a_controller_ends_with_its_admin_queue() {
 fn a_host_that_falls_silent_loses_its_controller() {
     let target = Target::start();
     let mut host = Host::open(target.address(), NONE);
-    let connect = Connect { sqsize: 31, kato: 200, ..Connect::default() };
+    let connect = Connect { sqsize: 31, kato: 1000, ..Connect::default() };
     let data = ConnectData {
         hostid: [1; 16],
         cntlid: CNTLID_ANY,
@@ -62,14 +62,16 @@ fn a_host_that_falls_silent_loses_its_controller() {
     assert!(host.connect_with(&connect, &data).1.is_success());
     host.enable();
     let began = Instant::now();
+    let mut silent = began;
     // Commands keep it alive for longer than the timeout.
-    while began.elapsed() < Duration::from_millis(400) {
+    while began.elapsed() < Duration::from_millis(1500) {
+        silent = Instant::now();
         let command = Command::new(opcode::admin::KEEP_ALIVE, host.next_cid());
         assert_eq!(host.run(command), Ok(0), "it is alive");
+        std::thread::sleep(Duration::from_millis(50));
     }
-    let silent = Instant::now();
     assert!(matches!(host.receive(), Received::Closed));
-    assert!(silent.elapsed() >= Duration::from_millis(190), "{:?}", silent.elapsed());
+    assert!(silent.elapsed() >= Duration::from_millis(990), "{:?}", silent.elapsed());
     assert_eq!(target.subsystem.controller_count(), 0);
 }
 
@@ -342,4 +344,18 @@ fn a_keep_alive_timeout_is_a_feature_too() {
     let set = FeatureAccess::set(host.next_cid(), fid::KEEP_ALIVE, 150, 0);
     assert_eq!(host.run(set), Ok(0));
     assert!(matches!(host.receive(), Received::Closed));
+}
+
+#[test]
+fn a_name_with_control_characters_is_refused() {
+    let target = Target::start();
+    let mut host = Host::open(target.address(), NONE);
+    let connect = Connect { sqsize: 31, ..Connect::default() };
+    let data = ConnectData {
+        hostid: [1; 16],
+        cntlid: CNTLID_ANY,
+        subnqn: Name::new(target.nqn()).expect("it is short"),
+        hostnqn: Name::new("nqn.\u{1b}[2J").expect("it is short"),
+    };
+    assert!(!host.connect_with(&connect, &data).1.is_success());
 }

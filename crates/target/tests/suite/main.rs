@@ -6,3 +6,4 @@ mod host;
 mod io;
 mod malformed;
 mod placement;
+mod session;

@@ -1,10 +1,10 @@
 //! PDUs that no host may send. Each ends its connection, and says why.
 
-use slimio_nvme::fabrics::Connect;
+use slimio_nvme::fabrics::{CNTLID_ANY, Connect, ConnectData};
 use slimio_nvme::pdu::{self, DataHead, Digests, Fes, IcReq, Kind, R2t, flags};
-use slimio_nvme::{Command, Sgl, Status, opcode};
+use slimio_nvme::{Command, Name, Sgl, Status, opcode};
 
-use crate::host::{Host, Received, Target};
+use crate::host::{HOST, Host, Received, Target};
 
 const NONE: Digests = Digests { header: false, data: false };
 
@@ -170,6 +170,30 @@ fn a_command_beyond_the_queues_depth_ends_the_connection() {
         io.send_command(&command, &[]);
     }
     assert_eq!(io.terminated().0, Some(Fes::SequenceError));
+    check_others(&target);
+}
+
+#[test]
+fn a_second_connect_on_a_connection_is_refused_also_if_both_wait_for_their_data() {
+    let target = Target::start();
+    let mut host = Host::open(target.address(), NONE);
+    for sqsize in [31, 1] {
+        let connect = Connect { sqsize, ..Connect::default() };
+        let command = connect.command(host.next_cid()).sgl(Sgl::transport(1024));
+        host.send_command(&command, &[]);
+    }
+    let data = ConnectData {
+        hostid: [7; 16],
+        cntlid: CNTLID_ANY,
+        subnqn: Name::new(target.nqn()).expect("it is short"),
+        hostnqn: Name::new(HOST).expect("it is short"),
+    };
+    let asked = [host.receive(), host.receive()];
+    for (r2t, is_first) in asked.into_iter().zip([true, false]) {
+        let Received::R2t(r2t) = r2t else { panic!("{r2t:?}") };
+        host.send_data(&r2t, &data.encode());
+        assert_eq!(host.completion().status.is_success(), is_first);
+    }
     check_others(&target);
 }
 

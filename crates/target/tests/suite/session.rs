@@ -1,0 +1,138 @@
+//! Sessions without sockets, whose clock the test moves.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use slimio_device::{Completion as DriveCompletion, Op};
+use slimio_nvme::fabrics::{
+    CNTLID_ANY, Configuration, Connect, ConnectData, Property, PropertyAccess,
+};
+use slimio_nvme::feature::{FeatureAccess, fid};
+use slimio_nvme::pdu::{self, DataHead, Digests, Head, IcReq, IcResp, Kind, flags};
+use slimio_nvme::{Command, Completion, Name, Sgl, Status, opcode};
+use slimio_target::{Session, Subsystem};
+
+use crate::host::{HOST, Target, named};
+
+const NONE: Digests = Digests { header: false, data: false };
+
+/// A queue whose bytes go by function calls.
+struct Queue {
+    session: Session,
+    cntlid: u16,
+}
+
+impl Queue {
+    fn open(subsystem: &Arc<Subsystem>, qid: u16, cntlid: u16, now: Instant) -> Self {
+        let mut session = Session::new(subsystem.clone(), None, now);
+        let mut bytes = Vec::new();
+        IcReq::default().push(&mut bytes);
+        session.receive(&bytes, now);
+        assert_eq!(session.output().len(), IcResp::SIZE);
+        session.note_sent(IcResp::SIZE, now);
+        let data = ConnectData {
+            hostid: [7; 16],
+            cntlid,
+            subnqn: Name::new(subsystem.nqn()).expect("it is short"),
+            hostnqn: Name::new(HOST).expect("it is short"),
+        };
+        let connect = Connect { qid, sqsize: 31, ..Connect::default() };
+        let mut queue = Self { session, cntlid: 0 };
+        let command = connect.command(1).sgl(Sgl::in_capsule(1024));
+        queue.send(&command, &data.encode(), now);
+        queue.cntlid = queue.completion(now).result as u16;
+        queue
+    }
+
+    fn configure(&mut self, configuration: Configuration, now: Instant) {
+        self.send(&PropertyAccess::set(Property::Cc, configuration.0.into(), 2), &[], now);
+        self.completion(now);
+    }
+
+    fn send(&mut self, command: &Command, data: &[u8], now: Instant) {
+        let mut bytes = Vec::new();
+        pdu::push_command(&mut bytes, command, data, NONE, 4);
+        assert_eq!(self.session.receive(&bytes, now), bytes.len());
+    }
+
+    fn completion(&mut self, now: Instant) -> Completion {
+        let output = self.session.output();
+        let completion = Head::completion(output.first_chunk().expect("a reply is there"));
+        let size = output.len();
+        self.session.note_sent(size, now);
+        assert!(completion.status.is_success(), "{}", completion.status);
+        completion
+    }
+}
+
+/// An admin queue and an I/O queue of a controller that is ready.
+fn queues(target: &Target, now: Instant) -> (Queue, Queue) {
+    let mut admin = Queue::open(&target.subsystem, 0, CNTLID_ANY, now);
+    admin.configure(Configuration::ENABLED, now);
+    let io = Queue::open(&target.subsystem, 1, admin.cntlid, now);
+    (admin, io)
+}
+
+/// What a host sends after it has seen the reset of its controller has no effect.
+#[test]
+fn data_that_comes_after_a_reset_is_not_written() {
+    let target = Target::start();
+    let now = Instant::now();
+    let (mut admin, mut io) = queues(&target, now);
+    let write = Command::new(opcode::nvm::WRITE, 2).nsid(1).sgl(Sgl::transport(4096)).blocks(0, 1);
+    io.send(&write, &[], now);
+    let r2t = io.session.output();
+    let ttag = u16::from_le_bytes([r2t[10], r2t[11]]);
+    let size = r2t.len();
+    io.session.note_sent(size, now);
+    admin.configure(Configuration::default(), now);
+    admin.configure(Configuration::ENABLED, now);
+    let mut bytes = Vec::new();
+    let head = DataHead { cccid: 2, ttag, datao: 0, datal: 4096 };
+    pdu::push_data_head(&mut bytes, Kind::H2cData, flags::LAST_PDU, &head, NONE, 4);
+    pdu::push_data(&mut bytes, &[1; 4096], NONE);
+    io.session.receive(&bytes, now);
+    assert!(io.session.next_operation().is_none());
+    let status = Head::completion(io.session.output().first_chunk().expect("a reply")).status;
+    assert_eq!(status.to_string(), Status::COMMAND_SEQUENCE_ERROR.dnr().to_string());
+}
+
+/// A drive whose cache the host has turned off makes each write durable.
+#[test]
+fn without_its_cache_each_write_is_durable() {
+    let target = Target::of("64M,timing=none,cache=1M", named("test"));
+    let now = Instant::now();
+    let (mut admin, mut io) = queues(&target, now);
+    for is_durable in [false, true] {
+        let write = Command::new(opcode::nvm::WRITE, 2).nsid(1).sgl(Sgl::in_capsule(4096));
+        io.send(&write.blocks(0, 1), &[1; 4096], now);
+        let operation = io.session.next_operation().expect("it is for the drive");
+        let Op::Write { durable, .. } = &operation.op else { panic!("a write") };
+        assert_eq!(*durable, is_durable);
+        let Op::Write { buffer, .. } = operation.op else { unreachable!("it is one") };
+        let (token, buffer) = (operation.token, Some(buffer));
+        io.session.complete(DriveCompletion { token, buffer, result: Ok(()) }, now);
+        io.completion(now);
+        let off = FeatureAccess::set(3, fid::VOLATILE_WRITE_CACHE, 0, 0);
+        admin.send(&off, &[], now);
+        admin.completion(now);
+    }
+}
+
+/// The time to send begins when there is something to send, however long the queue was idle.
+#[test]
+fn a_queue_that_was_idle_for_long_is_not_cut_off() {
+    let target = Target::start();
+    let start = Instant::now();
+    let (_admin, mut io) = queues(&target, start);
+    let later = start + Duration::from_secs(100);
+    let write =
+        Command::new(opcode::nvm::WRITE, 2).nsid(1).sgl(Sgl::transport(65536)).blocks(0, 16);
+    io.send(&write, &[], later);
+    assert!(!io.session.output().is_empty(), "an R2T is to be sent");
+    io.session.tick(later);
+    assert!(!io.session.output().is_empty(), "it was cut off");
+    // A host that takes nothing is cut off at last.
+    io.session.tick(later + Duration::from_secs(100));
+    assert!(io.session.output().is_empty());
+}
