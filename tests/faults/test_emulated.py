@@ -123,7 +123,12 @@ class Emulated(TestCase):
         self.assertIn("(kill -9)", own["io_path_why_not_better"])
         server.restart()
         self.check_data(server)
-        self.assertIn("mapping is lost", server.info("slimio")["io_path_why_not_better"])
+        # The drive remembers where its data is, and what it has counted.
+        after = self.counted(server)
+        self.assertNotIn("is lost", after["io_path_why_not_better"])
+        for field in ("device_host_bytes", "device_media_bytes", "device_erased_bytes"):
+            self.assertGreaterEqual(int(after[field]), int(own[field]), field)
+        self.assertLessEqual(float(after["device_waf"]), 1.005, after)
         self.assertEqual(server.terminate(), 0, server.said())
         self.check_by_name_alone()
 
