@@ -13,7 +13,7 @@ use crate::machine::{self, Plan, RESULTS};
 use crate::namespaces::Namespace;
 use crate::tables::{self, Measured};
 use crate::tools::{self, Kernel, lab_dir};
-use crate::{MEMORY_MIB, folder, names, rounds};
+use crate::{folder, names, rounds};
 
 const SCRIPT: &str = include_str!("compare.sh");
 const TIME_LIMIT: Duration = Duration::from_secs(1200);
@@ -45,17 +45,7 @@ pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
     guest.optional_modules(&tools, &["xfs"])?;
     let folder = folder("compare")?;
     let namespaces = vec![Namespace::parse("PLAIN=2G")?];
-    let plan = Plan {
-        tools: &tools,
-        archive: folder.join("archive"),
-        folder: folder.clone(),
-        namespaces: namespaces.clone(),
-        drive: None,
-        memory_mib: MEMORY_MIB,
-        time_limit: TIME_LIMIT,
-        keep_flushes: false,
-        interactive: false,
-    };
+    let plan = Plan::new(&tools, &folder, &namespaces, TIME_LIMIT);
     let script = format!(
         "rounds={rounds} load_seconds={LOAD_SECONDS} traced_writes={TRACED_WRITES} \
          snapshot_keys={SNAPSHOT_KEYS} snapshot_rounds={SNAPSHOT_ROUNDS}\n{SCRIPT}"

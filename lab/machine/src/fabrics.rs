@@ -13,7 +13,7 @@ use crate::machine::{self, Plan, RESULTS};
 use crate::namespaces::Namespace;
 use crate::tables::{median, range};
 use crate::tools::{self, Kernel, lab_dir};
-use crate::{MEMORY_MIB, folder, names, rounds};
+use crate::{folder, names, rounds};
 
 const TIME_LIMIT: Duration = Duration::from_secs(900);
 const SCRIPT: &str = include_str!("fabrics.sh");
@@ -41,17 +41,7 @@ pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
     guest.optional_modules(&tools, &["nvmet_tcp", "nvme_tcp", "brd"])?;
     let folder = folder("fabrics")?;
     let namespaces = vec![Namespace::parse("PLAIN=16M")?];
-    let plan = Plan {
-        tools: &tools,
-        archive: folder.join("archive"),
-        folder: folder.clone(),
-        namespaces: namespaces.clone(),
-        drive: None,
-        memory_mib: MEMORY_MIB,
-        time_limit: TIME_LIMIT,
-        keep_flushes: false,
-        interactive: false,
-    };
+    let plan = Plan::new(&tools, &folder, &namespaces, TIME_LIMIT);
     let parameters = format!("rounds={rounds} size_mib={SIZE_MIB} seconds={SECONDS}");
     let task = Task::Script(format!("{parameters}\n{SCRIPT}"));
     guest.finish(&plan.archive, &names(&namespaces), &task)?;

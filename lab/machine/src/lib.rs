@@ -44,7 +44,6 @@ const USAGE: &str =
        cargo x lab shortcut [ROUNDS]
        cargo x lab fabrics [ROUNDS]
        cargo x lab shell (the flags of run)";
-const MEMORY_MIB: u32 = 2048;
 const SECONDS_DEFAULT: u64 = 600;
 const ROUNDS_DEFAULT: usize = 5;
 
@@ -208,15 +207,9 @@ impl Order {
 
     fn plan<'a>(&self, tools: &'a Tools, folder: &Path, interactive: bool) -> Plan<'a> {
         Plan {
-            tools,
-            archive: folder.join("archive"),
-            folder: folder.to_owned(),
-            namespaces: self.namespaces.clone(),
             drive: self.drive.clone(),
-            memory_mib: MEMORY_MIB,
-            time_limit: self.time_limit,
-            keep_flushes: false,
             interactive,
+            ..Plan::new(tools, folder, &self.namespaces, self.time_limit)
         }
     }
 }

@@ -27,6 +27,7 @@ use crate::qmp::Qmp;
 use crate::steer;
 use crate::tools::Tools;
 
+const MEMORY_MIB: u32 = 2048;
 /// The interval of checks whether QEMU still runs.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How long QEMU may take to open its sockets, and to end when told to.
@@ -49,13 +50,29 @@ pub(crate) struct Plan<'a> {
     pub(crate) namespaces: Vec<Namespace>,
     /// Options of an emulated drive that the host serves when the guest asks for it.
     pub(crate) drive: Option<String>,
-    pub(crate) memory_mib: u32,
     pub(crate) time_limit: Duration,
-    /// Whether a flush in the guest also flushes on the host. Flushing on the host takes time, and
-    /// no test depends on a flush there.
-    pub(crate) keep_flushes: bool,
     /// Whether the terminal belongs to a shell in the guest.
     pub(crate) interactive: bool,
+}
+
+impl<'a> Plan<'a> {
+    /// A machine with these namespaces, whose folder is there, and nothing else.
+    pub(crate) fn new(
+        tools: &'a Tools,
+        folder: &Path,
+        namespaces: &[Namespace],
+        time_limit: Duration,
+    ) -> Self {
+        Self {
+            tools,
+            archive: folder.join("archive"),
+            folder: folder.to_owned(),
+            namespaces: namespaces.to_vec(),
+            drive: None,
+            time_limit,
+            interactive: false,
+        }
+    }
 }
 
 enum Event {
@@ -146,7 +163,7 @@ impl Machine {
         let mut qemu = command("setpriv");
         qemu.args(["--pdeathsig", "KILL", "--"]).arg(&plan.tools.qemu);
         qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-M", "q35,smm=off"])
-            .args(["-m", &plan.memory_mib.to_string()])
+            .args(["-m", &MEMORY_MIB.to_string()])
             .args(["-nodefaults", "-display", "none", "-no-reboot", "-no-user-config"])
             .arg("-kernel")
             .arg(&plan.tools.kernel)
@@ -182,7 +199,7 @@ impl Machine {
         qemu.args(["-device", "virtserialport,chardev=output,name=output"]);
         for namespace in &plan.namespaces {
             namespace.make(&plan.folder)?;
-            qemu.args(namespace.arguments(&plan.folder, plan.keep_flushes));
+            qemu.args(namespace.arguments(&plan.folder));
         }
         let drive = plan.drive.as_ref().map(|options| Drive::new(&plan.folder, options));
         let drive = drive.transpose()?;

@@ -12,7 +12,7 @@ use crate::guest::{Guest, Task, said};
 use crate::machine::{self, Plan};
 use crate::namespaces::Namespace;
 use crate::tools::{self, Kernel, lab_dir};
-use crate::{MEMORY_MIB, folder, names, rounds};
+use crate::{folder, names, rounds};
 
 const TIME_LIMIT: Duration = Duration::from_secs(900);
 const TABLES: &str = "shortcut.md";
@@ -53,17 +53,7 @@ pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
     guest.optional_modules(&tools, &["xfs"])?;
     let folder = folder("shortcut")?;
     let namespaces = vec![Namespace::parse("PLAIN=1G")?];
-    let plan = Plan {
-        tools: &tools,
-        archive: folder.join("archive"),
-        folder,
-        namespaces: namespaces.clone(),
-        drive: None,
-        memory_mib: MEMORY_MIB,
-        time_limit: TIME_LIMIT,
-        keep_flushes: false,
-        interactive: false,
-    };
+    let plan = Plan::new(&tools, &folder, &namespaces, TIME_LIMIT);
     let task = Task::Script(format!("rounds={rounds}\n{SCRIPT}"));
     guest.finish(&plan.archive, &names(&namespaces), &task)?;
     let mut text = String::new();

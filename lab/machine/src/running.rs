@@ -18,7 +18,7 @@ use crate::power_cut;
 use crate::suite::{FOLDER, LIBRARIES, Session};
 use crate::tools::{self, Tools};
 use crate::verdicts::Verdicts;
-use crate::{MEMORY_MIB, built_or_given, folder, names};
+use crate::{built_or_given, folder, names};
 
 /// Longer than any session takes, even on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(420);
@@ -113,15 +113,8 @@ impl Run<'_> {
         }
         let folder = folder(&session.name)?;
         let plan = Plan {
-            tools,
-            archive: folder.join("archive"),
-            folder: folder.clone(),
-            namespaces: session.namespaces.clone(),
             drive: session.drive.clone(),
-            memory_mib: MEMORY_MIB,
-            time_limit: TIME_LIMIT,
-            keep_flushes: false,
-            interactive: false,
+            ..Plan::new(tools, &folder, &session.namespaces, TIME_LIMIT)
         };
         let target_tmp = target_dir().join("tmp");
         let planted = bug.map(|bug| format!("export {VARIABLE}={bug}\n"));

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -55,7 +56,15 @@ fn connect(served: &Served, number: u64) -> (Host, IoQueue) {
 
 impl Blocks {
     /// Writes until the drive is gone.
-    fn write(&mut self, queue: &mut IoQueue, first: u64, seed: u64, acknowledged: &AtomicU64) {
+    ///
+    /// Each acknowledged command counts in `acknowledged`. When there are enough, `enough` is told.
+    fn write(
+        &mut self,
+        queue: &mut IoQueue,
+        (first, seed): (u64, u64),
+        acknowledged: &AtomicU64,
+        enough: &Sender<()>,
+    ) {
         let mut rng = fastrand::Rng::with_seed(seed);
         // By token: the block, and its version; no block for a flush.
         let mut in_flight: HashMap<u64, Option<(u64, u64)>> = HashMap::new();
@@ -92,7 +101,9 @@ impl Blocks {
                     self.acknowledged.insert(lba, version);
                     self.acknowledged_writes += u64::from(version > 0);
                 }
-                acknowledged.fetch_add(1, Ordering::Relaxed);
+                if acknowledged.fetch_add(1, Ordering::Relaxed) + 1 == ACKNOWLEDGED_MIN {
+                    enough.send(()).expect("it is waited for");
+                }
             }
             if waited.is_err() {
                 self.possible = in_flight.into_values().flatten().collect();
@@ -148,15 +159,15 @@ fn what_was_acknowledged_is_there_after_each_kill() {
             break;
         }
         let acknowledged = AtomicU64::new(0);
+        let (enough, has_enough) = channel();
         thread::scope(|scope| {
             for ((number, blocks), (_, queue)) in (0..).zip(&mut all).zip(&mut hosts) {
-                let (first, seed) = (number * LBAS, life * HOSTS + number);
-                let acknowledged = &acknowledged;
-                scope.spawn(move || blocks.write(queue, first, seed, acknowledged));
+                let place = (number * LBAS, life * HOSTS + number);
+                let (acknowledged, enough) = (&acknowledged, enough.clone());
+                scope.spawn(move || blocks.write(queue, place, acknowledged, &enough));
             }
-            while acknowledged.load(Ordering::Relaxed) < ACKNOWLEDGED_MIN {
-                thread::sleep(Duration::from_millis(1));
-            }
+            drop(enough);
+            has_enough.recv().expect("a host goes on until the drive is killed");
             served.kill().expect("it can be killed");
         });
     }
