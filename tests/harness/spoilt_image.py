@@ -61,6 +61,16 @@ class SpoiltImage:
         self.process.kill()
         self.process.wait()
 
+    def shrink(self, size):
+        """Makes the image smaller, and returns when nothing can be written behind its new end."""
+
+        def is_small():
+            # A write that was under way has made the image long again.
+            os.truncate(self.backing, size)
+            return os.stat(self.path).st_size == size
+
+        until(is_small, what="the smaller image")
+
     def spoil(self, *ranges):
         """Sets the ranges of bytes that can't be read from now on; if there are none, all bytes can
         be read."""
@@ -128,6 +138,8 @@ def answer(image, control, opcode, body):
         return os.pread(image, size, offset)
     if opcode == WRITE:
         _, offset, size = struct.unpack_from("<QQI", body)
+        if offset + size > os.fstat(image).st_size:
+            raise OSError(errno.EIO, "behind the end")
         return struct.pack("<II", os.pwrite(image, body[40 : 40 + size], offset), 0)
     if opcode in (FLUSH, FSYNC, RELEASE):
         return b""
