@@ -19,6 +19,7 @@ mod suite;
 mod tables;
 pub mod tools;
 mod trace;
+mod trim;
 mod verdicts;
 
 use std::fs;
@@ -43,6 +44,7 @@ const USAGE: &str =
        cargo x lab compare [ROUNDS]
        cargo x lab shortcut [ROUNDS]
        cargo x lab fabrics [ROUNDS]
+       cargo x lab trim
        cargo x lab shell (the flags of run)";
 const SECONDS_DEFAULT: u64 = 600;
 const ROUNDS_DEFAULT: usize = 5;
@@ -55,6 +57,7 @@ pub fn verb(args: &[String]) -> Result<(), Failure> {
         Some((verb, rest)) if verb == "compare" => compare::run_all(rest),
         Some((verb, rest)) if verb == "shortcut" => rungs::run_all(rest),
         Some((verb, rest)) if verb == "fabrics" => fabrics::run_all(rest),
+        Some((verb, rest)) if verb == "trim" => trim::run_all(rest),
         Some((flag, [])) if flag == "--long" => sessions(&[], true),
         Some((flag, _)) if flag.starts_with('-') => Err(help().into()),
         _ => sessions(args, false),

@@ -1,9 +1,11 @@
 //! `slimio drive serve`, as a process.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{self, BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::error::{BenchError, Doing as _, Result};
 
@@ -25,8 +27,18 @@ impl Served {
     /// # Errors
     /// When the program does not start, or says something else than where it listens.
     pub fn start(program: &Path, spec: &str) -> Result<Self> {
+        Self::start_with(program, &[], spec)
+    }
+
+    /// As [`start`](Self::start), with more flags of `slimio drive serve`.
+    ///
+    /// # Errors
+    /// As `start`.
+    pub fn start_with(program: &Path, flags: &[&str], spec: &str) -> Result<Self> {
         let mut process = Command::new(program)
-            .args(["drive", "serve", "--listen", "127.0.0.1:0", spec])
+            .args(["drive", "serve", "--listen", "127.0.0.1:0"])
+            .args(flags)
+            .arg(spec)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
@@ -44,6 +56,21 @@ impl Served {
             line.clear();
         }
         Err(BenchError::Server(format!("{} drive serve {spec} did not serve", program.display())))
+    }
+
+    /// Ends the process as a person would, and waits until it is gone.
+    ///
+    /// # Errors
+    /// When it ends in another way than it was asked to.
+    pub fn stop(mut self) -> Result<()> {
+        kill_process(Pid::from_child(&self.process), Signal::TERM)
+            .map_err(io::Error::from)
+            .doing("stopping the drive")?;
+        let status = self.process.wait().doing("waiting for the drive's end")?;
+        if status.success() {
+            return Ok(());
+        }
+        Err(BenchError::Server(format!("the drive ended with {status}")))
     }
 
     /// Kills the process as nothing can prevent, and waits until it is gone.

@@ -1,6 +1,8 @@
 //! `slimio drive serve`, killed under load again and again: what was acknowledged is there, nothing
 //! else is, and the counters go on.
 
+mod traced;
+
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};

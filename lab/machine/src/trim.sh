@@ -1,0 +1,55 @@
+#!/bin/sh
+# fio writes and trims random blocks of emulated drives, each with other spare NAND. Prints, for each
+# drive and window: row DRIVE WRITES TRIMS UNITS UNITS_FREE MAPPED_BYTES HOST_BYTES MEDIA_BYTES
+# (sectors that the kernel sent; the rest as `slimio drive stats` has it).
+. lab-test
+. lab-fabrics
+
+load_modules
+ip link set lo mtu 65536
+
+# field NAME: a number of the drive's statistics. The first one is the drive's, the others are those of its handles.
+field() { grep -o "\"$1\":[0-9]*" /tmp/stats | head -n 1 | cut -d: -f2; }
+
+row() {
+    slimio drive stats --json >/tmp/stats
+    # The 7th field is sectors written, the 14th is sectors discarded.
+    set -- "$1" $(cat "/sys/block/$2/stat")
+    echo "row $1 $8 ${15} $(field units) $(field units_free) $(field mapped_bytes) $(field host_bytes) $(field media_bytes)"
+}
+
+# window NUMBER COUNT: writes COUNT times the capacity, and trims beside that.
+window() {
+    fio --filename="$block" --bs=4k --direct=1 --ioengine=libaio --norandommap --randseed="$1" --thread \
+        --flow_id=1 --exitall --output-format=terse \
+        --name=write --rw=randwrite --iodepth=16 --flow=100 --size="${size_mib}M" --io_size="$((size_mib * $2))M" \
+        --name=trim --rw=randtrim --flow="$trims" --size="${size_mib}M" --time_based --runtime=1h >/results/fio.log 2>&1
+}
+
+number=0
+for point in $points; do
+    number=$((number + 1))
+    spare=${point%%:*}
+    trims=${point#*:}
+    trims=${trims%%:*}
+    rm -f /tmp/drive*
+    slimio drive serve "emulated:/tmp/drive,size=${size_mib}M,ru=${unit_kib}k,spare=$spare%,fdp=off,victims=${point##*:},background=0,timing=none" \
+        >/results/drive.log 2>&1 &
+    found() { nvme discover -t tcp -a 127.0.0.1 -s 4420 >/tmp/found 2>&1; }
+    until_true found
+    nqn=$(sed -n 's/^subnqn: *//p' /tmp/found | grep -v '^nqn.2014-08.org.nvmexpress.discovery' | head -n 1)
+    connect "$nqn" 127.0.0.1 4420
+    block=$(block_of "$(device_of "$nqn")")
+    dd if=/dev/urandom of="$block" bs=1M count=$size_mib oflag=direct 2>/dev/null
+    window $((number * 100)) "$settle"
+    row "$number" "${block#/dev/}"
+    window=0
+    while [ $window -lt "$windows" ]; do
+        window=$((window + 1))
+        window $((number * 100 + window)) 1
+        row "$number" "${block#/dev/}"
+    done
+    nvme disconnect -n "$nqn" >/results/nvme.log
+    kill "$(pidof slimio)"
+    until_true fails pidof slimio
+done
