@@ -189,8 +189,14 @@ impl Session {
         taken
     }
 
-    /// The next operation for the drive. It shall be begun, and its completion be given back.
+    /// The next operation for the drive. It shall be begun, and its completion be given back. If the
+    /// controller was reset, there is none, and the connection ends: the host may believe that
+    /// nothing of its old queues happens any more.
     pub fn next_operation(&mut self) -> Option<Operation> {
+        if !self.operations.is_empty() && !self.is_serving() && !is_planted("reset-half-forgotten")
+        {
+            self.end();
+        }
         let operation = self.operations.pop_front()?;
         self.running += 1;
         Some(operation)

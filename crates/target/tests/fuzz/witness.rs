@@ -113,7 +113,7 @@ impl Witness {
     }
 
     /// Whether commands are those of an I/O queue.
-    fn is_io(&self) -> bool {
+    pub(crate) fn is_io(&self) -> bool {
         self.stage == Stage::Connected && self.qid > 0
     }
 

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use slimio_device::{Completion, DeviceError, Op, WholeDevice as _};
+use slimio_nvme::fabrics::{Configuration, Property, PropertyAccess};
+use slimio_nvme::pdu::{self, Digests};
 use slimio_ssd::{Clock, DriveOptions, EmulatedDrive};
 use slimio_target::{Operation, Session, Subsystem, SubsystemOptions};
 use slimio_testing::damage::damage;
@@ -36,6 +38,8 @@ struct Scene {
     now: Instant,
     /// Whether the drive may fail.
     may_fail: bool,
+    /// The controller was reset, so its I/O queues are gone.
+    is_reset: bool,
     cntlid: u16,
 }
 
@@ -73,8 +77,22 @@ impl World {
             seen: 0,
             now: self.start,
             may_fail: false,
+            is_reset: false,
             cntlid: 0,
         }
+    }
+
+    /// Resets the controller that I/O queues belong to, and makes it ready again.
+    fn reset(&mut self, now: Instant) {
+        for configuration in [Configuration::default(), Configuration::ENABLED] {
+            let command = PropertyAccess::set(Property::Cc, configuration.0.into(), 1);
+            let mut pdu = Vec::new();
+            pdu::push_command(&mut pdu, &command, &[], Digests::default(), 4);
+            assert_eq!(self.admin.receive(&pdu, now), pdu.len());
+            assert!(self.admin.output().len() >= 24, "it is answered");
+            self.admin.note_sent(self.admin.output().len(), now);
+        }
+        assert!(!self.admin.is_over());
     }
 
     /// A connection that begins with anything, or with an ICReq and then anything.
@@ -129,6 +147,11 @@ impl World {
                     }
                 }
                 9..14 => scene.complete(rng),
+                14 if host.is_io && rng.u8(..16) == 0 => {
+                    host.is_honest = false;
+                    scene.is_reset = scene.witness.is_io();
+                    self.reset(scene.now);
+                }
                 14 => scene.take_output(rng.usize(..20_000)),
                 _ if wrong_percent > 0 => {
                     host.is_honest = false;
@@ -150,6 +173,11 @@ impl World {
             }
         }
         scene.drain(rng);
+        if scene.is_reset {
+            scene.session.tick(scene.now);
+            assert!(scene.session.is_over(), "no queue outlives a reset of its controller");
+            scene.look();
+        }
         scene.check_end(host.is_honest);
     }
 }
@@ -224,6 +252,7 @@ impl Scene {
         }
         while let Some(operation) = self.session.next_operation() {
             assert!(!self.session.is_over(), "nothing is begun on a connection that is over");
+            assert!(!self.is_reset, "nothing is begun on a queue of a controller that was reset");
             self.witness.began(operation.token.0, &operation.op);
             self.operations.push(operation);
         }
