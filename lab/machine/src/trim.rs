@@ -24,8 +24,9 @@ const UNIT_KIB: u32 = 64;
 const PAGE_KIB: u32 = 4;
 /// The capacity is written this often before anything is measured.
 const SETTLE: u32 = 16;
-/// Measured windows. In each of them, the capacity is written once.
-const WINDOWS: usize = 8;
+/// Measured windows. In each of them, the capacity is written [`WRITES`] times.
+const WINDOWS: usize = 4;
+const WRITES: u32 = 3;
 /// The drives. None of them is in the tables of `docs/write-amplification.md`.
 const POINTS: [Point; 6] = [
     Point { spare_percent: 14, trims_percent: 12, victims: Victims::Fifo },
@@ -84,7 +85,7 @@ pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
         .map(|at| format!("{}:{}:{}", at.spare_percent, at.trims_percent, at.victims.name()))
         .collect();
     let task = Task::Script(format!(
-        "size_mib={SIZE_MIB} unit_kib={UNIT_KIB} settle={SETTLE} windows={WINDOWS} points='{}'\n{SCRIPT}",
+        "size_mib={SIZE_MIB} unit_kib={UNIT_KIB} settle={SETTLE} windows={WINDOWS} writes={WRITES} points='{}'\n{SCRIPT}",
         points.join(" ")
     ));
     guest.finish(&plan.archive, &names(&namespaces), &task)?;

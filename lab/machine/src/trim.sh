@@ -18,11 +18,12 @@ row() {
     echo "row $1 $8 ${15} $(field units) $(field units_free) $(field mapped_bytes) $(field host_bytes) $(field media_bytes)"
 }
 
-# window NUMBER COUNT: writes COUNT times the capacity, and trims beside that.
+# window COUNT: writes COUNT times the capacity, and trims beside that. Each time fio draws other blocks: with
+# seeds that follow one another it draws blocks that are not independent, and the write amplification is lower.
 window() {
-    fio --filename="$block" --bs=4k --direct=1 --ioengine=libaio --norandommap --randseed="$1" --thread \
+    fio --filename="$block" --bs=4k --direct=1 --ioengine=libaio --norandommap --randrepeat=0 --thread \
         --flow_id=1 --exitall --output-format=terse \
-        --name=write --rw=randwrite --iodepth=16 --flow=100 --size="${size_mib}M" --io_size="$((size_mib * $2))M" \
+        --name=write --rw=randwrite --iodepth=16 --flow=100 --size="${size_mib}M" --io_size="$((size_mib * $1))M" \
         --name=trim --rw=randtrim --flow="$trims" --size="${size_mib}M" --time_based --runtime=1h >/results/fio.log 2>&1
 }
 
@@ -41,12 +42,12 @@ for point in $points; do
     connect "$nqn" 127.0.0.1 4420
     block=$(block_of "$(device_of "$nqn")")
     dd if=/dev/urandom of="$block" bs=1M count=$size_mib oflag=direct 2>/dev/null
-    window $((number * 100)) "$settle"
+    window "$settle"
     row "$number" "${block#/dev/}"
     window=0
     while [ $window -lt "$windows" ]; do
         window=$((window + 1))
-        window $((number * 100 + window)) 1
+        window "$writes"
         row "$number" "${block#/dev/}"
     done
     nvme disconnect -n "$nqn" >/results/nvme.log
