@@ -83,7 +83,7 @@ fn write_until_killed(server: &mut Server, life: Duration) -> Result<(u64, u64),
 }
 
 /// Counts the keys of `key:1` … `key:sent` that the server has. It is an error if the server lacks
-/// a key before one that it has.
+/// a key but has a later one.
 fn count_back(server: &Server, sent: u64) -> Result<u64, Failure> {
     let mut stream = BufReader::new(server.connect()?);
     let mut found = 0;

@@ -1,5 +1,5 @@
-//! `cargo x fuzz`: random damage to payloads of `RESTORE`, to RDB files, and to what hosts and targets of
-//! NVMe/TCP send.
+//! `cargo x fuzz`: random damage to payloads of `RESTORE`, to RDB files, and to what hosts and
+//! targets of NVMe/TCP send.
 
 use slimio_host::Failure;
 use slimio_host::process::{cargo, run};
@@ -16,7 +16,8 @@ const SECONDS_DEFAULT: u64 = 60;
 /// Seconds of each test within `cargo x test`.
 pub(crate) const SECONDS_SHORT: u64 = 10;
 
-/// Seconds of the target's sessions within `cargo x test`: they read what comes from a network.
+/// Seconds for which `cargo x test` fuzzes the target's sessions. It fuzzes them for longer than
+/// the rest, because they read what comes from a network.
 const SECONDS_OF_TARGET: u64 = 60;
 
 /// Package, test target and test.
@@ -30,8 +31,9 @@ const TESTS: &[[&str; 3]] = &[
 
 const TARGET: [&str; 3] = ["slimio-target", "fuzz", "random_hosts_are_survived"];
 
-/// `cargo x fuzz [word]… [--seconds N] [--seed N]`: the tests share the seconds. Words narrow them
-/// down to packages whose names contain one. A failure prints the seed that reproduces it.
+/// `cargo x fuzz [word]… [--seconds N] [--seed N]`: the tests share the seconds. With words, only
+/// the packages whose names contain one of the words are tested. A failure prints the seed that
+/// reproduces it.
 pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
     let (mut seconds, mut seed, mut words) = (SECONDS_DEFAULT, None, Vec::new());
     let mut args = args.iter();
@@ -57,7 +59,7 @@ pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
     tests.into_iter().try_for_each(|test| run_test(test, each, seed))
 }
 
-/// What `cargo x test` adds to the seconds that the tests have there anyway.
+/// Runs one test for longer, after `cargo x test` has already run it for [`SECONDS_SHORT`].
 pub(crate) fn target() -> Result<(), Failure> {
     run_test(&TARGET, SECONDS_OF_TARGET, None)
 }

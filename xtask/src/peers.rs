@@ -62,9 +62,9 @@ pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
     }
 }
 
-/// Turns the argument of `cargo x bench --stock` into the one that the load generator takes. The
-/// argument is the name of a peer (which is unpacked first if necessary), the name of Debian's own
-/// Redis, `all` for every one of these, or a path.
+/// Turns the argument of `cargo x bench --stock` into the argument that the load generator takes.
+/// The argument is the name of a peer (which is unpacked first if necessary), the name of Debian's
+/// own Redis, `all` for every one of these, or a path.
 pub(crate) fn stock(word: &str) -> Result<OsString, Failure> {
     if word == DEBIAN_REDIS {
         return Ok(installed("redis-server")?.into_os_string());

@@ -95,8 +95,9 @@ fn targets(planted: &[Planted], are_all: bool) -> Vec<String> {
 }
 
 /// Runs more tests at a time than there are cores, because many tests with a bug wait for an event
-/// that never comes. Returns the bugs that were not caught, each with the reason in a few words, and
-/// the bugs that were not caught in the first run, each with the number of runs.
+/// that never comes. Returns two lists. The first has the bugs that were not caught, each with the
+/// reason in a few words. The second has the bugs that were caught only in a later run, each with
+/// the number of runs.
 fn check_all(
     programs: &[Program],
     of_test: BTreeMap<&Test, Vec<&str>>,
@@ -161,7 +162,7 @@ fn check_healthy(programs: &[Program], test: &Test) -> Result<(), String> {
     Err(format!("{} does not pass without the bug:\n{}", test.name, text_of(&output)))
 }
 
-/// Checks that a test fails with a bug, and returns in which run it does.
+/// Checks that a test fails with a bug. Returns the number of the run in which it failed.
 fn check(programs: &[Program], bug: &str, test: &Test) -> Result<usize, String> {
     for run in 1..=RUNS_MAX {
         let output = run_test(programs, test, Some(bug))?;

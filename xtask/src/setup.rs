@@ -1,5 +1,5 @@
-//! What the tests need beyond Rust: stock Redis to compare with, redis-py, clients in other languages
-//! (see `clients.rs`), and what the lab needs (see `lab/machine/src/tools.rs`).
+//! What the tests need beyond Rust: stock Redis to compare with, redis-py, clients in other
+//! languages (see `clients.rs`), and what the lab needs (see `lab/machine/src/tools.rs`).
 //!
 //! If run on Debian and as root, setup installs what is missing. Otherwise a message says what to
 //! install by hand. A server that a package would start is kept from starting, because
@@ -96,7 +96,8 @@ const FILE_SYSTEMS: &[(&str, &str)] = &[
 const FILE_SYSTEMS_BY_HAND: &str =
     "install the packages e2fsprogs, xfsprogs, btrfs-progs and rsync";
 
-/// Programs of databases whose logs go the short way in tests, and the Debian package each comes in.
+/// Programs of databases whose logs go the short way in tests, and the Debian package each comes
+/// in.
 const DATABASES: &[(&str, &str)] = &[
     ("sqlite3", "sqlite3"),
     ("db_bench", "rocksdb-tools"),

@@ -1,5 +1,5 @@
-//! `cargo x sim`: runs the storage and the whole server with random requests and crashes on simulated
-//! disks, for a chosen number of minutes.
+//! `cargo x sim`: runs the storage and the whole server with random requests and crashes on
+//! simulated disks, for a chosen number of minutes.
 
 use std::process::Child;
 

@@ -21,8 +21,8 @@ const FILE_SYSTEM_TOOLS: &[(&str, &str)] = &[
     ("losetup", "mount"),
     ("blkdiscard", "util-linux"),
 ];
-/// A test for each document that is made from the code, behind the name of its package. The test
-/// compares the document with the code.
+/// For each document that is made from the code, the package and the test that compares the
+/// document with the code.
 const DOCUMENT_TESTS: &[(&str, &str)] = &[
     ("slimio-storage", "format_md_says_what_the_code_does"),
     ("slimio-server", "configuration_md_says_what_the_table_does"),
@@ -132,14 +132,14 @@ pub(crate) fn ledger(args: &[String]) -> Result<(), Failure> {
     run(bench_command("debug", "ledger").args(["--program".into(), program("debug")]).args(args))
 }
 
-/// `cargo x bench [flag]…`: the flags are those of `slimio-lab compare`, and `--stock` also takes the
-/// name of a [peer](peers), or `all`.
+/// `cargo x bench [flag]…`: the flags are those of `slimio-lab compare`, and `--stock` also takes
+/// the name of a [peer](peers), or `all`.
 pub(crate) fn bench(args: &[String]) -> Result<(), Failure> {
     beside_stock("compare", args)
 }
 
-/// `cargo x shortcut [flag]…`: the flags are those of `slimio-lab shortcut`, and `--stock` also takes
-/// what that of `cargo x bench` takes.
+/// `cargo x shortcut [flag]…`: the flags are those of `slimio-lab shortcut`, and `--stock` also
+/// takes the same names as in `cargo x bench`.
 pub(crate) fn shortcut(args: &[String]) -> Result<(), Failure> {
     beside_stock("shortcut", args)
 }
@@ -260,8 +260,8 @@ fn run_ledger() -> Result<(), Failure> {
     run_all(all)
 }
 
-/// `cargo x docs`: runs the tests that compare documents with the code. Because UPDATE_EXPECT is
-/// set, each of them writes its document instead.
+/// `cargo x docs`: runs the tests that compare documents with the code. Because `UPDATE_EXPECT` is
+/// set, each test writes its document instead of comparing it.
 pub(crate) fn docs(_args: &[String]) -> Result<(), Failure> {
     for (package, test) in DOCUMENT_TESTS {
         run(cargo(["test", "--quiet", "--package", package, "--tests", test])

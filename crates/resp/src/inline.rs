@@ -98,7 +98,7 @@ fn hex(byte: Option<&u8>) -> Option<u8> {
     char::from(*byte?).to_digit(16).map(|digit| digit as u8)
 }
 
-/// As C's `isspace`, which includes the vertical tab.
+/// Whether C's `isspace` accepts the byte. This includes the vertical tab.
 fn is_space(byte: u8) -> bool {
     byte.is_ascii_whitespace() || byte == 0x0b
 }

@@ -116,8 +116,8 @@ impl ReplyBuf {
         self.bytes.capacity() + self.shared_size + self.shared.capacity() * size_of::<Shared>()
     }
 
-    /// Number of bytes of memory that only this reply holds. These are all except the bytes that are
-    /// shared with the data set.
+    /// Number of bytes of memory that only this reply holds, which is all its memory except the
+    /// bytes that are shared with the data set.
     pub fn own_memory(&self) -> usize {
         self.memory() - (self.shared_size - self.sealed_size)
     }
@@ -300,7 +300,7 @@ impl ReplyBuf {
         self.error_bytes(text.as_bytes());
     }
 
-    /// As [`error`](Self::error), with a text that may contain any bytes.
+    /// Like [`error`](Self::error), with a text that may contain any bytes.
     pub fn error_bytes(&mut self, mut text: &[u8]) {
         while let [rest @ .., b'\r' | b'\n'] = text {
             text = rest;
@@ -327,7 +327,8 @@ impl ReplyBuf {
             return;
         }
         self.bytes.reserve(bytes.len() + 32);
-        // Most strings are short, and replies have many of them.
+        // Most strings are short, and replies have many of them, so short strings have a faster
+        // path.
         match bytes.len() {
             len @ 0..10 => self.bytes.extend_from_slice(&[b'$', b'0' + len as u8, b'\r', b'\n']),
             len @ 10..100 => {

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use crate::blob::Blob;
 use crate::integer::parse_i64;
 
-/// The arguments of one request. Each is a range of the bytes that the request was parsed from, or
-/// a large string.
+/// The arguments of one request. Each argument is a range of the bytes that the request was parsed
+/// from, or a large string.
 ///
 /// A request is meaningless without these bytes, which [`Args`] adds to it.
 #[derive(Clone, Debug, Default)]

@@ -49,7 +49,7 @@ impl BackgroundJobs {
             let (sender, waker) = (self.sender.clone(), waker.clone());
             let run = move |jobs: Receiver<Job>| {
                 for (conn, work) in jobs {
-                    // Fails only if the server has ended meanwhile.
+                    // Sending fails only if the server has ended in the meantime.
                     let _ = sender.send((conn, work()));
                     waker.wake();
                 }

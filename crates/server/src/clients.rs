@@ -24,8 +24,8 @@ pub(crate) struct Client {
     pub(crate) id: u64,
     pub(crate) conn: ConnId,
     pub(crate) peer: Peer,
-    /// The path of the server's Unix socket, if there is one. It is shown for clients that are
-    /// connected through that socket.
+    /// The path of the server's Unix socket, if there is one. The server shows this path as the
+    /// address of clients that are connected through the socket.
     pub(crate) unix_path: Option<String>,
     pub(crate) name: Vec<u8>,
     pub(crate) lib_name: Vec<u8>,
@@ -41,7 +41,8 @@ pub(crate) struct Client {
 
     pub(crate) inbox: Inbox,
     pub(crate) state: State,
-    /// The last request did not run at once, so `Engine::keep_request` must still store the request.
+    /// The last request did not run at once, so `Engine::keep_request` must still store the
+    /// request.
     pub(crate) keeps_request: bool,
     /// The turn in which the client was last served, and how many of the client's requests count
     /// for that turn.
@@ -51,7 +52,8 @@ pub(crate) struct Client {
     pub(crate) is_behind: bool,
     /// The client's end of the connection sends nothing more.
     pub(crate) is_at_end: bool,
-    /// The network saw that the client sends nothing more, while bytes of it were still unread.
+    /// The network saw that the client sends nothing more, while bytes from the client were still
+    /// unread.
     pub(crate) has_hung_up: bool,
 
     /// Replies of this turn.
@@ -70,7 +72,7 @@ pub(crate) struct Client {
     pub(crate) sending_memory: usize,
     pub(crate) replies: Replies,
     pub(crate) soft_limit_since: Option<Instant>,
-    /// Whether the client is listed to be looked at when the turn ends.
+    /// Whether the client is in the list of clients to look at when the turn ends.
     pub(crate) is_dirty: bool,
     /// Whether the client is listed as having held replies.
     pub(crate) is_holding: bool,
@@ -93,8 +95,8 @@ pub(crate) enum State {
     /// The client's command runs in steps and has not finished. Unlike a long request, the command
     /// does not hold keys.
     Yielding(Box<LongCommand>),
-    /// The client's request is the long request of `engine::long`. It runs in steps, and it holds its
-    /// keys: other requests that need these keys wait.
+    /// The client's request is the long request of `engine::long`. It runs in steps, and it holds
+    /// its keys: other requests that need these keys wait.
     Long,
     /// The client's wait has ended, but its next requests have not run yet.
     Resumed,
@@ -109,7 +111,7 @@ pub(crate) struct LongCommand {
     pub(crate) steps: Box<dyn Steps>,
     /// Time that the command's steps have taken so far.
     pub(crate) spent: Duration,
-    /// The command has waited for keys, so it was counted.
+    /// The command has waited for keys, so it was counted as a call when it began to wait.
     pub(crate) is_counted: bool,
 }
 
@@ -196,7 +198,7 @@ impl Client {
         size_of::<Self>() + requests + replies + self.watching_memory + self.names_memory()
     }
 
-    /// Bytes of memory that the names which the client has given itself take.
+    /// Bytes of memory for the names that the client has given itself.
     fn names_memory(&self) -> usize {
         self.name.capacity() + self.lib_name.capacity() + self.lib_ver.capacity()
     }
@@ -230,7 +232,7 @@ impl Client {
         }
     }
 
-    /// Whether the client waits, and `CLIENT UNBLOCK` ends the wait.
+    /// Whether the client waits, and `CLIENT UNBLOCK` may end this wait.
     pub(crate) fn can_be_given_up(&self) -> bool {
         matches!(&self.state, State::Waiting(waiting) if waiting.can_be_given_up())
     }
@@ -371,7 +373,7 @@ pub(crate) struct Clients {
     by_index: Vec<Option<Box<Client>>>,
     count: usize,
     next_id: u64,
-    /// Bytes of memory that all clients except the one being served take.
+    /// Bytes of memory for all clients, without the client being served.
     memory: usize,
 }
 
@@ -418,8 +420,8 @@ impl Clients {
         self.count -= 1;
     }
 
-    /// Bytes of memory that the requests, replies and watched keys of all clients except the one
-    /// being served take.
+    /// Bytes of memory for the requests, replies and watched keys of all clients, without the
+    /// client being served.
     pub(crate) fn memory(&self) -> usize {
         self.memory
     }

@@ -120,7 +120,7 @@ impl Clock {
         now - std::mem::replace(&mut self.lap, now)
     }
 
-    /// As [`end_lap`](Self::end_lap), in CPU time, if that was measured.
+    /// Like [`end_lap`](Self::end_lap), but in CPU time; `None` if CPU time was not measured.
     pub(crate) fn end_cpu_lap(&mut self) -> Option<Duration> {
         self.cpu_lap.as_mut().map(CpuLap::end)
     }

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Nothing here does I/O on sockets. Tasks for the network are noted as [`NetRequest`]s, and
-//! replies leave through [`Connections::flush`]. What runs a request gets the [`Engine`] as a
-//! parameter of its own.
+//! replies leave through [`Connections::flush`]. Functions that run a request get the [`Engine`] as
+//! a separate parameter.
 
 mod check;
 mod input;
@@ -53,13 +53,15 @@ pub(crate) struct Connections {
     pub(crate) net_requests: Vec<NetRequest>,
     /// Connections to close. Closing many takes long, so each turn closes some of them.
     closing: VecDeque<ConnId>,
-    /// More clients than one turn disconnects must be disconnected because of their memory.
+    /// More clients than one turn can disconnect still have to be disconnected because of their
+    /// memory.
     evicts_more: bool,
     dirty: Vec<ConnId>,
     /// Clients with replies that may not leave yet.
     holding: Vec<ConnId>,
     pub(crate) background_jobs: BackgroundJobs,
-    /// Clients with a command that has a step to run. The thread never sleeps while there are any.
+    /// Clients with a command that has a step to run. The thread does not sleep while this list
+    /// holds any client.
     yielding: VecDeque<ConnId>,
     /// Clients that have used up their share of a turn and have more requests.
     behind: VecDeque<ConnId>,

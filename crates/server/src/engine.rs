@@ -1,4 +1,4 @@
-//! The data set, and everything that makes it last.
+//! The data set, and everything that makes it durable.
 //!
 //! ```text
 //!  request ─► run ─► effects ─► record ─► log
@@ -6,8 +6,9 @@
 //!                     └─► whoever is told of changes
 //! ```
 //!
-//! Each part has an owner: [`Data`], [`Gate`] (the log), [`Snapshots`], [`Clock`], [`Phase`]. What
-//! needs one of them is a method of it; what is here needs several.
+//! Each part has an owner: [`Data`], [`Gate`] (the log), [`Snapshots`], [`Clock`], [`Phase`]. A
+//! function that needs only one of these owners is a method of that owner. The functions here need
+//! several.
 
 mod ahead;
 mod changes;
@@ -48,8 +49,8 @@ use crate::slowlog::SlowLog;
 use crate::snapshot::Snapshots;
 use crate::stats::Stats;
 
-/// The data set and everything that makes it last: log, snapshots, what replies depend on. It knows
-/// the client that is being served, and no other.
+/// The data set and everything that makes it durable: the log, the snapshots, and what replies
+/// depend on. The engine knows only one client, the client that is being served.
 pub(crate) struct Engine {
     pub(crate) config: Config,
     pub(crate) settings: Settings,

@@ -21,8 +21,9 @@ use crate::wal::Wal;
 /// At most this many changes are forgotten at a time.
 const FORGET_MAX: usize = 4096;
 
-/// Whether bytes that depend on the log up to `needs` may leave. The policy in force lets replies
-/// leave that depend on the log up to `releasable`. The log is on stable media up to `durable`.
+/// Whether bytes that depend on the log up to `needs` may leave. Under the policy in force, replies
+/// may leave if they depend on the log up to `releasable` or less. The log is on stable media up to
+/// `durable`.
 pub(crate) fn may_leave(needs: Lsn, releasable: Lsn, durable: Lsn) -> bool {
     needs <= releasable || needs <= durable
 }
@@ -78,7 +79,7 @@ impl Gate {
         reads.iter().map(of).max().unwrap_or_default()
     }
 
-    /// The LSN that a reply depends on which may depend on any key.
+    /// The LSN for a reply that may depend on any key.
     pub(crate) fn depends_on_all(&self) -> Lsn {
         if self.keeps_undurable { self.undurable.of_all() } else { Lsn(0) }
     }
@@ -88,7 +89,8 @@ impl Gate {
         may_leave(needs, self.releasable(now), self.durable())
     }
 
-    /// Replaces a reply that could never leave by an error. Returns whether it has done that.
+    /// If a reply could never leave, replaces it with an error. Returns whether the reply was
+    /// replaced.
     pub(crate) fn withhold(&self, client: &mut Client, needs: Lsn, before: usize) -> bool {
         let is_lost = needs > self.durable() && self.is_latched();
         if is_lost {
@@ -276,7 +278,8 @@ impl Undurable {
         key.max(self.of_every_key(db))
     }
 
-    /// The LSN that every key of a database depends on, besides the key's own records.
+    /// The LSN that every key of a database depends on, in addition to the records of the key
+    /// itself.
     fn of_every_key(&self, db: DbIndex) -> Lsn {
         self.floor.max(self.dbs[usize::from(db.0)].all)
     }

@@ -1,5 +1,5 @@
-//! What a client has sent and what has not run yet: received bytes become whole requests here. This
-//! needs no data set and no other client.
+//! What a client has sent but what has not run yet. Turns received bytes into whole requests. This
+//! module needs neither the data set nor any other client.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use crate::net::ReceiveBuffer;
 const SEALED_SIZE_MIN: usize = 1 << 20;
 
 /// If a request of up to this size has to be kept, it is copied, because the buffer that contains
-/// it may be much larger.
+/// the request may be much larger.
 const COPIED_SIZE_MAX: usize = 32 << 10;
 
 /// The largest empty buffer that is kept for the next bytes, in bytes.
@@ -23,9 +23,9 @@ const EMPTY_SIZE_MAX: usize = 64 << 10;
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     parser: Parser,
-    /// Received bytes: an incomplete request, or requests that wait for their turn. Those before
-    /// `start` have been read. They are removed when they are more than the others, so that a turn
-    /// that reads a few of many requests does not move all the others.
+    /// Received bytes: an incomplete request, or requests that wait for their turn. The bytes
+    /// before `start` have been read. They are removed when they outnumber the other bytes. So a
+    /// turn that reads a few of many requests does not move all the others.
     bytes: Vec<u8>,
     start: usize,
     /// Size of the whole buffer that contains the running request.
@@ -40,28 +40,30 @@ pub(crate) struct Inbox {
 /// What comes next.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// A whole request: see [`Reading::args`]. Its size in bytes, large arguments left out.
+    /// A whole request, see [`Reading::args`]. Contains the request's size in bytes, without large
+    /// arguments.
     Request(usize),
     /// The rest of the request has not arrived yet.
     Incomplete,
-    /// An argument is large. Its next bytes are received directly into this memory, which
-    /// [`Inbox::filled`] takes back. Until then, there is nothing else to read.
+    /// An argument is large. Its next bytes are received directly into this memory.
+    /// [`Inbox::filled`] takes the memory back. Until then, there is nothing else to read.
     Fill(ReceiveBuffer),
     /// The client has broken the protocol.
     Broken(ProtocolError),
 }
 
-/// An inbox whose requests are being read. The client has a stand-in meanwhile, so that requests
-/// may change the client.
+/// An inbox whose requests are being read. In the meantime, the client has an empty stand-in, so
+/// that requests may change the client.
 #[derive(Debug)]
 pub(crate) struct Reading<'a> {
     inbox: Inbox,
     buffer: Cow<'a, [u8]>,
-    /// Where the next request begins, or the one that was read last.
+    /// Where the request that was read last begins. Once this request has been passed, where the
+    /// next one begins.
     at: usize,
     /// Size of the request that was read last; 0 once it has been passed.
     consumed: usize,
-    /// End of the requests that were looked at ahead.
+    /// End of the requests that were looked at in advance.
     seen: usize,
 }
 
@@ -76,7 +78,7 @@ impl Inbox {
         self.bytes.len() - self.start
     }
 
-    /// Bytes of the buffers, that of the running request included.
+    /// Bytes in the buffers, including the buffer of the running request.
     pub(crate) fn buffered(&self) -> usize {
         self.len() + self.running_size
     }
@@ -86,14 +88,14 @@ impl Inbox {
         self.bytes.capacity() - self.bytes.len()
     }
 
-    /// Bytes of memory in use, that of the running request included.
+    /// Bytes of memory in use, including the buffer of the running request.
     pub(crate) fn memory(&self) -> usize {
         let sealed = self.parser.request().sealed_memory();
         let sealed = if is_planted("sealed-memory-uncounted") { 0 } else { sealed };
         self.bytes.capacity() + self.running_size + self.large_received() + sealed
     }
 
-    /// Bytes that have arrived of requests that have not run yet.
+    /// How many bytes have arrived of requests that have not run yet.
     pub(crate) fn size(&self) -> usize {
         let sealed = self.parser.request().sealed_size();
         let sealed = if is_planted("sealed-uncounted") { 0 } else { sealed };
@@ -116,9 +118,9 @@ impl Inbox {
         self.bytes.extend_from_slice(received);
     }
 
-    /// Takes back the memory of [`Next::Fill`], with the bytes that were received. Returns their
-    /// count, and the memory for the bytes that follow, if the argument is still incomplete.
-    /// Without an argument that is being received, does nothing.
+    /// Takes back the memory of [`Next::Fill`], with the bytes that were received. Returns the
+    /// number of these bytes and, if the argument is still incomplete, the memory for the bytes
+    /// that follow. If no argument is being received, does nothing.
     pub(crate) fn filled(
         &mut self,
         received: ReceiveBuffer,
@@ -158,7 +160,7 @@ impl Inbox {
 }
 
 impl Reading<'_> {
-    /// Reads on, behind the last request.
+    /// Reads the request behind the last one.
     pub(crate) fn next(&mut self, limits: &Limits) -> Next {
         self.pass();
         loop {
@@ -183,26 +185,26 @@ impl Reading<'_> {
         self.inbox.parser.request().args(&self.buffer[self.at..])
     }
 
-    /// The last request and the bytes behind it, if there are any and if they were not
-    /// [looked at](Self::look_ahead) yet.
+    /// The last request and the bytes behind it. `None` if there are no bytes behind it, or if they
+    /// were [looked at](Self::look_ahead) already.
     pub(crate) fn unseen(&self) -> Option<&[u8]> {
         let has_more = self.at + self.consumed < self.buffer.len();
         (has_more && self.at >= self.seen).then(|| &self.buffer[self.at..])
     }
 
-    /// Notes that the first `size` bytes from the last request on were looked at.
+    /// Notes that `size` bytes, from the beginning of the last request on, were looked at.
     pub(crate) fn look_ahead(&mut self, size: usize) {
         self.seen = self.at + size;
     }
 
-    /// Notes in the client's stand-in what memory its running request takes.
+    /// Notes in the client's stand-in how much memory the running request takes.
     pub(crate) fn show(&self, stand_in: &mut Inbox) {
         stand_in.running_size = self.buffer.len();
         stand_in.large_size = self.inbox.large_size;
     }
 
-    /// Takes the last request. If it is large and makes up most of the buffer, it is taken out
-    /// together with the bytes before it, so that its own bytes are not copied.
+    /// Takes the last request out. If the request is large and makes up most of the buffer, it is
+    /// taken together with the bytes before it, so that the bytes of the request are not copied.
     pub(crate) fn take_request(&mut self) -> OwnedRequest {
         let end = self.at + self.consumed;
         let is_all_here = self.inbox.parser.request().sealed_size() == 0;
@@ -221,7 +223,7 @@ impl Reading<'_> {
         request
     }
 
-    /// Goes behind the last request.
+    /// Moves behind the last request.
     fn pass(&mut self) {
         if self.consumed > 0 {
             self.at += std::mem::take(&mut self.consumed);
@@ -235,8 +237,8 @@ impl Reading<'_> {
         }
     }
 
-    /// Begins to receive a large argument. Returns the memory for the bytes of it that have not
-    /// arrived yet.
+    /// Begins to receive a large argument. Returns the memory for the bytes of the argument that
+    /// have not arrived yet; `None` if all have arrived.
     fn begin_large(&mut self, size: usize, header_end: usize) -> Option<ReceiveBuffer> {
         let header = self.at + header_end;
         self.inbox.large_size += size;
@@ -276,8 +278,8 @@ impl Reading<'_> {
         inbox
     }
 
-    /// If a large part of an incomplete request has arrived, keeps that part for itself. Otherwise,
-    /// all of it would be copied whenever the buffer grows.
+    /// If a large part of an incomplete request has arrived, keeps that part apart from the buffer.
+    /// Otherwise, the part would be copied whenever the buffer grows.
     fn seal_large(&mut self) {
         let sealable = self.inbox.parser.sealable();
         if sealable < SEALED_SIZE_MIN {

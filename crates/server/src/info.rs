@@ -70,15 +70,15 @@ struct Text {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientFigures {
     pub(crate) count: usize,
-    /// Count of those that wait and count as blocked.
+    /// Number of clients that wait and count as blocked.
     pub(crate) blocked: usize,
-    /// Count of those that wait up to a deadline.
+    /// Number of clients that wait up to a deadline.
     pub(crate) timed: usize,
-    /// Bytes of memory that they take.
+    /// Bytes of memory that all clients take.
     pub(crate) memory: u64,
-    /// The most bytes that one of them has sent ahead.
+    /// The most bytes that one client has sent ahead.
     pub(crate) input_max: usize,
-    /// The most bytes of replies that wait for one of them.
+    /// The most bytes of replies that wait for one client.
     pub(crate) output_max: usize,
 }
 
@@ -281,7 +281,7 @@ fn latencystats(text: &mut Text, engine: &Engine) {
             .iter()
             .map(|&percentile| {
                 let us = latency.value_at_percentile(percentile) as f64 / 1000.0;
-                // As Redis writes percentiles: six decimal places, without trailing zeros.
+                // Redis writes percentiles with six decimal places, but without trailing zeros.
                 let name = format!("{percentile:.6}");
                 let name = name.trim_end_matches('0').trim_end_matches('.');
                 format!("p{name}={us:.3}")

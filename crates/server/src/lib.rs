@@ -6,7 +6,7 @@
 //!   bytes ◄──────── replies held until ◄─── durable LSN ───┘
 //! ```
 //!
-//! One thread, that of [`Server::run`], runs all commands. The other threads are the keeper (which
+//! The thread that calls [`Server::run`] runs all commands. The other threads are the keeper (which
 //! looks after the log's segments and superblock), the snapshot threads, a thread for clients' jobs
 //! that may wait for a disk, and a thread that frees large values.
 

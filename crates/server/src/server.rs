@@ -98,13 +98,13 @@ impl Server {
     }
 
     /// Makes the server shut down as soon as the socket is readable. Before the server ends, it
-    /// makes the log durable. The server reads the socket empty. So if the server gives the
-    /// shutdown up, the caller must ask for a shutdown again.
+    /// makes the log durable. The server reads all bytes from the socket. So if the server gives
+    /// the shutdown up, the caller must ask for a shutdown again.
     pub fn stop_when_readable(&mut self, socket: OwnedFd) {
         self.stop = Some(socket);
     }
 
-    /// Reads the stop socket empty, so that one request is not seen twice.
+    /// Reads all bytes from the stop socket, so that one request for a shutdown is not seen twice.
     fn take_asked(&self) {
         if let Some(socket) = &self.stop
             && !is_planted("asked-for-ever")
@@ -259,9 +259,9 @@ impl Server {
         self.connections.drive_long(&mut self.engine);
         self.connections.run_timers(&mut self.engine);
         self.connections.serve_resumed(&mut self.engine);
-        // If there is only one client, `kick` does not hand over log writes here. They are handed
-        // over after the replies: by `wait_for_log` if it waits for the log anyway, otherwise by
-        // `kick` after it.
+        // If there is only one client, log writes are not handed over here. They are handed over
+        // after the replies: by `wait_for_log` if it waits for the log anyway, otherwise by the
+        // `kick` below.
         let is_lone = self.connections.clients.len() == 1;
         let only_writers = self.engine.gate.only_writers_wait(self.engine.clock.now);
         self.engine.leave_room_for_snapshot();

@@ -8,10 +8,11 @@
 //!                                                       closed, killed, disconnected
 //! ```
 //!
-//! A request that has to wait gets a ticket, and keeps the ticket until it has run, whatever it has
-//! to wait for after that. Each line is in the order of the tickets, so nobody loses its place by
-//! being tried in vain. To enter and to leave takes logarithmic time. `connections::waiting` is the code
-//! that wakes, resumes and gives up.
+//! A request that has to wait gets a ticket. It keeps the ticket until it has run, even if it has
+//! to wait for other things after the first. Each line is in the order of the tickets, so a request
+//! that is tried in vain does not lose its place. Entering and leaving a line take logarithmic
+//! time. The code that wakes clients, resumes them and ends their waits is in
+//! `connections::waiting`.
 
 mod keys;
 
@@ -33,7 +34,7 @@ pub(crate) use keys::{BlockingKeys, KeyName, WantedKeys};
 pub(crate) struct Ticket(u64);
 
 impl Ticket {
-    /// A ticket by which whoever comes last is first.
+    /// A ticket that reverses the order of arrival.
     pub(crate) fn reversed(self) -> Self {
         Self(u64::MAX - 1 - self.0)
     }
@@ -42,7 +43,7 @@ impl Ticket {
 /// What a client waits for.
 #[derive(Debug)]
 pub(crate) enum Reason {
-    /// Room in the log for the request's record, or for a snapshot's memory to become less.
+    /// Room in the log for the request's record, or the release of memory that a snapshot holds.
     Room,
     /// Room in the log for the next step of a command in steps.
     RoomForStep,
@@ -50,9 +51,9 @@ pub(crate) enum Reason {
     Pause,
     /// The end of the long request.
     LongRequest,
-    /// Keys of the request are taken: they became ready for older clients, who are served first.
+    /// Keys of the request are taken: they became ready for older clients, which are served first.
     TakenKeys,
-    /// The log, in `WAITAOF`.
+    /// What `WAITAOF` has asked of the log.
     Log(LogWait),
     /// The end of a snapshot.
     Snapshot,
@@ -62,12 +63,12 @@ pub(crate) enum Reason {
     Job,
     /// The last snapshot before the server ends.
     End,
-    /// Keys that hold something.
+    /// Keys that hold a value of the type that the client wants.
     Keys(WantedKeys),
 }
 
-/// The reasons, without what belongs to one client. The clients that wait for the same kind of
-/// thing stand in one line.
+/// The reasons, without the details of one client. The clients that wait for the same kind of thing
+/// stand in one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     Room,
@@ -143,7 +144,8 @@ pub(crate) enum Then {
     Answer,
 }
 
-/// Bytes of memory that a place in a line and a deadline take: in two trees, whose nodes are not full.
+/// Bytes of memory that a client takes in two trees, for its place in a line and for its deadline.
+/// This allows for nodes that are not full.
 const LINE_MEMORY: usize = 96;
 
 /// A client's wait.
@@ -152,7 +154,8 @@ pub(crate) struct Waiting {
     pub(crate) reason: Reason,
     pub(crate) then: Then,
     pub(crate) ticket: Ticket,
-    /// When a blocking command gives up. It is kept while the command waits for something else.
+    /// When a blocking command gives up. The deadline is kept while the command waits for something
+    /// else.
     pub(crate) deadline: Option<Instant>,
     /// The request has waited for keys, so it was counted as a command.
     pub(crate) is_counted: bool,
@@ -181,9 +184,9 @@ impl Waiting {
         }
     }
 
-    /// Whether `CLIENT UNBLOCK` ends the wait, and a deadline may. This is so if a blocking command
-    /// waits, even if it was woken and now waits for room in the log. Another command that waits for
-    /// room, or for the end of a pause, runs in any case.
+    /// Whether `CLIENT UNBLOCK` or a deadline may end the wait. This is so if a blocking command
+    /// waits, even if the command was woken and now waits for room in the log. If another command
+    /// waits for room or for the end of a pause, the command runs in any case.
     pub(crate) fn can_be_given_up(&self) -> bool {
         let woken = self.is_counted && !is_planted("woken-not-given-up");
         woken || matches!(self.reason.line(), Line::Log | Line::Keys)
@@ -201,11 +204,12 @@ pub(crate) struct Again {
     pub(crate) ticket: Option<Ticket>,
     pub(crate) deadline: Option<Instant>,
     pub(crate) is_counted: bool,
-    /// The circumstances for its command.
+    /// The mode in which the request's command runs.
     pub(crate) mode: Mode,
 }
 
-/// When a client gives up. Of two at the same time, the older client is first.
+/// When a client gives up, and the client's ticket. If two clients give up at the same time, the
+/// older client comes first.
 pub(crate) type Deadline = (Instant, Ticket);
 
 /// All clients that wait.
@@ -223,7 +227,7 @@ pub(crate) struct WaitingRoom {
 }
 
 impl WaitingRoom {
-    /// A ticket for the running request: its own, if it has one.
+    /// The running request's own ticket if it has one, otherwise a new ticket.
     pub(crate) fn ticket(&mut self) -> Ticket {
         let own = self.again.ticket.filter(|_| !is_planted("parked-lose-place"));
         own.unwrap_or_else(|| {
@@ -292,7 +296,8 @@ impl WaitingRoom {
         self.deadlines.first_key_value().map(|((deadline, _), _)| *deadline)
     }
 
-    /// The client whose deadline has passed for the longest time, of those behind `after`.
+    /// Of the clients behind `after` whose deadlines have passed, the client with the earliest
+    /// deadline.
     pub(crate) fn next_late(
         &self,
         now: Instant,
@@ -304,8 +309,8 @@ impl WaitingRoom {
     }
 }
 
-/// The deadline of a wait of at most `timeout` that begins at `now`. `None` if there is no limit, as
-/// zero says, or if the deadline is later than the clock can represent.
+/// The deadline of a wait of at most `timeout` that begins at `now`. `None` if `timeout` is zero,
+/// which means no limit, or if the deadline is later than the clock can represent.
 pub(crate) fn deadline(now: Instant, timeout: Duration) -> Option<Instant> {
     (timeout > Duration::ZERO).then(|| now.checked_add(timeout)).flatten()
 }
@@ -337,7 +342,7 @@ mod tests {
         assert_eq!((first, who), (waits[0].ticket, conn(0)));
         room.leave(&waits[0]);
         assert_eq!(room.next_in(Line::Pause, first).map(|(_, who)| who), Some(conn(1)));
-        // It waits for something else, together with a client that comes later.
+        // Client 0 now waits for something else, in a line with a client that came later.
         let late = waiting(&mut room, Reason::Room, None);
         room.enter(conn(7), &late);
         room.again.ticket = Some(first);
@@ -360,7 +365,7 @@ mod tests {
         for (index, waiting) in [&late, &soon, &never].into_iter().enumerate() {
             room.enter(conn(index as u32), waiting);
         }
-        // A pause is not ended by a deadline.
+        // A client that waits for the end of a pause does not give up at a deadline.
         let paused = waiting(&mut room, Reason::Pause, at(1));
         room.enter(conn(9), &paused);
         assert_eq!((room.timed_count(), room.next_deadline()), (2, at(3)));

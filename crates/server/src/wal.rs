@@ -255,8 +255,9 @@ impl Wal {
     }
 }
 
-/// The thread that runs the keeper's jobs. If the keeper is running a job when this is dropped, it
-/// is waited for, because the job may be in the middle of an update of the superblock.
+/// The thread that runs the keeper's jobs. If the keeper is running a job when this value is
+/// dropped, the drop waits for the job, because the job may be in the middle of an update of the
+/// superblock.
 struct KeeperThread {
     thread: WorkerThread<Job>,
     outcomes: Receiver<Outcome>,

@@ -1,5 +1,6 @@
-//! The one kind of thread that works for the command thread: it has a name and a queue of orders,
-//! it is waited for when its owner is dropped, and its panic is told.
+//! The only kind of thread that works for the command thread. Such a thread has a name and a queue
+//! of orders. When its owner is dropped, the owner waits for the thread to end, and logs whether
+//! the thread has panicked.
 //!
 //! ```text
 //!  owner ── orders ──► thread ── results ──► owner
@@ -38,7 +39,7 @@ impl<O: Send + 'static> WorkerThread<O> {
         Ok(Self { name, orders: Some(orders), thread: Some(thread) })
     }
 
-    /// Puts an order in the queue, which never blocks.
+    /// Puts an order in the queue. This never blocks.
     ///
     /// # Errors
     /// When the thread has ended by itself, because of a panic. The order is given back.
@@ -49,8 +50,8 @@ impl<O: Send + 'static> WorkerThread<O> {
         }
     }
 
-    /// Lets the thread end by itself. It is not waited for: if the process ends before, the rest of
-    /// the orders is dropped.
+    /// Lets the thread end by itself, without waiting for it. If the process ends first, the
+    /// remaining orders are dropped.
     pub(crate) fn leave_alone(mut self) {
         drop(self.thread.take());
     }
@@ -82,7 +83,7 @@ impl Waker {
         Ok(Self(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
     }
 
-    /// The descriptor that is readable from [`wake`](Self::wake) on.
+    /// The descriptor, which is readable after [`wake`](Self::wake) was called.
     pub(crate) fn readiness(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -118,7 +118,7 @@ fn large_values_come_and_go_whole() {
 
 /// The server resumes the client between two reads of the client's socket. Bytes that have arrived
 /// by then belong to the large argument. The save ends while the argument is being sent, because
-/// that takes longer than a save.
+/// sending it takes longer than a save.
 #[test]
 fn a_large_value_that_comes_while_a_save_ends_is_whole() {
     let value: Vec<u8> = (0..900 << 10).map(|i| (i * 7 % 251) as u8).collect();
@@ -292,8 +292,8 @@ fn everything_can_be_encoded_and_loaded_again() {
         };
         let before = everything();
         let mut other = server.connect();
-        // Whether the background save has ended when the reload begins is a matter of chance, so both
-        // happen several times.
+        // Whether the background save has ended when the reload begins is a matter of chance, so
+        // both happen several times.
         for _ in 0..RELOADS {
             assert_eq!(other.call(&["BGSAVE"]), "+Background saving started\r\n");
             assert_eq!(other.call(&["DEBUG", "RELOAD"]), "+OK\r\n");

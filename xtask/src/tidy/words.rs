@@ -3,7 +3,7 @@
 use super::{Complaints, File};
 
 /// Words that no declared name may contain, and what to use instead. The list has only words that
-/// have no other use in this code base; the glossary also has the others.
+/// have no other use in this code base. The glossary also has words that do.
 const BANNED: &[(&str, &str)] = &[
     ("zone", "area"),
     ("partition", "area"),

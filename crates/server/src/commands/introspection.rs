@@ -203,9 +203,9 @@ fn flags_of_set(args: Args<'_>) -> &'static str {
     if has_get { "RW access update" } else { "OW update" }
 }
 
-/// The keys of the request that is the arguments from the third on, with the flags of each. An index
-/// counts from the start of that request. If these arguments are not a valid request with keys,
-/// replies with the error and returns `None`.
+/// The arguments from the third on are a request of their own. Returns the keys of that request,
+/// with the flags of each key. An index counts from the start of that request. If these arguments
+/// are not a valid request with keys, replies with the error and returns `None`.
 fn keys_and_flags(
     _engine: &Engine,
     client: &mut Client,

@@ -1,5 +1,5 @@
-//! The table rows of `MEMORY` and `OBJECT`, and the code of those of their subcommands that do not
-//! work on the data set.
+//! The table rows of `MEMORY` and `OBJECT`, and the code of their subcommands that do not work on
+//! the data set.
 
 use slimio_keyspace::{Command, Flags, KeyRange, KeySpec, inspect, key};
 use slimio_resp::Args;

@@ -121,7 +121,7 @@ fn tables() -> &'static Tables {
                         };
                         sub.with_run(entry(run, name, &mut names))
                     });
-                    // Leaked once per process.
+                    // The memory is leaked, but only once per process.
                     let subcommands: &'static [_] = subcommands.collect::<Vec<_>>().leak();
                     Run::Container(subcommands)
                 }

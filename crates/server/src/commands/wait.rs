@@ -74,8 +74,8 @@ pub(super) fn waitaof(
     connections.wait_until(engine, client, Reason::Log(wait), Then::Answer, deadline);
 }
 
-/// Replies with two counts of logs that have everything that this client wrote: how many logs of
-/// our own (0 or 1), and how many logs of replicas (always 0).
+/// Replies with two counts: of our own logs (0 or 1), and of the replicas' logs (always 0). A log
+/// counts if it has everything that this client wrote.
 pub(crate) fn reply(engine: &mut Engine, client: &mut Client) {
     client.out.array(2);
     client.out.integer(i64::from(engine.gate.is_recoverable(client.last_write)));

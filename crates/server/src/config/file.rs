@@ -80,7 +80,7 @@ impl Config {
         Ok(())
     }
 
-    /// Resolves a path relative to `dir`, as the lines read so far have set it.
+    /// Resolves a path relative to `dir`, as set by the lines that were read so far.
     pub(super) fn in_dir(&self, path: &[u8]) -> PathBuf {
         let (dir, path) = (self.path("dir"), Path::new(OsStr::from_bytes(path)));
         if dir == Path::new(".") || path.as_os_str().is_empty() {

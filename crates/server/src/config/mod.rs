@@ -146,7 +146,8 @@ impl Config {
         }
         let index = find(name).ok_or_else(|| ConfigError(unknown(name)))?;
         let row = &DIRECTIVES[index];
-        // Redis reads `--save ""`, `save` alone and a repeated `save 60 1` this way too.
+        // As in Redis, `save` without a value means `save ""`. A repeated `save 60 1` adds to the
+        // earlier lines.
         let mut words = std::borrow::Cow::Borrowed(words);
         if words.is_empty() {
             if !matches!(row.kind, ValueKind::SavePoints) {
@@ -339,7 +340,7 @@ impl Config {
     /// Sets a directive as a flag would. Meant for programs that embed the server.
     ///
     /// # Errors
-    /// As [`Config::from_args`].
+    /// The same as those of [`Config::from_args`].
     pub fn set(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), ConfigError> {
         self.apply(name, &[value.as_ref().to_vec()], 0)
     }

@@ -30,10 +30,11 @@ impl Rewrite {
     /// Writes the configuration to its file. A crash leaves either the old file or the new one.
     /// When this function returns without an error, the new file is on stable media.
     ///
-    /// # Errors The I/O error. If the error is that the directory could not be synced, the file is
-    /// the new one. After any other error, the file is unchanged.
+    /// # Errors
+    /// The I/O error. If the error is that the directory could not be synced, the file is the new
+    /// one. After any other error, the file is unchanged.
     pub fn run(&self) -> io::Result<()> {
-        // Two rewrites must not run at once, because all use the same name for the new file.
+        // Two rewrites must not run at once, because both would use the same name for the new file.
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _lock = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let path = &self.config.file;

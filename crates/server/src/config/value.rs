@@ -55,18 +55,18 @@ pub const OUTPUT_CLASSES: [&str; 3] = ["normal", "slave", "pubsub"];
 /// A directive's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// Of an `Int`, `Memory` or `Octal` directive. Of a `MemoryOrPercent` directive: a size, or a
-    /// percentage with a minus.
+    /// The value of an `Int`, `Memory` or `Octal` directive. For a `MemoryOrPercent` directive, it
+    /// is a size, or a percentage with a minus.
     Int(i64),
-    /// Of a `Bool` directive.
+    /// The value of a `Bool` directive.
     Bool(bool),
-    /// Of a `Choice` directive: the index of the chosen word.
+    /// The index of the word chosen for a `Choice` directive.
     Choice(usize),
-    /// Of a `Text` directive.
+    /// The value of a `Text` directive.
     Bytes(Vec<u8>),
-    /// Of a `Utf8`, `Words`, `Percentiles` or `SavePoints` directive.
+    /// The value of a `Utf8`, `Words`, `Percentiles` or `SavePoints` directive.
     Text(String),
-    /// Of an `OutputLimits` directive: one for each of [`OUTPUT_CLASSES`].
+    /// The limits of an `OutputLimits` directive, one for each of [`OUTPUT_CLASSES`].
     Limits([OutputLimit; 3]),
 }
 
@@ -74,7 +74,8 @@ impl ValueKind {
     /// Reads a value from its words. `old` is the value in force. It is needed because the words of
     /// `OutputLimits` may replace only some of the limits.
     ///
-    /// # Errors Redis's own sentence that says what is wrong.
+    /// # Errors
+    /// Redis's own sentence that says what is wrong.
     pub fn parse(self, words: &[impl AsRef<[u8]>], old: Option<&Value>) -> Result<Value, String> {
         if let ValueKind::Text = self {
             let [word] = words else { return Err(WRONG_COUNT.into()) };

@@ -15,7 +15,7 @@ use crate::net::{ConnId, ReceiveBuffer};
 const WAITING_INPUT_SIZE_MAX: usize = 1 << 20;
 
 /// Reading pauses when more than this many bytes wait for the next turn. This limit is lower than
-/// [`WAITING_INPUT_SIZE_MAX`], because more than that is not read in one turn anyway.
+/// [`WAITING_INPUT_SIZE_MAX`], because one turn does not read more than this anyway.
 const BEHIND_INPUT_SIZE_MAX: usize = 256 << 10;
 
 /// Reading resumes when at most this many bytes wait for the next turn.
@@ -96,9 +96,10 @@ impl Connections {
         }
     }
 
-    /// Resumes reading from a client that begins to wait for keys, if reading was paused while it
-    /// waited for something else. While its requests are being read, its inbox is a stand-in, and
-    /// whoever reads them decides.
+    /// Resumes reading from a client that begins to wait for keys, if reading was paused while the
+    /// client waited for something else. If the wait begins while the client's requests are being
+    /// read, `client.inbox` is an empty stand-in, so this function does nothing. Whoever reads the
+    /// requests then decides whether reading resumes.
     pub(super) fn read_on(&mut self, client: &Client) {
         let has_many = client.inbox.len() > WAITING_INPUT_SIZE_MAX;
         if has_many && must_be_read(client) && !is_planted("blocked-later-unread") {
@@ -130,8 +131,9 @@ impl Connections {
             match reading.next(&limits) {
                 Next::Request(size) => {
                     self.run_next(engine, client, &mut reading, size);
-                    // This client is not in its place meanwhile. None of the keys that it may have begun
-                    // to wait for becomes ready here: it would have been held up.
+                    // This client is taken out, so it could not be served now. It need not be: if
+                    // one of its keys could become ready here, its request would have been held up,
+                    // and would not have begun to wait for keys.
                     self.serve_waiting_for_keys(engine);
                 }
                 Next::Incomplete => break,
@@ -207,7 +209,7 @@ impl Connections {
             client.is_behind = false;
             if client.is_running() {
                 self.waiting_requests(engine, &mut client);
-                // Parsing an incomplete request took time, too.
+                // Begins a lap, because even parsing an incomplete request takes time.
                 engine.clock.begin_lap(Instant::now());
             }
             self.check_query_size(engine, &mut client);
@@ -216,7 +218,8 @@ impl Connections {
     }
 
     fn check_query_size(&mut self, engine: &mut Engine, client: &mut Client) {
-        // Bytes that wait for the next turn are whole requests.
+        // The limit is for incomplete requests. Bytes that wait for the next turn are whole
+        // requests.
         if !client.is_behind && client.query_size() > engine.settings.query_size_max {
             log::warn!(
                 "closing client that reached max query buffer length: {}",
@@ -228,8 +231,9 @@ impl Connections {
     }
 }
 
-/// Whether a client is read even if it has sent much ahead, up to `client-query-buffer-limit`: one
-/// that waits for keys must not be given anything if it has gone.
+/// Whether a client is read even if it has already sent much, up to `client-query-buffer-limit`.
+/// This is so for a client in a blocking command: only reading shows that the client has gone, and
+/// a client that has gone must not be given anything.
 fn must_be_read(client: &Client) -> bool {
     client.can_be_given_up() && !is_planted("blocked-unread-on")
 }

@@ -119,7 +119,8 @@ impl Connections {
         let has_gone =
             client.is_at_end || (client.has_hung_up && !is_planted("gone-begins-to-wait"));
         if has_gone && waits_in_vain(&engine.phase, &client) {
-            // It has begun to wait since it has gone. Its earlier replies still leave.
+            // The client went away first and began to wait afterwards. Its earlier replies still
+            // leave.
             self.close(engine, &mut client);
         }
         let has_reply = !client.out.is_empty() || client.out.is_cut();

@@ -1,5 +1,5 @@
-//! The client of the long request: when the request ends, it gets the reply or waits. How the long
-//! request runs is in [`crate::engine`], in its module `long`.
+//! The client of the long request: when the request ends, the client gets the reply or has to wait.
+//! The module `long` of [`crate::engine`] runs the request itself.
 
 use slimio_planted::is_planted;
 use slimio_resp::ReplyBuf;
@@ -22,7 +22,7 @@ impl Connections {
         }
     }
 
-    /// Counts the parts of the long request's reply that were made so far as output of its client.
+    /// Adds the finished parts of the long request's reply to the output of its client.
     fn count_made(&mut self, engine: &mut Engine) {
         let Some(long) = &engine.data.long else { return };
         let size = long.made().map(ReplyBuf::len).sum();

@@ -12,15 +12,15 @@ use crate::engine::Engine;
 const EVICTION_TIME: Duration = Duration::from_millis(1);
 
 impl Connections {
-    /// Bytes of memory that all clients take, and the long request of one of them. `current` is the
-    /// client being served.
+    /// Bytes of memory that all clients take, including the long request of one of them. `current`
+    /// is the client being served.
     pub(crate) fn client_bytes(&self, engine: &Engine, current: Option<&Client>) -> u64 {
         (self.clients.memory() + current.map_or(0, Client::memory) + engine.data.long_memory())
             as u64
     }
 
-    /// Disconnects the largest clients while all clients together take more memory than
-    /// `maxmemory-clients` allows, for [`EVICTION_TIME`]. The next turn goes on.
+    /// While all clients together take more memory than `maxmemory-clients` allows, disconnects the
+    /// largest clients. Stops after [`EVICTION_TIME`]; the next turn continues.
     pub(super) fn evict_clients(&mut self, engine: &mut Engine) {
         self.evicts_more = false;
         let Some(limit) = engine.settings.clients_memory_max else { return };

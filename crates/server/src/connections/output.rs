@@ -15,8 +15,8 @@ use crate::net::{ConnId, Net, Outgoing};
 /// such a client could send failing requests and never read the errors.
 const STRANGER_OUTPUT_MAX: u64 = 64 << 10;
 
-/// At most this many connections are closed in one turn. Closing one takes the kernel some 10 us, and
-/// more if io_uring has to cancel its operations.
+/// At most this many connections are closed in one turn. Closing one takes the kernel some 10 us,
+/// and more if io_uring has to cancel its operations.
 const CLOSED_MAX: usize = 64;
 
 impl Connections {

@@ -1,4 +1,5 @@
-//! The way of a request: its command is found, it waits if it must, and it is run, queued or refused.
+//! What happens to a request: its command is looked up, the request waits if it has to, and then it
+//! is run, queued or refused.
 
 use std::time::Duration;
 
@@ -109,8 +110,8 @@ impl Connections {
         engine.account(client, row, args, Duration::ZERO, before, false);
     }
 
-    /// Does what follows when a data command, or a step of it, has run: its reply waits for what it
-    /// needs, its next step is queued, or its client waits.
+    /// Called when a data command, or a step of it, has run. Depending on `outcome`, makes the
+    /// reply wait for the log up to `needs`, queues the next step, or makes the client wait.
     pub(crate) fn conclude(
         &mut self,
         engine: &mut Engine,
@@ -137,8 +138,8 @@ impl Connections {
         }
     }
 
-    /// If a client's reply was cut at the client's output limit, runs no more of its requests, as in
-    /// Redis.
+    /// If a client's reply was cut at the client's output limit, runs no more of its requests, as
+    /// in Redis.
     pub(super) fn close_if_cut(&mut self, engine: &mut Engine, client: &mut Client) {
         if client.out.is_cut() {
             self.close(engine, client);

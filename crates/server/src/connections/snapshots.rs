@@ -70,8 +70,9 @@ impl Connections {
         self.wait(engine, client, Reason::Pin(round), Then::Answer);
     }
 
-    /// Answers the clients that wait for a snapshot to pin which began as the `BGSAVE` of the number
-    /// `begun` or before. `Err` says why there is no snapshot.
+    /// Called when the snapshot of the `BGSAVE` with the number `begun` has ended. Answers the
+    /// clients that wait to pin this snapshot or an earlier one. `Err` says why there is no
+    /// snapshot.
     pub(crate) fn answer_pinning(
         &mut self,
         engine: &mut Engine,

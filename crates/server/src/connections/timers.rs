@@ -22,7 +22,7 @@ impl Connections {
         engine.clock.next_cron = engine.clock.now + engine.settings.cron_every;
         engine.stats.sample(engine.clock.now);
         let clients = self.client_bytes(engine, None);
-        // Updates the peak.
+        // Called because it updates the peak.
         engine.memory_use(clients);
         engine.retry_evicting(clients);
         engine.schedule_check();

@@ -1,9 +1,10 @@
 //! How clients begin to wait, are woken, go on, and give up.
 //!
-//! Whatever wakes a client goes through [`Connections::answer`] or runs its request again, and whatever
-//! else ends a wait takes the client off its lists by [`Connections::leave`]. The requests that a client
-//! sent behind the one that had to wait do not run where its wait ends, but in
-//! [`Connections::serve_resumed`]: the wait may end within another client's transaction.
+//! Whatever wakes a client either goes through [`Connections::answer`] or runs the client's request
+//! again. Whatever else ends a wait calls [`Connections::leave`], which takes the client off its
+//! lists. A client may have sent more requests behind the request that had to wait. These do not
+//! run where the wait ends, because the wait may end within another client's transaction.
+//! [`Connections::serve_resumed`] runs them later.
 
 use std::time::Instant;
 
@@ -19,12 +20,12 @@ use crate::inbox::Inbox;
 use crate::net::ConnId;
 use crate::waiting::{Again, KeyName, Line, Reason, Then, Ticket, Waiting, WantedKeys, deadline};
 
-/// In one turn, at most this many clients are served that wait for keys. The others are served in
-/// the next turns; nobody else gets at their keys before.
+/// At most this many clients that wait for keys are served in one turn. The other clients are
+/// served in the next turns. Until then, nobody else gets at their keys.
 const SERVED_MAX: usize = 256;
 
 impl Connections {
-    /// Makes a client wait. If its request is to be run [again](Then::Again), the caller
+    /// Makes a client wait. If the client's request is to be run [again](Then::Again), the caller
     /// [keeps](Self::keep_request) the request afterwards.
     pub(crate) fn wait(
         &mut self,
@@ -37,7 +38,7 @@ impl Connections {
         self.wait_until(engine, client, reason, then, deadline);
     }
 
-    /// As [`wait`](Self::wait), until a deadline.
+    /// Like [`wait`](Self::wait), but with a deadline.
     pub(crate) fn wait_until(
         &mut self,
         engine: &mut Engine,
@@ -62,14 +63,14 @@ impl Connections {
         self.read_on(client);
     }
 
-    /// Makes a request wait, which is then run again.
+    /// Makes a client wait, and runs its request again when the wait has ended.
     pub(crate) fn retry_later(&mut self, engine: &mut Engine, client: &mut Client, reason: Reason) {
         self.wait(engine, client, reason, Then::Again(OwnedRequest::default()));
     }
 
     /// Called if a command has found nothing in the keys that it wants. Makes the client wait for
-    /// these keys. Within a transaction, or if the command has waited long enough, replies that
-    /// there was nothing; `needs` is what this depends on.
+    /// these keys. Within a transaction, or if the command has waited long enough, replies instead
+    /// that there was nothing. This reply depends on the log up to `needs`.
     #[cold]
     pub(super) fn block(
         &mut self,
@@ -99,8 +100,8 @@ impl Connections {
         self.wait_until(engine, client, Reason::Keys(wanted), then, deadline);
     }
 
-    /// Takes a client that waits off all lists. Returns what it has waited for; `None` if it does
-    /// not wait.
+    /// Takes a client that waits off all lists. Returns what the client has waited for; `None` if
+    /// the client does not wait.
     pub(crate) fn leave(
         &mut self,
         engine: &mut Engine,
@@ -134,7 +135,7 @@ impl Connections {
         client.inbox = Inbox::default();
     }
 
-    /// Ends whatever a client waits for or has begun, without a reply.
+    /// Ends, without a reply, the client's wait or the command that the client has begun.
     pub(crate) fn abandon(&mut self, engine: &mut Engine, client: &mut Client) {
         let begun = match self.leave(engine, client).map(|waiting| waiting.then) {
             Some(Then::GoOn(command)) => Some(command),
@@ -149,8 +150,8 @@ impl Connections {
         }
     }
 
-    /// Ends a client's wait: `reply` writes the outcome, and the client goes on. A client that does
-    /// not wait any more, because it is to be closed, gets no reply.
+    /// Ends a client's wait: `reply` writes the outcome, and the client goes on. A client that no
+    /// longer waits, because it is to be closed, gets no reply.
     pub(crate) fn answer(
         &mut self,
         engine: &mut Engine,
@@ -184,8 +185,8 @@ impl Connections {
         }
     }
 
-    /// Lets a client go on that had to wait. The requests that the client sent meanwhile cannot run
-    /// here, because this function may be called within another client's transaction.
+    /// Lets a client that had to wait go on. The requests that the client sent while it waited
+    /// cannot run here, because this function may be called within another client's transaction.
     /// [`serve_resumed`](Self::serve_resumed) runs them.
     pub(crate) fn resume(&mut self, client: &mut Client) {
         client.state = State::Resumed;
@@ -193,7 +194,7 @@ impl Connections {
     }
 
     /// Runs the requests of resumed clients, and of clients that these requests resume. The loop
-    /// ends, because no new requests are received meanwhile.
+    /// ends, because it receives no new requests.
     pub(crate) fn serve_resumed(&mut self, engine: &mut Engine) {
         if self.has_resumed() {
             engine.clock.begin_lap(Instant::now());
@@ -239,15 +240,16 @@ impl Connections {
         self.put_back(engine, client);
     }
 
-    /// Runs again, in order, the requests of the clients in a line, until `is_over` after one of
-    /// them, or until the time of the turn is used up.
+    /// Runs again, in order, the requests of the clients in a line. Stops if `is_over` returns true
+    /// after a request, or if the time of the turn is used up.
     fn retry_line(
         &mut self,
         engine: &mut Engine,
         line: Line,
         mut is_over: impl FnMut(&mut Self, &mut Engine, ConnId) -> bool,
     ) {
-        // Requests that have to wait again stay where they are, and are not tried twice.
+        // A request that has to wait again keeps its place, and the loop ends at the place that is
+        // the last one now. So no request is tried twice.
         let last = self.waiting.last_in(line);
         let mut after = Ticket::default();
         while let Some((ticket, conn)) = self.waiting.next_in(line, after)
@@ -273,7 +275,7 @@ impl Connections {
         self.resume_held_up(engine);
         self.waiting.has_untried = false;
         let is_over = |connections: &mut Self, engine: &mut Engine, conn| {
-            // The requests behind one that still waits would have to wait as well.
+            // If a request still has to wait, the requests behind it would have to wait as well.
             let client = connections.clients.get(conn);
             let still_waits = client.is_some_and(|client| client.line() == Some(Line::Room));
             connections.waiting.has_untried = engine.clock.is_turn_over() && !still_waits;
@@ -299,9 +301,9 @@ impl Connections {
         });
     }
 
-    /// Retries the requests that were held up by the long request, if there is none any more, and
-    /// those that were held up by keys that were ready for others. A request may become the long
-    /// request. It then holds up the requests behind it.
+    /// If there is no long request any more, retries the requests that it held up. If no keys are
+    /// ready for other clients any more, retries the requests that such keys held up. A retried
+    /// request may become the long request. It then holds up the requests behind it.
     pub(crate) fn resume_held_up(&mut self, engine: &mut Engine) {
         if engine.phase.shutdown.is_some() {
             return;
@@ -331,7 +333,7 @@ impl Connections {
     }
 
     /// Serves the clients that wait for keys which have become ready. Called when a whole command,
-    /// transaction or long request is over.
+    /// transaction or long request has ended.
     #[inline]
     pub(crate) fn serve_waiting_for_keys(&mut self, engine: &mut Engine) {
         if engine.data.blocking_keys.has_ready() && !engine.phase.is_ending() {
@@ -345,7 +347,7 @@ impl Connections {
             let mut after = Ticket::default();
             loop {
                 if !engine.data.blocking_keys.may_serve(engine.clock.turn, SERVED_MAX) {
-                    // The key stays the one that is being served.
+                    // The next turn goes on with the same key.
                     return;
                 }
                 let Some((ticket, conn)) = self.next_to_serve(engine, key, after) else { break };
@@ -360,7 +362,8 @@ impl Connections {
         }
     }
 
-    /// The next client, behind `after`, that waits for what a key holds.
+    /// The next client, behind the ticket `after`, that waits for a value of the type that the key
+    /// holds.
     fn next_to_serve(
         &self,
         engine: &Engine,
@@ -373,8 +376,9 @@ impl Connections {
         lines.next_waiter(key, wanted, after)
     }
 
-    /// What a key of this hash that a client waits for holds: the argument of the client's request
-    /// that names it, and the type of its value. `None` if the key is missing.
+    /// Looks at a key that a client waits for, given the key's hash. Returns the key's index among
+    /// the arguments of the client's request, and the type of the key's value. `None` if the key
+    /// does not exist, or if the client does not wait for it.
     fn found_for(&self, engine: &Engine, conn: ConnId, hash: u64) -> Option<(usize, ValueType)> {
         let client = self.clients.get(conn)?;
         let State::Waiting(waiting) = &client.state else { return None };
@@ -387,8 +391,8 @@ impl Connections {
         value.map(|value| (index, ValueRef::value_type(value)))
     }
 
-    /// Lets the clients give up whose deadlines have passed. A client that is still to be served, in
-    /// this turn or a later one, does not give up: what it waits for was there in time.
+    /// Ends the waits of clients whose deadlines have passed. A client that is still to be served,
+    /// in this turn or a later one, goes on waiting, because what it waits for was there in time.
     pub(crate) fn give_up_late(&mut self, engine: &mut Engine) {
         let mut after = None;
         while let Some((deadline, conn)) = self.waiting.next_late(engine.clock.now, after) {
@@ -403,7 +407,8 @@ impl Connections {
         }
     }
 
-    /// Whether a key that a client waits for is ready, and holds what the client waits for.
+    /// Whether one of the keys that a client waits for is ready, and holds a value of the type that
+    /// the client waits for.
     fn is_to_be_served(&self, engine: &Engine, conn: ConnId) -> bool {
         let lines = &engine.data.blocking_keys;
         if !lines.has_ready() {
@@ -423,8 +428,8 @@ impl Connections {
         ready.any(holds_wanted)
     }
 
-    /// Ends the wait of a client in a blocking command: with an error if `with_error`, otherwise as
-    /// if the time were up.
+    /// Ends the wait of a client in a blocking command. If `with_error` is set, the client gets an
+    /// error. Otherwise, the wait ends as if its time were up.
     pub(crate) fn unblock(&mut self, engine: &mut Engine, conn: ConnId, with_error: bool) {
         let Some(mut client) = self.clients.take(conn) else { return };
         let State::Waiting(waiting) = &client.state else { return self.clients.put(client) };
@@ -437,7 +442,8 @@ impl Connections {
             }
             self.answer(engine, &mut client, |_, client| client.out.error(UNBLOCKED));
         } else if waiting.is_counted {
-            // That there is nothing depends on who has taken what was there.
+            // The reply reveals that the keys hold nothing, perhaps because another client has
+            // taken what they held. So the reply depends on that client's record.
             let needs = match &waiting.reason {
                 Reason::Keys(wanted) => engine.gate.depends_on_wanted(&client, wanted),
                 _ => engine.gate.depends_on_all(),
@@ -461,7 +467,7 @@ impl Connections {
 pub(super) fn waits_in_vain(phase: &Phase, client: &Client) -> bool {
     let State::Waiting(waiting) = &client.state else { return false };
     match &waiting.reason {
-        // Nobody is given an element that would be lost.
+        // A client that has gone must not be given an element, because the element would be lost.
         _ if waiting.is_counted => !is_planted("gone-still-waits"),
         Reason::Log(wait) => wait.never,
         // A request that a pause has postponed is not run if its client may have gone during

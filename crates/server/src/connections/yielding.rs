@@ -15,9 +15,9 @@ use crate::waiting::{Line, Reason, Then};
 const STEPS_TIME: Duration = Duration::from_millis(2);
 
 impl Connections {
-    /// Runs one step of each command in steps, as far as there is time. Commands that lacked room in
-    /// the log retry. Beside a long request, which takes its time in each turn, these commands get
-    /// as much time as the long request.
+    /// Runs one step of each command that runs in steps, as long as there is time. Commands that
+    /// lacked room in the log try again. If there is a long request, which takes its time in each
+    /// turn, these commands run further steps until they have had as much time as the long request.
     pub(crate) fn resume_yielded(&mut self, engine: &mut Engine) {
         self.retry_steps(engine);
         if self.yielding.is_empty() {
@@ -32,8 +32,8 @@ impl Connections {
         }
     }
 
-    /// Runs one step of each command in steps, until the time is up. Returns whether any step was
-    /// run.
+    /// Runs one step of each command that runs in steps, until the time is up. Returns whether any
+    /// step was run.
     fn resume_each(&mut self, engine: &mut Engine, until: Instant) -> bool {
         let mut has_run = false;
         for _ in 0..self.yielding.len() {
@@ -119,7 +119,7 @@ impl Connections {
         true
     }
 
-    /// Lets the commands go on that have waited for room in the log for their next step.
+    /// Lets commands go on that waited until the log had room for their next step.
     fn retry_steps(&mut self, engine: &mut Engine) {
         if self.waiting.is_empty(Line::RoomForStep) {
             return;
@@ -137,7 +137,8 @@ impl Connections {
         }
     }
 
-    /// Whether a command in steps has a step to run, so that the next turn must not sleep.
+    /// Whether a command that runs in steps has a step to run, so that the next turn must not
+    /// sleep.
     pub(crate) fn has_yielding(&self) -> bool {
         !self.yielding.is_empty()
     }

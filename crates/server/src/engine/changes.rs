@@ -1,4 +1,4 @@
-//! The one way of a change of the data set to everything that depends on changes.
+//! The single path by which a change of the data set reaches everything that depends on changes.
 //!
 //! ```text
 //!  command ──────────┐
@@ -7,11 +7,11 @@
 //!  expiry, eviction ─┘                       └─► undurable changes, listener
 //! ```
 //!
-//! [`Engine::put`] alone appends records. [`Engine::tell`] alone tells of changes, in the order in which
-//! they happened. The commands of a transaction share one record, so what needs its LSN is kept
-//! until the record is appended. Whatever runs commands within a transaction adds to what is kept,
-//! however deep it is nested. A long request is told in steps, and others are told of between them;
-//! they change other keys.
+//! Only [`Engine::put`] appends records. Only [`Engine::tell`] tells of changes, in the order in
+//! which they happened. The commands of a transaction share one record. So whatever needs the LSN
+//! of this record is kept until the record is appended. This also holds for commands that run
+//! within a transaction at any depth of nesting. A long request tells of its changes in steps.
+//! Other changes may be told between these steps, but they are changes of other keys.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -40,7 +40,7 @@ pub struct Told<'a> {
     pub lsn: Option<Lsn>,
 }
 
-/// Is told of each event, after its record was appended.
+/// Called with each event, after the event's record was appended.
 pub type Listener = Box<dyn FnMut(&Told<'_>) + Send>;
 
 /// Where the record of a change is.
@@ -50,11 +50,11 @@ pub(crate) enum Place {
     Nowhere,
     /// The log has stopped.
     Stopped,
-    /// It will be part of the record of the transaction that runs.
+    /// The change will be part of the record of the running transaction.
     Pending,
     /// The record ends here.
     Record(Lsn),
-    /// There is no record, because the log up to here says the same.
+    /// There is no record, because the log up to this LSN already says the same.
     Said(Lsn),
 }
 
@@ -69,23 +69,23 @@ pub(crate) enum Source<'a> {
     Transaction,
     /// The effects of a long request.
     Long(&'a Effects, Args<'a>),
-    /// The record of a long request, built before.
+    /// The record of a long request, which was built in advance.
     Staged(StagedRecord),
 }
 
-/// What has run.
+/// Something that has run, such as a command or a part of one.
 #[derive(Debug)]
 pub(crate) struct Ran<'a> {
     /// The effects, if they are those of a long request.
     pub(crate) of_long: Option<&'a Effects>,
     pub(crate) args: Args<'a>,
-    /// The noted items of the effects that are to be told.
+    /// Which of the noted items in the effects are to be told.
     pub(crate) items: Range<usize>,
-    /// The time of day at which it ran.
+    /// The time of day of the run.
     pub(crate) now_ms: i64,
-    /// The `CLIENT ID` of the client that asked for it.
+    /// The `CLIENT ID` of the client that asked for the run; 0 for expiry and eviction.
     pub(crate) client: u64,
-    /// Whether `rdb_changes_since_last_save` counts it.
+    /// Whether `rdb_changes_since_last_save` counts the changes.
     pub(crate) is_counted: bool,
 }
 
@@ -129,7 +129,7 @@ impl Engine {
         Place::Record(lsn)
     }
 
-    /// Tells of what has run.
+    /// Tells everybody who depends on changes what `ran` has changed.
     pub(crate) fn tell(&mut self, ran: &Ran<'_>, place: Place) {
         let effects = ran.of_long.unwrap_or(&self.data.effects);
         let is_planted = |name| ran.of_long.is_some() && is_planted(name);
@@ -162,7 +162,8 @@ impl Engine {
         }
     }
 
-    /// Tells what was kept of a transaction, when its record has its place.
+    /// Tells of the changes that were kept during a transaction. Called when the transaction's
+    /// record has its place.
     pub(crate) fn tell_transaction(&mut self, transaction: Transaction, place: Place) {
         if self.gate.keeps_undurable {
             depend(&mut self.gate.undurable, place, transaction.changes.into_iter());
@@ -193,14 +194,14 @@ impl Place {
     }
 }
 
-/// From now on, replies about what a record changed depend on the record.
+/// Makes replies about the changed keys depend on the record that changed them.
 fn depend(undurable: &mut Undurable, place: Place, changes: impl Iterator<Item = Change>) {
     if let Place::Record(lsn) = place {
         undurable.note(lsn, changes);
     }
 }
 
-/// The events of what has run, in order. Their place in the log is still missing.
+/// The events of `ran`, in order, but without their place in the log.
 fn told<'a>(effects: &'a Effects, ran: &Ran<'a>) -> impl Iterator<Item = Told<'a>> {
     let asked_by = ran.client;
     effects.noted(ran.items.clone(), ran.args).flat_map(move |noted| {

@@ -15,8 +15,8 @@ use crate::waiting::BlockingKeys;
 /// A transaction that takes at least this many bytes of memory is freed by another thread.
 const LARGE_MULTI_SIZE_MIN: usize = 64 << 10;
 
-/// Room in bytes for what a transaction takes out of values that its own commands have copied or
-/// renamed.
+/// Room in the log, in bytes, for data that a transaction takes out of values which its own
+/// commands have copied or renamed.
 const COPIED_ROOM: u64 = 256 << 10;
 
 /// The data set, and everybody who is told of its changes.
@@ -25,7 +25,7 @@ pub(crate) struct Data {
     pub(crate) watches: Watches,
     /// Who waits for which keys.
     pub(crate) blocking_keys: BlockingKeys,
-    /// Is told of every event. Only tests set it.
+    /// Called with every event. Only tests set a listener.
     pub(crate) listener: Option<Listener>,
     /// The effects of the command that runs.
     pub(super) effects: Effects,
@@ -52,9 +52,10 @@ pub(crate) struct Transaction {
     /// Bytes that deletions of expired keys may add to the transaction's record, beyond the bytes
     /// that its writes have asked for.
     pub(super) room: u64,
-    /// Bytes that effects may add for what they have from values.
+    /// Bytes that effects may add to the record for data that they take from values.
     pub(super) value_room: u64,
-    /// Bytes of payload for which the transaction has asked, and what its writes are for.
+    /// The room in the log for which the transaction has asked, in bytes of payload, and the
+    /// purpose of its writes.
     pub(super) asked: u64,
     pub(super) purpose: Purpose,
     /// The log is to be turned on or off after the transaction.
@@ -95,8 +96,8 @@ impl Data {
         self.transaction.is_some()
     }
 
-    /// Drops a transaction. If the transaction is large, another thread drops it, because this
-    /// takes time.
+    /// Drops a transaction. If the transaction is large, another thread drops it, because dropping
+    /// it takes time.
     pub(crate) fn end_multi(&mut self, multi: Option<Box<Multi>>) {
         if let Some(multi) = multi.filter(|multi| multi.memory() >= LARGE_MULTI_SIZE_MIN) {
             self.freeing.drop_elsewhere(multi);
@@ -126,10 +127,11 @@ impl Data {
         })
     }
 
-    /// The bytes that the queued requests of a transaction may append for what their effects have
-    /// from values: what each of them would need now, all bytes that the transaction itself brings
-    /// in, and [`COPIED_ROOM`] for values that it copies or renames. A request that needs more
-    /// [asks for it](super::Engine::ask_for_more) when it runs.
+    /// How many bytes the queued requests of a transaction may append for data that their effects
+    /// take from values. The sum has three parts: what each request would need now, room for the
+    /// bytes that the transaction itself brings in, and [`COPIED_ROOM`] for values that it copies
+    /// or renames. A request that needs more [asks for it](super::Engine::ask_for_more) when it
+    /// runs.
     pub(crate) fn weigh_queued(&self, db: DbIndex, multi: &Multi) -> u64 {
         let known = COPIED_ROOM.saturating_add(2 * multi.size as u64);
         let sizes =

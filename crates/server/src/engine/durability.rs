@@ -11,8 +11,9 @@ use crate::clients::Client;
 use crate::gate::Change;
 
 impl Engine {
-    /// Logs the effects of the command that just ran for `client`, and tells of its changes. Returns
-    /// the LSN that the reply has to wait for, or 0 if the command appended nothing of its own.
+    /// Logs the effects of the command that just ran for `client`, and tells of its changes.
+    /// Returns the LSN that the reply has to wait for, or 0 if the command appended nothing of its
+    /// own.
     pub(crate) fn record(&mut self, client: &mut Client, args: Args<'_>) -> Lsn {
         let items = 0..self.data.effects.noted_count();
         let is_logged = !self.data.effects.is_empty();
@@ -34,7 +35,8 @@ impl Engine {
         }
     }
 
-    /// Brings the effects of the command that just ran to their place in the log.
+    /// Appends the effects of the last command to the log, or adds them to the record of the
+    /// running transaction. Returns where they are.
     fn place(&mut self, client: &mut Client, args: Args<'_>) -> Place {
         if let Some(transaction) = &mut self.data.transaction {
             // The whole transaction is one record, appended when its last command has run.
@@ -79,7 +81,7 @@ impl Engine {
     }
 
     /// Begins to gather the effects of a transaction, whose writes append at most `size` bytes of
-    /// payload. `value_room` of these are for what effects have from values.
+    /// payload. Of these bytes, `value_room` are for data that effects take from values.
     pub(crate) fn begin_transaction(
         &mut self,
         db: DbIndex,

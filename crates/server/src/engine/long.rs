@@ -66,7 +66,7 @@ pub(crate) struct Long {
     pub(crate) conn: ConnId,
     /// The `CLIENT ID` of that client.
     client: u64,
-    /// The request's place among those that wait, should it have to wait.
+    /// The request's place in the order of arrival, in case the request has to wait.
     pub(crate) ticket: Ticket,
     db: DbIndex,
     no_touch: bool,
@@ -76,9 +76,9 @@ pub(crate) struct Long {
     /// Time of day at which the command began to run.
     now_ms: i64,
     stage: Stage,
-    /// The keys that it may change.
+    /// The keys that the request may change.
     keys: Keys,
-    /// The keys that it only reads.
+    /// The keys that the request only reads.
     sources: Keys,
     is_holding: bool,
     /// The record's payload may have at most this many bytes.
@@ -179,8 +179,8 @@ impl Engine {
         }));
     }
 
-    /// Runs steps of the long request for a bounded time. Returns the request, and what follows, if
-    /// it has no next step.
+    /// Runs steps of the long request for a bounded time. If the request has no next step, returns
+    /// the request and what follows.
     pub(crate) fn long_steps(&mut self) -> Option<(Box<Long>, Next)> {
         let mut long = self.data.long.take()?;
         let began = Instant::now();
@@ -240,7 +240,7 @@ impl Engine {
         }
         let key_count = long.keys.len() + long.sources.len();
         if long.writes() {
-            // Weighed at last, because nobody changes the values from here on.
+            // The request is weighed only now, because nobody else changes the values from here on.
             let size = self.data.weigh(long.db, long.row, long.request.args()).log_size;
             long.log_size_max += size;
             long.effects.limit_values(size);
@@ -249,7 +249,7 @@ impl Engine {
                 Admission::Wait => return Next::Wait(Reason::Room),
                 Admission::Refused(text) => return Next::Reject(text),
             }
-            // Expired sources are deleted.
+            // Sources are included, because a source that has expired is deleted.
             long.effects.reserve(key_count);
             if self.gate.keeps_undurable {
                 self.gate.undurable.reserve(key_count);
@@ -287,7 +287,7 @@ impl Engine {
         if let Some(garbage) = self.data.keyspace.take_garbage() {
             self.data.free(garbage);
         }
-        // Sealed, so that the last step need not copy the reply.
+        // The reply is sealed, so that the last step need not copy it.
         long.reply.seal_if_large();
         match outcome {
             Outcome::Yield(steps) => long.stage = Stage::Running(Some(steps)),
@@ -375,7 +375,7 @@ impl Data {
         if row.flags.has(Flags::EXPANDS) && args.large_size() > 0 {
             return true;
         }
-        // A command that may wait for keys has few arguments, and its effect has no values.
+        // A command that may wait for keys has few arguments, and its effect contains no values.
         let is_of_keys = row.flags.has(Flags::WRITE)
             && !row.flags.has(Flags::BLOCKING)
             && !row.flags.has(Flags::WHOLE_DB)
@@ -427,8 +427,7 @@ impl Data {
         self.long.is_some()
     }
 
-    /// Whether a long request holds its keys. While it does, nothing expires and nothing is
-    /// evicted.
+    /// Whether a long request holds its keys. If so, nothing expires and nothing is evicted.
     pub(crate) fn is_long_holding(&self) -> bool {
         self.long.as_ref().is_some_and(|long| long.is_holding)
     }

@@ -214,8 +214,8 @@ pub(crate) fn eviction(config: &Config) -> EvictionConfig {
     }
 }
 
-/// A lower limit of the memory of all clients counts as this one, as in Redis, because the server
-/// could not be reached otherwise.
+/// The lowest effective limit of the memory of all clients. As in Redis, a lower configured limit
+/// counts as this one, because otherwise no client could reach the server.
 const CLIENTS_MEMORY_MIN: u64 = 128 << 10;
 
 /// The limit that `maxmemory-clients` sets, in bytes.
@@ -228,8 +228,9 @@ pub(crate) fn clients_memory_max(config: &Config) -> Option<u64> {
     (limit > 0).then_some(limit.max(CLIENTS_MEMORY_MIN))
 }
 
-/// How long eviction may keep a command waiting (`maxmemory-eviction-tenacity`): as in Redis, 50 us
-/// for each step up to 10 and 15 % more for each further step. At 100 there is no limit.
+/// How long eviction may keep a command waiting, given the value of `maxmemory-eviction-tenacity`.
+/// As in Redis, up to a value of 10, each step adds 50 us. Above 10, each step adds 15 %. A value
+/// of 100 means no limit.
 pub(crate) fn eviction_time(tenacity: i64) -> Duration {
     match tenacity {
         ..=10 => Duration::from_micros(50 * tenacity.max(0) as u64),

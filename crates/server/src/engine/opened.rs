@@ -1,4 +1,5 @@
-//! An engine with a volume, for tests of its parts. Nothing happens in it that the test does not order.
+//! An engine with a volume, for tests of the engine's parts. The engine does only what the test
+//! tells it to do.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -44,7 +45,8 @@ pub(super) fn opened(dir: &Path, is_log_on: bool) -> Opened {
     Opened { engine, connections }
 }
 
-/// The client sends a request, which is run in this turn or, on a busy machine, in a later one.
+/// Sends a request of the client. The request runs in this turn or, on a busy machine, in a later
+/// turn.
 pub(super) fn send(opened: &mut Opened, request: &str) {
     opened.engine.clock.begin_turn();
     opened.connections.received(&mut opened.engine, CONN, request.as_bytes());

@@ -42,8 +42,8 @@ impl Engine {
             || (self.is_log_short() && !is_planted("urgent-unhurried"))
     }
 
-    /// Whether somebody asked for the running snapshot, or something else can begin only when it has
-    /// ended.
+    /// Whether somebody asked for the running snapshot, or something else can begin only when it
+    /// has ended.
     fn is_snapshot_wanted(&self) -> bool {
         let snapshots = &self.snapshots;
         let is_automatic = snapshots.running.as_ref().is_some_and(|running| running.is_automatic);
@@ -214,8 +214,8 @@ mod tests {
         assert_eq!(rate(&mut opened), 0);
     }
 
-    /// A log that was turned on again needs a snapshot before it can go on. This snapshot runs at the
-    /// configured rate even if it is marked as one that nobody asked for. It is so marked if a
+    /// A log that was turned on again needs a snapshot before it can go on. This snapshot runs at
+    /// the configured rate even if it is marked as one that nobody asked for. It has this mark if a
     /// snapshot was scheduled for another reason before the log was turned on.
     #[test]
     fn one_that_a_log_needs_to_go_on_does_not_take_its_time() {

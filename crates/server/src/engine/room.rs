@@ -13,7 +13,7 @@ use slimio_storage::{LogState, Room};
 use super::Engine;
 use crate::commands::Entry;
 
-/// What a write is for. This decides how much of the log's room it may use.
+/// The purpose of a write. It decides how much of the log's room the write may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Purpose {
     /// The write may be for anything. It is admitted only if the log, beyond the room for the
@@ -77,9 +77,9 @@ impl Engine {
         }
     }
 
-    /// If a command of the running transaction needs more room than was weighed, because the
-    /// transaction has changed its values or swapped databases, asks for the rest. If there is not
-    /// enough, the command fails.
+    /// Called for a command of the running transaction. The command may need more room than was
+    /// weighed, because the transaction has changed the command's values or swapped databases. If
+    /// so, asks for the rest. If there is not enough room, the command fails.
     pub(crate) fn ask_for_more(&mut self, db: DbIndex, row: &Command<Entry>, args: Args<'_>) {
         let wanted = self.data.weigh(db, row, args).log_size;
         let Some(transaction) = &self.data.transaction else { return };
@@ -93,7 +93,7 @@ impl Engine {
         if let Some(transaction) = self.data.transaction.as_mut().filter(|_| is_granted) {
             transaction.asked = asked;
             transaction.value_room += lacking;
-            // Deletions of expired keys have as much less.
+            // The deletions of expired keys lose as much room.
             let less = if is_planted("exec-more-for-all") { 0 } else { lacking };
             transaction.room = transaction.room.saturating_sub(less);
             self.gate.log_size_max = size_max.max(asked.saturating_add(transaction.room));
@@ -163,8 +163,9 @@ mod tests {
     use crate::net::{ConnId, Peer};
     use slimio_resp::OwnedRequest;
 
-    /// What a command asks for later is taken from the room for deletions of expired keys. The record
-    /// of a transaction must not become longer than what was there for it in the beginning.
+    /// If a command asks for more room while its transaction runs, this room is taken from the room
+    /// for deletions of expired keys. The transaction's record must not become longer than the room
+    /// that there was for it at the beginning.
     #[test]
     fn what_a_transaction_asks_for_later_is_not_used_twice() {
         let mut engine = Engine::new(Config::default(), 1, Facts::default());

@@ -1,5 +1,5 @@
-//! Checks whether a client may run a command, in the order in which Redis does, runs the command, and
-//! counts it.
+//! Checks whether a client may run a command, in the order in which Redis does, runs the command,
+//! and counts it.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ impl Engine {
         (outcome, self.recorded(client, row, args))
     }
 
-    /// The context in which a client's command runs, or its next step.
+    /// The context for a client's command, or for the next step of one.
     pub(super) fn context<'a>(
         &'a mut self,
         client: &'a mut Client,
@@ -73,7 +73,8 @@ impl Engine {
         }
     }
 
-    /// Records what a data command, or a step of it, did. Returns the LSN that its reply depends on.
+    /// Records what a data command, or a step of it, did. Returns the LSN that its reply depends
+    /// on.
     pub(super) fn recorded(
         &mut self,
         client: &mut Client,
@@ -91,8 +92,9 @@ impl Engine {
     }
 
     /// Whether the client may run the command now. All clients together take `clients` bytes of
-    /// memory, if there is a limit of it. A command that has waited for keys (`is_counted`) may run, as
-    /// in Redis, even if the server has come to refuse such commands since.
+    /// memory. This number is needed only if there is a memory limit. A command that has waited for
+    /// keys (`is_counted`) may run, as in Redis, even if the server has begun to refuse such
+    /// commands in the meantime.
     pub(crate) fn check(
         &mut self,
         client: &Client,
@@ -174,8 +176,9 @@ impl Engine {
         }
     }
 
-    /// Counts a command that has run, unless it was counted when it began to wait (`is_counted`).
-    /// `spent` is the time that its earlier steps took. Reads the clock only at the end of a lap, because the next lap begins at the same time.
+    /// Counts a command that has run, unless the command was counted when it began to wait
+    /// (`is_counted`). `spent` is the time that the command's earlier steps took. The clock is read
+    /// only at the end of a lap, because the next lap begins at the same time.
     pub(crate) fn account(
         &mut self,
         client: &mut Client,

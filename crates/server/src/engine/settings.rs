@@ -1,4 +1,4 @@
-//! Values that are read often: of directives, and facts that hardly ever change.
+//! Values of directives that are read often, and facts that hardly ever change.
 
 use std::time::Duration;
 

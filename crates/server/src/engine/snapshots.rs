@@ -123,8 +123,8 @@ impl Engine {
     }
 
     /// Ends the running snapshot, which is no longer needed. This is not a failure: as in Redis,
-    /// INFO still shows the status of the snapshot before. If it was an on-demand snapshot, another
-    /// one is scheduled for the clients that asked for it.
+    /// INFO still shows the status of the previous snapshot. If the running snapshot was an
+    /// on-demand snapshot, another one is scheduled for the clients that asked for it.
     pub(super) fn give_up(&mut self, why: &str) {
         let Some(running) = self.drop_running() else { return };
         log::info!("{} given up: {why}", running.kind.name());
@@ -155,8 +155,8 @@ impl Engine {
         self.take_event();
     }
 
-    /// Takes a part of the running snapshot, if it has one to take. `has_time` says that nothing
-    /// else is to be done. Returns whether there was a part.
+    /// Takes a part of the running snapshot, if there is a part to take. `has_time` says that there
+    /// is nothing else to do. Returns whether there was a part.
     pub(crate) fn snapshot_steps(&mut self, has_time: bool) -> bool {
         if !self.wants_snapshot_step() {
             return false;
@@ -421,8 +421,8 @@ impl Engine {
         }
     }
 
-    /// Schedules a WAL-snapshot, because this makes room in the log. Cancels a running on-demand
-    /// snapshot.
+    /// Schedules a WAL-snapshot, because a WAL-snapshot makes room in the log. Cancels a running
+    /// on-demand snapshot.
     fn begin_urgent(&mut self) {
         if self.snapshots.runs(SnapshotKind::Wal) {
             return;
@@ -477,7 +477,8 @@ impl Engine {
         let stats = wal.stats();
         let used = stats.used_bytes();
         let is_full = wal.log().prepare_failed().is_some();
-        // Not the bytes of the records: a batch takes whole blocks, however small its records are.
+        // The gain is not the size of the records: a batch takes whole blocks, however small its
+        // records are.
         let gain = if is_planted("urgent-by-records") {
             self.gate.root_and_log().1
         } else {
@@ -514,8 +515,9 @@ impl Engine {
     }
 
     /// `CONFIG SET appendonly`: ends the log, or resumes it behind a new snapshot. Within a
-    /// transaction, this is put off until the transaction ends, because the transaction is logged
-    /// as a whole or not at all, and its room in the log was granted accordingly.
+    /// transaction, this change is put off until the transaction ends. The reason is that the
+    /// transaction is logged as a whole or not at all, and its room in the log was granted
+    /// accordingly.
     pub(crate) fn turn_log(&mut self) {
         if let Some(transaction) = &mut self.data.transaction
             && !is_planted("turned-within")

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use slimio_keyspace::{DbIndex, EntryView, Keyspace, Usage, ValueSink, encode_value, rdb_type};
 use slimio_rdb::{Attributes, Encoder, FileWriter, Version};
 
-/// The field `redis-ver` of the file, in which Redis notes which server version made the file.
+/// Value of the file's field `redis-ver`. In Redis, it is the version of the server that made the
+/// file.
 const REDIS_VERSION_NOTE: &[u8] = crate::REDIS_VERSION.as_bytes();
 
 /// How an RDB file is written.
@@ -92,8 +93,8 @@ impl Exporter {
         self.keys
     }
 
-    /// Writes entries of a keyspace. `place` maps an entry's database and key to the database to
-    /// write the entry to; `None` leaves the entry out.
+    /// Writes entries of a keyspace. `place` gets an entry's database and key, and returns the
+    /// database for this entry in the file; `None` leaves the entry out.
     ///
     /// # Errors
     /// A sentence, if the file cannot be written.
@@ -133,9 +134,9 @@ impl Exporter {
 
     /// Completes the file, syncs it, and renames it to its final path. Returns its size in bytes.
     ///
-    /// # Errors A sentence. If the error is that the directory could not be synced, the new file is
-    /// complete and at the path. After any other error, the file that was at the path before is
-    /// still there.
+    /// # Errors
+    /// A sentence. If the error is that the directory could not be synced, the new file is complete
+    /// and at the path. After any other error, the file that was at the path before is still there.
     pub fn finish(mut self) -> Result<u64, String> {
         let writer = self.writer.take().expect("it is there until the end");
         let failed = |error: &dyn std::fmt::Display| said(&self.unfinished, &self.path, error);
@@ -188,7 +189,7 @@ impl ValueSink for Exporter {
 
 impl Drop for Exporter {
     fn drop(&mut self) {
-        // Fails if the export went well, because the file has its final name then.
+        // This fails after a successful export, because the file then has its final name.
         let _ = std::fs::remove_file(&self.unfinished);
     }
 }

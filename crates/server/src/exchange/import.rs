@@ -22,8 +22,9 @@ use crate::server::make_volume;
 /// Reads a whole RDB file into a keyspace with as many databases as the configuration says. `size`
 /// is the file's size in bytes.
 ///
-/// # Errors A sentence that says what is wrong with the file, or which of its contents this server
-/// does not support.
+/// # Errors
+/// A sentence that says what is wrong with the file, or which of its contents this server does not
+/// support.
 pub fn import_file(
     file: impl Read,
     size: u64,
@@ -49,7 +50,7 @@ pub fn import_file(
     Ok(keyspace)
 }
 
-/// Reads the value of a key, and adds both to the keyspace.
+/// Reads the value of a key, and adds the key and its value to the keyspace.
 fn load_key<R: Read>(
     keyspace: &mut Keyspace,
     key: &Key,
@@ -87,7 +88,8 @@ fn load_key<R: Read>(
 /// Makes a new volume that holds the entries of a keyspace. The volume is durable when this
 /// function returns.
 ///
-/// # Errors A sentence with a remedy. After an error, a new volume may exist. If so, it is empty.
+/// # Errors
+/// A sentence with a remedy. After an error, a new volume may exist. If so, it is empty.
 pub fn write_volume(
     storage: &mut Storage,
     config: &Config,

@@ -1,9 +1,9 @@
 //! Memory as `INFO`, `MEMORY STATS` and `MEMORY DOCTOR` show it.
 //!
 //! Memory in use is the sum of four parts: the data set, the clients' buffers, the log's mapped
-//! buffers, and the memory held for a snapshot. The sizes in the data set are as the allocator
-//! rounds them. The rest of the resident memory is the program itself, free memory that the
-//! allocator retains, and the allocator's own tables.
+//! buffers, and the memory held for a snapshot. Sizes in the data set are rounded up as the
+//! allocator rounds them. The rest of the resident memory is the program itself, free memory that
+//! the allocator retains, and the allocator's own tables.
 
 use super::{ClientFigures, Text, human};
 use crate::AllocatorBytes;

@@ -35,8 +35,9 @@ pub struct Listener {
 
 /// Opens the sockets that `bind`, `port` and `unixsocket` name.
 ///
-/// # Errors When a required address cannot be bound, when an optional address is in use, when no
-/// descriptor is left for an optional address, or when there is nothing to listen on.
+/// # Errors
+/// When a required address cannot be bound, when an optional address is in use, when no descriptor
+/// is left for an optional address, or when there is nothing to listen on.
 pub fn open(config: &Config) -> Result<Vec<Listener>, ConfigError> {
     let mut listeners = Vec::new();
     let backlog = config.int("tcp-backlog") as i32;

@@ -58,8 +58,8 @@ pub enum Event<'a> {
     /// The peer sends nothing more: it has closed at least its sending half. Bytes can still be
     /// sent to the peer.
     Ended(ConnId),
-    /// As [`Event::Ended`], but for a paused connection. Bytes that the peer sent earlier may still
-    /// be unread. The event is not reported again before [`Net::receive`] is called.
+    /// Like [`Event::Ended`], but for a paused connection. Bytes that the peer sent earlier may
+    /// still be unread. The event is not reported again before [`Net::receive`] is called.
     HungUp(ConnId),
     /// The connection broke: nothing can be received or sent any more. The caller must still call
     /// [`Net::close`].
@@ -90,7 +90,7 @@ pub trait Net {
     /// When the kernel refuses.
     fn watch(&mut self, fd: BorrowedFd<'_>, id: WatchId) -> Result<(), Errno>;
 
-    /// As [`watch`](Self::watch), but each [`expect`](Self::expect) guarantees only one
+    /// Like [`watch`](Self::watch), but each [`expect`](Self::expect) guarantees only one
     /// [`Event::Ready`]. A back end may thus leave out events that are not expected. Such events
     /// then do not end a wait. Each id belongs to at most one descriptor.
     ///

@@ -97,8 +97,8 @@ impl Server {
                 .answer(&mut self.engine, &mut client, |_, client| client.out.error(why));
             self.connections.put_back(&mut self.engine, client);
         }
-        // Another shutdown may have been asked for already. These replies must leave before that
-        // shutdown.
+        // Another shutdown may have been asked for already. The replies written here must leave
+        // before that shutdown begins.
         self.engine.gate.forget_durable();
         self.connections.flush(&mut self.engine, &mut *self.net);
         false

@@ -55,16 +55,16 @@ impl Growth {
         Self { began: written, looked_at: now, written, per_s: 0.0 }
     }
 
-    /// Samples the log. Up to the time `now`, `written` bytes were written to its area: whole blocks,
-    /// however small the records were.
+    /// Samples the log. Up to the time `now`, `written` bytes were written to its area: whole
+    /// blocks, however small the records were.
     pub(crate) fn look(&mut self, now: Instant, written: u64) {
         let since = now.saturating_duration_since(self.looked_at);
         if since < POLL_INTERVAL {
             return;
         }
         let per_s = written.saturating_sub(self.written) as f64 / since.as_secs_f64();
-        // If the log grows faster than before, this counts at once. If it grows more slowly, this
-        // counts gradually.
+        // If the log grows faster than before, the new speed counts at once. If the log grows more
+        // slowly, the new speed counts only gradually.
         self.per_s = per_s.max(self.per_s * 0.9 + per_s * 0.1);
         (self.looked_at, self.written) = (now, written);
     }

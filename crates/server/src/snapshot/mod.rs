@@ -73,7 +73,7 @@ pub(crate) struct Running {
     pub(crate) changes: u64,
     /// Largest memory held for this snapshot so far, in bytes.
     pub(crate) memory_max: u64,
-    /// Whether the snapshot runs because the log has grown, and nobody has asked for it.
+    /// Whether the snapshot runs only because the log has grown, not because somebody asked for it.
     pub(crate) is_automatic: bool,
     /// Whether commands are being served.
     pub(crate) traffic: Traffic,
@@ -120,12 +120,13 @@ impl History {
     }
 }
 
-/// What the clients are to be told that wait for snapshots.
+/// What clients that wait for snapshots are to be told.
 #[derive(Debug)]
 pub(crate) enum SnapshotEnd {
     /// An on-demand snapshot was adopted. It began as the `BGSAVE` of this number.
     Saved(u64, SlotSummary),
-    /// The `BGSAVE` of this number, and all before it, failed, for this reason.
+    /// The `BGSAVE` of this number has failed, for this reason. So have all earlier ones that
+    /// clients still wait for.
     Failed(u64, String),
     /// Pinned snapshots must be given up, for this reason.
     Unpinned(&'static str),

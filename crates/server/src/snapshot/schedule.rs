@@ -45,7 +45,8 @@ pub(crate) struct RewriteRule {
 /// A snapshot must make room when more than this percentage of the log's room is taken.
 const ROOM_PERCENT: u64 = 75;
 
-/// If a snapshot would release at most this percentage of the log's room, none is made to make room.
+/// A snapshot is not made for the sake of room if it would release at most this percentage of the
+/// log's room.
 const GAIN_PERCENT: u64 = 10;
 
 impl RewriteRule {
@@ -63,14 +64,14 @@ impl RewriteRule {
         (self.room / 100 * ROOM_PERCENT).saturating_sub(used)
     }
 
-    /// Whether the log is short of room, if `used` bytes of it are taken. If `is_full` is set, the log
-    /// cannot grow any more.
+    /// Whether the log is short of room, if `used` bytes of its room are taken. If `is_full` is
+    /// set, the log cannot grow any more.
     pub(crate) fn is_short(&self, used: u64, is_full: bool) -> bool {
         is_full || used > self.room / 100 * ROOM_PERCENT
     }
 
-    /// Whether a snapshot must make room, if `used` bytes of the log's room are taken and a snapshot
-    /// that begins now would release `gain` of them.
+    /// Whether a snapshot must make room, if `used` bytes of the log's room are taken and a
+    /// snapshot that begins now would release `gain` of them.
     pub(crate) fn is_urgent(&self, used: u64, gain: u64, is_full: bool) -> bool {
         let room = if is_full { used } else { self.room };
         self.is_short(used, is_full) && gain > room / 100 * GAIN_PERCENT

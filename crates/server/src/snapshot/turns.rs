@@ -30,8 +30,8 @@ const NICENESS: i32 = 10;
 /// than this for a core.
 const LOST_MAX: Duration = Duration::from_millis(20);
 /// See [`LOST_MAX`]. A smaller loss slows only the snapshot, and only by the lost share of the
-/// time, while everybody else gains: when the nice thread ran instead, clients under `appendfsync
-/// always` lost a tenth more of their throughput.
+/// time. Everybody else gains: when the nice thread ran instead, clients under `appendfsync always`
+/// lost a tenth more of their throughput.
 const LOST_SHARE_MAX: u32 = 4;
 /// Shortest turn of the nice thread, unless the work ends.
 const NICE_TURN_MIN: Duration = Duration::from_millis(200);
@@ -43,8 +43,8 @@ const NICE_PER_WAITED: u32 = 5;
 /// The work, and for how long the idle thread waited for a core in the turn that has ended.
 type Returned = (Box<Worker>, Duration);
 
-/// Starts both threads. `work` makes the work from the queue of orders. The nice thread waits for
-/// the end of the idle one, so both have ended when the returned thread has.
+/// Starts both threads. `work` makes the work from the queue of orders. The nice thread, which is
+/// returned, ends only when the idle thread has ended.
 ///
 /// # Errors
 /// When a thread cannot be started.
@@ -56,7 +56,7 @@ pub(super) fn start(
         slimio_device::give_way_entirely();
         take_idle_turns(&turns, &give_back);
     })?;
-    // If this thread cannot be started, the idle one ends because nobody lends it the work.
+    // If this thread cannot be started, the idle thread ends, because nobody lends it the work.
     WorkerThread::start("snapshot", move |orders| {
         slimio_device::give_way(NICENESS);
         nice_turns(work(orders), &idle, &returned);

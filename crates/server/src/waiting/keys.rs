@@ -1,8 +1,9 @@
 //! The lines of clients that wait for keys.
 //!
-//! Keys are named by their hashes, which have 64 bits and are made with a secret of the keyspace. If
-//! two keys had the same hash, their clients would stand in one line: nobody is served from a key that
-//! it has not named, but a client may not be woken while one before it waits for the other key.
+//! Keys are named by their hashes, which have 64 bits and are made with a secret of the keyspace.
+//! If two keys had the same hash, their clients would stand in one line. Even then, no client would
+//! be served from a key that it has not named. But a client might not be woken while a client
+//! before it waits for the other key.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -18,10 +19,10 @@ use crate::net::ConnId;
 /// The keys that a client waits for.
 #[derive(Debug)]
 pub(crate) struct WantedKeys {
-    /// The hash of each key, and the argument of the request that names the key. Sorted; the same
-    /// key is listed once, as the first argument that names it.
+    /// The hash of each key, and the index of the argument that names the key. The list is sorted.
+    /// If several arguments name a key, the key is listed once, with the first of these arguments.
     keys: Box<[(u64, u32)]>,
-    /// The hash of the key to which the client moves what it waits for.
+    /// The hash of the key to which the client moves the element that it waits for.
     destination: Option<u64>,
     wanted: ValueType,
 }
@@ -53,7 +54,7 @@ impl WantedKeys {
         self.keys.iter().map(|(hash, _)| *hash)
     }
 
-    /// The argument that names the key of this hash.
+    /// The index of the argument that names the key with this hash.
     pub(crate) fn index_of(&self, hash: u64) -> Option<usize> {
         let found = self.keys.binary_search_by_key(&hash, |(hash, _)| *hash);
         found.ok().map(|at| self.keys[at].1 as usize)
@@ -63,17 +64,19 @@ impl WantedKeys {
 /// A key of a database, by its hash.
 pub(crate) type KeyName = (DbIndex, u64);
 
-/// A place in a line: first by key, then by the type that is waited for.
+/// A place in a line. Places are sorted by key, then by the type that the client waits for, then by
+/// ticket.
 type Place = (KeyName, u8, Ticket);
 
-/// Bytes of memory that a place takes in the tree of all places, whose nodes are not full.
+/// Bytes of memory that a place takes in the tree of all places. This allows for nodes that are not
+/// full.
 pub(super) const PLACE_MEMORY: usize = 64;
 
 /// Keys that have become ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ready {
     Key(KeyName),
-    /// All keys of a database whose hash is at least this one. They are looked at one by one.
+    /// All keys of a database from this hash on. They are looked at one by one.
     Db(DbIndex, u64),
 }
 
@@ -81,19 +84,22 @@ enum Ready {
 #[derive(Debug, Default)]
 pub(crate) struct BlockingKeys {
     waiters: BTreeMap<Place, ConnId>,
-    /// The keys to which waiting clients move what they wait for, and how many clients each.
+    /// The keys to which waiting clients move elements, and the number of these clients for each
+    /// key.
     destinations: BTreeMap<KeyName, usize>,
     /// Count of the keys that anybody waits for.
     key_count: usize,
     /// Keys whose clients are to be served, in the order in which the keys became ready.
     ready: VecDeque<Ready>,
     is_ready: BTreeSet<KeyName>,
-    /// The databases in `ready`, at most two of each: one that is being looked through, and one that
-    /// was swapped in meanwhile. The queue itself may be too long to be searched by every write.
+    /// The databases in `ready`. A database is listed at most twice: once if it is being looked
+    /// through, and once more if it was swapped in after that began. This list exists because
+    /// `ready` may be too long for every write to search it.
     ready_dbs: Vec<(DbIndex, u64)>,
     /// The key whose clients are being served.
     serving: Option<KeyName>,
-    /// Whether there are ready keys, or clients are being served. Every command looks at this.
+    /// Whether there are ready keys, or clients are being served. This is a field of its own,
+    /// because every command looks at it.
     has_ready: bool,
     /// The turn in which clients were served last, and how many.
     served: (u64, usize),
@@ -146,14 +152,14 @@ impl BlockingKeys {
         self.first_waiter(key).is_some()
     }
 
-    /// The first client that waits for a key. If clients wait for values of several types, it waits
-    /// for any one of them.
+    /// The first client that waits for a key. If the clients of the key wait for values of several
+    /// types, this client may wait for any of these types.
     pub(crate) fn first_waiter(&self, key: KeyName) -> Option<ConnId> {
         let next = self.next((key, 0, Ticket(0)));
         next.filter(|((of, ..), _)| *of == key).map(|(_, conn)| conn)
     }
 
-    /// The next client that waits for a value of this type in this key, behind `after`.
+    /// The next client, behind `after`, that waits for a value of this type in this key.
     pub(crate) fn next_waiter(
         &self,
         key: KeyName,
@@ -170,8 +176,8 @@ impl BlockingKeys {
         next.map(|((.., ticket), conn)| (ticket, conn))
     }
 
-    /// Notes the keys that a change has made ready: a key that somebody waits for now holds a value
-    /// of the type that it is waited for.
+    /// Notes the keys that a change has made ready. A key is ready if it now holds a value of a
+    /// type that somebody waits for in this key.
     pub(crate) fn touched<'a>(
         &mut self,
         touched: impl Iterator<Item = Touched<'a>>,
@@ -182,8 +188,9 @@ impl BlockingKeys {
             match touched {
                 Touched::Key { db, hash, key } => {
                     let name = (db, hash);
-                    // The key that is being served is looked at after each client in any case. As in
-                    // Redis, it does not go to the end of the queue because something is left.
+                    // The key that is being served is looked at after each client in any case. As
+                    // in Redis, the key does not go to the end of the queue if something is left in
+                    // it.
                     let is_served = self.serving == Some(name) && !is_planted("served-is-ready");
                     if is_served || !self.is_waited_for(name) || self.is_ready.contains(&name) {
                         continue;
@@ -230,18 +237,18 @@ impl BlockingKeys {
         }
     }
 
-    /// Whether clients may write to a key that are still to be served. It does not matter what
-    /// they wait for: somebody else may move that to them first.
+    /// Whether clients that are still to be served may write to a key. It does not matter which
+    /// keys these clients wait for, because somebody else may first move an element to those keys.
     pub(crate) fn may_be_moved_to(&self, key: KeyName) -> bool {
         self.has_ready && self.destinations.contains_key(&key) && !is_planted("moved-to-free")
     }
 
-    /// Whether clients are to be served that wait for keys.
+    /// Whether clients that wait for keys are still to be served.
     pub(crate) fn has_ready(&self) -> bool {
         self.has_ready
     }
 
-    /// Whether clients are to be served that wait for keys of this database.
+    /// Whether clients that wait for keys of this database are still to be served.
     pub(crate) fn has_ready_in(&self, db: DbIndex) -> bool {
         self.serving.is_some_and(|key| key.0 == db)
             || self.ready_dbs.iter().any(|ready| ready.0 == db)
@@ -279,7 +286,9 @@ impl BlockingKeys {
                     self.ready_dbs.retain(|ready| *ready != (db, from));
                     self.next_in_db(db, from).map(|hash| {
                         if let Some(from) = hash.checked_add(1) {
-                            // The others do not wait until the whole database was looked through.
+                            // The rest of the database goes to the end of the queue, so that
+                            // other ready keys do not wait until the whole database was looked
+                            // through.
                             if is_planted("db-first") {
                                 self.ready.push_front(Ready::Db(db, from));
                             } else {
@@ -295,14 +304,14 @@ impl BlockingKeys {
         self.serving
     }
 
-    /// The clients of the key that was served are served.
+    /// Called when the clients of the key that was being served have been served.
     pub(crate) fn served(&mut self) {
         self.serving = None;
         self.has_ready = !self.ready.is_empty();
     }
 
-    /// Counts a client that is about to be served in this turn, or a key that was looked at in vain.
-    /// Returns `false` if enough were.
+    /// Counts a client that is about to be served in this turn, or a key that was looked at in
+    /// vain. Returns `false` if this turn has counted more than `max`.
     pub(crate) fn may_serve(&mut self, turn: u64, max: usize) -> bool {
         if self.served.0 != turn {
             self.served = (turn, 0);
@@ -406,8 +415,8 @@ mod tests {
         assert!(!lines.has_ready_in(DbIndex(0)));
     }
 
-    /// While a database is looked through, the keys that are still to be looked at are taken, if
-    /// somebody waits for them.
+    /// While a database is being looked through, the keys that are still to be looked at are taken
+    /// if somebody waits for them.
     #[test]
     fn a_database_is_taken_from_where_it_is_looked_at() {
         let keyspace = Keyspace::new(Config::default(), 1);

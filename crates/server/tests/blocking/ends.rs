@@ -22,7 +22,8 @@ fn who_has_gone_takes_nothing() {
             let mut waiter = waiters.join(&["BLMOVE", "k", "taken", "LEFT", "RIGHT", "0"]);
             let mut next = waiters.join(&["BLPOP", "k", "0"]);
             if is_stuffed {
-                // Far more than is read ahead of another client, and than the socket's buffers hold.
+                // Far more bytes than the server reads ahead from a client that does not wait for
+                // keys, and more than the socket's buffers hold.
                 waiter.send_bytes(&b"PING\r\n".repeat(1_780_000));
             }
             if is_half {
@@ -90,7 +91,7 @@ fn a_wait_is_ended_by_another_client() {
     });
 }
 
-/// Whoever waits is not idle, however long.
+/// A client that waits does not count as idle, however long it waits.
 #[test]
 fn who_waits_is_not_idle() {
     serving("timeout 1", |server| {
@@ -98,7 +99,7 @@ fn who_waits_is_not_idle() {
         let mut waiter = waiters.join(&["BLPOP", "k", "0"]);
         let mut idle = server.connect();
         assert_eq!(idle.call(&["PING"]), "+PONG\r\n");
-        // The observer asks all the time, so that it is not idle.
+        // The observer keeps sending requests, so it is not idle.
         until("the idle client stays", || info(&mut waiters.observer, "connected_clients") == "2");
         assert_eq!(idle.read_to_end(), b"");
         assert_eq!(waiters.call(&["RPUSH", "k", "v"]), integer(1));
@@ -113,7 +114,8 @@ fn a_pause_ends_no_wait_and_nobody_is_served_in_it() {
         let mut soon = server.connect();
         let mut waiter = waiters.join(&["BLPOP", "k", "0"]);
         waiters.wait(&mut soon, &["BLPOP", "other", "1.5"]);
-        // The pause begins before the transaction is over, so nobody is served behind it.
+        // The pause begins within the transaction, so no client is served when the transaction
+        // ends.
         let pause = ["CLIENT", "PAUSE", "100000", "WRITE"];
         let replies = waiters.exec(&[&["RPUSH", "k", "v"], &pause]);
         assert_eq!(replies, "*2\r\n:1\r\n+OK\r\n");
@@ -134,7 +136,7 @@ fn the_end_of_the_server_ends_all_waits() {
         let mut waiters = Waiters::of(&server);
         let mut waiter = waiters.join(&["BLPOP", "k", "0"]);
         let mut last = server.connect();
-        // What comes behind the request for the end is not run.
+        // The request behind `SHUTDOWN` does not run.
         crate::undurable::send_all(&mut last, &[&["SHUTDOWN"], &["RPUSH", "k", "v"]]);
         assert_eq!(waiter.read_to_end(), b"");
         drop(waiters);
@@ -191,8 +193,8 @@ fn who_gives_up_very_soon_gives_up() {
     });
 }
 
-/// The request runs again when its time is up already: it was woken in a pause, which ends while the
-/// server is busy.
+/// When the request runs again, its time is up already: it was woken in a pause, and the pause ends
+/// while the server is busy.
 #[test]
 fn who_is_late_when_its_request_runs_again_gets_nothing() {
     serving("enable-debug-command yes", |server| {
@@ -209,7 +211,7 @@ fn who_is_late_when_its_request_runs_again_gets_nothing() {
     });
 }
 
-/// As in Redis, the command was allowed when it began to wait.
+/// The command may run because it was allowed when it began to wait, as in Redis.
 #[test]
 fn who_has_waited_may_move_although_memory_is_full() {
     serving("", |server| {
@@ -238,7 +240,7 @@ fn the_deadline_stays_when_a_request_runs_again() {
     });
 }
 
-/// While all clients together take too much memory, the largest ones go.
+/// While all clients together take too much memory, the largest clients are disconnected.
 #[test]
 fn the_largest_clients_go_first() {
     serving("maxmemory-clients 400kb", |server| {

@@ -77,7 +77,7 @@ fn other_types_and_other_keys_serve_nobody() {
     });
 }
 
-/// The key held a list within the transaction, and holds a string when it is over.
+/// The key holds a list within the transaction, but a string when the transaction has ended.
 #[test]
 fn who_is_woken_for_another_type_goes_on_waiting() {
     serving("", |server| {
@@ -109,7 +109,7 @@ fn who_waits_is_served_when_the_transaction_is_over() {
     });
 }
 
-/// The key that became a list first counts, not the one that the client names first.
+/// A client is served from the key that became a list first, not from the key that it names first.
 #[test]
 fn keys_are_served_in_the_order_in_which_they_became_ready() {
     serving("", |server| {
@@ -134,7 +134,8 @@ fn who_waits_for_several_keys_gets_from_the_one_that_became_ready_first() {
     });
 }
 
-/// What the first client sent behind its request runs when all are served.
+/// The request that the first client sent behind its blocking request runs after all waiting
+/// clients are served.
 #[test]
 fn who_waits_is_served_before_the_next_request_of_another() {
     serving("", |server| {
@@ -159,7 +160,7 @@ fn who_waits_for_several_keys_is_served_once() {
             waiters.call(&["INFO", "clients"]).matches("total_blocking_keys:3\r").count(),
             1
         );
-        // A key that holds another type meanwhile is in nobody's way.
+        // A key that now holds another type does not hinder the others.
         assert_eq!(waiters.call(&["SET", "a", "s"]), "+OK\r\n");
         assert_eq!(waiters.call(&["RPUSH", "c", "1", "2"]), integer(2));
         waiters.served(&mut waiter, &popped("c", "1"));
@@ -201,7 +202,7 @@ fn each_command_takes_what_it_names() {
             assert_eq!(waiters.call(&["RPUSH", "k", "1", "2", "3"]), integer(3));
             waiters.served(&mut waiter, reply);
             assert_eq!(waiters.call(&["LRANGE", "k", "0", "-1"]), left, "{request:?}");
-            // With something there, nobody waits.
+            // If the key already holds something, the client does not wait.
             assert_eq!(waiters.call(&["FLUSHALL"]), "+OK\r\n");
             assert_eq!(waiters.call(&["RPUSH", "k", "1", "2", "3"]), integer(3));
             assert_eq!(waiters.call(request), reply, "{request:?}");
@@ -242,7 +243,7 @@ fn nobody_waits_in_a_transaction() {
     });
 }
 
-/// Whoever pushes watches the key to which the pushed element goes on.
+/// The client that pushes an element watches the key to which the element is then moved.
 #[test]
 fn what_is_served_beside_a_client_concerns_what_it_watches() {
     serving("", |server| {

@@ -16,7 +16,7 @@ fn who_waits_longest_is_served_first() {
             waiters.served(client, &popped("k", element));
         }
         assert!(clients[3].is_silent());
-        // Who was served stands behind the others when it waits again.
+        // A client that was served stands behind the others when it waits again.
         waiters.wait(&mut clients[0], &["BLPOP", "k", "0"]);
         assert_eq!(waiters.call(&["RPUSH", "k", "4", "5"]), integer(2));
         waiters.served(&mut clients[3], &popped("k", "5"));
@@ -39,7 +39,8 @@ fn what_is_moved_goes_on_to_who_waits_for_it_there() {
         }
         waiters.served(&mut four, &popped("a", "v"));
         assert_eq!(waiters.call(&["DBSIZE"]), integer(0));
-        // A list that is turned in place serves the next client, too.
+        // If the first client moves the element to the same list again, the next client is served,
+        // too.
         let mut turner = waiters.join(&["BLMOVE", "k", "k", "LEFT", "RIGHT", "0"]);
         let mut taker = waiters.join(&["BLPOP", "k", "0"]);
         assert_eq!(waiters.call(&["RPUSH", "k", "1"]), integer(1));
@@ -48,7 +49,8 @@ fn what_is_moved_goes_on_to_who_waits_for_it_there() {
     });
 }
 
-/// More clients wait than are served in a turn. What the next request would take is theirs.
+/// More clients wait than are served in one turn. The next request must not take the elements that
+/// are meant for these clients.
 #[test]
 fn nobody_overtakes_clients_who_are_still_to_be_served() {
     const COUNT: usize = 300;
@@ -92,7 +94,8 @@ fn nobody_overtakes_clients_who_are_still_to_be_served() {
     });
 }
 
-/// As above, for requests that look at more than one key, or end waits.
+/// More clients wait than are served in one turn. The next request looks at more than one key, or
+/// ends a wait. Its reply must not show that clients are still to be served.
 #[test]
 fn nothing_is_seen_of_clients_who_are_still_to_be_served() {
     const COUNT: usize = 300;
@@ -134,7 +137,7 @@ fn nothing_is_seen_of_clients_who_are_still_to_be_served() {
     });
 }
 
-/// A key that is being served is not put behind the others because something is left in it.
+/// A key that is being served does not go to the end of the queue because something is left in it.
 #[test]
 fn what_is_left_of_a_key_is_not_served_anew() {
     serving("", |server| {
@@ -154,7 +157,7 @@ fn what_is_left_of_a_key_is_not_served_anew() {
     });
 }
 
-/// After `SWAPDB`, the clients of all keys are looked at, however many turns it takes.
+/// After `SWAPDB`, the server looks at the clients of all keys, however many turns this takes.
 #[test]
 fn all_keys_that_are_swapped_in_serve_who_waits_for_them() {
     const COUNT: usize = 600;
@@ -169,7 +172,7 @@ fn all_keys_that_are_swapped_in_serve_who_waits_for_them() {
         waiters.see("they do not wait");
         let mut pusher = server.connect();
         assert_eq!(pusher.call(&["SELECT", "1"]), "+OK\r\n");
-        // Every third key is there.
+        // Every third key exists in the other database.
         for key in keys.iter().step_by(3) {
             assert_eq!(pusher.call(&["RPUSH", key, "v"]), integer(1));
         }
@@ -184,8 +187,9 @@ fn all_keys_that_are_swapped_in_serve_who_waits_for_them() {
     });
 }
 
-/// Nobody sees a part of what clients move who are served over several turns, not even the client
-/// that has pushed it, nor those that a chain of moves serves.
+/// Clients that move elements are served over several turns. Nobody may see a part of these moves
+/// without the rest, not even the client that pushed the elements. This also holds for moves that
+/// form a chain.
 #[test]
 fn nobody_sees_a_part_of_what_is_moved_over_several_turns() {
     const COUNT: usize = 600;
@@ -212,8 +216,8 @@ fn nobody_sees_a_part_of_what_is_moved_over_several_turns() {
     });
 }
 
-/// While clients are left to be served from the turn before, a client asks for the key to which the
-/// last of them moves an element.
+/// Some clients are still to be served from the last turn. A client asks for the key to which the
+/// last of these clients will move an element.
 #[test]
 fn who_asks_for_a_key_that_is_moved_to_is_served_too() {
     serving("enable-debug-command yes", |server| {
@@ -223,7 +227,7 @@ fn who_asks_for_a_key_that_is_moved_to_is_served_too() {
         let mut mover = waiters.join(&["BLMOVE", "k", "other", "LEFT", "LEFT", "0"]);
         let mut late = server.connect();
         let push = ["RPUSH", "k", "1", "2", "3", "4", "5", "6", "7", "8", "9", "moved"];
-        // The sleep takes all the time of its turn, so that only one client is served in it.
+        // The sleep uses up all the time of its turn, so only one client is served in that turn.
         send_all(&mut pusher, &[&["MULTI"], &push, &["DEBUG", "SLEEP", "0.3"]]);
         for reply in ["+OK\r\n", "+QUEUED\r\n", "+QUEUED\r\n"] {
             assert_eq!(pusher.read(), reply.as_bytes());
@@ -239,18 +243,19 @@ fn who_asks_for_a_key_that_is_moved_to_is_served_too() {
     });
 }
 
-/// Their time is up before they are served, because more clients wait than two turns serve. The
-/// elements were there in time.
+/// The clients' time is up before they are served, because more clients wait than two turns serve.
+/// They do not give up, because their elements were there in time.
 #[test]
 fn nobody_gives_up_who_is_still_to_be_served() {
     serving("enable-debug-command yes", |server| {
-        // On a busy machine, the clients need longer until all of them wait.
+        // On a busy machine, it takes longer until all clients wait.
         assert!([2, 10, 50].into_iter().any(|seconds| all_are_served_late(server, seconds)));
     });
 }
 
-/// Clients wait for up to `seconds` seconds; elements for them are pushed, and then the server is
-/// busy for longer than that. Returns `false` if the clients took too long until all of them waited.
+/// Makes clients wait for up to `seconds` seconds, pushes elements for all of them, and then keeps
+/// the server busy for longer than that. Returns `false` if it took too long until all clients
+/// waited.
 fn all_are_served_late(server: &Running, seconds: u64) -> bool {
     const COUNT: usize = 600;
     let mut waiters = Waiters::of(server);
@@ -312,7 +317,7 @@ fn deadlines_pass_in_the_order_of_time() {
         let mut waiters = Waiters::of(server);
         let mut never = waiters.join(&["BLMPOP", "0", "1", "k", "LEFT"]);
         let mut late = waiters.join(&["BLPOP", "k", "l", "2"]);
-        // It may have given up before an observer sees it wait.
+        // This client is not watched, because it may give up before an observer can see it wait.
         let mut soon = server.connect();
         soon.send(&["BLMOVE", "k", "d", "LEFT", "LEFT", "0.02"]);
         assert_eq!(soon.read(), NOTHING.as_bytes());

@@ -1,4 +1,5 @@
-//! Clients that wait for keys: who is served, with what, in which order, and who is not.
+//! Clients that wait for keys: which clients are served, with what, in which order, and which are
+//! not.
 
 mod ends;
 mod keys;
@@ -11,7 +12,7 @@ use crate::common::{Client, Running, until};
 use crate::info;
 use crate::undurable::send_all;
 
-/// What a request replies that has found nothing.
+/// The reply to a request that has found nothing.
 const NOTHING: &str = "*-1\r\n";
 
 /// The reply of `BLPOP`: a key, and an element of the list there.
@@ -39,7 +40,7 @@ impl<'a> Waiters<'a> {
         Self { server, observer: server.connect(), count: 0 }
     }
 
-    /// A new client, which waits in this request.
+    /// A new client, which sends this request and waits in it.
     fn join(&mut self, request: &[&str]) -> Client {
         let mut client = self.server.connect();
         self.wait(&mut client, request);
@@ -57,7 +58,7 @@ impl<'a> Waiters<'a> {
         self.see("it does not wait");
     }
 
-    /// Waits until `count` of the clients do not wait any more.
+    /// Waits until `count` of the clients have stopped waiting.
     fn leave(&mut self, count: usize) {
         self.count -= count;
         self.see("it still waits");
@@ -81,7 +82,7 @@ impl<'a> Waiters<'a> {
         self.call(&["EXEC"])
     }
 
-    /// Checks the reply that a client which has waited gets.
+    /// Checks the reply of a client that has waited.
     fn served(&mut self, client: &mut Client, reply: &str) {
         assert_eq!(String::from_utf8_lossy(&client.read()), reply);
         self.count -= 1;

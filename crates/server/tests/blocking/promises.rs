@@ -1,4 +1,4 @@
-//! What the reply of a client that has waited promises.
+//! What is promised by the reply to a client that has waited.
 
 use std::path::Path;
 
@@ -86,8 +86,8 @@ fn what_was_handed_over_is_not_there_after_a_restart() {
     }
 }
 
-/// What was handed over just before the log stopped is told to nobody. Whoever still waits can stop
-/// waiting.
+/// The log stops just after a client was given an element. Nobody is told of this element. Clients
+/// that still wait can stop waiting.
 #[test]
 fn nobody_hears_of_what_was_handed_over_when_the_log_has_stopped() {
     let media = SimMedia::new(SimConfig::default(), Kind::Files);
@@ -111,7 +111,8 @@ fn nobody_hears_of_what_was_handed_over_when_the_log_has_stopped() {
     assert!(refusal.starts_with("-MISCONF"), "{refusal}");
     let refusal = waiters.call(&["BLPOP", "other", "0"]);
     assert!(refusal.starts_with("-MISCONF"), "{refusal}");
-    // That nothing is there depends on what was handed over.
+    // The reply says that the key holds nothing, so the reply depends on the record of the client
+    // that was given the element.
     assert_eq!(waiters.call(&["CLIENT", "UNBLOCK", &id]), integer(1));
     let withheld = String::from_utf8(next.read()).unwrap();
     assert!(withheld.starts_with("-MISCONF"), "{withheld}");

@@ -8,11 +8,12 @@ use crate::info;
 
 /// Size of the values that fill the log.
 const VALUE_SIZE: usize = 300_000;
-/// Size of the name of the key to which the waiting client moves what it gets. The record of that
-/// has no room in a log that is full of such values, while that of a push has.
+/// Size of the name of the key to which the waiting client moves the element. A log that is full of
+/// such values has no room for the record of the move, but it has room for the record of a push.
 const NAME_SIZE: usize = 400_000;
 
-/// Runs `check` on servers whose log is written only while the gate is open, and is not rewritten.
+/// Runs `check` on servers whose log is never rewritten, and is written only while the gate is
+/// open.
 fn held_back(check: impl Fn(&Running, &Gate)) {
     for back_end in BACK_ENDS {
         let dir = tempfile::tempdir().unwrap();
@@ -26,7 +27,7 @@ fn held_back(check: impl Fn(&Running, &Gate)) {
 }
 
 /// A client waits in `BLMOVE` up to `timeout` seconds and is woken, but the log has no room for its
-/// record. `end` ends its wait. Then the log gets room. The element must still be there.
+/// record. `end` ends the client's wait. Then the log gets room. The element must still be there.
 fn woken_without_room(timeout: &str, end: impl Fn(&mut Waiters<'_>, Client, &str)) {
     held_back(|server, gate| {
         let mut waiters = Waiters::of(server);
@@ -81,8 +82,9 @@ fn who_has_waited_long_enough_takes_nothing_when_there_is_room() {
     woken_without_room("4", |_, mut waiter, _| assert_eq!(waiter.read(), NOTHING.as_bytes()));
 }
 
-/// The end of the client arrives while it waits for room, behind more than is read. When it begins
-/// to wait for keys, it is gone.
+/// The client disconnects while it waits for room. The server does not notice yet, because the
+/// client has sent more bytes than the server reads ahead. When the client begins to wait for keys,
+/// it has gone.
 #[test]
 fn who_has_gone_before_it_waits_takes_nothing() {
     held_back(|server, gate| {

@@ -4,8 +4,8 @@ use super::{NOTHING, Waiters, bulk, id_of, integer, popped};
 use crate::common::{encode, until};
 use crate::{info, serving};
 
-/// The element expires while the client that was woken for it is paused. The client goes on
-/// waiting, in its place.
+/// The element expires while the client that was woken for it is paused. The client goes on waiting
+/// and keeps its place.
 #[test]
 fn who_finds_nothing_when_it_runs_again_waits_in_its_place() {
     serving("enable-debug-command yes", |server| {
@@ -46,7 +46,7 @@ fn who_is_woken_in_a_pause_can_still_give_up() {
         assert_eq!(waiters.call(&["CLIENT", "UNBLOCK", &id_with_error, "ERROR"]), integer(1));
         waiters.served(&mut with_error, "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n");
         waiters.served(&mut late, NOTHING);
-        // A write that was only postponed is not in a blocking command.
+        // A write that was only postponed is not a blocking command.
         let mut writer = server.connect();
         let id = id_of(&mut writer);
         waiters.wait(&mut writer, &["SET", "s", "v"]);
@@ -58,8 +58,8 @@ fn who_is_woken_in_a_pause_can_still_give_up() {
     });
 }
 
-/// A client that was not read in a pause, because it has sent much ahead, is read again when it
-/// waits for keys. Otherwise its end, far behind, would not be seen.
+/// A client is not read during a pause, because it has sent much ahead. It is read again when it
+/// begins to wait for keys. Otherwise, the server would not notice that it has gone.
 #[test]
 fn who_begins_to_wait_behind_a_pause_is_read_again() {
     serving("client-query-buffer-limit 1gb", |server| {
@@ -74,7 +74,7 @@ fn who_begins_to_wait_behind_a_pause_is_read_again() {
         };
         let sender = std::thread::spawn(move || {
             let mut bytes = encode(&[b"BLPOP", b"k", b"0"]);
-            // Far more than is read ahead, and than the socket's buffers hold.
+            // Far more bytes than the server reads ahead, and more than the socket's buffers hold.
             bytes.extend_from_slice(&b"PING\r\n".repeat(4_000_000));
             client.send_bytes(&bytes);
         });

@@ -69,7 +69,7 @@ pub(crate) fn start(back_end: &str, volume: &Path, directives: &str) -> Option<R
     start_on(back_end, volume, directives, |storage| storage)
 }
 
-/// As [`start`], on the volume that `wrap` returns.
+/// Like [`start`], on the volume that `wrap` returns.
 pub(crate) fn start_on(
     back_end: &str,
     volume: &Path,
@@ -79,7 +79,7 @@ pub(crate) fn start_on(
     launch(back_end, volume, directives, wrap).map(Starting::serving)
 }
 
-/// As [`start`], but the returned gate can hold back the log. The gate is open at first.
+/// Like [`start`], but the returned gate can hold back the log. The gate is open at first.
 pub(crate) fn start_held(
     back_end: &str,
     volume: &Path,
@@ -98,7 +98,7 @@ pub(crate) struct Starting {
 }
 
 impl Starting {
-    /// A connection, whether commands are served or not.
+    /// A connection, even if commands are not served yet.
     pub(crate) fn connect(&self) -> Client {
         self.running.connect()
     }
@@ -135,7 +135,7 @@ impl Starting {
     }
 }
 
-/// As [`start_on`], but does not wait until commands are served.
+/// Like [`start_on`], but does not wait until commands are served.
 pub(crate) fn launch(
     back_end: &str,
     volume: &Path,
@@ -162,7 +162,7 @@ pub(crate) fn launch(
     }))
 }
 
-/// As [`launch`], but on the volume that `open` returns. If `open` returns `None`, the server has
+/// Like [`launch`], but on the volume that `open` returns. If `open` returns `None`, the server has
 /// no volume.
 pub(crate) fn launch_with(
     config: Config,
@@ -171,7 +171,7 @@ pub(crate) fn launch_with(
     launch_at(config, WallClock::System, open)
 }
 
-/// As [`launch_with`], with the given clock.
+/// Like [`launch_with`], with the given clock.
 pub(crate) fn launch_at(
     config: Config,
     clock: WallClock,
@@ -180,7 +180,7 @@ pub(crate) fn launch_at(
     launch_heard(config, clock, None, open)
 }
 
-/// As [`launch_at`], and tells a listener of each event.
+/// Like [`launch_at`], and tells a listener of each event.
 pub(crate) fn launch_heard(
     config: Config,
     clock: WallClock,
@@ -244,7 +244,7 @@ impl Running {
         self.ended().unwrap();
     }
 
-    /// Asks the server to end as a signal does.
+    /// Asks the server to end, as a signal does.
     pub(crate) fn ask_to_stop(&mut self) {
         self.stop.write_all(b"x").unwrap();
     }
@@ -309,8 +309,8 @@ impl Client {
         self.try_read().expect("the server closed the connection, or said nothing")
     }
 
-    /// As [`read`](Self::read); `None` when the server has closed or reset the connection, or sends
-    /// nothing in time.
+    /// Like [`read`](Self::read); `None` when the server has closed or reset the connection, or
+    /// sends nothing in time.
     pub(crate) fn try_read(&mut self) -> Option<Vec<u8>> {
         let mut line = Vec::new();
         self.stream.read_until(b'\n', &mut line).ok()?;

@@ -161,7 +161,7 @@ impl World {
         Ok(())
     }
 
-    /// Starts the server a last time, disturbed by nothing, and checks what comes back.
+    /// Starts the server a last time, without disturbing it, and checks what comes back.
     pub(crate) fn check_last(&mut self) -> Result<(), String> {
         let (batches, dies_after, end) = (Vec::new(), NEVER, Some(End::Plain));
         let (rests_ms, recovers_ms) = (NEAR_MS / 2, 0);
@@ -248,7 +248,7 @@ impl World {
                 let mut request = Vec::new();
                 Step::WaitUntilDurable.encode(&mut request);
                 // If sending fails because the disk has died, the batch that is sent below will
-                // fail too, and that is noticed.
+                // fail too, and its failure is noticed.
                 clients[waiter].try_send_bytes(&request);
             }
             for (number, steps) in batch.steps.chunks(at_once).enumerate() {
@@ -275,8 +275,8 @@ impl World {
         }
     }
 
-    /// Reads the reply to a `WAITAOF` that was sent before a batch, by a client whose writes are in
-    /// the first `wrote` units. False when this life has ended.
+    /// Reads the reply to a `WAITAOF`, which a client sent before a batch. The writes of this
+    /// client are in the first `wrote` units. Returns false when this life has ended.
     fn end_waiting(
         &mut self,
         client: &mut Client,
@@ -446,8 +446,8 @@ impl World {
                 let [replies, expected] = [replies, expected].map(|replies| shown(&replies));
                 return Err(format!("{step:?} is answered {replies}, not {expected}"));
             }
-            // The policy at the moment when a reply leaves applies to this reply. It may already be
-            // the policy at the end of the batch.
+            // A reply is subject to the policy that is in force when the reply leaves. This may
+            // already be the policy at the end of the batch.
             let is_always =
                 |step: &Step| !matches!(step, Step::Policy(policy) if *policy != "always");
             let stays_always = steps[index..].iter().all(is_always);

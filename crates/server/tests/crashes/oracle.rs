@@ -13,7 +13,7 @@ use crate::common::{Client, Running, config, launch_at};
 pub(crate) struct Oracle {
     pub(crate) client: Client,
     /// The oracle has its own time of day, because it runs each unit again at the time at which the
-    /// unit ran first.
+    /// unit first ran.
     pub(crate) clock: Arc<AtomicI64>,
     _server: Running,
 }

@@ -64,7 +64,7 @@ impl Unit {
     }
 }
 
-/// Encodes a line as a request. A word `@SIZE` stands for that many bytes.
+/// Encodes a line as a request. A word `@SIZE` stands for a word of `SIZE` bytes.
 pub(crate) fn encode_line(line: &str, bytes: &mut Vec<u8>) {
     let words: Vec<Vec<u8>> = line
         .split(' ')
@@ -125,7 +125,8 @@ impl Step {
 pub(crate) struct HandOver {
     pub(crate) db: u8,
     pub(crate) key: String,
-    /// What each client that waits sends, and the command that does the same if it need not wait.
+    /// For each client that waits: the request that it sends, and the command that does the same
+    /// without waiting.
     pub(crate) takers: Vec<(String, String)>,
     pub(crate) elements: Vec<String>,
 }
@@ -135,7 +136,7 @@ impl HandOver {
         Unit { db: self.db, commands: vec![line], is_transaction: false }
     }
 
-    /// What makes the list.
+    /// The unit that makes the list.
     pub(crate) fn push(&self) -> Unit {
         self.unit(format!("RPUSH {} {}", self.key, self.elements.join(" ")))
     }
@@ -175,8 +176,8 @@ pub(crate) struct Life {
     /// How much time passes while the server recovers, in milliseconds.
     pub(crate) recovers_ms: i64,
     pub(crate) batches: Vec<Batch>,
-    /// The disk dies after this many operations, at the latest when all batches have run.
-    /// Operations during the start are counted, unless the start has to make the volume.
+    /// The disk dies after this many operations, or when all batches have run, whichever comes
+    /// first. Operations during the start are counted, unless the start has to make the volume.
     pub(crate) dies_after: u64,
     pub(crate) is_power_cut: bool,
     /// Which of the possible images the next life starts from.
@@ -427,7 +428,7 @@ fn batch() -> impl Strategy<Value = Batch> {
 }
 
 fn hand_over() -> impl Strategy<Value = HandOver> {
-    // The other clients wait.
+    // All clients except the one that pushes wait.
     let takers = proptest::collection::vec((0..4_u8, key()), 1..CLIENT_COUNT);
     let elements = proptest::collection::vec(value(), CLIENT_COUNT - 1..6);
     (db(), key(), takers, elements).prop_map(|(db, key, takers, elements)| {

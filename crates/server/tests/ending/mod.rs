@@ -127,8 +127,8 @@ fn each_who_asks_for_an_end_is_told_that_it_is_given_up() {
     });
 }
 
-/// The snapshot before the shutdown gets a slot only if the server gives up the pins. So it must
-/// give them up.
+/// The snapshot before the shutdown gets a slot only if the server gives up the pins. So the server
+/// must give up the pins.
 #[test]
 fn a_pinned_snapshot_does_not_hold_up_the_end() {
     for asks in [true, false] {

@@ -1,4 +1,4 @@
-//! What the LSN of an event claims, checked on what a power cut can leave.
+//! Checks what the LSN of an event claims, on the images that a power cut can leave.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::info;
 
 const LIMITS: Limits = Limits { exhaustive_max: 3, random_count: 4, torn: true };
 
-/// If the log is durable up to an event's LSN, its change is there on every image.
+/// If the log is durable up to an event's LSN, the event's change is on every image.
 #[test]
 fn a_change_is_on_every_image_once_the_log_is_durable_up_to_its_lsn() {
     let directives = "appendfsync everysec\nlog-buffers 4\nlog-buffer-size 16kb\nhz 500";
@@ -37,7 +37,8 @@ fn a_change_is_on_every_image_once_the_log_is_durable_up_to_its_lsn() {
         client.send_bytes(b"MULTI\r\nSET k6 v\r\nSET k7 v\r\nEXEC\r\n");
         (0..4).for_each(|_| drop(client.read()));
         assert_eq!(client.call(&["WAITAOF", "1", "0", "0"]), "*2\r\n:1\r\n:0\r\n");
-        // Whatever becomes durable after this makes the claim weaker, and not wrong.
+        // What becomes durable after this line is not checked. This makes the check weaker, but not
+        // wrong.
         let durable: u64 = info(&mut client, "log_durable_lsn").parse().unwrap();
         for key in 8..11 {
             assert_eq!(client.call(&["SET", &format!("k{key}"), "v"]), "+OK\r\n");

@@ -110,8 +110,8 @@ fn each_event_has_its_client_and_the_end_of_its_record() {
     });
 }
 
-/// The events of a transaction are told when its record is in the log, and all have the end of that
-/// record.
+/// The events of a transaction are told when its record is in the log. Each of them has the end of
+/// this record as its LSN.
 #[test]
 fn a_transactions_events_are_told_in_order_with_its_record() {
     hearing("", |server, ear| {
@@ -151,7 +151,7 @@ fn a_transactions_events_are_told_in_order_with_its_record() {
     });
 }
 
-/// No client has asked for expiry, whoever finds the key.
+/// An event of expiry belongs to no client, whichever client finds the expired key.
 #[test]
 fn expiry_is_of_no_client() {
     hearing("hz 100", |server, ear| {
@@ -198,7 +198,7 @@ fn eviction_is_of_no_client() {
     });
 }
 
-/// Without a log, events have no LSN, and they are told all the same.
+/// Without a log, events have no LSN, but they are still told.
 #[test]
 fn events_need_no_log() {
     hearing("", |server, ear| {
@@ -213,7 +213,7 @@ fn events_need_no_log() {
     });
 }
 
-/// A change with several events, such as those of `SETEX`, is one change.
+/// A change with several events, such as a `SETEX`, counts as one change.
 #[test]
 fn only_changes_are_counted() {
     hearing("", |server, ear| {

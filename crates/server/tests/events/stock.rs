@@ -53,11 +53,11 @@ const LINES: &[&str] = &[
     "APPEND k @1200000|APPEND k @1200000|SETRANGE k 10 @1200000|SET k @1200000|SETRANGE l 10 @1200000|GETDEL k",
 ];
 
-/// Requests that are drawn, with three keys.
+/// Requests that are drawn at random, with three keys.
 ///
-/// Before a set is stored, `EXISTS` deletes the key if it has expired. Without that, there would be a
-/// difference: if the set is empty, Redis deletes an expired key as if it had not expired, so the
-/// event is `del`, and here it is `expired`.
+/// Before a set is stored, `EXISTS` deletes the key if it has expired. Otherwise, there would be a
+/// difference if the stored set is empty. Redis then deletes an expired key as if it had not
+/// expired, so the event is `del`. Here, the event is `expired`.
 const DRAWN: &[&str] = &[
     "SET %a 5",
     "SET %a v EX 100",
@@ -137,7 +137,7 @@ struct Pair<'a> {
 }
 
 impl Pair<'_> {
-    /// Sends a request to both, and compares the kinds of the replies and the events.
+    /// Sends a request to both servers, and compares the kinds of the replies and the events.
     fn run(&mut self, words: &[Vec<u8>], context: &str) {
         let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
         self.ours.send_bytes(&crate::common::encode(&words));
@@ -155,7 +155,7 @@ impl Pair<'_> {
 
     /// The events that the stock server has published.
     fn stock_events(&mut self) -> Vec<String> {
-        // By another client, because this one may be queueing requests.
+        // Another client sends the mark, because the main client may be queueing requests.
         self.marker.expect(&["PUBLISH", "end", "."]).unwrap();
         let mut events = Vec::new();
         loop {
@@ -175,7 +175,7 @@ impl Pair<'_> {
     }
 }
 
-/// Runs a check with a pair; does nothing if no stock server is installed.
+/// Runs a check with a pair. Does nothing if no stock server is installed.
 fn pairing(check: impl Fn(&mut Pair<'_>)) {
     let Some((_folder, config)) = slimio_testing::stock(&["--enable-debug-command", "yes"]) else {
         return;
@@ -263,8 +263,8 @@ fn drawn_requests_have_the_events_of_redis() {
     });
 }
 
-/// Clients that wait for these lists, and what then makes the lists. Whoever pushes is told first,
-/// then each client that is served.
+/// Requests of clients that wait for lists, and the request that then makes the lists. The event of
+/// the push is told first, then the events of each client that is served.
 const WAITING: &[(&[&str], &str)] = &[
     (&["BLPOP k 0"], "RPUSH k a"),
     (&["BLPOP k 0", "BRPOP k 0"], "RPUSH k a b c"),

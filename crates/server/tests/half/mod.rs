@@ -75,8 +75,8 @@ fn who_sends_nothing_more_behind_much_is_answered() {
     }
 }
 
-/// A client that a pause has held up is not read, because it has sent much ahead. That it has gone is
-/// seen nevertheless.
+/// A pause holds up a client, and the client is not read, because it has sent much ahead. The
+/// server must notice nevertheless that the client has gone.
 #[test]
 fn who_has_gone_in_a_pause_does_not_stay() {
     serving("", |server| {

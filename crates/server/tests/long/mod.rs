@@ -352,7 +352,7 @@ fn no_snapshot_lacks_what_it_overwrites() {
 }
 
 /// A long request reserves room in the log before it begins. Nobody else may take that room, so
-/// there must be room for its record when it ends.
+/// there must be room for the request's record when the request ends.
 #[test]
 fn it_has_room_in_the_log_when_it_is_over() {
     let directives = "log-segment-size 1mb\nlog-size-max 26mb\nlog-buffer-size 256kb";

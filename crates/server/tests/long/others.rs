@@ -103,7 +103,8 @@ fn nothing_that_it_sets_is_evicted_before_its_end() {
         let set = ["CONFIG", "SET", "maxmemory-policy", "allkeys-random", "maxmemory", &limit];
         assert_eq!(client.call(&set), "+OK\r\n");
         for round in 0..10 {
-            // Other keys in each round, because a later round would hide that a key came back.
+            // Each round has keys of its own. Otherwise, a later round would hide that a key came
+            // back.
             let set = many(&["MSET"], |number| [format!("{round}:{number}"), "value".to_owned()]);
             client.send_bytes(&set);
             assert_eq!(client.read(), b"+OK\r\n");
@@ -189,8 +190,8 @@ fn who_waits_for_it_goes_on_in_the_order_of_arrival() {
 }
 
 /// A log that has stopped does not take the request's record, so the request must not be
-/// acknowledged. It may also end just before the disk fails. Then it is acknowledged, and the disk
-/// has its record.
+/// acknowledged. But the request may also end just before the disk fails. It is then acknowledged,
+/// and the disk has its record.
 #[test]
 fn one_that_ends_behind_a_failure_of_the_log_is_never_acknowledged() {
     until_met("none ran when the log stopped", || {
@@ -230,7 +231,7 @@ fn one_that_ends_behind_a_failure_of_the_log_is_never_acknowledged() {
     });
 }
 
-/// No write survives that the disk did not have to keep.
+/// Only the writes that the disk had to keep survive.
 const NOTHING_MORE: Limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
 
 fn always() -> Config {

@@ -15,7 +15,7 @@ fn fill(client: &mut Client, key: &str, members: std::ops::Range<usize>) {
     }
 }
 
-/// How often a command has come to its end.
+/// How often a command has run to its end.
 fn calls(stats: &str, command: &str) -> usize {
     let head = format!("cmdstat_{command}:calls=");
     let line = stats.lines().find_map(|line| line.strip_prefix(&head));
@@ -41,8 +41,8 @@ fn meanwhile(beside: impl FnOnce(&AtomicBool) + Send, run: impl FnOnce()) {
     });
 }
 
-/// A member that another client moves between the first set and the last is in one of them whenever
-/// all sets are looked at.
+/// Another client moves a member between the first set and the last. A command that looks at all
+/// sets must find the member in one of them.
 #[test]
 fn sets_are_all_seen_at_one_moment() {
     serving("appendonly no", |server| {
@@ -68,8 +68,8 @@ fn sets_are_all_seen_at_one_moment() {
     });
 }
 
-/// While other clients store unions all the time, the steps of a command that reads large sets do not
-/// wait for them.
+/// Other clients store unions all the time. The steps of a command that reads large sets must not
+/// wait for these clients.
 #[test]
 fn reads_go_on_beside_long_writes() {
     const SIZE: usize = 40_000;
@@ -82,7 +82,7 @@ fn reads_go_on_beside_long_writes() {
         meanwhile(
             move |is_running| {
                 let store = encode(&[b"SUNIONSTORE", b"to", b"one", b"two"]);
-                // One request waits while the other runs, so there is always one.
+                // One request waits while the other runs, so there is always one that runs.
                 other.send_bytes(&[&store[..], &store].concat());
                 while is_running.load(Ordering::SeqCst) {
                     other.send_bytes(&store);
@@ -102,11 +102,11 @@ fn reads_go_on_beside_long_writes() {
     });
 }
 
-/// On a busy machine, a request that does not wait may be late, too, so it has some tries.
+/// On a busy machine, even a request that does not wait may be late, so it may be tried this often.
 const TRIES: usize = 20;
 
 /// While sets are combined and stored, other clients may read these sets, and run transactions on
-/// other keys. Who would see the result, or change a source, waits.
+/// other keys. A client must wait if it would see the result or change a source.
 #[test]
 fn only_those_wait_who_would_see_a_part_of_it() {
     serving("appendonly no", |server| {
@@ -125,7 +125,8 @@ fn only_those_wait_who_would_see_a_part_of_it() {
             [&["SCARD", "one"], &["SINTER", "two", "none"], &["SET", "k", "v"], &["GET", "k"]];
         let waits: [&[&str]; 4] =
             [&["SCARD", "to"], &["SADD", "one", "name"], &["SREM", "two", "name"], &["DBSIZE"]];
-        // Whether the requests, sent while sets are combined, are answered before the end of that.
+        // Sends requests while sets are being combined. Returns whether all requests are answered
+        // before the combination ends.
         let mut is_beside = |requests: &[&[&str]], other: &mut Client| {
             begin(&mut client, other);
             for request in requests {
@@ -147,12 +148,13 @@ fn only_those_wait_who_would_see_a_part_of_it() {
                 assert!(!is_beside(requests, &mut other), "{requests:?} do not wait");
             }
         }
-        // In the database that is selected then, no key is held.
+        // No key is held in the database that these requests select.
         let elsewhere: [&[&str]; 5] =
             [&["MULTI"], &["SELECT", "1"], &["SADD", "one", "name"], &["SELECT", "0"], &["EXEC"]];
         let goes_on = (0..TRIES).any(|_| is_beside(&elsewhere, &mut other));
         assert!(goes_on, "it is another key");
-        // Who watches a key waits, because the change of the key may not have been told yet.
+        // A client that watches a key waits, because it may not have been told yet that the key was
+        // changed.
         assert_eq!(other.call(&["WATCH", "to"]), "+OK\r\n");
         begin(&mut client, &mut other);
         for request in ["MULTI", "PING"] {
@@ -174,7 +176,8 @@ fn number(line: &str, field: &str) -> usize {
     rest.split(' ').next().unwrap().parse().unwrap()
 }
 
-/// What a command in steps has made of its reply is output of its client, and takes memory.
+/// The part of a reply that a command has made in steps counts as its client's output and takes
+/// memory.
 #[test]
 fn parts_of_a_reply_count_as_output() {
     serving("appendonly no\nclient-output-buffer-limit normal 0 0 0", |server| {
@@ -218,7 +221,8 @@ fn parts_of_a_reply_count_as_output() {
     });
 }
 
-/// The soft limit holds for a reply that is still being made. Its command never comes to its end.
+/// The soft limit also applies to a reply that is still being made. So the command never runs to
+/// its end.
 #[test]
 fn a_reply_is_within_the_soft_limit_while_it_is_made() {
     serving("appendonly no\nclient-output-buffer-limit normal 0 200kb 0", |server| {

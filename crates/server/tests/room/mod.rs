@@ -107,8 +107,8 @@ fn more_than_can_be_counted_is_refused() {
     });
 }
 
-/// Under `always`, each write of several clients takes a block of the log, so small records fill the
-/// log although they have few bytes. A snapshot makes room in time.
+/// Under `always`, each write of several clients takes a block of the log, so small records fill
+/// the log although they have few bytes. A snapshot makes room in time.
 #[test]
 fn a_log_full_of_small_records_gets_room() {
     serving("log-segment-size 1mb\nlog-size-max 4mb\nappendfsync always", |server| {

@@ -33,7 +33,7 @@ fn a_snapshot_does_not_begin_within_a_transaction() {
     }
 }
 
-/// A transaction turns the log off and on. That must happen only after the transaction, because a
+/// A transaction turns the log off and on. Both must happen only after the transaction, because a
 /// transaction is logged as a whole or not at all.
 #[test]
 fn a_transaction_is_logged_in_whole_where_the_log_is_turned_within() {
@@ -120,8 +120,8 @@ fn a_key_that_had_expired_when_it_was_watched_may_go() {
     });
 }
 
-/// If the database of a watched key is swapped with another database, that counts as a change of
-/// the key.
+/// If the database of a watched key is swapped with another database, the swap counts as a change
+/// of the key.
 #[test]
 fn what_is_swapped_in_under_a_watched_key_is_a_change() {
     const DEAD: &[&str] = &["SET", "k", "v", "PX", "1"];
@@ -219,8 +219,8 @@ fn fill(client: &mut Client, key: &str) {
     }
 }
 
-/// What `SPOP` takes out of a large set needs room in the log. A transaction has this room, whether
-/// it selects the set's database, swaps databases, or makes the set itself.
+/// The elements that `SPOP` takes out of a large set need room in the log. A transaction must have
+/// this room, whether it selects the set's database, swaps databases, or makes the set itself.
 #[test]
 fn a_transaction_has_room_for_what_it_takes_out() {
     serving("log-segment-size 8mb", |server| {
@@ -253,8 +253,9 @@ fn a_transaction_has_room_for_what_it_takes_out() {
     });
 }
 
-/// If the log has no room for what `SPOP` takes out of a set that the same transaction has made, an
-/// error says so, and the set stays whole.
+/// If a transaction makes a set, the log may have no room for the elements that `SPOP` then takes
+/// out of this set. In this case, `SPOP` replies with an error that says so, and the set stays
+/// whole.
 #[test]
 fn a_transaction_without_room_says_so() {
     serving("log-segment-size 1mb\nlog-size-max 4mb", |server| {
@@ -274,8 +275,9 @@ fn a_transaction_without_room_says_so() {
     });
 }
 
-/// A transaction is weighed with the databases that it selects, so it is refused as a whole if the
-/// log has no room for what it takes out of them.
+/// The room that a transaction needs is weighed in the databases that it selects. If the log has no
+/// room for the elements that the transaction takes out of sets there, the whole transaction is
+/// refused.
 #[test]
 fn a_transaction_is_weighed_in_the_databases_that_it_selects() {
     serving("log-segment-size 1mb\nlog-size-max 4mb", |server| {
@@ -299,8 +301,8 @@ fn a_transaction_is_weighed_in_the_databases_that_it_selects() {
     });
 }
 
-/// `SPOP` asks for no more room than the members of its set can take, whatever count it is given and
-/// however long a member was once.
+/// `SPOP` asks for no more room than the present members of its set can take. It does not matter
+/// how many members the request asks for, or how long a former member was.
 #[test]
 fn spop_asks_for_what_its_set_holds() {
     serving("log-segment-size 1mb\nlog-size-max 4mb", |server| {

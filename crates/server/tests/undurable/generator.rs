@@ -28,14 +28,14 @@ use crate::common::{BACK_ENDS, Client, until};
 /// others.
 const DRAWS: [usize; 2] = [3, 1];
 /// If a command has not accepted any request, or if none of its replies has waited although one
-/// must, further requests are drawn. This is the largest number of them.
+/// must, further requests are drawn. This is the limit of their number.
 const DRAWS_MAX: usize = 200;
 /// The table has at least this many rows. This is checked so that a table that has shrunk is
 /// noticed.
 const ROWS_MIN: usize = 130;
 
-/// Rows whose replies are drawn at random from a key, so a reply may differ from the twin's although
-/// nobody has changed the key.
+/// Rows whose replies are drawn at random from a key, so a reply may differ from the twin's
+/// although nobody has changed the key.
 const RANDOM: [&str; 3] = ["hrandfield", "spop", "srandmember"];
 
 /// Placeholder for a word that occurs only in the change.
@@ -198,8 +198,8 @@ fn depends_on_keys(row: &Row) -> bool {
     row.is_data() || SHOW_DATA.contains(&row.name.as_str())
 }
 
-/// Whether a reply must leave although the log is held. It must if it shows no key and does not
-/// wait for a snapshot.
+/// Whether a reply must leave although the log is held. The reply must leave if it shows no key and
+/// does not wait for a snapshot.
 fn must_not_wait(case: &Case<'_>) -> bool {
     let waits = ["debug|populate", "save", "slimio|pin", "waitaof"];
     let name = case.row.name.as_str();
@@ -253,7 +253,7 @@ impl Pair {
         let held = World::start(back_end, &dir.join("held"), directives)?;
         let twin = World::start(back_end, &dir.join("twin"), directives)?;
         let writer = held.connect("writer");
-        // Both servers get the same connections, so that these have the same ids.
+        // Both servers get the same connections, so that the connections have the same ids.
         drop(twin.connect("writer"));
         let setup = [held.connect("setup"), twin.connect("setup")];
         Some(Self { held, twin, writer, setup, cases: 0 })
@@ -404,8 +404,8 @@ impl Pair {
             // The reply may be anything that does not come from the change.
             true
         } else {
-            // The first line shows whether the transaction has run. That is not a figure, so the
-            // first lines must be equal.
+            // The first line shows whether the transaction has run. This is not a figure, so the
+            // first lines of both replies must be equal.
             shown.lines().next() == expected.lines().next()
         };
         assert!(

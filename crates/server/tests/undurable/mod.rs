@@ -89,7 +89,8 @@ fn under_always_nobody_reads_what_is_not_durable() {
     });
 }
 
-/// The first step of a command in steps notes what it reads; the reply leaves steps later.
+/// In its first step, a command that runs in steps notes what it reads. The reply leaves only some
+/// steps later.
 #[test]
 fn a_reply_made_in_steps_waits_for_what_its_first_step_has_read() {
     const COUNT: usize = 10_000;

@@ -43,8 +43,8 @@ const WORDS: [&str; 26] = [
 /// Stands for a key in a line.
 const KEY: &str = "KEY";
 
-/// Argument lines for rows with which random words rarely make a valid request, or would do harm.
-/// Each entry has the name of the row, whether only these lines may follow the name, and the lines.
+/// Argument lines for rows for which random words would rarely be valid, or would do harm. Each
+/// entry has the name of the row, whether only these lines may follow the name, and the lines.
 const LINES: &[(&str, bool, &[&str])] = &[
     ("auth", true, &["word", "default word"]),
     // With other times, the test would wait.

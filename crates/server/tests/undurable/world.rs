@@ -91,8 +91,8 @@ impl World {
         self.wait_for_command(&format!(" name={name} "), command, &format!("{name}: {command}"));
     }
 
-    /// As [`wait_until_run`](Self::wait_until_run), for the client whose line of `CLIENT LIST` has
-    /// `mark`. Also returns if there is no such client. `what` is for the message.
+    /// Like [`wait_until_run`](Self::wait_until_run), for the client whose line of `CLIENT LIST`
+    /// has `mark`. Also returns if there is no such client. `what` is for the message.
     pub(crate) fn wait_for_command(&mut self, mark: &str, command: &str, what: &str) {
         let command = format!(" cmd={command} ");
         until(&format!("it was not run: {what}"), || {

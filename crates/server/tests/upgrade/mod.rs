@@ -1,14 +1,14 @@
 //! A volume that an earlier version of this program wrote is served, and can be written.
 //!
-//! The fixture is a real volume in files. Its server was killed when it had strings, hashes and sets
-//! of every encoding, in a WAL-snapshot that needs some of the log, in an on-demand snapshot, and in
-//! records behind them. Segments of the log that hold nothing were zeroed afterwards, so that the
-//! fixture is small.
+//! The fixture is a real volume in files. Its server was killed when the volume had strings, hashes
+//! and sets of every encoding. They are in a WAL-snapshot that needs some of the log, in an
+//! on-demand snapshot, and in records behind these snapshots. Segments of the log that hold nothing
+//! were zeroed afterwards, so that the fixture is small.
 //!
-//! The fixture has the files in the order of `FILES`. For each file: its size, and a count of pieces;
-//! for each piece, its offset, its compressed size and its bytes, compressed by LZF. Numbers are
-//! little-endian, of four bytes. A piece has 64 KiB, or is the file's last one; pieces of zeros are
-//! left out.
+//! The fixture has the files in the order of `FILES`. Each file begins with its size and the number
+//! of its pieces. Then, for each piece, come its offset, its compressed size and its bytes,
+//! compressed by LZF. Numbers are little-endian and have four bytes. A piece has 64 KiB, unless it
+//! is the last piece of its file. Pieces of zeros are left out.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -28,7 +28,7 @@ const PIECE_SIZE: usize = 64 << 10;
 
 /// What `DEBUG DIGEST` replied on the fixture's server before it was killed.
 const DIGEST: &str = "+9999d06c9b71b45e3478fad148fa06b3c406c192\r\n";
-/// Keys that it had.
+/// Number of keys that the fixture's server had.
 const KEYS: usize = 17;
 
 /// Takes a number from the front of `rest`.

@@ -10,7 +10,7 @@ use crate::{info, serving};
 const FOR_EVER: [&str; 4] = ["WAITAOF", "0", "1", "0"];
 
 /// Sends a request that waits, and `requests` after it. Returns the client's id when the server has
-/// received all of them.
+/// received all these requests.
 fn send_behind_a_wait(client: &mut Client, requests: &[&[&str]], observer: &mut Client) -> String {
     let id = client.call(&["CLIENT", "ID"])[1..].trim().to_owned();
     let behind: usize = requests.iter().map(|request| encoded(request).len()).sum();

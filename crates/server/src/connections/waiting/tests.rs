@@ -1,4 +1,5 @@
-//! Clients that wait: while others are served over several turns, and when they go.
+//! Tests of clients that wait: while other clients are served over several turns, and when the
+//! waiting clients go.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use crate::config::Config;
 use crate::engine::Facts;
 use crate::net::Peer;
 
-/// An engine without a volume, and its clients. Turns are made by the test.
+/// An engine without a volume, and its clients. The test itself makes the turns.
 struct Served {
     engine: Engine,
     connections: Connections,
@@ -32,7 +33,8 @@ impl Served {
         conn
     }
 
-    /// Pushes more elements to a key than one turn serves clients that wait for it.
+    /// Makes clients wait for a key, and pushes an element for each of them. There are
+    /// more clients than one turn serves.
     fn push_much(&mut self) {
         for _ in 0..=SERVED_MAX {
             self.join("BLPOP k 0\r\n");
@@ -58,8 +60,8 @@ impl Served {
     }
 }
 
-/// More clients are to be served than one turn serves. Meanwhile, the deadlines of those who wait for
-/// other keys hold.
+/// More clients are to be served than one turn serves. Until they are served, the deadlines of
+/// clients that wait for other keys still apply.
 #[test]
 fn a_deadline_does_not_wait_for_those_who_are_served() {
     let mut served = Served::new();
@@ -82,8 +84,9 @@ fn a_deadline_does_not_wait_for_those_who_are_served() {
     assert!(!served.engine.data.blocking_keys.has_ready());
 }
 
-/// Clients wait for many keys of a database that is swapped in. Looking through them takes several
-/// turns, but a client of another database is served in the first of them.
+/// Clients wait for many keys of a database that is swapped in. Looking through these keys takes
+/// several turns, but a client that waits in another database is served in the first of these
+/// turns.
 #[test]
 fn a_swapped_database_holds_up_nobody_of_another() {
     let mut served = Served::new();
@@ -101,8 +104,8 @@ fn a_swapped_database_holds_up_nobody_of_another() {
     assert!(!served.is_waiting(other));
 }
 
-/// A client that sends nothing more has its request run, also if it has to wait for something that
-/// will come. In a pause, the request is given up, as in Redis.
+/// A client sends nothing more, but its request still runs, even if the request has to wait for
+/// something that will come. During a pause, the request is given up, as in Redis.
 #[test]
 fn who_sends_nothing_more_waits_for_what_will_come() {
     for is_paused in [false, true] {
@@ -120,8 +123,9 @@ fn who_sends_nothing_more_waits_for_what_will_come() {
     }
 }
 
-/// A client hangs up while its request waits for something that will come. The request is then run,
-/// finds nothing, and begins to wait for a key: nobody would read what it gets.
+/// A client hangs up while its request waits for something that will come. The request still runs,
+/// and finds nothing. The client then leaves. It does not begin to wait for a key, because nobody
+/// would read what the client gets.
 #[test]
 fn who_has_hung_up_does_not_begin_to_wait_for_keys() {
     let mut served = Served::new();

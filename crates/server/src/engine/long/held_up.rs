@@ -32,7 +32,7 @@ impl Data {
         if self.is_held_by_long(client, row, args) {
             return Some(Reason::LongRequest);
         }
-        // Clients who are being served do not wait for each other.
+        // Clients that are being served do not wait for each other.
         (!is_served && self.meets_ready(client, row, args)).then_some(Reason::TakenKeys)
     }
 
@@ -51,12 +51,12 @@ impl Data {
         if is_planted("exec-within-long") {
             return false;
         }
-        // If a watched key is changed by the long request, this may not have been told yet.
+        // The long request may have changed a watched key without having told the watchers yet.
         let watches = !client.watching.is_empty() && !is_planted("watcher-within-long");
         watches || self.any_queued(client, |db, row, args| self.meets(long, db, row, args))
     }
 
-    /// Whether any request of a client's transaction is such that `is_met`.
+    /// Whether `is_met` is true for any request in a client's transaction.
     fn any_queued(
         &self,
         client: &Client,
@@ -67,14 +67,15 @@ impl Data {
         queued.any(|(db, row, args)| is_met(db, row, args))
     }
 
-    /// Whether a request looks at keys, or changes them, that are ready for older clients, or to which
-    /// these may move something.
+    /// Whether a request reads or changes keys that are ready for older clients, or keys to which
+    /// the older clients may move something.
     fn meets_ready(&self, client: &Client, row: &Command<Entry>, args: Args<'_>) -> bool {
         if !self.blocking_keys.has_ready() || is_planted("taken-keys-free") {
             return false;
         }
         let meets = |db, row: &Command<Entry>, args: Args<'_>| {
-            // Who is to be served in the next turn is not ended before.
+            // `CLIENT UNBLOCK` must not end the wait of a client that is to be served in the next
+            // turn.
             let ends_waits =
                 row.run.name == "client|unblock" && !is_planted("unblocked-when-served");
             let is_of_more = row.flags.has(Flags::TWO_DBS)
@@ -95,7 +96,7 @@ impl Data {
         meets(client.db, row, args)
     }
 
-    /// Whether a request depends on keys that the long request holds, or changes them.
+    /// Whether a request depends on keys that the long request holds, or changes such keys.
     fn meets(&self, long: &Long, db: DbIndex, row: &Command<Entry>, args: Args<'_>) -> bool {
         let is_debug = row.name == "debug" && !is_planted("debug-not-held");
         let looks_at_all = LOOKS_AT_ALL.contains(&row.run.name)

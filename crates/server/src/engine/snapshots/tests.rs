@@ -1,9 +1,9 @@
-//! Snapshots, when the log is turned on or off.
+//! Tests of snapshots when the log is turned on or off.
 
 use super::*;
 use crate::engine::opened::{opened, send};
 
-/// A WAL-snapshot is of no use without a log, whether it runs or is to run.
+/// Without a log, a WAL-snapshot is of no use, whether it is running or only scheduled.
 #[test]
 fn a_log_that_is_ended_gives_up_its_snapshots() {
     let dir = tempfile::tempdir().unwrap();
@@ -15,7 +15,7 @@ fn a_log_that_is_ended_gives_up_its_snapshots() {
     assert!(!opened.engine.snapshots.rewrites.is_scheduled);
 }
 
-/// An on-demand snapshot goes on without a log.
+/// An on-demand snapshot continues without a log.
 #[test]
 fn a_log_that_is_ended_gives_up_no_other_snapshot() {
     let dir = tempfile::tempdir().unwrap();
@@ -25,8 +25,8 @@ fn a_log_that_is_ended_gives_up_no_other_snapshot() {
     assert!(opened.engine.snapshots.runs(SnapshotKind::OnDemand));
 }
 
-/// A snapshot that was begun while the log was off can't be what the log goes on from. Whoever asked
-/// for it gets a later one.
+/// The log can't go on from a snapshot that was begun while the log was off. Clients that asked for
+/// that snapshot get a later one.
 #[test]
 fn a_log_that_goes_on_needs_a_new_snapshot() {
     let dir = tempfile::tempdir().unwrap();

@@ -9,8 +9,8 @@ use crate::common::Client;
 use crate::crashes::script::{CLIENT_COUNT, HandOver, Step, encode_line};
 
 impl World {
-    /// Lets clients wait for a list, and another client push to it. Each element that is taken is a
-    /// unit of its own, behind the push. False when this life has ended.
+    /// Lets clients wait for a list, and lets another client push to it. Each element that is taken
+    /// is a unit of its own, behind the push. Returns false when this life has ended.
     pub(super) fn hand_over(
         &mut self,
         clients: &mut [Client],
@@ -18,7 +18,7 @@ impl World {
         disk: &SimDisk,
         hands_over: &HandOver,
     ) -> Result<bool, String> {
-        // No element is there before, whatever the key holds.
+        // The list must be empty at first, whatever the key holds.
         let clear = Step::Run(hands_over.unit(format!("DEL {}", hands_over.key)));
         if !self.batch((&mut clients[pusher], pusher), disk, &[clear], usize::MAX)? {
             return Ok(false);
