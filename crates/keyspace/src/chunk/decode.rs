@@ -49,8 +49,8 @@ pub struct Decoded {
 #[derive(Debug)]
 pub(super) enum Fragment {
     Piece(Piece),
-    /// The pending string is complete. It is the next string of an element of the pending
-    /// collection. That collection is of this kind.
+    /// The pending string is complete, and is the next string of an element of the pending
+    /// collection. The collection is of this kind.
     Text(Kind),
     /// Elements of the pending collection.
     Elements(Elements),
