@@ -164,9 +164,9 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.write_to_stream(file, memory, offset, is_durable, 0, payload)
     }
 
-    /// As [`write`](Self::write), to one of a block device's write streams (kernel 6.16). Streams
-    /// are counted from one; zero means none. A stream that the device does not have is refused
-    /// (`EINVAL`).
+    /// Like [`write`](Self::write), but to one of a block device's write streams (kernel 6.16).
+    /// Streams are counted from one; zero means none. A stream that the device does not have is
+    /// refused (`EINVAL`).
     pub fn write_to_stream(
         &mut self,
         file: Fd,
@@ -403,8 +403,8 @@ mod tests {
     use super::*;
     use crate::table::Table;
 
-    /// Reads and writes each operation's memory as the kernel does, after the operations were moved
-    /// to another place. The addresses that the kernel was given must still be right.
+    /// Moves the operations to another place, then reads and writes their memory as the kernel
+    /// does. The addresses that the kernel was given must still be right.
     #[test]
     fn what_the_kernel_was_told_of_stays_when_operations_move() {
         let mut table: Table<Kind<Vec<u8>>> = Table::new();

@@ -231,7 +231,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// reaped or `timeout` has passed. May return earlier, for example because of a signal.
     ///
     /// # Errors
-    /// As [`submit`](Self::submit).
+    /// The same as those of [`submit`](Self::submit).
     pub fn submit_and_wait(&mut self, min: usize, timeout: Option<Duration>) -> Result<(), Errno> {
         let waiting = self.arrived.len() + self.made.len();
         self.enter(min.saturating_sub(waiting), timeout)
@@ -343,8 +343,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.starved.clear();
     }
 
-    /// As [`enter`](Self::enter), for a ring with a kernel thread that takes the queued entries. If
-    /// the thread sleeps, a call wakes it; otherwise, a call is made only to wait for something.
+    /// Like [`enter`](Self::enter), for a ring with a kernel thread that takes the queued entries.
+    /// If the thread sleeps, a call wakes it. Otherwise, a call is made only to wait for something.
     fn enter_polled(&mut self, min: usize, timeout: Option<Duration>) -> Result<(), Errno> {
         loop {
             self.refill();
@@ -361,7 +361,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             }
             let mut flags = EnterFlags::empty();
             flags.set(EnterFlags::SQ_WAKEUP, must_wake);
-            // With this flag, the call waits until the thread has taken some entries, because then
+            // With this flag, the call waits until the thread has taken some entries. From then on,
             // there is room for the rest.
             flags.set(EnterFlags::SQ_WAIT, is_rest);
             match self.enter_with(flags, 0, min, timeout, must_run) {
