@@ -38,12 +38,12 @@ const HASHES: [[usize; 4]; 6] = [
 ];
 
 /// For each run with sets: the count of keys, the count of members of each set, and the bytes of a
-/// member. If that is 0, the members are integers.
+/// member. If a member has 0 bytes here, the members are integers.
 const SETS: [[usize; 3]; 5] =
     [[200_000, 5, 16], [20_000, 100, 16], [20_000, 100, 0], [1, 1_000_000, 16], [1, 1_000_000, 0]];
 
 /// The same for lists: the count of keys, the count of elements of each list, and the bytes of an
-/// element. If that is 0, the elements are integers.
+/// element. If an element has 0 bytes here, the elements are integers.
 const LISTS: [[usize; 3]; 5] =
     [[200_000, 5, 16], [20_000, 100, 16], [20_000, 100, 0], [1, 1_000_000, 16], [1, 1_000_000, 0]];
 

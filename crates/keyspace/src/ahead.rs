@@ -31,8 +31,8 @@ impl Db {
     /// prefetches the leaves of the elements. Within each pass, no read waits for another.
     pub(crate) fn bring_in(&self, hasher: &KeyHasher, elements: &[ElementAhead<'_>]) {
         let table = self.table();
-        // The result depends on everything that is read, and is kept. So the compiler cannot leave
-        // out the reads.
+        // `black_box` uses a result that depends on everything that is read. So the compiler cannot
+        // leave out the reads.
         std::hint::black_box(table.bring_in_entries(elements));
         let mut searches = [const { None }; AHEAD_MAX];
         for (search, ahead) in searches.iter_mut().zip(elements) {

@@ -10,8 +10,8 @@ use crate::keyspace::{DbIndex, Keyspace};
 pub struct Weight {
     /// Roughly how many elements of collections the request handles.
     pub elements: usize,
-    /// How many bytes, at most, the effects of the request are longer than
-    /// [`log_size_max`](Command::log_size_max) says.
+    /// Upper bound, in bytes, of the part of the effects that
+    /// [`log_size_max`](Command::log_size_max) does not include.
     pub log_size: u64,
 }
 

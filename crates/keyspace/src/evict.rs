@@ -158,8 +158,8 @@ pub(crate) struct Pool {
     next_db: usize,
 }
 
-/// An entry that may be evicted. Its hash alone identifies the entry, because another entry with
-/// the same hash may be evicted as well.
+/// An entry that may be evicted. The hash alone identifies the entry, because it does no harm to
+/// evict another entry with the same hash instead.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     rank: u64,

@@ -369,8 +369,8 @@ mod tests {
     }
 
     /// The least number is 2^-16445. A text between half of this number and the number itself must
-    /// be read as the least number, not refused as too small. Only exactly half of it is a tie with
-    /// zero.
+    /// be read as the least number, not refused as too small. Only exactly half of the least number
+    /// is a tie with zero.
     #[test]
     fn more_than_half_the_least_number_is_not_too_small() {
         for text in ["0x1.8p-16446", "0x1.000001p-16446", "-2e-4951"] {

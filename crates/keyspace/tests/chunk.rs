@@ -260,7 +260,8 @@ fn chunks_with_damage_are_survived() {
     assert!(refused > 100 && taken > 100, "{refused} refused, {taken} taken");
 }
 
-/// Volumes of format 5 and before have another form for hashes in parts. It can still be read.
+/// Volumes of format 5 and before have another form for hashes in parts. This form can still be
+/// read.
 #[test]
 fn large_hashes_of_older_volumes_are_read() {
     let text = |text: &str| [&[text.len() as u8][..], text.as_bytes()].concat();

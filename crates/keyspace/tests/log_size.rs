@@ -1,4 +1,4 @@
-//! Before a command runs, it asks for room in the log. It must not append more than this.
+//! Before a command runs, it asks for room in the log. It must not append more than it asked for.
 
 mod common;
 
@@ -99,8 +99,8 @@ fn every_command_logs_at_most_what_it_asks_for() {
     assert!(missed.is_empty(), "hardly ever had an effect: {missed:?}");
 }
 
-/// No payload is longer, compared with its request, than those with absolute times, computed
-/// numbers, or expired keys in other databases.
+/// Payloads with absolute times, computed numbers, or expired keys in other databases exceed the
+/// sizes of their requests by the most bytes. They must still fit into the room.
 #[test]
 fn what_is_longer_than_its_request_is_within_what_it_asks_for() {
     let cases: [(&[&str], &str); 9] = [

@@ -409,8 +409,7 @@ impl Capture {
         }
     }
 
-    /// Takes an entry that was removed. If the entry was taken before, or is not wanted, returns
-    /// it.
+    /// Takes an entry that was removed. Returns the entry if it was taken before, or is not wanted.
     pub(crate) fn take_removed(&mut self, db: DbIndex, slot: BucketSlot) -> Option<BucketSlot> {
         if !self.wants(&slot) {
             return Some(slot);

@@ -36,7 +36,8 @@ impl DecodeContext {
 #[derive(Debug, Default)]
 pub struct Decoded {
     pub(super) slots: Vec<BucketSlot>,
-    /// For each run of slots of one database: the database, and the index at which the run ends.
+    /// A run is a series of slots of one database. For each run: the database, and the index at
+    /// which the run ends.
     pub(super) runs: Vec<(DbIndex, usize)>,
     pub(super) parts: Vec<Fragment>,
     /// How many keys each database will have.

@@ -134,7 +134,7 @@ impl Loader {
         Ok(())
     }
 
-    /// The pending collection, which must be of this type if it has begun.
+    /// The pending collection. If it has begun, it must be of this type.
     fn gathering(
         &mut self,
         kind: ValueType,

@@ -46,7 +46,7 @@ impl<'a> Element<'a> {
         }
     }
 
-    /// The string as contiguous bytes. They are copied if the string is large or an integer.
+    /// The string as contiguous bytes. The bytes are copied if the string is large or an integer.
     pub fn to_bytes(self) -> Cow<'a, [u8]> {
         match self {
             Element::Bytes(bytes) => Cow::Borrowed(bytes),

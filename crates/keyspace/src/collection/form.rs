@@ -132,7 +132,7 @@ impl<'a> CollectionRef<'a> {
         self.tree().is_some_and(|tree| tree.memory() >= HUGE_SIZE_MIN)
     }
 
-    /// What a change of one element costs, in lookups that take the same time.
+    /// The cost of changing one element, as the count of lookups that take the same time.
     pub(crate) fn change_cost(self) -> usize {
         if self.is_huge() { CHANGE_OF_HUGE_COST } else { 1 }
     }
@@ -206,7 +206,7 @@ impl EditForm<'static> {
 }
 
 impl EditForm<'_> {
-    /// The tree. A packed collection is first turned into the tree that `grow` makes of its bytes.
+    /// The tree. If the collection is packed, `grow` first makes a tree of its bytes.
     pub(crate) fn tree(&mut self, grow: impl FnOnce(Packing, &[u8]) -> AnyTree) -> &mut AnyTree {
         if let EditForm::Packed { packing, bytes, base } = self {
             let tree = Box::new(grow(*packing, &bytes[*base..]));
@@ -219,7 +219,7 @@ impl EditForm<'_> {
         }
     }
 
-    /// What a change of one element costs, in lookups that take the same time.
+    /// The cost of changing one element, as the count of lookups that take the same time.
     pub(crate) fn change_cost(&self) -> usize {
         match self {
             EditForm::Packed { .. } => 1,

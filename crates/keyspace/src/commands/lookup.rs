@@ -65,8 +65,8 @@ impl<'a> Context<'a> {
         self.peek_in(self.db, index)
     }
 
-    /// Every lookup of a request's key goes through this function. It notes that the reply depends
-    /// on that key.
+    /// Every lookup of a request's key goes through this function, which notes that the reply
+    /// depends on the key.
     fn peek_in(&mut self, db: DbIndex, index: usize) -> Found<'a> {
         let key = self.args.bytes(index);
         let hash = self.keyspace.hash(&key);
@@ -144,7 +144,7 @@ impl<'a> Context<'a> {
             && self.keyspace.db(db).expires_at_ms(spot).is_some_and(|at| self.now_ms > at)
     }
 
-    /// Whether an expiry is in the past, so that setting it deletes the key instead. In replay, no
+    /// Whether an expiry is in the past, so that setting this expiry deletes the key. In replay, no
     /// expiry is in the past.
     pub(crate) fn is_past(&self, at_ms: i64) -> bool {
         self.mode != Mode::Replay && at_ms <= self.now_ms

@@ -100,7 +100,7 @@ struct Restore {
 
 #[derive(Debug)]
 enum Stage {
-    /// The checksum is being computed. The number counts the bytes that it covers so far.
+    /// The checksum is being computed. The number counts the bytes that the checksum covers so far.
     Checking(Crc64, usize),
     /// The value is being read.
     Reading(Box<FileReader<Bytes>>, Option<Incoming>),

@@ -30,7 +30,8 @@ impl Context<'_> {
     }
 
     /// Changes the hash at a key, or a new hash if the key does not exist. The caller must not
-    /// leave the hash empty. If the caller passes no event, it [notes](Self::note) the event later.
+    /// leave the hash empty. If the caller passes no event, it must [note](Self::note) the event
+    /// later.
     fn edit_hash<R>(
         &mut self,
         found: &Found<'_>,

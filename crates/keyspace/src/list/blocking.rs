@@ -30,9 +30,9 @@ pub(super) fn blmpop(context: &mut Context<'_>) -> Outcome {
     wait_to_pop(context, 1, keys, request.end, Pop::Many(request.count))
 }
 
-/// Pops from the first list that exists, or waits for one. `timeout` is the index of the argument
-/// that limits the wait. `keys` is the index of the first argument that names a key, and the count
-/// of keys.
+/// Pops from the first list that exists, or waits until one exists. `timeout` is the index of the
+/// argument that limits the wait. `keys` is the index of the first argument that names a key, and
+/// the count of keys.
 fn wait_to_pop(
     context: &mut Context<'_>,
     timeout: usize,

@@ -19,7 +19,7 @@ use crate::kinds::ValueType;
 
 const NOT_POSITIVE: &str = "ERR value is out of range, must be positive";
 
-/// The number of an end, as a parameter of types.
+/// The number of an end. Types take it as a parameter.
 pub(super) const FIRST: u8 = 0;
 pub(super) const LAST: u8 = 1;
 

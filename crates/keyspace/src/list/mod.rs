@@ -147,8 +147,8 @@ impl<'a> ListRef<'a> {
         size > SIZE_AT_ONCE_MAX && !is_planted("large-elements-at-once")
     }
 
-    /// Whether the elements of a leaf, which is that of the element at an index, are together
-    /// large.
+    /// Whether the leaf with the element at an index has more bytes than one step should reply
+    /// with.
     fn is_large_at(self, index: usize) -> bool {
         self.tree().is_some_and(|tree| tree.leaf_at(index).1.listpack_size() > STEP_SIZE_MAX)
     }

@@ -86,8 +86,8 @@ pub(crate) fn move_one(context: &mut Context<'_>, from_end: End, to_end: End) ->
     if context.is_wrong(&to, ValueType::List) {
         return Some(false);
     }
-    // If the second key had expired, finding it has deleted it, which may have moved the first
-    // key's entry. So the first key is looked up again.
+    // If the second key had expired, the lookup has deleted it. This may have moved the first key's
+    // entry, so the first key is looked up again.
     let from = context.peek(1);
     let spot = from.spot?;
     let limits = context.keyspace.config.packed_limits.list;

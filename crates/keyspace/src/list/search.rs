@@ -57,7 +57,7 @@ pub(super) struct Search {
     from: End,
     /// Count of elements that the search has passed.
     seen: usize,
-    /// How many bytes of the next element have been compared, and were equal to the string's.
+    /// How many bytes of the next element are known to be equal to those of the string.
     equal: usize,
     /// Limit of the elements that the search looks at.
     most: usize,

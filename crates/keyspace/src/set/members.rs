@@ -48,7 +48,7 @@ impl Context<'_> {
 
     /// Removes members from the set at a key. Deletes the key if no member is left. Returns how
     /// many members were removed, and whether the key was deleted. If the caller passes no event,
-    /// it [notes](Self::note) the event and the deletion later.
+    /// it must [note](Self::note) the event and the deletion later.
     pub(super) fn remove_members<'a>(
         &mut self,
         found: &Found<'_>,
@@ -204,8 +204,8 @@ pub(super) fn sscan(context: &mut Context<'_>) -> Outcome {
 pub(super) fn smove(context: &mut Context<'_>) -> Outcome {
     context.find(1);
     let to = context.find(2);
-    // If the second key had expired, finding it has deleted it, which may have moved the first
-    // key's entry. So the first key is looked up again.
+    // If the second key had expired, the lookup has deleted it. This may have moved the first key's
+    // entry, so the first key is looked up again.
     let from = context.peek(1);
     if from.spot.is_none() {
         return context.integer(0);

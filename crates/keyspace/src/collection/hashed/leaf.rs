@@ -280,14 +280,13 @@ impl<const STRINGS: usize> HashedLeaf<STRINGS> {
         Place { start: at, end: at, outside }
     }
 
-    /// The element at a place where there is one.
+    /// The element at a place. There must be an element.
     pub(super) fn at(&self, place: Place) -> [Element<'_>; STRINGS] {
         self.element(self.head(place.start), place.outside)
     }
 
-    /// Puts an element at the place that `find` has found for it. If there is an element at this
-    /// place, its stored key stays as it is. Adds to `old` the old strings that take noticeable
-    /// time to free.
+    /// Puts an element at the place that `find` has found. If an element is there already, only its
+    /// stored key stays as it is. Adds to `old` the old strings that take noticeable time to free.
     pub(super) fn put(
         &mut self,
         place: Place,
@@ -328,8 +327,8 @@ impl<const STRINGS: usize> HashedLeaf<STRINGS> {
         }
     }
 
-    /// Removes the element at a place where there is one. Adds to `old` the strings of the element
-    /// that take noticeable time to free.
+    /// Removes the element at a place, where there must be one. Adds to `old` the strings of the
+    /// element that take noticeable time to free.
     pub(super) fn remove(&mut self, place: Place, old: &mut Vec<LargeString>) {
         assert!(place.is_taken(), "there is an element to be removed");
         let count = self.head(place.start).outside();

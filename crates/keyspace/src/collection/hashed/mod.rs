@@ -31,7 +31,7 @@ impl Position {
     pub(crate) const END: Position = Position(1 << 32);
 }
 
-/// How many bytes beyond the expected place of an element a prefetch still covers.
+/// A prefetch covers this many bytes beyond the expected place of an element.
 const SEARCHED_MORE: usize = 192;
 
 /// The summary of some elements.

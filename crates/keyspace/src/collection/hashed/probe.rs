@@ -6,8 +6,9 @@ use super::leaf::Reading;
 use super::{ByHash, HashedLeaf, HashedTree};
 use crate::collection::tree::Found;
 
-/// Looks up keys in a tree. The keys of another tree come in the order of their hashes. Looking up
-/// all keys in this order takes one walk over the leaves that may have them.
+/// Looks up keys in a tree. If the keys come in the order of their hashes, all lookups together
+/// take one walk over the leaves that may have the keys. The keys of another tree come in this
+/// order.
 #[derive(Debug)]
 pub(crate) struct Probe<'a, const STRINGS: usize> {
     tree: &'a HashedTree<STRINGS>,

@@ -167,7 +167,7 @@ impl PositionalLeaf {
         self.codes.len() >> usize::from(self.is_wide)
     }
 
-    /// About the size in bytes of the elements in a listpack.
+    /// About how many bytes the elements would take in a listpack.
     pub(crate) fn listpack_size(&self) -> usize {
         self.bytes.len() + 2 * self.len() + self.outside.as_deref().map_or(0, |it| it.memory)
     }
@@ -233,7 +233,7 @@ impl PositionalLeaf {
         Place { index: index - 1, at: at - code.size(), outside }
     }
 
-    /// The element at a place where there is one.
+    /// The element at a place. There must be an element.
     fn at(&self, place: Place) -> Element<'_> {
         let code = self.code(place.index);
         match &self.outside {
@@ -247,7 +247,7 @@ impl PositionalLeaf {
         (index < self.len()).then(|| self.at(self.place(index)))
     }
 
-    /// The elements of a range, from both ends.
+    /// The elements of a range. They can be taken from both ends.
     pub(crate) fn elements(
         &self,
         range: Range<usize>,
@@ -425,7 +425,7 @@ impl PositionalLeaf {
     }
 }
 
-/// Some elements of a leaf, from both ends.
+/// Iterates over some elements of a leaf, from both ends.
 struct Elements<'a> {
     leaf: &'a PositionalLeaf,
     front: Place,

@@ -1,4 +1,4 @@
-//! Large lists: elements in the order of their positions, each of which is one string.
+//! Large lists. Elements are in the order of their positions, and each element is one string.
 
 mod code;
 mod leaf;
@@ -127,7 +127,8 @@ impl PositionalTree {
         })
     }
 
-    /// About the size in bytes of all elements in a listpack, if they are in one leaf.
+    /// About how many bytes all elements would take in a listpack; `None` if there are several
+    /// leaves.
     pub(crate) fn size_of_one_leaf(&self) -> Option<usize> {
         self.only_leaf().map(PositionalLeaf::listpack_size)
     }

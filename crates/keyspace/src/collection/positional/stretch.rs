@@ -1,4 +1,5 @@
-//! Bytes in one stretch of memory that grows and shrinks at both ends without moving what is in it.
+//! Bytes in one stretch of memory, which grows and shrinks at both ends without moving its
+//! contents.
 
 use std::ops::{Deref, DerefMut, Range};
 

@@ -1,9 +1,9 @@
 //! Cuts a tree in two, and joins two trees.
 //!
 //! ```text
-//!        [ a b C d e ]                  The cut is within C. What is before it is the branch
-//!              │                        [ a b ], joined with the first part of C; what is
-//!          [ f | g ]                    behind it is the second part of C, joined with [ d e ].
+//!        [ a b C d e ]                  The cut is within C. The first tree is the branch
+//!              │                        [ a b ], joined with the first part of C. The second
+//!          [ f | g ]                    tree is the second part of C, joined with [ d e ].
 //! ```
 //!
 //! Nodes away from the cut or the seam do not change, and stay shared. The nodes along the cut or

@@ -34,7 +34,7 @@ const LARGE_SIZE_MIN: usize = 64 * 1024;
 
 /// Elements packed in one stretch of memory.
 pub(crate) trait Leaf: Clone + Default + fmt::Debug {
-    /// What a branch knows of the elements below a child.
+    /// What a branch knows about the elements below a child.
     type Summary: Summary;
 
     /// Limit of the weight of a leaf. A heavier leaf is split if possible, because a write to a
@@ -65,7 +65,7 @@ pub(crate) trait Leaf: Clone + Default + fmt::Debug {
     fn check(&self);
 }
 
-/// What is known of some elements without a look at them.
+/// What is known about some elements without looking at them.
 pub(crate) trait Summary: Clone + Default + fmt::Debug + PartialEq {
     /// Count of elements.
     fn len(&self) -> usize;
@@ -147,7 +147,7 @@ pub(crate) struct Child<L: Leaf> {
     summary: L::Summary,
 }
 
-/// A leaf that was looked for.
+/// The result of a search for a leaf.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found<'a, L: Leaf, S> {
     pub(crate) leaf: &'a L,

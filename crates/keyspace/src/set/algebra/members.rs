@@ -42,7 +42,7 @@ pub(super) fn walk<'a>(
     if next.0 < set.len() as u64 { next } else { Position::END }
 }
 
-/// The settings and the lists of old strings that changes of sets outside the keyspace need.
+/// What a change of a set outside the keyspace needs: settings, and the list for old strings.
 pub(super) struct Edit<'a> {
     hasher: KeyHasher,
     limits: SetLimits,
