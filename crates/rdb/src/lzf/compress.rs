@@ -1,11 +1,11 @@
 //! The compressor. It is designed to waste little time on data that cannot be compressed.
 //!
-//! It looks up earlier occurrences of four bytes in a small hash table. The longer it finds no
-//! occurrence, the larger its steps become, so that it skips most of a run of random bytes. It
-//! copies no byte before the first match. It gives up a string that would not shrink by at least a
-//! sixteenth, because decompressing such a string would cost the reader more than the smaller size
-//! saves. After it has given up many strings in a row, it tries only some of the following strings,
-//! until one shrinks.
+//! The compressor looks up earlier occurrences of four bytes in a small hash table. The longer it
+//! finds no occurrence, the larger its steps become, so that it skips most of a run of random
+//! bytes. It copies no byte before the first match. It gives up a string that would not shrink by
+//! at least a sixteenth, because decompressing such a string would cost the reader more than the
+//! smaller size saves. After it has given up many strings in a row, it tries only some of the
+//! following strings, until one shrinks.
 
 use super::{LITERALS_MAX, LONG, MATCH_MAX, WINDOW};
 
@@ -14,16 +14,15 @@ pub const LZF_SIZE_MIN: usize = 21;
 /// Strings of more bytes are not compressed, so that the memory for the result is bounded.
 pub const LZF_SIZE_MAX: usize = 4 << 20;
 
-/// The table remembers at most this many places, as a power of two. The table then takes 16 KiB,
-/// which is half of a core's fastest cache.
+/// The table remembers at most 2^n places. This is the exponent n. The table takes 16 KiB, which is
+/// half of a core's fastest cache.
 const TABLE_BITS_MAX: u32 = 12;
-/// The table remembers at least this many places, as a power of two.
+/// The table remembers at least 2^n places. This is the exponent n.
 const TABLE_BITS_MIN: u32 = 6;
 /// Bytes that must be equal for a match. The format also allows matches of three bytes, but such
 /// matches would gain nothing.
 const MATCH_MIN: usize = 4;
-/// Each time this many places had no match, the step grows by one byte. The count is a power of
-/// two, and this is its exponent.
+/// Each time 2^n places had no match, the step grows by one byte. This is the exponent n.
 const PATIENCE_BITS: usize = 5;
 /// Limit of the step, in bytes. With larger steps, compressible data after random bytes could be
 /// missed.

@@ -179,7 +179,8 @@ impl<R: Read> FileReader<R> {
         self.guarded(Self::read_part)
     }
 
-    /// The last key's value, or the unread rest of it, as a whole, however large it is.
+    /// The whole value of the last key, however large it is. If parts were read already, the rest
+    /// of the value.
     pub fn value(&mut self) -> Result<Value, Error> {
         let mut value = Value::empty(self.open.kind());
         while let Some(part) = self.next_part()? {
