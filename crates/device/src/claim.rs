@@ -1,5 +1,5 @@
-//! Lets a process wait until the previous owner of a volume is gone. The owner is gone only once
-//! its process has ended, and also all operations that the process had in flight.
+//! Lets a process wait until the previous owner of a volume is gone. The owner is gone once its
+//! process has ended and all operations that the process had in flight have ended, too.
 //!
 //! If a process is killed, a write that the kernel has already given to a device stays in flight
 //! until the device has carried it out. Such a write overwrites whatever a new owner has written to

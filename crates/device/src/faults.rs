@@ -1,7 +1,7 @@
-//! Handles faults. A fault happens if a page of a mapped file is used but the kernel can't provide
-//! the page. The reason may be that the file system has no space for a store, that the sector can't
-//! be read, that the file was truncated, or that the device is gone. The kernel then sends the
-//! signal SIGBUS, which would end the process in the middle of a store.
+//! Handles faults of mapped files. A fault happens if a page of such a file is used but the kernel
+//! can't provide the page. The reason may be that the file system has no space for a store, that
+//! the sector can't be read, that the file was truncated, or that the device is gone. The kernel
+//! then sends the signal SIGBUS, which would end the process in the middle of a store.
 //!
 //! If the page is in a mapping of ours, a signal handler keeps the process alive. The handler
 //! replaces the page by private memory with the file's contents, as far as these can be read. Then
@@ -121,8 +121,8 @@ impl Watch {
         let entry = places.1.pop().unwrap_or_else(|| {
             let entry: &'static Entry = Box::leak(Box::default());
             entry.next.store(ENTRIES.load(Ordering::Relaxed), Ordering::Relaxed);
-            // This can't lose an entry, because the list changes only under the lock, and only
-            // here.
+            // This store can't lose an entry, because the list changes only under the lock, and
+            // only here.
             ENTRIES.store(std::ptr::from_ref(entry).cast_mut(), Ordering::Release);
             entry
         });
@@ -410,8 +410,7 @@ mod tests {
     fn what_the_file_still_holds_is_there_behind_a_fault() {
         let place = tempfile::tempdir().expect("a directory for the test");
         let (_directory, _mapped, mut buffers) = filled(place.path());
-        // The file's contents can be read here. This is also so if a store fails because there is
-        // no space.
+        // The file's contents can be read here, as they can when a store fails for lack of space.
         let page = buffers[0].as_mut_ptr().wrapping_add(LBA_SIZE) as usize;
         assert!(replace(page + 5), "it is a page of a mapping");
         assert_eq!(buffers[0].faults(), Faults { replaced: 1, lost: 0 });

@@ -13,8 +13,9 @@ const F_SETSIG: libc::c_int = 10;
 
 /// A write lease on a file, which ends when this value is dropped. As long as the lease lasts,
 /// nobody else has the file open. A process that tries to open the file waits until the lease ends,
-/// but no longer than the seconds in `/proc/sys/fs/lease-break-time`, or gets `WouldBlock`. Its
-/// attempt sends SIGURG to this process. By default, SIGURG is ignored.
+/// but no longer than the seconds in `/proc/sys/fs/lease-break-time`. If the process does not want
+/// to wait, it gets `WouldBlock`. Either attempt sends SIGURG to the process with the lease, which
+/// ignores this signal by default.
 #[derive(Debug)]
 pub struct WriteLease<F: AsFd>(F);
 

@@ -14,7 +14,7 @@ use crate::sys::Lock;
 use crate::{DeviceError, LBA_SIZE, MappedFile, Op, OpenError};
 
 /// Makes and maps a file in a directory. `lock` keeps other processes out of the directory. No path
-/// to the file may be open, or be opened while the file is mapped.
+/// to the file may be open now, or be opened while the file is mapped.
 ///
 /// # Errors
 /// The same as those of [`MappedFile::create`].
@@ -29,8 +29,8 @@ pub(crate) fn create_mapped(
     Ok(mapped.holding(Box::new(lock.clone())))
 }
 
-/// Maps a file that [`create_mapped`] made. No path to the file may be open, or be opened while the
-/// file is mapped.
+/// Maps a file that [`create_mapped`] made. No path to the file may be open now, or be opened while
+/// the file is mapped.
 ///
 /// # Errors
 /// The same as those of [`MappedFile::open`].

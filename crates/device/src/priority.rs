@@ -83,7 +83,7 @@ mod tests {
             return;
         };
         // Other threads compete for every core, so that sooner or later this thread has to wait for
-        // one.
+        // a core.
         let is_over = std::sync::atomic::AtomicBool::new(false);
         let is_relaxed = std::sync::atomic::Ordering::Relaxed;
         std::thread::scope(|scope| {

@@ -170,7 +170,8 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         // A child process that is just being started shares our descriptors for a moment. So
-        // closing our descriptor might not release the lock. SAFETY: no pointer is passed.
+        // closing our descriptor might not release the lock.
+        // SAFETY: no pointer is passed.
         unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_UN) };
     }
 }

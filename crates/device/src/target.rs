@@ -246,8 +246,8 @@ impl Target {
     }
 
     /// Writes zeros into holes, piece by piece, and makes each piece stable before the next.
-    /// Without these pauses, the zeros would delay the durable writes of the log; `zero` in
-    /// `keeper.rs` of the storage crate explains why.
+    /// Without the flushes in between, the zeros would delay the durable writes of the log; `zero`
+    /// in `keeper.rs` of the storage crate explains why.
     fn zero_holes(&self, holes: &[Range<u64>]) -> io::Result<()> {
         for hole in holes {
             let mut at = hole.start;

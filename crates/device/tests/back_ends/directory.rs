@@ -287,7 +287,8 @@ fn a_full_file_system_takes_nothing_and_loses_nothing() {
         let length = fs::metadata(directory.file_path("wal")).expect("it is there").len();
         assert_eq!(length, 1000 * LBA_SIZE as u64);
         assert_eq!(read(&mut *path, 999), Ok(5));
-        // This call succeeds only if the failed call before has given back the space that it took.
+        // This call succeeds only if the earlier call, which failed, has given back the space that
+        // it took.
         assert_eq!(path.grow(2000), Ok(()));
 
         let refused = directory.create_file("more", 10_000);
