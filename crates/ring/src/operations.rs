@@ -13,14 +13,14 @@ use crate::ring::{OpId, Ring};
 use crate::table::Name;
 use crate::{Errno, Memory, NvmeCommand, Segments, Wide, Width, pool, registered};
 
-/// How many bytes one transfer may move (the kernel's own limit, rounded down to a block).
+/// Limit of the bytes that one transfer moves (the kernel's own limit, rounded down to a block).
 pub(crate) const TRANSFER_SIZE_MAX: usize = 0x7fff_f000;
 
 /// User data of entries whose completion nobody waits for. The value is all ones, and no [`Name`]
 /// is all ones.
 pub(crate) const NOBODY: u64 = u64::MAX;
 
-/// An operation that has not ended, with all that it owns.
+/// An operation that has not ended, with everything that it owns.
 pub(crate) struct InFlight<T, M> {
     pub(crate) payload: T,
     pub(crate) fd: Fd,
@@ -97,7 +97,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.begin(socket, payload, Kind::Receive)
     }
 
-    /// Receives once, and appends what was received to `bytes`. These are at most `limit` bytes,
+    /// Receives once, and appends the received bytes to `bytes`. It receives at most `limit` bytes,
     /// and never more than fit into the capacity of `bytes`. Completes with
     /// [`Outcome::ReceivedInto`](crate::Outcome::ReceivedInto) as soon as there is anything to
     /// receive.
@@ -110,7 +110,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.begin(socket, payload, Kind::ReceiveInto { bytes, limit })
     }
 
-    /// Sends all of `bytes`, with as many calls as that takes. Then completes with
+    /// Sends all of `bytes`, with as many calls as needed. Then completes with
     /// [`Outcome::Sent`](crate::Outcome::Sent).
     ///
     /// # Panics
@@ -120,8 +120,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.begin(socket, payload, Kind::Send { bytes, sent: 0 })
     }
 
-    /// Sends all that is left in `segments`, with as many calls as that takes. Then completes with
-    /// [`Outcome::SentSegments`](crate::Outcome::SentSegments).
+    /// Sends everything that is left in `segments`, with as many calls as needed. Then completes
+    /// with [`Outcome::SentSegments`](crate::Outcome::SentSegments).
     ///
     /// # Panics
     /// When there is nothing to send.
@@ -305,8 +305,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             Kind::Receive if is_multishot.multishot_receive => {
                 opcode::RecvMulti::new(fd, pool::GROUP).build()
             }
-            // This only polls. A receive would need a buffer now, and would hold the buffer while
-            // the connection is idle. So the receive is made when the poll says that there is
+            // This entry only polls. A receive would need a buffer now, and would hold the buffer
+            // while the connection is idle. So the receive is made once the poll says that there is
             // something to read.
             Kind::Receive => opcode::PollAdd::new(fd, Interest::Readable.events()).build(),
             Kind::ReceiveInto { bytes, limit } => {
