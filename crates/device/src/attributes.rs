@@ -1,4 +1,4 @@
-//! What a file system says about one file, beside its size: `statx` and the flags of `chattr`.
+//! What a file system says about one file, apart from its size: `statx` and the flags of `chattr`.
 
 #![expect(unsafe_code, reason = "system calls are foreign functions")]
 
@@ -20,9 +20,9 @@ const XFLAG_REALTIME: u32 = 0x1;
 /// What direct I/O needs, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alignment {
-    /// Offsets in the file and lengths are multiples of this.
+    /// Offsets in the file, and lengths, must be multiples of this number.
     pub offset: u32,
-    /// Addresses in memory are multiples of this.
+    /// Addresses in memory must be multiples of this number.
     pub memory: u32,
 }
 
@@ -30,29 +30,29 @@ pub struct Alignment {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "the kernel has them as independent bits")]
 pub struct Attributes {
-    /// What direct I/O needs. `None` if the kernel does not tell (before 6.1); `Some(None)` if it says
-    /// that the file has no direct I/O.
+    /// What direct I/O needs. `None` if the kernel does not tell (before 6.1); `Some(None)` if the
+    /// file has no direct I/O.
     pub direct: Option<Option<Alignment>>,
-    /// The content is encrypted by the file system.
+    /// Whether the file system encrypts the content.
     pub is_encrypted: bool,
-    /// The content is compressed by the file system.
+    /// Whether the file system compresses the content.
     pub is_compressed: bool,
-    /// The content is sealed by checksums (fs-verity).
+    /// Whether the content is sealed by checksums (fs-verity).
     pub is_sealed: bool,
-    /// Nobody may change the file.
+    /// Whether nobody may change the file.
     pub is_immutable: bool,
-    /// The file can only grow: nothing in it may be overwritten.
+    /// Whether the file can only grow, so that nothing in it may be overwritten.
     pub is_append_only: bool,
-    /// The file is memory (DAX); it has no blocks that could be written.
+    /// Whether the file is memory (DAX), without blocks that could be written.
     pub is_memory: bool,
-    /// Its data goes through the journal of ext4.
+    /// Whether the file's data goes through the journal of ext4.
     pub is_journaled: bool,
-    /// Its data is on the realtime device of XFS.
+    /// Whether the file's data is on the realtime device of XFS.
     pub is_realtime: bool,
 }
 
 impl Attributes {
-    /// The attributes of a file. What the file system does not know is `false`.
+    /// The attributes of a file. An attribute that the file system does not know is `false`.
     ///
     /// # Errors
     /// If `statx` fails, as on a kernel before 4.11.
@@ -85,10 +85,10 @@ pub(crate) fn statx(file: &File, mask: u32) -> io::Result<libc::statx> {
     Ok(found)
 }
 
-/// The flags of `chattr`. An error says that the file system has none.
+/// The flags of `chattr`. An error means that the file system has no such flags.
 pub(crate) fn flags(file: &File) -> io::Result<libc::c_long> {
     let mut flags: libc::c_long = 0;
-    // SAFETY: the call stores at most one long where the pointer says.
+    // SAFETY: the call stores at most one `long` at the pointer, which points to one.
     check(unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_GETFLAGS, &raw mut flags) })?;
     Ok(flags)
 }
@@ -97,7 +97,7 @@ fn further_flags(file: &File) -> u32 {
     // The kernel's `struct fsxattr` begins with the flags and has 28 bytes.
     let mut attributes = [0_u32; 7];
     let (fd, memory) = (file.as_raw_fd(), attributes.as_mut_ptr());
-    // SAFETY: the call stores 28 bytes where the pointer says.
+    // SAFETY: the call stores 28 bytes at the pointer, which points to 28 bytes.
     let result = check(unsafe { libc::ioctl(fd, FS_IOC_FSGETXATTR, memory) });
     if result.is_ok() { attributes[0] } else { 0 }
 }

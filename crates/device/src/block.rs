@@ -25,8 +25,8 @@ use crate::{
 /// is neither mounted, nor in a volume group, nor held by another `BlockDevice`.
 pub struct BlockDevice {
     path: PathBuf,
-    /// The device, opened exclusively. All paths use this open file, so that the device stays
-    /// claimed until the last of their operations has ended.
+    /// The device, opened exclusively. All paths use this open file. So the device stays claimed
+    /// until the last operation of all paths has ended.
     claim: Claim,
     size: u64,
     write_cache: WriteCache,
@@ -235,12 +235,12 @@ pub(crate) fn claim(path: &Path, flags: i32) -> Result<Claim, OpenError> {
         Err(error) => Err(refused(path, &error)),
     })?;
     // `show` takes a second lock on the device. Only processes that may not look at our descriptors
-    // need that lock, so a failure to take it does no harm.
+    // need that lock, so a failure does no harm.
     Ok(Claim::of(file, holders::show(path).ok()))
 }
 
-/// Fails if it finds out that somebody holds the device. The error names the holder, if it is
-/// known.
+/// Returns an error if a holder of the device can be found. The error names the holder, if the name
+/// is known.
 fn refuse_if_held(path: &Path) -> Result<(), OpenError> {
     let found = holders::in_kernel(path);
     if !found.is_empty() {
@@ -252,7 +252,7 @@ fn refuse_if_held(path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// The [`OpenError`] for the kernel's error when a device was to be opened.
+/// The [`OpenError`] for an error that the kernel has returned instead of opening a device.
 pub(crate) fn refused(path: &Path, error: &io::Error) -> OpenError {
     match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => {

@@ -136,9 +136,9 @@ impl Buffer {
         }
     }
 
-    /// Whether bytes written here outlive the process. After a [fault](Self::faults) anywhere in
-    /// the mapping, this is `false`, although bytes written before the fault still outlive the
-    /// process.
+    /// Whether bytes written to this buffer outlive the process. After a [fault](Self::faults)
+    /// anywhere in the mapping, this is `false`, although bytes written before the fault still
+    /// outlive the process.
     pub fn outlives_process(&self) -> bool {
         match &self.owner {
             Owner::Heap | Owner::Pages | Owner::Pooled { .. } => false,

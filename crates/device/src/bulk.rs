@@ -1,5 +1,6 @@
 //! The extras of a device's bulk paths: polling and registered memory. A bulk path carries much
-//! data, and nothing urgent waits for that data. If a path lacks extras, the reason is noted here.
+//! data, and nothing urgent waits for that data. If a path lacks extras, this module notes the
+//! reason.
 
 use std::fmt;
 use std::io;
@@ -101,8 +102,8 @@ pub(crate) struct Bulk {
     extras: Extras,
     /// Why extras are missing, in sentences without a full stop.
     why_not: Vec<String>,
-    /// How many paths were opened. The next two fields say how many of these paths poll, and how
-    /// many have registered memory.
+    /// How many bulk paths were opened. Of these, the next two fields count the paths that poll,
+    /// and the paths that have registered memory.
     opened: u32,
     polled: u32,
     registered: u32,
@@ -139,7 +140,7 @@ impl Bulk {
         }
         let setup = Setup { submissions: 4, completions: 8, ..Setup::default() };
         // If I/O is buffered, registering would save nothing, because the kernel copies the data
-        // and pins no page. If no ring can be made, that is reported elsewhere.
+        // and pins no page. If no ring can be made, another module reports this.
         if options.direct
             && options.registered
             && let Ok(mut ring) = Ring::<(), Buffer>::new(setup)
@@ -180,8 +181,8 @@ impl Bulk {
         self.poll_for_nothing(why);
     }
 
-    /// Makes later paths register no memory. Makes no note, because registering would save nothing
-    /// here.
+    /// From now on, paths register no memory. No reason is noted, because registering would save
+    /// nothing here.
     pub(crate) fn without_pool(&mut self) {
         self.extras.pool = None;
     }
@@ -192,8 +193,8 @@ impl Bulk {
         }
     }
 
-    /// Takes back extras with which `try_one` fails. Trying is necessary because a ring that could
-    /// be made with an extra may still fail its operations.
+    /// Takes away the extras with which `try_one` fails. A trial is necessary, because the
+    /// operations of a ring may fail even if the ring could be made with the extra.
     pub(crate) fn try_out<E: fmt::Display>(
         &mut self,
         mut try_one: impl FnMut(Extras) -> Result<(), E>,
@@ -217,7 +218,7 @@ impl Bulk {
     }
 
     /// Calls `open` to open a path with as many extras as possible. If this path can't have an
-    /// extra, that is noted, and the extra is tried again for the next path.
+    /// extra, the reason is noted. The next path tries the extra again.
     ///
     /// # Errors
     /// When no path can be opened at all.

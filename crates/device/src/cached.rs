@@ -26,13 +26,13 @@ struct Counts {
     recently_evicted: u64,
 }
 
-/// Pages of a file in the page cache. `None` if the kernel does not tell. This takes longer the more there
-/// are.
+/// Count of a file's pages in the page cache. `None` if the kernel does not tell. The more pages
+/// there are, the longer this takes.
 pub fn cached_pages(file: impl AsFd) -> Option<u64> {
     let range = Range { offset: 0, length: 0 };
     let mut counts = Counts::default();
     let (fd, range, found) = (file.as_fd().as_raw_fd(), &raw const range, &raw mut counts);
-    // SAFETY: the kernel reads a range and stores five numbers where the pointers say.
+    // SAFETY: the kernel reads a range at one pointer, and stores five numbers at the other.
     let result = unsafe { libc::syscall(CACHESTAT, fd, range, found, 0) };
     if result == -1 {
         debug_assert_ne!(io::Error::last_os_error().raw_os_error(), Some(libc::EFAULT));

@@ -1,7 +1,7 @@
 //! Finds the names of the system calls that SlimIO makes but that a filter (seccomp) refuses.
 //!
 //! A filter refuses a call before the kernel looks at the call's arguments. So each call is tried
-//! with arguments that have no effect: if the call is allowed, it fails because of these arguments
+//! with arguments that have no effect. If the call is allowed, it fails because of these arguments,
 //! or does nothing.
 
 #![expect(unsafe_code, reason = "system calls are foreign functions")]
@@ -58,7 +58,7 @@ const NONE: libc::c_long = -1;
 /// descriptor is not open.
 const NO_FILE: [libc::c_long; 6] = [NONE, 0, 0, 0, 0, 0];
 
-/// Arguments for a call that takes pointers. The call then fails because they are null.
+/// Arguments for a call that takes pointers. The call then fails because the pointers are null.
 const NULLS: [libc::c_long; 6] = [0, 0, 0, 0, 0, 0];
 
 const fn better(without: &'static str) -> Purpose {
@@ -164,7 +164,7 @@ pub fn refused_calls(is_wanted: impl Fn(Purpose) -> bool) -> Vec<RefusedCall> {
     CALLS.iter().filter(|call| is_wanted(call.1)).filter_map(Call::refusal).collect()
 }
 
-/// Notes for the user: what is worse for files and devices because a filter refuses a call.
+/// Notes for the user: what a filter makes worse for files and devices by refusing a call.
 pub(crate) fn notes() -> impl Iterator<Item = String> {
     let is_better = |purpose| matches!(purpose, Purpose::Better { .. });
     refused_calls(is_better).into_iter().map(|call| call.to_string())

@@ -1,5 +1,5 @@
-//! Lets a process wait until the previous owner of a volume is gone. The owner is gone only when
-//! its process and all operations that the process had in flight have ended.
+//! Lets a process wait until the previous owner of a volume is gone. The owner is gone once its
+//! process has ended and all operations that the process had in flight have ended, too.
 //!
 //! If a process is killed, a write that the kernel has already given to a device stays in flight
 //! until the device has carried it out. Such a write overwrites whatever a new owner has written to
@@ -17,7 +17,7 @@
 //! Nothing of a volume is read before its claim is taken. If a living process has the claim, the
 //! volume is refused, and that process is found by other means: by a directory's lock, or by a
 //! search for the holders of a device. If only operations in flight still hold the claim, the new
-//! owner waits for them.
+//! owner waits until they have ended.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;

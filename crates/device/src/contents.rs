@@ -7,8 +7,8 @@ use std::os::unix::fs::FileExt;
 
 use crate::{Buffer, LBA_SIZE};
 
-/// The last bytes of a device that are examined; at its start, twice as many are examined. All known
-/// formats have their superblocks in these two parts.
+/// How many bytes at the end of a device are examined. At its start, twice as many bytes are
+/// examined. All known formats have their superblocks in these two parts.
 const LOOK_SIZE: usize = 128 * 1024;
 
 /// What seems to be on a device.
@@ -90,7 +90,8 @@ pub(crate) fn examine_by<E>(
     mut read: impl FnMut(&mut [u8], u64) -> Result<(), E>,
 ) -> Result<Contents, E> {
     let look = (LOOK_SIZE as u64).min(size) as usize;
-    // 256 KiB are read, because a ZFS label ends there. Its uberblocks begin at 128 KiB.
+    // The first 256 KiB are read, because the first ZFS label ends there. Its uberblocks begin at
+    // 128 KiB.
     let head_size = (2 * LOOK_SIZE as u64).min(size) as usize;
     // A `Buffer` is used because direct I/O requires aligned memory.
     let mut buffer = Buffer::zeroed(2 * LOOK_SIZE / LBA_SIZE);

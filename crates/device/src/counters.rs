@@ -1,7 +1,7 @@
 //! Numbers that several processes share, each changed by one atomic operation at a time.
 //!
-//! Unlike in [`SharedMemory`](crate::SharedMemory), there are no locks: whoever dies leaves every number
-//! as it is.
+//! Unlike [`SharedMemory`](crate::SharedMemory), the numbers need no locks: a process that dies
+//! leaves every number valid.
 
 #![expect(unsafe_code, reason = "mapped memory is raw")]
 
@@ -20,19 +20,21 @@ pub struct SharedCounters {
     count: usize,
 }
 
-// SAFETY: the memory is mapped until this value is dropped, and only used as atomic numbers.
+// SAFETY: the memory is mapped until this value is dropped, and is used only as atomic numbers.
 unsafe impl Send for SharedCounters {}
 // SAFETY: as above.
 unsafe impl Sync for SharedCounters {}
 
 impl SharedCounters {
-    /// Makes `count` numbers in a file, all zeros. What was in the file is lost; nobody may use it yet.
+    /// Makes `count` numbers in a file, all zeros. The old contents of the file are lost. Nobody
+    /// else may use the file yet.
     ///
     /// # Errors
-    /// If the file can't be made as long as needed, or can't be mapped.
+    /// If the file can't get the needed length, or can't be mapped.
     pub fn create(file: &File, count: usize) -> io::Result<Self> {
         file.set_len(0)?;
-        // If there is no room, this says so; a store would end the process.
+        // If there is no room, this call returns an error. Without it, a later store would end the
+        // process.
         sys::allocate(file, 0, 0, Self::size(count))?;
         Self::open(file, count)
     }
@@ -40,7 +42,7 @@ impl SharedCounters {
     /// Maps a file that [`create`](Self::create) has made with the same count.
     ///
     /// # Errors
-    /// If it has another size (`InvalidData`), or can't be mapped.
+    /// If the file has another size (`InvalidData`), or can't be mapped.
     pub fn open(file: &File, count: usize) -> io::Result<Self> {
         assert!(count > 0, "there is something to map");
         if file.metadata()?.len() != Self::size(count) {
@@ -59,8 +61,9 @@ impl Deref for SharedCounters {
     type Target = [AtomicU64];
 
     fn deref(&self) -> &[AtomicU64] {
-        // SAFETY: that many numbers are mapped as long as `self` lives, at the start of a page. Any bits
-        // are a number, and every process changes them by atomic operations only.
+        // SAFETY: as long as `self` lives, this many numbers are mapped, from the start of a page
+        // on. Any bits are a valid number, and every process changes the numbers only by atomic
+        // operations.
         unsafe { std::slice::from_raw_parts(self.memory.cast().as_ptr(), self.count) }
     }
 }

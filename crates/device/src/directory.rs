@@ -89,7 +89,7 @@ impl Directory {
     /// directories above it. The names of new directories are durable when this returns.
     ///
     /// # Errors
-    /// As [`open`](Self::open), or when the directory can't be made.
+    /// The same as those of [`open`](Self::open), and an error when the directory can't be made.
     pub fn open_or_create(path: &Path, options: PathOptions) -> Result<Self, OpenError> {
         make_directory(path).map_err(|error| OpenError::io("making", path, &error))?;
         Self::open(path, options)
@@ -191,7 +191,7 @@ impl Directory {
         make().map_err(|(doing, error)| OpenError::io(doing, &path, &error))
     }
 
-    /// Makes the contents of a file durable, no matter who wrote them.
+    /// Makes the contents of a file durable, no matter which process wrote them.
     ///
     /// # Errors
     /// When the file is missing or can't be flushed.
@@ -225,11 +225,11 @@ impl Directory {
         self.engine.open(target, None)
     }
 
-    /// As [`open_path`](Self::open_path), for a path that carries much data and that nothing urgent
-    /// depends on: see [`WholeDevice::open_bulk_path`](crate::WholeDevice::open_bulk_path).
+    /// Like [`open_path`](Self::open_path), for a path that carries much data and on which nothing
+    /// urgent depends: see [`WholeDevice::open_bulk_path`](crate::WholeDevice::open_bulk_path).
     ///
     /// # Errors
-    /// As [`open_path`](Self::open_path).
+    /// The same as those of [`open_path`](Self::open_path).
     pub fn open_bulk_path(&mut self, name: &str) -> Result<Box<dyn Device + Send>, OpenError> {
         let target = self.target(name)?;
         if self.not_direct.is_some() {
@@ -335,9 +335,10 @@ impl Directory {
         self.file_system.copies_on_write().then(why)
     }
 
-    /// Why the mapped file of this name may not be stored to. If new mapped files may be stored to,
-    /// the reason is that the volume was copied by `cp --reflink` or `cp --sparse=always`: a store
-    /// to a hole, or to a block that the file shares with another file, needs new space.
+    /// Why the mapped file of this name may not be stored to. The reason may be that no mapped file
+    /// in this directory may be stored to. Otherwise, the volume was copied by `cp --reflink` or
+    /// `cp --sparse=always`: a store to a hole, or to a block that the file shares with another
+    /// file, needs new space.
     pub fn why_not_mapped(&self, name: &str) -> Option<String> {
         let never = self.why_never_mapped();
         never.or_else(|| {
@@ -437,8 +438,8 @@ fn lock(directory: &Path) -> Result<Lock, OpenError> {
     match Lock::take(file).map_err(failed)? {
         Ok(lock) => Ok(lock),
         Err(mut file) => {
-            // The error names the holder only if possible, because the kernel does not always show
-            // the holder, and the lock file does not always contain the holder's process id.
+            // The error can't always name the holder. The kernel does not always show the holder,
+            // and the lock file does not always contain the holder's process id.
             let named = |file: &mut File| {
                 let mut holder = String::new();
                 drop(file.read_to_string(&mut holder));

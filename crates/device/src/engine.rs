@@ -71,7 +71,7 @@ impl Engine {
     }
 
     /// Opens a path to a target, as a bulk path if `bulk` is given. If the kernel gives no ring for
-    /// the path, it uses plain system calls, and so do all paths that are opened later.
+    /// the path, the path uses plain system calls, and so do all paths that are opened later.
     pub(crate) fn open(
         &mut self,
         target: Target,

@@ -1,5 +1,5 @@
-//! Where a file's bytes are, as its file system says (`FS_IOC_FIEMAP`, Documentation/filesystems/fiemap.rst
-//! of the kernel).
+//! Where a file's bytes are on the device, according to the file system (`FS_IOC_FIEMAP`; see the
+//! kernel's Documentation/filesystems/fiemap.rst).
 
 #![expect(unsafe_code, reason = "system calls are foreign functions")]
 
@@ -11,10 +11,11 @@ use crate::sys::check;
 
 /// `FS_IOC_FIEMAP`
 const FS_IOC_FIEMAP: libc::Ioctl = 0xc020_660b_u32 as libc::Ioctl;
-/// `FIEMAP_FLAG_SYNC`: what the page cache holds is written first, so that it has a place.
+/// `FIEMAP_FLAG_SYNC`: the kernel first writes what the page cache holds of the file, so that these
+/// bytes have a place.
 const SYNC: u32 = 0x1;
 
-/// How many extents one call asks for.
+/// How many extents one system call asks for.
 const EXTENTS_COUNT: usize = 128;
 
 /// How many extents [`has_shared`] looks at.
@@ -42,24 +43,24 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Offset in the file behind the last byte.
+    /// Offset in the file just behind the last byte.
     pub fn end(&self) -> u64 {
         self.start.saturating_add(self.length)
     }
 
-    /// Whether the blocks were allocated but never written. They read as zeros, whatever they hold.
-    /// The first write to them changes metadata.
+    /// Whether the blocks were allocated but never written. Reads return zeros, whatever the blocks
+    /// hold. The first write to the blocks changes metadata.
     pub fn is_unwritten(&self) -> bool {
         self.flags & UNWRITTEN != 0
     }
 
-    /// Whether the blocks also belong to another file. They are copied when they are overwritten.
+    /// Whether the blocks also belong to another file. An overwrite then goes to new blocks.
     pub fn is_shared(&self) -> bool {
         self.flags & SHARED != 0
     }
 
-    /// Whether the file system keeps the bytes in another way than as blocks that hold just them, or
-    /// has not chosen a place for them yet.
+    /// Whether the bytes do not have blocks of their own, for example because the file system has
+    /// compressed them, or has not chosen a place for them yet.
     pub fn is_special(&self) -> bool {
         let special = UNKNOWN | DELAYED | ENCODED | ENCRYPTED | NOT_ALIGNED | INLINE | TAIL;
         self.flags & special != 0
@@ -68,8 +69,8 @@ impl Extent {
 
 /// The extents of a file in the order of its bytes. Holes are left out.
 ///
-/// It ends with the first error. `ErrorKind::Unsupported` (`EOPNOTSUPP`) says that the file system does
-/// not tell.
+/// The first error ends the iterator. `ErrorKind::Unsupported` (`EOPNOTSUPP`) means that the file
+/// system does not tell where bytes are.
 #[derive(Debug)]
 pub struct Extents<'a> {
     file: &'a File,
@@ -81,8 +82,8 @@ pub struct Extents<'a> {
 }
 
 impl<'a> Extents<'a> {
-    /// The extents that have bytes of this range. If `sync` is set, what the page cache holds of the
-    /// file is written first.
+    /// The extents that have bytes of this range. If `sync` is set, the kernel first writes what
+    /// the page cache holds of the file.
     pub fn new(file: &'a File, range: std::ops::Range<u64>, sync: bool) -> Self {
         let flags = if sync { SYNC } else { 0 };
         let found = Vec::new().into_iter();
@@ -132,8 +133,9 @@ impl Iterator for Extents<'_> {
     }
 }
 
-/// Whether some of a file's blocks also belong to another file. If there are very many extents, only the
-/// first are looked at. `false` if the file system can't tell: then its files share no blocks.
+/// Whether some of a file's blocks also belong to another file. If there are very many extents,
+/// this looks only at the first ones. Returns `false` if the file system can't tell, because the
+/// files of such a file system share no blocks.
 pub(crate) fn has_shared(file: &File) -> bool {
     let mut first = Extents::new(file, 0..u64::MAX, false).take(LOOKED_AT_MAX);
     first.any(|extent| extent.is_ok_and(|extent| extent.is_shared()))

@@ -1,13 +1,13 @@
-//! Handles faults. A fault happens if a page of a mapped file is used but the kernel can't provide
-//! the page. The reason may be that the file system has no space for a store, that the sector can't
-//! be read, that the file was truncated, or that the device is gone. The kernel then sends the
-//! signal SIGBUS, which would end the process in the middle of a store.
+//! Handles faults of mapped files. A fault happens if a page of such a file is used but the kernel
+//! can't provide the page. The reason may be that the file system has no space for a store, that
+//! the sector can't be read, that the file was truncated, or that the device is gone. The kernel
+//! then sends the signal SIGBUS, which would end the process in the middle of a store.
 //!
 //! If the page is in a mapping of ours, a signal handler keeps the process alive. The handler
-//! replaces the page by private memory with the file's contents, as far as these can be read, and
-//! the store is repeated. Bytes stored before the fault are still in the file; bytes stored in that
-//! page after the fault die with the process. So code that stores to a mapping checks its
-//! [`Faults`] afterwards. Any other SIGBUS goes to the previous handler.
+//! replaces the page by private memory with the file's contents, as far as these can be read. Then
+//! the processor repeats the store. Bytes stored before the fault are still in the file. Bytes
+//! stored in that page after the fault die with the process. So code that stores to a mapping
+//! checks the mapping's [`Faults`] afterwards. Any other SIGBUS goes to the previous handler.
 
 #![expect(unsafe_code, reason = "a signal handler, and memory that is replaced under it")]
 
@@ -121,8 +121,8 @@ impl Watch {
         let entry = places.1.pop().unwrap_or_else(|| {
             let entry: &'static Entry = Box::leak(Box::default());
             entry.next.store(ENTRIES.load(Ordering::Relaxed), Ordering::Relaxed);
-            // This can't lose an entry, because the list changes only under the lock, and only
-            // here.
+            // This store can't lose an entry, because the list changes only under the lock, and
+            // only here.
             ENTRIES.store(std::ptr::from_ref(entry).cast_mut(), Ordering::Release);
             entry
         });
@@ -400,8 +400,8 @@ mod tests {
         // Reading a page that is gone must not end the process either.
         assert_eq!(buffers[1].iter().max(), Some(&0));
         assert_eq!(buffers[1].faults(), Faults { replaced: 5, lost: 5 });
-        // Letting a replaced page go would lose its bytes, because they are in no file. So `let_go`
-        // must not do it.
+        // If `let_go` let a replaced page go, the page's bytes would be lost, because they are in
+        // no file.
         buffers[0].let_go();
         assert_eq!(buffers[0][2 * LBA_SIZE], 3);
     }
@@ -410,8 +410,7 @@ mod tests {
     fn what_the_file_still_holds_is_there_behind_a_fault() {
         let place = tempfile::tempdir().expect("a directory for the test");
         let (_directory, _mapped, mut buffers) = filled(place.path());
-        // The file's contents can be read here, as they can when a store fails because there is no
-        // space.
+        // The file's contents can be read here, as they can when a store fails for lack of space.
         let page = buffers[0].as_mut_ptr().wrapping_add(LBA_SIZE) as usize;
         assert!(replace(page + 5), "it is a page of a mapping");
         assert_eq!(buffers[0].faults(), Faults { replaced: 1, lost: 0 });

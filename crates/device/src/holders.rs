@@ -1,4 +1,4 @@
-//! Who has a block device or a lock, as far as this process can see.
+//! Finds who has a block device or a lock, as far as this process can see.
 //!
 //! The kernel says only that somebody has the device or lock. So this module looks for mounts, for
 //! devices that are built on the device, and for descriptors of living processes. If it finds
@@ -150,8 +150,8 @@ pub(crate) fn of_lock(file: &File) -> Option<u32> {
     holder_in(&fs::read_to_string("/proc/locks").ok()?, &place)
 }
 
-/// As [`of_lock`], but only if that process lives and has the file open. If only the kernel still
-/// keeps the file, for an operation in flight, no process has a descriptor of it.
+/// Like [`of_lock`], but only if that process lives and has the file open. If only the kernel still
+/// keeps the file, for an operation in flight, no process has a descriptor of the file.
 pub(crate) fn living_of_lock(file: &File) -> Option<u32> {
     let (holder, own) = (of_lock(file)?, file.metadata().ok()?);
     let open = fs::read_dir(format!("/proc/{holder}/fd")).ok()?.flatten();

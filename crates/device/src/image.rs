@@ -17,9 +17,9 @@ use crate::sys::Lock;
 use crate::target::DEALLOCATE;
 use crate::{Contents, DeviceError, LBA_SIZE, Lba, LbaRange, MappedFile, Op, OpenError, sys};
 
-/// A file of blocks. It is locked against other openings as long as this value or a piece of the
-/// file's mapping lives. All writes are system calls on this open file or stores to its mapping, so
-/// a killed process keeps the lock until its last write has ended.
+/// A file of blocks. Nobody else can open the file as long as this value or a piece of the file's
+/// mapping lives. All writes are system calls on this open file or stores to its mapping, so a
+/// killed process keeps the lock until its last write has ended.
 pub struct ImageFile {
     lock: Arc<Lock>,
     path: PathBuf,
@@ -33,8 +33,8 @@ impl fmt::Debug for ImageFile {
 }
 
 impl ImageFile {
-    /// Opens or makes the file of this name. Nothing is flushed, except by [`sync`](Self::sync): the
-    /// file's contents outlive the process, but not a power loss.
+    /// Opens or makes the file of this name. Nothing is flushed, except by [`sync`](Self::sync):
+    /// the file's contents outlive the process, but not a power loss.
     ///
     /// # Errors
     /// [`OpenError::InUse`] when another `ImageFile`, in any process, has the file open.
@@ -88,7 +88,7 @@ impl ImageFile {
         Ok(metadata.map_err(|error| OpenError::io("looking at", &self.path, &error))?.len())
     }
 
-    /// Sets the length of an empty file to `size` bytes, all of which are a hole.
+    /// Sets the length of an empty file to `size` bytes. The file is then one hole.
     ///
     /// # Errors
     /// When the file can't be that long.
@@ -103,7 +103,7 @@ impl ImageFile {
     /// What seems to be in the file.
     ///
     /// # Errors
-    /// When it can't be read.
+    /// When the file can't be read.
     pub fn contents(&self) -> Result<Contents, OpenError> {
         Contents::of_file(self.file(), self.size()?)
             .map_err(|error| OpenError::io("reading", &self.path, &error))
@@ -149,7 +149,7 @@ impl ImageFile {
         self.file().sync_data().map_err(|error| of_io(&error))
     }
 
-    /// Gives back the space of blocks, if the file system can do so and none of these blocks is
+    /// Gives back the space of some blocks, if the file system can do so and none of the blocks is
     /// mapped.
     pub fn deallocate(&self, range: LbaRange) {
         let (start, end) = (range.start.0 * LBA_SIZE as u64, range.end.0 * LBA_SIZE as u64);

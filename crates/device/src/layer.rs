@@ -1,5 +1,5 @@
-//! A path that is put in front of another path. A layer implements only what it changes; everything
-//! else is passed on to the path behind it, which is called the path below.
+//! Puts a layer in front of another path, which is called the path below. A layer implements only
+//! what it changes. Everything else is passed on to the path below.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -18,9 +18,9 @@ pub trait Layer {
         op
     }
 
-    /// Is called with the completions that were just reaped; they begin at index `from`. The layer
-    /// may hold completions back and return them later, but [`kept`](Self::kept) must count those
-    /// that the layer holds back.
+    /// Is called with the completions that were just reaped, which begin at index `from`. The layer
+    /// may hold back completions and return them later. [`kept`](Self::kept) must count the
+    /// completions that are held back.
     fn reaped(&mut self, completions: &mut Vec<Completion>, from: usize) {
         let _ = (completions, from);
     }
@@ -33,7 +33,7 @@ pub trait Layer {
     /// See [`Device::grow`].
     ///
     /// # Errors
-    /// As [`Device::grow`].
+    /// The same as those of [`Device::grow`].
     fn grow(&mut self, below: &mut dyn Device, lba_count: u64) -> Result<(), DeviceError> {
         below.grow(lba_count)
     }
@@ -41,7 +41,7 @@ pub trait Layer {
     /// See [`Device::shrink`].
     ///
     /// # Errors
-    /// As [`Device::shrink`].
+    /// The same as those of [`Device::shrink`].
     fn shrink(&mut self, below: &mut dyn Device, lba_count: u64) -> Result<(), DeviceError> {
         below.shrink(lba_count)
     }
@@ -49,7 +49,7 @@ pub trait Layer {
     /// See [`Device::reserve`].
     ///
     /// # Errors
-    /// As [`Device::reserve`].
+    /// The same as those of [`Device::reserve`].
     fn reserve(&mut self, below: &mut dyn Device, range: LbaRange) -> Result<(), DeviceError> {
         below.reserve(range)
     }
@@ -57,7 +57,7 @@ pub trait Layer {
     /// See [`Device::release`].
     ///
     /// # Errors
-    /// As [`Device::release`].
+    /// The same as those of [`Device::release`].
     fn release(&mut self, below: &mut dyn Device, range: LbaRange) -> Result<(), DeviceError> {
         below.release(range)
     }
@@ -65,7 +65,7 @@ pub trait Layer {
     /// See [`Device::fill_holes`].
     ///
     /// # Errors
-    /// As [`Device::fill_holes`].
+    /// The same as those of [`Device::fill_holes`].
     fn fill_holes(
         &mut self,
         below: &mut dyn Device,

@@ -1,4 +1,5 @@
-//! Leases (`F_SETLEASE`, fcntl(2)): who opens the file while it is leased waits.
+//! Leases on files (`F_SETLEASE`, fcntl(2)). A process that opens a leased file waits until the
+//! lease ends.
 
 #![expect(unsafe_code, reason = "system calls are foreign functions")]
 
@@ -10,21 +11,23 @@ use crate::sys::check;
 /// `F_SETSIG`
 const F_SETSIG: libc::c_int = 10;
 
-/// A write lease on a file, until it is dropped. Nobody else has the file open, and who opens it waits
-/// until then, at most for the seconds in `/proc/sys/fs/lease-break-time`, or gets `WouldBlock`. This
-/// process gets SIGURG then, which is ignored by default.
+/// A write lease on a file, which ends when this value is dropped. As long as the lease lasts,
+/// nobody else has the file open. A process that tries to open the file waits until the lease ends,
+/// but no longer than the seconds in `/proc/sys/fs/lease-break-time`. If the process does not want
+/// to wait, it gets `WouldBlock`. Either attempt sends SIGURG to the process with the lease, which
+/// ignores this signal by default.
 #[derive(Debug)]
 pub struct WriteLease<F: AsFd>(F);
 
 impl<F: AsFd> WriteLease<F> {
-    /// Leases a file. Returns `None` if somebody else has it open.
+    /// Leases a file. Returns `None` if somebody else has the file open.
     ///
     /// # Errors
     /// If the file belongs to somebody else (`PermissionDenied`), or its file system has no leases.
     pub fn take(file: F) -> io::Result<Option<Self>> {
         let fd = file.as_fd().as_raw_fd();
-        // SAFETY: the call takes a number and touches no memory. By default, somebody's `open` would
-        // send SIGIO, which ends a program that does not expect it.
+        // SAFETY: the call takes a number and touches no memory. Without this call, an attempt to
+        // open the file would send SIGIO, which ends a program that does not expect it.
         check(unsafe { libc::fcntl(fd, F_SETSIG, libc::SIGURG) })?;
         // SAFETY: as above.
         match check(unsafe { libc::fcntl(fd, libc::F_SETLEASE, libc::F_WRLCK) }) {
@@ -34,9 +37,9 @@ impl<F: AsFd> WriteLease<F> {
         }
     }
 
-    /// Whether somebody waits for the lease to end, or did not want to wait.
+    /// Whether somebody has tried to open the file, with or without waiting for the lease to end.
     pub fn is_wanted(&self) -> bool {
-        // SAFETY: as above. It returns what the lease is to become.
+        // SAFETY: as above. While somebody waits, the call returns what the lease is to become.
         let kind = unsafe { libc::fcntl(self.0.as_fd().as_raw_fd(), libc::F_GETLEASE) };
         kind != libc::F_WRLCK
     }
@@ -48,9 +51,10 @@ impl<F: AsFd> Drop for WriteLease<F> {
     }
 }
 
-/// Ends the lease on a file, if there is one. It belongs to the open file, so any process that has this
-/// can end it.
+/// Ends the lease on a file, if there is one. The lease belongs to the open file description, so
+/// every process that has this description can end the lease.
 pub fn end_lease(file: impl AsFd) {
-    // SAFETY: as above. This fails only if there is no lease, or the kernel has taken it away.
+    // SAFETY: as above. The call fails only if there is no lease, or if the kernel has taken the
+    // lease away.
     let _ = unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
 }

@@ -5,10 +5,10 @@
 //! one path per role; two paths share nothing above the kernel. This crate knows nothing of logs or
 //! snapshots.
 //!
-//! A [`Directory`] of files or a [`WholeDevice`] (a [`BlockDevice`] or an [`NvmeDevice`]) is owned
-//! by one process alone. It opens paths. A path uses NVMe commands or direct I/O, both through
-//! io_uring; if neither is possible, it uses the next best way. Each directory or device reports
-//! which way its paths use, and why.
+//! One process alone owns a [`Directory`] of files or a [`WholeDevice`], which is a [`BlockDevice`]
+//! or an [`NvmeDevice`]. Either of these opens paths. A path uses NVMe commands or direct I/O, both
+//! through io_uring. If neither is possible, the path uses the next best way. Each directory or
+//! device reports which way its paths use, and why.
 //!
 //! ```
 //! use slimio_device::{Buffer, Directory, Lba, Op, PathOptions, PlacementId, Token};
@@ -115,7 +115,7 @@ pub struct LbaRange {
 }
 
 /// Where the device should put the data of a write. Data that will be deleted or overwritten
-/// together gets the same id. Zero is the device's default placement.
+/// together should get the same id. Zero is the device's default placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct PlacementId(pub u16);
 
@@ -216,9 +216,9 @@ pub struct FilledHoles(pub(crate) Vec<Range<u64>>);
 /// One path to one linear space of blocks.
 ///
 /// Nothing is ordered: completions come in any order, and two overlapping writes in flight are a
-/// bug of the caller. If a write is not durable, a power cut may lose, tear or reorder it. It is
-/// safe from this once its completion was reaped, an [`Op::Flush`] was submitted afterwards, and
-/// this flush has completed.
+/// bug of the caller. If a write is not durable, a power cut may lose, tear or reorder it. The
+/// write is safe once three things have happened in this order: its completion was reaped, an
+/// [`Op::Flush`] was submitted, and this flush has completed.
 pub trait Device {
     /// What this path can do.
     fn geometry(&self) -> Geometry;
@@ -302,23 +302,23 @@ pub trait Device {
         Ok(())
     }
 
-    /// As [`grow`](Self::grow), for a space that may have holes. Makes all blocks of `range`
+    /// Like [`grow`](Self::grow), for a space that may have holes. Makes all blocks of `range`
     /// addressable.
     ///
     /// # Errors
-    /// As [`grow`](Self::grow).
+    /// The same as those of [`grow`](Self::grow).
     fn reserve(&mut self, range: LbaRange) -> Result<(), DeviceError> {
         if self.geometry().lba_count >= range.end.0 { Ok(()) } else { self.grow(range.end.0) }
     }
 
     /// Gives back the space of the blocks in `range`. The range may reach beyond the last
-    /// addressable block. If the space can be given back, the blocks are a hole until they are
-    /// [reserved](Self::reserve) again, and other files may take the space. If the space of this
-    /// path can't have holes, nothing happens. The caller is blocked meanwhile. No operation on
-    /// these blocks may be in flight.
+    /// addressable block. If the space can be given back, other files may take it, and the blocks
+    /// are a hole until they are [reserved](Self::reserve) again. If the space of this path can't
+    /// have holes, nothing happens. The caller is blocked meanwhile. No operation on these blocks
+    /// may be in flight.
     ///
     /// # Errors
-    /// As [`shrink`](Self::shrink).
+    /// The same as those of [`shrink`](Self::shrink).
     fn release(&mut self, range: LbaRange) -> Result<(), DeviceError> {
         let _ = range;
         Ok(())

@@ -44,7 +44,7 @@ pub(crate) struct Mapping {
     size: usize,
     memory: NonNull<u8>,
     outlives_process: bool,
-    /// `None` if nothing is mapped. The watch is dropped before the mapping ends.
+    /// `None` if nothing is mapped. The watch must be dropped before the mapping ends.
     watch: Option<Watch>,
     held: Option<Held>,
 }
@@ -52,7 +52,7 @@ pub(crate) struct Mapping {
 /// A lock or claim that keeps others from the mapped bytes until the lock or claim is dropped.
 pub(crate) type Held = Box<dyn Any + Send + Sync>;
 
-// SAFETY: the pointer is never dereferenced here; the buffers that share the memory own disjoint
+// SAFETY: this type never dereferences the pointer. The buffers that share the memory own disjoint
 // ranges of it.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
@@ -160,7 +160,7 @@ impl MappedFile {
     /// [`Directory::why_not_mapped`](crate::Directory::why_not_mapped) recognises such a copy.
     ///
     /// # Safety
-    /// As [`create`](Self::create).
+    /// The same conditions as for [`create`](Self::create).
     ///
     /// # Errors
     /// [`OpenError::Incomplete`] when the file is missing, or when its length is not the length
@@ -213,7 +213,7 @@ impl MappedFile {
     /// Maps a range of a block device (opened without direct I/O), with its contents.
     ///
     /// # Safety
-    /// As [`create`](Self::create).
+    /// The same conditions as for [`create`](Self::create).
     ///
     /// # Errors
     /// [`OpenError::Unsuitable`] when `path` is not a block device, or when the device ends before
@@ -254,13 +254,13 @@ impl MappedFile {
     /// contents. Errors name `path`.
     ///
     /// # Safety
-    /// As [`create`](Self::create).
+    /// The same conditions as for [`create`](Self::create).
     ///
     /// # Errors
     /// When there is no room for the range.
     ///
     /// # Panics
-    /// As [`device_range`](Self::device_range).
+    /// The same as those of [`device_range`](Self::device_range).
     pub(crate) unsafe fn file_range(
         file: &File,
         path: &Path,
@@ -277,7 +277,7 @@ impl MappedFile {
     }
 
     /// # Safety
-    /// As [`create`](Self::create).
+    /// The same conditions as for [`create`](Self::create).
     unsafe fn map(
         file: File,
         offset: u64,
@@ -305,7 +305,7 @@ impl MappedFile {
         Ok(Self { mapping: Arc::new(mapping), is_cut: false })
     }
 
-    /// Keeps `held`, which is a lock or claim against others, until the last buffer is gone.
+    /// Keeps `held`, a lock or claim that keeps others away, until the last buffer is gone.
     ///
     /// # Panics
     /// When the mapping was already cut into buffers.
@@ -344,9 +344,9 @@ impl MappedFile {
             .collect()
     }
 
-    /// Reads the whole mapped range through the file's descriptor. If a part can't be read, that is
-    /// an ordinary error here. Without this check, the part would cause a [fault](Buffer::faults)
-    /// later.
+    /// Reads the whole mapped range through the file's descriptor. If a part can't be read, this
+    /// function returns an ordinary error. Without this check, the part would cause a
+    /// [fault](Buffer::faults) later.
     ///
     /// # Errors
     /// The kernel's error for a part that can't be read.

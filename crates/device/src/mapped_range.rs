@@ -13,11 +13,11 @@ use slimio_planted::is_planted;
 use crate::sys::Lock;
 use crate::{DeviceError, LBA_SIZE, MappedFile, Op, OpenError};
 
-/// Makes and maps a file in a directory; `lock` keeps other processes out of the directory. No path
-/// to the file is open, and none may be opened while the file is mapped.
+/// Makes and maps a file in a directory. `lock` keeps other processes out of the directory. No path
+/// to the file may be open now, or be opened while the file is mapped.
 ///
 /// # Errors
-/// As [`MappedFile::create`].
+/// The same as those of [`MappedFile::create`].
 pub(crate) fn create_mapped(
     path: &Path,
     size: usize,
@@ -29,11 +29,11 @@ pub(crate) fn create_mapped(
     Ok(mapped.holding(Box::new(lock.clone())))
 }
 
-/// Maps a file that [`create_mapped`] made. No path to the file is open, and none may be opened
-/// while the file is mapped.
+/// Maps a file that [`create_mapped`] made. No path to the file may be open now, or be opened while
+/// the file is mapped.
 ///
 /// # Errors
-/// As [`MappedFile::open`].
+/// The same as those of [`MappedFile::open`].
 pub(crate) fn open_mapped(path: &Path, lock: &Arc<Lock>) -> Result<MappedFile, OpenError> {
     // SAFETY: as above.
     let mapped = unsafe { MappedFile::open(path) }?;
@@ -44,7 +44,8 @@ pub(crate) fn open_mapped(path: &Path, lock: &Arc<Lock>) -> Result<MappedFile, O
 /// the mapping lives, the paths of this process can't change the range either.
 ///
 /// # Errors
-/// As [`MappedFile::device_range`]; [`OpenError::Unsuitable`] while another range is mapped.
+/// The same as those of [`MappedFile::device_range`], and [`OpenError::Unsuitable`] while another
+/// range is mapped.
 pub(crate) fn map_device(
     path: &Path,
     holder: &File,
@@ -60,7 +61,7 @@ pub(crate) fn map_device(
     Ok(mapped.holding(Box::new((holder, taken))))
 }
 
-/// The error for mapping a range while another one is mapped.
+/// The error for an attempt to map a range while another range is mapped.
 pub(crate) fn is_mapped(path: &Path) -> OpenError {
     OpenError::unsuitable(path, "some of it is mapped already".into())
 }

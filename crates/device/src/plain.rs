@@ -1,5 +1,5 @@
-//! A path through plain system calls: operations run on a worker thread, or on the calling thread
-//! when that thread waits without a timeout.
+//! A path through plain system calls. Operations run on a worker thread. If the calling thread
+//! waits without a timeout, operations may also run on the calling thread.
 //!
 //! ```text
 //!  submit ──► queued ──kick──► waiting ──► worker, or the thread in wait ──► finished ──poll──►
@@ -221,7 +221,7 @@ impl Drop for PlainPath {
         drop(state);
         self.shared.work.notify_one();
         if let Some(worker) = self.worker.take() {
-            // The worker fails only by a panic, and a panic was reported when it happened.
+            // The worker can fail only by a panic, which was reported when it happened.
             drop(worker.join());
         }
     }

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// What a path polls for; nothing by default. Polling takes processor time, but it also saves
-/// processor time if operations are short.
+/// What a path polls for. By default, it polls for nothing. Polling takes processor time, but also
+/// saves processor time if operations are short.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Polling {
     /// If set, a kernel thread takes kicked operations, so that a kick costs no system call. The

@@ -28,7 +28,7 @@ pub(crate) struct Pool {
     free: Mutex<Vec<usize>>,
 }
 
-// SAFETY: the pointer is never dereferenced here; the buffers have disjoint ranges of the memory.
+// SAFETY: this type never dereferences the pointer. The buffers have disjoint ranges of the memory.
 unsafe impl Send for Pool {}
 // SAFETY: as above.
 unsafe impl Sync for Pool {}
@@ -53,8 +53,8 @@ impl Pool {
             return None;
         }
         let index = self.free().pop()?;
-        // SAFETY: the piece is within the memory, and no other buffer has the index until this one
-        // gives it back.
+        // SAFETY: the piece is within the memory, and no other buffer has the index until this
+        // buffer gives the index back.
         let mut buffer = unsafe {
             let memory = self.memory.add(index * BUFFER_SIZE);
             Buffer::pooled(memory, POOLED_LBAS, self.clone(), index)

@@ -9,10 +9,10 @@ use crate::sys;
 ///
 /// From Linux 6.6 on, a thread that wakes does not preempt a running thread whose time slice has
 /// not ended, no matter how nice the running thread is. By default, a slice is 3 ms. A durable
-/// write is a chain of wake-ups, so it loses much time in this way. In three runs of four on two
-/// cores, with one other thread computing, `appendfsync always` reached only 0.5 to 0.6 of its
-/// usual rate. When the computing thread had the short slice, the server reached 0.9 to 1.0 of that
-/// rate.
+/// write is a chain of wake-ups, so it loses much time in this way. This was measured on two cores
+/// with one other thread computing. In three of four runs, `appendfsync always` reached only 0.5 to
+/// 0.6 of its usual rate. When the computing thread had the short slice, the server reached 0.9 to
+/// 1.0 of that rate.
 const SLICE_NS: u64 = 100_000;
 
 /// The highest niceness, on the scale of nice(2).
@@ -83,7 +83,7 @@ mod tests {
             return;
         };
         // Other threads compete for every core, so that sooner or later this thread has to wait for
-        // one.
+        // a core.
         let is_over = std::sync::atomic::AtomicBool::new(false);
         let is_relaxed = std::sync::atomic::Ordering::Relaxed;
         std::thread::scope(|scope| {

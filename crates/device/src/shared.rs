@@ -1,8 +1,10 @@
-//! Memory that several processes share, with locks that outlive their holder.
+//! Memory that several processes share, with locks that can still be taken after their holder has
+//! died.
 //!
-//! The memory is that of a file. Its first block has a lock for each part; the parts follow, each of
-//! whole blocks. A lock whose holder has died is taken by the next (`PTHREAD_MUTEX_ROBUST`), which finds
-//! the part as the dead one has left it: what is in a part must make sense after any of its stores.
+//! The memory is mapped from a file. Its first block holds a lock for each part. Then come the
+//! parts, each of whole blocks. If the holder of a lock has died, the next thread takes the lock
+//! (`PTHREAD_MUTEX_ROBUST`), and finds the part as the dead holder has left it. So the contents of
+//! a part must make sense after every single store.
 
 #![expect(unsafe_code, reason = "mapped memory and its locks are raw")]
 
@@ -20,16 +22,17 @@ use slimio_planted::is_planted;
 
 use crate::{LBA_SIZE, sys};
 
-/// Bytes from one lock to the next, so that each has its own line of the cache.
+/// Bytes from one lock to the next. Thus each lock has a cache line of its own.
 const LOCK_STRIDE: usize = 64;
-/// Behind the mutex: how often it was unlocked, and how many threads wait for that.
+/// Offsets behind the mutex of two counters: how often the mutex was unlocked, and how many threads
+/// wait for an unlock.
 const UNLOCKED: usize = 48;
 const WAITERS: usize = 52;
 const _: () = assert!(size_of::<libc::pthread_mutex_t>() <= UNLOCKED);
-/// A holder that has died wakes nobody, so who waits looks again after this time.
+/// A holder that dies wakes nobody. So a waiting thread looks again after this time.
 static LOOK_AGAIN: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// Memory of several parts that processes share.
+/// Memory in several parts, which several processes share.
 #[derive(Debug)]
 pub struct SharedMemory {
     memory: NonNull<u8>,
@@ -39,25 +42,27 @@ pub struct SharedMemory {
     held: AtomicU32,
 }
 
-// SAFETY: the memory is mapped until this value is dropped, and what is in it is only reached through
-// locks.
+// SAFETY: the memory is mapped until this value is dropped, and its contents are accessed only
+// under locks.
 unsafe impl Send for SharedMemory {}
 // SAFETY: as above.
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
-    /// Bytes of a file whose parts have these numbers of blocks.
+    /// Size in bytes of a file whose parts have these numbers of blocks.
     pub fn size(parts: &[usize]) -> u64 {
         ((1 + parts.iter().sum::<usize>()) * LBA_SIZE) as u64
     }
 
-    /// Makes the parts in a file, all zeros. What was in the file is lost; nobody may use it yet.
+    /// Makes the parts in a file, all zeros. The old contents of the file are lost. Nobody else may
+    /// use the file yet.
     ///
     /// # Errors
-    /// If the file can't be made as long as needed, or can't be mapped.
+    /// If the file can't get the needed length, or can't be mapped.
     pub fn create(file: &File, parts: &[usize]) -> io::Result<Self> {
         file.set_len(0)?;
-        // If there is no room, this says so; a store would end the process.
+        // If there is no room, this call returns an error. Without it, a later store would end the
+        // process.
         sys::allocate(file, 0, 0, Self::size(parts))?;
         let shared = Self::open(file, parts)?;
         for part in 0..parts.len() {
@@ -66,18 +71,19 @@ impl SharedMemory {
         Ok(shared)
     }
 
-    /// Memory without a file that others could open.
+    /// Makes memory that has no file which others could open.
     ///
     /// # Errors
-    /// If there is no memory for it.
+    /// If the kernel has no memory for the parts.
     pub fn private(name: &CStr, parts: &[usize]) -> io::Result<Self> {
         Self::create(&sys::memfd(name)?, parts)
     }
 
-    /// Maps a file that [`create`](Self::create) has made with the same parts, with what is in it.
+    /// Maps a file that [`create`](Self::create) has made with the same parts. The contents stay as
+    /// they are.
     ///
     /// # Errors
-    /// If it has another size (`InvalidData`), or can't be mapped.
+    /// If the file has another size (`InvalidData`), or can't be mapped.
     pub fn open(file: &File, parts: &[usize]) -> io::Result<Self> {
         let size = Self::size(parts);
         assert!(parts.len() * LOCK_STRIDE <= LBA_SIZE, "the locks fit into the first block");
@@ -99,17 +105,19 @@ impl SharedMemory {
     /// Waits for the lock of a part.
     ///
     /// # Errors
-    /// If this thread holds it already (`EDEADLK`).
+    /// If this thread holds the lock already (`EDEADLK`).
     pub fn lock(&self, part: usize) -> io::Result<Part<'_>> {
         // SAFETY: `create` has made this lock, in memory that is mapped.
         let result = unsafe { libc::pthread_mutex_lock(self.mutex(part)) };
         self.locked(part, result)
     }
 
-    /// Waits for the lock of a part, but not for long: `None` if somebody still holds it then.
+    /// Waits for the lock of a part, but no longer than `patience`. Returns `None` if somebody
+    /// still holds the lock after this time.
     pub fn lock_for(&self, part: usize, patience: Duration) -> Option<Part<'_>> {
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the calls read and store a time where the pointer says; the lock as in `lock`.
+        // SAFETY: the calls store and read a time at the pointer, which points to one. The lock is
+        // valid, as in `lock`.
         let result = unsafe {
             libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut now);
             let end = Duration::new(now.tv_sec as u64, now.tv_nsec as u32) + patience;
@@ -120,15 +128,15 @@ impl SharedMemory {
         self.locked(part, result).ok()
     }
 
-    /// The lock of a part, or `None` if somebody holds it.
+    /// Takes the lock of a part. Returns `None` if somebody holds the lock.
     pub fn try_lock(&self, part: usize) -> Option<Part<'_>> {
         // SAFETY: as in `lock`.
         let result = unsafe { libc::pthread_mutex_trylock(self.mutex(part)) };
         self.locked(part, result).ok()
     }
 
-    /// The lock of a part, or `None` after somebody else has held it and given it up, or still holds it
-    /// after a while.
+    /// Takes the lock of a part. If somebody holds the lock, waits until it is given up or some
+    /// time has passed, and then returns `None`.
     pub fn lock_or_wait(&self, part: usize) -> Option<Part<'_>> {
         let [unlocked, waiters] = self.counters(part);
         let before = unlocked.load(Ordering::SeqCst);
@@ -137,40 +145,42 @@ impl SharedMemory {
         }
         waiters.fetch_add(1, Ordering::SeqCst);
         let (address, timeout) = (unlocked.as_ptr(), &raw const LOOK_AGAIN);
-        // SAFETY: the kernel reads a number and a time where the pointers say.
+        // SAFETY: the kernel reads a number and a time at the pointers, which point to them.
         unsafe { libc::syscall(libc::SYS_futex, address, libc::FUTEX_WAIT, before, timeout) };
         waiters.fetch_sub(1, Ordering::SeqCst);
         None
     }
 
-    /// Counts that the lock of a part was given up, and wakes who waits for this.
+    /// Counts that the lock of a part was given up, and wakes the threads that wait for this.
     fn unlocked(&self, part: usize) {
         let [unlocked, waiters] = self.counters(part);
         unlocked.fetch_add(1, Ordering::SeqCst);
         if waiters.load(Ordering::SeqCst) > 0 {
             let (address, all) = (unlocked.as_ptr(), libc::c_int::MAX);
-            // SAFETY: the call uses the address as a name.
+            // SAFETY: the call uses the address only as a name.
             unsafe { libc::syscall(libc::SYS_futex, address, libc::FUTEX_WAKE, all) };
         }
     }
 
     fn counters(&self, part: usize) -> [&AtomicU32; 2] {
         let lock = self.mutex(part).cast::<u8>();
-        // SAFETY: both are behind the mutex, in memory that is mapped, and only used as these atomics.
+        // SAFETY: both counters are behind the mutex, in mapped memory, and are used only as these
+        // atomics.
         [UNLOCKED, WAITERS].map(|offset| unsafe { AtomicU32::from_ptr(lock.add(offset).cast()) })
     }
 
-    /// Takes the lock of a part until this value is dropped or this thread ends, however it does.
+    /// Takes the lock of a part, and holds it until this value is dropped or this thread ends, in
+    /// whatever way.
     ///
     /// # Errors
-    /// If this thread holds it already (`EDEADLK`).
+    /// If this thread holds the lock already (`EDEADLK`).
     pub fn hold(&self, part: usize) -> io::Result<()> {
         self.lock(part).map(std::mem::forget)?;
         self.held.fetch_or(1 << part, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Whether a living thread holds the lock of a part. This makes no system call.
+    /// Whether a living thread holds the lock of a part. Makes no system call.
     pub fn is_held(&self, part: usize) -> bool {
         self.try_lock(part).is_none()
     }
@@ -179,7 +189,7 @@ impl SharedMemory {
         match result {
             0 => {}
             libc::EOWNERDEAD => {
-                // SAFETY: this thread holds the lock, whose holder before has died.
+                // SAFETY: this thread holds the lock, and the previous holder has died.
                 unsafe { libc::pthread_mutex_consistent(self.mutex(part)) };
             }
             error => return Err(io::Error::from_raw_os_error(error)),
@@ -194,8 +204,8 @@ impl SharedMemory {
         };
         let mut kind = MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
         let kind = kind.as_mut_ptr();
-        // SAFETY: the attributes are made before they are changed and used, and destroyed after that.
-        // The lock's memory is mapped, and nobody uses it yet.
+        // SAFETY: the attributes are made before they are changed and used, and destroyed after
+        // that. The lock's memory is mapped, and nobody uses it yet.
         unsafe {
             check(libc::pthread_mutexattr_init(kind))?;
             let made = check(libc::pthread_mutexattr_settype(kind, libc::PTHREAD_MUTEX_ERRORCHECK))
@@ -224,7 +234,9 @@ impl Drop for SharedMemory {
         for part in (0..self.parts.len()).filter(|part| held & (1 << part) != 0) {
             // SAFETY: `create` has made this lock, in memory that is mapped.
             if unsafe { libc::pthread_mutex_unlock(self.mutex(part)) } != 0 {
-                // Another thread holds it: libc's list of what that holds leads through this memory.
+                // Another thread holds the lock. The C library keeps a list of the locks that a
+                // thread holds, and this list leads through this memory. So the memory must stay
+                // mapped.
                 return;
             }
             self.unlocked(part);
@@ -235,19 +247,19 @@ impl Drop for SharedMemory {
     }
 }
 
-/// The bytes of a part, whose lock is held until this is dropped.
+/// The bytes of a part. The lock of the part is held until this value is dropped.
 #[derive(Debug)]
 pub struct Part<'a> {
     shared: &'a SharedMemory,
     number: usize,
-    /// Only the thread that has locked may unlock.
+    /// Keeps this value on its thread, because only the thread that took the lock may give it up.
     _thread: PhantomData<*mut u8>,
 }
 
 impl Part<'_> {
     fn bytes(&self) -> NonNull<[u8]> {
         let range = &self.shared.parts[self.number];
-        // SAFETY: the part is inside of the mapping.
+        // SAFETY: the part is inside the mapping.
         NonNull::slice_from_raw_parts(unsafe { self.shared.memory.add(range.start) }, range.len())
     }
 }
@@ -256,8 +268,8 @@ impl Deref for Part<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the bytes are mapped while `shared` is borrowed. Whoever holds the lock is the only
-        // one who reaches them.
+        // SAFETY: the bytes are mapped while `shared` is borrowed. Only the holder of the lock
+        // accesses them.
         unsafe { self.bytes().as_ref() }
     }
 }
@@ -321,7 +333,8 @@ mod tests {
         assert!(!shared.is_held(2));
     }
 
-    /// A thread's locks are in a list that leads through their memory.
+    /// The C library keeps a thread's locks in a list that leads through the locks' memory. The
+    /// list must stay valid when one of these memories is dropped.
     #[test]
     fn memory_whose_lock_is_held_can_be_dropped() {
         for dropped in 0..3 {
@@ -342,7 +355,7 @@ mod tests {
                 assert!(shared.is_held(2));
             }
         }
-        // Who can't give the lock up leaves the memory where it is.
+        // A thread that can't give up the lock must leave the memory mapped.
         let held = SharedMemory::private(c"shared", PARTS).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| held.hold(2).unwrap());

@@ -1,7 +1,7 @@
-//! What lies below a file or block device: file system, mount, write cache.
+//! Finds what lies below a file or block device: file system, mount, write cache.
 //!
-//! All of this is read from `/proc` and `/sys`. If something is missing there, it counts as
-//! unknown, and the careful choice is made.
+//! All of this is read from `/proc` and `/sys`. What is missing there counts as unknown, and the
+//! careful choice is made.
 
 use std::fs::{self, File};
 use std::io;
@@ -74,7 +74,7 @@ impl FileSystem {
         matches!(self.kind.as_str(), "btrfs" | "bcachefs" | "zfs" | "nilfs2")
     }
 
-    /// Notes for the user: what is worse here than it could be, in sentences without a full stop.
+    /// Notes for the user: what could be better here, in sentences without a full stop.
     pub(crate) fn notes(&self) -> Vec<String> {
         let kind = &self.kind;
         let mut notes = Vec::new();
@@ -159,12 +159,12 @@ fn queue_of(device: u64) -> Option<PathBuf> {
     whole.is_dir().then_some(whole)
 }
 
-/// As [`queue_of`], for an open block device.
+/// Like [`queue_of`], for an open block device.
 pub(crate) fn queue_of_file(file: &File) -> Option<PathBuf> {
     queue_of(file.metadata().ok()?.rdev())
 }
 
-/// Whether completed writes are stable, as a device's `queue` directory says.
+/// Whether completed writes are stable, according to a device's `queue` directory.
 fn write_cache(queue: &Path) -> WriteCache {
     let read = |name| fs::read_to_string(queue.join(name)).unwrap_or_default();
     decide_write_cache(read("write_cache").trim(), read("fua").trim())
@@ -198,8 +198,8 @@ fn parse_write_streams(text: Option<&str>) -> u8 {
     u8::try_from(count).unwrap_or(u8::MAX)
 }
 
-/// Whether the ext4 file system on a device has a journal. If it has one, `/sys` names the kernel
-/// thread that writes the journal.
+/// Whether the ext4 file system on a device has a journal. If so, `/sys` names the kernel thread
+/// that writes the journal.
 fn journal_of_ext4(device: u64) -> Option<bool> {
     let (major, minor) = (libc::major(device), libc::minor(device));
     let node = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;

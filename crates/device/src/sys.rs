@@ -1,5 +1,5 @@
-//! The system calls of this crate that the standard library does not offer. Each of the functions
-//! is safe to call, if that is possible.
+//! The system calls of this crate that the standard library does not offer. Functions are safe to
+//! call where this is possible.
 
 #![expect(unsafe_code, reason = "system calls are foreign functions")]
 
@@ -40,7 +40,7 @@ pub(crate) fn memfd(name: &CStr) -> io::Result<File> {
 /// Size in bytes of a block device.
 pub(crate) fn block_device_size(file: &File) -> io::Result<u64> {
     let mut size: u64 = 0;
-    // SAFETY: BLKGETSIZE64 stores one u64 where the pointer says.
+    // SAFETY: BLKGETSIZE64 stores one `u64` at the pointer, which points to one.
     check(unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &raw mut size) })?;
     Ok(size)
 }
@@ -68,13 +68,13 @@ pub(crate) fn map_shared(file: &File, offset: u64, size: usize) -> io::Result<No
     Ok(memory)
 }
 
-/// Has the pages of a [shared mapping](map_shared) made now and not at their first use, if the kernel
-/// can do so (5.14).
+/// Makes the kernel provide the pages of a [shared mapping](map_shared) now, not at their first
+/// use, if the kernel can do so (5.14).
 ///
 /// # Safety
 /// The `size` bytes from `memory` on are whole pages of one mapping that `map_shared` made.
 pub(crate) unsafe fn populate(memory: NonNull<u8>, size: usize) {
-    // SAFETY: as the caller promises. The call changes no byte. Without it, nothing but time is lost.
+    // SAFETY: the caller's promise. The call changes no byte. If it fails, only time is lost.
     let _ = unsafe { libc::madvise(memory.as_ptr().cast(), size, libc::MADV_POPULATE_WRITE) };
 }
 
@@ -135,13 +135,13 @@ pub(crate) fn mount_id(file: &File) -> Option<u64> {
 /// Smallest unit in bytes that a block device reads and writes.
 pub(crate) fn logical_block_size(file: &File) -> io::Result<u64> {
     let mut size: libc::c_int = 0;
-    // SAFETY: BLKSSZGET stores one int where the pointer says.
+    // SAFETY: BLKSSZGET stores one `int` at the pointer, which points to one.
     check(unsafe { libc::ioctl(file.as_raw_fd(), libc::BLKSSZGET, &raw mut size) })?;
     Ok(size.unsigned_abs().into())
 }
 
-/// The exclusive lock (`flock`) of a file. While it is held, nobody can take it through another
-/// opening of the file, in any process.
+/// The exclusive lock (`flock`) of a file. While the lock is held, nobody can take it through
+/// another opening of the file, in any process.
 #[derive(Debug)]
 pub(crate) struct Lock(File);
 
@@ -169,8 +169,8 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // A child process that is just being started shares our descriptors for a moment, so that
-        // closing ours would not release the lock.
+        // A child process that is just being started shares our descriptors for a moment. So
+        // closing our descriptor might not release the lock.
         // SAFETY: no pointer is passed.
         unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_UN) };
     }
@@ -263,7 +263,7 @@ pub(crate) fn has_holes(file: &File) -> io::Result<bool> {
 /// place, and the file system keeps no checksums of them.
 pub(crate) fn set_no_copy_on_write(file: &File) -> io::Result<()> {
     let flags = flags(file)? | FS_NOCOW_FL;
-    // SAFETY: the call reads one long where the pointer says.
+    // SAFETY: the call reads one `long` at the pointer, which points to one.
     check(unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_SETFLAGS, &raw const flags) })?;
     Ok(())
 }
@@ -342,7 +342,7 @@ pub(crate) fn set_schedule(policy: libc::c_int, niceness: i32, slice_ns: u64) ->
         sched_deadline: 0,
         sched_period: 0,
     };
-    // SAFETY: 0 is the calling thread; the kernel reads as many bytes as `size` says.
+    // SAFETY: 0 is the calling thread. The kernel reads `size` bytes.
     let returned = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
     check(returned as libc::c_int).map(drop)
 }
@@ -353,7 +353,7 @@ pub(crate) fn slice_ns() -> io::Result<u64> {
     // SAFETY: the structure consists of numbers, for which zero is a valid value.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     let size = size_of::<libc::sched_attr>();
-    // SAFETY: 0 is the calling thread; the kernel stores at most `size` bytes.
+    // SAFETY: 0 is the calling thread. The kernel stores at most `size` bytes.
     let returned =
         unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
     check(returned as libc::c_int).map(|_| attributes.sched_runtime)

@@ -1,5 +1,4 @@
-//! The file or block device that a path leads to. It is the same for all ways of running
-//! operations.
+//! The file or block device that a path leads to. All ways of running operations use this type.
 
 use std::fs::File;
 use std::io;
@@ -232,8 +231,8 @@ impl Target {
         Ok(holes)
     }
 
-    /// Reserves the space of all holes before the first hole is written to, because reserving is
-    /// quick and tells whether there is enough space.
+    /// Reserves the space of all holes, before the first hole is written to. Reserving is quick,
+    /// and tells whether there is enough space.
     fn reserve_holes(&self, holes: &[Range<u64>]) -> io::Result<()> {
         for hole in holes {
             let size = hole.end - hole.start;
@@ -247,8 +246,8 @@ impl Target {
     }
 
     /// Writes zeros into holes, piece by piece, and makes each piece stable before the next.
-    /// Otherwise, the zeros would delay the durable writes of the log; `zero` in `keeper.rs` of the
-    /// storage crate explains why.
+    /// Without the flushes in between, the zeros would delay the durable writes of the log; `zero`
+    /// in `keeper.rs` of the storage crate explains why.
     fn zero_holes(&self, holes: &[Range<u64>]) -> io::Result<()> {
         for hole in holes {
             let mut at = hole.start;
@@ -307,8 +306,8 @@ pub(crate) fn reserve(file: &File, old_size: u64, size: u64) -> io::Result<()> {
 /// The mode in which `fallocate` gives blocks back.
 pub(crate) const DEALLOCATE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
-/// Counts "not supported" as a success, because giving blocks back is only a hint: without it, the
-/// blocks just stay allocated.
+/// Turns "not supported" into a success. Giving blocks back is only a hint: without it, the blocks
+/// just stay allocated.
 pub(crate) fn forgive_unsupported(result: Result<(), DeviceError>) -> Result<(), DeviceError> {
     if is_unsupported(&result) { Ok(()) } else { result }
 }
@@ -318,9 +317,8 @@ pub(crate) fn is_unsupported(result: &Result<(), DeviceError>) -> bool {
     matches!(result, Err(DeviceError::Io { errno }) if is_unavailable(*errno))
 }
 
-/// Whether an error means that there is no such operation here, because the file system lacks it,
-/// the kernel lacks it, or a filter refuses it. If `EPERM` has another cause, the fallback fails,
-/// too.
+/// Whether an error means that this operation does not exist here: the file system lacks it, the
+/// kernel lacks it, or a filter refuses it. If `EPERM` has another cause, the fallback fails, too.
 fn is_unavailable(errno: i32) -> bool {
     matches!(errno, libc::EOPNOTSUPP | libc::ENOSYS | libc::EPERM)
 }

@@ -1,9 +1,9 @@
 //! A path through io_uring, with a ring of its own and no worker thread.
 //!
-//! Submitted operations stay here until they are kicked. If a caller waits for one operation, and
-//! nothing else is in flight, that operation runs as a plain system call. If it went through the
-//! ring and was a durable write to a file, the kernel would finish it on another thread, which
-//! costs a time slice when all cores are busy.
+//! Submitted operations stay in the path until they are kicked. If a caller waits for one
+//! operation, and nothing else is in flight, this operation runs as a plain system call. The reason
+//! is durable writes to files: through the ring, the kernel would finish such a write on another
+//! thread, which costs a time slice when all cores are busy.
 
 #![expect(unsafe_code, reason = "a promise about memory is an unsafe trait")]
 
@@ -128,8 +128,8 @@ impl UringPath {
             self.hold(Completion { token, buffer: None, result: Ok(()) });
             return;
         }
-        // A ring that polls for completions takes only reads and writes, so other operations run
-        // here.
+        // A ring that polls for completions takes only reads and writes, so this thread runs all
+        // other operations.
         if self.polling.completions && matches!(op, Op::Flush | Op::Deallocate { .. }) {
             let (buffer, result) = self.target.run(op);
             self.hold(Completion { token, buffer, result });
@@ -249,8 +249,8 @@ impl Device for UringPath {
             }
         }
         self.reaped = reaped;
-        // Hands over the next steps of operations, and operations that the kernel had no memory for
-        // before.
+        // Hands over the next steps of operations, and the operations for which the kernel had no
+        // memory before.
         if self.has_unsubmitted() && !is_planted("untaken-rests") {
             self.enter(0, None);
         }
@@ -334,8 +334,8 @@ pub(crate) fn enter<T: Copy, M: Memory, W: Width>(
 ) {
     // If the kernel has no memory for an operation at the moment, the operation stays queued for
     // the next call. If the kernel refuses to take operations at all, they come back as
-    // completions. In that case, the call below no longer waits for operations that are in the
-    // kernel, so this thread sleeps a moment.
+    // completions. From then on, the call below no longer waits for operations that are in the
+    // kernel. So this thread sleeps a moment.
     if ring.submit_and_wait(min, timeout).is_err()
         && ring.refused().is_some()
         && min > 0
@@ -449,7 +449,7 @@ mod tests {
             target.claim = Some(Claim::of_directory(place.path()).expect("nobody has it"));
             let path = UringPath::new(target, &Extras { polling, pool: None });
             let mut path = path.map_err(|(_, refusal)| refusal).expect("there was one");
-            // Without its claim, the path is like one of a process that has ended while an
+            // Without its claim, the path is like the path of a process that has ended while an
             // operation was still in flight.
             path.target.claim = None;
             assert!(is_held(), "with {polling}");

@@ -25,13 +25,13 @@ pub trait WholeDevice: Send {
     /// When the path can't be opened.
     fn open_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError>;
 
-    /// As [`open_path`](Self::open_path), for a path that carries much data and that nothing urgent
-    /// depends on. The path polls for what [`PathOptions::polling`] says, and its
+    /// Like [`open_path`](Self::open_path), for a path that carries much data and on which nothing
+    /// urgent depends. The path polls for what [`PathOptions::polling`] says, and its
     /// [buffers](Device::buffer) are registered with the kernel, as far as polling and registering
-    /// are possible here.
+    /// are possible.
     ///
     /// # Errors
-    /// As [`open_path`](Self::open_path).
+    /// The same as those of [`open_path`](Self::open_path).
     fn open_bulk_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError> {
         self.open_path()
     }
@@ -40,7 +40,7 @@ pub trait WholeDevice: Send {
     /// bytes.
     ///
     /// # Errors
-    /// As [`MappedFile::device_range`].
+    /// The same as those of [`MappedFile::device_range`].
     fn map(&mut self, offset: u64, size: usize) -> Result<MappedFile, OpenError>;
 
     /// The placements that writes to the device may name, in the device's order; empty if the
@@ -78,13 +78,13 @@ pub trait WholeDevice: Send {
     fn notes(&self) -> Vec<String>;
 }
 
-/// Takes the device at a path in the best possible way. An NVMe namespace is taken by passthrough;
-/// it does not matter which of its two device nodes `path` is. If passthrough is refused, or the
-/// device is not an NVMe namespace, it is taken as a block device. The result says which of the two
-/// ways was taken, and why.
+/// Takes the device at a path in the best possible way. An NVMe namespace is taken by passthrough,
+/// whichever of its two device nodes `path` is. If passthrough is refused, or the device is not an
+/// NVMe namespace, the device is taken as a block device. The result says which of the two ways was
+/// taken, and why.
 ///
 /// # Errors
-/// As [`NvmeDevice::open`] and [`BlockDevice::open`].
+/// The same as those of [`NvmeDevice::open`] and [`BlockDevice::open`].
 pub fn open_whole(path: &Path, options: PathOptions) -> Result<Box<dyn WholeDevice>, OpenError> {
     let nodes = match nvme::nodes(path) {
         Ok(nodes) => nodes,

@@ -73,7 +73,7 @@ fn a_second_process_is_refused_with_the_first_ones_id() {
     assert_eq!(*named, Some(holder.id()));
     assert!(refused.to_string().ends_with(&format!("is in use by process {}", holder.id())));
 
-    // When the holder dies, even if it is killed, its lock must be free.
+    // When the holder dies, its lock must become free, even if the holder was killed.
     holder.kill().expect("it runs");
     holder.wait().expect("it ends");
     let directory = Directory::open(place.path(), options).expect("nobody has it any more");

@@ -1,5 +1,5 @@
-//! Prints what a command costs, in CPU nanoseconds and allocations: from parsing the request to
-//! writing the reply.
+//! Prints what a command costs, from parsing the request to writing the reply, in CPU nanoseconds
+//! and allocations.
 //!
 //! `cargo bench -p slimio-keyspace [KEYS]` runs commands on random keys out of KEYS.
 
@@ -117,7 +117,8 @@ fn key(index: usize) -> [u8; 16] {
 }
 
 /// Runs one command per index, with the key of that index if it has a key of index 0. Prints
-/// nanoseconds and allocations per command. The request's bytes are in the cache, as if they had just been received.
+/// nanoseconds and allocations per command. The request's bytes are in the cache, as if they had
+/// just been received.
 fn measure(machine: &mut Machine, name: &str, indices: &[usize], args: &[&[u8]]) {
     let mut request = encode(args);
     let at = request.windows(16).position(|bytes| bytes == key(0));
@@ -135,8 +136,8 @@ fn measure(machine: &mut Machine, name: &str, indices: &[usize], args: &[&[u8]])
     report(name, elapsed_ns, indices.len(), info.count_total);
 }
 
-/// As [`measure`], for commands on the members of one set, in pipelines of [`AHEAD_MAX`] requests.
-/// `is_ahead` says whether the members of a pipeline are prefetched.
+/// Like [`measure`], for commands on the members of one set, in pipelines of [`AHEAD_MAX`]
+/// requests. `is_ahead` says whether the members of a pipeline are prefetched.
 fn measure_pipelines(machine: &mut Machine, name: &str, indices: &[usize], is_ahead: bool) {
     let mut request = encode(&[name.as_bytes(), b"set", &key(0)]);
     let at = request.windows(16).position(|bytes| bytes == key(0)).expect("the member");

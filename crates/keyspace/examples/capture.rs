@@ -21,7 +21,7 @@ use slimio_resp::{OwnedRequest, ReplyBuf};
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Budget of a step. An iteration of an event loop can spare about this much work.
+/// Budget of a step. About this much work fits into one iteration of an event loop.
 const BUDGET: CaptureBudget = CaptureBudget { size: 256 * 1024, entries: 500 };
 
 /// Count of commands between two steps, in the second capture. The first capture runs without

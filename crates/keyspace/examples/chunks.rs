@@ -3,9 +3,9 @@
 //!
 //! `cargo run --release -p slimio-keyspace --example chunks [COUNT SIZE]` measures COUNT keys of 16
 //! bytes with values of SIZE bytes. The second half of each value is compressible. By default there
-//! are runs with several sizes, and a run with one hash of 5 million fields. Only values that come
-//! in parts have to be joined. In the server, other threads decode and join, and the command thread
-//! only loads.
+//! are runs with several sizes, and a run with one hash of 5 million fields. The step that joins
+//! has work only for values that come in parts. In the server, other threads decode and join, and
+//! the command thread only loads.
 
 #![expect(clippy::print_stdout, reason = "what it measures is printed")]
 

@@ -1,5 +1,4 @@
-//! Prints the hit rate under a memory limit, next to that of stock `redis-server` with the same
-//! limit.
+//! Prints the hit rates of this keyspace and of stock `redis-server` under the same memory limit.
 //!
 //! `cargo run --release -p slimio-keyspace --example eviction [READS]` reads keys at random. The
 //! frequency of a key is proportional to 1 / rank. A key that is missing is set. The stock server

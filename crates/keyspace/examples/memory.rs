@@ -1,9 +1,9 @@
 //! Prints the memory that a key takes, in this keyspace and in stock `redis-server`.
 //!
 //! `cargo run --release -p slimio-keyspace --example memory [COUNT]` inserts COUNT keys of 16 bytes
-//! with values of several sizes, and then inserts hashes, sets and lists. Each kind of data is inserted
-//! in a process of its own; the processes run one after the other. Counted bytes are those that
-//! `maxmemory` limits. The allocator and the kernel should report the same number of bytes.
+//! with values of several sizes, and then inserts hashes, sets and lists. Each kind of data is
+//! inserted in a process of its own; the processes run one after the other. Counted bytes are those
+//! that `maxmemory` limits. The allocator and the kernel should report the same number of bytes.
 
 #![expect(clippy::print_stdout, reason = "what it measures is printed")]
 
@@ -38,12 +38,12 @@ const HASHES: [[usize; 4]; 6] = [
 ];
 
 /// For each run with sets: the count of keys, the count of members of each set, and the bytes of a
-/// member. If that is 0, the members are integers.
+/// member. If a member has 0 bytes here, the members are integers.
 const SETS: [[usize; 3]; 5] =
     [[200_000, 5, 16], [20_000, 100, 16], [20_000, 100, 0], [1, 1_000_000, 16], [1, 1_000_000, 0]];
 
 /// The same for lists: the count of keys, the count of elements of each list, and the bytes of an
-/// element. If that is 0, the elements are integers.
+/// element. If an element has 0 bytes here, the elements are integers.
 const LISTS: [[usize; 3]; 5] =
     [[200_000, 5, 16], [20_000, 100, 16], [20_000, 100, 0], [1, 1_000_000, 16], [1, 1_000_000, 0]];
 
@@ -59,12 +59,12 @@ const HEAD: &str =
 /// The data to insert: keys with a string, a hash, a set or a list each.
 #[derive(Clone, Copy)]
 struct Shape {
-    /// The command that inserts it.
+    /// The command that inserts the data.
     verb: &'static str,
     keys: usize,
     /// Fields, members or elements of each key; 0 for a string.
     elements: usize,
-    /// Bytes of a field, member or element; 0 for those that are integers.
+    /// Bytes of a field, member or element; 0 if members or elements are integers.
     element_size: usize,
     /// Bytes of a value; 0 for sets and lists.
     value_size: usize,
@@ -87,8 +87,8 @@ impl Shape {
         Self { verb, keys, elements, element_size, value_size, expiring: number() == 1 }
     }
 
-    /// The number by which bytes are divided: the count of all fields, members or elements if the
-    /// keys have hashes, sets or lists, and the count of all keys if they have strings.
+    /// The count by which bytes are divided. For hashes, sets and lists, this is the count of all
+    /// fields, members or elements. For strings, this is the count of all keys.
     fn count(self) -> usize {
         self.keys * self.elements.max(1)
     }
@@ -178,8 +178,8 @@ fn main() {
     }
 }
 
-/// Measures the bytes per key or element, in this keyspace and in a stock server. Returns them
-/// as the columns of a row.
+/// Measures the bytes per key or element, in this keyspace and in a stock server. Returns the
+/// results as the columns of a row.
 fn measure(shape: Shape) -> String {
     let program = std::env::current_exe().expect("this program");
     let output =
@@ -191,8 +191,7 @@ fn measure(shape: Shape) -> String {
     format!("{ours} | {redis}")
 }
 
-/// Fills a keyspace; returns the counted, allocated and resident bytes per key or
-/// element.
+/// Fills a keyspace. Returns the counted, allocated and resident bytes per key or element.
 fn fill(shape: Shape) -> [f64; 3] {
     let mut keyspace = Keyspace::new(Config::default(), 0x5eed);
     let (mut reply, mut effects) = (ReplyBuf::default(), Effects::new());

@@ -11,8 +11,9 @@
 //! MEMBERS members of 16 bytes, change it while a capture holds all of it, draw from it, combine it
 //! with another set, and let it expire.
 //!
-//! `… --example slowest list [ELEMENTS]`: the same for one list of ELEMENTS elements of 16 bytes,
-//! with what is done at its ends, in its middle, and to all of it.
+//! `… --example slowest list [ELEMENTS]`: the ten slowest steps of commands that make one list of
+//! ELEMENTS elements of 16 bytes, work at its ends, in its middle and on all of it, change it while
+//! a capture holds all of it, and let it expire.
 //!
 //! The time of a command includes the kernel's time to hand out memory, but not the time of other
 //! processes.
@@ -45,12 +46,12 @@ struct Slow {
     ns: u64,
     /// Count of steps before this one.
     index: usize,
-    /// Bytes in use after the command, and by how many bytes the command has increased this number.
+    /// Bytes in use after the command, and the increase by the command.
     used: usize,
     growth: isize,
 }
 
-/// Times of a series of commands, or steps of commands.
+/// Times of a series of commands or steps.
 struct Measured {
     slowest: Vec<Slow>,
     steps: usize,

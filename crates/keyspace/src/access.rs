@@ -13,7 +13,8 @@
 const BITS: u32 = 24;
 const MASK: u32 = (1 << BITS) - 1;
 
-/// The count of a new key, so that it is not the first to be evicted (`LFU_INIT_VAL`).
+/// The count that a new key starts with (`LFU_INIT_VAL`). With a count of 0, the key would be among
+/// the first to be evicted.
 const COUNT_NEW: u8 = 5;
 
 /// The last access of an entry, as stored in its slot.
@@ -151,7 +152,7 @@ mod tests {
         assert_eq!(access.count(300 * MINUTE_MS, LFU), 0);
         assert_eq!(access.count(3 * MINUTE_MS, Rules { decay_minutes: 2, ..LFU }), COUNT_NEW - 1);
         assert_eq!(access.count(900 * MINUTE_MS, Rules { decay_minutes: 0, ..LFU }), COUNT_NEW);
-        // The minutes have 16 bits, and wrap around after that, too.
+        // The minutes have 16 bits, so they wrap around between these two times.
         let late = Access::new(65_535 * MINUTE_MS, LFU);
         assert_eq!(late.count(65_537 * MINUTE_MS, LFU), COUNT_NEW - 2);
         assert_eq!(Access::from_bits(late.bits()), late);

@@ -10,8 +10,8 @@ use crate::kinds::AnySearch;
 /// memory reads in flight.
 pub const AHEAD_MAX: usize = 16;
 
-/// The leaves of smaller collections are not prefetched. If such a collection is used often, the
-/// processor's cache holds all of it.
+/// Size in bytes of the smallest collection whose leaves are prefetched. If a smaller collection is
+/// used often, the processor's cache holds all of it anyway.
 const LARGE_SIZE_MIN: usize = 4 << 20;
 
 /// Bytes that a processor reads from memory at once.
@@ -20,9 +20,9 @@ const CACHE_LINE_SIZE: usize = 64;
 /// What a request will look for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ElementAhead<'a> {
-    /// The [hash](crate::Keyspace::hash) of its key.
+    /// The [hash](crate::Keyspace::hash) of the request's key.
     pub hash: u64,
-    /// The member or field that it names; empty if it names none.
+    /// The member or field that the request names; empty if there is none.
     pub element: &'a [u8],
 }
 
@@ -31,14 +31,16 @@ impl Db {
     /// prefetches the leaves of the elements. Within each pass, no read waits for another.
     pub(crate) fn bring_in(&self, hasher: &KeyHasher, elements: &[ElementAhead<'_>]) {
         let table = self.table();
-        // The results depend on all that is read, so that the compiler keeps the reads.
+        // `black_box` uses a result that depends on everything that is read. So the compiler cannot
+        // leave out the reads.
         std::hint::black_box(table.bring_in_entries(elements));
         let mut searches = [const { None }; AHEAD_MAX];
         for (search, ahead) in searches.iter_mut().zip(elements) {
             *search = self.search(hasher, ahead);
         }
-        // All searches go down together, because a read of the next level waits for that of this
-        // level.
+        // In each round, every search goes down one level. A single search has to wait for each
+        // level before it can read the next, but the reads of different searches do not wait for
+        // each other.
         while searches.iter_mut().flatten().fold(false, |goes_on, one| one.step() | goes_on) {}
         let leaves = searches.iter().flatten().filter_map(AnySearch::bytes);
         let lines = leaves.flat_map(|leaf| leaf.iter().step_by(CACHE_LINE_SIZE));

@@ -10,8 +10,8 @@ use crate::keyspace::{DbIndex, Keyspace};
 pub struct Weight {
     /// Roughly how many elements of collections the request handles.
     pub elements: usize,
-    /// Upper bound, in bytes, of what the effects have beyond what
-    /// [`log_size_max`](Command::log_size_max) says.
+    /// Upper bound, in bytes, of the part of the effects that
+    /// [`log_size_max`](Command::log_size_max) does not include.
     pub log_size: u64,
 }
 
@@ -25,32 +25,33 @@ pub type DataFn = fn(&mut Context<'_>) -> Outcome;
 /// parameter because the server's own commands have functions of another type.
 #[derive(Clone, Copy, Debug)]
 pub struct Command<F = DataFn> {
-    /// Its name, in lower case.
+    /// The name, in lower case.
     pub name: &'static str,
-    /// Count of arguments, the name included. If negative, it is the minimum count.
+    /// Count of arguments, the name included. If negative, this is the minimum count, negated.
     pub arity: i32,
     /// What the command does and where it is allowed.
     pub flags: Flags,
     /// Which arguments are keys.
     pub keys: KeyRange,
-    /// ACL categories besides those that follow from flags and group.
+    /// ACL categories in addition to those that follow from flags and group.
     pub also: &'static [&'static str],
     /// Hints for clients and proxies.
     pub tips: &'static [&'static str],
     /// Which arguments are keys and what happens to them, in the words of `COMMAND INFO`.
     pub key_specs: &'static [KeySpec],
-    /// Weighs a request. `None` for a command whose cost does not depend on the values of its keys,
-    /// or that only reads them, because it can read clones in steps.
+    /// Weighs a request. `None` if the cost of the command does not depend on the values of its
+    /// keys. Also `None` if the command only reads the values, because it can read clones of them
+    /// in steps.
     pub weigh: Option<WeighFn>,
     /// Functional group, as `COMMAND DOCS` names it.
     pub group: &'static str,
-    /// Version of Redis that introduced it.
+    /// Version of Redis that introduced the command.
     pub since: &'static str,
     /// Time complexity, for people to read.
     pub complexity: &'static str,
     /// What the command does, for people to read.
     pub summary: &'static str,
-    /// Runs it.
+    /// Runs the command.
     pub run: F,
 }
 
@@ -226,7 +227,7 @@ impl Command {
 pub struct KeyRange {
     /// Index of the first key.
     pub first: i32,
-    /// Index of the last key. If negative, it counts from the end.
+    /// Index of the last key. If negative, the index counts from the end.
     pub last: i32,
     /// Distance from one key to the next.
     pub step: i32,
@@ -260,8 +261,8 @@ pub struct KeySpec {
     pub notes: &'static str,
     /// What happens to the key, as words separated by spaces: `RO`, `RW`, `OW` or `RM`, and others.
     pub flags: &'static str,
-    /// Index of the first key. If the keys are counted, it is the index of their count, and the keys
-    /// follow it.
+    /// Index of the first key. If an argument counts the keys, this is the index of that argument,
+    /// and the keys follow it.
     pub begin: i32,
     /// Whether an argument counts the keys.
     pub is_counted: bool,
@@ -280,7 +281,7 @@ pub const fn key(index: i32, flags: &'static str) -> KeySpec {
     KeySpec { notes: "", flags, begin: index, is_counted: false, last: 0, step: 1, limit: 0 }
 }
 
-/// As many keys as argument `index` says, which follow it.
+/// Argument `index` is the count of keys. The keys follow it.
 pub(crate) const fn keys_counted_at(index: i32, flags: &'static str) -> KeySpec {
     KeySpec { is_counted: true, ..key(index, flags) }
 }
@@ -315,8 +316,8 @@ impl KeySpec {
         self.flags.split_whitespace()
     }
 
-    /// Which arguments of a request these keys are; `None` if the count of keys is no integer of at
-    /// least 1, or larger than the count of the arguments that follow it.
+    /// Which arguments of a request these keys are. `None` if an argument counts the keys and is
+    /// not an integer of at least 1, or if fewer arguments follow it.
     pub fn range_in(&self, args: Args<'_>) -> Option<KeyRange> {
         if self.is_counted { self.counted(args) } else { Some(self.range()) }
     }

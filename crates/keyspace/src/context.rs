@@ -32,16 +32,18 @@ pub struct Context<'a> {
 /// The circumstances in which a command runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// For a client.
+    /// The command runs for a client.
     #[default]
     Client,
-    /// For a client that has waited for the key which is this argument of the request. The command
-    /// looks for what it wants only there.
+    /// The command runs for a client that has waited for a key. The number is the index of the
+    /// argument that names this key. The command looks only at this key for what it wants.
     Woken(usize),
-    /// For a client, without yielding, because the command is in a transaction or a script.
+    /// The command runs for a client, but does not yield, because it is in a transaction or a
+    /// script.
     Atomic,
-    /// For a client, while nothing changes the data set between the command's steps. An expired key
-    /// counts as absent, but is not deleted. Only commands that do not write may run.
+    /// The command runs for a client, and nothing changes the data set between the command's steps.
+    /// An expired key counts as absent, but is not deleted. Only commands that do not write may
+    /// run.
     Frozen,
     /// The command comes from the log. No key expires, because the log says which keys expired. No
     /// command yields.
@@ -73,30 +75,30 @@ pub enum Outcome {
     },
 }
 
-/// What a client waits for, whose command found nothing that it could take. When one of the keys
-/// holds a value of the type, the same request is run again, from its beginning.
+/// What a client waits for after its command found nothing to take. Once one of the keys holds a
+/// value of the wanted type, the request is run again from its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     /// The first argument of the request that names a key, and how many such arguments there are.
     pub keys: (usize, usize),
-    /// The argument that names the key to which the request moves what it waits for.
+    /// Index of the argument that names the key to which the request moves what it takes.
     pub destination: Option<usize>,
     /// The type of value that ends the wait.
     pub wanted: ValueType,
-    /// How long the client waits at most, from the time when the request was run first. Zero is no
+    /// How long the client waits at most, counted from the first run of the request. Zero means no
     /// limit.
     pub timeout: Duration,
-    /// The reply if the command may not wait, as in a transaction. If nothing comes in time, the
-    /// reply is always [`NullArray`](Nothing::NullArray), as in Redis.
+    /// The reply if the command may not wait, as in a transaction. If the wait ends without
+    /// anything to take, the reply is always [`NullArray`](Nothing::NullArray), as in Redis.
     pub nothing: Nothing,
 }
 
-/// A reply that says that there was nothing. The two differ in RESP2.
+/// A reply that says that there was nothing to take. The two variants differ in RESP2 only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nothing {
-    /// No element.
+    /// In place of an element.
     Null,
-    /// No array of elements.
+    /// In place of an array of elements.
     NullArray,
 }
 
@@ -112,8 +114,8 @@ impl Nothing {
 
 /// A command that resumes later: what it has done so far, and what is left.
 pub trait Steps: fmt::Debug + Send {
-    /// Runs another bounded step. The context is made as for running the command, with the same
-    /// arguments and database.
+    /// Runs another bounded step. The context must have the same arguments and database as that of
+    /// the command's first run.
     fn resume(self: Box<Self>, context: &mut Context<'_>) -> Outcome;
 
     /// Whether the remaining steps neither look at the data set nor change it, because the command
@@ -127,10 +129,10 @@ pub trait Steps: fmt::Debug + Send {
         None
     }
 
-    /// Upper bound of the payload bytes that the next step logs. `None` in two cases: if the step
-    /// only deletes expired keys, because these deletions have their own [limit](Effects::limit);
-    /// and if all steps together make one change, because the size of that change was known before
-    /// the first step.
+    /// Upper bound of the payload bytes that the next step logs. `None` if the step only deletes
+    /// expired keys, because these deletions have their own [limit](Effects::limit). Also `None` if
+    /// all steps together make one change, because the size of that change was known before the
+    /// first step.
     fn log_size_max(&self) -> Option<u64> {
         None
     }

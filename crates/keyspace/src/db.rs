@@ -1,7 +1,7 @@
 //! One database with its keys.
 //!
-//! Every change of an entry goes through this module. Before the change, it lets the capture take
-//! the entry as it was.
+//! Every change of an entry goes through this module. Before the change, this module lets the
+//! capture take the entry as it is.
 
 use slimio_planted::is_planted;
 use slimio_resp::Arg;
@@ -58,8 +58,7 @@ impl Db {
         &self.table
     }
 
-    /// The table. Only the capture uses this function, and it must not change the contents of an
-    /// entry.
+    /// The table. Only the capture uses this function. It must not change the contents of an entry.
     pub(crate) fn table_mut(&mut self) -> &mut Table {
         &mut self.table
     }

@@ -1,8 +1,8 @@
 //! Notes what commands have changed, for the log and for clients that depend on the changed keys.
 //!
 //! The log stores effects, not requests. Effects contain absolute times, and include the deletions
-//! of expired keys. Most effects are the same as the request. Such an effect refers to the
-//! request's arguments, so that nothing is copied here.
+//! of expired keys. Most effects are the same as the request. Such an effect only refers to the
+//! request's arguments, so no argument is copied.
 //!
 //! The payload of a log record is a sequence of commands. Each command is encoded as follows:
 //!
@@ -34,10 +34,11 @@ pub struct Effects {
     bytes: Vec<u8>,
     touched: Vec<TouchedItem>,
     reads: Reads,
-    /// Bytes that deletions by expiry or eviction may still take in the log.
+    /// How many bytes deletions by expiry or eviction may still take in the log.
     room: u64,
     lacked_room: bool,
-    /// Bytes that effects may take beyond what [`Command::log_size_max`](crate::Command) says.
+    /// How many bytes are left for the part of effects that
+    /// [`Command::log_size_max`](crate::Command) does not include.
     value_room: u64,
 }
 
@@ -100,9 +101,10 @@ enum EffectArg {
 #[derive(Clone, Copy, Debug)]
 struct TouchedItem {
     db: DbIndex,
-    /// `false` for an event of a change that another item notes.
+    /// Whether the item notes a change. `false` if it is only an event of a change that another
+    /// item notes.
     is_change: bool,
-    /// The change has created the key.
+    /// Whether the change has created the key.
     is_new: bool,
     event: Option<Event>,
     /// `None` stands for the whole database. An event has no hash.
@@ -124,7 +126,7 @@ pub struct Noted<'a> {
 }
 
 impl Noted<'_> {
-    /// The events of the key, in order: none, one, or `new` and another one.
+    /// The events of the key, in order: no event, one event, or `new` and another event.
     pub fn events(&self) -> impl Iterator<Item = Event> + use<> {
         self.events.into_iter().flatten()
     }
@@ -135,9 +137,9 @@ impl Noted<'_> {
 pub enum Touched<'a> {
     /// A key was written or deleted, its expiry was changed, or it expired.
     Key {
-        /// Its database.
+        /// The key's database.
         db: DbIndex,
-        /// Its [hash](crate::Keyspace::hash).
+        /// The key's [hash](crate::Keyspace::hash).
         hash: u64,
         /// The key.
         key: Arg<'a>,
@@ -198,7 +200,7 @@ impl Effects {
         self.room = room;
     }
 
-    /// Bytes that are left of the [limit](Self::limit).
+    /// How many bytes of the [limit](Self::limit) are left.
     pub fn room(&self) -> u64 {
         self.room
     }
@@ -208,25 +210,26 @@ impl Effects {
         self.lacked_room
     }
 
-    /// Limits how many bytes effects may take for what they have from values.
+    /// Limits how many bytes effects may copy from values.
     pub fn limit_values(&mut self, room: u64) {
         self.value_room = room;
     }
 
-    /// The bytes that effects may still take for what they have from values.
+    /// How many bytes effects may still copy from values.
     pub fn value_room(&self) -> u64 {
         self.value_room
     }
 
-    /// Takes room for what an effect has from values. Returns `false` if there is not enough.
+    /// Takes room for the bytes that an effect copies from values. Returns `false` if there is not
+    /// enough room.
     pub(crate) fn take_value_room(&mut self, size: u64) -> bool {
         let left = self.value_room.checked_sub(size);
         self.value_room = left.unwrap_or(self.value_room);
         left.is_some()
     }
 
-    /// Takes the room for the deletion of an expired or evicted key. Returns `false` if there is
-    /// not enough.
+    /// Takes room for the deletion of an expired or evicted key. Returns `false` if there is not
+    /// enough room.
     pub(crate) fn take_room(&mut self, key: &[u8]) -> bool {
         match self.room.checked_sub(deletion_size_max(key.len())) {
             Some(left) => self.room = left,
@@ -263,8 +266,8 @@ impl Effects {
         changes.map(move |item| self.touched_item(*item, args))
     }
 
-    /// Changes and events, in the order in which the command noted them. `args` are the arguments of
-    /// the command that ran.
+    /// Changes and events, in the order in which the command noted them. `args` are the arguments
+    /// of the command that ran.
     pub fn noted<'a>(
         &'a self,
         items: Range<usize>,
@@ -278,7 +281,7 @@ impl Effects {
         })
     }
 
-    /// Count of the items that [`noted`](Self::noted) can give.
+    /// Count of all items that were [noted](Self::noted).
     pub fn noted_count(&self) -> usize {
         self.touched.len()
     }
@@ -304,7 +307,7 @@ impl Effects {
         self.commands.push(Effect { db, args: None });
     }
 
-    /// Logs a command in place of the request, or before it.
+    /// Logs another command as the effect, instead of the request or before it.
     pub fn log(&mut self, db: DbIndex, parts: &[Part<'_>]) {
         let start = self.args.len();
         for &part in parts {
@@ -318,8 +321,8 @@ impl Effects {
         self.commands.push(Effect { db, args: Some(start..self.args.len()) });
     }
 
-    /// Notes that the key that is argument `index` of the request was changed, and what happened to
-    /// it. `is_new` tells whether the change has created the key.
+    /// Notes that the key at argument `index` of the request was changed, and what happened to the
+    /// key. `is_new` tells whether the change has created the key.
     pub(crate) fn touch_arg(
         &mut self,
         db: DbIndex,
@@ -332,7 +335,7 @@ impl Effects {
         self.touched.push(TouchedItem { db, is_change: true, is_new, event, key });
     }
 
-    /// Notes that a key was changed, and what happened to it.
+    /// Notes that a key was changed, and what happened to the key.
     pub(crate) fn touch(&mut self, db: DbIndex, hash: u64, key: &[u8], event: Event) {
         let key = Some((hash, self.own(key)));
         let (is_change, is_new, event) = (true, false, Some(event));
@@ -345,7 +348,7 @@ impl Effects {
         self.touched.push(TouchedItem { db, is_change, is_new, event, key: None });
     }
 
-    /// Notes another event of the key that is argument `index` of the request. The change itself is
+    /// Notes another event of the key at argument `index` of the request. The change itself is
     /// noted already.
     pub(crate) fn note_event(&mut self, db: DbIndex, index: usize, event: Event) {
         let key = Some((0, EffectArg::Request(index)));

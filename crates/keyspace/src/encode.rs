@@ -1,4 +1,4 @@
-//! Encodes values as in RDB files. RDB files, chunks of snapshots and `DUMP` use this.
+//! Encodes values as in RDB files. RDB files, chunks of snapshots and `DUMP` use this module.
 
 use std::convert::Infallible;
 
@@ -10,11 +10,11 @@ use crate::value::{StringRef, ValueRef};
 
 /// The destination of an encoded value.
 pub trait ValueSink {
-    /// Why nothing can be written.
+    /// Why the value cannot be written.
     type Error;
 
-    /// The encoder. [`encode_value`] asks for it again between the parts of a large value, so that
-    /// the sink can pass on the bytes that are encoded so far.
+    /// The encoder. [`encode_value`] calls this again between the parts of a large value, so that
+    /// the sink can pass on the bytes encoded so far.
     ///
     /// # Errors
     /// Returns the errors of the sink. After an error, the value is incomplete.

@@ -1,10 +1,11 @@
 //! The names of changes, as Redis' keyspace notifications give them.
 //!
-//! Effects alone do not say what happened to a key: for `RENAME` it is `rename_from` to one key and
-//! `rename_to` to another. A command therefore names an event when it notes a change. Events of
-//! keys of any type are here; those of a type are declared in the type's folder.
+//! Effects alone do not say what happened to a key: for `RENAME`, the event of one key is
+//! `rename_from`, and that of the other key is `rename_to`. A command therefore names an event when
+//! it notes a change. This module declares the events of keys of any type. The folder of a type
+//! declares the events of that type.
 
-/// What happened to a key. This is a reference, so that a noted change stays small.
+/// What happened to a key. Only a reference is stored, so that a noted change stays small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event(pub(crate) &'static Named);
 

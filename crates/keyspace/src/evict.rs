@@ -1,10 +1,10 @@
 //! Evicts keys when memory is short, and chooses them as Redis does.
 //!
-//! A few keys are drawn at random. The worst of them, which are those to be evicted first, join a
-//! pool of the worst keys that were found so far. Then the worst key of the pool is evicted. A draw
-//! takes all keys of one bucket. So all keys are equally likely, and a draw reads only one place in
-//! memory. A policy that evicts only keys with an expiry draws from the buckets that hold such
-//! keys.
+//! A few keys are drawn at random. Of two keys, the worse one is the one to be evicted first. The
+//! worst of the drawn keys join a pool, which keeps the worst keys found so far. Then the worst key
+//! of the pool is evicted. A draw takes all keys of one bucket. So all keys are equally likely, and
+//! a draw reads only one place in memory. A policy that evicts only keys with an expiry draws from
+//! the buckets that hold such keys.
 
 use slimio_planted::is_planted;
 
@@ -36,11 +36,11 @@ pub enum EvictionPolicy {
     AllKeysLru,
     /// The keys that are used least often.
     AllKeysLfu,
-    /// Any.
+    /// Any keys.
     AllKeysRandom,
-    /// Those keys with an expiry whose last use was longest ago.
+    /// Keys with an expiry: those whose last use was longest ago.
     VolatileLru,
-    /// Those keys with an expiry that are used least often.
+    /// Keys with an expiry: those that are used least often.
     VolatileLfu,
     /// Any keys with an expiry.
     VolatileRandom,
@@ -61,7 +61,7 @@ impl EvictionPolicy {
         (EvictionPolicy::VolatileTtl, "volatile-ttl"),
     ];
 
-    /// The policy of that name.
+    /// The policy with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|(_, known)| *known == name).map(|(policy, _)| *policy)
     }
@@ -150,7 +150,7 @@ impl EvictionConfig {
     }
 }
 
-/// The worst entries that were found so far. The very worst is the last.
+/// The worst entries found so far. The very worst entry comes last.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     candidates: Vec<Candidate>,
@@ -158,8 +158,8 @@ pub(crate) struct Pool {
     next_db: usize,
 }
 
-/// An entry that may be evicted. Its hash alone identifies the entry, because another entry with
-/// the same hash may be evicted as well.
+/// An entry that may be evicted. The hash alone identifies the entry, because it does no harm to
+/// evict another entry with the same hash instead.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     rank: u64,
@@ -240,7 +240,7 @@ impl Keyspace {
     }
 
     /// Evicts the key that ranks highest by the current policy among the drawn keys. Adds the
-    /// deletion to `effects`; it refers to no request. Returns how many bytes of
+    /// deletion to `effects`. The deletion refers to no request. Returns how many bytes of
     /// [`used_bytes`](Self::used_bytes) were freed. Returns `None` if no key may be evicted, or if
     /// there is [no room](Effects::lacked_room) to log the deletion.
     ///

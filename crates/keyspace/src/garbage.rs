@@ -20,7 +20,7 @@ pub struct Garbage {
     pub(crate) elements: Vec<LargeString>,
     /// Indices of elements that a command has drawn.
     pub(crate) drawn: Vec<BTreeSet<usize>>,
-    /// Commands that nobody waits for any more.
+    /// Abandoned commands, for which no client waits any more.
     abandoned: Vec<Box<dyn Steps>>,
 }
 

@@ -38,7 +38,7 @@ pub struct Glob {
     is_empty: bool,
 }
 
-/// The pattern is refused because it is too long. No reasonable pattern is that long.
+/// The pattern is too long, and is refused. No reasonable pattern is that long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PatternTooLong;
 

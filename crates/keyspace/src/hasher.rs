@@ -7,7 +7,7 @@ use std::hash::Hasher;
 use siphasher::sip::SipHasher13;
 use slimio_resp::Arg;
 
-/// The hash function of one keyspace. A copy of it computes the same hashes on any thread.
+/// The hash function of one keyspace. A copy computes the same hashes on any thread.
 ///
 /// Hashing a key of 16 bytes takes 8 ns. The fastest hash functions take 2 ns, but do not protect
 /// against keys that were chosen to collide.

@@ -1,8 +1,8 @@
 //! Values that come in the parts in which an RDB reader hands them out. `RESTORE` and the import of
 //! files make their values here.
 //!
-//! The reader checks that each part is well formed. This module checks that the parts make a value:
-//! no element twice, and nothing that is unsupported.
+//! The reader checks that each part is well formed. This module checks that the parts make a valid
+//! value: no element comes twice, and nothing is unsupported.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use crate::kinds::Builder;
 use crate::table::BucketSlot;
 use crate::value::Value;
 
-/// Limit of the bytes of an element that a message shows.
+/// How many bytes of an element a message shows at most.
 const SHOWN_SIZE_MAX: usize = 64;
 
 /// The part of a value that was read so far.
@@ -28,12 +28,13 @@ enum Target {
     Collection(Builder),
 }
 
-/// Why a value is refused. As text, this is the end of a sentence that begins with the key.
+/// Why a value is refused. The text of such an error is the end of a sentence that begins with the
+/// key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ValueRefused {
     /// Values of this kind are not supported.
     Kind(RdbKind),
-    /// A collection has this element, field or member twice.
+    /// The collection has this element, field or member twice.
     Twice(Vec<u8>),
     /// A field of a hash expires.
     Expires,
@@ -74,7 +75,7 @@ impl Incoming {
     /// Adds the next part.
     ///
     /// # Errors
-    /// If the value is refused; it is incomplete then.
+    /// If the value is refused. The value is incomplete then.
     pub fn add(&mut self, part: RdbPart) -> Result<(), ValueRefused> {
         match (&mut self.0, part) {
             (Target::String(blob), RdbPart::String { bytes, .. }) => {

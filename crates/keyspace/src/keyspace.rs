@@ -87,7 +87,7 @@ pub struct Keyspace {
     scratch: Scratch,
 }
 
-/// Memory of all databases, kept so that no command has to add it up.
+/// Memory of all databases. The sum is kept up to date, so no command has to add it up.
 #[derive(Clone, Copy, Default)]
 struct Used {
     /// The sum over all databases at the time when the `open` database was opened.
@@ -126,9 +126,10 @@ pub enum ApplyError {
     Malformed,
     /// A command is unknown, or is never logged.
     UnknownCommand(String),
-    /// A command failed with this reply, although it had succeeded when it was logged.
+    /// A command failed with this reply, although the same command had succeeded when it was
+    /// logged.
     Failed(String),
-    /// The record names a database that does not exist, because there were more databases when it
+    /// The record names a database that does not exist. There were more databases when the record
     /// was logged.
     NoSuchDb(u64),
 }
@@ -159,8 +160,8 @@ pub fn command_table() -> &'static CommandTable {
 }
 
 impl Keyspace {
-    /// An empty keyspace. `seed` must be a random secret. It keys the hash that spreads the keys
-    /// over buckets, so clients that knew the seed could choose keys that collide.
+    /// An empty keyspace. `seed` must be a random secret. The seed keys the hash that spreads the
+    /// keys over buckets. So clients that knew the seed could choose keys that collide.
     ///
     /// Panics if the count of databases is out of range.
     pub fn new(config: Config, seed: u128) -> Self {
@@ -255,8 +256,8 @@ impl Keyspace {
         self.replay_ms = now_ms;
     }
 
-    /// The time that [`set_replay_time`](Self::set_replay_time) has set last, in milliseconds since
-    /// 1970.
+    /// The time that the last call of [`set_replay_time`](Self::set_replay_time) has set, in
+    /// milliseconds since 1970.
     pub fn replay_time(&self) -> i64 {
         self.replay_ms
     }
@@ -304,8 +305,8 @@ impl Keyspace {
         Some(db.value(spot))
     }
 
-    /// Prefetches what requests will look for, because reading all of it together takes less time
-    /// than reading one after the other.
+    /// Prefetches what requests will look for. Reading everything together takes less time than one
+    /// read after the other.
     ///
     /// Panics if there are more than [`AHEAD_MAX`](crate::AHEAD_MAX) elements.
     pub fn bring_in(&self, db: DbIndex, elements: &[ElementAhead<'_>]) {

@@ -79,11 +79,11 @@ pub struct PackedLimits {
 }
 
 impl PackedLimits {
-    /// The directives of the configuration that say the limits, by type.
+    /// The directives of the configuration that set the limits, by type.
     const DIRECTIVES: &[&[&str]] =
         &[&HashLimits::DIRECTIVES, &SetLimits::DIRECTIVES, &ListLimits::DIRECTIVES];
 
-    /// Whether a directive of this name says a limit.
+    /// Whether a directive of this name sets a limit.
     pub fn has_directive(name: &str) -> bool {
         Self::DIRECTIVES.iter().any(|names| names.contains(&name))
     }
@@ -95,7 +95,8 @@ impl PackedLimits {
         self
     }
 
-    /// The limits that the directives say; `value` gets the name of a directive.
+    /// The limits that the directives set. `value` returns the value of the directive with the
+    /// given name.
     pub fn of_directives(value: &dyn Fn(&str) -> i64) -> Self {
         let count = |name| usize::try_from(value(name)).unwrap_or(0);
         Self {
@@ -209,8 +210,8 @@ impl Packing {
         }
     }
 
-    /// The RDB type that files of a version have for a collection that is packed like this. It is
-    /// either a packed type, or the type of collections whose elements are written one by one.
+    /// The RDB type of a collection with this packing in files of a version. This is either a
+    /// packed type, or the type of collections whose elements are written one by one.
     pub(crate) fn rdb_type_in(self, version: Version) -> RdbType {
         match self {
             Packing::HashListpack => version.packed_hash(),
@@ -220,12 +221,12 @@ impl Packing {
         }
     }
 
-    /// The lengths that come before the packed bytes in a value of this packing's
-    /// [RDB type](Self::rdb_type).
+    /// The lengths that precede the packed bytes in a value of this packing's [RDB
+    /// type](Self::rdb_type).
     pub(crate) fn rdb_head(self) -> &'static [u64] {
         match self {
             Packing::HashListpack | Packing::SetIntset | Packing::SetListpack => &[],
-            // One node, which is a listpack.
+            // The list has one node, and the node is a listpack.
             Packing::ListListpack => &[1, QUICKLIST_NODE_PACKED],
         }
     }
@@ -254,7 +255,8 @@ impl Packing {
         }
     }
 
-    /// The first string of the element at `index`; `None` if there are no more than `index` elements.
+    /// The first string of the element at `index`; `None` if there are no more than `index`
+    /// elements.
     pub(crate) fn nth(self, bytes: &[u8], index: usize) -> Option<Element<'_>> {
         match self {
             Packing::HashListpack => listpack::elements(bytes).nth(2 * index).map(Element::from),
@@ -313,7 +315,7 @@ impl AnyTree {
         with_tree!(self, tree => tree.len())
     }
 
-    /// Bytes that the tree takes in memory besides this value itself; see
+    /// Bytes that the tree takes in memory, in addition to this value itself; see
     /// [`Tree::memory`](crate::collection::tree).
     pub(crate) fn memory(&self) -> usize {
         with_tree!(self, tree => tree.memory())
@@ -378,7 +380,7 @@ pub(crate) enum AnySearch<'a> {
 }
 
 impl<'a> AnySearch<'a> {
-    /// Goes down one level. Returns false at a leaf, where there is none.
+    /// Goes down one level. Returns false if the search has reached a leaf.
     pub(crate) fn step(&mut self) -> bool {
         match self {
             AnySearch::Hash(search) => search.step(),
@@ -386,7 +388,8 @@ impl<'a> AnySearch<'a> {
         }
     }
 
-    /// The bytes of the leaf that a lookup probably reads; `None` if there are further levels.
+    /// The bytes of the leaf that a lookup probably reads; `None` if the search has not reached a
+    /// leaf yet.
     pub(crate) fn bytes(&self) -> Option<&'a [u8]> {
         match self {
             AnySearch::Hash(search) => search.bytes(),
@@ -405,8 +408,8 @@ pub(crate) struct Builder {
 }
 
 impl Builder {
-    /// A collection without elements, for the keyspace that has this hasher; `None` if the type is
-    /// not that of a collection.
+    /// A collection without elements, for the keyspace that has this hasher; `None` if values of
+    /// this type are not collections.
     pub(crate) fn new(
         value_type: ValueType,
         hasher: KeyHasher,
@@ -421,8 +424,9 @@ impl Builder {
         Some(Self { value_type, form: EditForm::empty(packing), hasher, limits })
     }
 
-    /// As [`new`](Self::new), for the elements of a value that has this RDB type. As in Redis, what
-    /// comes packed stays packed if it does not have too many elements, however long these are.
+    /// Like [`new`](Self::new), for the elements of a value that has this RDB type. As in Redis, a
+    /// value that comes packed stays packed unless it has too many elements. The size of the
+    /// elements does not matter then.
     pub(crate) fn of_rdb_type(
         rdb_type: RdbType,
         hasher: KeyHasher,
@@ -449,8 +453,8 @@ impl Builder {
     /// the element is new.
     pub(crate) fn add(&mut self, strings: &[Arg<'_>]) -> bool {
         let Self { value_type, form, hasher, limits } = self;
-        // A replaced string is freed here at once, because a builder runs on a thread that may take
-        // the time.
+        // A replaced string is freed at once, because a builder runs on a thread that has the time
+        // for it.
         let old: &mut Vec<LargeString> = &mut Vec::new();
         match value_type {
             ValueType::String => unreachable!("it is no collection"),
@@ -466,7 +470,7 @@ impl Builder {
         }
     }
 
-    /// Adds a part of a value in an RDB file, which must be a new element of this type.
+    /// Adds a part of a value in an RDB file. The part must be a new element of this type.
     pub(crate) fn add_part(&mut self, part: RdbPart) -> Result<(), ValueRefused> {
         let (is_new, name) = match (self.value_type, part) {
             (ValueType::Hash, RdbPart::Field(field)) if field.expire_at_ms.is_some() => {

@@ -7,7 +7,7 @@
 //! effects, and [`Keyspace::apply`] replays them.
 //!
 //! No step takes time in proportion to the size of the data set or of one huge value. A value that
-//! takes too long to free at once is handed out as [`Garbage`].
+//! takes too long to free in one step is handed out as [`Garbage`].
 //!
 //! ```
 //! use slimio_keyspace::*;

@@ -6,19 +6,19 @@ use slimio_resp::Args;
 
 use crate::command::{Command, Flags, KeyRange};
 
-/// Upper bound of the bytes by which an effect is longer than its request. These are the bytes of a
-/// `SELECT` before the effect, an absolute time in place of a number of seconds, the option for
-/// such a time, and the count of the effect's arguments.
+/// An effect is at most this many bytes longer than its request. The bytes are for a `SELECT`
+/// before the effect, an absolute time in place of a number of seconds, the option for such a time,
+/// and the count of the effect's arguments.
 pub const EFFECT_SIZE_BESIDE: u64 = 48;
 
-/// Bytes of a logged deletion besides its key: a `SELECT`, the name of the command, and the count
+/// Bytes of a logged deletion without its key: a `SELECT`, the name of the command, and the count
 /// of arguments.
 const DELETION_SIZE: u64 = 19;
 
 /// If a request has at most this many arguments, each argument is looked up by its index.
 const FEW_ARGS_MAX: usize = 16;
 
-/// Size of the longest extended-precision number, in decimal digits.
+/// Size in bytes of the longest extended-precision number, which is logged in decimal digits.
 const LONG_DOUBLE_SIZE_MAX: u64 = 5 << 10;
 
 impl<F> Command<F> {
@@ -48,7 +48,8 @@ impl<F> Command<F> {
         let request: u64 = range.clone().map(|index| arg_size(args.get(index).size())).sum();
         let over: u64 = match self.keys {
             KeyRange { first: 0, .. } => 0,
-            // A fast path, because most commands have one key, and every write computes this.
+            // This case is fast, because most commands have one key, and every write computes this
+            // size.
             KeyRange { first: 1, last: 1, .. } if range.contains(&1) => {
                 deletion_size_max(args.get(1).size())
             }
@@ -71,12 +72,12 @@ impl<F> Command<F> {
     }
 }
 
-/// Upper bound of the bytes that the deletion of one key takes in a payload.
+/// Upper bound of the bytes in a payload that the deletion of one key takes.
 pub(crate) fn deletion_size_max(key_size: usize) -> u64 {
     DELETION_SIZE + arg_size(key_size)
 }
 
-/// Upper bound of the bytes that an argument of a logged command takes, with the varint of its
+/// Upper bound of the bytes that an argument of a logged command takes, including the varint of its
 /// size.
 fn arg_size(size: usize) -> u64 {
     size as u64 + if size < 1 << 7 { 1 } else { 10 }

@@ -1,13 +1,13 @@
 //! Decimal numbers, computed in the extended precision of x86 (`long double`, 80 bits).
 //!
 //! `INCRBYFLOAT` adds numbers of 64 bits precision and prints 17 digits after the decimal point.
-//! With the 53 bits of an `f64`, the same sums would print differently (`10.5 + 0.1` as
+//! With the 53 bits of an `f64`, the same sums would be printed with other digits (`10.5 + 0.1` as
 //! 10.59999999999999964). So this module computes in the 80-bit format. Reading, adding and
-//! printing round once each, to the nearest number, with ties to even. On a processor without this
+//! printing each round once, to the nearest number, with ties to even. On a processor without this
 //! format, Redis itself prints other digits.
 //!
-//! Texts are read exactly, with the integers of `num-bigint`. The crate `rustc_apfloat` has the
-//! whole format and agrees with the processor too, but is so slow that clients could keep the
+//! Texts are read exactly, with the integers of `num-bigint`. The crate `rustc_apfloat` implements
+//! the whole format and also agrees with the processor, but is so slow that clients could keep the
 //! server busy. That crate takes 11 ms to read 5 KiB of digits for the midpoint between two
 //! numbers, and 3 ms to print 1e4931. This module takes less than 0.1 ms for each.
 
@@ -24,8 +24,8 @@ const EXPONENT_MAX: i32 = 16_383;
 /// Least binary exponent of the last bit. Numbers near this limit have fewer than 64 bits.
 const EXPONENT_MIN: i32 = -16_445;
 
-/// Greatest decimal exponent that is used in a computation. With a larger exponent, every integer
-/// of up to `TEXT_SIZE_MAX` digits is out of range, except zero.
+/// Greatest decimal exponent that is used in a computation. With a larger exponent, every number of
+/// up to `TEXT_SIZE_MAX` digits is out of range, except zero.
 const DECIMAL_EXPONENT_MAX: i32 = 12_000;
 
 /// Limit of the digits that are printed after the decimal point.
@@ -78,10 +78,11 @@ impl LongDouble {
         }
     }
 
-    /// This number times 1000, rounded up to an integer; `None` if that is out of range.
+    /// This number times 1000, rounded up to an integer; `None` if the result is out of range.
     pub(crate) fn thousandfold_rounded_up(self) -> Option<i64> {
         let Finite { negative, mantissa, exponent } = self else { return None };
-        // The product is rounded, as the processor rounds it: 0.1 is a little more than a tenth.
+        // The product is rounded, as on the processor. So 0.1 becomes exactly 100, although the
+        // number stored for 0.1 is a little more than a tenth.
         let product = Self::rounded(negative, u128::from(mantissa) * 1000, exponent);
         let Finite { mantissa, exponent, .. } = product else { return None };
         let (mantissa, shift) = (u128::from(mantissa), exponent.unsigned_abs());
@@ -116,7 +117,7 @@ impl LongDouble {
             // Zeros of different sign add up to a positive zero.
             return Some(if a == 0 && negative != small_negative { Self::ZERO } else { large });
         }
-        // If any set bit is shifted out below the guard bits, the last guard bit is set instead.
+        // If any set bit is lost in the shift, the last guard bit is set in its place.
         let distance = exponent.abs_diff(small_exponent);
         let a = u128::from(a) << GUARD;
         let b = u128::from(b) << GUARD;
@@ -173,7 +174,7 @@ impl LongDouble {
         if bits == 0 {
             return Finite { negative, mantissa: 0, exponent: 0 };
         }
-        // Nothing is lost, because `bits` has at most 64 bits or is a power of two.
+        // The shift loses nothing, because `bits` has at most 64 bits or is a power of two.
         let up = bits.leading_zeros();
         let mantissa = (bits << up >> 64) as u64;
         Finite { negative, mantissa, exponent: exponent + 64 - up as i32 }
@@ -368,8 +369,8 @@ mod tests {
     }
 
     /// The least number is 2^-16445. A text between half of this number and the number itself must
-    /// be read as the least number, not refused as too small. Only exactly half of it is a tie with
-    /// zero.
+    /// be read as the least number, not refused as too small. Only exactly half of the least number
+    /// is a tie with zero.
     #[test]
     fn more_than_half_the_least_number_is_not_too_small() {
         for text in ["0x1.8p-16446", "0x1.000001p-16446", "-2e-4951"] {

@@ -1,8 +1,8 @@
 //! Sizes in memory, as the allocator rounds them.
 //!
 //! Eviction and `MEMORY` work with sums of these sizes. The sums are logical: a value that two keys
-//! share is counted for both, and a deleted value is no longer counted, even if a command is still
-//! reading that value.
+//! share is counted for both keys. A deleted value is not counted, even while a command still reads
+//! it.
 
 /// Bytes that an allocation takes, by the size classes that mimalloc and jemalloc have in common.
 /// The classes are eight bytes, then steps of 16 up to 128, then four classes for each power of

@@ -18,7 +18,7 @@ const PART_SIZE_MIN: usize = 2048;
 /// Limit of the parts that are listed without an allocation.
 const INLINE_PARTS_MAX: usize = 8;
 
-/// The payload of one record of the log, in one piece, with the effects of several commands.
+/// The payload of one record of the log, in one piece. It can have the effects of several commands.
 #[derive(Clone, Debug, Default)]
 pub struct Payload {
     bytes: Vec<u8>,
@@ -132,7 +132,7 @@ impl Stretch<'_> {
     }
 }
 
-/// The bytes are not a payload, so something else wrote the log.
+/// The bytes are not a payload. So this program has not written them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PayloadError;
 

@@ -1,9 +1,9 @@
 //! The keys and databases that a command's reply depends on, noted at each lookup.
 //!
 //! A command does not have to declare which keys it reads, because the lookup functions note these
-//! keys. They also note a key that does not exist, because the reply can reveal its absence. If a
-//! server sends a reply only once everything that the reply shows is durable, it waits for the
-//! newest change to anything that is noted here.
+//! keys. They also note a key that does not exist, because the reply can reveal its absence. A
+//! server may hold back a reply until everything that the reply shows is durable. To do so, it
+//! waits for the newest change to anything that is noted here.
 
 use crate::keyspace::DbIndex;
 

@@ -108,8 +108,7 @@ impl Stretch {
 /// 35(10), 1992.
 #[derive(Debug)]
 pub(crate) struct ShiftAnd {
-    /// For each byte, the characters of the stretch that match the byte, as a mask in `words`
-    /// words.
+    /// For each byte, a mask of `words` words: the characters of the stretch that match the byte.
     masks: Vec<u64>,
     words: usize,
     /// The bit of the last character, in the last word.

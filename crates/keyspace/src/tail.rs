@@ -19,8 +19,8 @@ use crate::value::ValueRef;
 #[derive(Debug)]
 pub struct LogTail {
     names: HashSet<Box<[u8]>>,
-    /// For each database number, the number that its contents had before the log; `None` if these
-    /// contents were flushed.
+    /// For each database number, the number that the database's present contents had before the
+    /// log; `None` if the old contents were flushed.
     from: Vec<Option<DbIndex>>,
     /// Whether the log has a command whose arguments do not say which keys or databases it changes.
     is_opaque: bool,

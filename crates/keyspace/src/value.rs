@@ -13,8 +13,8 @@ use crate::table::Written;
 /// Size in bytes of the longest string that Redis stores next to its object header, as `embstr`.
 const EMBSTR_SIZE_MAX: usize = 44;
 
-/// An owned value without its key. Cloning a value always takes little time, because large parts
-/// are shared.
+/// An owned value without its key. Cloning a value always takes little time, because the clone
+/// shares the large parts.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     /// A string of up to `BLOB_PIECE_SIZE` bytes.
@@ -177,8 +177,9 @@ impl Value {
         }
     }
 
-    /// Overwrites the string from `offset` on, and extends it if `arg` reaches beyond its end. A
-    /// gap before `offset` is filled with zeros. Touches only the pieces that it writes to.
+    /// Overwrites the string from `offset` on, and extends the string if `arg` reaches beyond its
+    /// end. A gap before `offset` is filled with zeros. Touches only the pieces of the string that
+    /// it writes to.
     ///
     /// Panics if the value is not a string.
     pub(crate) fn write_at(&mut self, mut offset: usize, arg: Arg<'_>) {

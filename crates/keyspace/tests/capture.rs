@@ -313,8 +313,8 @@ fn without_a_capture_a_value_is_replaced_in_place() {
     let info =
         allocation_counter::measure(|| driver.keyspace.begin_capture(CaptureKind::PointInTime));
     assert_eq!(info.count_total, 0, "to begin");
-    // The first write moves the old value to the capture. The new value is not shared with the
-    // capture, so later writes are in place again.
+    // The first write moves the old value to the capture. The capture does not share the new value,
+    // so later writes are in place again.
     assert!(allocated(&mut driver.keyspace, &large).count_total <= 4);
     assert!(allocated(&mut driver.keyspace, &small).count_total <= 1);
     nothing(&mut driver.keyspace);
@@ -358,8 +358,8 @@ fn the_memory_of_pre_images_is_counted() {
     }
 }
 
-/// If one database of several is flushed, its entries are still taken step by step. The memory of
-/// the database is freed along with its entries.
+/// One of several databases is flushed. Its entries are still taken step by step, and its memory is
+/// freed along with them.
 #[test]
 fn a_flushed_database_is_captured_in_steps() {
     let mut driver = Driver::new(1);
@@ -424,7 +424,7 @@ fn flushing_everything_ends_a_capture() {
         finish(&mut driver.keyspace, &mut out);
         assert_eq!(captured(&out), expected);
     }
-    // Flushing ends a complete capture, too, because that capture is not yet a snapshot.
+    // Flushing also ends a complete capture, because the capture is not a snapshot yet.
     let mut driver = Driver::new(1);
     driver.run(&["SET", "a", "1"]);
     driver.keyspace.begin_capture(CaptureKind::PointInTime);
@@ -433,7 +433,8 @@ fn flushing_everything_ends_a_capture() {
     driver.run(&["FLUSHALL"]);
     assert_eq!(driver.keyspace.capture_state(), CaptureState::Flushed);
     driver.keyspace.end_capture();
-    // If a capture was given up and has to settle, flushing leaves nothing to settle.
+    // A capture that was given up has to settle. If everything is flushed, nothing is left to
+    // settle.
     for index in 0..100 {
         driver.run(&["SET", &format!("key:{index}"), "1"]);
     }

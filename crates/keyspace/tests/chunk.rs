@@ -50,8 +50,7 @@ fn snapshot(keyspace: &mut Keyspace, compresses: bool) -> Vec<Vec<u8>> {
 
 /// Loads a keyspace from chunks. The chunks are decoded on two threads.
 fn load(chunks: &[Vec<u8>], eviction: EvictionConfig) -> Result<Keyspace, ChunkError> {
-    // The seed differs from the seed of the captured keyspace, because chunks must not depend on
-    // it.
+    // The seed is not that of the captured keyspace, because chunks must not depend on the seed.
     let mut keyspace = Keyspace::new(Config::default(), 0xfeed);
     keyspace.set_eviction(eviction);
     let context = keyspace.decode_context(NOW_MS);
@@ -99,7 +98,7 @@ fn what_is_loaded_is_what_was_captured() {
     }
 }
 
-/// Strings and hashes of many megabytes and a key of half a megabyte are written in chunks of
+/// Strings and hashes of many megabytes, and a key of half a megabyte, are written in chunks of
 /// bounded size.
 #[test]
 fn large_values_come_in_parts() {
@@ -130,7 +129,7 @@ fn large_values_come_in_parts() {
         assert!(chunks.len() > 30, "{} chunks", chunks.len());
         let loaded = load(&chunks, EvictionConfig::default()).expect("what was written");
         assert!(contents(&loaded) == contents(&driver.keyspace));
-        // A missing chunk is noticed if it holds a part of a value.
+        // If a missing chunk holds a part of a value, the load fails.
         let noticed = (0..chunks.len()).filter(|missing| {
             let mut chunks = chunks.clone();
             chunks.remove(*missing);
@@ -230,8 +229,8 @@ fn a_chunk_that_is_none_is_refused() {
     }
 }
 
-/// Decoding damaged chunks does not panic, and reading the data that was loaded from such chunks
-/// does not panic either.
+/// Decoding damaged chunks does not panic. Reading data that was loaded from damaged chunks does
+/// not panic either.
 #[test]
 fn chunks_with_damage_are_survived() {
     let seed = seed();
@@ -261,7 +260,8 @@ fn chunks_with_damage_are_survived() {
     assert!(refused > 100 && taken > 100, "{refused} refused, {taken} taken");
 }
 
-/// Hashes in parts can still be read in the form that volumes of format 5 and before have.
+/// Volumes of format 5 and before have another form for hashes in parts. This form can still be
+/// read.
 #[test]
 fn large_hashes_of_older_volumes_are_read() {
     let text = |text: &str| [&[text.len() as u8][..], text.as_bytes()].concat();
@@ -276,8 +276,8 @@ fn large_hashes_of_older_volumes_are_read() {
     assert_eq!(words, ["hash", "f", "v", "field", "value", "g", "w"].map(str::as_bytes));
 }
 
-/// If a user goes back to an older version of the program, the error names the type that this older
-/// version lacks.
+/// A user may go back to an older version of the program. The error then names the type that this
+/// older version lacks.
 #[test]
 fn a_type_of_a_later_version_is_refused_by_its_name() {
     for (chunk, name) in [

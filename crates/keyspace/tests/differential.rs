@@ -18,8 +18,8 @@ use tempfile::TempDir;
 /// For how long random commands are sent.
 const RUN_TIME: Duration = Duration::from_secs(8);
 
-/// How far apart two times may be, in milliseconds, because the keyspace and the stock server read
-/// the clock one after the other.
+/// Limit of the difference between the times of both sides, in milliseconds. The keyspace and the
+/// stock server read the clock one after the other.
 const TIME_TOLERANCE_MS: i64 = 5_000;
 
 /// No command runs within this many milliseconds of the expiry of a key.
@@ -61,7 +61,7 @@ struct Pair {
 impl Pair {
     fn run<T: AsRef<[u8]>>(&mut self, resp3: bool, args: &[T]) -> (Vec<u8>, Vec<u8>) {
         // The keyspace and the stock server read the clock one after the other. No key may expire
-        // in between.
+        // between the two reads.
         while self.expires_soon(now_ms()) {
             std::thread::yield_now();
         }
@@ -185,8 +185,8 @@ fn replies_are_those_of_redis() {
     let start = Instant::now();
     let mut count = 0;
     while start.elapsed() < RUN_TIME {
-        // Absolute times are based either on now or on an hour later. That hour is much longer than
-        // the time that passes between running a command on one side and on the other.
+        // Absolute times are based either on the present time or on the time in an hour. An hour is
+        // much longer than the time between running a command on one side and on the other.
         generator.now_ms = now_ms() + 3_600_000 * i64::from(generator.rng.usize(..2) == 0);
         let words = generator.command();
         let resp3 = generator.rng.usize(..2) == 0;
@@ -209,8 +209,8 @@ fn replies_are_those_of_redis() {
     assert!(count > 1000, "too few commands compared: {count}");
 }
 
-/// Whether this is a `RESTORE` with a time to live of which the stock server computes the end with an
-/// overflow, so that it finds the key expired. Ours is the last point in time instead.
+/// Whether this is a `RESTORE` whose time to live makes the stock server overflow. The stock server
+/// then takes the key for expired. In this keyspace, the key expires at the last possible time.
 fn overflows(words: &[Vec<u8>]) -> bool {
     let ttl_ms = words.get(2).and_then(|word| str::from_utf8(word).ok()?.parse().ok());
     words[0].eq_ignore_ascii_case(b"restore") && ttl_ms.is_some_and(|ttl_ms: i64| ttl_ms > 1 << 60)
@@ -234,7 +234,7 @@ fn float_sums_are_those_of_redis() {
     }
 }
 
-/// A number with a random count of digits, and with a point or an exponent at random.
+/// A number with a random count of digits. It may have a point or an exponent.
 fn float(rng: &mut Rng) -> String {
     let mut number = if rng.usize(..3) == 0 { "-".to_owned() } else { String::new() };
     let hexadecimal = rng.usize(..10) == 0;
@@ -329,8 +329,9 @@ fn compare(pair: &mut Pair, resp3: bool, words: &[Vec<u8>]) {
     }
 }
 
-/// Both sides remove the same number of members, but the members may differ. So ours decide: the
-/// stock server removes these instead, and must have all of them.
+/// With `SPOP`, both sides would remove the same number of members, but not the same members. So
+/// this keyspace chooses: the stock server is told to remove the same members, and must have all of
+/// them.
 fn compare_pop(pair: &mut Pair, resp3: bool, words: &[Vec<u8>]) {
     let shown = lossy(&words.join(&b' '));
     let key = words.get(1).cloned().unwrap_or_default();
@@ -360,8 +361,8 @@ fn compare_pop(pair: &mut Pair, resp3: bool, words: &[Vec<u8>]) {
     assert_eq!(lossy(&removed), format!(":{}\r\n", count.min(len)), "{shown}");
 }
 
-/// Both sides reply with the same number of members, but the members may differ. Ours must be in
-/// the set.
+/// Both sides reply with the same number of members, but the members may differ. The members from
+/// this keyspace must be in the set.
 fn compare_random_members(pair: &mut Pair, resp3: bool, words: &[Vec<u8>]) {
     let (ours, stock) = pair.run(resp3, words);
     let shown = lossy(&words.join(&b' '));
@@ -386,8 +387,8 @@ fn compare_random_members(pair: &mut Pair, resp3: bool, words: &[Vec<u8>]) {
     assert!(may_repeat || distinct.len() == found.len(), "{shown}");
 }
 
-/// Both sides reply with the same number of fields, but the fields may differ. Our fields must be
-/// in the hash, with their values.
+/// Both sides reply with the same number of fields, but the fields may differ. The fields from this
+/// keyspace must be in the hash, with their values.
 fn compare_random_fields(pair: &mut Pair, resp3: bool, words: &[Vec<u8>]) {
     let (ours, stock) = pair.run(resp3, words);
     let shown = lossy(&words.join(&b' '));
@@ -424,8 +425,8 @@ fn compare_random_fields(pair: &mut Pair, resp3: bool, words: &[Vec<u8>]) {
     }
 }
 
-/// Follows the cursors of both sides to their ends. The calls on either side together must have
-/// found the same keys, or the same fields with their values.
+/// Follows the cursor of each side to the end. In all its calls together, each side must have found
+/// the same keys, or the same fields with their values.
 fn compare_scan(pair: &mut Pair, resp3: bool, words: &[Vec<u8>]) {
     let (ours, stock) = pair.run(resp3, words);
     if !ours.starts_with(b"*") || !stock.starts_with(b"*") {

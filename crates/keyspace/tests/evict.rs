@@ -15,7 +15,7 @@ use slimio_testing::random::{Generator, seed};
 
 const NOW_MS: i64 = 1_700_000_000_000;
 
-/// A keyspace that evicts before every command, and another keyspace that replays the log of the
+/// A keyspace that evicts before every command, and a second keyspace that replays the log of the
 /// first.
 struct Pair {
     live: Driver,
@@ -33,7 +33,7 @@ impl Pair {
         Self { live, replayed, used_max, evicted: Vec::new() }
     }
 
-    /// Evicts down to `used_max`; returns whether enough could be evicted.
+    /// Evicts down to `used_max`. Returns whether enough could be evicted.
     fn make_room(&mut self) -> bool {
         let mut effects = Effects::new();
         let mut is_enough = true;
@@ -153,15 +153,14 @@ fn without_keys_that_may_go_there_is_nothing_to_evict() {
     }
 }
 
-/// One key in ten thousand has an expiry. Draws must find every key with an expiry, and each
-/// equally often.
+/// One key in ten thousand has an expiry. Draws must find all keys with an expiry equally often.
 #[test]
 fn few_keys_that_expire_are_found_among_many() {
     const COUNT: usize = 100_000;
     let mut first = HashMap::new();
     for round in 0..300u64 {
         let mut pair = Pair::new(EvictionPolicy::VolatileRandom, 0, round);
-        // Each seed puts the same keys into other buckets.
+        // Each seed puts the same keys into different buckets.
         let count = if round == 0 { COUNT } else { 1_000 };
         for index in 0..count {
             pair.live.run(&["SET".to_owned(), index.to_string(), "x".to_owned()]);
@@ -187,8 +186,8 @@ fn few_keys_that_expire_are_found_among_many() {
     assert!(first.values().all(|count| (10..60).contains(count)), "{first:?}");
 }
 
-/// The pool remembers keys that were drawn for earlier evictions. If such a key was used since
-/// then, it must not be evicted.
+/// The pool remembers keys that were drawn for earlier evictions. If such a key has been used
+/// meanwhile, it must not be evicted.
 #[test]
 fn what_was_used_since_it_was_drawn_stays() {
     const COUNT: usize = 100;

@@ -1,4 +1,4 @@
-//! The forms of stored results, and of what a snapshot holds.
+//! The forms of stored results, and of collections that are loaded from a snapshot.
 
 #[expect(dead_code, reason = "other tests use the rest")]
 mod common;
@@ -22,7 +22,7 @@ fn add(driver: &mut Driver, key: &str, mark: &str, numbers: std::ops::Range<usiz
     driver.run(&words);
 }
 
-/// As in `t_set.c` of Redis 7.2 and later: whatever the sources are, a small result is packed.
+/// A small result is packed, whatever the sources are. (`t_set.c` of Redis 7.2 and later.)
 #[test]
 fn a_small_result_of_large_sets_is_packed() {
     let mut driver = Driver::new(1);
@@ -42,7 +42,7 @@ fn a_small_result_of_large_sets_is_packed() {
         ("SUNIONSTORE d few one", "listpack"),
         ("SUNIONSTORE d words one", "hashtable"),
         ("SDIFFSTORE d words rest", "listpack"),
-        // Here Redis takes the first set as it is and removes members.
+        // In this case, Redis copies the first set as it is, and removes members from the copy.
         ("SDIFFSTORE d words rest one one one one", "hashtable"),
         ("SDIFFSTORE d few one one one one one", "listpack"),
     ] {
@@ -52,8 +52,8 @@ fn a_small_result_of_large_sets_is_packed() {
     }
 }
 
-/// What was packed is packed after a restart, too, if there are not too many elements, even if the
-/// configuration allows only shorter ones now.
+/// A packed collection is still packed after a restart, even if the configuration now allows only
+/// shorter elements. But it must not have too many elements.
 #[test]
 fn what_is_packed_stays_so_in_a_snapshot() {
     let mut driver = Driver::new(1);

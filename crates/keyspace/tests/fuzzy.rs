@@ -21,7 +21,7 @@ const ROUNDS: usize = 6_000;
 /// Count of databases that the random commands use.
 const DBS: usize = 3;
 
-/// Records of the log. Each has the database that it begins in, and its payload.
+/// Records of the log: for each, the database in which it begins, and its payload.
 type Log = Vec<(DbIndex, Vec<u8>)>;
 
 /// A server without a disk.
@@ -176,8 +176,8 @@ fn with_the_log_it_is_the_data_set() {
     assert!(complete > ROUNDS / 2 && left_out > entries / 50);
 }
 
-/// Begins a fuzzy capture after `before`, and takes the entries only after `behind`. Returns
-/// whether the entries give the data set once `behind` is replayed on top of them.
+/// Runs the commands `before`, begins a fuzzy capture, runs the commands `behind`, and only then
+/// takes the entries. Returns whether replaying `behind` on top of the entries gives the data set.
 fn is_done_again(before: &[&[&str]], behind: &[&[&str]]) -> bool {
     let mut server = Server::new(7);
     for command in before {
@@ -252,8 +252,8 @@ fn what_depends_on_the_old_value_has_it() {
     }
 }
 
-/// The purpose of a fuzzy capture is that writes keep no old values for the capture, and free as
-/// much memory as without a capture.
+/// A fuzzy capture is made so that writes need not keep old values for the capture. Writes must
+/// free as much memory as without a capture.
 #[test]
 fn what_is_overwritten_is_not_held() {
     let mut server = Server::new(7);

@@ -80,7 +80,8 @@ fn a_received_value_is_taken_over_and_sent_without_copying() {
         assert!(matches!(outcome, Outcome::Reply));
         reply
     };
-    // The table of commands is made once, by whoever needs it first.
+    // The first use of the table of commands makes the table. This must not happen in a
+    // measurement.
     command_table();
     let info = allocation_counter::measure(|| drop(run(&mut driver, &request)));
     assert!(info.bytes_total < 10_000, "{} bytes to set", info.bytes_total);
@@ -220,7 +221,7 @@ fn active_expiry_keeps_to_its_budget_and_finds_everything() {
     assert!((90_000..=100_000).contains(&mean_ms), "{mean_ms}");
 }
 
-/// While nothing can be logged, reads reply as usual, and delete no expired keys.
+/// While nothing can be logged, reads reply as usual, but do not delete expired keys.
 #[test]
 fn frozen_reads_change_nothing() {
     let seed = seed();

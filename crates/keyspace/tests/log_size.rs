@@ -1,4 +1,4 @@
-//! A command appends no more to the log than it asked for before it ran.
+//! Before a command runs, it asks for room in the log. It must not append more than it asked for.
 
 mod common;
 
@@ -14,17 +14,17 @@ use slimio_testing::random::{Generator, seed};
 
 /// Limit of the commands that are tried until every row of the command table has been reached.
 const COMMANDS_MAX: usize = 200_000;
-/// How often each row must have had an effect.
+/// How often each row of the table must have had an effect.
 const REACHED_MIN: u32 = 20;
 
-/// How much a request asks for because of the values of its keys.
+/// How much room a request asks for because of the values of its keys.
 fn weigh(driver: &Driver, words: &[Vec<u8>]) -> u64 {
     let request = OwnedRequest::from_args(words);
     let weigh = command_table().lookup(&words[0]).and_then(|row| row.weigh);
     weigh.map_or(0, |weigh| weigh(&driver.keyspace, driver.db, request.args()).log_size)
 }
 
-/// Runs a whole command; returns its reply and the size of its log payload.
+/// Runs a whole command. Returns its reply and the size of its log payload.
 fn run(driver: &mut Driver, words: &[Vec<u8>], limit: u64) -> Option<(Vec<u8>, u64)> {
     let request = OwnedRequest::from_args(words);
     let args = request.args();
@@ -99,8 +99,8 @@ fn every_command_logs_at_most_what_it_asks_for() {
     assert!(missed.is_empty(), "hardly ever had an effect: {missed:?}");
 }
 
-/// These payloads exceed the sizes of their requests by the most bytes, because they have absolute
-/// times, computed numbers, or expired keys in other databases.
+/// Payloads with absolute times, computed numbers, or expired keys in other databases exceed the
+/// sizes of their requests by the most bytes. They must still fit into the room.
 #[test]
 fn what_is_longer_than_its_request_is_within_what_it_asks_for() {
     let cases: [(&[&str], &str); 9] = [
@@ -164,8 +164,8 @@ fn many_arguments_ask_for_what_their_parts_ask_for() {
     }
 }
 
-/// `DEBUG POPULATE` also logs no more than it asked for. This holds if it makes all keys at once,
-/// and if it makes them in steps, each of which asks for its own room.
+/// `DEBUG POPULATE` also logs no more than it asked for. It may make all keys at once, or in steps,
+/// each of which asks for its own room.
 #[test]
 fn keys_that_are_made_at_once_are_within_what_was_asked_for() {
     let prefixes = [String::new(), format!(" {}", "p".repeat(300))];
@@ -286,7 +286,7 @@ fn what_nobody_asked_for_keeps_to_its_room() {
             rounds += 1;
         }
         assert!(rounds > 100, "{rounds}");
-        // If there is no room, no key is deleted, neither by expiry nor by eviction.
+        // If there is no room, neither expiry nor eviction deletes a key.
         driver.run(&["SET", "k", "v", "PX", "1"]);
         driver.now_ms += 2;
         effects.clear();

@@ -1,7 +1,9 @@
-//! Payloads of `RESTORE` and values of RDB files, in every encoding that is read, valid and damaged.
+//! Payloads of `RESTORE` and values of RDB files, in every encoding that is read, valid and
+//! damaged.
 //!
-//! Damage is an error or another valid value. It is no panic, it takes no more memory than a value
-//! of the payload's size can take, and `RESTORE` and an import agree on it.
+//! A damaged payload gives an error or another valid value, and never a panic. It takes no more
+//! memory than an undamaged payload of the same size can take. `RESTORE` and an import agree on the
+//! result.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 #[expect(dead_code, reason = "other tests use the rest")]
@@ -14,14 +16,15 @@ use slimio_rdb::{
 };
 use slimio_testing::damage::{damage, fuzz};
 
-/// About as many places of a value are cut or changed. In a short value, these are all places.
+/// A value is cut or changed at about this many places. A short value is cut and changed at every
+/// place.
 const PLACES: usize = 150;
 
-/// Memory that a restore may take beside the value.
+/// Memory that a restore may take in addition to the value, in bytes.
 const MEMORY_BESIDE: usize = 1 << 20;
 
-/// Bytes that a byte of a payload can become: three bytes of LZF become at most 264, and each
-/// member may have its share of a tree.
+/// One byte of a payload becomes at most this many bytes of memory: three bytes of LZF become at
+/// most 264, and each member may take its share of a tree.
 const GROWTH_MAX: usize = 88 * 16;
 
 /// A value, without its version and checksum.
@@ -61,7 +64,8 @@ fn integers(all: &[i64]) -> Vec<u8> {
 /// A value of each type in each encoding that is read.
 fn values() -> Vec<Value> {
     let long = vec![b'l'; 5000];
-    // A string and an integer of each size that a listpack and a ziplist tell apart.
+    // A string and an integer of each size for which a listpack or a ziplist has an encoding of its
+    // own.
     let sizes: [&[u8]; 12] = [
         b"",
         b"a",
@@ -143,8 +147,8 @@ fn bulk(reply: &[u8]) -> &[u8] {
     &reply[head..reply.len() - 2]
 }
 
-/// What an import makes of a value: whether it is accepted, or the sentence that says why not.
-/// `None` if a file cannot have it in the place of a value.
+/// The result of importing a value: whether the value is accepted, or the sentence that says why
+/// not. `None` if a file cannot contain these bytes as a value.
 fn import(value: &[u8]) -> Option<Result<bool, String>> {
     let (code, rest) = value.split_first()?;
     if *code > 25 {
@@ -181,8 +185,8 @@ fn check(value: &[u8]) -> bool {
     let is_accepted = reply == b"+OK\r\n";
     assert!(is_accepted || reply == b"-ERR Bad data format\r\n", "{}", reply.escape_ascii());
     match import(value) {
-        // What follows the value is not read by RESTORE. Behind a value that was cut, a file has its
-        // end, which an import can take for a part of the value.
+        // RESTORE does not read what follows the value. In a file, the end of the file follows. An
+        // import can take this end for a part of a value that was cut.
         Some(Ok(imported)) => assert!(imported == is_accepted || !is_accepted, "{value:?}"),
         Some(Err(why)) => assert!(!is_accepted && !why.is_empty(), "{why}: {value:?}"),
         None => {}

@@ -29,7 +29,8 @@ fn replaying_the_log_gives_the_same_data() {
     let mut generator = Generator::new(seed, 3_000);
     let mut live = Driver::new(seed);
     live.now_ms = 1_700_000_000_000;
-    // The replayed keyspace has another seed, because nothing may depend on the order of the keys.
+    // The replayed keyspace has a different seed, because nothing may depend on the order of the
+    // keys.
     let mut replayed = Keyspace::new(Config::default(), u128::from(seed) << 64 | 1);
     let (mut logged, mut expired) = (0, 0);
     for step in 0..COMMANDS {
@@ -112,7 +113,7 @@ fn touched_keys_are_those_that_changed() {
                 }
             }
         }
-        // Whoever depends on events misses no change.
+        // Every change has an event, so a client that relies on events misses no change.
         for noted in effects.iter().flat_map(|e| e.noted(0..e.noted_count(), request.args())) {
             if let Some(key) = noted.key
                 && noted.events().next().is_some()

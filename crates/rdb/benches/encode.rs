@@ -14,8 +14,8 @@ use slimio_rdb::{
     decompress,
 };
 
-/// Total size in bytes of the values of one kind. It is more than the caches hold, so that values
-/// come from memory as they do in a snapshot.
+/// Total size in bytes of the values of one kind. The caches cannot hold this much, so values come
+/// from memory, as in a snapshot.
 const POOL_SIZE: usize = 64 << 20;
 /// Size in bytes of one unit: a run of random bytes, and the filler after it.
 const UNIT_SIZE: usize = 256;
@@ -137,8 +137,8 @@ fn speed(pool: &[u8], size: usize, mut run: impl FnMut(&[u8])) -> f64 {
     })
 }
 
-/// Calls `run`, which returns how many bytes it has processed. Returns the speed in megabytes per
-/// second.
+/// Measures `run`, which returns how many bytes it has processed. Returns the speed in megabytes
+/// per second.
 fn best(mut run: impl FnMut() -> usize) -> f64 {
     let mut best = 0.0_f64;
     for _ in 0..ROUNDS {

@@ -10,13 +10,13 @@ use crate::error::Malformed;
 
 /// The last byte of a listpack and of a ziplist; no element begins with it.
 pub(crate) const END: u8 = 0xff;
-/// The count that the header has if there are more elements than it can state.
+/// The header's count if there are more elements than the header can state.
 pub(crate) const COUNT_UNKNOWN: u16 = u16::MAX;
 /// The error if the bytes end within an element.
 pub(crate) const CUT: &str = "an element of a packed list is cut off";
 
-/// Reads elements. Between two elements, the type holds what reading the next element needs to know
-/// about the last one.
+/// Reads elements. Between two reads, the type holds what the next read needs to know about the
+/// last element.
 pub(crate) trait Elements: Default {
     /// Bytes in front of the first element.
     const HEADER_SIZE: usize;
@@ -26,15 +26,15 @@ pub(crate) trait Elements: Default {
     fn read<'a>(&mut self, rest: &'a [u8]) -> Result<(Element<'a>, usize), Malformed>;
 }
 
-/// A place in front of an element. It does not borrow the bytes, so that one struct can own the
-/// bytes and the place in them.
+/// A place in front of an element. The place does not borrow the bytes, so one struct can own both
+/// the bytes and a place in them.
 #[derive(Clone, Debug)]
 pub(crate) struct Cursor<E> {
     /// Where the next element begins.
     at: usize,
     /// Count of the elements that are still to come, if the header states the count of elements.
     expected: Option<u16>,
-    /// The end was read, or a read gave an error.
+    /// Whether the end was read, or a read gave an error.
     is_done: bool,
     elements: E,
 }

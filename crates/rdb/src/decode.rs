@@ -118,7 +118,7 @@ impl<'a> Decoder<'a> {
         length::decode(self)
     }
 
-    /// A string. If it is compressed, it is not decompressed yet.
+    /// A string. A compressed string is returned as it is, and is not decompressed yet.
     pub fn string(&mut self) -> Result<Text<'a>, Error> {
         let offset = self.at as u64;
         Ok(match length::decode_string_head(self)? {

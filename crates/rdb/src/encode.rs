@@ -10,7 +10,7 @@ use crate::ziplist::ZiplistWriter;
 /// Size in bytes of the longest string that can be an integer of 32 bits.
 const INTEGER_SIZE_MAX: usize = 11;
 
-/// The attributes of a key besides its value.
+/// The attributes of a key, apart from its value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// When the key expires, in Unix milliseconds.
@@ -46,7 +46,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder for files of `version`. Strings that shrink are compressed.
+    /// An encoder for files of `version`. Strings are compressed if that makes them shorter.
     pub fn new(version: Version) -> Self {
         Self {
             out: Vec::new(),
@@ -72,7 +72,7 @@ impl Encoder {
         &self.out
     }
 
-    /// How many bytes were written and not yet taken.
+    /// Count of the bytes that were written and not yet taken.
     pub fn size(&self) -> usize {
         self.out.len()
     }
@@ -82,7 +82,7 @@ impl Encoder {
         self.out.clear();
     }
 
-    /// Takes the bytes written.
+    /// Takes the written bytes.
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.out)
     }
@@ -107,8 +107,8 @@ impl Encoder {
         length::encode(length, &mut self.out);
     }
 
-    /// Appends a string. If it is the decimal form of an integer of 32 bits, it is written as that
-    /// integer. Otherwise it is compressed if that saves enough.
+    /// Appends a string. The decimal form of an integer of 32 bits is written as that integer. Any
+    /// other string is compressed if that saves enough.
     pub fn string(&mut self, string: &[u8]) {
         if string.len() <= INTEGER_SIZE_MAX
             && let Some(value) = canonical_i64(string).and_then(|value| i32::try_from(value).ok())

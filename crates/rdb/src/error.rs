@@ -11,7 +11,7 @@ pub enum Error {
     Io(io::Error),
     /// The bytes are not an RDB file: check whether this is the right file.
     NotRdb,
-    /// A version that is not supported: convert the file with the server that wrote it.
+    /// The version is not supported: convert the file with the server that wrote it.
     UnknownVersion {
         /// The version as the file has it, with the name in front: `REDIS0042`.
         found: String,

@@ -1,11 +1,11 @@
-//! Strings that Redis's compact encodings can store as integers, such as `b"-12"`. These encodings
-//! do not store `b"012"`, `b"+1"` or `b"-0"` as integers, because printing the integer would not
-//! give the same bytes back.
+//! Strings that Redis's compact encodings can store as integers, such as `b"-12"`. Strings such as
+//! `b"012"`, `b"+1"` or `b"-0"` are not stored as integers, because printing the integer would give
+//! other bytes.
 
 /// A buffer on the stack that formats an `i64` in decimal digits.
 pub(crate) type Decimal = itoa::Buffer;
 
-/// Count of digits of the longest `i64`, its sign included.
+/// Count of characters of the longest `i64`, its sign included.
 const DECIMAL_SIZE_MAX: usize = 20;
 
 /// The integer whose canonical decimal form is `bytes`.

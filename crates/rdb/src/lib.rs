@@ -41,7 +41,7 @@
 //! Of the format's versions, 1 to 12 of Redis (12 is that of Redis 7.4 and 8.0) and 80 of Valkey
 //! (9.0) can be read, and 9 to 12 can be written. A value that only a module understands is
 //! skipped. Three things cannot be skipped: a module's value in the form of a release candidate, a
-//! function in such a form, and a value of an unknown type. The error then names the thing.
+//! function in such a form, and a value of an unknown type. The error names the one that was found.
 
 mod checksum;
 mod cursor;

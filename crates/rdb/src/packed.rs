@@ -1,4 +1,4 @@
-//! A small collection in one piece of memory, in any of four layouts.
+//! A small collection in one piece of memory, in one of four layouts.
 
 use crate::element::Element;
 use crate::error::Malformed;

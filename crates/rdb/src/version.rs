@@ -7,7 +7,7 @@ const REDIS_MAX: u16 = 12;
 /// The version of Valkey 9, whose files begin with `VALKEY` instead of `REDIS`.
 const VALKEY: u16 = 80;
 
-/// The version of an RDB file: 1 to 12 are Redis's, 80 is Valkey's.
+/// The version of an RDB file. Versions 1 to 12 are those of Redis, version 80 is that of Valkey.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(u16);
 
@@ -47,8 +47,8 @@ impl Version {
         self.0 >= 5
     }
 
-    /// The type of a small set of strings. Versions that have no packed type for it write its members
-    /// one by one.
+    /// The type of a small set of strings. In versions without a packed type for such sets, the
+    /// members are written one by one.
     pub fn packed_set(self) -> ValueType {
         if self.0 >= 11 { ValueType::SetListpack } else { ValueType::Set }
     }

@@ -45,7 +45,7 @@ pub struct FileWriter<W> {
 }
 
 impl<W: Write> FileWriter<W> {
-    /// Begins a file of `version`. Strings that shrink are compressed.
+    /// Begins a file of `version`. Strings are compressed if that makes them shorter.
     pub fn new(sink: W, version: Version) -> Result<Self, Error> {
         Self::with(sink, Encoder::new(version))
     }
@@ -58,7 +58,7 @@ impl<W: Write> FileWriter<W> {
         Ok(Self { sink, encoder, checksum: Some(Crc64::new()), written: 0 })
     }
 
-    /// Writes zero instead of the checksum; readers take the zero as "no checksum".
+    /// Writes zero instead of the checksum. Readers take the zero as "no checksum".
     #[must_use]
     pub fn without_checksum(mut self) -> Self {
         self.checksum = None;

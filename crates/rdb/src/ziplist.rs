@@ -158,7 +158,7 @@ pub(crate) type Cursor = cursor::Cursor<ZiplistElements>;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ZiplistElements {
-    /// Size of the element before, in bytes.
+    /// Size in bytes of the element before the next one.
     before: usize,
 }
 

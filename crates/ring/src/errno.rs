@@ -30,7 +30,7 @@ impl Errno {
         self.0
     }
 
-    /// The error number in an I/O error; `EIO` when it has none.
+    /// The error number in an I/O error; `EIO` if the error has no number.
     pub fn of(error: &io::Error) -> Self {
         Self(error.raw_os_error().filter(|&number| number > 0).unwrap_or(libc::EIO))
     }

@@ -66,8 +66,8 @@ impl Files {
         self.0.get(fd.0).is_some_and(|file| file.is_closing)
     }
 
-    /// Closes the descriptor now, or when its last operation has ended. Returns whether operations
-    /// on it are in flight.
+    /// Closes the descriptor as soon as its last operation has ended, which may be now. Returns
+    /// whether operations on it are in flight.
     pub(crate) fn close(&mut self, fd: Fd) -> bool {
         let file = self.0.get_mut(fd.0).filter(|file| !file.is_closing);
         let file = file.unwrap_or_else(|| panic!("{fd:?} is closed"));

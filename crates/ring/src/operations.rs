@@ -13,14 +13,14 @@ use crate::ring::{OpId, Ring};
 use crate::table::Name;
 use crate::{Errno, Memory, NvmeCommand, Segments, Wide, Width, pool, registered};
 
-/// How many bytes one transfer may move (the kernel's own limit, rounded down to a block).
+/// Limit of the bytes that one transfer moves (the kernel's own limit, rounded down to a block).
 pub(crate) const TRANSFER_SIZE_MAX: usize = 0x7fff_f000;
 
 /// User data of entries whose completion nobody waits for. The value is all ones, and no [`Name`]
 /// is all ones.
 pub(crate) const NOBODY: u64 = u64::MAX;
 
-/// An operation that has not ended, with all that it owns.
+/// An operation that has not ended, with everything that it owns.
 pub(crate) struct InFlight<T, M> {
     pub(crate) payload: T,
     pub(crate) fd: Fd,
@@ -97,7 +97,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.begin(socket, payload, Kind::Receive)
     }
 
-    /// Receives once, and appends what was received to `bytes`. These are at most `limit` bytes,
+    /// Receives once, and appends the received bytes to `bytes`. It receives at most `limit` bytes,
     /// and never more than fit into the capacity of `bytes`. Completes with
     /// [`Outcome::ReceivedInto`](crate::Outcome::ReceivedInto) as soon as there is anything to
     /// receive.
@@ -110,7 +110,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.begin(socket, payload, Kind::ReceiveInto { bytes, limit })
     }
 
-    /// Sends all of `bytes`, with as many calls as that takes. Then completes with
+    /// Sends all of `bytes`, with as many calls as needed. Then completes with
     /// [`Outcome::Sent`](crate::Outcome::Sent).
     ///
     /// # Panics
@@ -120,8 +120,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.begin(socket, payload, Kind::Send { bytes, sent: 0 })
     }
 
-    /// Sends all that is left in `segments`, with as many calls as that takes. Then completes with
-    /// [`Outcome::SentSegments`](crate::Outcome::SentSegments).
+    /// Sends everything that is left in `segments`, with as many calls as needed. Then completes
+    /// with [`Outcome::SentSegments`](crate::Outcome::SentSegments).
     ///
     /// # Panics
     /// When there is nothing to send.
@@ -164,9 +164,9 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.write_to_stream(file, memory, offset, is_durable, 0, payload)
     }
 
-    /// As [`write`](Self::write), to one of a block device's write streams (kernel 6.16). Streams
-    /// are counted from one; zero means none. A stream that the device does not have is refused
-    /// (`EINVAL`).
+    /// Like [`write`](Self::write), but to one of a block device's write streams (kernel 6.16).
+    /// Streams are counted from one; zero means none. A stream that the device does not have is
+    /// refused (`EINVAL`).
     pub fn write_to_stream(
         &mut self,
         file: Fd,
@@ -305,8 +305,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             Kind::Receive if is_multishot.multishot_receive => {
                 opcode::RecvMulti::new(fd, pool::GROUP).build()
             }
-            // This only polls. A receive would need a buffer now, and would hold the buffer while
-            // the connection is idle. So the receive is made when the poll says that there is
+            // This entry only polls. A receive would need a buffer now, and would hold the buffer
+            // while the connection is idle. So the receive is made once the poll says that there is
             // something to read.
             Kind::Receive => opcode::PollAdd::new(fd, Interest::Readable.events()).build(),
             Kind::ReceiveInto { bytes, limit } => {
@@ -403,8 +403,8 @@ mod tests {
     use super::*;
     use crate::table::Table;
 
-    /// Reads and writes each operation's memory as the kernel does, after the operations were moved
-    /// to another place. The addresses that the kernel was given must still be right.
+    /// Moves the operations to another place, then reads and writes their memory as the kernel
+    /// does. The addresses that the kernel was given must still be right.
     #[test]
     fn what_the_kernel_was_told_of_stays_when_operations_move() {
         let mut table: Table<Kind<Vec<u8>>> = Table::new();

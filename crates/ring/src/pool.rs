@@ -51,7 +51,7 @@ pub(crate) struct Pool {
     source: Source,
 }
 
-/// Where the buffers are that are not handed out.
+/// Where buffers are while they are not handed out.
 enum Source {
     /// In a ring that is shared with the kernel. The kernel takes buffers from the head of the
     /// ring.
@@ -76,8 +76,8 @@ fn allocate(layout: Layout) -> NonNull<u8> {
 }
 
 impl Pool {
-    /// Makes `count` buffers of `buffer_size` bytes. If a `submitter` is given, they are in a ring
-    /// that is shared with the kernel.
+    /// Makes `count` buffers of `buffer_size` bytes. If a `submitter` is given, the buffers are in
+    /// a ring that is shared with the kernel.
     pub(crate) fn new(
         count: u16,
         buffer_size: u32,
@@ -151,8 +151,8 @@ impl Pool {
     /// The bytes that were received into a buffer.
     pub(crate) fn bytes(&self, provided: &Provided) -> &[u8] {
         let index = usize::from(provided.index);
-        // A buffer of another ring could pass as ours, so its index and its size are checked here,
-        // not trusted.
+        // A caller could pass a buffer of another ring, so the index and the size are checked, not
+        // trusted.
         assert!(self.is_out[index], "buffer {index} is not out");
         assert!(provided.size() <= self.buffer_size, "buffer {index} is shorter");
         // SAFETY: the buffer is within the memory, initialised, and handed out. Neither the kernel

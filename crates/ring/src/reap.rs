@@ -35,7 +35,8 @@ pub enum Outcome<M = Vec<u8>> {
     /// Bytes in a buffer of the ring. Give the buffer back with [`Ring::give_back`]. `None` at the
     /// end of the stream.
     Received(Result<Option<Provided>, Errno>),
-    /// Bytes were appended. `result` says how many; at the end of the stream, it says zero.
+    /// Bytes were appended. `result` is the number of these bytes. It is zero at the end of the
+    /// stream.
     ReceivedInto {
         /// The vector that was given to the operation, with the received bytes appended.
         bytes: Vec<u8>,

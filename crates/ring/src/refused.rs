@@ -8,9 +8,10 @@ use crate::Errno;
 /// Why io_uring can't be used here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// The cause, as far as it can be told.
+    /// The cause, as far as it is known.
     pub cause: Cause,
-    /// What the kernel returned; `None` if the refusal is our own.
+    /// The error that the kernel returned. `None` if this crate, not the kernel, refuses to use the
+    /// ring.
     pub errno: Option<Errno>,
 }
 

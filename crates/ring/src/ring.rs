@@ -34,7 +34,7 @@ const TRIAL_MAX: Duration = Duration::from_secs(5);
 /// apart.
 const SUBMIT_TRIES_MAX: u32 = 1000;
 
-/// The name of an operation in flight, for [`Ring::cancel`]. Names are never reused.
+/// Names an operation in flight, for [`Ring::cancel`]. Names are never reused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OpId(pub(crate) Name);
 
@@ -44,7 +44,7 @@ impl std::fmt::Debug for OpId {
     }
 }
 
-/// An io_uring and everything that is in flight on it.
+/// An io_uring and everything in flight on it.
 ///
 /// `T` is the caller's name for an operation and comes back with each of its completions; `M` is
 /// the memory of file reads and writes.
@@ -148,7 +148,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         }
     }
 
-    /// Takes a descriptor over. The descriptor must be in blocking mode. Otherwise, if an operation
+    /// Takes over a descriptor. The descriptor must be in blocking mode. Otherwise, if an operation
     /// on it would block, the kernel ends the operation with an error instead of waiting.
     pub fn adopt(&mut self, descriptor: OwnedFd) -> Fd {
         self.files.adopt(descriptor)
@@ -188,8 +188,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// Queues an entry for the next submission.
     ///
     /// # Safety
-    /// Everything that the entry points to is owned by the operation that the entry's user data
-    /// names. It stays as it is until the completion of that operation was reaped.
+    /// Everything that the entry points to belongs to the operation that the entry's user data
+    /// names, and stays as it is until the completion of this operation was reaped.
     pub(crate) unsafe fn push(&mut self, entry: W::Submission) {
         if self.refused.is_some() {
             // The entry is a cancel, because no other entry gets here after a refusal. It is
@@ -231,21 +231,21 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// reaped or `timeout` has passed. May return earlier, for example because of a signal.
     ///
     /// # Errors
-    /// As [`submit`](Self::submit).
+    /// The same as those of [`submit`](Self::submit).
     pub fn submit_and_wait(&mut self, min: usize, timeout: Option<Duration>) -> Result<(), Errno> {
         let waiting = self.arrived.len() + self.made.len();
         self.enter(min.saturating_sub(waiting), timeout)
     }
 
-    /// Whether something is queued that a later [`submit`](Self::submit) may hand over. It was
-    /// queued after the last submission, or the kernel had no memory for it at that submission.
+    /// Whether entries are queued that a later [`submit`](Self::submit) may hand over. They were
+    /// queued after the last submission, or the kernel had no memory for them at that submission.
     pub fn has_unsubmitted(&mut self) -> bool {
         self.refused.is_none() && (!self.backlog.is_empty() || !self.uring.submission().is_empty())
     }
 
     /// Why the kernel takes nothing from this ring any more, for example because a filter was put
-    /// on the running process. Operations that the kernel has not taken, and all later ones, end
-    /// with that error at the next [`reap`](Self::reap). Operations that the kernel has taken
+    /// on the running process. Operations that the kernel has not taken, and all later operations,
+    /// end with this error at the next [`reap`](Self::reap). Operations that the kernel has taken
     /// continue, and can be reaped when they end, but no call waits for them.
     pub fn refused(&self) -> Option<Errno> {
         self.refused
@@ -343,8 +343,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.starved.clear();
     }
 
-    /// As [`enter`](Self::enter), for a ring with a kernel thread that takes the queued entries. If
-    /// the thread sleeps, a call wakes it; otherwise, a call is made only to wait for something.
+    /// Like [`enter`](Self::enter), for a ring with a kernel thread that takes the queued entries.
+    /// If the thread sleeps, a call wakes it. Otherwise, a call is made only to wait for something.
     fn enter_polled(&mut self, min: usize, timeout: Option<Duration>) -> Result<(), Errno> {
         loop {
             self.refill();
@@ -361,7 +361,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             }
             let mut flags = EnterFlags::empty();
             flags.set(EnterFlags::SQ_WAKEUP, must_wake);
-            // With this flag, the call waits until the thread has taken some entries, because then
+            // With this flag, the call waits until the thread has taken some entries. From then on,
             // there is room for the rest.
             flags.set(EnterFlags::SQ_WAIT, is_rest);
             match self.enter_with(flags, 0, min, timeout, must_run) {

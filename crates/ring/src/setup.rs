@@ -156,7 +156,7 @@ pub fn probe_polling(polling: Polling) -> Result<(), Refused> {
     trial::<Narrow>(polling).map(drop)
 }
 
-/// A ring with entries of some width.
+/// A ring whose entries have the width `W`.
 type Uring<W> = IoUring<<W as Width>::Submission, <W as Width>::Completion>;
 
 /// Makes a ring. It is disabled at first, because it belongs to the thread that enables it.
@@ -166,8 +166,8 @@ pub(crate) fn build<W: Width>(setup: Setup) -> Result<(Uring<W>, Features), Refu
         return Err(Refused::diagnose(Errno::new(libc::ENOSYS)));
     }
     let wanted = Features::ALL.without(setup.avoid);
-    // If a kernel does not know a flag, it returns `EINVAL`. Then the next poorer set of flags is
-    // tried.
+    // If a kernel does not know a flag, it returns `EINVAL`. In this case, the next poorer set of
+    // flags is tried.
     let mut last = Errno::new(libc::EINVAL);
     for (deferred, cooperative) in [(true, true), (false, true), (false, false)] {
         let is_polled = setup.polling.is_any();

@@ -1,8 +1,8 @@
 //! The contract of every [`Device`], as checks that run on any implementation.
 //!
-//! If a simulated device and a real one both pass these checks, a user of one can use the other
-//! instead. The effect of a power cut is not part of the contract, because only simulated devices
-//! can lose power.
+//! If a simulated device and a real device both pass these checks, either can replace the other.
+//! The effect of a power cut is not part of the contract, because only simulated devices can lose
+//! power.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -100,7 +100,8 @@ fn reads_what_was_written(device: &mut dyn Device) {
         assert_eq!(completion.result, Ok(()));
         assert!(read(device, lba, lbas)[..] == written[..], "{lbas} at {lba} differ");
     }
-    // If a write overlaps an earlier one, it replaces the blocks that both cover, and no others.
+    // A write that overlaps an earlier write replaces the blocks that both cover. No other block
+    // changes.
     run(device, write(10, pattern(4, 1), false));
     run(device, write(12, pattern(4, 2), true));
     let found = read(device, 10, 6);
@@ -127,7 +128,7 @@ fn buffers_come_home(device: &mut dyn Device) {
     assert!(run(device, Op::Flush).buffer.is_none());
 }
 
-/// Has more buffers in flight at once than the pool of a path holds. The buffers have several
+/// Puts more buffers in flight at once than the pool of a path holds. The buffers have several
 /// lengths.
 fn its_own_buffers_do_as_well(device: &mut dyn Device) {
     let count = (device.geometry().in_flight_max as usize).min(POOLED_COUNT + 2);
@@ -237,8 +238,8 @@ fn deallocated_blocks_can_be_used_again(device: &mut dyn Device) {
     assert_eq!(run(device, Op::Deallocate { range }).result, Ok(()));
     let empty = LbaRange { start: Lba(25), end: Lba(25) };
     assert_eq!(run(device, Op::Deallocate { range: empty }).result, Ok(()));
-    // The contents of deallocated blocks are undefined but can be read, and the blocks beside them
-    // are untouched.
+    // The contents of deallocated blocks are undefined, but can be read. The blocks beside them are
+    // untouched.
     let found = read(device, 20, 30);
     assert!(found[..5 * LBA_SIZE] == pattern(30, 1)[..5 * LBA_SIZE]);
     assert!(found[25 * LBA_SIZE..] == pattern(30, 1)[25 * LBA_SIZE..]);
@@ -364,8 +365,8 @@ fn may_be_dropped_in_flight(make: &mut dyn FnMut() -> Box<dyn Device>) {
             device.kick();
         }
         drop(device);
-        // If the device freed a buffer while a read could still fill it, one of these buffers may
-        // have the same memory, and the read would change it.
+        // Suppose that the device freed a buffer while a read could still fill the buffer. Then one
+        // of these new buffers may have the same memory, and the read would change it.
         let fresh: Vec<Buffer> = (0..most as usize).map(|_| Buffer::zeroed(16)).collect();
         reads_what_was_written(&mut *make());
         assert!(fresh.iter().all(|buffer| buffer.iter().all(|&byte| byte == 0)));

@@ -95,12 +95,12 @@ pub struct Crash {
 /// Which images are made of a crash.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// If the number of writes that may survive is not above this limit, there is an image for every
-    /// subset of them.
+    /// If at most this many writes may survive, there is an image for every subset of these writes.
     pub exhaustive_max: usize,
-    /// If the number is above that limit, there is an image with no write and an image with every
-    /// write. For each write, there is an image with that write only, and an image with all writes
-    /// except that one. There are also images of this many random subsets.
+    /// If more than [`exhaustive_max`](Self::exhaustive_max) writes may survive, there is an image
+    /// with no write and an image with every write. For each write, there is an image with only
+    /// this write, and an image with all other writes. There are also images of this many random
+    /// subsets.
     pub random_count: usize,
     /// Whether there are also images with torn writes. In some of them, only the last surviving
     /// write is torn, once in each way of tearing it. In others, all surviving writes are torn,
@@ -121,7 +121,7 @@ pub struct Image {
     pub(crate) late: Vec<Pending>,
     /// The contents of mapped memory; empty if no memory is mapped, or if its contents are lost.
     pub mapped: Vec<u8>,
-    /// How the image came about, for messages.
+    /// A text for messages that says what led to this image.
     pub origin: String,
 }
 
@@ -176,7 +176,7 @@ impl Crash {
         let mut space_lbas = self.lengths(index, &mut origin);
         let mut random = Random::new(self.seed ^ (index as u64) << 16);
         // The newest shortening comes first, because a shortening can be undone only if all newer
-        // ones are undone.
+        // shortenings are undone, too.
         for shrunk in self.shrunk.iter().rev() {
             if space_lbas[shrunk.space] != shrunk.now || random.coin() {
                 break;
@@ -198,7 +198,7 @@ impl Crash {
     }
 
     /// The lengths of the spaces. A space that was being made longer has its old length, the
-    /// requested one, or one in between.
+    /// requested length, or a length in between.
     fn lengths(&self, index: usize, origin: &mut String) -> Vec<u64> {
         let mut space_lbas = self.space_lbas.clone();
         if let Some((space, lbas)) = self.growing {
@@ -210,8 +210,8 @@ impl Crash {
     }
 
     /// The states that the medium may have after the process died at this moment, within `limits`.
-    /// Writes that had not landed when the process died may land later, until the
-    /// [claim](crate::SimDisk::claim) is free.
+    /// A write that had not landed when the process died may still land later, until the next
+    /// process gets the [claim](crate::SimDisk::claim).
     pub fn process_images(&self, limits: &Limits) -> Vec<Image> {
         let mapped: Vec<u8> = self.pages.iter().flat_map(|page| now(page).to_vec()).collect();
         let image =

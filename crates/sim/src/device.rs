@@ -15,7 +15,7 @@ pub struct SimDevice {
     disk: SimDisk,
     space: usize,
     flying: Vec<Operation>,
-    /// Number of polls until kicked operations are handed to the disk.
+    /// How many polls remain until kicked operations are handed to the disk.
     untaken_polls: u32,
 }
 

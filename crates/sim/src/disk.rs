@@ -12,11 +12,11 @@ use crate::{Faults, Random, SimDevice};
 /// Which operation in flight completes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// The oldest. A poll completes all.
+    /// The oldest operation. A poll completes all operations.
     Fifo,
-    /// The newest. A poll completes all.
+    /// The newest operation. A poll completes all operations.
     Lifo,
-    /// A random one. A poll completes some.
+    /// A random operation. A poll completes some operations.
     Random,
 }
 
@@ -35,8 +35,9 @@ pub struct SimConfig {
     pub transfer_lbas_max: u32,
     /// Limit of the blocks of all spaces together.
     pub lbas_max: u64,
-    /// Whether the spaces are files. If they are, a flush covers only the writes to its own space,
-    /// and deallocated blocks are holes, which take space again when they are written or filled.
+    /// Whether the spaces are files. If so, a flush of a space covers only the writes to that
+    /// space, and deallocated blocks are holes. A hole takes space again once it is written or
+    /// filled.
     pub has_files: bool,
 }
 
@@ -138,7 +139,7 @@ impl SimDisk {
     }
 
     /// Takes the claim, as the server of a volume does. When this returns, no operation of an
-    /// earlier process is in flight. A write of an earlier process that has not landed by then
+    /// earlier process is in flight. If a write of an earlier process has not landed by then, it
     /// never lands.
     pub fn claim(&self) {
         self.lock().late.clear();
@@ -417,8 +418,8 @@ impl Medium {
         self.next_id - 1
     }
 
-    /// The ids of the writes and shortenings that a flush of a space must cover if it is submitted
-    /// now.
+    /// The ids of the writes and shortenings that a flush of a space must cover if the flush is
+    /// submitted now.
     pub(crate) fn flush_covers(&self, space: usize) -> Vec<u64> {
         let is_covered = |other: usize| other == space || !self.config.has_files;
         let writes = self.cached.iter().filter(|write| write.is_reaped && is_covered(write.space));
@@ -456,8 +457,8 @@ impl Medium {
         Ok(())
     }
 
-    /// Removes from cached older writes the blocks that a newer write has made stable, so that the
-    /// older writes can't undo the newer one.
+    /// A newer write has become stable. Removes its blocks from older writes in the cache, so that
+    /// these can't undo the newer write.
     fn supersede(&mut self, newer: &Pending) {
         let range = newer.lba..newer.lba + newer.data.len() as u64;
         let mut kept = Vec::new();

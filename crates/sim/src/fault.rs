@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-/// The faults that a disk has until a test lifts them. A block is given as a space and an LBA.
+/// The faults that a disk has until a test lifts them. Blocks are named by a space and an LBA.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     /// Blocks whose bytes read differently: the byte at the offset is XORed with the mask.
@@ -14,7 +14,8 @@ pub struct Faults {
     pub unwritable: HashSet<(usize, u64)>,
     /// Writes that start at one of these blocks complete, but change nothing.
     pub lost: HashSet<(usize, u64)>,
-    /// Writes that start at the first block complete, but go to the second, in the same space.
+    /// Writes that start at the first block complete, but go to the second block instead, in the
+    /// same space.
     pub misdirected: HashMap<(usize, u64), u64>,
     /// This many more writes succeed. All later writes fail.
     pub writes_until_failure: Option<u64>,

@@ -1,8 +1,8 @@
 //! Random numbers that depend only on a seed.
 
 /// SplitMix64. It is implemented here because tests keep the seeds of earlier failures. Such a
-/// failure reproduces only if its seed still gives the same numbers, and a new version of a crate
-/// might give others.
+/// failure can be reproduced only if its seed still gives the same numbers. A new version of a
+/// crate might give other numbers.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 

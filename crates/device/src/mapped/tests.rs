@@ -106,7 +106,8 @@ fn a_file_that_can_not_be_made_leaves_the_old_one() {
     let old = open(&path).expect("it is still there");
     assert_eq!(old.read_all().expect("readable"), vec![1; SIZE]);
 
-    // If a process died while it made the file, the unfinished file that it left must do no harm.
+    // A process that dies while it makes the file leaves an unfinished file. This file must do no
+    // harm.
     std::fs::remove_dir(&unfinished).expect("it is empty");
     std::fs::write(&unfinished, b"part of it").expect("there is room");
     let new = create(&path, 2 * SIZE).expect("there is room");

@@ -70,7 +70,8 @@ unsafe fn run(
         cdw10_to_15: command.cdw10_to_15,
         ..Passthrough::default()
     };
-    // SAFETY: the request takes a `Passthrough`; the caller promises that its data is long enough.
+    // SAFETY: the request takes a `Passthrough`. The caller promises that the command's data is
+    // long enough.
     let returned = unsafe { libc::ioctl(file.as_raw_fd(), request, &raw mut passthrough) };
     match u16::try_from(returned).map(NvmeStatus::new) {
         Ok(None) => Ok(passthrough.result),
@@ -130,7 +131,7 @@ pub(crate) fn feature(file: &File, feature: u8, cdw11: u32) -> Result<u32, Devic
 /// I/O Management Receive: returns the first `size` bytes of the reclaim unit handle status.
 ///
 /// # Panics
-/// As [`log_page`].
+/// The same as those of [`log_page`].
 pub(crate) fn handle_status(file: &File, nsid: u32, size: usize) -> Result<Vec<u8>, DeviceError> {
     let mut data = vec![0; size];
     let command = handle_status_command(nsid, size);

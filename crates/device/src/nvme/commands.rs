@@ -8,9 +8,9 @@ use super::wire::{self, IdentifyNamespace, opcode};
 use super::{Namespace, admin, status};
 use crate::{DeviceError, LbaRange, PlacementId, WriteCache};
 
-/// The result of a finished command. If the device does not know the deallocation command, or the
-/// kernel does not permit it, that counts as a success, because a deallocation is only a hint:
-/// without it, blocks just stay allocated.
+/// The result of a finished command. A deallocation counts as a success even if the device does not
+/// know the command or the kernel does not permit it. The reason is that a deallocation is only a
+/// hint: without it, blocks just stay allocated.
 pub(super) fn result_of(opcode: u8, result: Result<(), CommandError>) -> Result<(), DeviceError> {
     let is_hint = opcode == opcode::DATASET_MANAGEMENT;
     match result {
@@ -51,10 +51,10 @@ impl Namespace {
         }
     }
 
-    /// Whether the controller says that there is no such namespace. It says so by zeros in the
-    /// fields that describe the namespace (NVM Express Base Specification, Identify Namespace data
-    /// structure). If the driver is already removing the namespace, it no longer asks the
-    /// controller: Linux 6.12 then returns `EAGAIN`.
+    /// Whether the controller says that there is no such namespace. In this case, the fields that
+    /// describe the namespace are zeros (NVM Express Base Specification, Identify Namespace data
+    /// structure). A driver that is already removing the namespace no longer asks the controller:
+    /// Linux 6.12 then returns `EAGAIN`.
     fn is_inactive(&self) -> bool {
         match admin::identify(&self.generic, 0, self.nsid) {
             Ok(data) => IdentifyNamespace::parse(&data).block_count == 0,

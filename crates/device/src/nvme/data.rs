@@ -1,5 +1,5 @@
-//! The memory that the commands of one [`Device`](crate::Device) read into or write from. Each
-//! command has a whole buffer or a part of a buffer.
+//! The memory of the commands of one [`Device`](crate::Device), into which they read or from which
+//! they write. Each command has a whole buffer or a part of a buffer.
 
 #![expect(unsafe_code, reason = "a promise about memory is an unsafe trait")]
 

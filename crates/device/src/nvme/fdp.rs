@@ -17,7 +17,7 @@ const EVENTS: u8 = 0x23;
 /// Feature "Flexible Data Placement".
 const FDP_FEATURE: u8 = 0x1d;
 
-/// Number of bytes to read of a log page that says itself how many entries it has.
+/// Number of bytes to read of a log page that contains the count of its entries.
 const PAGE_SIZE: usize = 4096;
 
 /// One placement that writes may name, the handle that it leads to, and what is left of that
@@ -49,7 +49,7 @@ pub struct FdpConfiguration {
     pub handle_count: u16,
     /// Size of a reclaim unit in bytes.
     pub unit_size: u64,
-    /// Whether the device, when it moves data, never mixes the data of different handles.
+    /// Whether the device keeps the data of different handles apart even when it moves data.
     pub is_persistently_isolated: bool,
 }
 
@@ -102,8 +102,8 @@ pub trait FdpAccount: Send + Sync {
     /// When the device or the kernel refuses. The kernel gives the counters only to administrators.
     fn statistics(&self) -> Result<FdpStatistics, DeviceError>;
 
-    /// Whether [`statistics`](Self::statistics) are kept in this process, so that any thread may
-    /// ask for them at any time.
+    /// Whether this process itself keeps the [`statistics`](Self::statistics), so that any thread
+    /// may ask for them at any time.
     fn has_statistics_at_hand(&self) -> bool {
         false
     }
@@ -111,13 +111,13 @@ pub trait FdpAccount: Send + Sync {
     /// The latest events that hosts have caused.
     ///
     /// # Errors
-    /// As [`statistics`](Self::statistics).
+    /// The same as those of [`statistics`](Self::statistics).
     fn host_events(&self) -> Result<Vec<FdpEvent>, DeviceError>;
 
     /// How many handles of the endurance group are used by hosts.
     ///
     /// # Errors
-    /// As [`statistics`](Self::statistics).
+    /// The same as those of [`statistics`](Self::statistics).
     fn handles_used(&self) -> Result<usize, DeviceError>;
 
     /// The namespace's placements, in the device's order.
@@ -134,7 +134,7 @@ pub trait FdpAccount: Send + Sync {
     fn start_fresh_unit(&self, placement: PlacementId) -> Result<(), DeviceError>;
 }
 
-/// The account of an NVMe namespace. It asks the device through the generic device node.
+/// The account of an NVMe namespace. The account asks the device through the generic device node.
 #[derive(Debug)]
 pub(super) struct NvmeAccount {
     generic: File,

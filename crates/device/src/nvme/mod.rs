@@ -1,5 +1,5 @@
 //! A whole NVMe namespace, reached by NVMe commands that the kernel's driver passes on as they are
-//! (passthrough). There is no file system and no block layer between, and writes can use the
+//! (passthrough). Commands pass through no file system and no block layer, and writes can use the
 //! device's own data placement.
 
 mod admin;
@@ -70,8 +70,8 @@ impl Namespace {
     }
 }
 
-/// An NVMe namespace that no other program can take as long as this value lives, because its block
-/// device is held open exclusively. Commands go through its generic device.
+/// An NVMe namespace. As long as this value lives, no other program can take the namespace, because
+/// this value holds its block device open exclusively. Commands go through the generic device.
 pub struct NvmeDevice {
     nodes: Nodes,
     generic: File,
@@ -100,8 +100,8 @@ enum Fdp {
 }
 
 impl NvmeDevice {
-    /// Takes the namespace of which `path` is the generic device or the block device. Nothing on
-    /// the namespace is changed. One block is read and a flush is run, to check that commands work.
+    /// Takes the namespace whose generic device or block device is at `path`. Nothing on the
+    /// namespace is changed. To check that commands work, one block is read and a flush is run.
     ///
     /// # Errors
     /// [`OpenError::InUse`] when a process has the namespace open; [`OpenError::StillInFlight`]

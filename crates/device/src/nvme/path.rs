@@ -1,10 +1,10 @@
 //! The path on which operations reach a namespace. It has a ring of its own, whose entries are NVMe
 //! commands for the driver.
 //!
-//! Submitted operations stay here until they are kicked; then one system call hands all of them to
-//! the driver. The driver does not split commands, so a transfer that is too long for one command
-//! is cut into several commands here. Deallocations that were submitted in a row become the ranges
-//! of one command.
+//! Submitted operations stay in the path until they are kicked. Then one system call hands all of
+//! them to the driver. The driver does not split commands. So this path cuts a transfer that is too
+//! long for one command into several commands. Deallocations that were submitted in a row become
+//! the ranges of one command.
 
 #![expect(
     unsafe_code,
@@ -40,8 +40,8 @@ pub(crate) struct NvmePath {
     fd: Fd,
     /// Operations that were submitted but not kicked.
     queued: VecDeque<(Token, Op)>,
-    /// Operations that were handed over but not reaped. The ring keeps the index of its operation
-    /// with each command.
+    /// Operations that were handed over but not reaped. With each command, the ring keeps the index
+    /// of the command's operation.
     operations: Vec<Option<Operation>>,
     free: Vec<usize>,
     /// Number of operations that were submitted but not reaped.
@@ -62,9 +62,9 @@ struct Operation {
     token: Token,
     /// Tokens of the deallocations that were merged into this operation.
     others: Vec<Token>,
-    /// Number of its commands that have not ended.
+    /// Number of the operation's commands that have not ended.
     commands_left: u32,
-    /// The first failure among its commands.
+    /// The first failure among the operation's commands.
     result: Result<(), DeviceError>,
     /// The buffer, once it is back.
     buffer: Option<Buffer>,
@@ -133,9 +133,9 @@ impl NvmePath {
         }
     }
 
-    /// Turns a read or write into as many commands as it needs. `command` makes each of
-    /// these commands; it gets how many blocks the earlier commands cover, and how many this one is to
-    /// cover.
+    /// Turns a read or write into as many commands as it needs. `command` makes each of these
+    /// commands. Its arguments are the count of blocks that earlier commands cover, and the count
+    /// of blocks that the new command is to cover.
     fn transfer(
         &mut self,
         token: Token,
@@ -192,9 +192,9 @@ impl NvmePath {
         }
     }
 
-    /// Completes an operation that is not handed to the device. The ring is given an entry
-    /// that does nothing, so that this completion, too, makes the ring's descriptor readable and is
-    /// returned by `poll`.
+    /// Completes an operation that is not handed to the device. The ring gets an entry that does
+    /// nothing. So, like any other completion, this one makes the ring's descriptor readable, and
+    /// `poll` returns it.
     fn hold(&mut self, token: Token, buffer: Option<Buffer>, result: Result<(), DeviceError>) {
         let operation = self.operation(token, 1);
         let held = self.operations[operation].as_mut().expect("it was just made");

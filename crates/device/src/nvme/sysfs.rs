@@ -19,7 +19,7 @@ pub(crate) struct Nodes {
     pub(crate) queue: PathBuf,
 }
 
-/// Finds both nodes of a namespace; `path` is one of them.
+/// Finds both nodes of a namespace. `path` is either of them.
 ///
 /// # Errors
 /// [`OpenError::Unsuitable`] when `path` is not a whole NVMe namespace.

@@ -32,8 +32,8 @@ pub(crate) fn read(nsid: u32, slba: u64, blocks: u32) -> NvmeCommand {
     transfer(opcode::READ, nsid, slba, blocks)
 }
 
-/// A Write, like [`read`]. `placement` names the reclaim unit handle to use; `is_durable` makes the
-/// write bypass the write cache.
+/// A Write, like [`read`]. `placement` names the reclaim unit handle to use. With `is_durable`, the
+/// write is on stable media when it completes (Force Unit Access).
 pub(crate) fn write(
     nsid: u32,
     slba: u64,
@@ -115,8 +115,8 @@ pub(crate) struct IdentifyController {
     /// The longest transfer has 2^n pages. This is the exponent n; zero means that there is no
     /// limit.
     pub(crate) mdts: u8,
-    /// If power fails, a write of at most this many blocks plus one is still carried out whole or
-    /// not at all.
+    /// If power fails, a write of at most this many blocks plus one is carried out either as a
+    /// whole or not at all.
     pub(crate) atomic_write_power_fail: u16,
     pub(crate) has_volatile_cache: bool,
     pub(crate) has_deallocate: bool,

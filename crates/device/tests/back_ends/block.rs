@@ -77,7 +77,7 @@ fn a_mapped_range_outlives_its_holder() {
         for (index, buffer) in buffers.iter_mut().enumerate() {
             buffer.fill(index as u8 + 1);
         }
-        // Direct writes to the blocks before and after the mapped range must not change it.
+        // Direct writes to the blocks before and after the mapped range must not change the range.
         let buffer = buffers.pop().expect("there are four");
         let placement = PlacementId::default();
         let op = Op::Write { lba: Lba(108), buffer, placement, durable: true };
@@ -86,7 +86,7 @@ fn a_mapped_range_outlives_its_holder() {
         assert_eq!(run(&mut *path, op).result, Ok(()));
         let expected: Vec<u8> = (0..SIZE).map(|byte| (byte / (2 * LBA_SIZE)) as u8 + 1).collect();
         assert_eq!(mapped.read_all().expect("it can be read"), expected);
-        // A mapped range has one owner, and no path can change anything in it.
+        // A mapped range has one owner, and no path can change anything in the range.
         let refused = held.map(200 * LBA_SIZE as u64, SIZE).err();
         assert!(matches!(refused, Some(OpenError::Unsuitable { .. })), "{refused:?}");
         for lba in [99, 100, 107] {

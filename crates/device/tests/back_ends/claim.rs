@@ -217,7 +217,7 @@ impl Drop for HeldWrites {
 }
 
 /// A panic drops a path whose write the kernel holds back. The dropped ring waits for the write,
-/// but only for five seconds. After that, the next owner must wait for the write.
+/// but only for five seconds. After these five seconds, the next owner must wait for the write.
 #[test]
 fn what_a_dropped_path_has_in_flight_is_waited_for() {
     let Some(device) = TestDevice::new(4096) else { return };

@@ -41,7 +41,8 @@ pub(crate) fn polling() -> Vec<PathOptions> {
 /// it is set, the tests run on pieces of that device, instead of on loop devices.
 const BLOCK_DEVICE: &str = "SLIMIO_BLOCK_DEVICE";
 
-/// A block device of the given size, full of zeros; it is removed when this value is dropped.
+/// A block device of the given size, full of zeros. The device is removed when this value is
+/// dropped.
 ///
 /// It is a loop device, or a partition of the device that [`BLOCK_DEVICE`] names.
 pub(crate) struct TestDevice {
@@ -55,15 +56,15 @@ enum Kind {
     Piece { whole: PathBuf },
 }
 
-/// A test holds this lock if it starts programs, or if it needs to be the last to have something
-/// open. The reason is that a child process that is being started shares all open files with this
-/// process for a moment.
+/// A test takes this lock if it starts programs, or if it needs to be the last to have something
+/// open. While a child process is being started, it shares all open files with this process for a
+/// moment.
 pub(crate) type Alone = MutexGuard<'static, ()>;
 
 pub(crate) fn alone() -> Alone {
     static ALONE: Mutex<()> = Mutex::new(());
-    // A poisoned mutex can be used, because a failed test leaves nothing half done that it
-    // protects.
+    // A poisoned mutex can still be used: the mutex protects nothing that a failed test could leave
+    // half done.
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

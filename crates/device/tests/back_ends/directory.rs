@@ -188,8 +188,8 @@ fn a_mapped_file_with_holes_is_not_stored_to() {
     let whole = |directory: &Directory| directory.why_not_mapped("buffers");
     drop(directory.create_mapped("buffers", 64 * LBA_SIZE).expect("there is room"));
     assert_eq!(whole(&directory), None);
-    // One missing block must be noticed, although the file system may count a block of its own
-    // among the file's blocks.
+    // The check must notice even one missing block, although the file system may count a block of
+    // its own among the file's blocks.
     for (lba, lbas) in [(63, 1), (0, 1), (7, 50)] {
         drop(directory.create_mapped("buffers", 64 * LBA_SIZE).expect("there is room"));
         make_hole(&mut *directory.open_path("buffers").expect("it is there"), lba, lbas);
@@ -287,7 +287,8 @@ fn a_full_file_system_takes_nothing_and_loses_nothing() {
         let length = fs::metadata(directory.file_path("wal")).expect("it is there").len();
         assert_eq!(length, 1000 * LBA_SIZE as u64);
         assert_eq!(read(&mut *path, 999), Ok(5));
-        // This growth succeeds only if the failed growth has given back the space that it took.
+        // This call succeeds only if the earlier call, which failed, has given back the space that
+        // it took.
         assert_eq!(path.grow(2000), Ok(()));
 
         let refused = directory.create_file("more", 10_000);

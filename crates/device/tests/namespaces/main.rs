@@ -16,8 +16,8 @@ use slimio_sim::contract::check_all;
 /// Kinds of namespaces. The name of an environment variable is `SLIMIO_NVME_` followed by a kind.
 const KINDS: [&str; 5] = ["FDP", "PLAIN", "B512", "SMALL_MDTS", "ONE_HANDLE"];
 
-/// Serialises the tests, because only one process, and only one test in it, can use a namespace at
-/// a time.
+/// Runs the tests one after the other, because only one process, and only one test in this process,
+/// can use a namespace at a time.
 static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 /// Runs a test on each available namespace of these kinds.
@@ -94,8 +94,8 @@ fn ticks() -> u64 {
     fields.map(|ticks| ticks.parse::<u64>().expect("it is a number")).sum()
 }
 
-/// If the dropped ring made the kernel wait for the write, that wait would spin past any time
-/// limit, because the ring polls for completions. So the drop must use little processor time.
+/// A wait in a ring that polls for completions spins, past any time limit. So a dropped ring must
+/// not wait for the write in this way, and must use little processor time.
 #[test]
 fn a_path_that_is_polled_does_not_spin_when_it_is_dropped_in_flight() {
     with_each(&["PLAIN"], |kind, path| {
@@ -408,8 +408,8 @@ fn each_kind_of_failure_has_its_name_and_brings_its_buffer_back() {
             ),
             ("flush", Op::Flush, "a flush: "),
         ] {
-            // If there is nothing to make stable, a flush does not reach the fault. So `before` is
-            // written first.
+            // If there is nothing to make stable, a flush does not run into the fault. So `before`
+            // is written first.
             let before =
                 Op::Write { lba: Lba(9), buffer: pattern(1, 2), placement, durable: false };
             let has_buffer = matches!(op, Op::Read { .. } | Op::Write { .. });

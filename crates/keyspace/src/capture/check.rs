@@ -84,7 +84,7 @@ fn walked(db: DbIndex, walk_db: u16, walk: Position) -> Position {
     }
 }
 
-/// Counts those entries of a database that still have to be taken. Panics if the position of one of
+/// Counts the entries of a database that still have to be taken. Panics if the position of one of
 /// these entries is before `behind`.
 fn check_epochs(db: &Db, epoch: Epoch, behind: Position) -> usize {
     let table = db.table();

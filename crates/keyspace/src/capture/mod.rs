@@ -22,9 +22,9 @@
 //!
 //! A *fuzzy* capture ([`CaptureKind::Fuzzy`]) omits the pre-images of entries that were deleted,
 //! and of entries that were overwritten as a whole by a command whose log record does not depend on
-//! the old entry. The old value is not needed, because replaying the record of such a command does
-//! not read it. If the effect of a command depends on the old value, or if the command reads the
-//! old value to write another key, the command still hands over the old entry.
+//! the old entry. Replaying the record of such a command does not read the old value, so the value
+//! is not needed. The old entry is still handed over if the effect of the command depends on the
+//! old value, or if the command reads the old value to write another key.
 //!
 //! A capture that is given up leaves entries of both epochs behind. *Settling* continues the walk,
 //! hands nothing out, and gives every entry the new epoch. Then the next capture can begin.
@@ -81,13 +81,13 @@ pub enum CaptureKind {
     Fuzzy,
 }
 
-/// How much one step may do.
+/// Limits of what one step does.
 #[derive(Clone, Copy, Debug)]
 pub struct CaptureBudget {
-    /// Limit of the bytes of keys and values that the step hands out.
+    /// Limit of the keys and values that the step hands out, in bytes.
     pub size: usize,
-    /// Limit of the entries and buckets that the step looks at. Each takes about 100 ns, mostly
-    /// because it is fetched from memory.
+    /// Limit of the entries and buckets that the step looks at. Each of them takes about 100 ns,
+    /// most of it for fetching it from memory.
     pub entries: usize,
 }
 
@@ -111,11 +111,11 @@ pub struct CaptureStats {
     /// another expiry, or changed a part of the value. Once a command changes a shared value again,
     /// only the capture holds the old bytes.
     pub shared_size: usize,
-    /// Bytes of memory of databases that were flushed and whose entries wait to be taken.
+    /// Bytes of memory of flushed databases whose entries wait to be taken.
     pub flushed_size: usize,
     /// Entries taken so far.
     pub taken: usize,
-    /// Count of the entries that existed when the capture began. All of them have to be taken.
+    /// Count of the entries that existed when the capture began. The capture takes all of them.
     pub total: usize,
 }
 
@@ -152,8 +152,8 @@ pub(crate) struct Capture {
     stats: CaptureStats,
 }
 
-/// A flushed database with the entries that it had before. `size` is the memory of the entries that
-/// are left.
+/// A database that was flushed, with the entries that it had before the flush. `size` is the memory
+/// of the entries that have not been taken yet.
 #[derive(Debug)]
 struct Flushed {
     db: DbIndex,
@@ -261,8 +261,8 @@ impl Keyspace {
         usize::from(capture.walk_db) == dbs.len()
     }
 
-    /// Ends a complete capture, or gives up a running one. Nothing more is taken then. Batches that
-    /// were handed out stay valid.
+    /// Ends a complete capture, or gives up a running one. No more entries are taken after this.
+    /// Batches that were handed out stay valid.
     pub fn end_capture(&mut self) {
         match self.displaced.capture.state {
             CaptureState::Running => {
@@ -409,8 +409,7 @@ impl Capture {
         }
     }
 
-    /// Takes an entry that was removed. If the entry was taken before, or is not wanted, returns
-    /// it.
+    /// Takes an entry that was removed. Returns the entry if it was taken before, or is not wanted.
     pub(crate) fn take_removed(&mut self, db: DbIndex, slot: BucketSlot) -> Option<BucketSlot> {
         if !self.wants(&slot) {
             return Some(slot);

@@ -36,7 +36,8 @@ impl DecodeContext {
 #[derive(Debug, Default)]
 pub struct Decoded {
     pub(super) slots: Vec<BucketSlot>,
-    /// For each run of slots of one database: the database, and the index at which the run ends.
+    /// A run is a series of slots of one database. For each run: the database, and the index at
+    /// which the run ends.
     pub(super) runs: Vec<(DbIndex, usize)>,
     pub(super) parts: Vec<Fragment>,
     /// How many keys each database will have.
@@ -49,8 +50,8 @@ pub struct Decoded {
 #[derive(Debug)]
 pub(super) enum Fragment {
     Piece(Piece),
-    /// The pending string is complete. It is the next string of an element of the pending
-    /// collection. That collection is of this kind.
+    /// The pending string is complete, and is the next string of an element of the pending
+    /// collection. The collection is of this kind.
     Text(Kind),
     /// Elements of the pending collection.
     Elements(Elements),

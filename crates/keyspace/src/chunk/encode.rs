@@ -24,7 +24,7 @@ const KEY_PIECE_SIZE: usize = 256 * 1024;
 /// A chunk that is complete.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk<'a> {
-    /// Its bytes.
+    /// The bytes of the chunk.
     pub payload: &'a [u8],
     /// Count of keys whose entries end in this chunk.
     pub keys: usize,
@@ -33,10 +33,10 @@ pub struct Chunk<'a> {
 /// How chunks are made.
 #[derive(Clone, Copy, Debug)]
 pub struct ChunkOptions {
-    /// Whether strings that shrink are compressed (`rdbcompression`).
+    /// Whether strings are compressed if that makes them shorter (`rdbcompression`).
     pub compresses: bool,
-    /// The eviction policy. It decides which usage of keys is kept: none, the idle time, or the
-    /// frequency.
+    /// The eviction policy. The policy decides which usage of keys the chunks keep: none, the idle
+    /// time, or the frequency.
     pub eviction: EvictionConfig,
     /// The point in time, in milliseconds since 1970.
     pub now_ms: i64,
@@ -65,7 +65,7 @@ struct Head<'a> {
     key: &'a [u8],
     expires_at_ms: Option<i64>,
     access: Access,
-    /// The key has been written in parts.
+    /// Whether the key has been written in parts.
     is_long_key: bool,
 }
 
@@ -85,8 +85,8 @@ impl ChunkEncoder {
 
     /// Encodes entries. Passes every complete chunk to `emit`.
     ///
-    /// Fails only if `emit` fails. If `emit` fails, the snapshot cannot be continued, because some
-    /// of the entries are encoded and others are not.
+    /// Fails only if `emit` fails. The snapshot cannot be continued then, because some of the
+    /// entries are encoded and others are not.
     pub fn encode<E>(
         &mut self,
         captured: &Captured,

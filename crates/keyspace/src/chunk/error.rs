@@ -6,21 +6,21 @@ use slimio_rdb::ValueType as RdbType;
 
 use super::VERSION;
 
-/// A chunk is not what this program writes, or does not fit the other chunks.
+/// This program does not write such a chunk, or the chunk does not fit the other chunks.
 #[derive(Debug)]
 pub enum ChunkError {
-    /// It is not a sequence of RDB opcodes. Offsets count bytes from the start of the chunk.
+    /// The chunk is not a sequence of RDB opcodes. Offsets count bytes from the start of the chunk.
     Malformed(slimio_rdb::Error),
-    /// It holds a type or an opcode that this program does not support.
+    /// The chunk holds a type or an opcode that this program does not support.
     Unknown(u8),
-    /// It holds a value of the type with this number, which this program does not support.
+    /// The chunk holds a value of the type with this number, which this program does not support.
     UnknownKind(u8),
-    /// It names a database that does not exist, because the server had more databases when the
-    /// chunk was written.
+    /// The chunk names a database that does not exist. The server had more databases when it wrote
+    /// the chunk.
     NoSuchDb(u64),
     /// This key occurs twice.
     Twice(Vec<u8>),
-    /// A value in parts is incomplete, or its parts belong to different values.
+    /// A value that came in parts is incomplete, or the parts belong to different values.
     Parts,
 }
 
@@ -39,7 +39,8 @@ impl fmt::Display for ChunkError {
                 None => write!(f, "the chunk holds an unknown type or opcode {code}"),
             },
             Self::UnknownKind(number) => {
-                // The numbers are those of the RDB types of old. A stream had none.
+                // Below 5, the number of a type is also the code that its values had in the first
+                // versions of RDB. Streams had no such code.
                 let known = if *number < 5 { RdbType::from_code(*number, VERSION) } else { None };
                 match (known, number) {
                     (Some(rdb_type), _) => write!(f, "the chunk holds a {}", rdb_type.kind())?,

@@ -87,8 +87,8 @@ impl Loader {
     }
 
     /// Joins parts into entries. The parts of an incomplete entry are kept for the next call.
-    /// Chunks must come in the order in which they were made. The call takes time in proportion to
-    /// the size of the parts, so a thread that serves no clients should make it.
+    /// Chunks must come in the order in which they were made. The time of a call is proportional to
+    /// the size of the parts, so only a thread that serves no clients should call this.
     pub fn join(
         &mut self,
         mut decoded: Decoded,
@@ -134,7 +134,7 @@ impl Loader {
         Ok(())
     }
 
-    /// The pending collection, which must be of this type if it has begun.
+    /// The pending collection. If it has begun, it must be of this type.
     fn gathering(
         &mut self,
         kind: ValueType,

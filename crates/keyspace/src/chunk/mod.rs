@@ -1,5 +1,4 @@
-//! Chunks, of which a snapshot consists. A chunk holds keys with their values, in the encodings of
-//! RDB.
+//! A snapshot consists of chunks. A chunk holds keys with their values, in the encodings of RDB.
 //!
 //! A chunk is decoded without the other chunks, on any thread. It is a sequence of RDB opcodes that
 //! begins with a `SELECTDB`, and holds about [`CHUNK_SIZE`] bytes. The following opcodes are those
@@ -54,8 +53,8 @@ use slimio_rdb::Version;
 const VERSION: Version = Version::PACKED_SETS;
 
 /// Size in bytes at which a chunk is complete. The last value can make the chunk larger than this
-/// size. If that value is written whole, the excess is at most [`WHOLE_SIZE_MAX`] bytes and the
-/// key. If it is written in parts, the excess is at most one part.
+/// size. If that value is written whole, it adds at most its key and [`WHOLE_SIZE_MAX`] bytes. If
+/// it is written in parts, it adds at most one part.
 pub const CHUNK_SIZE: usize = 256 * 1024;
 
 /// Size, in bytes of memory, of the longest value and the longest key that are not split into

@@ -46,7 +46,7 @@ impl<'a> Element<'a> {
         }
     }
 
-    /// The string as contiguous bytes. They are copied if the string is large or an integer.
+    /// The string as contiguous bytes. The bytes are copied if the string is large or an integer.
     pub fn to_bytes(self) -> Cow<'a, [u8]> {
         match self {
             Element::Bytes(bytes) => Cow::Borrowed(bytes),
@@ -91,13 +91,14 @@ impl<'a> Element<'a> {
         }
     }
 
-    /// Whether this string, which has the size of `arg`, is equal to it in a range.
+    /// Whether a range of this string is equal to the same range of `arg`. Both strings have the
+    /// same size.
     pub(super) fn is_in(self, arg: Arg<'_>, range: Range<usize>) -> bool {
         self.with_arg(|own| are_equal(chunks_in(own, range.clone()), chunks_in(arg, range)))
     }
 }
 
-/// The bytes of a range of a string, in the pieces in which they are stored.
+/// The bytes of a range of a string, piece by piece, as they are stored.
 fn chunks_in(arg: Arg<'_>, range: Range<usize>) -> impl Iterator<Item = &[u8]> {
     let (bytes, blob) = match arg {
         Arg::Bytes(bytes) => (Some(&bytes[range.clone()]), None),

@@ -1,4 +1,4 @@
-//! Views of a collection, which can have three forms: a view for reading, and a view for changing.
+//! Views of a collection: one for reading, and one for changing. A collection can have three forms.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::value::Value;
 /// Size in bytes of the smallest [huge](CollectionRef::is_huge) collection.
 const HUGE_SIZE_MIN: usize = 16 << 20;
 
-/// What a change of a [huge](CollectionRef::is_huge) collection costs, in lookups that take the same
-/// time. The change may have to copy nodes that are shared with a snapshot or a clone.
+/// A change of a [huge](CollectionRef::is_huge) collection takes the time of about this many
+/// lookups, because the change may have to copy nodes that are shared with a snapshot or a clone.
 const CHANGE_OF_HUGE_COST: usize = 8;
 
 /// A borrowed view of a collection.
@@ -71,8 +71,8 @@ impl<'a> CollectionRef<'a> {
     }
 
     /// The strings of the element at `index`, and of the elements that follow it in the same
-    /// memory. In a large collection, these are the other elements of the leaf; in a packed
-    /// collection, they are all that follow. Takes bounded time.
+    /// memory: in the same leaf if the collection is large, or up to the end if it is packed. Takes
+    /// bounded time.
     pub(crate) fn strings_of_leaf(self, index: usize) -> Strings<'a> {
         match self.tree() {
             Some(tree) => tree.strings_of_leaf(index),
@@ -132,7 +132,7 @@ impl<'a> CollectionRef<'a> {
         self.tree().is_some_and(|tree| tree.memory() >= HUGE_SIZE_MIN)
     }
 
-    /// What a change of one element costs, in lookups that take the same time.
+    /// The cost of changing one element, as the count of lookups that take the same time.
     pub(crate) fn change_cost(self) -> usize {
         if self.is_huge() { CHANGE_OF_HUGE_COST } else { 1 }
     }
@@ -166,14 +166,14 @@ pub(crate) enum EditForm<'a> {
     Packed { packing: Packing, bytes: Vec<u8>, base: usize },
     /// A tree, which is changed in place.
     Tree(&'a mut AnyTree),
-    /// The tree that the collection has grown into. `bytes` is the entry from the time when the
-    /// collection was packed.
+    /// The tree that the collection has grown into. `bytes` is the entry as it was while the
+    /// collection was still packed.
     Grown { bytes: Vec<u8>, tree: Box<AnyTree> },
 }
 
 impl EditForm<'static> {
-    /// The form of a value that is in no keyspace, to be changed; `None` if it is no collection.
-    /// A tree that is shared stays as it is for those who share it.
+    /// The form in which to change a value that is in no keyspace; `None` if the value is no
+    /// collection. If a tree is shared, the other holders of the tree do not see the changes.
     pub(crate) fn of_value(value: Value) -> Option<Self> {
         match value {
             Value::Piece(_) | Value::Blob(_) => None,
@@ -206,7 +206,7 @@ impl EditForm<'static> {
 }
 
 impl EditForm<'_> {
-    /// The tree. A packed collection is first turned into the tree that `grow` makes of its bytes.
+    /// The tree. If the collection is packed, `grow` first makes a tree of its bytes.
     pub(crate) fn tree(&mut self, grow: impl FnOnce(Packing, &[u8]) -> AnyTree) -> &mut AnyTree {
         if let EditForm::Packed { packing, bytes, base } = self {
             let tree = Box::new(grow(*packing, &bytes[*base..]));
@@ -219,7 +219,7 @@ impl EditForm<'_> {
         }
     }
 
-    /// What a change of one element costs, in lookups that take the same time.
+    /// The cost of changing one element, as the count of lookups that take the same time.
     pub(crate) fn change_cost(&self) -> usize {
         match self {
             EditForm::Packed { .. } => 1,

@@ -27,12 +27,12 @@ pub use form::CollectionRef;
 pub(crate) use element::LargeString;
 pub(crate) use form::{EditForm, Form};
 
-/// Limit of elements of a packed collection, whatever the configuration says. The reason for this
-/// limit is that every access walks over all elements.
+/// Limit of elements of a packed collection, whatever the configuration says. The limit is needed
+/// because every access walks over all elements.
 pub const PACKED_LEN_MAX: usize = 1024;
 
-/// Size in bytes of the largest packed collection, whatever the configuration says. The reason for
-/// this limit is that a write to a shared packed collection copies all of it.
+/// Size in bytes of the largest packed collection, whatever the configuration says. The limit is
+/// needed because a write to a shared packed collection copies all of it.
 pub const PACKED_SIZE_MAX: usize = 64 * 1024;
 
 /// The strings of a collection, one after the other.

@@ -68,14 +68,14 @@ impl Sum {
     }
 }
 
-/// A value that is being summed up. The value is that of the time when the summing began.
+/// A value that is being summed up, as it was when the summing began.
 #[derive(Debug)]
 struct Summing {
     value: Value,
     expires: bool,
     /// The next piece of a large string, or the next element of a collection.
     next: usize,
-    /// The hash of the pieces of a large string that were read so far.
+    /// The hash of the pieces of a large string read so far.
     hasher: Sha1,
     sum: Sum,
 }

@@ -13,8 +13,8 @@ use crate::keyspace::Keyspace;
 use crate::table::worth_deferring;
 use crate::value::{Value, ValueRef};
 
-/// If a collection has more than this many elements for each wanted element, the wanted elements are
-/// drawn one by one. Otherwise all elements are walked over.
+/// If a collection has more than this many elements for each wanted element, the wanted elements
+/// are drawn one by one. Otherwise all elements are walked over.
 const SPARSE: usize = 16;
 
 impl Context<'_> {
@@ -29,8 +29,8 @@ impl Context<'_> {
         Outcome::Reply
     }
 
-    /// Replies with an array of random elements. If `count` is negative, an element may come several
-    /// times.
+    /// Replies with an array of random elements. If `count` is negative, an element may come
+    /// several times.
     pub(crate) fn reply_randoms(
         &mut self,
         found: &Found<'_>,
@@ -47,8 +47,8 @@ impl Context<'_> {
     }
 }
 
-/// Elements that one step draws one by one. Each of them is found by a walk through the collection's
-/// tree.
+/// Elements that one step draws one by one. Each of them is found by a walk through the
+/// collection's tree.
 const STEP_DRAWS_MAX: usize = 256;
 
 /// A running command that replies with random elements.
@@ -71,7 +71,7 @@ impl Steps for RandomElements {
                 wanted.reply(element, out);
                 out.len() - start < STEP_SIZE_MAX
             });
-            // Sealed, so that the last step need not copy all replies.
+            // Sealing `out` now saves the last step from copying all replies.
             out.seal();
             if context.mode.yields() && draw.left > 0 {
                 return Outcome::Yield(self);
@@ -103,21 +103,22 @@ pub(crate) struct Draw {
     pub(crate) left: usize,
 }
 
-/// How elements are drawn. Every set of elements is equally likely; with repetitions, every sequence
-/// is.
+/// How elements are drawn. Without repetitions, every set of elements is equally likely. With
+/// repetitions, every sequence of elements is equally likely.
 #[derive(Debug)]
 enum Choice {
     /// One by one, with repetitions.
     Repeated,
     /// One by one, without repetitions.
     Sparse { drawn: BTreeSet<usize> },
-    /// In one walk over all elements, each of which is chosen with a probability of `left / unseen`.
+    /// In one walk over all elements, each of which is chosen with a probability of
+    /// `left / unseen`.
     Dense { index: usize },
 }
 
 impl Draw {
-    /// Draws this many elements of a collection, or all if it has fewer. If `count` is negative, an
-    /// element may be drawn several times.
+    /// Draws this many elements of a collection, or all elements if there are fewer. If `count` is
+    /// negative, an element may be drawn several times.
     ///
     /// Panics if the value is no collection.
     pub(crate) fn new(source: Value, count: i64) -> Self {
@@ -133,7 +134,8 @@ impl Draw {
         Self { source, choice, left }
     }
 
-    /// Roughly how many elements are looked at to draw `count` of `len` elements without repetitions.
+    /// Roughly how many elements a draw of `count` out of `len` elements, without repetitions,
+    /// looks at.
     pub(crate) fn cost(len: usize, count: usize) -> usize {
         if count.saturating_mul(SPARSE) < len { 2 * count } else { len }
     }
@@ -143,7 +145,8 @@ impl Draw {
     }
 
     /// Draws some more elements, and passes each to `take`, which returns whether the step may go
-    /// on. If elements are drawn one by one, the step ends there; otherwise it ends with the leaf.
+    /// on. If not, and elements are drawn one by one, the step ends at once. In a walk, the step
+    /// ends with the leaf.
     pub(crate) fn step(
         &mut self,
         keyspace: &mut Keyspace,
@@ -194,8 +197,8 @@ impl Draw {
     /// Ends the draw.
     pub(crate) fn finish(self, keyspace: &mut Keyspace) {
         let garbage = &mut keyspace.displaced.garbage;
-        // The elements go to the garbage, because this is the last reference to them if the key was
-        // deleted meanwhile.
+        // The elements go to the garbage: if the key was deleted meanwhile, this is the last
+        // reference to them.
         garbage.add_value(worth_deferring(self.source));
         if let Choice::Sparse { drawn } = self.choice
             && drawn.len() > STEP_DRAWS_MAX

@@ -28,7 +28,7 @@ pub(super) fn dump(context: &mut Context<'_>) -> Outcome {
     if is_large { dump.resume(context) } else { dump.at_once(context) }
 }
 
-/// A running `DUMP` of a large value. `value` is the value of the time when the command began.
+/// A running `DUMP` of a large value. `value` is the value at the time when the command began.
 #[derive(Debug)]
 struct Dump {
     value: Value,
@@ -37,7 +37,7 @@ struct Dump {
     out: Payload,
 }
 
-/// The bytes that were encoded so far.
+/// The bytes encoded so far.
 #[derive(Debug)]
 struct Payload {
     encoder: Encoder,

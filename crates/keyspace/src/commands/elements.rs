@@ -13,8 +13,8 @@ use crate::kinds::{STRINGS_MAX, ValueType};
 use crate::table::worth_deferring;
 use crate::value::{Value, ValueRef};
 
-/// Limit of elements that a client's command handles without a break. A command that would handle
-/// more, and writes, runs in steps while it holds its keys.
+/// Limit of elements that a client's command handles without a break. A command that writes and
+/// would handle more elements runs in steps, and holds its keys meanwhile.
 pub const ELEMENTS_AT_ONCE_MAX: usize = 2048;
 
 /// Limit of elements of a collection that one step looks at.
@@ -52,7 +52,7 @@ impl Wanted {
         }
     }
 
-    /// Both strings of each element in turn, as each protocol replies with pairs.
+    /// Both strings of each element, in the form in which this protocol replies with pairs.
     pub(crate) fn pairs(protocol: Protocol) -> Self {
         match protocol {
             Protocol::Resp2 => Wanted::All,
@@ -118,7 +118,8 @@ impl Context<'_> {
 }
 
 /// Runs `HSCAN` or `SSCAN`, which reply with all strings of some elements. The scan of a large
-/// collection goes on where its cursor says; it returns every element that stays there meanwhile.
+/// collection continues at the cursor. A whole scan returns every element that was there the whole
+/// time.
 pub(crate) fn scan_elements(context: &mut Context<'_>, value_type: ValueType) -> Outcome {
     let Some(cursor) = parse_cursor(&context.args.bytes(2)) else {
         return context.error(text::INVALID_CURSOR);
@@ -149,12 +150,13 @@ pub(crate) fn scan_elements(context: &mut Context<'_>, value_type: ValueType) ->
             position = Position(cursor);
             let wanted = options.count.min(STEP_ELEMENTS_MAX);
             let (mut seen, mut cost) = (0, 0);
-            // No scan returns a cursor beyond the end. Such a cursor ends the scan.
+            // No scan returns a cursor beyond the end. If a client sends one, the scan ends at
+            // once.
             while position < Position::END && seen < wanted && cost < STEP_COST_MAX {
                 position = tree.walk(position, &mut |element| (seen, cost) = each(element));
             }
         } else {
-            // All elements at once, as in Redis, whatever the cursor is.
+            // Returns all elements at once, whatever the cursor is, as Redis does.
             each_element(collection.strings_each(), collection.strings(), |element| {
                 each(element);
             });
@@ -206,7 +208,7 @@ impl Steps for ElementsWalk {
                 });
             }
             if *index < len {
-                // Sealed, so that the last step need not copy all replies.
+                // Sealing `out` now saves the last step from copying all replies.
                 out.seal();
             }
             if context.mode.yields() && *index < len {
@@ -226,9 +228,8 @@ impl Steps for ElementsWalk {
     }
 }
 
-/// Ends a reply that was made in steps from a value: appends its parts to what was replied so far.
-/// The value goes to the garbage, because this is the last reference to it if the key was deleted
-/// meanwhile.
+/// Ends a reply that was made in steps from a value: appends `parts` to the reply. The value goes
+/// to the garbage: if the key was deleted meanwhile, this is the last reference to the value.
 pub(crate) fn end_of_steps(context: &mut Context<'_>, parts: &ReplyBuf, source: Value) -> Outcome {
     context.reply.append(parts);
     context.keyspace.displaced.garbage.add_value(worth_deferring(source));

@@ -138,7 +138,7 @@ fn reply_expiry(context: &mut Context<'_>, unit: Unit) -> Outcome {
     }
     let Some(at_ms) = context.expires_at_ms(&found) else { return context.integer(-1) };
     let value = if unit.absolute { at_ms } else { (at_ms - context.now_ms).max(0) };
-    // Rounds to the nearest second. A time near the largest `i64` is rounded down instead, so that
-    // it does not overflow.
+    // Rounds to the nearest second. A time near the largest `i64` is rounded down instead, to avoid
+    // an overflow.
     context.integer(if unit.seconds { value.saturating_add(500) / 1000 } else { value })
 }

@@ -33,7 +33,7 @@ pub fn object_refcount(context: &mut Context<'_>) -> Outcome {
     context.integer(count)
 }
 
-/// Redis has shared objects for the integers that are at least 0 and less than this one
+/// Redis has shared objects for the integers from 0 up to, but not including, this one
 /// (`OBJ_SHARED_INTEGERS`).
 const SHARED_INTEGERS: i64 = 10_000;
 

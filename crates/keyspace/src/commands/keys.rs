@@ -11,7 +11,7 @@ use crate::events::{COPY_TO, DEL, MOVE_FROM, MOVE_TO, RENAME_FROM, RENAME_TO};
 use crate::table::Written;
 use crate::value::Value;
 
-/// `DEL` and `UNLINK`. They are the same, because neither command frees a large value itself.
+/// `DEL` and `UNLINK`. The two commands do the same, because neither frees a large value itself.
 pub(super) struct Del;
 
 impl InSteps for Del {
@@ -102,7 +102,7 @@ fn rename_key(context: &mut Context<'_>, only_if_free: bool) -> Option<bool> {
     }
     context.delete(&to, None);
     let to = to.deleted();
-    // Deleting one key may have moved the other, so that key is looked up again.
+    // Deleting one key may have moved the other key's entry, so the other key is looked up again.
     let from = context.peek(1);
     let (value, expiry, access) = take(context, &from)?;
     context.insert_value(&to, value, expiry, access, None);
@@ -179,7 +179,7 @@ pub(super) fn copy(context: &mut Context<'_>) -> Outcome {
     }
     context.delete(&to, None);
     let to = to.deleted();
-    // Deleting one key may have moved the other, so that key is looked up again.
+    // Deleting one key may have moved the other key's entry, so the other key is looked up again.
     let from = context.peek(1);
     let expiry = context.expires_at_ms(&from);
     if let Some(value) = context.copy_of(&from) {

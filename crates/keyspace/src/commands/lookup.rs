@@ -34,7 +34,7 @@ pub(crate) struct Found<'a> {
 }
 
 impl Found<'_> {
-    /// The same key after its deletion.
+    /// The same key, after it was deleted.
     pub(crate) fn deleted(self) -> Self {
         Self { spot: None, ..self }
     }
@@ -65,8 +65,8 @@ impl<'a> Context<'a> {
         self.peek_in(self.db, index)
     }
 
-    /// Every lookup of a request's key goes through this function. It notes that the reply depends
-    /// on that key.
+    /// Every lookup of a request's key goes through this function, which notes that the reply
+    /// depends on the key.
     fn peek_in(&mut self, db: DbIndex, index: usize) -> Found<'a> {
         let key = self.args.bytes(index);
         let hash = self.keyspace.hash(&key);
@@ -144,7 +144,7 @@ impl<'a> Context<'a> {
             && self.keyspace.db(db).expires_at_ms(spot).is_some_and(|at| self.now_ms > at)
     }
 
-    /// Whether an expiry is in the past, so that setting it deletes the key instead. In replay, no
+    /// Whether an expiry is in the past, so that setting this expiry deletes the key. In replay, no
     /// expiry is in the past.
     pub(crate) fn is_past(&self, at_ms: i64) -> bool {
         self.mode != Mode::Replay && at_ms <= self.now_ms
@@ -207,8 +207,8 @@ impl<'a> Context<'a> {
         self.touch(found, event);
     }
 
-    /// Notes that the string at a key was computed, so `OBJECT ENCODING` must not call it an
-    /// integer even if it spells one.
+    /// Notes that the string at a key was computed. `OBJECT ENCODING` must not call such a string
+    /// an integer, even if it spells one.
     pub(crate) fn set_as_text(&mut self, found: &Found<'_>) {
         let (db, _) = self.db_and_displaced(found.db);
         if let Some(spot) = db.find(found.hash, &found.key) {
@@ -216,8 +216,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// An owned copy of the value at a key. The log record may then name the key instead of
-    /// containing the value.
+    /// An owned copy of the value at a key. Thanks to the copy, the log record may name the key
+    /// instead of containing the value.
     pub(crate) fn copy_of(&mut self, found: &Found<'_>) -> Option<(Value, Written)> {
         let spot = found.spot?;
         let (db, displaced) = self.db_and_displaced(found.db);
@@ -239,9 +239,9 @@ impl<'a> Context<'a> {
         db.insert_empty(found.hash, &found.key, packing, access, epoch)
     }
 
-    /// Inserts a key with this value and the way in which it was written, with this expiry and this
-    /// last use. The key must not exist. `found` tells whether it counts as new: a value that is
-    /// replaced as a whole can be deleted and inserted, too.
+    /// Inserts a key with a value, the way in which the value was written, an expiry, and a last
+    /// use. The key must not exist. `found` tells whether the key counts as new. It may not be new,
+    /// because a command can replace a whole value by deleting and inserting the key.
     pub(crate) fn insert_value(
         &mut self,
         found: &Found<'_>,
@@ -266,8 +266,9 @@ impl<'a> Context<'a> {
     }
 
     /// Deletes a key. Returns whether the key existed. The caller must log an effect that deletes
-    /// the key whatever the key's value is, and that does nothing if the key does not exist. There is
-    /// no event if another value takes the key's place, or if an event of its own follows.
+    /// the key whatever the key's value is, and that does nothing if the key does not exist. Pass
+    /// no event if the key gets another value at once, or if the caller notes a specific event
+    /// later.
     pub(crate) fn delete(&mut self, found: &Found<'_>, event: impl Into<Option<Event>>) -> bool {
         let Some(spot) = found.spot else { return false };
         let (db, displaced) = self.db_and_displaced(found.db);
@@ -277,15 +278,15 @@ impl<'a> Context<'a> {
     }
 
     /// Notes that a key was changed, and what happened to it. Without an event, the command
-    /// [notes](Self::note) one later, for example because it runs in steps. If the key was not
-    /// there when it was found, the event `new` comes before.
+    /// [notes](Self::note) an event later, for example because it runs in steps. If the key did not
+    /// exist when it was looked up, the event `new` comes first.
     pub(crate) fn touch(&mut self, found: &Found<'_>, event: impl Into<Option<Event>>) {
         let is_new = found.spot.is_none();
         self.effects.touch_arg(found.db, found.hash, found.index, is_new, event.into());
     }
 
-    /// Notes another event of a key whose change is noted. Argument `index` of the request names the
-    /// key, which is in the client's database.
+    /// Notes another event of a key whose change is already noted. Argument `index` of the request
+    /// names the key. The key is in the client's database.
     pub(crate) fn note(&mut self, index: usize, event: Event) {
         self.effects.note_event(self.db, index, event);
     }
@@ -295,7 +296,7 @@ impl<'a> Context<'a> {
         self.effects.log_request(self.db);
     }
 
-    /// Logs `parts` as the effect, in place of the request, in the client's database.
+    /// Logs `parts` as the effect, instead of the request. The effect is in the client's database.
     pub(crate) fn log(&mut self, parts: &[Part<'_>]) {
         self.effects.log(self.db, parts);
     }
@@ -305,8 +306,8 @@ impl<'a> Context<'a> {
         self.keyspace.db_and_displaced(db)
     }
 
-    /// Replies with the string at a key, or with null if the key does not exist or holds another
-    /// type.
+    /// Replies with the string at a key. Replies with null if the key does not exist or holds
+    /// another type.
     pub(crate) fn reply_string(&mut self, found: &Found<'_>) {
         let value = found.spot.map(|spot| self.keyspace.db(found.db).value(spot));
         match value.and_then(ValueRef::as_string) {
@@ -363,7 +364,7 @@ impl<'a> Context<'a> {
         db
     }
 
-    /// The database of that number, if there is one.
+    /// The database with this number, if there is one.
     pub(crate) fn db_number(&self, number: i64) -> Option<DbIndex> {
         let index = u16::try_from(number).ok()?;
         (usize::from(index) < self.keyspace.db_count()).then_some(DbIndex(index))

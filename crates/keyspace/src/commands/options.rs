@@ -7,7 +7,7 @@ use crate::context::Context;
 /// What the command's options say about the key's expiry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Expiry {
-    /// No option was given.
+    /// The command has no such option.
     #[default]
     Unsaid,
     /// `KEEPTTL`
@@ -51,8 +51,8 @@ pub(super) struct Options {
     pub(super) expiry: Expiry,
 }
 
-/// Reads the options from `start` on. Returns `None` on a syntax error: if an option does not
-/// exist, lacks its argument, or contradicts an earlier option.
+/// Reads the options from `start` on. Returns `None` on a syntax error: an option is unknown, lacks
+/// its argument, or contradicts an earlier option.
 pub(super) fn parse(args: Args<'_>, start: usize, for_set: bool) -> Option<Options> {
     let mut options = Options::default();
     let mut index = start;

@@ -20,7 +20,7 @@ const STEP_SIZE_MAX: usize = 256 << 10;
 /// before the first key.
 const KEY_OVERHEAD: u64 = 72;
 
-/// A running `DEBUG POPULATE`: the keys that are left to create, in steps.
+/// A running `DEBUG POPULATE`, with the keys that are still to be created.
 #[derive(Debug)]
 struct Populate {
     next: u64,
@@ -49,8 +49,7 @@ pub fn debug_populate(context: &mut Context<'_>) -> Outcome {
     }
     let populate = Box::new(Populate { next: 0, count, prefix, size });
     if context.mode.yields() {
-        // No key is created yet, because the caller has to check before each step that the log has
-        // room.
+        // No key is created yet. Before each step, the caller has to check that the log has room.
         return Outcome::Yield(populate);
     }
     populate.resume(context)
@@ -107,12 +106,12 @@ impl Populate {
     /// Upper bound of the bytes that a step appends to the log.
     fn step_size(&self) -> u64 {
         let keys = self.size_of(STEP_KEYS_MAX as u64, 0);
-        // When the last value of a step is created, the step is below the limit, but this value may
-        // exceed it.
+        // A step ends once its values reach the limit. So the last value may exceed the limit, by
+        // up to its own size.
         keys + STEP_SIZE_MAX as u64 + self.size as u64
     }
 
-    /// Upper bound of the bytes that `count` keys with values of `size` bytes take in the log.
+    /// Upper bound of the bytes in the log that `count` keys with values of `size` bytes take.
     fn size_of(&self, count: u64, size: usize) -> u64 {
         let overhead = if is_planted("populate-asks-little") { 8 } else { KEY_OVERHEAD };
         let each = overhead + self.prefix.len() as u64 + size as u64;

@@ -19,8 +19,8 @@ const FOOTER_SIZE: usize = 10;
 /// Bytes of the payload that one step reads.
 const STEP_SIZE: usize = 256 << 10;
 
-/// Limits of the count of parts of a value that one step reads, and of the bytes of these parts.
-/// The bytes have their own limit because compressed strings become longer when they are read.
+/// How many parts of a value one step reads at most. The bytes of these parts have a limit of their
+/// own, because compressed strings become longer when they are read.
 const STEP_PARTS: usize = 1024;
 const STEP_PARTS_SIZE: usize = 1 << 20;
 
@@ -100,7 +100,7 @@ struct Restore {
 
 #[derive(Debug)]
 enum Stage {
-    /// The checksum is being computed. The number counts the bytes that it covers so far.
+    /// The checksum is being computed. The number counts the bytes that the checksum covers so far.
     Checking(Crc64, usize),
     /// The value is being read.
     Reading(Box<FileReader<Bytes>>, Option<Incoming>),
@@ -122,9 +122,8 @@ impl Steps for Restore {
                 Err(Stop::Read(None)) => return context.error(BAD_DATA),
                 Err(Stop::Read(Some(value))) => return self.finish(context, value),
             }
-            // If this request has a large argument, the clients that would read or write the key
-            // wait until the request is complete. They do not wait for other requests, so other
-            // requests must not pause here.
+            // Clients that want to read or write the key wait for this request only if it has a
+            // large argument. So only a request with a large argument may pause here.
             if context.mode.yields() && matches!(context.args.get(3), Arg::Blob(_)) {
                 return Outcome::Yield(self);
             }
@@ -216,7 +215,7 @@ fn footer(payload: Arg<'_>, size: usize, checksum: u64) -> Option<Version> {
     (stored == checksum).then_some(version)
 }
 
-/// Begins to read a value; `None` if its type is not supported here.
+/// Begins to read a value; `None` if the type of the value is not supported here.
 fn open(context: &Context<'_>, payload: Arg<'_>, size: usize, version: Version) -> Option<Stage> {
     let blob = match payload {
         Arg::Blob(blob) => blob.clone(),
@@ -228,7 +227,7 @@ fn open(context: &Context<'_>, payload: Arg<'_>, size: usize, version: Version) 
     Some(Stage::Reading(Box::new(reader), Some(incoming)))
 }
 
-/// Size in bytes of the strings of a part.
+/// Size in bytes of all strings of a part.
 fn size_of(part: &RdbPart) -> usize {
     match part {
         RdbPart::String { bytes, .. } | RdbPart::Element(bytes) => bytes.len(),

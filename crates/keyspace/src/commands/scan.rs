@@ -18,7 +18,7 @@ pub(crate) const STEP_COST_MAX: usize = 1 << 20;
 /// Limit of buckets that `SCAN` looks at for each key that the client has asked for.
 const SCAN_BUCKETS_PER_KEY: usize = 10;
 
-/// Limit of expired keys that one step of `RANDOMKEY` finds.
+/// One step of `RANDOMKEY` ends after it has drawn this many expired keys.
 const RANDOM_EXPIRED_MAX: usize = 100;
 
 pub(crate) fn dbsize(context: &mut Context<'_>) -> Outcome {
@@ -60,7 +60,7 @@ impl Steps for KeysWalk {
         while self.position != Position::END && !self.found.is_cut() {
             let is_step_over = examined >= STEP_KEYS_MAX || cost >= STEP_COST_MAX;
             if context.mode.yields() && is_step_over {
-                // `found` is sealed, so that the last step does not have to copy all replies.
+                // Sealing `found` now saves the last step from copying all replies.
                 self.found.seal();
                 return Outcome::Yield(self);
             }
@@ -95,7 +95,7 @@ pub(crate) fn scan(context: &mut Context<'_>) -> Outcome {
     let mut step = Step::default();
     let mut buckets = count.saturating_mul(SCAN_BUCKETS_PER_KEY);
     let mut position = Position(cursor);
-    // If the client sends a cursor beyond the end, which no scan returns, the scan ends at once.
+    // No scan returns a cursor beyond the end. If a client sends one, the scan ends at once.
     while position < Position::END {
         position = step.bucket(context, position, &options);
         buckets -= 1;
@@ -236,8 +236,8 @@ pub(crate) fn randomkey(context: &mut Context<'_>) -> Outcome {
         if context.mode == Mode::Frozen
             || !context.keyspace.expire(context.db, hash, &key, spot, context.effects)
         {
-            // The expired key has not been deleted. So without a limit, this loop might draw
-            // expired keys without end.
+            // This expired key was not deleted, so it can be drawn again. Without a limit, the loop
+            // might not end.
             if expired >= RANDOM_EXPIRED_MAX {
                 break;
             }
@@ -283,8 +283,8 @@ struct Step {
 }
 
 impl Step {
-    /// Looks at the bucket at a position. Adds the wanted keys to `keys`, except those that have
-    /// expired: these are deleted. Returns the position of the next bucket.
+    /// Looks at the bucket at a position. Deletes the wanted keys that have expired, and adds the
+    /// others to `keys`. Returns the position of the next bucket.
     fn bucket(
         &mut self,
         context: &mut Context<'_>,

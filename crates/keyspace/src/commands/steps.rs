@@ -30,7 +30,8 @@ const PATCH_AT_ONCE_MAX: usize = 1 << 20;
 
 impl Keyspace {
     /// Whether the first argument of a request names a huge collection, and the request has too
-    /// many arguments to change an element of this collection for each of them at once.
+    /// many arguments to run at once. The command changes an element of the collection for each
+    /// argument.
     pub fn changes_much_of_huge(&self, db: DbIndex, args: Args<'_>) -> bool {
         let is_huge = || {
             let value = self.get(db, &args.bytes(1), i64::MIN);
@@ -70,19 +71,19 @@ pub(crate) struct Tally {
     pub(crate) count: i64,
     /// Count of passes completed before this one.
     pub(crate) pass: usize,
-    /// The remaining arguments need not be looked at.
+    /// Whether the remaining arguments can be skipped.
     pub(crate) is_done: bool,
-    /// The command has replied with an error.
+    /// Whether the command has replied with an error.
     pub(crate) is_refused: bool,
-    /// The event of the change is noted.
+    /// Whether the event of the change has been noted.
     pub(crate) is_noted: bool,
 }
 
-/// A command with many arguments. Some of them were processed; the command resumes later.
+/// A command with many arguments that has processed some of them, and resumes later.
 struct ArgsWalk<C> {
     next: usize,
     tally: Tally,
-    /// The command, of which no value is kept.
+    /// Names the command's type. No value of the type is kept.
     command: PhantomData<fn() -> C>,
 }
 
@@ -138,8 +139,8 @@ impl<C: InSteps> Steps for ArgsWalk<C> {
     }
 }
 
-/// A large argument that is written over a string, or appended to it, piece by piece. The key
-/// exists and holds a string.
+/// A large argument that is written piece by piece over a string, or appended to the string. The
+/// key exists and holds a string.
 #[derive(Debug)]
 struct Patch {
     offset: usize,

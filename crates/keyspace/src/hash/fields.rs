@@ -30,7 +30,8 @@ impl Context<'_> {
     }
 
     /// Changes the hash at a key, or a new hash if the key does not exist. The caller must not
-    /// leave the hash empty. Without an event, the caller [notes](Self::note) it later.
+    /// leave the hash empty. If the caller passes no event, it must [note](Self::note) the event
+    /// later.
     fn edit_hash<R>(
         &mut self,
         found: &Found<'_>,
@@ -213,7 +214,7 @@ impl InSteps for Hdel {
     fn step(context: &mut Context<'_>, range: Range<usize>, tally: &mut Tally) {
         let Some(found) = find_hash(context, tally) else { return };
         let args = context.args;
-        // If the hash loses no field, it must not be noted as changed.
+        // A hash that loses no field must not be noted as changed.
         if !range.clone().any(|index| context.field(&found, index).is_some()) {
             return;
         }

@@ -119,7 +119,7 @@ fn pairs(listpack: &[u8]) -> impl Iterator<Item = (Element<'_>, Element<'_>)> {
 
 /// Where a field is in a listpack.
 fn find(listpack: &[u8], field: Arg<'_>) -> Option<listpack::Found> {
-    // No packed hash holds a field that is longer than this.
+    // No packed hash holds a longer field.
     if field.size() > PACKED_SIZE_MAX {
         return None;
     }
@@ -163,7 +163,7 @@ impl HashEdit<'_, '_> {
         let listpack = &bytes[base..];
         let (fields, fields_max) =
             (listpack::len(listpack) / 2, self.limits.fields.min(PACKED_LEN_MAX));
-        // The limit may have been lowered since.
+        // The limit may have been lowered since the hash was packed.
         if fields > fields_max {
             return None;
         }

@@ -1,5 +1,5 @@
-//! Commands that wait for a list if there is none. They are logged as the commands that do not wait,
-//! once there is something to take.
+//! Commands that wait until a list exists. Once there is something to take, such a command is
+//! logged as the command that does not wait.
 
 use slimio_planted::is_planted;
 
@@ -30,8 +30,9 @@ pub(super) fn blmpop(context: &mut Context<'_>) -> Outcome {
     wait_to_pop(context, 1, keys, request.end, Pop::Many(request.count))
 }
 
-/// Pops from the first of the lists that exists, or waits for one. `timeout` is the argument that
-/// says how long. `keys` are the first argument that names a key, and how many keys there are.
+/// Pops from the first list that exists, or waits until one exists. `timeout` is the index of the
+/// argument that limits the wait. `keys` is the index of the first argument that names a key, and
+/// the count of keys.
 fn wait_to_pop(
     context: &mut Context<'_>,
     timeout: usize,
@@ -40,7 +41,7 @@ fn wait_to_pop(
     pop: Pop,
 ) -> Outcome {
     let Some(timeout) = timeout_arg(context, timeout) else { return Outcome::Reply };
-    // Who was woken is served from the key that it was woken for, whatever the others hold.
+    // A woken client is served from the key for which it was woken, whatever the other keys hold.
     let (first, count) = match context.mode {
         Mode::Woken(index) => (index, 1),
         _ => keys,

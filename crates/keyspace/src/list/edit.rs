@@ -10,11 +10,12 @@ use crate::collection::positional::{End, PositionalTree};
 use crate::collection::{EditForm, Element, LargeString, PACKED_SIZE_MAX};
 use crate::kinds::{AnyTree, Packing};
 
-/// If at most this many elements are removed at an end of a tree, they are removed one by one. More
-/// are cut off.
+/// If at most this many elements are removed at an end of a tree, they are removed one by one. If
+/// there are more, they are cut off together.
 const SINGLE_POPS_MAX: usize = 32;
 
-/// If at most this many elements are removed within a listpack, each is removed by itself.
+/// If at most this many elements are removed within a listpack, they are removed one by one. If
+/// there are more, the listpack is built anew without them.
 const SINGLE_REMOVALS_MAX: usize = 8;
 
 /// Changes a list, and its form if needed.
@@ -30,14 +31,15 @@ impl ListEdit<'_, '_> {
         self.form.len()
     }
 
-    /// Prepares the list for a request that adds strings of these sizes: if they are too many or too
-    /// long for a listpack, the list becomes a tree before any of them is added.
+    /// Prepares the list for a request that adds strings of these sizes. If the strings are too
+    /// many or too long for a listpack, the list becomes a tree before any string is added.
     pub(super) fn reserve(&mut self, sizes: impl Iterator<Item = usize>) {
         let EditForm::Packed { bytes, base, .. } = &*self.form else { return };
         let (mut size, mut len) = (bytes.len() - base, listpack::len(&bytes[*base..]));
         for more in sizes {
             (size, len) = (size + more, len + 1);
-            // An element takes at least two bytes, so there is no need to look at more of them.
+            // An element takes at least two bytes. So this many elements are too many, whatever
+            // their sizes are, and the loop can stop.
             if self.limits.are_exceeded(size, len) || 2 * len > PACKED_SIZE_MAX {
                 self.tree();
                 return;
@@ -45,7 +47,8 @@ impl ListEdit<'_, '_> {
         }
     }
 
-    /// Adds an element at the end. The list becomes a tree if it is too large for a listpack then.
+    /// Adds an element at the end. If the list would be too large for a listpack, it becomes a
+    /// tree.
     pub(crate) fn append(&mut self, arg: Arg<'_>) {
         self.reserve(std::iter::once(arg.size()));
         self.push(End::Last, arg);
@@ -62,8 +65,8 @@ impl ListEdit<'_, '_> {
         }
     }
 
-    /// Adds an element to a listpack, where `at` says. Returns `false` if the list is a tree, or has
-    /// to become one.
+    /// Adds an element to a listpack, at the place that `at` returns. Returns `false` if the list
+    /// is a tree, or has to become one.
     fn add_packed(&mut self, arg: Arg<'_>, at: impl FnOnce(&[u8]) -> usize) -> bool {
         let EditForm::Packed { bytes, base, .. } = &mut *self.form else { return false };
         if arg.size() > PACKED_SIZE_MAX {
@@ -107,7 +110,8 @@ impl ListEdit<'_, '_> {
         self.settle();
     }
 
-    /// Removes the element at an end, which must be there, and passes it to `each` before.
+    /// Passes the element at an end to `each`, then removes the element. The list must not be
+    /// empty.
     pub(super) fn pop<R>(&mut self, end: End, each: impl FnOnce(Element<'_>) -> R) -> R {
         if let EditForm::Packed { bytes, base, .. } = &mut *self.form {
             let listpack = &bytes[*base..];
@@ -127,8 +131,8 @@ impl ListEdit<'_, '_> {
         result
     }
 
-    /// Removes `count` elements at an end. There must be as many. Returns a tree of those elements
-    /// that were cut off, in their order, if there are any; the others are gone.
+    /// Removes `count` elements at an end. The list must have that many. If the elements were cut
+    /// off from a tree, returns them as a tree of their own; otherwise returns `None`.
     pub(super) fn remove_at_end(&mut self, end: End, count: usize) -> Option<AnyTree> {
         if let EditForm::Packed { bytes, base, .. } = &mut *self.form {
             let (listpack, len) = (&bytes[*base..], listpack::len(&bytes[*base..]));
@@ -148,8 +152,9 @@ impl ListEdit<'_, '_> {
         None
     }
 
-    /// Removes `count` elements at an end, but not all, and returns them. Takes logarithmic time if
-    /// the list is a tree, and makes it one.
+    /// Removes `count` elements at an end, and returns them. `count` must be less than the list's
+    /// length. A listpack is converted to a tree first. If the list is a tree already, the call
+    /// takes logarithmic time.
     pub(super) fn cut_at_end(&mut self, end: End, count: usize) -> AnyTree {
         let (tree, _) = self.tree_and_old();
         let cut = match end {
@@ -163,7 +168,8 @@ impl ListEdit<'_, '_> {
         AnyTree::List(cut)
     }
 
-    /// Removes the elements at these indices, which ascend. In a tree, they are all in one leaf.
+    /// Removes the elements at these indices. The indices must ascend. In a tree, the elements must
+    /// be in one leaf.
     pub(super) fn remove(&mut self, indices: &[usize]) {
         if let EditForm::Packed { bytes, base, .. } = &mut *self.form {
             if indices.len() > SINGLE_REMOVALS_MAX {
@@ -183,7 +189,7 @@ impl ListEdit<'_, '_> {
         tree.remove(indices, old);
     }
 
-    /// The list as a tree; a listpack is converted first.
+    /// The list as a tree. A listpack is converted first.
     pub(super) fn tree(&mut self) -> &mut PositionalTree {
         self.tree_and_old().0
     }
@@ -200,7 +206,8 @@ impl ListEdit<'_, '_> {
         (tree, self.old)
     }
 
-    /// Makes a tree that has become small a listpack. Called after elements were removed.
+    /// Converts a tree that has become small to a listpack. Must be called after elements were
+    /// removed.
     pub(super) fn settle(&mut self) {
         let tree = match &*self.form {
             EditForm::Tree(AnyTree::List(tree)) => tree,
@@ -234,7 +241,7 @@ fn packed<'a>(elements: impl Iterator<Item = Element<'a>>) -> Vec<u8> {
     writer.finish().to_vec()
 }
 
-/// The same listpack without the elements at these indices, which ascend.
+/// The same listpack without the elements at these indices. The indices must ascend.
 fn without(listpack: &[u8], removed: &[usize]) -> Vec<u8> {
     let mut removed = removed.iter().copied().peekable();
     let kept = listpack::elements(listpack)

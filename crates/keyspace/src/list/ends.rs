@@ -19,7 +19,7 @@ use crate::kinds::ValueType;
 
 const NOT_POSITIVE: &str = "ERR value is out of range, must be positive";
 
-/// The number of an end, as a parameter of types.
+/// The number of an end. Types take it as a parameter.
 pub(super) const FIRST: u8 = 0;
 pub(super) const LAST: u8 = 1;
 
@@ -27,7 +27,7 @@ fn end_of(number: u8) -> End {
     if number == FIRST { End::First } else { End::Last }
 }
 
-/// `LPUSH` and `RPUSH`, and, if the key must exist, `LPUSHX` and `RPUSHX`.
+/// `LPUSH` and `RPUSH`; if `MUST_EXIST` is true, `LPUSHX` and `RPUSHX`.
 pub(super) struct Push<const END: u8, const MUST_EXIST: bool>;
 
 impl<const END: u8, const MUST_EXIST: bool> InSteps for Push<END, MUST_EXIST> {
@@ -111,8 +111,8 @@ fn pop(context: &mut Context<'_>, end: End, name: &str) -> Outcome {
     Outcome::Reply
 }
 
-/// Removes the element at an end of the list at a key, and replies with it. The caller logs an
-/// effect.
+/// Removes the element at an end of the list at a key, and replies with this element. The caller
+/// must log an effect.
 pub(super) fn pop_one(context: &mut Context<'_>, found: &Found<'_>, end: End) {
     let Some(spot) = found.spot else { return };
     let limits = context.keyspace.config.packed_limits.list;
@@ -125,7 +125,7 @@ pub(super) fn pop_one(context: &mut Context<'_>, found: &Found<'_>, end: End) {
     removed(context, found, end, left);
 }
 
-/// Notes that elements were removed at an end. Deletes the key if none is left.
+/// Notes that elements were removed at an end. Deletes the key if no element is left.
 pub(super) fn removed(context: &mut Context<'_>, found: &Found<'_>, end: End, left: usize) {
     context.touch(found, ends_events(end).pop);
     if left == 0 {
@@ -133,8 +133,9 @@ pub(super) fn removed(context: &mut Context<'_>, found: &Found<'_>, end: End, le
     }
 }
 
-/// Removes up to `count` elements, at least one, at an end of the list at a key, and replies with
-/// them. `key` is the argument that names the key, if the reply has it. The caller logs an effect.
+/// Removes up to `count` elements at an end of the list at a key, and replies with these elements.
+/// `count` must be at least 1. If the reply contains the key, `key` is the index of the argument
+/// that names it. The caller must log an effect.
 pub(super) fn pop_many(
     context: &mut Context<'_>,
     found: &Found<'_>,
@@ -148,7 +149,7 @@ pub(super) fn pop_many(
     let first = if end == End::First { 0 } else { len - 1 };
     let range = if end == End::First { 0..count } else { len - count..len };
     if count > ELEMENTS_AT_ONCE_MAX || list.is_large_in(range) {
-        // What is removed is cut off, or is the whole list. Its elements are read in steps.
+        // The removed elements are cut off, or are the whole list. The reply reads them in steps.
         if count == len {
             let source = list.to_value();
             remove_all(context, found, end);
@@ -175,13 +176,13 @@ pub(super) fn pop_many(
     Outcome::Reply
 }
 
-/// Deletes the key, because all elements are popped.
+/// Deletes the key, because all elements were popped.
 fn remove_all(context: &mut Context<'_>, found: &Found<'_>, end: End) {
     context.touch(found, ends_events(end).pop);
     context.delete(found, DEL);
 }
 
-/// Weighs `LPOP` and `RPOP`: the elements that they remove.
+/// Weighs `LPOP` and `RPOP`: counts the elements that they remove.
 pub(super) fn weigh_pop(keyspace: &Keyspace, db: DbIndex, args: Args<'_>) -> Weight {
     if args.len() < 3 {
         return Weight::default();

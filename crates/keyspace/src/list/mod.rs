@@ -1,9 +1,9 @@
-//! Lists. A small one is a listpack of its elements, byte for byte what Redis has and RDB files
-//! hold. A large one is a [tree](crate::collection::positional).
+//! Lists. A small list is a listpack of its elements, which is byte for byte the same as in Redis
+//! and in RDB files. A large list is a [tree](crate::collection::positional).
 //!
-//! The forms, and when one becomes another, are those of Redis 7.2, where the large form is called
-//! quicklist. A request that would take a listpack over the limit makes it a tree before anything is
-//! added. A tree that has shrunk to half of the limit becomes a listpack.
+//! Both forms, and the conversions between them, are those of Redis 7.2, which calls the large form
+//! quicklist. If a request would take a listpack over the limit, the list becomes a tree before
+//! anything is added. A tree that has shrunk to half of the limit becomes a listpack.
 
 mod blocking;
 mod edit;
@@ -37,25 +37,25 @@ use crate::kinds::{AnyTree, Packing, ValueType};
 use crate::table::worth_deferring;
 use crate::value::Value;
 
-/// The limits in bytes that the numbers -1 to -5 of `list-max-listpack-size` name.
+/// The limits, in bytes, that the values -1 to -5 of `list-max-listpack-size` stand for.
 const SIZES: [usize; 5] = [4096, 8192, 16_384, 32_768, 65_536];
 
-/// Limit of the bytes of the elements that a command replies with at once.
+/// A command replies with at most this many bytes of elements at once.
 const SIZE_AT_ONCE_MAX: usize = 1 << 20;
 
-/// Limit in bytes of a list whose count of elements is limited.
+/// Size in bytes of the largest packed list if the configuration limits the count of elements.
 const COUNTED_SIZE_MAX: usize = 8192;
 
 const _: () = assert!(SIZES[4] <= PACKED_SIZE_MAX && COUNTED_SIZE_MAX <= PACKED_SIZE_MAX);
 
-/// The limits up to which a list is packed. Other packed collections are also limited to
-/// [`PACKED_LEN_MAX`](crate::PACKED_LEN_MAX) elements. A list is not, because most of its commands
-/// look at its ends only.
+/// The limits up to which a list is packed. Unlike other packed collections, a list is not limited
+/// to [`PACKED_LEN_MAX`](crate::PACKED_LEN_MAX) elements, because most commands look only at the
+/// ends of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListLimits {
     /// Size in bytes of the largest packed list.
     pub size: usize,
-    /// Count of its elements; `None` if only their size is limited.
+    /// Limit of the list's elements; `None` if only the size is limited.
     pub elements: Option<usize>,
 }
 
@@ -81,7 +81,8 @@ impl ListLimits {
         size > self.size || self.elements.is_some_and(|most| elements > most)
     }
 
-    /// Whether a tree becomes a listpack of this size and this many elements.
+    /// Whether a tree with this many elements, whose listpack would have this size, becomes a
+    /// listpack.
     fn allow_packing(self, size: usize, elements: usize) -> bool {
         match self.elements {
             None => size <= self.size / 2,
@@ -131,8 +132,8 @@ impl<'a> ListRef<'a> {
         self.0.to_value()
     }
 
-    /// Whether the elements of a range, which is not empty, are so large in all that a reply with
-    /// them is made in steps.
+    /// Whether the elements of a range are together so large that a reply with them is made in
+    /// steps. The range must not be empty.
     fn is_large_in(self, range: Range<usize>) -> bool {
         let Some(tree) = self.tree().filter(|tree| tree.memory() > SIZE_AT_ONCE_MAX) else {
             return false;
@@ -146,13 +147,14 @@ impl<'a> ListRef<'a> {
         size > SIZE_AT_ONCE_MAX && !is_planted("large-elements-at-once")
     }
 
-    /// Whether the elements that are in the same memory as the one at an index are large in all.
+    /// Whether the leaf with the element at an index has more bytes than one step should reply
+    /// with.
     fn is_large_at(self, index: usize) -> bool {
         self.tree().is_some_and(|tree| tree.leaf_at(index).1.listpack_size() > STEP_SIZE_MAX)
     }
 
-    /// Replies with `count` elements, from the one at an index on towards the other end than `from`.
-    /// There must be as many.
+    /// Replies with `count` elements. Starts with the element at `index`, and goes away from the
+    /// end `from`. There must be that many elements.
     fn reply(self, index: usize, count: usize, from: End, reply: &mut ReplyBuf) {
         let (mut next, mut left) = (index, count);
         while left > 0 {
@@ -165,9 +167,9 @@ impl<'a> ListRef<'a> {
         }
     }
 
-    /// Passes up to `count` elements to `each`: the one at an index and those that follow it in the
-    /// same memory, towards the other end than `from`. Returns how many these are. There must be an
-    /// element at the index.
+    /// Passes up to `count` elements to `each`. Starts with the element at `index`, goes away from
+    /// the end `from`, and stops at the end of the leaf or listpack. Returns the count of the
+    /// passed elements. There must be an element at the index.
     fn run(
         self,
         index: usize,
@@ -210,7 +212,8 @@ impl<'a> ListRef<'a> {
     }
 }
 
-/// Where the element at an index of a listpack begins, or where the last one ends.
+/// Where the element at an index of a listpack begins. For the index behind the last element, where
+/// the last element ends.
 fn offset(listpack: &[u8], index: usize) -> usize {
     let len = listpack::len(listpack);
     if index <= len / 2 {
@@ -239,8 +242,8 @@ impl Context<'_> {
         list_in(self.keyspace, found)
     }
 
-    /// Changes the list at a key, or a new list if the key does not exist. The caller must not leave
-    /// the list empty, and notes the change.
+    /// Changes the list at a key, or a new list if the key does not exist. The caller must not
+    /// leave the list empty, and must note the change.
     fn edit_list<R>(
         &mut self,
         found: &Found<'_>,
@@ -272,7 +275,8 @@ fn value_of(tree: AnyTree) -> Value {
     Value::Tree(Box::new(tree))
 }
 
-/// Frees what was cut off, elsewhere if it is large.
+/// Frees the elements that were cut off. If they are large, they go to the garbage, which another
+/// thread frees.
 fn discard(context: &mut Context<'_>, cut: Option<AnyTree>) {
     let large = cut.map(value_of).and_then(worth_deferring);
     context.keyspace.displaced.garbage.add_value(large);
@@ -281,7 +285,7 @@ fn discard(context: &mut Context<'_>, cut: Option<AnyTree>) {
 events!(List: LPUSH "lpush", RPUSH "rpush", LPOP "lpop", RPOP "rpop");
 events!(List: LSET "lset", LINSERT "linsert", LREM "lrem", LTRIM "ltrim");
 
-/// The events of the changes at an end.
+/// The events of pushes and pops at one end.
 struct EndEvents {
     push: Event,
     pop: Event,

@@ -1,5 +1,5 @@
-//! Commands that take an element from one list to another, or from the first of several lists that
-//! is there. The blocking commands are these, once there is something to take.
+//! Commands that move an element from one list to another, or pop elements from the first list that
+//! exists. The blocking commands do the same once there is something to take.
 
 use slimio_planted::is_planted;
 use slimio_resp::{Arg, Args};
@@ -26,19 +26,19 @@ pub(crate) fn end_arg(arg: Arg<'_>) -> Option<End> {
     }
 }
 
-/// How many elements are popped, and how the reply has them.
+/// How many elements are popped, and in which form the reply contains them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pop {
-    /// One, as an array of the key and the element. This is the reply of `BLPOP`.
+    /// One element. The reply is an array of the key and the element, as that of `BLPOP`.
     One,
-    /// Up to this number, as an array of the key and an array of the elements. This is the reply of
-    /// `LMPOP`.
+    /// Up to this many elements. The reply is an array of the key and an array of the elements, as
+    /// that of `LMPOP`.
     Many(usize),
 }
 
 /// Pops from the first key that exists, among the keys that these arguments name. Logs an `LPOP` or
-/// `RPOP`. If this key holds another type, replies with the error. Returns `None` if none of the keys
-/// exists; then there is no reply, and nothing has changed.
+/// `RPOP`. If this key holds another type, replies with the error. If no key exists, returns `None`
+/// without a reply, and changes nothing.
 pub(crate) fn pop_first(
     context: &mut Context<'_>,
     keys: impl IntoIterator<Item = usize>,
@@ -71,10 +71,11 @@ pub(crate) fn pop_first(
     None
 }
 
-/// Moves an element from the list at the first key of the request to the list at the second, which
-/// may be the same, and replies with it. The caller logs an effect if this returns `true`. Returns
-/// `None` if the first key does not exist; then there is no reply. If one of the keys holds another
-/// type, replies with the error and returns `false`. In both cases nothing has changed.
+/// Moves an element from the list at the first key of the request to the list at the second key,
+/// and replies with this element. The two keys may be the same. If this function returns `true`,
+/// the caller must log an effect. If the first key does not exist, returns `None` without a reply.
+/// If one of the keys holds another type, replies with the error and returns `false`. In these two
+/// cases, nothing has changed.
 pub(crate) fn move_one(context: &mut Context<'_>, from_end: End, to_end: End) -> Option<bool> {
     let from = context.find(1);
     from.spot?;
@@ -85,7 +86,8 @@ pub(crate) fn move_one(context: &mut Context<'_>, from_end: End, to_end: End) ->
     if context.is_wrong(&to, ValueType::List) {
         return Some(false);
     }
-    // Finding the second key may have deleted it, and moved the first one.
+    // If the second key had expired, the lookup has deleted it. This may have moved the first key's
+    // entry, so the first key is looked up again.
     let from = context.peek(1);
     let spot = from.spot?;
     let limits = context.keyspace.config.packed_limits.list;
@@ -115,7 +117,7 @@ pub(crate) fn move_one(context: &mut Context<'_>, from_end: End, to_end: End) ->
         list.push(to_end, arg);
     });
     context.touch(&to, ends_events(to_end).push);
-    // Adding the second key may have moved the first one.
+    // Adding the second key may have moved the first key's entry.
     let from = context.peek(1);
     removed(context, &from, from_end, left);
     Some(true)
@@ -145,14 +147,14 @@ fn run_move(context: &mut Context<'_>, from: End, to: End) -> Outcome {
 
 /// What `LMPOP` asks for.
 pub(crate) struct PopRequest {
-    /// The argument behind the last key.
+    /// Index of the argument behind the last key.
     pub(crate) keys_end: usize,
     pub(crate) end: End,
     pub(crate) count: usize,
 }
 
-/// Reads the arguments of `LMPOP` from the count of keys on, which is argument `index`, or replies
-/// with the error.
+/// Reads the arguments of `LMPOP`, or replies with the error. Argument `index` is the count of
+/// keys; the others follow it.
 pub(crate) fn pop_request(context: &mut Context<'_>, index: usize) -> Option<PopRequest> {
     let args = context.args;
     let positive = |index| args.get(index).to_i64().filter(|count| *count > 0);
@@ -191,7 +193,7 @@ pub(super) fn lmpop(context: &mut Context<'_>) -> Outcome {
     Box::new(PopAny { next: 2, keys_end, end, count }).resume(context)
 }
 
-/// A running `LMPOP`. It goes through its keys in steps.
+/// A running `LMPOP`, which goes through its keys in steps.
 #[derive(Debug)]
 struct PopAny {
     next: usize,
@@ -220,13 +222,13 @@ impl Steps for PopAny {
     }
 }
 
-/// Weighs `LMPOP`: the elements that it removes.
+/// Weighs `LMPOP`: counts the elements that it removes.
 pub(super) fn weigh_mpop(keyspace: &Keyspace, db: DbIndex, args: Args<'_>) -> Weight {
     let keys = args.get(1).to_i64().and_then(|keys| usize::try_from(keys).ok()).unwrap_or(0);
     let keys_end = keys.saturating_add(2).min(args.len());
     let count = (keys_end + 2 < args.len()).then(|| args.get(keys_end + 2).to_i64()).flatten();
     let count = count.and_then(|count| usize::try_from(count).ok()).unwrap_or(1);
-    // The first list may be one that has expired, so the longest counts.
+    // The first list may have expired. So the longest of all lists counts.
     let len = |index| len_at(keyspace, db, &args.bytes(index)).unwrap_or(0);
     let elements = if count > 1 { (2..keys_end).map(len).max().unwrap_or(0) } else { 0 };
     Weight { elements: elements.min(count), log_size: 0 }

@@ -13,15 +13,15 @@ use crate::kinds::ValueType;
 
 const INDEX_OUT_OF_RANGE: &str = "ERR index out of range";
 
-/// The index that a number names, which counts from the end if it is negative; `None` if there is no
-/// such element.
+/// The index that a number stands for; `None` if there is no such element. A negative number counts
+/// from the end.
 fn index_in(len: usize, number: i64) -> Option<usize> {
     let index = if number < 0 { number.checked_add_unsigned(len as u64)? } else { number };
     usize::try_from(index).ok().filter(|index| *index < len)
 }
 
-/// The elements that two numbers name, both included. An index before the first element or behind
-/// the last one counts as that element.
+/// The range from one number to the other, both included. A negative number counts from the end.
+/// The range is cut to the elements that exist.
 fn range_in(len: usize, start: i64, stop: i64) -> std::ops::Range<usize> {
     let place = |number: i64| if number < 0 { number.saturating_add(len as i64) } else { number };
     let start = usize::try_from(place(start).max(0)).unwrap_or(usize::MAX);

@@ -1,7 +1,7 @@
 //! Commands that look for a string among the elements of a list: `LPOS`, `LINSERT` and `LREM`.
 //!
-//! `LPOS` looks through a clone of a large list in steps. `LINSERT` and `LREM` hold their key while
-//! they look through a large list in steps, because they change what they find.
+//! All of them look through a large list in steps. `LPOS` looks through a clone. `LINSERT` and
+//! `LREM` change what they find, so they hold their key meanwhile.
 
 use slimio_planted::is_planted;
 use slimio_resp::{Arg, Args, ReplyBuf};
@@ -17,35 +17,37 @@ use crate::keyspace::{DbIndex, Keyspace};
 use crate::kinds::ValueType;
 use crate::value::Value;
 
-/// Count of elements that are compared with a string in the time that handling one element takes.
+/// While a command handles one element, this many elements could be compared with a string.
 const COMPARED_PER_ELEMENT: usize = 16;
 
 /// Limit of elements that one step compares.
 const STEP_COMPARED_MAX: usize = ELEMENTS_AT_ONCE_MAX * COMPARED_PER_ELEMENT;
 
-/// Comparing this many bytes takes the time of comparing an element that is short. Longer strings
-/// than [`SHORT_SIZE_MAX`] cost more by this measure.
+/// Comparing this many bytes of a long string takes as long as comparing a short element. So a
+/// string longer than [`SHORT_SIZE_MAX`] costs more.
 const BYTES_PER_COMPARISON: usize = 64;
 
-/// Size in bytes of the longest string that counts as short. Longer ones are outside of their leaves.
+/// Size in bytes of the longest string that counts as short. Longer strings are outside their
+/// leaves.
 const SHORT_SIZE_MAX: usize = INSIDE_SIZE_MAX;
 
-/// Going over this many codes of a leaf takes the time of comparing an element that is short.
+/// Going over this many codes of a leaf takes as long as comparing a short element.
 const CODES_PER_COMPARISON: usize = 4;
 
 /// At most this many bytes of an element are compared at a time.
 const PIECE_SIZE: usize = 256 << 10;
 
-/// What the comparison of an element with a string costs, in comparisons with a short one.
+/// The cost of comparing an element with the string `wanted`. The unit is a comparison with a short
+/// string.
 fn comparison_cost(wanted: Arg<'_>) -> usize {
     let is_long = wanted.size() > SHORT_SIZE_MAX && !is_planted("long-elements-cost-nothing");
     1 + if is_long { wanted.size() / BYTES_PER_COMPARISON } else { 0 }
 }
 
-/// What the removal of one element costs, in comparisons that take the same time.
+/// Removing one element takes as long as this many comparisons.
 const REMOVAL_COST: usize = 64;
 
-/// As Redis says since 7.2.
+/// The text is that of Redis since 7.2.
 const RANK_OUT_OF_RANGE: &str = "ERR value is out of range, value must between \
 -9223372036854775807 and 9223372036854775807";
 
@@ -53,11 +55,11 @@ const RANK_OUT_OF_RANGE: &str = "ERR value is out of range, value must between \
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Search {
     from: End,
-    /// Count of elements that were looked at.
+    /// Count of elements that the search has passed.
     seen: usize,
-    /// Count of the bytes of the next element that are known to be those of the string.
+    /// How many bytes of the next element are known to be equal to those of the string.
     equal: usize,
-    /// Limit of the elements that are looked at.
+    /// Limit of the elements that the search looks at.
     most: usize,
 }
 
@@ -71,10 +73,10 @@ impl Search {
         self.seen >= self.most.min(list.len())
     }
 
-    /// Looks at the elements of one more leaf, or at all elements of a listpack, or, if the wanted
-    /// string is long, at a part of one element. Passes the indices of those that are the wanted
-    /// string to `each`, until it returns `false`. Returns what this costs, in comparisons with a
-    /// short string. There must be elements that were not looked at.
+    /// Looks at the elements of one more leaf, or at all elements of a listpack. If the wanted
+    /// string is long, looks at a part of one element. Passes the index of each element that is
+    /// equal to the string to `each`, until `each` returns `false`. Returns the cost of the step,
+    /// in comparisons with a short string. The search must not be over.
     pub(super) fn step(
         &mut self,
         list: ListRef<'_>,
@@ -106,7 +108,7 @@ impl Search {
             found.extend(slimio_rdb::listpack::matches(listpack, &string).map(|it| it.0));
             len
         };
-        // How many elements are looked at before the one at an index.
+        // How many elements the search passes before the element at an index.
         let before = |index: &usize| match self.from {
             End::First => *index,
             End::Last => len - 1 - *index,
@@ -122,8 +124,8 @@ impl Search {
         seen - std::mem::replace(&mut self.seen, seen)
     }
 
-    /// As [`step`](Self::step), for a long string: goes to the next element of its size in the leaf,
-    /// and compares a part of it.
+    /// Like [`step`](Self::step), for a long string. Goes to the next element of the same size in
+    /// the leaf, and compares a part of that element.
     fn step_long(
         &mut self,
         tree: &PositionalTree,
@@ -138,13 +140,15 @@ impl Search {
         };
         let (first, leaf) = tree.leaf_at(index_of(self.seen));
         let within = leaf.next_outside(index_of(self.seen) - first, self.from, size);
-        // How many elements are before the next one of this size, or before the next leaf.
+        // How many elements the search passes before the next element of this size. If the leaf has
+        // none, before the next leaf.
         let before = match (within, self.from) {
             (Some(within), _) => index_of(first + within),
             (None, End::First) => first + leaf.len(),
             (None, End::Last) => len - first,
         };
-        // Looking for the next element of this size goes over the codes of the whole leaf.
+        // To find the next element of this size, `next_outside` has gone over all codes of the
+        // leaf.
         let mut cost = before - self.seen + leaf.len() / CODES_PER_COMPARISON;
         if before > self.seen {
             (self.seen, self.equal) = (before, 0);
@@ -165,8 +169,9 @@ impl Search {
         cost
     }
 
-    /// Looks as in [`step`](Self::step). Returns the indices of up to `count` elements that are the
-    /// wanted string, and what this costs. The indices ascend, and the caller removes these elements.
+    /// Searches like [`step`](Self::step). Returns the indices of up to `count` elements that are
+    /// equal to the wanted string, and the cost of the step. The indices ascend. The caller must
+    /// remove these elements.
     pub(super) fn step_removing(
         &mut self,
         list: ListRef<'_>,
@@ -190,9 +195,9 @@ impl Search {
 #[derive(Clone, Copy, Debug)]
 struct Positions {
     search: Search,
-    /// Count of matches to pass over.
+    /// Count of matches that the reply leaves out at the beginning.
     skipped: usize,
-    /// Limit of the positions in the reply, which is an array then.
+    /// If set, the reply is an array of at most this many positions.
     count: Option<usize>,
 }
 
@@ -224,7 +229,7 @@ fn positions(context: &mut Context<'_>) -> Option<Positions> {
         if name.is("rank") && has_more {
             rank = context.integer_arg(at + 1)?;
             if rank == i64::MIN {
-                // It has no counterpart from the other end.
+                // Negating this number would overflow.
                 context.error(RANK_OUT_OF_RANGE);
                 return None;
             }
@@ -259,12 +264,12 @@ fn positions(context: &mut Context<'_>) -> Option<Positions> {
     Some(Positions { search: Search::new(from, most), skipped, count })
 }
 
-/// A running `LPOS`. The list is that of the time when the command began.
+/// A running `LPOS`. `source` is the list as it was when the command began.
 #[derive(Debug)]
 struct Finding {
     source: Value,
     asked: Positions,
-    /// Count of matches that were met.
+    /// Count of matches so far, including those that the reply leaves out.
     met: usize,
     /// Count of positions in the reply.
     found: usize,
@@ -280,7 +285,7 @@ impl Steps for Finding {
         let mut cost = 0;
         while !asked.search.is_over(list) && *found < limit && !out.is_cut() {
             if cost >= STEP_COMPARED_MAX {
-                // Sealed, so that the last step need not copy all positions.
+                // Sealing `out` now saves the last step from copying all positions.
                 out.seal_if_large();
                 if context.mode.yields() {
                     return Outcome::Yield(self);
@@ -315,14 +320,14 @@ impl Steps for Finding {
     }
 }
 
-/// Weighs `LINSERT` and `LREM`: the elements that they look at.
+/// Weighs `LINSERT` and `LREM`: counts the elements that they look at.
 pub(super) fn weigh_search(keyspace: &Keyspace, db: DbIndex, args: Args<'_>) -> Weight {
     let len = super::len_at(keyspace, db, &args.bytes(1)).unwrap_or(0);
     let cost = len.saturating_mul(comparison_cost(args.get(3)));
     Weight { elements: cost / COMPARED_PER_ELEMENT, log_size: 0 }
 }
 
-/// Whether the key of the request is held while it runs, because the list is long.
+/// Whether the list is so long that the request holds its key while it runs.
 fn is_held(context: &Context<'_>) -> bool {
     let Context { keyspace, db, args, .. } = context;
     weigh_search(keyspace, *db, *args).elements > ELEMENTS_AT_ONCE_MAX && context.mode.yields()
@@ -348,7 +353,7 @@ pub(super) fn linsert(context: &mut Context<'_>) -> Outcome {
 #[derive(Debug)]
 struct Insertion {
     search: Search,
-    /// Whether the new element comes behind the one that is looked for.
+    /// Whether the new element is inserted behind the element that is searched for.
     behind: bool,
     is_held: bool,
 }
@@ -405,7 +410,7 @@ pub(super) fn lrem(context: &mut Context<'_>) -> Outcome {
 #[derive(Debug)]
 struct Removal {
     search: Search,
-    /// Limit of the elements that are still removed.
+    /// How many more elements are removed at most.
     left: usize,
     removed: usize,
     is_held: bool,

@@ -24,7 +24,7 @@ fn encoding(form: &EditForm<'_>) -> &'static str {
     view(form).0.encoding_name()
 }
 
-/// An element that often comes again.
+/// An element out of so few that the same one often comes again.
 fn element(rng: &mut Rng) -> Vec<u8> {
     let size = match rng.usize(..40) {
         0 => 60 + rng.usize(..10),
@@ -151,7 +151,7 @@ fn lists_of_every_form_are_deques() {
     }
 }
 
-/// Many matches are removed from a listpack at once.
+/// Removing more than a few matches from a listpack builds the listpack anew.
 #[test]
 fn most_elements_of_a_listpack_are_removed() {
     let (limits, old) = (ListLimits::default(), &mut Vec::new());
@@ -201,7 +201,7 @@ fn forms_change_at_the_limits() {
     }
 }
 
-/// A tree becomes a listpack when it has shrunk to half of the limit, not before.
+/// A tree does not become a listpack before it has shrunk to half of the limit.
 #[test]
 fn a_tree_that_has_shrunk_is_packed() {
     let old = &mut Vec::new();
@@ -222,7 +222,8 @@ fn a_tree_that_has_shrunk_is_packed() {
     }
 }
 
-/// As in Redis since 7.2, a list becomes a listpack also when long elements are replaced.
+/// As in Redis since 7.2, replacing long elements by short ones can also turn a tree into a
+/// listpack.
 #[test]
 fn a_tree_whose_elements_are_replaced_by_short_ones_is_packed() {
     let old = &mut Vec::new();

@@ -1,5 +1,6 @@
 //! Replies with elements of lists, one after the other from either end. Many elements are read in
-//! steps, from a clone or from what was cut off, which no later write changes.
+//! steps. They are read from a clone, or from elements that were cut off, so no later write changes
+//! them.
 
 use slimio_resp::ReplyBuf;
 
@@ -13,21 +14,21 @@ use crate::value::Value;
 #[derive(Debug)]
 pub(super) struct Walk {
     source: Value,
-    /// The next element.
+    /// Index of the next element.
     next: usize,
-    /// Count of elements that are to come.
+    /// Count of elements that are still to come.
     left: usize,
-    /// The end at which the walk has begun; it goes on towards the other one.
+    /// The walk goes away from this end of the list.
     from: End,
-    /// The argument that is the list's key, if the reply names it.
+    /// If the reply contains the list's key, the index of the argument that names it.
     key: Option<usize>,
-    /// Count of all elements.
+    /// Count of all elements of the reply.
     count: usize,
     /// The elements found so far, as replies.
     out: ReplyBuf,
 }
 
-/// Begins the reply: an array of `count` elements, after the key if the reply names it.
+/// Begins the reply: an array of `count` elements, or an array of the key and such an array.
 pub(super) fn reply_head(context: &mut Context<'_>, key: Option<usize>, count: usize) {
     if let Some(index) = key {
         context.reply.array(2);
@@ -37,14 +38,15 @@ pub(super) fn reply_head(context: &mut Context<'_>, key: Option<usize>, count: u
     context.reply.array(count);
 }
 
-/// The list that a value is.
+/// A view of a value that is a list.
 pub(super) fn list_of(value: &Value) -> ListRef<'_> {
     let collection = value.as_ref().as_collection();
     ListRef::new(collection.expect("the value is a list"))
 }
 
 impl Walk {
-    /// Replies with `count` elements, from the one at index `next` on.
+    /// Replies with `count` elements. Starts with the element at index `next`, and goes away from
+    /// the end `from`.
     pub(super) fn run(
         context: &mut Context<'_>,
         source: Value,
@@ -75,7 +77,7 @@ impl Steps for Walk {
                 (*left, seen) = (*left - passed, seen + passed);
             }
             if *left > 0 {
-                // Sealed, so that the last step need not copy all replies.
+                // Sealing `out` now saves the last step from copying all replies.
                 out.seal();
                 if context.mode.yields() {
                     return Outcome::Yield(self);

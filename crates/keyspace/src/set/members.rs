@@ -31,8 +31,8 @@ impl Context<'_> {
         set.is_some_and(|set| set.contains(&self.keyspace.hasher, self.args.get(index)))
     }
 
-    /// Changes the set at a key, or a new set that begins with this packing if the key does not
-    /// exist. The caller must not leave the set empty, and notes the change.
+    /// Changes the set at a key. If the key does not exist, changes a new set, which begins with
+    /// this packing. The caller must not leave the set empty, and must note the change.
     pub(super) fn edit_set<R>(
         &mut self,
         found: &Found<'_>,
@@ -46,9 +46,9 @@ impl Context<'_> {
         })
     }
 
-    /// Removes members from the set at a key. Deletes the key if no member is left. Returns how many
-    /// of them were there, and whether the key was deleted. Without an event, the caller
-    /// [notes](Self::note) it and the deletion later.
+    /// Removes members from the set at a key. Deletes the key if no member is left. Returns how
+    /// many members were removed, and whether the key was deleted. If the caller passes no event,
+    /// it must [note](Self::note) the event and the deletion later.
     pub(super) fn remove_members<'a>(
         &mut self,
         found: &Found<'_>,
@@ -70,7 +70,7 @@ impl Context<'_> {
     }
 }
 
-/// Finds the key. Replies with an error if it holds something other than a set.
+/// Finds the key. If the key holds something other than a set, replies with an error.
 fn find_set<'a>(context: &mut Context<'a>, tally: &mut Tally) -> Option<Found<'a>> {
     let found = context.find(1);
     if context.is_wrong(&found, ValueType::Set) {
@@ -134,7 +134,7 @@ impl InSteps for Srem {
     fn end(context: &mut Context<'_>, tally: &Tally) -> Outcome {
         if tally.count > 0 {
             context.note(1, SREM);
-            // The set was there, and is not any more.
+            // The set has lost its last member.
             if tally.is_done {
                 context.note(1, DEL);
             }
@@ -204,7 +204,8 @@ pub(super) fn sscan(context: &mut Context<'_>) -> Outcome {
 pub(super) fn smove(context: &mut Context<'_>) -> Outcome {
     context.find(1);
     let to = context.find(2);
-    // Finding the second key may have deleted it, and moved the first one.
+    // If the second key had expired, the lookup has deleted it. This may have moved the first key's
+    // entry, so the first key is looked up again.
     let from = context.peek(1);
     if from.spot.is_none() {
         return context.integer(0);
@@ -220,7 +221,7 @@ pub(super) fn smove(context: &mut Context<'_>) -> Outcome {
     if context.remove_members(&from, std::iter::once(member), Some(SREM)).0 == 0 {
         return context.integer(0);
     }
-    // Removing the last member may have moved the second key.
+    // Removing the last member deletes the first key, which may have moved the second key's entry.
     let to = context.peek(2);
     let packing = context.keyspace.config.packed_limits.set.packing(member, 1);
     if context.edit_set(&to, packing, |set| set.add(member)) {

@@ -1,8 +1,9 @@
-//! Sets. A small one is packed: sorted integers, or a listpack of members, each byte for byte what
-//! Redis has and RDB files hold. A large one is a [tree](crate::collection::hashed).
+//! Sets. A small set is packed: an intset, which is sorted integers, or a listpack of members. Both
+//! are byte for byte the same as in Redis and in RDB files. A large set is a
+//! [tree](crate::collection::hashed).
 //!
-//! The forms, and when one becomes another, are those of Redis 7.2. A set never goes back to a
-//! smaller form. The form of a new set follows from the request that makes it.
+//! The forms, and the conversions between them, are those of Redis 7.2. A set never goes back to a
+//! smaller form. The form of a new set depends on the request that makes it.
 
 mod algebra;
 mod members;
@@ -29,18 +30,18 @@ use crate::kinds::{AnyTree, Packing, ValueType};
 /// A large set. The string of an element is a member.
 pub(crate) type SetTree = HashedTree<1>;
 
-/// Limit of members of an intset, whatever the configuration says. There has to be one, because a
-/// write moves all integers behind the one that it adds or removes.
+/// Limit of members of an intset, whatever the configuration says. The limit is needed because a
+/// write moves all integers behind the one that is added or removed.
 const INTSET_LEN_MAX: usize = PACKED_SIZE_MAX / size_of::<i64>();
 
 /// The limits up to which a set is packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetLimits {
-    /// Limit of members of an intset (`set-max-intset-entries`). If it is larger than 8192, that is
-    /// the limit.
+    /// Limit of members of an intset (`set-max-intset-entries`). If this value is larger than 8192,
+    /// the limit is 8192.
     pub integers: usize,
-    /// Limit of members of a listpack (`set-max-listpack-entries`). If it is larger than
-    /// [`PACKED_LEN_MAX`], that is the limit.
+    /// Limit of members of a listpack (`set-max-listpack-entries`). If this value is larger than
+    /// [`PACKED_LEN_MAX`], the limit is [`PACKED_LEN_MAX`].
     pub members: usize,
     /// Size in bytes of the longest member of a listpack (`set-max-listpack-value`).
     pub member_size: usize,
@@ -72,7 +73,7 @@ impl SetLimits {
         self.member_size.min(PACKED_SIZE_MAX)
     }
 
-    /// The form of a new set to which a request adds `count` members, of which this is the first.
+    /// The form of a new set to which a request adds `count` members. `first` is the first of them.
     pub(crate) fn packing(&self, first: Arg<'_>, count: usize) -> Packing {
         if first.to_i64().is_some() && count <= self.integers_max() {
             Packing::SetIntset
@@ -115,7 +116,7 @@ impl<'a> SetRef<'a> {
         self.0.strings()
     }
 
-    /// Whether this is a member.
+    /// Whether the set has this member.
     pub(crate) fn contains(self, hasher: &KeyHasher, member: Arg<'_>) -> bool {
         if let Some(tree) = self.tree() {
             return tree.get(hasher.hash_arg(member) as u32, member).is_some();
@@ -129,7 +130,7 @@ impl<'a> SetRef<'a> {
         }
     }
 
-    /// Whether a member of another set is a member of this one, which is packed.
+    /// Whether a member of another set is also a member of this set. This set must be packed.
     fn packed_contains(self, member: Element<'_>) -> bool {
         match self.0.packed() {
             Some((Packing::SetIntset, bytes)) => {
@@ -164,8 +165,8 @@ impl SetEdit<'_, '_> {
         self.form.len()
     }
 
-    /// Prepares the set for a request that adds `count` members: if there are too many for the
-    /// packed form, the set becomes a tree before any of them is added.
+    /// Prepares the set for a request that adds `count` members. If these are too many for the
+    /// packed form, the set becomes a tree before any member is added.
     pub(crate) fn reserve(&mut self, count: usize) {
         let limit = match &*self.form {
             EditForm::Packed { packing: Packing::SetIntset, .. } => self.limits.integers_max(),
@@ -177,7 +178,7 @@ impl SetEdit<'_, '_> {
         }
     }
 
-    /// Adds a member. Returns whether it is new.
+    /// Adds a member. Returns whether the member is new.
     pub(crate) fn add(&mut self, member: Arg<'_>) -> bool {
         let is_new = match &*self.form {
             EditForm::Packed { packing: Packing::SetIntset, .. } => self.add_to_intset(member),
@@ -191,9 +192,9 @@ impl SetEdit<'_, '_> {
         })
     }
 
-    /// Adds a member to an intset, which becomes a listpack if the member is no integer. Returns
-    /// `None` if the set has to become a tree. Redis 7.2 decides the same in `setTypeAddAux` of
-    /// `t_set.c`.
+    /// Adds a member to an intset. If the member is no integer, the intset becomes a listpack.
+    /// Returns `None` if the set has to become a tree. Redis 7.2 converts in the same cases
+    /// (`setTypeAddAux` of `t_set.c`).
     fn add_to_intset(&mut self, member: Arg<'_>) -> Option<bool> {
         let limits = self.limits;
         let EditForm::Packed { packing, bytes, base } = &mut *self.form else { return None };
@@ -241,7 +242,7 @@ impl SetEdit<'_, '_> {
         Some(true)
     }
 
-    /// The set as a tree; a packed one is converted first.
+    /// The set as a tree. A packed set is converted first.
     fn tree(&mut self) -> (&mut SetTree, &mut Vec<LargeString>) {
         let (hasher, old) = (&self.hasher, &mut *self.old);
         let tree = self.form.tree(|packing, bytes| {
@@ -257,7 +258,7 @@ impl SetEdit<'_, '_> {
         (tree, self.old)
     }
 
-    /// Removes a member. Returns whether it was there.
+    /// Removes a member. Returns whether the set had this member.
     pub(crate) fn remove(&mut self, member: Arg<'_>) -> bool {
         if let EditForm::Packed { packing, bytes, base } = &mut self.form {
             if *packing == Packing::SetIntset {

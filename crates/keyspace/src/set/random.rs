@@ -21,7 +21,8 @@ events!(Set: SPOP "spop");
 /// Limit of the members that one step removes and that one logged `SREM` names.
 const LOGGED_MEMBERS_MAX: usize = 128;
 
-/// What a logged `SREM` takes beside its key and members, in bytes, and the size of a member.
+/// Bytes that a logged `SREM` takes in addition to its key and members. The size of each member
+/// takes another [`MEMBER_SIZE`] bytes.
 const SREM_SIZE: u64 = 32;
 const MEMBER_SIZE: u64 = 10;
 
@@ -58,7 +59,7 @@ pub(super) fn srandmember(context: &mut Context<'_>) -> Outcome {
     }
 }
 
-/// Weighs `SPOP`: the members that it removes, and their bytes in the log.
+/// Weighs `SPOP`: counts the members that it removes, and their bytes in the log.
 pub(super) fn weigh_pop(keyspace: &Keyspace, db: DbIndex, args: Args<'_>) -> Weight {
     let key = args.bytes(1);
     let collection = keyspace.get(db, &key, i64::MIN).and_then(ValueRef::as_collection);
@@ -71,7 +72,7 @@ pub(super) fn weigh_pop(keyspace: &Keyspace, db: DbIndex, args: Args<'_>) -> Wei
         _ => args.get(2).to_i64().and_then(|count| usize::try_from(count).ok()).unwrap_or(0),
     };
     if count >= set.len() {
-        // With a count, the key is deleted instead.
+        // If the command has a count, it logs a deletion of the key, not a removal of members.
         let log_size =
             if args.len() == 2 { removal_size(&key, 1, set.member_size_max()) } else { 0 };
         return Weight { elements: set.len(), log_size };
@@ -81,7 +82,8 @@ pub(super) fn weigh_pop(keyspace: &Keyspace, db: DbIndex, args: Args<'_>) -> Wei
     Weight { elements: Draw::cost(set.len(), count) * set.0.change_cost(), log_size }
 }
 
-/// Upper bound, in bytes, of what the log takes to remove `count` members of `size` bytes in all.
+/// Upper bound of the bytes in the log that the removal of `count` members takes. The members have
+/// `size` bytes in all.
 fn removal_size(key: &[u8], count: usize, size: usize) -> u64 {
     let logged = count.div_ceil(LOGGED_MEMBERS_MAX) as u64;
     size as u64 + count as u64 * MEMBER_SIZE + logged * (key.len() as u64 + SREM_SIZE)
@@ -94,7 +96,7 @@ impl SetRef<'_> {
         if is_planted("spop-asks-for-longest") {
             return of_longest;
         }
-        // A string takes at least its size in memory, unless it is an integer.
+        // A string takes at least its own size in memory, unless it is stored as an integer.
         let in_memory = self.tree().map_or_else(|| self.packed_size(), super::SetTree::memory);
         of_longest.min(in_memory + count * INTEGER_SIZE_MAX)
     }
@@ -182,7 +184,7 @@ fn pop_many(context: &mut Context<'_>, found: &Found<'_>, count: usize) -> Outco
 #[derive(Debug)]
 struct PopAll {
     walk: Box<dyn Steps>,
-    /// Whether the keys of the request are held, so that the command may pause.
+    /// Whether the request holds its keys, which allows the command to pause.
     is_long: bool,
 }
 
@@ -212,14 +214,14 @@ impl Steps for PopAll {
     }
 }
 
-/// A running `SPOP` that removes some members. First it draws them all, then it removes them.
+/// A running `SPOP` that removes some members. It first draws all these members, then removes them.
 #[derive(Debug)]
 struct PopMany {
     draw: Draw,
-    /// The members drawn and not removed yet.
+    /// The members that are drawn but not removed yet.
     members: Members,
     is_removing: bool,
-    /// Whether the keys of the request are held, so that the command may pause.
+    /// Whether the request holds its keys, which allows the command to pause.
     is_long: bool,
     /// The members drawn so far, as replies.
     out: ReplyBuf,
@@ -250,8 +252,8 @@ impl Steps for PopMany {
 }
 
 impl PopMany {
-    /// Draws or removes some more members. Returns `false` if the log has no room for all of them;
-    /// then nothing was removed.
+    /// Draws or removes some more members. Returns `false` if the log has no room for all removals.
+    /// In this case, nothing was removed.
     fn step(&mut self, context: &mut Context<'_>) -> bool {
         let Self { draw, members, is_removing, out, .. } = self;
         if draw.left > 0 {
@@ -260,7 +262,7 @@ impl PopMany {
                 members.add(element[0].to_bytes().into_owned());
                 true
             });
-            // Sealed, so that the last step need not copy all replies.
+            // Sealing `out` now saves the last step from copying all replies.
             out.seal();
             return true;
         }
@@ -279,14 +281,14 @@ impl PopMany {
     }
 }
 
-/// Members in parts of up to [`LOGGED_MEMBERS_MAX`], so that each part can be freed when it has been
-/// dealt with.
+/// Members in parts of up to [`LOGGED_MEMBERS_MAX`]. Each part is freed once its members are
+/// removed.
 #[derive(Debug, Default)]
 struct Members {
     parts: Vec<Vec<Vec<u8>>>,
     /// Count of all members that were added.
     count: usize,
-    /// Their size in bytes.
+    /// Size in bytes of all members that were added.
     size: usize,
 }
 

@@ -13,7 +13,7 @@ use crate::table::Written;
 use crate::value::Value;
 
 /// Replaces the value of the first key by a set, or deletes the key if the set is empty. Replies
-/// with the size of the set. The event says which command stores it.
+/// with the size of the set. The event tells which command stores the set.
 pub(super) fn store(context: &mut Context<'_>, form: EditForm<'static>, event: Event) -> Outcome {
     let found = context.peek(1);
     let was_there = context.delete(&found, None);
@@ -33,7 +33,8 @@ pub(super) fn store(context: &mut Context<'_>, form: EditForm<'static>, event: E
     context.integer(len as i64)
 }
 
-/// The form in which Redis begins a stored intersection whose smallest set is this one.
+/// The form in which Redis begins the result of an intersection that is stored. `smallest` is the
+/// smallest of the intersected sets.
 pub(super) fn result_packing(smallest: &Value) -> Packing {
     match smallest {
         Value::Packed(Packing::SetIntset, _) => Packing::SetIntset,
@@ -41,8 +42,8 @@ pub(super) fn result_packing(smallest: &Value) -> Packing {
     }
 }
 
-/// The same set in the form that it has when its members are added to an empty set one by one. A
-/// set that is too large to be packed stays as it is.
+/// The same set in the form that it would have if its members were added to an empty set one by
+/// one. A set that is too large to be packed stays as it is.
 pub(super) fn formed_anew(context: &mut Context<'_>, form: EditForm<'static>) -> EditForm<'static> {
     let limits = context.keyspace.config.packed_limits.set;
     let is_large = form.len() > limits.integers_max().max(limits.members_max());
@@ -59,8 +60,8 @@ pub(super) fn formed_anew(context: &mut Context<'_>, form: EditForm<'static>) ->
     anew
 }
 
-/// The same set as an intset, if its members are integers and not too many. A stored intersection
-/// becomes one in Redis, too.
+/// The same set, converted to an intset if all members are integers and there are not too many.
+/// Redis does the same with a stored intersection.
 pub(super) fn integers_anew(
     context: &mut Context<'_>,
     form: EditForm<'static>,

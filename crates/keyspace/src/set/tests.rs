@@ -9,7 +9,7 @@ use crate::collection::Form;
 
 type Model = HashSet<Vec<u8>>;
 
-/// A member: mostly an integer, now and then text, which may be longer than some limits.
+/// A member. Most are integers. Some are texts, which may be longer than some limits.
 fn member(rng: &mut Rng, range: usize, text_in: usize) -> Vec<u8> {
     let number = rng.usize(..range) as i64 - 300;
     if text_in == 0 || rng.usize(..text_in) > 0 {
@@ -32,7 +32,7 @@ fn view<'a>(form: &'a EditForm<'_>) -> SetRef<'a> {
     SetRef::new(CollectionRef(seen))
 }
 
-/// A packed set is within the limits.
+/// Checks that a packed set is within the limits.
 fn check_packed(form: &EditForm<'_>, model: &Model, limits: SetLimits) {
     let EditForm::Packed { packing, bytes, .. } = form else { return };
     assert!(bytes.len() <= PACKED_SIZE_MAX + intset::EMPTY.len());
@@ -82,7 +82,7 @@ fn sets_of_every_form_hold_what_was_added() {
     }
 }
 
-/// A request with more members than a packed set may have makes a tree at once.
+/// If a request has more members than a packed set may have, the set becomes a tree at once.
 #[test]
 fn many_members_at_once_make_a_tree() {
     let (hasher, limits, old) = (KeyHasher::new(1), SetLimits::default(), &mut Vec::new());

@@ -24,8 +24,8 @@ use crate::value::{Value, ValueRef};
 /// A place in a bucket.
 #[derive(Debug)]
 pub(crate) struct BucketSlot {
-    /// The low bits of the key's hash. They select the bucket, and tell most keys of a bucket
-    /// apart.
+    /// The low bits of the key's hash. These bits select the bucket, and differ for most keys of a
+    /// bucket.
     pub(crate) hash: u32,
     meta: Meta,
     entry: Entry,
@@ -150,7 +150,7 @@ impl BucketSlot {
         }
     }
 
-    /// Bytes that the entry takes in memory besides its slot.
+    /// Bytes that the entry takes in memory, without its slot.
     pub(crate) fn memory(&self) -> usize {
         match &self.entry {
             Entry::Small(bytes) => allocated(bytes.len()),
@@ -314,7 +314,7 @@ impl BucketSlot {
         }
     }
 
-    /// Replaces a tree that has become small by packed bytes.
+    /// Replaces a tree that has become small. The new value is its packed bytes.
     fn pack(&mut self, packing: Packing, bytes: Vec<u8>, expires_at_ms: Option<i64>) {
         let value = Value::Packed(packing, Arc::new(bytes));
         let new = BucketSlot::with_value(self.hash, self.key(), value, expires_at_ms);

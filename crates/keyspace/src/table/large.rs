@@ -67,7 +67,7 @@ impl Key {
         }
     }
 
-    /// Bytes that the key takes in memory besides the box.
+    /// Bytes that the key takes in memory, in addition to the box.
     pub(super) fn memory(&self) -> usize {
         match self {
             Key::Inline { .. } => 0,

@@ -1,5 +1,5 @@
-//! Notes which buckets hold keys that expire. There is a bit for each bucket, and there are counts
-//! by segment and group, so that a few buckets among many are found in a bounded time.
+//! Notes which buckets hold keys that expire. There is a bit for each bucket. There are also counts
+//! by segment and by group, so that a few marked buckets among many are found in bounded time.
 //!
 //! The marks cost one bit per bucket. Redis has a separate table for the keys that expire, which
 //! costs tens of bytes per key.
@@ -125,8 +125,8 @@ impl Marks {
 }
 
 impl Marks {
-    /// Counts the marks again, and returns how many there are. Panics if a stored count differs, or
-    /// if a bucket is marked that does not exist.
+    /// Counts the marks again, and returns their count. Panics if a stored count differs, or if a
+    /// mark is for a bucket that does not exist.
     pub(super) fn check(&self, bucket_count: usize) -> usize {
         let mut all = 0;
         for group in &self.groups {

@@ -105,18 +105,18 @@ impl Meta {
 
 /// How a string was written. Redis encodes the same bytes differently depending on how they were
 /// written, and `OBJECT ENCODING` shows the encoding. For types other than strings, this value has
-/// no meaning. It is lost in a restart, as in Redis.
+/// no meaning. As in Redis, a restart forgets it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Written {
-    /// It was set as a whole.
+    /// The string was set as a whole.
     #[default]
     Whole = 0,
-    /// It was appended to, or written over in part.
+    /// The string was appended to, or written over in part.
     InParts = 1,
-    /// It was computed, and is kept as text even if it is an integer.
+    /// The string was computed, and is kept as text even if it is an integer.
     AsText = 2,
-    /// It is a copy of a string that was set as a whole. If the copy is an integer, Redis does not
-    /// use one of its shared integer objects for the copy.
+    /// The string is a copy of a string that was set as a whole. If the string is an integer, Redis
+    /// uses a shared integer object for the original, but not for the copy.
     Copied = 3,
 }
 

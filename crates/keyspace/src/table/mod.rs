@@ -6,9 +6,9 @@
 //!
 //! This is linear hashing. With 2^L + S buckets, the low L bits of a hash select its bucket. The
 //! first S buckets have been split. If the selected bucket is one of these, the low L + 1 bits
-//! select either this bucket or the new bucket with its other half. If an insertion makes the
-//! buckets too full on average, it splits the next bucket in turn. If a deletion makes them too
-//! empty, it undoes the last split. No other entry moves, so no step takes longer if there are more
+//! select either this bucket or the new bucket with its other half. An insertion that makes the
+//! buckets too full on average splits the next bucket in turn. A deletion that makes the buckets
+//! too empty undoes the last split. No other entry moves, so no step takes longer if there are more
 //! keys. A bucket is a list of any length, so equal hashes make the list longer, but cause no
 //! further splits.
 //!
@@ -213,7 +213,7 @@ impl Table {
         }
     }
 
-    /// Adds an entry. If its key exists already, returns the entry instead.
+    /// Adds an entry. If the key of the entry exists already, returns the entry instead.
     pub(crate) fn try_insert(&mut self, slot: BucketSlot) -> Result<(), BucketSlot> {
         if self.find(slot.hash, slot.key()).is_some() {
             return Err(slot);
@@ -231,9 +231,9 @@ impl Table {
         Ok(())
     }
 
-    /// Prefetches the buckets that these entries will be added to, because reading all of them
-    /// together takes less time than reading one after the other. The result depends on all of
-    /// these reads. So if the caller uses the result, the compiler keeps the reads.
+    /// Prefetches the buckets that these entries will be added to. Reading all buckets together
+    /// takes less time than one read after the other. The result depends on all of these reads. So
+    /// if the caller uses the result, the compiler keeps the reads.
     pub(crate) fn bring_in(&self, slots: &[BucketSlot]) -> usize {
         slots.iter().map(|slot| self.bucket(self.index(slot.hash)).len()).sum()
     }
@@ -275,8 +275,8 @@ impl Table {
         slot
     }
 
-    /// The entries from `from` on that are in the bucket at `from`. The returned position is that
-    /// at which the next bucket begins.
+    /// The entries from `from` on that are in the bucket at `from`, and the position at which the
+    /// next bucket begins.
     pub(crate) fn walk(
         &self,
         from: Position,
@@ -441,7 +441,7 @@ impl Table {
         self.slot_bytes = self.slot_bytes - bytes(before) + bytes(after);
     }
 
-    /// Marks a bucket if it holds entries with an expiry, and unmarks it otherwise.
+    /// Marks a bucket that holds entries with an expiry. Unmarks any other bucket.
     fn mark(&mut self, bucket: usize) {
         if self.expiring > 0 || self.marks.count() > 0 {
             let is_marked = self.bucket(bucket).iter().any(BucketSlot::expires);

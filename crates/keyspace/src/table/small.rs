@@ -8,14 +8,14 @@ use slimio_resp::Arg;
 
 use super::meta::Meta;
 
-/// Size in bytes of the largest entry that is one allocation: of the key, the value, and the bytes
-/// before them.
+/// Size in bytes of the largest entry that is one allocation. The size includes the key, the value,
+/// and the bytes before them.
 pub(crate) const SMALL_SIZE_MAX: usize = 1024;
 
 /// Size in bytes of the expiry in a small entry.
 pub(super) const EXPIRY_SIZE: usize = 8;
 
-/// Size in bytes of the number before the key that says how long the key is.
+/// Size in bytes of the key's length, which precedes the key.
 fn head_size(key: &[u8]) -> usize {
     if key.len() < 0x80 { 1 } else { 2 }
 }

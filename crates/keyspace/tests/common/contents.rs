@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use slimio_keyspace::{Element, ValueRef, ValueType};
 
 /// Contents of a value. The first word is its type. Then comes either a string, or the elements of
-/// a collection. Those that have no order are sorted.
+/// a collection. The elements are sorted if their order has no meaning.
 pub(crate) fn words(value: ValueRef<'_>) -> Vec<Vec<u8>> {
     let mut words = vec![value.value_type().name().as_bytes().to_vec()];
     match value {

@@ -88,7 +88,8 @@ impl Driver {
             match outcome {
                 Some(Outcome::Reply) => return (bytes(&reply), steps),
                 Some(Outcome::Block(block)) => {
-                    // It may not wait, or nothing comes in time.
+                    // Stands for a client that may not wait, or whose wait has ended without a
+                    // value.
                     let nothing =
                         if self.in_transaction { block.nothing } else { Nothing::NullArray };
                     nothing.reply(&mut reply);

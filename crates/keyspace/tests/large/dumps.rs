@@ -46,8 +46,8 @@ fn a_large_value_is_dumped_and_restored_in_steps() {
         let request = OwnedRequest::from_args(["DUMP", key]);
         let mut changes = 0;
         let (reply, steps) = run_in_steps(&mut driver, &request, |driver| {
-            // The changes must not affect the dump, because it is that of the value when the
-            // command began.
+            // The changes must not affect the dump, which is that of the value when the command
+            // began.
             if changes < 3 {
                 driver.run(change);
             }
@@ -66,7 +66,7 @@ fn a_large_value_is_dumped_and_restored_in_steps() {
     }
 }
 
-/// A payload may be much shorter than the value that it becomes. Each step is bounded all the same.
+/// A payload may be much shorter than the value made from it. Each step is bounded nevertheless.
 #[test]
 fn a_payload_that_expands_is_restored_in_steps() {
     let mut driver = Driver::new(1);

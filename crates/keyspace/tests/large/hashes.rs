@@ -79,9 +79,8 @@ fn a_large_hash_is_read_as_it_was_when_the_command_began() {
     }
 }
 
-/// The key is deleted while the command runs. Then only the command holds the hash. When the
-/// command ends or is given up, it must hand the hash out as garbage instead of freeing the hash
-/// itself.
+/// The key is deleted while the command runs. From then on, only the command holds the hash. When
+/// the command ends or is given up, it must hand out the hash as garbage, not free it.
 #[test]
 fn what_only_a_long_command_holds_is_freed_elsewhere() {
     let cases: [&[&str]; 3] =
@@ -107,7 +106,7 @@ fn what_only_a_long_command_holds_is_freed_elsewhere() {
                     outcome = step(&mut driver, &request, Some(yielded), &mut reply);
                 }
             });
-            // The fields take some megabytes, so this check would notice if they were freed here.
+            // The fields take some megabytes, so this check fails if the command has freed them.
             assert!(info.bytes_current > -100_000, "{args:?} freed {}", info.bytes_current);
             let garbage = given_up.or_else(|| driver.keyspace.take_garbage());
             assert!(garbage.is_some_and(|garbage| !garbage.is_empty()), "{args:?}");
@@ -171,7 +170,8 @@ fn what_is_large_is_handed_out_to_be_freed() {
     }
 }
 
-/// A scan finds all fields that stay, whatever is added and deleted between its calls.
+/// A scan finds all fields that exist the whole time, whatever is added and deleted between its
+/// calls.
 #[test]
 fn a_scan_of_a_hash_survives_splits_and_merges() {
     for grows in [true, false] {
@@ -216,8 +216,8 @@ fn random_fields_are_any_of_them() {
         for index in 0..fields {
             driver.run(&["HSET", "h", &index.to_string(), "v"]);
         }
-        // Each field is equally likely, whether fields are drawn one at a time, with repetitions,
-        // few of many, or almost all.
+        // Every field is equally likely in each case: one field per draw, fields with repetitions,
+        // a few of many fields, or almost all fields.
         let few = (fields as isize / 20).max(1);
         for (asked, distinct) in
             [(0, false), (-1000, false), (few, true), (fields as isize - 1, true)]

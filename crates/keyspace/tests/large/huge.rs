@@ -27,7 +27,7 @@ fn driver() -> Driver {
     driver
 }
 
-/// How many steps a command takes, and the reply.
+/// Runs a command. Returns its step count and its reply.
 fn steps(
     driver: &mut Driver,
     words: &[&str],
@@ -58,15 +58,15 @@ fn many_elements_of_one_are_changed_in_steps() {
     }
     let (count, _) = steps(&mut driver, &["HSET", "hash"], many.clone());
     assert!(count >= 10, "HSET takes {count} steps");
-    // What is small, or is only read, is dealt with at once.
+    // Changes of a small collection, and reads, are not split into steps.
     assert_eq!(steps(&mut driver, &["SADD", "small"], many.clone()).0, 1);
     assert_eq!(steps(&mut driver, &["SMISMEMBER", "set"], many.clone()).0, 1);
     assert_eq!(steps(&mut driver, &["HMGET", "hash"], many).0, 1);
     driver.check();
 }
 
-/// Elements that are drawn one by one are looked for in the tree, so a step draws few of them. The
-/// list of what was drawn is as long as the command asks for.
+/// Each element that is drawn by itself needs a walk through the tree, so a step draws few such
+/// elements. All steps together draw as many elements as the command asks for.
 #[test]
 fn elements_of_one_are_drawn_in_short_steps() {
     let mut driver = driver();

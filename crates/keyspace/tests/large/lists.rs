@@ -1,4 +1,4 @@
-//! Lists whose commands run in steps, or take no longer for more elements.
+//! Commands on large lists either run in steps, or take no longer if there are more elements.
 
 use slimio_keyspace::{DbIndex, command_table};
 use slimio_resp::OwnedRequest;
@@ -9,7 +9,7 @@ use super::{MB, allocated};
 
 const LEN: usize = 200_000;
 
-/// A list of this many elements of 16 bytes, which are numbered.
+/// Makes a list of `len` numbered elements of 16 bytes.
 fn fill(driver: &mut Driver, key: &str, len: usize) {
     for start in (0..len).step_by(1_000) {
         let elements: Vec<_> = (start..len.min(start + 1_000)).map(element).collect();
@@ -37,7 +37,8 @@ fn integer(number: usize) -> Vec<u8> {
     format!(":{number}\r\n").into_bytes()
 }
 
-/// Reads of a large list see it as it was when they began, whatever is written between their steps.
+/// A read of a large list sees the list as it was when the read began, whatever is written between
+/// the read's steps.
 #[test]
 fn large_lists_are_read_in_steps() {
     let mut driver = Driver::new(5);
@@ -70,7 +71,8 @@ fn large_lists_are_read_in_steps() {
     driver.check();
 }
 
-/// Writes that look through a large list do so in steps, and find the same as in a small one.
+/// A write that searches a large list does so in steps, and finds the same elements as in a small
+/// list.
 #[test]
 fn large_lists_are_searched_in_steps() {
     for (words, reply, change) in [
@@ -123,7 +125,8 @@ fn many_elements_are_removed_in_steps() {
     }
 }
 
-/// What many pops remove leaves the list in the first step; the reply is made in further ones.
+/// A command that pops many elements removes all of them in its first step. Further steps make the
+/// reply.
 #[test]
 fn many_elements_are_popped_in_steps() {
     let all: Vec<_> = (0..LEN).map(element).collect();
@@ -150,7 +153,8 @@ fn many_elements_are_popped_in_steps() {
     }
 }
 
-/// A trim of a large list, an element in its middle, and its ends take no longer for more elements.
+/// Trimming a list, reading an element in its middle, and working at its ends take no longer if the
+/// list has more elements.
 #[test]
 fn a_trim_costs_no_more_for_more_elements() {
     let mut driver = Driver::new(5);
@@ -203,8 +207,7 @@ fn a_large_element_is_not_copied() {
     driver.check();
 }
 
-/// A step compares a bounded number of bytes, however long the elements are, and copies none of
-/// them.
+/// A step compares a bounded number of bytes, however long the elements are, and copies no element.
 #[test]
 fn long_elements_are_compared_in_steps() {
     let mut driver = Driver::new(5);
@@ -261,7 +264,7 @@ fn one_long_element_is_compared_in_several_steps() {
     driver.check();
 }
 
-/// A few elements are read and popped in steps, too, if they are large.
+/// Even a few elements are read and popped in steps if they are large.
 #[test]
 fn large_elements_are_read_and_popped_in_steps() {
     const SIZE: usize = 8 << 20;
@@ -291,7 +294,8 @@ fn large_elements_are_read_and_popped_in_steps() {
     }
 }
 
-/// Which of its lists a command will pop from is known only when it runs, so the longest counts.
+/// Before a command runs, nobody knows from which of its lists it will pop. So the longest list
+/// counts.
 #[test]
 fn a_pop_from_several_lists_weighs_the_longest() {
     let mut driver = Driver::new(8);
@@ -310,7 +314,8 @@ fn a_pop_from_several_lists_weighs_the_longest() {
     }
 }
 
-/// The rank that has no counterpart from the other end is refused, as by Redis since 7.2.
+/// The lowest integer is refused as a rank, because its negative does not exist. Redis does so
+/// since 7.2.
 #[test]
 fn the_lowest_rank_is_refused() {
     let mut driver = Driver::new(9);

@@ -17,8 +17,8 @@ fn strings(reply: &[u8]) -> Vec<String> {
         .collect()
 }
 
-/// Members are drawn with equal chances: whether one or several are wanted, with repetitions or
-/// without, and whether they stay in the set or not, in each form of a set.
+/// Members are drawn with equal chances in every case: one or several, with repetitions or without,
+/// kept in the set or removed, and in each form of a set.
 #[test]
 fn members_are_drawn_with_equal_chances() {
     const ROUNDS: usize = 3000;
@@ -62,7 +62,7 @@ fn members_are_drawn_with_equal_chances() {
     }
 }
 
-/// Commands on large sets give what those on small sets give, in steps.
+/// Commands on large sets run in steps, and give the same results as commands on small sets.
 #[test]
 fn large_sets_are_combined_in_steps() {
     let mut driver = Driver::new(5);
@@ -121,13 +121,14 @@ fn few_long_members_are_combined_in_steps() {
     }
 }
 
-/// More sets than are looked at in one walk are combined group by group.
+/// One walk looks at a limited group of sets. More sets are combined group by group.
 #[test]
 fn many_sets_are_combined_group_by_group() {
     let mut driver = Driver::new(5);
     let mut model = Vec::new();
     for key in 0..50 {
-        // Set 0 has all numbers. The others lack one number each, and have one that only they have.
+        // Set 0 has all numbers. Each of the other sets lacks one number, and has one number that
+        // no other set has.
         let mut members: BTreeSet<_> = (0..3000).filter(|n| key == 0 || *n != key).collect();
         members.insert(10_000 + key);
         let members: BTreeSet<_> = members.into_iter().map(|n| format!("m{n}")).collect();
@@ -175,8 +176,8 @@ fn add(driver: &mut Driver, key: &str, numbers: impl Iterator<Item = usize>) -> 
     members
 }
 
-/// A command that reads sets finds them all at one moment, although it runs in steps: what others
-/// write between the steps does not show.
+/// A command that reads sets sees all of them as of one moment, although it runs in steps. Writes
+/// between the steps do not show in the reply.
 #[test]
 fn all_sets_are_found_at_one_moment() {
     for count in [65, 200, 1000] {
@@ -218,7 +219,8 @@ fn all_sets_are_found_at_one_moment() {
     }
 }
 
-/// Small sets and hashes are read in one step. A step allocates no more for more members.
+/// Small sets and hashes are read in one step. The count of members does not change how much a step
+/// allocates.
 #[test]
 fn small_sets_are_combined_in_one_step() {
     let mut driver = Driver::new(5);

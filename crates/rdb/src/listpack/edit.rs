@@ -1,5 +1,5 @@
-//! Looks up and changes elements in place, in a listpack that is known to be valid. A listpack that
-//! is changed may begin anywhere in a vector. The bytes of the vector before the listpack belong to
+//! Looks up and changes elements in place, in a listpack that is known to be valid. A listpack to
+//! be changed may begin anywhere in a vector. The bytes of the vector before the listpack belong to
 //! the caller.
 
 use std::ops::Range;
@@ -14,8 +14,8 @@ use crate::integer::canonical_i64;
 /// A listpack without elements.
 pub const EMPTY: [u8; HEADER_SIZE + 1] = [7, 0, 0, 0, 0, 0, END];
 
-/// A listpack that is the only content of its vector gets spare room when it grows. This room is the
-/// listpack's size divided by this number.
+/// If a listpack is the only content of its vector, it gets spare room when it grows. This room is
+/// the listpack's size divided by this number.
 const SLACK_DIVISOR: usize = 8;
 
 /// An element that was found.
@@ -62,8 +62,8 @@ pub fn element(listpack: &[u8], start: usize) -> (Element<'_>, usize) {
     (element, start + size + tail_size(size))
 }
 
-/// Looks for a string among every `stride`-th element, beginning with the first. With a stride of
-/// 2, these are the first, third, fifth…
+/// Looks for a string among every `stride`-th element, beginning with the first element. With a
+/// stride of 2, these are the first, third, fifth…
 pub fn find(listpack: &[u8], string: &[u8], stride: usize) -> Option<Found> {
     let wanted = Wanted::new(string);
     let mut start = HEADER_SIZE;
@@ -77,7 +77,7 @@ pub fn find(listpack: &[u8], string: &[u8], stride: usize) -> Option<Found> {
     None
 }
 
-/// The elements that are this string, in order, with their indices.
+/// The elements that are equal to this string, in order, with their indices.
 pub fn matches<'a>(
     listpack: &'a [u8],
     string: &'a [u8],
@@ -97,10 +97,10 @@ pub fn matches<'a>(
     })
 }
 
-/// A string that is looked for.
+/// A string to look for.
 struct Wanted<'a> {
     string: &'a [u8],
-    /// The element that it is, if it spells an integer.
+    /// The string as an integer element, if the string spells an integer.
     integer: Option<Element<'a>>,
 }
 
@@ -109,7 +109,8 @@ impl<'a> Wanted<'a> {
         Self { string, integer: canonical_i64(string).map(Element::Integer) }
     }
 
-    /// Whether the element that begins at `start` is this string, and where the next one begins.
+    /// Whether the element that begins at `start` is equal to this string, and where the next
+    /// element begins.
     fn is_at(&self, listpack: &[u8], start: usize) -> (bool, usize) {
         let (form, body) = sizes(listpack, start);
         let size = form + body;
@@ -191,8 +192,8 @@ pub fn replace(
     bytes[base + 4..base + HEADER_SIZE].copy_from_slice(&count.to_le_bytes());
 }
 
-/// Two sizes in bytes for the element that begins at `start`: that of the bytes that give its encoding
-/// and its length, and that of the integer or string after them.
+/// The two parts of the element that begins at `start`, in bytes: the size of its form and length,
+/// and the size of the integer or string after them.
 fn sizes(listpack: &[u8], start: usize) -> (usize, usize) {
     match listpack[start] {
         0..=0x7f => (1, 0),

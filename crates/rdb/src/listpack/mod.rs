@@ -131,8 +131,8 @@ mod tests {
         assert_eq!(elements, expected);
     }
 
-    /// The sizes behind the elements must be readable from behind, or whoever goes backwards would
-    /// leave the listpack.
+    /// The size behind an element must be readable backwards. Otherwise, a reader that goes
+    /// backwards would leave the listpack.
     #[test]
     fn sizes_that_can_not_be_read_backwards_are_refused() {
         for size in [3, 200, 20_000] {
@@ -183,7 +183,7 @@ mod tests {
             let mut cut = bytes[..end].to_vec();
             assert!(read(&cut).is_err(), "{end}");
             if end > HEADER_SIZE {
-                // The cut bytes get a frame that fits them, so that only the elements are wrong.
+                // The cut bytes get a correct frame, so that only the elements are wrong.
                 cut.push(END);
                 let size = cut.len() as u32;
                 cut[..4].copy_from_slice(&size.to_le_bytes());

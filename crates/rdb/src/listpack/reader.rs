@@ -52,8 +52,8 @@ impl Elements for ListpackElements {
         let (element, size) = element(form, behind)?;
         let tail = tail_size(size);
         let stored = rest.get(size..size + tail).ok_or(Malformed(CUT))?;
-        // Whoever reads backwards goes on while the high bit is set, so it must be clear in the first
-        // byte alone.
+        // A reader that goes backwards continues while the high bit is set. So this bit must be
+        // clear in the first byte, and set in all others.
         let goes_on = |index: usize, byte: u8| (byte & 0x80 != 0) == (index > 0);
         let is_closed = stored.iter().enumerate().all(|(index, byte)| goes_on(index, *byte))
             || is_planted("listpack-tail-unclosed");
@@ -65,8 +65,8 @@ impl Elements for ListpackElements {
     }
 }
 
-/// The element whose first byte is `form`, and the element's size in bytes, without the bytes that
-/// repeat this size.
+/// The element whose first byte is `form`, and the element's size in bytes. The size excludes the
+/// bytes behind the element, which repeat the size.
 fn element(form: u8, behind: &[u8]) -> Result<(Element<'_>, usize), Malformed> {
     let string = |skip: usize, size: usize| {
         let bytes = behind.get(skip..).and_then(|rest| rest.get(..size)).ok_or(Malformed(CUT))?;

@@ -1,11 +1,11 @@
-//! The compressor, which is designed to waste little time on data that does not shrink.
+//! The compressor. It is designed to waste little time on data that cannot be compressed.
 //!
-//! It looks up earlier occurrences of four bytes in a small hash table. The longer it finds no
-//! occurrence, the larger its steps become, so that it skips most of a run of random bytes. It
-//! copies no byte before the first match. It gives up a string that does not get smaller by a
-//! sixteenth, because decompressing such a string would cost the reader more than the smaller size
-//! saves. After it has given up many strings in a row, it tries only some of the following strings,
-//! until one shrinks.
+//! The compressor looks up earlier occurrences of four bytes in a small hash table. The longer it
+//! finds no occurrence, the larger its steps become, so that it skips most of a run of random
+//! bytes. It copies no byte before the first match. It gives up a string that would not shrink by
+//! at least a sixteenth, because decompressing such a string would cost the reader more than the
+//! smaller size saves. After it has given up many strings in a row, it tries only some of the
+//! following strings, until one shrinks.
 
 use super::{LITERALS_MAX, LONG, MATCH_MAX, WINDOW};
 
@@ -14,22 +14,22 @@ pub const LZF_SIZE_MIN: usize = 21;
 /// Strings of more bytes are not compressed, so that the memory for the result is bounded.
 pub const LZF_SIZE_MAX: usize = 4 << 20;
 
-/// Limit of the count of places that the table remembers, as a power of two. The table takes 16
-/// KiB, which is half of a core's fastest cache.
+/// The table remembers at most 2^n places. This is the exponent n. The table takes 16 KiB, which is
+/// half of a core's fastest cache.
 const TABLE_BITS_MAX: u32 = 12;
-/// Least count of places that the table remembers, as a power of two.
+/// The table remembers at least 2^n places. This is the exponent n.
 const TABLE_BITS_MIN: u32 = 6;
 /// Bytes that must be equal for a match. The format also allows matches of three bytes, but such
 /// matches would gain nothing.
 const MATCH_MIN: usize = 4;
-/// Each time this many places had no match, the step grows by one byte. The number is given as a
-/// power of two.
+/// Each time 2^n places had no match, the step grows by one byte. This is the exponent n.
 const PATIENCE_BITS: usize = 5;
-/// Limit of the step, so that compressible data after random bytes is still noticed.
+/// Limit of the step, in bytes. With larger steps, compressible data after random bytes could be
+/// missed.
 const STEP_MAX: usize = 64;
 /// After this many strings in a row that did not shrink, only one string in four is tried.
 const GIVEN_UP_MAX: u32 = 16;
-/// Room after the result, because copies of fixed size may go beyond its end.
+/// Room after the result, in bytes. Copies of fixed size may go beyond the end of the result.
 const SLACK: usize = LITERALS_MAX + 8;
 
 /// Compresses one string after the other. Between strings, it only keeps how many strings in a row
@@ -67,9 +67,9 @@ impl Compressor {
             self.given_up = self.given_up.wrapping_add(1);
             return None;
         }
-        // The table is cleared for each string, so only as much of it is used as this string needs.
-        // Every place in a cleared table lies before the current place, so no unpredictable branch
-        // has to check for that.
+        // The table is cleared for each string, so a short string uses only a part of the table.
+        // Every place in a cleared table lies before the current place. So this need not be
+        // checked, which would take an unpredictable branch.
         let bits = input.len().ilog2().clamp(TABLE_BITS_MIN, TABLE_BITS_MAX);
         self.table[..1 << bits].fill(0);
         let size_max = input.len() - (input.len() / 16).max(4);
@@ -132,8 +132,8 @@ fn run(
         written = literals(input, pending, start, out, written, size_max)?;
         (written, pending) = matches(start, end, distance, out, written, size_max)?;
         at = pending;
-        // Half of the misses still count, because the data between two matches often resembles the
-        // data before them.
+        // Half of the misses still count, because the data after a match often resembles the data
+        // before it.
         misses /= 2;
     }
     if pending == 0 {

@@ -5,8 +5,8 @@ use slimio_planted::is_planted;
 use super::{LONG, WINDOW};
 use crate::error::Malformed;
 
-/// Limit of the factor by which a string grows, because three bytes decompress to at most 264
-/// bytes. A string that claims to grow more is refused before it is read.
+/// Decompressing makes a string at most this many times longer, because three bytes become at most
+/// 264 bytes. A string that claims to become longer is refused before it is read.
 const GROWTH_MAX: usize = 88;
 
 /// Decompresses `compressed` and appends the result to `out`. The result must be exactly `size`
@@ -96,7 +96,7 @@ fn repeat(out: &mut [u8], at: usize, distance: usize, size: usize) {
     } else if distance >= size {
         out.copy_within(from..from + size, at);
     } else {
-        // Each copy doubles what the next one can copy.
+        // After each copy, the next copy can be twice as long.
         let mut done = 0;
         while done < size {
             let now = (distance + done).min(size - done);

@@ -1,6 +1,6 @@
-//! LZF: the compression of strings in RDB.
+//! LZF: the format of compressed strings in RDB.
 //!
-//! A run of *literals* is copied as it is. A *match* repeats bytes that were output before:
+//! A run of *literals* is copied as it is. A *match* repeats earlier bytes of the output:
 //!
 //! ```text
 //! 000nnnnn + n+1 bytes                    literals: 1 to 32

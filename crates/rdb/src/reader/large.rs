@@ -11,7 +11,7 @@ use crate::source::Source;
 const INPUT_SIZE: u64 = 64 * 1024;
 /// If fewer bytes than this are fetched, the next literals or match may be incomplete.
 const INPUT_SIZE_MIN: usize = 1 + LITERALS_MAX;
-/// Size in bytes of `out`. It has room for the output that matches may still refer to, for one
+/// Size in bytes of `out`. There is room for the output that matches may still refer to, for one
 /// piece, and for one match beyond the piece.
 const OUT_SIZE: usize = WINDOW + STRING_PIECE_SIZE + MATCH_MAX;
 
@@ -83,7 +83,7 @@ impl LargeLzf {
         Ok(())
     }
 
-    /// Checks that nothing is left when the string is complete.
+    /// Checks that no input is left when the string is complete.
     fn check_end(&self) -> Result<(), Error> {
         if self.unfetched > 0 || !self.input.is_empty() || self.written != self.given {
             return Err(self.wrong_size());

@@ -39,7 +39,7 @@ pub enum Item {
     ResizeDb {
         /// The database.
         db: u64,
-        /// How many keys it has.
+        /// How many keys the database has.
         key_count: u64,
         /// How many of these keys expire.
         expiring_count: u64,
@@ -179,7 +179,8 @@ impl<R: Read> FileReader<R> {
         self.guarded(Self::read_part)
     }
 
-    /// The last key's value, or the unread rest of it, as a whole, however large it is.
+    /// The whole value of the last key, however large it is. If parts were read already, the rest
+    /// of the value.
     pub fn value(&mut self) -> Result<Value, Error> {
         let mut value = Value::empty(self.open.kind());
         while let Some(part) = self.next_part()? {
@@ -271,8 +272,8 @@ impl<R: Read> FileReader<R> {
     fn module_aux(&mut self) -> Result<Item, Error> {
         let module = module_name(self.source.length()?);
         let offset = self.offset();
-        // The data begins with an integer that says when to load the data. A mark in front of it
-        // says that it is an integer.
+        // The data begins with an integer that says when to load the data. The mark in front of the
+        // integer says that an integer follows.
         let mark = self.source.length()?;
         if mark != value::MODULE_UNSIGNED {
             return Err(Error::Corrupt { offset, what: "a module's data lacks its load time" });

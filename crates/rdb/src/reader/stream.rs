@@ -9,9 +9,10 @@
 //!     pending, each: | id: 16 bytes |
 //! ```
 //!
-//! If a list is marked "each", the count of its items precedes it. Fields with one star exist since
-//! type 19, and those with two stars since type 21. An id is two lengths or, if the layout says so,
-//! 16 bytes in big-endian order. Times are Unix milliseconds. (`rdbSaveObject` in Redis's `rdb.c`.)
+//! Before every list that is marked "each" comes the count of its items. Fields with one star exist
+//! since type 19, and those with two stars since type 21. An id is two lengths or, if the layout
+//! says so, 16 bytes in big-endian order. Times are Unix milliseconds. (`rdbSaveObject` in Redis's
+//! `rdb.c`.)
 
 use std::io::Read;
 
@@ -43,7 +44,7 @@ pub struct StreamEntry {
 /// A part of a stream. The parts come in the order of these variants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamPart {
-    /// Some entries, ascending; deleted ones are left out.
+    /// Some entries, ascending. Deleted entries are left out.
     Entries(Vec<StreamEntry>),
     /// The state of the whole stream. Comes once, after the entries.
     Info {
@@ -67,7 +68,7 @@ pub enum StreamPart {
         /// How many entries the group has read, if that is known.
         read_count: Option<u64>,
     },
-    /// An entry that the group has delivered, but that nobody has acknowledged.
+    /// An entry that the group has delivered, and nobody has acknowledged.
     Pending {
         /// The entry.
         id: StreamId,

@@ -399,7 +399,8 @@ fn packed_part(packed: &mut Packed, shape: Shape) -> Result<Option<Part>, Malfor
 
 /// A node that is one large element.
 const NODE_PLAIN: u64 = 1;
-/// What a node of a list in the form of [`ValueType::ListQuicklist2`] begins with if it is a listpack.
+/// What a node of a list in the form of [`ValueType::ListQuicklist2`] begins with if it is a
+/// listpack.
 pub const NODE_PACKED: u64 = 2;
 
 fn quicklist_part<R: Read>(

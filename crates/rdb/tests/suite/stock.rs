@@ -408,7 +408,7 @@ fn stock_loads_what_is_written() {
         for (key, value) in &expected {
             check(&mut client, key.db, &key.name, value, key.attributes.expire_at_ms);
         }
-        // The other direction: the stock server saves the same keys again.
+        // Now the other direction: the stock server saves the same keys again.
         run(&mut client, "SAVE");
         let again = read_all(&fs::read(file_path(&config)).unwrap()).unwrap().keys;
         assert_eq!(again.len(), expected.len());

@@ -1,4 +1,4 @@
-//! Tests that once a ring has reached its peak load, its operations allocate nothing.
+//! Tests that the operations of a ring allocate nothing once the ring has reached its peak load.
 
 use std::io::{Read, Write};
 

@@ -1,5 +1,5 @@
-//! Tests of rings whose system calls a filter refuses. It refuses all of them, one of them, or all
-//! from some moment on.
+//! Tests of rings whose system calls a filter refuses. The filter refuses all calls, one kind of
+//! call, or all calls from some moment on.
 //!
 //! A filter is for one thread, and can't be removed again. So each test starts a thread and puts
 //! the filter on it.
@@ -188,7 +188,8 @@ fn what_the_kernel_has_not_taken_ends_and_what_it_has_goes_on() {
 }
 
 /// The kernel's polling thread sleeps, and the filter refuses the call that wakes the thread. If
-/// something else wakes the thread, it takes what is queued. So what is queued must not be ended.
+/// something else wakes the thread, the thread takes the queued operations. So these must not be
+/// ended.
 #[test]
 fn what_a_thread_of_the_kernels_may_take_does_not_end() {
     let polling = Polling { submissions_idle_ms: Some(1), completions: false };
@@ -207,8 +208,7 @@ fn what_a_thread_of_the_kernels_may_take_does_not_end() {
         let mut count = 0;
         while ring.refused().is_none() {
             assert!(Instant::now() < deadline, "it never sleeps");
-            // The polling thread takes the following send without a call, unless it is asleep by
-            // then.
+            // If the polling thread is still awake, it takes the following send without a call.
             std::thread::sleep(Duration::from_millis(10));
             ring.send(near, b"taken".to_vec(), count);
             count += 1;

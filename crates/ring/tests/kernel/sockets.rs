@@ -80,8 +80,8 @@ fn receives_everything_through_few_buffers() {
                     other => panic!("{other:?}"),
                 }
             }
-            // All buffers are held before any is given back, so the receive runs out of buffers
-            // each time.
+            // No buffer is given back before all are held, so the receive runs out of buffers each
+            // time.
             if held.len() == 4 || is_over {
                 held.drain(..).for_each(|provided| ring.give_back(provided));
             }

@@ -1,5 +1,4 @@
-//! A leaf. It packs elements in one contiguous buffer, in the order of the hashes of the elements'
-//! keys.
+//! A leaf. It packs elements in one contiguous buffer, ordered by the hashes of their keys.
 //!
 //! ```text
 //! | hash: u32 | size of each string | each string ... | hash: u32 | ...
@@ -7,8 +6,8 @@
 //!
 //! A size is a little-endian varint, with seven bits in each byte and the high bit set in all bytes
 //! but the last. If the lowest bit of the varint's value is set, the string is outside: it is the
-//! next string in the leaf's list of outside strings, and takes no bytes here. Elements with equal
-//! hashes are in no particular order.
+//! next string in the leaf's list of outside strings, and takes no bytes in the buffer. Elements
+//! with equal hashes are in no particular order.
 
 use slimio_resp::Arg;
 
@@ -35,17 +34,17 @@ pub(crate) struct HashedLeaf<const STRINGS: usize> {
     outside: Vec<LargeString>,
 }
 
-/// Where an element is or would be.
+/// Where an element is, or where it would be inserted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     start: usize,
-    /// The same as `start` if there is no such element.
+    /// Where the element ends. Equal to `start` if there is no such element.
     end: usize,
     /// Count of outside strings before the element.
     outside: usize,
 }
 
-/// How far the elements of a leaf were read.
+/// How far a lookup has read the elements of a leaf.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reading {
     /// The hash that was looked for last. No element before `at` has this hash or a higher one.
@@ -212,7 +211,8 @@ impl<const STRINGS: usize> HashedLeaf<STRINGS> {
         &self.bytes
     }
 
-    /// The elements with hashes of at least `from`, in the order of their hashes, with these hashes.
+    /// The elements with hashes of at least `from`, in the order of their hashes, with these
+    /// hashes.
     pub(super) fn elements(
         &self,
         from: u32,
@@ -225,8 +225,8 @@ impl<const STRINGS: usize> HashedLeaf<STRINGS> {
         })
     }
 
-    /// Whether there is an element with this key. Reads on from where the last call stopped, which
-    /// looked for the same hash or a lower one.
+    /// Whether there is an element with this key. The lookup continues where the last call stopped.
+    /// That call must have looked for the same hash or a lower one.
     pub(super) fn contains_from(&self, reading: &mut Reading, hash: u32, key: Arg<'_>) -> bool {
         reading.hash = hash;
         let (mut at, mut outside) = (reading.at, reading.outside);
@@ -240,7 +240,8 @@ impl<const STRINGS: usize> HashedLeaf<STRINGS> {
             }
             at = head.end();
             outside += head.outside();
-            // Elements with this hash are read again, because the next key may have it, too.
+            // The next call may look for a key with the same hash. So it has to read the elements
+            // with this hash again.
             if head.hash < hash {
                 (reading.at, reading.outside) = (at, outside);
             }
@@ -261,7 +262,7 @@ impl<const STRINGS: usize> HashedLeaf<STRINGS> {
         })
     }
 
-    /// Where the element with a key is, or would be.
+    /// Where the element with a key is, or where it would be inserted.
     pub(super) fn find(&self, hash: u32, key: Arg<'_>) -> Place {
         let (mut at, mut outside) = (0, 0);
         while at < self.bytes.len() {
@@ -279,14 +280,13 @@ impl<const STRINGS: usize> HashedLeaf<STRINGS> {
         Place { start: at, end: at, outside }
     }
 
-    /// The element at a place where there is one.
+    /// The element at a place. There must be an element.
     pub(super) fn at(&self, place: Place) -> [Element<'_>; STRINGS] {
         self.element(self.head(place.start), place.outside)
     }
 
-    /// Puts an element at the place that `find` has found for it. If there is an element at this
-    /// place, its stored key stays as it is. Adds to `old` the old strings that take noticeable
-    /// time to free.
+    /// Puts an element at the place that `find` has found. If an element is there already, only its
+    /// stored key stays as it is. Adds to `old` the old strings that take noticeable time to free.
     pub(super) fn put(
         &mut self,
         place: Place,
@@ -327,8 +327,8 @@ impl<const STRINGS: usize> HashedLeaf<STRINGS> {
         }
     }
 
-    /// Removes the element at a place where there is one. Adds to `old` those of its strings that
-    /// take noticeable time to free.
+    /// Removes the element at a place, where there must be one. Adds to `old` the strings of the
+    /// element that take noticeable time to free.
     pub(super) fn remove(&mut self, place: Place, old: &mut Vec<LargeString>) {
         assert!(place.is_taken(), "there is an element to be removed");
         let count = self.head(place.start).outside();

@@ -1,4 +1,4 @@
-//! Large sets and hashes, with elements in the order of their keys' hashes.
+//! Large sets and hashes. Their elements are ordered by the hashes of the elements' keys.
 //!
 //! An element is a fixed count of strings, of which the first is its key. In a set, an element is
 //! one string, the member. In a hash, an element is a field and its value. Every hash below a child
@@ -31,7 +31,7 @@ impl Position {
     pub(crate) const END: Position = Position(1 << 32);
 }
 
-/// How much further than its expected place an element is looked for, in bytes.
+/// A prefetch covers this many bytes beyond the expected place of an element.
 const SEARCHED_MORE: usize = 192;
 
 /// The summary of some elements.
@@ -73,7 +73,7 @@ impl Summary for Hashed {
     }
 }
 
-/// The size of a key as a summary has it. A size that is too large for it becomes the largest.
+/// The size of a key, as a summary stores it. A size that does not fit is stored as `u32::MAX`.
 fn key_size(size: usize) -> u32 {
     u32::try_from(size).unwrap_or(u32::MAX)
 }
@@ -97,15 +97,16 @@ pub(crate) struct Search<'a, const STRINGS: usize> {
 }
 
 impl<'a, const STRINGS: usize> Search<'a, STRINGS> {
-    /// Goes down one level. Returns false at a leaf, where there is none.
+    /// Goes down one level. Returns false if the search has reached a leaf.
     pub(crate) fn step(&mut self) -> bool {
         self.descent.step(&mut self.hash)
     }
 
-    /// The bytes of the leaf that a lookup probably reads: those up to the hash. `None` if there
-    /// are further levels.
+    /// The bytes of the leaf that a lookup probably reads: the bytes up to the element with the
+    /// hash. `None` if the search has not reached a leaf yet.
     ///
-    /// Hashes are spread evenly, so where a hash is follows from those at both ends of the leaf.
+    /// Hashes are spread evenly. So the place of a hash can be estimated from the hashes at both
+    /// ends of the leaf.
     pub(crate) fn bytes(&self) -> Option<&'a [u8]> {
         let bytes = self.descent.leaf()?.bytes();
         let first = u64::from(self.descent.summary().first);
@@ -131,8 +132,8 @@ impl<const STRINGS: usize> HashedTree<STRINGS> {
         self.leaves().flat_map(|leaf| leaf.elements(0)).map(|(_, element)| element)
     }
 
-    /// The elements from `from` on that are in the leaf at `from`. The returned position is that at
-    /// which the next leaf begins.
+    /// The elements from `from` on that are in the leaf at `from`, and the position at which the
+    /// next leaf begins.
     pub(crate) fn walk(
         &self,
         from: Position,
@@ -141,7 +142,7 @@ impl<const STRINGS: usize> HashedTree<STRINGS> {
         (next, elements.map(|(_, element)| element))
     }
 
-    /// As [`walk`](Self::walk), with the hash of each element.
+    /// The same as [`walk`](Self::walk), with the hash of each element.
     pub(crate) fn walk_hashes(
         &self,
         from: Position,

@@ -6,13 +6,14 @@ use super::leaf::Reading;
 use super::{ByHash, HashedLeaf, HashedTree};
 use crate::collection::tree::Found;
 
-/// Looks up keys of a tree. If the keys come in the order of their hashes, as those of another tree
-/// do, looking up all of them takes one walk over the leaves that may have them.
+/// Looks up keys in a tree. If the keys come in the order of their hashes, all lookups together
+/// take one walk over the leaves that may have the keys. The keys of another tree come in this
+/// order.
 #[derive(Debug)]
 pub(crate) struct Probe<'a, const STRINGS: usize> {
     tree: &'a HashedTree<STRINGS>,
     leaf: &'a HashedLeaf<STRINGS>,
-    /// The lowest hash of the next leaf; beyond all hashes if there is none.
+    /// The lowest hash of the next leaf. If there is no next leaf, a value beyond all hashes.
     end: u64,
     reading: Reading,
 }

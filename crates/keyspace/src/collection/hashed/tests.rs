@@ -210,7 +210,7 @@ fn values_are_sent_to_other_threads() {
     assert_send_and_sync::<crate::kinds::Builder>();
 }
 
-/// What is prefetched for an element must be the bytes that a lookup reads, nearly always.
+/// The prefetched bytes nearly always contain the element.
 #[test]
 fn an_element_is_where_a_search_ends() {
     let hasher = KeyHasher::new(3);

@@ -10,10 +10,11 @@ pub(crate) const INSIDE_SIZE_MAX: usize = 1024;
 /// Size in bytes of the longest text whose code is one byte.
 const NARROW_TEXT_MAX: u16 = 240;
 
-/// The codes from here on are not those of texts. The lower byte of each is the code in narrow form.
+/// Codes from this value on do not stand for texts. The narrow form of such a code is its lower
+/// byte.
 const NO_TEXT: u16 = 0xff00;
 
-/// The code of an integer of `n` bytes is this one and `n`.
+/// The code of an integer of `n` bytes is this value plus `n`.
 const INTEGER: u16 = NO_TEXT | NARROW_TEXT_MAX;
 
 const OUTSIDE: u16 = 0xffff;
@@ -26,7 +27,7 @@ const DIGITS_MAX: usize = 20;
 
 const _: () = assert!(INSIDE_SIZE_MAX < NO_TEXT as usize);
 
-/// Says what a string is stored as, and how many bytes it takes.
+/// How a string is stored, and how many bytes it takes.
 ///
 /// ```text
 /// 0..=240             text of that size           one byte, or two
@@ -56,7 +57,7 @@ impl Code {
         self.0.to_le_bytes()
     }
 
-    /// Bytes that the string takes in the leaf's bytes.
+    /// How many of the leaf's bytes the string takes.
     pub(super) fn size(self) -> usize {
         match self.0 {
             text @ 0..NO_TEXT => usize::from(text),
@@ -69,7 +70,7 @@ impl Code {
         self.0 == OUTSIDE
     }
 
-    /// The string with this code that these bytes hold.
+    /// Reads the string with this code from its bytes.
     pub(super) fn element(self, bytes: &[u8]) -> Element<'_> {
         if self.0 < NO_TEXT {
             return Element::Bytes(bytes);
@@ -80,7 +81,7 @@ impl Code {
     }
 }
 
-/// The size of a string with a code of one byte.
+/// The size of a string whose code is one byte.
 pub(super) fn narrow_size(code: u8) -> usize {
     match u16::from(code) {
         text @ 0..=NARROW_TEXT_MAX => usize::from(text),
@@ -89,12 +90,12 @@ pub(super) fn narrow_size(code: u8) -> usize {
     }
 }
 
-/// The sum of the sizes of strings with these codes, which are of one byte each.
+/// The sum of the sizes of strings whose codes are one byte each.
 pub(super) fn narrow_sizes(codes: &[u8]) -> usize {
     codes.iter().map(|code| narrow_size(*code) as u32).sum::<u32>() as usize
 }
 
-/// The form in which a string is stored, or looked for. Equal strings have equal forms.
+/// The form in which a string is stored or looked up. Equal strings have equal forms.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stored<'a> {
     pub(super) code: Code,
@@ -111,7 +112,7 @@ impl<'a> Stored<'a> {
             return stored;
         }
         stored.code = Code(size as u16);
-        // An integer of one digit takes one byte as text, too.
+        // A text of one byte is not stored as an integer, because an integer takes one byte, too.
         if size > 1
             && size <= DIGITS_MAX
             && let Some([b'-' | b'0'..=b'9', ..]) = arg.chunks().next()
@@ -137,7 +138,7 @@ impl<'a> Stored<'a> {
         }
     }
 
-    /// The bytes that the leaf holds, if they are in one piece.
+    /// The bytes that the leaf holds; `None` if the argument is in several pieces.
     pub(super) fn bytes(&self) -> Option<&[u8]> {
         match self.arg {
             _ if self.code.0 > NO_TEXT => Some(&self.integer[..self.code.size()]),

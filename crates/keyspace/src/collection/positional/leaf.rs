@@ -5,10 +5,10 @@
 //! bytes | string | string | ...         the strings, without anything between them
 //! ```
 //!
-//! Both stretches have room at both ends, so that an element is added or removed at either end
-//! without moving the others. A leaf finds an element by adding up the codes before it. An element
-//! that is long is outside: it is the next string in the leaf's list of outside strings, and takes
-//! no bytes here.
+//! Both stretches have room at both ends, so an element can be added or removed at either end
+//! without moving the others. To find an element, a leaf adds up the sizes that the codes before it
+//! stand for. A long element is outside: it is the next string in the leaf's list of outside
+//! strings, and takes none of the leaf's own bytes.
 
 use std::ops::Range;
 
@@ -22,8 +22,8 @@ use crate::collection::element::{Element, LargeString};
 use crate::collection::tree::{Count, Edge, Leaf};
 use crate::memory::allocated;
 
-/// What a code adds to the weight of its leaf, wide or not. So a leaf does not become heavier when
-/// its codes become wide.
+/// What a code adds to the weight of its leaf. It is the same for narrow and wide codes, so a leaf
+/// does not become heavier when its codes become wide.
 const CODE_WEIGHT: usize = 2;
 
 /// What an outside string adds to the weight of its leaf.
@@ -38,9 +38,9 @@ pub(crate) struct PositionalLeaf {
     codes: Stretch,
     bytes: Stretch,
     outside: Option<Box<Outside>>,
-    /// Whether codes are of two bytes instead of one.
+    /// Whether each code is two bytes instead of one.
     is_wide: bool,
-    /// Where the last element was added; `None` if it was neither end.
+    /// The end at which the last element was added; `None` if it was added elsewhere.
     grown: Option<End>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct PositionalLeaf {
 #[derive(Clone, Debug, Default)]
 struct Outside {
     strings: Vec<LargeString>,
-    /// Bytes of memory of the strings.
+    /// Bytes of memory that the strings take.
     memory: usize,
 }
 
@@ -61,7 +61,7 @@ impl Outside {
         self.strings.insert(index, string);
     }
 
-    /// Removes strings. Adds to `old` those that take noticeable time to free.
+    /// Removes strings. Adds to `old` the strings that take noticeable time to free.
     fn remove(&mut self, range: Range<usize>, old: &mut Vec<LargeString>) {
         let removed = self.strings.drain(range);
         old.extend(removed.inspect(|it| self.memory -= it.memory()).filter(LargeString::is_large));
@@ -80,16 +80,16 @@ impl Outside {
 #[derive(Clone, Copy, Debug)]
 struct Place {
     index: usize,
-    /// Its offset among the bytes.
+    /// The element's offset in the leaf's bytes.
     at: usize,
-    /// Count of outside strings before it.
+    /// Count of outside strings before the element.
     outside: usize,
 }
 
 impl Leaf for PositionalLeaf {
     type Summary = Count;
 
-    /// That of 256 strings of 16 bytes, with their codes.
+    /// The weight of 256 strings of 16 bytes, with their codes.
     const WEIGHT_MAX: usize = 256 * (16 + CODE_WEIGHT);
     const GROWS_AT_ENDS: bool = true;
 
@@ -167,7 +167,7 @@ impl PositionalLeaf {
         self.codes.len() >> usize::from(self.is_wide)
     }
 
-    /// About the size in bytes of the elements in a listpack.
+    /// About how many bytes the elements would take in a listpack.
     pub(crate) fn listpack_size(&self) -> usize {
         self.bytes.len() + 2 * self.len() + self.outside.as_deref().map_or(0, |it| it.memory)
     }
@@ -233,7 +233,7 @@ impl PositionalLeaf {
         Place { index: index - 1, at: at - code.size(), outside }
     }
 
-    /// The element at a place where there is one.
+    /// The element at a place. There must be an element.
     fn at(&self, place: Place) -> Element<'_> {
         let code = self.code(place.index);
         match &self.outside {
@@ -247,7 +247,7 @@ impl PositionalLeaf {
         (index < self.len()).then(|| self.at(self.place(index)))
     }
 
-    /// The elements of a range, from both ends.
+    /// The elements of a range. They can be taken from both ends.
     pub(crate) fn elements(
         &self,
         range: Range<usize>,
@@ -255,7 +255,8 @@ impl PositionalLeaf {
         Elements { leaf: self, front: self.place(range.start), back: self.place(range.end) }
     }
 
-    /// Adds to `found` the indices of the elements that are this string, in order.
+    /// Adds to `found` the indices of the elements that are equal to this string, in ascending
+    /// order.
     pub(super) fn find_all(&self, wanted: &Stored<'_>, found: &mut Vec<usize>) {
         match (wanted.code.narrow(), wanted.bytes()) {
             (None, _) if !self.is_wide => {}
@@ -271,11 +272,12 @@ impl PositionalLeaf {
         }
     }
 
-    /// The most frequent case of [`find_all`](Self::find_all): the string is within the leaf, and
-    /// codes are of one byte.
+    /// The most frequent case of [`find_all`](Self::find_all): the string is stored in the leaf
+    /// itself, and codes are one byte each.
     fn find_narrow(&self, wanted: u8, string: &[u8], found: &mut Vec<usize>) {
         let mut rest = &self.bytes[..];
-        // Strings that look alike mostly differ at their ends.
+        // Strings of one list are often alike and differ only at their ends. So the last byte is
+        // compared first.
         let last = string.last();
         for (index, &code) in self.codes.iter().enumerate() {
             let (bytes, behind) = rest.split_at(narrow_size(code));
@@ -286,8 +288,8 @@ impl PositionalLeaf {
         }
     }
 
-    /// The index of the first outside string of this size, from an index on, towards the other end
-    /// than `from`.
+    /// The index of the next outside string of this size. The search starts at `index` and goes
+    /// away from the end `from`.
     pub(crate) fn next_outside(&self, index: usize, from: End, size: usize) -> Option<usize> {
         let outside = self.outside.as_deref()?;
         let is_alike = |place: &Place| {
@@ -301,7 +303,8 @@ impl PositionalLeaf {
         }
     }
 
-    /// Whether the element at an index is equal to a string of the same size in a range of it.
+    /// Compares a range of the element at an index with the same range of a string of the same
+    /// size.
     pub(crate) fn is_in(&self, index: usize, wanted: Arg<'_>, range: Range<usize>) -> bool {
         self.at(self.place(index)).is_in(wanted, range)
     }
@@ -333,8 +336,8 @@ impl PositionalLeaf {
         }
     }
 
-    /// Replaces the element at an index. Adds to `old` an old string that takes noticeable time to
-    /// free.
+    /// Replaces the element at an index. If the old string takes noticeable time to free, adds it
+    /// to `old`.
     pub(super) fn set(&mut self, index: usize, arg: Arg<'_>, old: &mut Vec<LargeString>) {
         let (place, stored) = (self.place(index), Stored::new(arg));
         if self.code(index) == stored.code && !stored.code.is_outside() {
@@ -346,7 +349,7 @@ impl PositionalLeaf {
         self.grown = None;
     }
 
-    /// Removes the elements of a range. Adds to `old` those strings that take noticeable time to
+    /// Removes the elements of a range. Adds to `old` the strings that take noticeable time to
     /// free.
     pub(super) fn remove(&mut self, range: Range<usize>, old: &mut Vec<LargeString>) {
         self.remove_at(self.place(range.start), self.place(range.end), old);
@@ -389,7 +392,8 @@ impl PositionalLeaf {
         second
     }
 
-    /// The index at which the leaf's halves weigh about the same; there are at least two elements.
+    /// The index at which to split the leaf into halves of about the same weight. The leaf must
+    /// have at least two elements.
     fn middle(&self) -> usize {
         let half = self.weight() / 2;
         let weighs =
@@ -398,7 +402,7 @@ impl PositionalLeaf {
         place.expect("there are at least two elements").index
     }
 
-    /// Makes codes of two bytes.
+    /// Changes all codes to two bytes.
     fn widen(&mut self) {
         let codes: Vec<[u8; 2]> = (0..self.len()).map(|index| self.code(index).wide()).collect();
         let mut wide = Stretch::default();
@@ -406,7 +410,7 @@ impl PositionalLeaf {
         (self.codes, self.is_wide) = (wide, true);
     }
 
-    /// Makes codes of one byte, if each of them can be.
+    /// Changes all codes to one byte, if each of them fits.
     fn narrow(&mut self) {
         if !self.is_wide {
             return;
@@ -421,7 +425,7 @@ impl PositionalLeaf {
     }
 }
 
-/// Some elements of a leaf, from both ends.
+/// Iterates over some elements of a leaf, from both ends.
 struct Elements<'a> {
     leaf: &'a PositionalLeaf,
     front: Place,

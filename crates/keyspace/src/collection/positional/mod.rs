@@ -1,4 +1,4 @@
-//! Large lists: elements in the order of their positions, each of which is one string.
+//! Large lists. Elements are in the order of their positions, and each element is one string.
 
 mod code;
 mod leaf;
@@ -38,7 +38,7 @@ impl<L: Leaf> Seek<L> for AtEnd {
     }
 }
 
-/// The index of the element at an end of `len` elements, of which there is at least one.
+/// The index of the element at an end of `len` elements. `len` must not be zero.
 fn index_at(end: End, len: usize) -> usize {
     match end {
         End::First => 0,
@@ -84,8 +84,8 @@ impl PositionalTree {
         });
     }
 
-    /// Removes the element at an end. There must be one. A string that takes noticeable time to
-    /// free is added to `old`, like those of the functions below.
+    /// Removes the element at an end. There must be one. This function and those below add removed
+    /// strings to `old` if they take noticeable time to free.
     pub(crate) fn pop(&mut self, end: End, old: &mut Vec<LargeString>) {
         self.edit(AtEnd(end), |leaf, summary, _| {
             let index = index_at(end, leaf.len());
@@ -107,7 +107,8 @@ impl PositionalTree {
         self.edit(ByIndex(index), |leaf, _, ByIndex(within)| leaf.set(within, arg, old));
     }
 
-    /// Removes the elements at these indices, which ascend and are all in one leaf.
+    /// Removes the elements at these indices. The indices must ascend, and all elements must be in
+    /// one leaf.
     pub(crate) fn remove(&mut self, indices: &[usize], old: &mut Vec<LargeString>) {
         let Some(&first) = indices.first() else { return };
         self.edit(ByIndex(first), |leaf, summary, ByIndex(within)| {
@@ -126,7 +127,8 @@ impl PositionalTree {
         })
     }
 
-    /// About the size in bytes of all elements in a listpack, if they are in one leaf.
+    /// About how many bytes all elements would take in a listpack; `None` if there are several
+    /// leaves.
     pub(crate) fn size_of_one_leaf(&self) -> Option<usize> {
         self.only_leaf().map(PositionalLeaf::listpack_size)
     }
@@ -141,7 +143,8 @@ impl<'a> Wanted<'a> {
         Self(Stored::new(arg))
     }
 
-    /// Adds to `found` the indices within a leaf of the elements that are this string, in order.
+    /// Adds to `found` the indices of the leaf's elements that are equal to this string, in
+    /// ascending order. Indices count within the leaf.
     pub(crate) fn find_in(&self, leaf: &PositionalLeaf, found: &mut Vec<usize>) {
         leaf.find_all(&self.0, found);
     }

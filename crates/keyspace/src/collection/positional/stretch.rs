@@ -1,10 +1,12 @@
-//! Bytes in one stretch of memory that grows and shrinks at both ends without moving what is in it.
+//! Bytes in one stretch of memory, which grows and shrinks at both ends without moving its
+//! contents.
 
 use std::ops::{Deref, DerefMut, Range};
 
 use crate::memory::allocated;
 
-/// A stretch grows to this size by doubling. From there on it takes what it needs.
+/// Up to this size in bytes, a stretch doubles its memory when it grows. A larger stretch allocates
+/// only what it needs.
 const DOUBLED_SIZE_MAX: usize = 4096;
 
 /// Smallest size in bytes of the memory of a stretch that holds something.
@@ -14,17 +16,17 @@ const SIZE_MIN: usize = 32;
 /// quarter full.
 const KEPT_SIZE_MAX: usize = 512;
 
-/// Bytes with room before and behind them.
+/// Bytes in one allocation, with room before and behind them.
 #[derive(Debug, Default)]
 pub(super) struct Stretch {
-    /// The room before the contents, and then the contents. The capacity behind them is the room
-    /// behind.
+    /// The room before the contents, and then the contents. The spare capacity of the `Vec` is the
+    /// room behind the contents.
     memory: Vec<u8>,
     start: usize,
 }
 
 impl Clone for Stretch {
-    /// The room is left behind.
+    /// The clone has the contents only, without the room around them.
     fn clone(&self) -> Self {
         Self { memory: self.to_vec(), start: 0 }
     }
@@ -50,8 +52,8 @@ impl Stretch {
         allocated(self.memory.capacity())
     }
 
-    /// Makes room for `size` bytes at offset `at`, and returns this room. What is in it is not
-    /// defined. Moves what is on the side where less is.
+    /// Makes room for `size` bytes at offset `at`, and returns this room. The bytes in the room are
+    /// not defined. Of the contents before and behind `at`, moves the smaller part.
     pub(super) fn open(&mut self, at: usize, size: usize) -> &mut [u8] {
         let len = self.len();
         if at * 2 < len {
@@ -95,8 +97,8 @@ impl Stretch {
         }
     }
 
-    /// Removes what is at offset `at` and behind, and returns it. Neither part keeps more room than
-    /// the allocator gives anyway.
+    /// Removes the contents from offset `at` on, and returns them. Both parts give back their room,
+    /// except what the allocator's rounding adds.
     pub(super) fn split_off(&mut self, at: usize) -> Self {
         let mut second = Vec::with_capacity(allocated(self.len() - at));
         second.extend_from_slice(&self[at..]);
@@ -105,7 +107,7 @@ impl Stretch {
         Self { memory: second, start: 0 }
     }
 
-    /// Gives back the room that the allocator would not give anyway.
+    /// Gives back the room, except what the allocator's rounding adds.
     pub(super) fn fit(&mut self) {
         let wanted = allocated(self.len());
         if self.memory.capacity() > wanted {
@@ -113,8 +115,9 @@ impl Stretch {
         }
     }
 
-    /// Gets at least `size` bytes of room before or behind the contents. If the memory has that much
-    /// room in all, the contents are moved; then half of what is left is on the other side.
+    /// Gets at least `size` bytes of room before or behind the contents. If the memory has that
+    /// much room in all, only moves the contents. The room that is not needed is then halved
+    /// between the two sides.
     fn make_room(&mut self, size: usize, is_before: bool) {
         let (len, capacity) = (self.len(), self.memory.capacity());
         let needed = len + size;
@@ -138,7 +141,7 @@ impl Stretch {
     /// Moves the contents to memory of another size, with all room before or behind them.
     fn move_to(&mut self, capacity: usize, is_before: bool) {
         if !is_before && self.start == 0 {
-            // The allocator may find the room in place.
+            // The allocator may be able to grow the memory in place.
             if capacity < self.memory.capacity() {
                 self.memory.shrink_to(capacity);
             } else {

@@ -9,7 +9,7 @@ use super::*;
 
 type Model = VecDeque<Vec<u8>>;
 
-/// A string whose form may be any: text of any size, an integer, or outside.
+/// A string in any of the forms: text of any size, an integer, or a string outside the leaf.
 fn string(rng: &mut Rng) -> Vec<u8> {
     let size = match rng.usize(..60) {
         0 => 239 + rng.usize(..4),
@@ -142,7 +142,8 @@ fn a_tree_is_a_deque_and_its_clones_never_change() {
     }
 }
 
-/// Leaves that grow at one end stay full, and a leaf that is used up is freed.
+/// A list that grows at one end has full leaves, and a leaf is freed once all its elements are
+/// popped.
 #[test]
 fn leaves_stay_full_whichever_end_grows() {
     for end in [End::First, End::Last] {
@@ -163,7 +164,8 @@ fn leaves_stay_full_whichever_end_grows() {
     }
 }
 
-/// Whatever is done at the ends of a large list, most of its memory is elements.
+/// After any mix of pushes and pops at both ends of a large list, most of its memory still holds
+/// elements.
 #[test]
 fn a_queue_takes_memory_for_what_it_holds() {
     let mut tree = PositionalTree::default();
@@ -210,8 +212,8 @@ fn pops_allocate_nothing_and_writes_copy_little() {
     assert!(copied_max > 2 * 1024, "{copied_max} bytes: nothing was shared");
 }
 
-/// A leaf of very short elements that gets a long one, or is merged with a leaf that has one, does
-/// not become too heavy.
+/// A leaf of very short elements gets a long element, or is merged with a leaf that has a long
+/// element. Neither makes the leaf too heavy.
 #[test]
 fn a_leaf_with_wide_codes_is_not_too_heavy() {
     for index in [0, 1_500, 2_100, 3_000, 4_200] {
@@ -220,7 +222,7 @@ fn a_leaf_with_wide_codes_is_not_too_heavy() {
         tree.insert(index, Arg::Bytes(&[b'w'; 900]));
         tree.check();
         let mut old = Vec::new();
-        // Leaves are merged when one of them has become small.
+        // Removes elements until a leaf has become small and is merged with its neighbour.
         while tree.len() > 1 {
             let at = if index < 2_000 { tree.len() - 1 } else { 0 };
             tree.remove(&[at], &mut old);

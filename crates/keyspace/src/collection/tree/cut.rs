@@ -1,13 +1,14 @@
 //! Cuts a tree in two, and joins two trees.
 //!
 //! ```text
-//!        [ a b C d e ]                  The cut is within C. What is before it is the branch
-//!              │                        [ a b ], joined with the first part of C; what is
-//!          [ f | g ]                    behind it is the second part of C, joined with [ d e ].
+//!        [ a b C d e ]                  The cut is within C. The first tree is the branch
+//!              │                        [ a b ], joined with the first part of C. The second
+//!          [ f | g ]                    tree is the second part of C, joined with [ d e ].
 //! ```
 //!
-//! Nodes away from the cut or the seam stay as they are, and stay shared. The others are changed as
-//! by a write: a copy is changed if somebody else shares the node.
+//! Nodes away from the cut or the seam do not change, and stay shared. The nodes along the cut or
+//! the seam are changed. If such a node is shared, a copy of it is changed instead, as for any
+//! other write.
 
 use std::sync::Arc;
 
@@ -16,9 +17,9 @@ use slimio_planted::is_planted;
 use super::{Branch, CHILDREN_MAX, Child, Edge, Leaf, Node, Seek, Summary, Tree};
 
 impl<L: Leaf> Tree<L> {
-    /// Removes the elements from the one that `seek` leads to up to the last, and returns them. `cut`
-    /// does this with a leaf: it gets the leaf, and the rest of the seek, which leads to the element
-    /// within the leaf. The time this takes grows only with the height of the tree.
+    /// Removes and returns the element that `seek` leads to and all elements behind it. `cut` must
+    /// do the same within one leaf. It gets the leaf, and the rest of the seek, which leads to the
+    /// element within the leaf. The time of a call grows only with the height of the tree.
     pub(crate) fn split_off<S: Seek<L>>(
         &mut self,
         seek: S,
@@ -33,8 +34,8 @@ impl<L: Leaf> Tree<L> {
         Self::of_part(second)
     }
 
-    /// Adds the elements of `behind`, which must follow those of this tree in the trees' order. The
-    /// time this takes grows only with the heights of the trees.
+    /// Adds the elements of `behind`. In the trees' order, they must follow the elements of this
+    /// tree. The time of a call grows only with the heights of the trees.
     #[cfg_attr(not(test), expect(dead_code, reason = "no command joins collections yet"))]
     pub(crate) fn append(&mut self, behind: Self) {
         let parts = [std::mem::take(self), behind].map(Part::of_tree).map(Part::unless_empty);
@@ -62,8 +63,8 @@ impl<L: Leaf> Part<L> {
         Self { level, root: tree.root }
     }
 
-    /// The part that has these children, which are below a branch of this level; `None` if there are
-    /// none.
+    /// Makes a part of children that were below a branch of this level; `None` if there are no
+    /// children.
     fn of_children(mut children: Vec<Child<L>>, level: usize) -> Option<Self> {
         match children.len() {
             0 => None,
@@ -76,7 +77,7 @@ impl<L: Leaf> Part<L> {
         (self.root.summary.len() > 0).then_some(self)
     }
 
-    /// Cuts the part where `seek` leads to.
+    /// Cuts the part before the element that `seek` leads to.
     fn cut<S: Seek<L>>(self, mut seek: S, cut: impl FnOnce(&mut L, S) -> L) -> [Option<Self>; 2] {
         let Self { root, level } = self;
         match Arc::unwrap_or_clone(root.node) {
@@ -114,8 +115,8 @@ impl<L: Leaf> Part<L> {
         }
     }
 
-    /// Joins two parts to one node, or to two nodes that can be neighbours, of the higher part's
-    /// level.
+    /// Joins two parts to one node, or to two nodes that can be neighbours. The nodes are of the
+    /// higher part's level.
     fn join_both(first: Self, second: Self) -> (Child<L>, Option<Child<L>>) {
         let level = first.level.max(second.level);
         if level == 0 {
@@ -162,7 +163,7 @@ fn into_children<L: Leaf>(child: Child<L>) -> Vec<Child<L>> {
     }
 }
 
-/// Joins two leaves to one, or to two of which neither is small.
+/// Joins two leaves to one leaf, or to two leaves that are not small.
 fn join_leaves<L: Leaf>(mut first: Child<L>, second: Child<L>) -> (Child<L>, Option<Child<L>>) {
     if !first.node.fits(&second.node) && !first.node.is_small() && !second.node.is_small() {
         return (first, Some(second));

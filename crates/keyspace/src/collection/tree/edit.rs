@@ -37,8 +37,8 @@ impl<L: Leaf> Tree<L> {
 
 impl<L: Leaf> Child<L> {
     /// Changes a leaf below this node. If the node was split, returns the new node that follows it.
-    /// `memory` is the counted memory of this node, of all nodes below it, and of others. It is kept
-    /// up to date, as it is in all branches below.
+    /// `memory` is a sum that includes the memory of this node and of all nodes below it. This
+    /// function updates `memory`, and the sums in all branches below.
     fn edit<S: Seek<L>, R>(
         &mut self,
         mut seek: S,
@@ -111,15 +111,15 @@ fn split_off<L: Leaf>(children: &mut Vec<Child<L>>, edge: Edge) -> Vec<Child<L>>
     second
 }
 
-/// Merges a child that has become small with a neighbour, or removes it if it is empty. Keeps the
-/// counted memory of the children and of what is below them up to date.
+/// Merges a child that has become small with a neighbour, or removes the child if it is empty.
+/// Updates `memory`, which counts the children and everything below them.
 fn merge<L: Leaf>(children: &mut Vec<Child<L>>, index: usize, memory: &mut usize) {
     if children.len() == 1 || !children[index].node.is_small() {
         return;
     }
     let first = index.min(children.len() - 2);
     let fits = children[first].node.fits(&children[first + 1].node);
-    // An empty child is merged even if its neighbour alone is above the limit for merging.
+    // An empty child is always removed, even if its neighbour alone is above the limit for merging.
     if !fits && children[index].summary.len() > 0 {
         return;
     }
@@ -135,7 +135,7 @@ fn merge<L: Leaf>(children: &mut Vec<Child<L>>, index: usize, memory: &mut usize
 }
 
 impl<L: Leaf> Child<L> {
-    /// Adds all that is below `behind`, the node that follows this one.
+    /// Adds everything that is below `behind`, the node that follows this one.
     pub(super) fn append(&mut self, behind: &Self) {
         match (Arc::make_mut(&mut self.node), &*behind.node) {
             (Node::Leaf(leaf), Node::Leaf(behind)) => leaf.append(behind),

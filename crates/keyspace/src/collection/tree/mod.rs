@@ -9,7 +9,7 @@
 //! The tree is persistent: a clone shares all nodes with its original. A write to either of the two
 //! then copies the shared nodes on the way to the element: one leaf, and branches of about 32
 //! pointers each. A node that is not shared is changed in place. A write splits or merges at most
-//! one node of each level. So the cost of a write hardly depends on how many elements there are.
+//! one node of each level. So the cost of a write hardly depends on the count of elements.
 //!
 //! The tree knows neither what its elements are nor how they are ordered. A [`Leaf`] packs elements
 //! and says what their summary is. A branch has the [`Summary`] of each child. A [`Seek`] looks at
@@ -34,20 +34,20 @@ const LARGE_SIZE_MIN: usize = 64 * 1024;
 
 /// Elements packed in one stretch of memory.
 pub(crate) trait Leaf: Clone + Default + fmt::Debug {
-    /// What a branch knows of the elements below a child.
+    /// What a branch knows about the elements below a child.
     type Summary: Summary;
 
-    /// A leaf that weighs more is split if possible, because a write to a shared leaf copies all of
-    /// it.
+    /// Limit of the weight of a leaf. A heavier leaf is split if possible, because a write to a
+    /// shared leaf copies all of it.
     const WEIGHT_MAX: usize;
 
     /// Whether elements are mostly added at the ends.
     const GROWS_AT_ENDS: bool;
 
-    /// About what copying the leaf costs, in bytes.
+    /// About how much copying the leaf costs, in bytes.
     fn weight(&self) -> usize;
 
-    /// Bytes of memory besides the node's own.
+    /// Bytes of memory that the leaf takes in addition to the node itself.
     fn memory(&self) -> usize;
 
     /// The summary of the elements, found by a walk over them.
@@ -65,7 +65,7 @@ pub(crate) trait Leaf: Clone + Default + fmt::Debug {
     fn check(&self);
 }
 
-/// What is known of some elements without a look at them.
+/// What is known about some elements without looking at them.
 pub(crate) trait Summary: Clone + Default + fmt::Debug + PartialEq {
     /// Count of elements.
     fn len(&self) -> usize;
@@ -78,14 +78,14 @@ pub(crate) trait Summary: Clone + Default + fmt::Debug + PartialEq {
     /// summaries of all children instead.
     fn replace(&mut self, was: &Self, now: &Self) -> bool;
 
-    /// Whether this is right for elements whose summary, computed anew, is `exact`. The two differ
-    /// if a part of the summary is a bound that need not be exact.
+    /// Whether this summary is right, given `exact`, which was computed anew from the same
+    /// elements. The two may differ if a part of the summary is only a bound.
     fn is_right(&self, exact: &Self) -> bool {
         self == exact
     }
 }
 
-/// Count of elements, which is all that is known of them without a look at them.
+/// A summary that is only the count of the elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count(pub(crate) usize);
 
@@ -135,8 +135,8 @@ enum Node<L: Leaf> {
 #[derive(Clone, Debug)]
 struct Branch<L: Leaf> {
     children: Vec<Child<L>>,
-    /// Bytes of memory of all nodes below. It is one sum for all children, because every change
-    /// below has to update it.
+    /// Bytes of memory of all nodes below. This is one sum for all children, because every change
+    /// below has to update the sum.
     below: usize,
 }
 
@@ -147,7 +147,7 @@ pub(crate) struct Child<L: Leaf> {
     summary: L::Summary,
 }
 
-/// A leaf that was looked for.
+/// The result of a search for a leaf.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found<'a, L: Leaf, S> {
     pub(crate) leaf: &'a L,
@@ -157,8 +157,8 @@ pub(crate) struct Found<'a, L: Leaf, S> {
     pub(crate) seek: S,
 }
 
-/// A search that goes down one level at a time. If several searches do so in turn, none of them
-/// waits for what another one reads from memory.
+/// A search that goes down one level at a time. Several searches can take these steps in turn. Then
+/// no search waits for what another search reads from memory.
 #[derive(Debug)]
 pub(crate) struct Descent<'a, L: Leaf> {
     node: &'a Node<L>,
@@ -171,7 +171,7 @@ impl<L: Leaf> Child<L> {
         Self { summary: leaf.summary(), node: Arc::new(Node::Leaf(leaf)) }
     }
 
-    /// Makes a branch. The time this takes does not depend on how much is below the children.
+    /// Makes a branch. The time of a call does not depend on how much is below the children.
     fn of_branch(children: Vec<Child<L>>) -> Self {
         let below = memory_of(&children);
         Self { summary: sum(&children), node: Arc::new(Node::Branch(Branch { children, below })) }
@@ -240,7 +240,7 @@ impl<L: Leaf> Tree<L> {
 }
 
 impl<'a, L: Leaf> Descent<'a, L> {
-    /// Goes down one level. Returns false at a leaf, where there is none.
+    /// Goes down one level. Returns false if the search has reached a leaf.
     pub(crate) fn step<S: Seek<L>>(&mut self, seek: &mut S) -> bool {
         let Node::Branch(Branch { children, .. }) = self.node else { return false };
         let index = seek.child(children);
@@ -250,7 +250,7 @@ impl<'a, L: Leaf> Descent<'a, L> {
         true
     }
 
-    /// The leaf, if there are no further levels.
+    /// The leaf; `None` if the search has not reached it yet.
     pub(crate) fn leaf(&self) -> Option<&'a L> {
         match self.node {
             Node::Leaf(leaf) => Some(leaf),
@@ -325,7 +325,7 @@ fn memory_of<L: Leaf>(children: &[Child<L>]) -> usize {
     children.iter().map(|child| child.node.memory_in_all()).sum()
 }
 
-/// The summary of all that is below some children.
+/// The summary of everything below these children.
 fn sum<L: Leaf>(children: &[Child<L>]) -> L::Summary {
     let mut sum = L::Summary::default();
     for child in children {
@@ -334,9 +334,9 @@ fn sum<L: Leaf>(children: &[Child<L>]) -> L::Summary {
     sum
 }
 
-/// Leads to the element at an index, counted from 0. Once the leaf is found, the rest of the seek
-/// is the element's index within the leaf. An index beyond the last element leads to the end of the
-/// last leaf.
+/// Leads to the element at an index, counted from 0. Once the leaf is found, the number that
+/// remains is the element's index within the leaf. An index beyond the last element leads to the
+/// end of the last leaf.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ByIndex(pub(crate) usize);
 

@@ -1,4 +1,4 @@
-//! Intersections, and differences that look each member up.
+//! Intersections, and those differences that look up each member of the first set.
 
 use slimio_resp::ReplyBuf;
 
@@ -14,11 +14,11 @@ use crate::set::stored::{integers_anew, store};
 use crate::set::{SetRef, SetTree};
 use crate::value::Value;
 
-/// Limit of the other sets in which a member of the first set is looked up in one walk.
+/// In one walk over the first set, its members are looked up in at most this many other sets.
 const GROUP_LEN: usize = 16;
 
-/// Takes those members of the first set that all other sets have, or that none of them has. Looks
-/// at a group of other sets at a time, so that a step over many sets takes no longer.
+/// Takes the members of the first set that all other sets have, or that no other set has. Each walk
+/// looks at one group of the other sets, so a step takes no longer if there are many sets.
 #[derive(Debug)]
 pub(super) struct Filter {
     pub(super) first: Option<Value>,
@@ -26,11 +26,12 @@ pub(super) struct Filter {
     /// The sets of later groups.
     later: Vec<Value>,
     wants_all: bool,
-    /// Where the walk over the first set goes on.
+    /// Where the walk over the first set continues.
     position: Position,
-    /// The members taken, if there are later groups. Otherwise they go to the result.
+    /// The members taken so far, if there are later groups. In the walk with the last group,
+    /// members go to the result instead.
     taken: EditForm<'static>,
-    /// The form in which a result that is stored begins.
+    /// If the result is stored, the form in which it begins.
     pub(super) packing: Packing,
     pub(super) result: Sink,
 }
@@ -111,8 +112,8 @@ impl Filter {
         is_last || !self.begin_group(context)
     }
 
-    /// Goes on with what is left of the first set, and the next group of other sets. Returns
-    /// `false` if nothing is left.
+    /// Begins the walk with the next group of other sets, over the members that are left of the
+    /// first set. Returns `false` if no member is left.
     fn begin_group(&mut self, context: &mut Context<'_>) -> bool {
         let packing = self.packing;
         let empty = || EditForm::empty(packing);
@@ -127,7 +128,7 @@ impl Filter {
         self.first.is_some()
     }
 
-    /// The members to reply that were found so far.
+    /// The reply's members that were found so far.
     pub(super) fn made(&self) -> Option<&ReplyBuf> {
         if let Sink::Reply { out, .. } = &self.result { Some(out) } else { None }
     }
@@ -151,19 +152,19 @@ impl Filter {
 }
 
 impl Sink {
-    /// Bytes of the members to reply.
+    /// Bytes of the reply's members.
     fn size(&self) -> usize {
         if let Sink::Reply { out, .. } = self { out.len() } else { 0 }
     }
 
-    /// Prepares the reply for a pause, so that the last step need not copy all replies.
+    /// Seals the reply before a pause, which saves the last step from copying all replies.
     fn seal(&mut self) {
         if let Sink::Reply { out, .. } = self {
             out.seal();
         }
     }
 
-    /// Whether nothing more can change the result.
+    /// Whether further members cannot change the result.
     fn is_full(&self) -> bool {
         match self {
             Sink::Reply { out, .. } => out.is_cut(),

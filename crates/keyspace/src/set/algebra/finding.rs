@@ -14,7 +14,7 @@ use crate::kinds::{Packing, ValueType};
 use crate::set::stored::{formed_anew, result_packing};
 use crate::value::{Value, ValueRef};
 
-/// Keys that one step finds, if the keys are held until the end.
+/// If the keys are held until the end of the command, one step finds this many keys.
 const STEP_KEYS: usize = 64;
 
 /// Finds the sets.
@@ -22,17 +22,18 @@ const STEP_KEYS: usize = 64;
 pub(super) struct Finding {
     /// Index of the next key.
     pub(super) next: usize,
-    /// Index behind the last key.
+    /// Index of the argument behind the last key.
     pub(super) end: usize,
     /// The sets found so far; `None` for a key that does not exist.
     pub(super) sources: Vec<Option<Value>>,
 }
 
 impl Finding {
-    /// Finds the sets. Returns `false` if one is no set, after replying with the error.
+    /// Finds the sets. If a key holds something other than a set, replies with the error and
+    /// returns `false`.
     ///
-    /// Nobody else may change a set between two finds. The keys of a request with many arguments
-    /// are held, so it may find some of its sets in each step. Any other request finds all of its
+    /// Nobody else may change a set until all sets are found. A request with many arguments holds
+    /// its keys, so it can find some of its sets in each step. Any other request finds all of its
     /// sets in one step.
     pub(super) fn step(&mut self, context: &mut Context<'_>, goal: Goal) -> bool {
         let is_held = context.args.len() > ARGS_AT_ONCE_MAX || is_planted("sets-found-in-steps");
@@ -76,7 +77,8 @@ pub(super) fn plan(
             if !all_exist {
                 sources.clear();
             }
-            // The smallest set first, because its members are looked up in the others.
+            // The smallest set comes first, because the members of the first set are looked up in
+            // the other sets.
             sources.sort_by_key(len);
             let mut filter = Filter::new(sources, true, result);
             filter.packing = filter.first.as_ref().map_or(Packing::SetIntset, result_packing);
@@ -102,8 +104,8 @@ pub(super) fn plan(
             let first_len = sources.first().map_or(0, len);
             let removes = sources.first().is_some_and(is_tree)
                 && others < first_len.saturating_mul(sources.len() - 1);
-            // Redis makes a copy of the first set and removes members from it in this case. Then
-            // the form of the result is that of the copy. (`sunionDiffGenericCommand` of `t_set.c`)
+            // In this case, Redis copies the first set and removes members from the copy. So the
+            // result has the form of the copy. (`sunionDiffGenericCommand` of `t_set.c`)
             let copies = goal == Goal::Store
                 && first_len.saturating_mul(sources.len()) / 2 > first_len + others;
             if (removes || copies)

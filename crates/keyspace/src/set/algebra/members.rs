@@ -8,7 +8,7 @@ use crate::set::{SetEdit, SetLimits, SetRef};
 use crate::table::worth_deferring;
 use crate::value::Value;
 
-/// Members of a packed set that are looked at together.
+/// Count of members that one call of [`walk`] looks at in a packed set.
 const PACKED_STRETCH: usize = 64;
 
 pub(crate) fn set_of(value: &Value) -> SetRef<'_> {
@@ -23,8 +23,9 @@ pub(super) fn is_tree(value: &Value) -> bool {
     matches!(value, Value::Tree(_))
 }
 
-/// Passes some members of a set from a position on to `each`, with their hashes if the set is a
-/// tree. Returns the position behind them. In a packed set, a position counts members.
+/// Passes some members of a set to `each`, from a position on, with their hashes if the set is a
+/// tree. Returns the position behind these members. In a packed set, a position is a count of
+/// members.
 pub(super) fn walk<'a>(
     set: SetRef<'a>,
     from: Position,
@@ -41,7 +42,7 @@ pub(super) fn walk<'a>(
     if next.0 < set.len() as u64 { next } else { Position::END }
 }
 
-/// What changes of sets that are in no keyspace need.
+/// What a change of a set outside the keyspace needs: settings, and the list for old strings.
 pub(super) struct Edit<'a> {
     hasher: KeyHasher,
     limits: SetLimits,
@@ -64,8 +65,8 @@ pub(crate) fn add(context: &mut Context<'_>, form: &mut EditForm<'static>, membe
     member.with_arg(|member| edit(context).of(form).add(member));
 }
 
-/// Lets go of clones. Such a clone may be the last reference to a set whose key was deleted
-/// meanwhile.
+/// Moves clones to the garbage, because a clone may be the last reference to a set: the set's key
+/// may have been deleted meanwhile.
 pub(crate) fn discard(context: &mut Context<'_>, sources: impl IntoIterator<Item = Value>) {
     for source in sources {
         context.keyspace.displaced.garbage.add_value(worth_deferring(source));

@@ -1,4 +1,4 @@
-//! Unions, and differences that remove members from a clone.
+//! Unions, and those differences that remove members from a clone of the first set.
 
 use super::members::{discard, edit, set_of, walk};
 use super::{Goal, Lookups, SDIFFSTORE, SUNIONSTORE};
@@ -9,16 +9,16 @@ use crate::context::{Context, Outcome, Steps as _};
 use crate::set::stored::{formed_anew, store};
 use crate::value::Value;
 
-/// Adds the members of all sets to a set, or removes them from it.
+/// Adds the members of all sources to one set, or removes them from that set.
 #[derive(Debug)]
 pub(super) struct Merge {
     pub(super) form: EditForm<'static>,
     pub(super) sources: Vec<Value>,
     pub(super) adds: bool,
-    /// Whether the result, if it is stored, gets the form that it has when its members are added to
-    /// an empty set.
+    /// Whether a stored result gets the form that it would have if its members were added to an
+    /// empty set.
     pub(super) is_formed_anew: bool,
-    /// Where the walk over the last of the sources goes on.
+    /// Where the walk over the last source continues.
     pub(super) position: Position,
 }
 

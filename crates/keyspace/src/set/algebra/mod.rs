@@ -1,9 +1,9 @@
 //! Intersections, unions and differences of sets.
 //!
-//! The sets are cloned when the command begins, which takes constant time for each. So a command
-//! that only reads runs in steps beside other commands, which may change the sets meanwhile. A
-//! command that stores its result holds its keys while it runs in steps, because its request is
-//! what is logged: a replay must find the sets as they were.
+//! When the command begins, it clones the sets, which takes constant time for each. So a command
+//! that only reads can run in steps while other commands change the sets. A command that stores its
+//! result holds its keys while it runs in steps. The reason is that the log contains the request,
+//! not the result, so a replay must find the same sets.
 
 mod filter;
 mod finding;
@@ -30,7 +30,7 @@ use merge::Merge;
 /// Limit of the lookups of members that one step makes.
 const STEP_LOOKUPS: usize = ELEMENTS_AT_ONCE_MAX;
 
-/// Bytes of a member that are compared and copied in about the time of a lookup.
+/// Comparing and copying this many bytes of a member takes about as long as a lookup.
 const BYTES_PER_LOOKUP: usize = 512;
 
 events!(Set: SINTERSTORE "sinterstore", SUNIONSTORE "sunionstore", SDIFFSTORE "sdiffstore");
@@ -42,13 +42,13 @@ enum Operation {
     Difference,
 }
 
-/// What becomes of the result.
+/// What the command does with the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Goal {
     Reply,
-    /// Its size is the reply. If there is a limit, nothing beyond it is counted.
+    /// Replies with the size of the result, counted up to this limit.
     Count(usize),
-    /// It replaces the value of the first key.
+    /// Replaces the value of the first key by the result.
     Store,
 }
 
@@ -98,7 +98,7 @@ pub(super) fn sintercard(context: &mut Context<'_>) -> Outcome {
     begin(context, Operation::Intersection, Goal::Count(limit), 2, last + 1)
 }
 
-/// Weighs a command that stores its result: the members of all its sets, and their bytes.
+/// Weighs a command that stores its result: counts the members of all its sets, and their bytes.
 pub(super) fn weigh_sources(keyspace: &Keyspace, db: DbIndex, args: Args<'_>) -> Weight {
     let cost =
         |collection: CollectionRef<'_>| collection.len() + collection.size() / BYTES_PER_LOOKUP;
@@ -126,8 +126,7 @@ fn begin(
     Box::new(Algebra { operation, goal, may_pause, stage: Stage::Finding(finding) }).resume(context)
 }
 
-/// Whether the keys of a command that stores its result are held while it runs, because it has much
-/// to do.
+/// Whether a command that stores its result has so much to do that it holds its keys while it runs.
 fn is_held(context: &Context<'_>) -> bool {
     let Context { keyspace, db, args, .. } = context;
     args.len() > ARGS_AT_ONCE_MAX
@@ -151,18 +150,18 @@ enum Stage {
     Merging(Merge),
 }
 
-/// The lookups that a step may still make. A step goes on from one stage to the next as long as
-/// there are some left, so a command on small sets takes one step.
+/// Count of lookups that a step may still make. While lookups are left, a step continues with the
+/// next stage. So a command on small sets takes one step.
 struct Lookups(usize);
 
 impl Lookups {
-    /// Counts `count` lookups of a member. The longer the member is, the more each of them costs.
+    /// Counts `count` lookups of a member. A long member costs more.
     fn count(&mut self, count: usize, member: Element<'_>) {
         let size = if is_planted("long-members-cost-nothing") { 0 } else { member.size() };
         self.0 = self.0.saturating_sub(count + size / BYTES_PER_LOOKUP);
     }
 
-    /// Ends the step, whatever lookups are left.
+    /// Ends the step, however many lookups are left.
     fn end(&mut self) {
         self.0 = 0;
     }

@@ -1,4 +1,4 @@
-//! Trees that are cut and joined, next to vectors that are.
+//! Cuts and joins trees, does the same with vectors, and compares the two.
 
 use std::collections::HashSet;
 
@@ -97,7 +97,7 @@ fn cuts_and_joins_leave_no_small_leaf() {
     for _ in 0..2_000 {
         let index = rng.usize(..=tree.len());
         let mut second = split_off(&mut tree, index);
-        // What was behind goes before.
+        // Joins the two parts in the opposite order.
         std::mem::swap(&mut tree, &mut second);
         tree.append(second);
     }
@@ -109,8 +109,8 @@ fn cuts_and_joins_leave_no_small_leaf() {
     assert!(numbers.into_iter().eq(0..20_000));
 }
 
-/// Otherwise a cut would take the longer, the more elements there are, and a capture that is alive
-/// would cost as much memory again.
+/// If these leaves were copied, the time of a cut would grow with the count of elements, and the
+/// memory would double while a capture is alive.
 #[test]
 fn leaves_away_from_the_cut_stay_shared() {
     let mut tree = of_numbers(0..100_000);
@@ -122,7 +122,8 @@ fn leaves_away_from_the_cut_stay_shared() {
     let own = |tree: &Tree<Numbers>| {
         tree.leaves().filter(|leaf| !of_clone.contains(&std::ptr::from_ref(*leaf))).count()
     };
-    // Two for each cut and for the seam, and the neighbours of those that were small.
+    // Each cut and each seam has two leaves of its own. If one of them was small, it was merged, so
+    // its neighbour is no longer shared either.
     assert!(own(&tree) <= 4 && own(&last) <= 8, "{} and {}", own(&tree), own(&last));
     tree.check();
     last.check();
