@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use slimio_device::{
@@ -85,13 +86,19 @@ impl Data {
         Some(beside)
     }
 
-    /// Calls `see` with each block that is not a hole of the file, in order.
-    pub(super) fn each_written(&self, mut see: impl FnMut(u64)) -> Result<(), OpenError> {
+    /// Calls `see` with each of these blocks that is not in a hole of the file, in order.
+    pub(super) fn each_written_in(
+        &self,
+        blocks: Range<u64>,
+        see: impl FnMut(u64),
+    ) -> Result<(), OpenError> {
         let Self::File { file, named: Some(_) } = self else { return Ok(()) };
-        let mut at = Lba(0);
-        while let Some(range) = file.next_written(at)? {
-            (range.start.0..range.end.0).for_each(&mut see);
-            at = range.end;
+        let (mut at, mut see) = (blocks.start, see);
+        while at < blocks.end
+            && let Some(range) = file.next_written(Lba(at))?
+        {
+            (range.start.0..range.end.0.min(blocks.end)).for_each(&mut see);
+            at = range.end.0;
         }
         Ok(())
     }

@@ -8,8 +8,9 @@ use slimio_device::{DeviceError, ImageFile, OpenError};
 use slimio_planted::is_planted;
 
 use super::made::SavedConfig;
+use super::recovery::JournalEnd;
 use super::request::{Entry, Request};
-use super::state_file::{Head, JournalEnd, StateFile, Store};
+use super::state_file::{Head, StateFile, Store};
 use crate::Ftl;
 
 /// What the kernel's "input/output error" is numbered.

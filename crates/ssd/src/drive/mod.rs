@@ -27,6 +27,7 @@ mod made;
 mod old_state;
 mod queue;
 mod real_time;
+mod recovery;
 mod remembered;
 mod request;
 mod state_file;
@@ -394,7 +395,7 @@ impl WholeDevice for EmulatedDrive {
                 "acknowledged writes are lost when the server's process ends"
             }
         };
-        let lost = self.lost.map(|lost| format!("the SSD's mapping is lost: {lost}"));
+        let lost = self.lost.map(|lost| lost.to_string());
         std::iter::once(format!("the SSD is emulated: {survives}")).chain(lost).collect()
     }
 }
