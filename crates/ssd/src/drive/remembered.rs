@@ -1,6 +1,7 @@
 //! What a drive knows when it is opened: what it has remembered, or what can be told from its data.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use slimio_device::{Lba, LbaRange, OpenError};
 
@@ -37,14 +38,14 @@ pub(super) struct Remembered {
 
 impl Remembered {
     /// Opens the state beside `data`, which may be new, of a drive that is now `made` this way.
-    pub(super) fn open(data: &Data, is_new: bool, made: SavedConfig) -> Result<Self, Refusal> {
+    pub(super) fn open(data: &Arc<Data>, is_new: bool, made: SavedConfig) -> Result<Self, Refusal> {
         let Some(beside) = data.beside() else {
             let ftl = fresh(&made)?;
             return Ok(Self { ftl, journal: None, mapped: 0..0, lost: None });
         };
         if is_new {
             let ftl = fresh(&made)?;
-            return Self::begin(beside, made, ftl, None);
+            return Self::begin(beside, data, made, ftl, None);
         }
         match beside.read()? {
             Found::Whole(recovered) => Self::go_on(data, made, recovered),
@@ -55,7 +56,7 @@ impl Remembered {
                     Ok(ftl) => ftl.with_config(made.config.clone()),
                     Err(_) => of_data(data, &made)?,
                 };
-                Self::begin(beside, made, ftl, lost)
+                Self::begin(beside, data, made, ftl, lost)
             }
         }
     }
@@ -63,16 +64,17 @@ impl Remembered {
     /// Begins a new journal.
     fn begin(
         beside: &StateFile,
+        data: &Arc<Data>,
         made: SavedConfig,
         ftl: Ftl,
         lost: Option<Lost>,
     ) -> Result<Self, Refusal> {
-        let journal = Some(Journal::create(beside, &made, &ftl)?);
+        let journal = Some(Journal::create(beside, data, &made, &ftl)?);
         Ok(Self { ftl, journal, mapped: made.mapped, lost })
     }
 
     /// Goes on with a journal.
-    fn go_on(data: &Data, made: SavedConfig, recovered: Recovered) -> Result<Self, Refusal> {
+    fn go_on(data: &Arc<Data>, made: SavedConfig, recovered: Recovered) -> Result<Self, Refusal> {
         let Recovered { made: before, ftl, deallocated, is_cut, store, end } = recovered;
         let made = over(Some(&before), made)?;
         let mut ftl = ftl.with_config(made.config.clone());
@@ -80,7 +82,7 @@ impl Remembered {
         if is_cut {
             take_over(data, &made, &mut ftl)?;
         }
-        let journal = Journal::go_on(store, end, &made, &ftl).map_err(|error| {
+        let journal = Journal::go_on(store, data, end, &made, &ftl).map_err(|error| {
             let path = data.to_string().into();
             Refusal::Open(OpenError::Device { doing: "writing beside", path, error })
         })?;

@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use slimio_device::{Buffer, ImageFile, LBA_SIZE, OpenError};
+use slimio_device::{Buffer, DeviceError, ImageFile, LBA_SIZE, OpenError};
 use twox_hash::XxHash3_64;
 
 use super::made::{NUMBERS_MAX, SavedConfig};
@@ -285,9 +285,10 @@ impl StateFile {
             let id = XxHash3_64::oneshot(&unique());
             let head =
                 Head { number: 1, next: 0, id, body_size: 0, body_checksum: 0, made: made.clone() };
-            let head = store.checkpoint(head, ftl, &mut Vec::new()).map_err(|error| {
-                OpenError::Device { doing: "writing", path: new.clone(), error }
-            })?;
+            let head =
+                store.checkpoint(head, ftl, &mut Vec::new(), ImageFile::sync).map_err(|error| {
+                    OpenError::Device { doing: "writing", path: new.clone(), error }
+                })?;
             let failed = |error: io::Error| OpenError::Io {
                 doing: "renaming",
                 path: new.clone(),
@@ -378,16 +379,17 @@ impl Store {
     }
 
     /// Makes a checkpoint of a drive. `head` is filled in, with what the body is. `bytes` is
-    /// memory to use.
+    /// memory to use. With [`SavedConfig::is_sync`], `sync` makes the state file durable.
     ///
     /// # Errors
-    /// With [`SavedConfig::is_sync`], the kernel's error when the checkpoint can't be made durable.
+    /// Those of `sync`.
     pub(super) fn checkpoint(
         &mut self,
         head: Head,
         ftl: &Ftl,
         bytes: &mut Vec<u8>,
-    ) -> Result<Head, slimio_device::DeviceError> {
+        sync: impl Fn(&ImageFile) -> Result<(), DeviceError>,
+    ) -> Result<Head, DeviceError> {
         bytes.clear();
         ftl.encode(bytes);
         let head = Head {
@@ -395,7 +397,7 @@ impl Store {
             body_checksum: XxHash3_64::oneshot(bytes),
             ..head
         };
-        let sync = |store: &Self| if head.made.is_sync { store.image.sync() } else { Ok(()) };
+        let sync = |store: &Self| if head.made.is_sync { sync(&store.image) } else { Ok(()) };
         let body = self.layout.body(head.number);
         self.memory[body][..bytes.len()].copy_from_slice(bytes);
         in_this_order();
