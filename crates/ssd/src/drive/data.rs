@@ -33,32 +33,37 @@ impl fmt::Display for Data {
 }
 
 impl Data {
-    /// Opens the bytes of a drive of `lba_count` blocks. Returns whether they are new.
+    /// Opens the bytes of a drive of `lba_count` blocks. Returns whether they are new. New bytes have no
+    /// [room](Self::make_room) yet.
     pub(super) fn open(place: &DataPlace, lba_count: u64) -> Result<(Self, bool), OpenError> {
         let size = lba_count * LBA_SIZE as u64;
         match place {
             DataPlace::Dropped => Ok((Self::Dropped, true)),
             DataPlace::Temporary => {
                 let file = ImageFile::temporary(&std::env::temp_dir())?;
-                file.set_size(size)?;
                 Ok((Self::File { file, named: None }, true))
             }
             DataPlace::File(path) => {
                 let file = ImageFile::open(path)?;
                 let length = file.size()?;
-                match length {
-                    0 => file.set_size(size)?,
-                    same if same == size => {}
-                    other => {
-                        let why = format!("it has {other} bytes, the drive has {size}");
-                        return Err(OpenError::Unsuitable { path: path.clone(), why });
-                    }
+                if ![0, size].contains(&length) {
+                    let why = format!("it has {length} bytes, the drive has {size}");
+                    return Err(OpenError::Unsuitable { path: path.clone(), why });
                 }
                 let beside =
                     StateFile::of(path).map_err(|error| failed("looking at", path, &error))?;
                 let named = Some((path.clone(), beside));
                 Ok((Self::File { file, named }, length == 0))
             }
+        }
+    }
+
+    /// Gives new bytes their length. In a file with a name, this is the last step of making a drive: a
+    /// file that is empty has no drive yet.
+    pub(super) fn make_room(&self, lba_count: u64) -> Result<(), OpenError> {
+        match self {
+            Self::File { file, .. } => file.set_size(lba_count * LBA_SIZE as u64),
+            Self::Dropped => Ok(()),
         }
     }
 

@@ -223,6 +223,9 @@ impl EmulatedDrive {
             Refusal::Unsuitable(why) => unsuitable(why),
             Refusal::Open(error) => error,
         })?;
+        if is_new {
+            data.make_room(options.config.lba_count)?;
+        }
         let Remembered { ftl, journal, mapped, lost } = remembered;
         let has_fdp = options.has_fdp;
         let placements = options.config.placements().filter(|_| has_fdp).collect();

@@ -369,6 +369,25 @@ fn a_drive_that_can_not_be_remembered_is_not_opened() {
     assert!(matches!(refused, OpenError::Io { .. }), "{refused:?}");
 }
 
+/// A first start may end anywhere: here, because there is a folder in the place of the state file.
+#[test]
+fn a_drive_whose_first_start_was_cut_off_has_lost_nothing() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let file = folder.path().join("drive");
+    std::fs::create_dir(state_of(&file)).expect("it can be made");
+    assert!(EmulatedDrive::open(in_file(file.clone())).is_err());
+    std::fs::remove_dir(state_of(&file)).expect("it is empty");
+    let first = drive(&in_file(file.clone()));
+    assert_eq!((first.notes().len(), first.watch().host_events().len()), (1, 0));
+    drop(first);
+    // Its state was there, and its data had no room yet.
+    std::fs::write(&file, []).expect("it can be written");
+    let mut again = drive(&in_file(file));
+    assert_eq!((again.notes().len(), again.watch().host_events().len()), (1, 0));
+    let mut path = again.open_path().expect("there is room");
+    do_all(&mut *path, [write(0, 1, 1, true)]);
+}
+
 /// With `sync=yes`, flushes and durable writes reach the disk, which this test can't see. It sees
 /// that hosts are told to flush, and that it works.
 #[test]
