@@ -129,6 +129,11 @@ impl Data {
         }
     }
 
+    /// Whether one of these blocks is mapped into memory now.
+    pub(super) fn is_mapped(&self, range: LbaRange) -> bool {
+        matches!(self, Self::File { file, .. } if file.is_mapped(range))
+    }
+
     /// Makes durable what was written.
     pub(super) fn sync(&self) -> Result<(), DeviceError> {
         match self {

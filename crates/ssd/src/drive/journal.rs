@@ -156,12 +156,17 @@ impl Journal {
         self.latch.failure()
     }
 
-    /// Notes that a range of blocks is mapped into memory.
+    /// The blocks that are mapped into memory, or were when blocks were last mapped.
+    pub(super) fn mapped(&self) -> &Range<u64> {
+        &self.head.made.mapped
+    }
+
+    /// Notes that these blocks are mapped into memory, and no others.
     ///
     /// # Errors
     /// As [`checkpoint`](Self::checkpoint).
     pub(super) fn set_mapped(&mut self, ftl: &Ftl, mapped: Range<u64>) -> Result<(), DeviceError> {
-        if self.head.made.mapped == mapped {
+        if *self.mapped() == mapped {
             return Ok(());
         }
         self.head.made.mapped = mapped;

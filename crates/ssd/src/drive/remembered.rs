@@ -1,6 +1,5 @@
 //! What a drive knows when it is opened: what it has remembered, or what can be told from its data.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use slimio_device::{Lba, LbaRange, OpenError};
@@ -30,8 +29,6 @@ pub(super) struct Remembered {
     pub(super) ftl: Ftl,
     /// `None` if the drive has no file with a name.
     pub(super) journal: Option<Journal>,
-    /// Blocks that were mapped into memory. Stores to them do not pass through the drive.
-    pub(super) mapped: Range<u64>,
     /// Why the mapping is lost, if it is.
     pub(super) lost: Option<Lost>,
 }
@@ -41,11 +38,11 @@ impl Remembered {
     pub(super) fn open(data: &Arc<Data>, is_new: bool, made: SavedConfig) -> Result<Self, Refusal> {
         let Some(beside) = data.beside() else {
             let ftl = fresh(&made)?;
-            return Ok(Self { ftl, journal: None, mapped: 0..0, lost: None });
+            return Ok(Self { ftl, journal: None, lost: None });
         };
         if is_new {
             let ftl = fresh(&made)?;
-            return Self::begin(beside, data, made, ftl, None);
+            return Self::begin(beside, data, &made, ftl, None);
         }
         match beside.read()? {
             Found::Whole(recovered) => Self::go_on(data, made, recovered),
@@ -56,7 +53,7 @@ impl Remembered {
                     Ok(ftl) => ftl.with_config(made.config.clone()),
                     Err(_) => of_data(data, &made)?,
                 };
-                Self::begin(beside, data, made, ftl, lost)
+                Self::begin(beside, data, &made, ftl, lost)
             }
         }
     }
@@ -65,12 +62,12 @@ impl Remembered {
     fn begin(
         beside: &StateFile,
         data: &Arc<Data>,
-        made: SavedConfig,
+        made: &SavedConfig,
         ftl: Ftl,
         lost: Option<Lost>,
     ) -> Result<Self, Refusal> {
-        let journal = Some(Journal::create(beside, data, &made, &ftl)?);
-        Ok(Self { ftl, journal, mapped: made.mapped, lost })
+        let journal = Some(Journal::create(beside, data, made, &ftl)?);
+        Ok(Self { ftl, journal, lost })
     }
 
     /// Goes on with a journal.
@@ -87,7 +84,7 @@ impl Remembered {
             Refusal::Open(OpenError::Device { doing: "writing beside", path, error })
         })?;
         let lost = is_cut.then_some(Lost::Tail);
-        Ok(Self { ftl, journal: Some(journal), mapped: made.mapped, lost })
+        Ok(Self { ftl, journal: Some(journal), lost })
     }
 }
 
