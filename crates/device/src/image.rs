@@ -132,6 +132,11 @@ impl ImageFile {
         self.file().read_exact_at(bytes, lba.0 * LBA_SIZE as u64).map_err(|error| of_io(&error))
     }
 
+    /// Whether one of these blocks is mapped now.
+    pub fn is_mapped(&self, range: LbaRange) -> bool {
+        self.mapped.check_range(range.start.0, range.end.0).is_err()
+    }
+
     /// Writes whole blocks.
     ///
     /// # Errors
@@ -208,6 +213,7 @@ mod tests {
         assert_eq!(image.write(Lba(8), &[2; LBA_SIZE]), Err(DeviceError::OutOfRange));
         assert_eq!(image.write(Lba(7), &[2; 2 * LBA_SIZE]), Err(DeviceError::OutOfRange));
         assert_eq!(image.write(Lba(15), &[2; 2 * LBA_SIZE]), Err(DeviceError::OutOfRange));
+        assert!(image.is_mapped(range(15, 17)) && !image.is_mapped(range(16, 17)));
         image.deallocate(range(0, 32));
         assert_eq!(slice[..LBA_SIZE], [1; LBA_SIZE], "what a slice says does not change");
         let second = image.map(0, SIZE).err();

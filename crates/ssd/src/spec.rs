@@ -19,6 +19,9 @@ use crate::{Clock, Config, DataPlace, Deallocated, DriveOptions, Isolation, Timi
 /// What the name of an emulated drive begins with.
 pub const PREFIX: &str = "emulated:";
 
+/// A deallocation takes effect after this time at the latest.
+const DEALLOCATE_MAX: Duration = Duration::from_secs(3600);
+
 /// Options by name, with their values.
 const OPTIONS: &str = "size=SIZE, ru=SIZE, spare=PERCENT, fdp=on|off, handles=COUNT, \
                        isolation=persistent|initial, initial=HANDLE|FIRST-LAST, groups=COUNT, victims=greedy|fifo|cost-benefit, \
@@ -195,7 +198,12 @@ impl Given {
                 self.cache_lbas = Some(u32::try_from(lbas).unwrap_or(u32::MAX));
             }
             ("deallocate", millis) => {
-                self.deallocate_latency = Some(Duration::from_millis(parse_number(millis)?));
+                let latency = Duration::from_millis(parse_number(millis)?);
+                if latency > DEALLOCATE_MAX {
+                    let most = DEALLOCATE_MAX.as_millis();
+                    return Err(SpecError(format!("deallocate={millis} is more than {most}")));
+                }
+                self.deallocate_latency = Some(latency);
             }
             ("deallocated", "zeros") => self.deallocated = Some(Deallocated::Zeros),
             ("deallocated", "pattern") => self.deallocated = Some(Deallocated::Pattern),
@@ -315,6 +323,7 @@ mod tests {
         assert!(refused("4G,groups=4").contains("no spare: 60 of 240"));
         assert!(refused("4G,sync=maybe").contains("no option sync=maybe"));
         assert!(refused("4G,deallocated=ones").contains("no option deallocated=ones"));
+        assert!(refused("4G,deallocate=3600001").contains("is more than 3600000"));
         assert!(refused("4G,fdp=maybe").contains("no option fdp=maybe"));
         assert!(refused("4G,spare=100").contains("nothing to export"));
         assert!(refused("4G,background=100%").contains("background=100% is not below 100 %"));

@@ -12,6 +12,7 @@
 //! all or some. The tests need root, FUSE and loop devices. If one of them is missing, they say so.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod drive;
 mod mariadb;
 mod place;
 mod postgres;

@@ -163,6 +163,9 @@ impl Core {
                 Ok((due, OpKind::Flush { covers }))
             }
             OpRequest::Deallocate(range) => {
+                if !self.data.is_mapped(range) {
+                    self.take_from_memory(range)?;
+                }
                 if let Some(journal) = &mut self.journal {
                     journal.make_ready(self.drive.ftl(), 1)?;
                     journal.reserve();
@@ -227,6 +230,11 @@ impl Core {
         now: Duration,
     ) -> Result<(Duration, OpKind), DeviceError> {
         let time = self.wall_ms(now);
+        let range = LbaRange { start: Lba(lba), end: Lba(lba + lbas) };
+        if self.data.is_mapped(range) {
+            return Err(DeviceError::OutOfRange);
+        }
+        self.take_from_memory(range)?;
         if let Some(journal) = &mut self.journal {
             journal.make_ready(self.drive.ftl(), 1)?;
         }
@@ -240,7 +248,13 @@ impl Core {
         let placement = if self.has_fdp { placement.0 } else { 0 };
         if let Some(journal) = &mut self.journal {
             let (lba, count) = (lba as u32, lbas as u32);
-            journal.append(Request::Write { lba, count, placement }, time)?;
+            let stored = journal.append(Request::Write { lba, count, placement }, time);
+            if let Err(failure) = stored {
+                if let Some((all, id)) = self.undo.as_mut().zip(undo) {
+                    all.forget(id);
+                }
+                return Err(failure);
+            }
         }
         self.drive.ftl_mut().set_time(time);
         let handle = self.drive.ftl_mut().accept(placement);
@@ -254,7 +268,18 @@ impl Core {
         Ok((due, OpKind::Write { lba, undo, durable: durable || self.cache.is_none() }))
     }
 
-    /// Notes that these blocks are mapped into memory.
+    /// A host changes blocks that are not mapped into memory. If they were, they are the drive's again,
+    /// and so is all that was mapped with them: whoever mapped it has given it up.
+    fn take_from_memory(&mut self, range: LbaRange) -> Result<(), DeviceError> {
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        let mapped = journal.mapped();
+        if range.end.0 <= mapped.start || mapped.end <= range.start.0 {
+            return Ok(());
+        }
+        journal.set_mapped(self.drive.ftl(), 0..0)
+    }
+
+    /// Notes that these blocks are mapped into memory, and no others.
     pub(super) fn set_mapped(&mut self, mapped: Range<u64>) -> Result<(), DeviceError> {
         let Some(journal) = &mut self.journal else { return Ok(()) };
         journal.set_mapped(self.drive.ftl(), mapped)

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use slimio_device::{
@@ -32,32 +33,37 @@ impl fmt::Display for Data {
 }
 
 impl Data {
-    /// Opens the bytes of a drive of `lba_count` blocks. Returns whether they are new.
+    /// Opens the bytes of a drive of `lba_count` blocks. Returns whether they are new. New bytes have no
+    /// [room](Self::make_room) yet.
     pub(super) fn open(place: &DataPlace, lba_count: u64) -> Result<(Self, bool), OpenError> {
         let size = lba_count * LBA_SIZE as u64;
         match place {
             DataPlace::Dropped => Ok((Self::Dropped, true)),
             DataPlace::Temporary => {
                 let file = ImageFile::temporary(&std::env::temp_dir())?;
-                file.set_size(size)?;
                 Ok((Self::File { file, named: None }, true))
             }
             DataPlace::File(path) => {
                 let file = ImageFile::open(path)?;
                 let length = file.size()?;
-                match length {
-                    0 => file.set_size(size)?,
-                    same if same == size => {}
-                    other => {
-                        let why = format!("it has {other} bytes, the drive has {size}");
-                        return Err(OpenError::Unsuitable { path: path.clone(), why });
-                    }
+                if ![0, size].contains(&length) {
+                    let why = format!("it has {length} bytes, the drive has {size}");
+                    return Err(OpenError::Unsuitable { path: path.clone(), why });
                 }
                 let beside =
                     StateFile::of(path).map_err(|error| failed("looking at", path, &error))?;
                 let named = Some((path.clone(), beside));
                 Ok((Self::File { file, named }, length == 0))
             }
+        }
+    }
+
+    /// Gives new bytes their length. In a file with a name, this is the last step of making a drive: a
+    /// file that is empty has no drive yet.
+    pub(super) fn make_room(&self, lba_count: u64) -> Result<(), OpenError> {
+        match self {
+            Self::File { file, .. } => file.set_size(lba_count * LBA_SIZE as u64),
+            Self::Dropped => Ok(()),
         }
     }
 
@@ -85,13 +91,19 @@ impl Data {
         Some(beside)
     }
 
-    /// Calls `see` with each block that is not a hole of the file, in order.
-    pub(super) fn each_written(&self, mut see: impl FnMut(u64)) -> Result<(), OpenError> {
+    /// Calls `see` with each of these blocks that is not in a hole of the file, in order.
+    pub(super) fn each_written_in(
+        &self,
+        blocks: Range<u64>,
+        see: impl FnMut(u64),
+    ) -> Result<(), OpenError> {
         let Self::File { file, named: Some(_) } = self else { return Ok(()) };
-        let mut at = Lba(0);
-        while let Some(range) = file.next_written(at)? {
-            (range.start.0..range.end.0).for_each(&mut see);
-            at = range.end;
+        let (mut at, mut see) = (blocks.start, see);
+        while at < blocks.end
+            && let Some(range) = file.next_written(Lba(at))?
+        {
+            (range.start.0..range.end.0.min(blocks.end)).for_each(&mut see);
+            at = range.end.0;
         }
         Ok(())
     }
@@ -115,6 +127,11 @@ impl Data {
             Self::File { file, .. } => file.write(Lba(lba), bytes),
             Self::Dropped => Ok(()),
         }
+    }
+
+    /// Whether one of these blocks is mapped into memory now.
+    pub(super) fn is_mapped(&self, range: LbaRange) -> bool {
+        matches!(self, Self::File { file, .. } if file.is_mapped(range))
     }
 
     /// Makes durable what was written.

@@ -1,35 +1,116 @@
 //! What makes a drive's flushes durable in the file system that its files are on.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use slimio_device::{DeviceError, ImageFile};
+use slimio_planted::is_planted;
 
 use super::data::Data;
 use super::journal::Journal;
 
+/// Closes at the first failure to store something, or to make it durable. The kernel reports such a
+/// failure only once, to whoever asks first, and may then count as written what is not. So nothing is
+/// durable any more, and nothing may change the drive, whoever was told.
+#[derive(Debug, Default)]
+pub(super) struct Latch {
+    failure: OnceLock<DeviceError>,
+    /// Held while something is made durable, so that nobody is told that it is, while somebody else
+    /// has just been told that it is not.
+    turn: Mutex<()>,
+}
+
+impl Latch {
+    /// Why it is closed, if it is.
+    pub(super) fn failure(&self) -> Option<&DeviceError> {
+        self.failure.get()
+    }
+
+    /// Closes the latch. Returns the first failure.
+    pub(super) fn close(&self, failure: DeviceError) -> DeviceError {
+        self.failure.get_or_init(|| failure).clone()
+    }
+
+    /// Makes something durable with `sync`.
+    ///
+    /// # Errors
+    /// The first failure ever: this one, or one before.
+    pub(super) fn sync(
+        &self,
+        sync: impl FnOnce() -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_open = || self.failure().map_or(Ok(()), |failure| Err(failure.clone()));
+        is_open()?;
+        sync().map_err(|failure| self.close(failure))?;
+        is_open()
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Durability {
-    /// The data and the state file; `None` if nothing is made durable.
-    files: Option<(Arc<Data>, Arc<ImageFile>)>,
-    /// The first failure. After it, the kernel may count as written what is not, so nothing is
-    /// durable any more.
-    failure: OnceLock<DeviceError>,
+    /// The data and the state file, and what closes when they fail; `None` if nothing is made durable.
+    files: Option<(Arc<Data>, Arc<ImageFile>, Arc<Latch>)>,
 }
 
 impl Durability {
     pub(super) fn new(is_sync: bool, data: Arc<Data>, journal: Option<&Journal>) -> Self {
-        let state = journal.filter(|_| is_sync).map(Journal::image);
-        Self { files: state.map(|state| (data, state)), failure: OnceLock::new() }
+        let state = journal.filter(|_| is_sync).map(|journal| (journal.image(), journal.latch()));
+        Self { files: state.map(|(state, latch)| (data, state, latch)) }
     }
 
     /// Makes durable all that was written, and all entries of the journal, before this call.
     pub(super) fn sync(&self) -> Result<(), DeviceError> {
-        let Some((data, state)) = &self.files else { return Ok(()) };
-        if let Some(failure) = self.failure.get() {
-            return Err(failure.clone());
+        let Some((data, state, latch)) = &self.files else { return Ok(()) };
+        if is_planted("drive-flush-left-out") {
+            return Ok(());
         }
-        data.sync()
-            .and_then(|()| state.sync())
-            .map_err(|error| self.failure.get_or_init(|| error).clone())
+        latch.sync(|| {
+            if !is_planted("drive-data-not-flushed") {
+                data.sync()?;
+            }
+            state.sync()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slimio_device::{Buffer, Completion, Lba, Op, PlacementId, Token, WholeDevice};
+
+    use super::*;
+    use crate::{Clock, Config, DataPlace, DriveOptions, EmulatedDrive};
+
+    fn run(drive: &mut EmulatedDrive, op: Op) -> Result<(), DeviceError> {
+        let mut path = drive.open_path().expect("there is room");
+        path.submit(Token(0), op).expect("nothing is in flight");
+        let mut completions: Vec<Completion> = Vec::new();
+        path.wait(None, &mut completions);
+        completions.remove(0).result
+    }
+
+    /// The kernel tells the checkpoint that its predecessor's bytes did not reach the disk, and nobody
+    /// else.
+    #[test]
+    fn a_flush_fails_after_a_checkpoint_could_not_be_made_durable() {
+        let folder = tempfile::tempdir().expect("a directory for the test");
+        let data = DataPlace::File(folder.path().join("drive"));
+        let options = DriveOptions::new(Config::scaled(12 << 20), Clock::Virtual);
+        let options = DriveOptions { data, is_sync: true, ..options };
+        let mut drive = EmulatedDrive::open(options).expect("it can be made");
+        let write = |durable| {
+            let (buffer, placement) = (Buffer::zeroed(1), PlacementId(0));
+            Op::Write { lba: Lba(0), buffer, placement, durable }
+        };
+        assert_eq!(run(&mut drive, write(false)), Ok(()));
+        assert_eq!(run(&mut drive, Op::Flush), Ok(()));
+        let failed = {
+            let mut core = drive.core.lock();
+            let journal = core.journal.as_mut().expect("it has a file");
+            // A file that can't be made durable.
+            journal.sync_another(ImageFile::open("/dev/full".as_ref()).expect("it is there"));
+            core.set_mapped(5..6).expect_err("that makes a checkpoint")
+        };
+        assert_eq!(run(&mut drive, Op::Flush), Err(failed.clone()));
+        assert_eq!(run(&mut drive, write(true)), Err(failed));
     }
 }

@@ -7,9 +7,12 @@ use std::sync::Arc;
 use slimio_device::{DeviceError, ImageFile, OpenError};
 use slimio_planted::is_planted;
 
+use super::data::Data;
+use super::durability::Latch;
 use super::made::SavedConfig;
+use super::recovery::JournalEnd;
 use super::request::{Entry, Request};
-use super::state_file::{Head, JournalEnd, StateFile, Store};
+use super::state_file::{Head, StateFile, Store};
 use crate::Ftl;
 
 /// What the kernel's "input/output error" is numbered.
@@ -31,8 +34,9 @@ pub(super) struct Journal {
     reserved: u64,
     /// Pages that were changed since the latest checkpoint.
     pages: u64,
-    /// Why something could not be stored. From then on, the drive refuses what would change it.
-    failure: Option<DeviceError>,
+    /// Closes when something can't be stored. From then on, the drive refuses what would change it.
+    latch: Arc<Latch>,
+    data: Arc<Data>,
     /// Memory for the next checkpoint.
     bytes: Vec<u8>,
 }
@@ -44,11 +48,12 @@ impl Journal {
     /// As [`StateFile::create`].
     pub(super) fn create(
         file: &StateFile,
+        data: &Arc<Data>,
         made: &SavedConfig,
         ftl: &Ftl,
     ) -> Result<Self, OpenError> {
         let (store, head) = file.create(made, ftl)?;
-        Ok(Self::of(store, head))
+        Ok(Self::of(store, head, data.clone()))
     }
 
     /// Goes on with the journal of a drive that was closed or killed, and is now `made` this way
@@ -58,6 +63,7 @@ impl Journal {
     /// When the first checkpoint can't be made durable.
     pub(super) fn go_on(
         store: Store,
+        data: &Arc<Data>,
         at: JournalEnd,
         made: &SavedConfig,
         ftl: &Ftl,
@@ -65,14 +71,25 @@ impl Journal {
         let JournalEnd { number, next, id } = at;
         let made = made.clone();
         let head = Head { number, next, id, body_size: 0, body_checksum: 0, made };
-        let mut journal = Self::of(store, head);
+        let mut journal = Self::of(store, head, data.clone());
         journal.restart(ftl)?;
         Ok(journal)
     }
 
-    fn of(store: Store, head: Head) -> Self {
-        let next = head.next;
-        Self { store, head, next, reserved: 0, pages: 0, failure: None, bytes: Vec::new() }
+    fn of(store: Store, head: Head, data: Arc<Data>) -> Self {
+        let (next, latch) = (head.next, Arc::default());
+        Self { store, head, next, reserved: 0, pages: 0, latch, data, bytes: Vec::new() }
+    }
+
+    /// Closes when something can't be stored.
+    pub(super) fn latch(&self) -> Arc<Latch> {
+        self.latch.clone()
+    }
+
+    /// From now on, makes another file durable in place of the state file.
+    #[cfg(test)]
+    pub(super) fn sync_another(&mut self, other: ImageFile) {
+        self.store.image = Arc::new(other);
     }
 
     /// The state file, whose contents are to be made durable with those of the data file.
@@ -86,7 +103,7 @@ impl Journal {
     /// # Errors
     /// When something could not be stored, now or before. Then nothing may change the drive.
     pub(super) fn make_ready(&mut self, ftl: &Ftl, count: u64) -> Result<(), DeviceError> {
-        if let Some(failure) = &self.failure {
+        if let Some(failure) = self.failure() {
             return Err(failure.clone());
         }
         let entries = self.store.layout.entries;
@@ -131,20 +148,25 @@ impl Journal {
         if self.store.is_whole() {
             return Ok(());
         }
-        Err(self.failure.insert(DeviceError::Io { errno: EIO }).clone())
+        Err(self.latch.close(DeviceError::Io { errno: EIO }))
     }
 
     /// Why something could not be stored, if so.
     pub(super) fn failure(&self) -> Option<&DeviceError> {
-        self.failure.as_ref()
+        self.latch.failure()
     }
 
-    /// Notes that a range of blocks is mapped into memory.
+    /// The blocks that are mapped into memory, or were when blocks were last mapped.
+    pub(super) fn mapped(&self) -> &Range<u64> {
+        &self.head.made.mapped
+    }
+
+    /// Notes that these blocks are mapped into memory, and no others.
     ///
     /// # Errors
     /// As [`checkpoint`](Self::checkpoint).
     pub(super) fn set_mapped(&mut self, ftl: &Ftl, mapped: Range<u64>) -> Result<(), DeviceError> {
-        if self.head.made.mapped == mapped {
+        if *self.mapped() == mapped {
             return Ok(());
         }
         self.head.made.mapped = mapped;
@@ -169,17 +191,14 @@ impl Journal {
     /// When it can't be stored. From then on, the drive refuses what would change it.
     pub(super) fn checkpoint(&mut self, ftl: &Ftl) -> Result<(), DeviceError> {
         let head = Head { number: self.head.number + 1, next: self.next, ..self.head.clone() };
-        match self.store.checkpoint(head, ftl, &mut self.bytes) {
-            Ok(head) => {
-                self.head = head;
-                self.pages = 0;
-                Ok(())
-            }
-            Err(error) => {
-                self.failure = Some(error.clone());
-                Err(error)
-            }
-        }
+        // Blocks that the checkpoint has as deallocated have no old data in the file any more, before
+        // the entries that say so are unnecessary.
+        let (data, latch) = (&self.data, &self.latch);
+        let sync = |state: &ImageFile| latch.sync(|| data.sync().and_then(|()| state.sync()));
+        let made = self.store.checkpoint(head, ftl, &mut self.bytes, sync);
+        self.head = made.map_err(|error| self.latch.close(error))?;
+        self.pages = 0;
+        Ok(())
     }
 
     /// Entries behind the latest checkpoint.

@@ -83,7 +83,7 @@ impl SavedConfig {
             Victims::Fifo => 1,
             Victims::CostBenefit => 2,
         };
-        let nanos = |time: Duration| time.as_nanos() as u64;
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         [
             *lba_count,
             geometry.channels.into(),

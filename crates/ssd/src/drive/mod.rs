@@ -27,6 +27,7 @@ mod made;
 mod old_state;
 mod queue;
 mod real_time;
+mod recovery;
 mod remembered;
 mod request;
 mod state_file;
@@ -35,7 +36,6 @@ mod virtual_time;
 mod watch;
 
 use std::fmt;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -171,8 +171,6 @@ pub struct EmulatedDrive {
     core: Shared,
     data: Arc<Data>,
     options: DriveOptions,
-    /// Blocks that were mapped into memory, by this process or one before.
-    mapped: Range<u64>,
     /// Why its mapping is lost, if it is lost.
     lost: Option<Lost>,
     placements: Vec<PlacementId>,
@@ -222,7 +220,10 @@ impl EmulatedDrive {
             Refusal::Unsuitable(why) => unsuitable(why),
             Refusal::Open(error) => error,
         })?;
-        let Remembered { ftl, journal, mapped, lost } = remembered;
+        if is_new {
+            data.make_room(options.config.lba_count)?;
+        }
+        let Remembered { ftl, journal, lost } = remembered;
         let has_fdp = options.has_fdp;
         let placements = options.config.placements().filter(|_| has_fdp).collect();
         let durability = Durability::new(options.is_sync, data.clone(), journal.as_ref());
@@ -234,7 +235,6 @@ impl EmulatedDrive {
             data,
             placements,
             options,
-            mapped,
             lost,
         })
     }
@@ -306,16 +306,9 @@ impl WholeDevice for EmulatedDrive {
 
     fn map(&mut self, offset: u64, size: usize) -> Result<MappedFile, OpenError> {
         let mapped = self.data.map(offset, size)?;
-        let (start, end) =
-            (offset / LBA_SIZE as u64, (offset + size as u64).div_ceil(LBA_SIZE as u64));
-        let before = &self.mapped;
-        let all = if before.is_empty() {
-            start..end
-        } else {
-            before.start.min(start)..before.end.max(end)
-        };
-        self.mapped = all.clone();
-        self.core.lock().set_mapped(all).map_err(|error| OpenError::Device {
+        let size = LBA_SIZE as u64;
+        let blocks = offset / size..(offset + mapped.size() as u64).div_ceil(size);
+        self.core.lock().set_mapped(blocks).map_err(|error| OpenError::Device {
             doing: "writing beside",
             path: self.data.to_string().into(),
             error,
@@ -394,7 +387,7 @@ impl WholeDevice for EmulatedDrive {
                 "acknowledged writes are lost when the server's process ends"
             }
         };
-        let lost = self.lost.map(|lost| format!("the SSD's mapping is lost: {lost}"));
+        let lost = self.lost.map(|lost| lost.to_string());
         std::iter::once(format!("the SSD is emulated: {survives}")).chain(lost).collect()
     }
 }

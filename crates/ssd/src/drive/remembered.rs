@@ -1,14 +1,14 @@
 //! What a drive knows when it is opened: what it has remembered, or what can be told from its data.
 
-use std::ops::Range;
+use std::sync::Arc;
 
 use slimio_device::{Lba, LbaRange, OpenError};
 
 use super::data::Data;
 use super::journal::Journal;
 use super::made::SavedConfig;
-use super::request::Request;
-use super::state_file::{Found, Lost, Recovered, StateFile};
+use super::recovery::Recovered;
+use super::state_file::{Found, Lost, StateFile};
 use crate::Ftl;
 
 /// Why a drive can't be opened.
@@ -29,22 +29,20 @@ pub(super) struct Remembered {
     pub(super) ftl: Ftl,
     /// `None` if the drive has no file with a name.
     pub(super) journal: Option<Journal>,
-    /// Blocks that were mapped into memory. Stores to them do not pass through the drive.
-    pub(super) mapped: Range<u64>,
     /// Why the mapping is lost, if it is.
     pub(super) lost: Option<Lost>,
 }
 
 impl Remembered {
     /// Opens the state beside `data`, which may be new, of a drive that is now `made` this way.
-    pub(super) fn open(data: &Data, is_new: bool, made: SavedConfig) -> Result<Self, Refusal> {
+    pub(super) fn open(data: &Arc<Data>, is_new: bool, made: SavedConfig) -> Result<Self, Refusal> {
         let Some(beside) = data.beside() else {
             let ftl = fresh(&made)?;
-            return Ok(Self { ftl, journal: None, mapped: 0..0, lost: None });
+            return Ok(Self { ftl, journal: None, lost: None });
         };
         if is_new {
             let ftl = fresh(&made)?;
-            return Self::begin(beside, made, ftl, None);
+            return Self::begin(beside, data, &made, ftl, None);
         }
         match beside.read()? {
             Found::Whole(recovered) => Self::go_on(data, made, recovered),
@@ -55,7 +53,7 @@ impl Remembered {
                     Ok(ftl) => ftl.with_config(made.config.clone()),
                     Err(_) => of_data(data, &made)?,
                 };
-                Self::begin(beside, made, ftl, lost)
+                Self::begin(beside, data, &made, ftl, lost)
             }
         }
     }
@@ -63,33 +61,62 @@ impl Remembered {
     /// Begins a new journal.
     fn begin(
         beside: &StateFile,
-        made: SavedConfig,
+        data: &Arc<Data>,
+        made: &SavedConfig,
         ftl: Ftl,
         lost: Option<Lost>,
     ) -> Result<Self, Refusal> {
-        let journal = Some(Journal::create(beside, &made, &ftl)?);
-        Ok(Self { ftl, journal, mapped: made.mapped, lost })
+        let journal = Some(Journal::create(beside, data, made, &ftl)?);
+        Ok(Self { ftl, journal, lost })
     }
 
     /// Goes on with a journal.
-    fn go_on(data: &Data, made: SavedConfig, recovered: Recovered) -> Result<Self, Refusal> {
-        let Recovered { made: before, ftl, last, store, end } = recovered;
+    fn go_on(data: &Arc<Data>, made: SavedConfig, recovered: Recovered) -> Result<Self, Refusal> {
+        let Recovered { made: before, ftl, deallocated, is_cut, store, end } = recovered;
         let made = over(Some(&before), made)?;
-        // A process that was killed in a deallocation may not have given back the space. What was
-        // mapped into memory is not the drive's to give back.
-        if let Some(Request::Deallocate { lba, count }) = last {
-            let (start, end) = (u64::from(lba), u64::from(lba) + u64::from(count));
-            if end <= made.mapped.start || made.mapped.end <= start {
-                data.deallocate(LbaRange { start: Lba(start), end: Lba(end) });
-            }
+        let mut ftl = ftl.with_config(made.config.clone());
+        give_back(data, &made, &ftl, deallocated)?;
+        if is_cut {
+            take_over(data, &made, &mut ftl)?;
         }
-        let ftl = ftl.with_config(made.config.clone());
-        let journal = Journal::go_on(store, end, &made, &ftl).map_err(|error| {
+        let journal = Journal::go_on(store, data, end, &made, &ftl).map_err(|error| {
             let path = data.to_string().into();
             Refusal::Open(OpenError::Device { doing: "writing beside", path, error })
         })?;
-        Ok(Self { ftl, journal: Some(journal), mapped: made.mapped, lost: None })
+        let lost = is_cut.then_some(Lost::Tail);
+        Ok(Self { ftl, journal: Some(journal), lost })
     }
+}
+
+/// Gives back the space of blocks that were deallocated and hold nothing. A process that was killed
+/// may not have done so, or a failure of the machine may have undone it. If this were left out, the
+/// next write to such a block could bring the old data back: it is mapped before it has its new data.
+fn give_back(
+    data: &Data,
+    made: &SavedConfig,
+    ftl: &Ftl,
+    mut deallocated: Vec<LbaRange>,
+) -> Result<(), Refusal> {
+    deallocated.sort_by_key(|range| range.start);
+    let mut from = 0;
+    let mut free: Vec<LbaRange> = Vec::new();
+    for LbaRange { start, end } in deallocated {
+        data.each_written_in(start.0.max(from)..end.0, |lba| {
+            // What was mapped into memory is not the drive's to give back.
+            if made.mapped.contains(&lba) || ftl.page_of(lba).is_some() {
+                return;
+            }
+            match free.last_mut() {
+                Some(last) if last.end.0 == lba => last.end.0 += 1,
+                _ => free.push(LbaRange { start: Lba(lba), end: Lba(lba + 1) }),
+            }
+        })?;
+        from = from.max(end.0);
+    }
+    for range in free {
+        data.deallocate(range);
+    }
+    Ok(())
 }
 
 /// A drive that is `made` this way and was made as `before` says, if that is known.
@@ -108,13 +135,22 @@ fn fresh(made: &SavedConfig) -> Result<Ftl, Refusal> {
 /// A drive whose data counts as written by the first handle, in the order of the blocks.
 fn of_data(data: &Data, made: &SavedConfig) -> Result<Ftl, Refusal> {
     let mut ftl = fresh(made)?;
-    data.each_written(|lba| {
-        if !made.mapped.contains(&lba) {
-            ftl.preload(lba);
+    take_over(data, made, &mut ftl)?;
+    Ok(ftl)
+}
+
+/// Maps all blocks with data that are not mapped, as if the first handle had written them. Nothing of
+/// it is counted, but it is noted that handles refer to other units than before.
+fn take_over(data: &Data, made: &SavedConfig, ftl: &mut Ftl) -> Result<(), Refusal> {
+    let mut blocks = Vec::new();
+    data.each_written_in(0..made.config.lba_count, |lba| {
+        if !made.mapped.contains(&lba) && ftl.page_of(lba).is_none() {
+            blocks.push(lba);
         }
     })?;
     let time = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     ftl.set_time(time.as_millis() as u64);
+    ftl.take_over(&blocks);
     ftl.note_handles_reset();
-    Ok(ftl)
+    Ok(())
 }

@@ -127,18 +127,25 @@ impl Entry {
         if bytes[..8] != checksum.to_le_bytes() {
             return None;
         }
-        let six = |at: usize| {
-            let mut number = [0; 8];
-            number[..6].copy_from_slice(&bytes[at..at + 6]);
-            u64::from_le_bytes(number)
-        };
         let four = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[at + byte]));
         let placement = u16::from_le_bytes([bytes[22], bytes[23]]);
         let fields = (bytes[20], bytes[21] != 0, placement, four(24), four(28));
         let request = Request::of_fields(fields)?;
-        let is_next = six(8) == sequence || is_planted("stale-entry-accepted");
-        is_next.then_some(Self { sequence, time_ms: six(14), request })
+        let is_next = Self::sequence(bytes) == sequence || is_planted("stale-entry-accepted");
+        is_next.then_some(Self { sequence, time_ms: six(bytes, 14), request })
     }
+
+    /// The sequence number in these bytes, if they are an entry.
+    pub(super) fn sequence(bytes: &[u8; ENTRY_SIZE]) -> u64 {
+        six(bytes, 8)
+    }
+}
+
+/// A number of six bytes.
+fn six(bytes: &[u8; ENTRY_SIZE], at: usize) -> u64 {
+    let mut number = [0; 8];
+    number[..6].copy_from_slice(&bytes[at..at + 6]);
+    u64::from_le_bytes(number)
 }
 
 #[cfg(test)]

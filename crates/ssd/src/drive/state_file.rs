@@ -31,12 +31,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use slimio_device::{Buffer, ImageFile, LBA_SIZE, OpenError};
+use slimio_device::{Buffer, DeviceError, ImageFile, LBA_SIZE, OpenError};
 use twox_hash::XxHash3_64;
 
 use super::made::{NUMBERS_MAX, SavedConfig};
 use super::old_state;
-use super::request::{ENTRY_SIZE, Entry, Request};
+use super::recovery::Recovered;
+use super::request::{ENTRY_SIZE, Entry};
 use crate::{Config, Ftl};
 
 /// What the magics of all versions begin with. The last byte is the version.
@@ -70,7 +71,7 @@ pub(super) struct Layout {
 impl Layout {
     /// The journal has room for twice the entries after which a checkpoint is made. These are in
     /// proportion to the drive, because a checkpoint is.
-    fn of(config: &Config) -> Self {
+    pub(super) fn of(config: &Config) -> Self {
         let body_size = Ftl::encoded_size_max(config).next_multiple_of(LBA_SIZE);
         let half = (config.lba_count / 8).max(ENTRIES_MIN);
         let in_block = (LBA_SIZE / ENTRY_SIZE) as u64;
@@ -166,47 +167,40 @@ pub(super) enum Lost {
     /// The state file is of a version that stored the mapping only when the drive was closed, and
     /// has none, because the drive was not closed properly.
     Mapping,
+    /// The journal goes on behind an entry, or a checkpoint, that is not there.
+    Tail,
 }
 
 impl Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::All => "the file beside it whose name ends in .mapping is missing or damaged",
-            Self::Mapping => "the process that had it last was killed, or could not write it",
-        })?;
-        f.write_str(
-            ": the drive's data counts as written by the first handle, and the counters begin at 0",
-        )
+        const BEGIN: &str =
+            "the drive's data counts as written by the first handle, and the counters begin at 0";
+        match self {
+            Self::All => write!(
+                f,
+                "the SSD's mapping is lost: the file beside it whose name ends in .mapping is \
+                 missing or damaged: {BEGIN}"
+            ),
+            Self::Mapping => write!(
+                f,
+                "the SSD's mapping is lost: the process that had it last was killed, or could not \
+                 write it: {BEGIN}"
+            ),
+            Self::Tail => f.write_str(
+                "the end of the SSD's mapping is lost: the file beside it whose name ends in \
+                 .mapping is damaged, or the machine has failed: data that only the lost part knew \
+                 counts as written by the first handle, and the counters are of before",
+            ),
+        }
     }
 }
 
 /// What a state file tells of a drive.
 pub(super) enum Found {
-    /// A drive of the present format.
+    /// A drive of the present format, with its mapping or the most of it.
     Whole(Recovered),
     /// A drive without its mapping, or of an older format.
     Part(Option<SavedConfig>, Result<Ftl, Lost>),
-}
-
-/// A drive as its state file has it.
-pub(super) struct Recovered {
-    pub(super) made: SavedConfig,
-    pub(super) ftl: Ftl,
-    /// The last request in the journal.
-    pub(super) last: Option<Request>,
-    pub(super) store: Store,
-    pub(super) end: JournalEnd,
-}
-
-/// Where a journal goes on.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct JournalEnd {
-    /// The number of the latest checkpoint.
-    pub(super) number: u64,
-    /// The sequence number of the next entry.
-    pub(super) next: u64,
-    /// The seed of the entries' checksums.
-    pub(super) id: u64,
 }
 
 /// The name of the file beside a drive's data file.
@@ -291,9 +285,10 @@ impl StateFile {
             let id = XxHash3_64::oneshot(&unique());
             let head =
                 Head { number: 1, next: 0, id, body_size: 0, body_checksum: 0, made: made.clone() };
-            let head = store.checkpoint(head, ftl, &mut Vec::new()).map_err(|error| {
-                OpenError::Device { doing: "writing", path: new.clone(), error }
-            })?;
+            let head =
+                store.checkpoint(head, ftl, &mut Vec::new(), ImageFile::sync).map_err(|error| {
+                    OpenError::Device { doing: "writing", path: new.clone(), error }
+                })?;
             let failed = |error: io::Error| OpenError::Io {
                 doing: "renaming",
                 path: new.clone(),
@@ -384,16 +379,17 @@ impl Store {
     }
 
     /// Makes a checkpoint of a drive. `head` is filled in, with what the body is. `bytes` is
-    /// memory to use.
+    /// memory to use. With [`SavedConfig::is_sync`], `sync` makes the state file durable.
     ///
     /// # Errors
-    /// With [`SavedConfig::is_sync`], the kernel's error when the checkpoint can't be made durable.
+    /// Those of `sync`.
     pub(super) fn checkpoint(
         &mut self,
         head: Head,
         ftl: &Ftl,
         bytes: &mut Vec<u8>,
-    ) -> Result<Head, slimio_device::DeviceError> {
+        sync: impl Fn(&ImageFile) -> Result<(), DeviceError>,
+    ) -> Result<Head, DeviceError> {
         bytes.clear();
         ftl.encode(bytes);
         let head = Head {
@@ -401,7 +397,7 @@ impl Store {
             body_checksum: XxHash3_64::oneshot(bytes),
             ..head
         };
-        let sync = |store: &Self| if head.made.is_sync { store.image.sync() } else { Ok(()) };
+        let sync = |store: &Self| if head.made.is_sync { sync(&store.image) } else { Ok(()) };
         let body = self.layout.body(head.number);
         self.memory[body][..bytes.len()].copy_from_slice(bytes);
         in_this_order();
@@ -412,47 +408,15 @@ impl Store {
         Ok(head)
     }
 
-    /// The drive at the end of the journal, from the latest checkpoint that is whole.
-    fn recover(self, heads: &[Head]) -> Option<Recovered> {
-        let latest = heads.first()?.next;
-        for head in heads {
-            if Layout::of(&head.made.config) != self.layout {
-                continue;
-            }
-            let body = &self.memory[self.layout.body(head.number)];
-            let Some(body) = body.get(..head.body_size as usize) else { continue };
-            if XxHash3_64::oneshot(body) != head.body_checksum {
-                continue;
-            }
-            let config = head.made.config.clone();
-            let Some(mut ftl) = Ftl::decode(config, body) else { continue };
-            let Some((next, last)) = self.replay(head, &mut ftl) else { continue };
-            // From an older checkpoint, the journal must lead as far as to the latest.
-            if next >= latest {
-                let end = JournalEnd { number: heads[0].number, next, id: head.id };
-                return Some(Recovered { made: head.made.clone(), ftl, last, store: self, end });
-            }
-        }
-        None
+    /// The bytes of the body of a checkpoint, if they are whole.
+    pub(super) fn body(&self, head: &Head) -> Option<&[u8]> {
+        let body = self.memory[self.layout.body(head.number)].get(..head.body_size as usize)?;
+        (XxHash3_64::oneshot(body) == head.body_checksum).then_some(body)
     }
 
-    /// Applies the entries that follow a checkpoint. Returns where they end, and the last of them;
-    /// `None` if one can't be applied.
-    fn replay(&self, head: &Head, ftl: &mut Ftl) -> Option<(u64, Option<Request>)> {
-        let mut last = None;
-        // There are never more entries behind a checkpoint than there is room for.
-        for next in head.next..head.next + self.layout.entries {
-            let Some(entry) = self.entry(head.id, next) else { return Some((next, last)) };
-            ftl.set_time(entry.time_ms);
-            entry.request.apply(ftl).ok()?;
-            last = Some(entry.request);
-        }
-        Some((head.next + self.layout.entries, last))
-    }
-
-    fn entry(&self, id: u64, sequence: u64) -> Option<Entry> {
-        let bytes = self.memory[self.layout.entry(sequence)].first_chunk()?;
-        Entry::decode(bytes, id, sequence)
+    /// The place of an entry in the journal.
+    pub(super) fn place(&self, sequence: u64) -> &[u8; ENTRY_SIZE] {
+        self.memory[self.layout.entry(sequence)].first_chunk().expect("it is as long as an entry")
     }
 }
 

@@ -59,6 +59,17 @@ impl Undo {
         }
     }
 
+    /// A write was refused after all, and has replaced nothing.
+    pub(super) fn forget(&mut self, id: u64) {
+        let Some((range, _)) = self.writes.remove(&id) else { return };
+        for lba in range {
+            if let Some(layers) = self.layers.get_mut(&lba) {
+                layers.retain(|(other, _)| *other != id);
+            }
+        }
+        self.layers.retain(|_, layers| !layers.is_empty());
+    }
+
     /// Ids of writes and deallocations that have completed but are not stable.
     pub(super) fn over(&self) -> Vec<u64> {
         self.writes.iter().filter(|(_, (_, is_over))| *is_over).map(|(id, _)| *id).collect()
@@ -89,5 +100,23 @@ impl Undo {
             .filter_map(|(lba, layers)| Some((lba, layers.into_iter().next()?.1)))
             .filter(|(lba, _)| !survives(*lba))
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_that_was_refused_is_not_undone() {
+        let mut undo = Undo::default();
+        let first = undo.begin(&Data::Dropped, 0..2, |_| Some(1)).expect("it can be read");
+        let refused = undo.begin(&Data::Dropped, 1..3, |_| Some(2)).expect("it can be read");
+        undo.forget(refused);
+        undo.end(first, false);
+        let handles = |held: Vec<(u64, Held)>| -> Vec<(u64, u16)> {
+            held.into_iter().filter_map(|(lba, held)| Some((lba, held?.1))).collect()
+        };
+        assert_eq!(handles(undo.cut(|_| false)), [(0, 1), (1, 1)]);
     }
 }

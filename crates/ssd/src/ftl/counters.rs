@@ -117,11 +117,6 @@ impl Counters {
         Some(counters)
     }
 
-    pub(super) fn forget(&mut self) {
-        self.owners.fill(HandleCounters::default());
-        self.host_pages = 0;
-    }
-
     #[inline]
     pub(super) fn wrote(&mut self, owner: Owner, cause: Cause, pages: u64) {
         if cause == Cause::Host {

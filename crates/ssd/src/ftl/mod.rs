@@ -310,12 +310,13 @@ impl Ftl {
         self.write_observed(lba, placement, &mut ())
     }
 
-    /// Maps a block as if the first handle had written it, and resets the counters. A block beyond
-    /// the drive is ignored.
-    pub(crate) fn preload(&mut self, lba: u64) {
-        if self.write(lba, 0).is_ok() {
-            self.counters.forget();
+    /// Maps blocks as if the first handle had written them, without counting.
+    pub(crate) fn take_over(&mut self, blocks: &[u64]) {
+        let counters = self.counters.clone();
+        for lba in blocks {
+            self.write(*lba, 0).expect("it is within the drive");
         }
+        self.counters = counters;
     }
 
     /// The placement that a block is at, with handle 0 if the block is in a mixed unit; `None` if the

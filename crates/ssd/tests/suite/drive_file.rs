@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use slimio_device::{LBA_SIZE, Op, OpenError, WholeDevice};
+use slimio_device::{DeviceError, LBA_SIZE, Op, OpenError, Token, WholeDevice};
 use slimio_ssd::{Clock, DataPlace, DriveOptions, EmulatedDrive, Timing};
 
 use crate::drive::{byte_at, do_all, drive, options, range, write};
+use crate::remember::{BODIES, journal};
 
 pub(crate) fn in_file(path: PathBuf) -> DriveOptions {
     DriveOptions { data: DataPlace::File(path), ..options(Clock::Virtual) }
@@ -50,6 +51,8 @@ fn a_drive_in_a_file_is_there_again() {
 /// leave. Returns the name of the data file.
 pub(crate) fn as_killed(file: &Path) -> PathBuf {
     let copy = file.with_file_name("killed");
+    // A copy over another one would have that one's attributes.
+    drop(std::fs::remove_file(&copy));
     std::fs::copy(file, &copy).expect("it can be copied");
     std::fs::copy(file.with_extension("mapping"), copy.with_extension("mapping"))
         .expect("so can this");
@@ -143,4 +146,54 @@ fn what_was_mapped_did_not_pass_through_the_drive() {
     let lbas = mapped_lbas(&last);
     assert_eq!(lbas.first(), Some(&0));
     assert!(!lbas.iter().any(|lba| (16..48).contains(lba)), "{lbas:?}");
+}
+
+/// A drive of which only the data file is left.
+fn with_both_bodies_damaged(killed: PathBuf) -> EmulatedDrive {
+    let state = killed.with_extension("mapping");
+    let mut bytes = std::fs::read(&state).expect("it is there");
+    let bodies = BODIES..journal(&bytes);
+    bytes[bodies].fill(0xFF);
+    std::fs::write(&state, bytes).expect("it can be written");
+    let drive = drive(&in_file(killed));
+    assert!(drive.notes()[1].contains("missing or damaged"));
+    drive
+}
+
+#[test]
+fn what_is_written_where_memory_was_mapped_is_the_drives_again() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let file = folder.path().join("drive");
+    let mut first = drive(&in_file(file.clone()));
+    // Two ranges, one after the other. Between them is nothing that was ever mapped.
+    for offset in [0, 4 << 20] {
+        drop(first.map(offset, 64 << 10).expect("it can be mapped"));
+    }
+    let mut path = first.open_path().expect("there is room");
+    do_all(&mut *path, [write(500, 1, 5, true)]);
+    let mut last = with_both_bodies_damaged(as_killed(&file));
+    let mut path = last.open_path().expect("there is room");
+    assert_eq!(byte_at(&mut *path, 500), 5);
+    drop((last, path));
+    // Another program has the drive now, and writes where nothing is mapped any more.
+    let mut path = first.open_path().expect("there is room");
+    do_all(&mut *path, [write(1030, 1, 6, true)]);
+    let mut last = with_both_bodies_damaged(as_killed(&file));
+    let mut path = last.open_path().expect("there is room");
+    assert_eq!([500, 1030].map(|lba| byte_at(&mut *path, lba)), [5, 6]);
+}
+
+#[test]
+fn a_write_to_what_is_mapped_is_refused_and_changes_nothing() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let mut drive = drive(&in_file(folder.path().join("drive")));
+    let mapped = drive.map(64 << 10, 64 << 10).expect("it can be mapped");
+    let mut path = drive.open_path().expect("there is room");
+    path.submit(Token(1), write(15, 2, 1, true)).expect("nothing is in flight");
+    let mut completions = Vec::new();
+    path.wait(None, &mut completions);
+    assert_eq!(completions[0].result, Err(DeviceError::OutOfRange));
+    assert_eq!(drive.with_ftl(slimio_ssd::Ftl::mapped_count), 0);
+    drop(mapped);
+    do_all(&mut *path, [write(15, 2, 1, true)]);
 }

@@ -1,5 +1,6 @@
 //! Tests of the SSD through its public interface.
 
+mod damaged;
 mod drive;
 mod drive_file;
 mod ftl;
