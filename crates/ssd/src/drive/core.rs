@@ -379,7 +379,8 @@ impl Drop for Core {
 
 impl Shared {
     /// Begins an operation at `now`, or at the drive's own time if `now` is `None`, and moves its
-    /// bytes. The path was opened after `cuts` power cuts.
+    /// bytes. The path was opened after `cuts` power cuts. If the operation has to be durable in the
+    /// file system, this is left to [`InFlight::settle`](super::queue::InFlight::settle).
     pub(super) fn begin(
         &self,
         op: Op,
@@ -403,10 +404,13 @@ impl Shared {
             begun.transfer(data, scratch, nothing);
             drop(core);
         }
-        if begun.is_sync && begun.result.is_ok() {
-            begun.result = self.durability.sync();
-        }
         begun
+    }
+
+    /// Makes durable, in the file system that the drive's files are on, the operations that were
+    /// begun before this.
+    pub(super) fn make_durable(&self) -> Result<(), DeviceError> {
+        self.durability.sync()
     }
 }
 
@@ -433,6 +437,16 @@ impl StartedOp {
             OpKind::Write { lba, .. } => self.result = data.write(*lba, buffer),
             OpKind::Flush { .. } | OpKind::Deallocate | OpKind::Refused => {}
         }
+    }
+
+    /// Whether the operation has begun well, and its effect has to be made durable.
+    pub(super) fn is_unsynced(&self) -> bool {
+        self.is_sync && self.result.is_ok()
+    }
+
+    /// Notes whether the operation's effect was made durable.
+    pub(super) fn set_synced(&mut self, synced: Result<(), DeviceError>) {
+        (self.is_sync, self.result) = (false, synced);
     }
 
     /// Completes the operation, which is due. The caller reports the completion.

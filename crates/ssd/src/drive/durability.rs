@@ -1,5 +1,6 @@
 //! What makes a drive's flushes durable in the file system that its files are on.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use slimio_device::{DeviceError, ImageFile};
@@ -50,12 +51,48 @@ impl Latch {
 pub(super) struct Durability {
     /// The data and the state file, and what closes when they fail; `None` if nothing is made durable.
     files: Option<(Arc<Data>, Arc<ImageFile>, Arc<Latch>)>,
+    syncs: Syncs,
+}
+
+/// The syncs so far. Threads that wait for the same sync need only one more for all of them.
+#[derive(Debug, Default)]
+struct Syncs {
+    /// Count of those that have begun.
+    begun: AtomicU64,
+    /// The last one that has ended well. Held while one runs.
+    ended: Mutex<u64>,
+}
+
+/// A sync that begins later than this many others covers what was written before.
+#[derive(Clone, Copy, Debug)]
+struct Since(u64);
+
+impl Syncs {
+    /// To be asked for when all is written that a sync shall cover.
+    fn now(&self) -> Since {
+        Since(self.begun.load(Ordering::Acquire))
+    }
+
+    /// Runs `sync`, unless another thread has begun one since then, and it ended well.
+    fn run<E>(&self, since: Since, sync: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_covered =
+            *ended > since.0 || *ended == since.0 && *ended > 0 && is_planted("early-sync-counts");
+        if is_covered {
+            return Ok(());
+        }
+        let number = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
+        sync()?;
+        *ended = number;
+        Ok(())
+    }
 }
 
 impl Durability {
     pub(super) fn new(is_sync: bool, data: Arc<Data>, journal: Option<&Journal>) -> Self {
         let state = journal.filter(|_| is_sync).map(|journal| (journal.image(), journal.latch()));
-        Self { files: state.map(|(state, latch)| (data, state, latch)) }
+        let files = state.map(|(state, latch)| (data, state, latch));
+        Self { files, syncs: Syncs::default() }
     }
 
     /// Makes durable all that was written, and all entries of the journal, before this call.
@@ -64,17 +101,23 @@ impl Durability {
         if is_planted("drive-flush-left-out") {
             return Ok(());
         }
-        latch.sync(|| {
-            if !is_planted("drive-data-not-flushed") {
-                data.sync()?;
-            }
-            state.sync()
-        })
+        self.syncs.run(self.syncs.now(), || {
+            latch.sync(|| {
+                if !is_planted("drive-data-not-flushed") {
+                    data.sync()?;
+                }
+                state.sync()
+            })
+        })?;
+        // Another thread's sync may have gone well before something failed.
+        latch.failure().map_or(Ok(()), |failure| Err(failure.clone()))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use slimio_device::{Buffer, Completion, Lba, Op, PlacementId, Token, WholeDevice};
 
     use super::*;
@@ -86,6 +129,62 @@ mod tests {
         let mut completions: Vec<Completion> = Vec::new();
         path.wait(None, &mut completions);
         completions.remove(0).result
+    }
+
+    #[test]
+    fn a_sync_serves_all_who_asked_before_it_began_and_nobody_else() {
+        let syncs = Syncs::default();
+        let run = |since, count: &mut u32| {
+            let done: Result<(), ()> = syncs.run(since, || {
+                *count += 1;
+                Ok(())
+            });
+            done.expect("it ends well");
+        };
+        let mut count = 0;
+        let (one, other) = (syncs.now(), syncs.now());
+        run(one, &mut count);
+        run(other, &mut count);
+        assert_eq!(count, 1, "the other had asked before the sync began");
+        let mut late = None;
+        let done: Result<(), ()> = syncs.run(syncs.now(), || {
+            late = Some(syncs.now());
+            Ok(())
+        });
+        done.expect("it ends well");
+        run(late.expect("it was run"), &mut count);
+        assert_eq!(count, 2, "what is written while a sync is under way needs another");
+        let since = syncs.now();
+        syncs.run(syncs.now(), || Err(())).expect_err("it fails");
+        run(since, &mut count);
+        assert_eq!(count, 3, "one that has failed serves nobody");
+    }
+
+    /// A disk may take a tenth of a second for a sync, and a host has hundreds of flushes in flight.
+    #[test]
+    fn what_has_begun_is_made_durable_by_one_sync() {
+        let folder = tempfile::tempdir().expect("a directory for the test");
+        let data = DataPlace::File(folder.path().join("drive"));
+        let options = DriveOptions::new(Config::scaled(12 << 20), Clock::Real);
+        let options = DriveOptions { data, is_sync: true, ..options };
+        let drive = EmulatedDrive::open(options).expect("it can be made");
+        let mut queue = drive.open_queue();
+        let syncs = || drive.core.durability.syncs.now().0;
+        for number in 0..10 {
+            let buffer = Buffer::zeroed(1);
+            let write =
+                Op::Write { lba: Lba(number), buffer, placement: PlacementId(0), durable: true };
+            queue.begin(Token(number), write, Instant::now());
+            queue.begin(Token(number), Op::Flush, Instant::now());
+        }
+        assert_eq!((syncs(), queue.in_flight()), (0, 20));
+        let mut completions = Vec::new();
+        while queue.in_flight() > 0 {
+            assert!(queue.next_due().is_some(), "it says that it has to be polled");
+            queue.poll(&mut completions);
+        }
+        assert!(completions.iter().all(|completion| completion.result == Ok(())));
+        assert_eq!((syncs(), completions.len()), (1, 20));
     }
 
     /// The kernel tells the checkpoint that its predecessor's bytes did not reach the disk, and nobody

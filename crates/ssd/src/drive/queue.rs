@@ -42,6 +42,9 @@ impl DriveQueue {
     /// Begins an operation that arrived at `arrived`. It takes effect in the mapping at once, and
     /// its bytes are moved, which takes as long as a read or write of a cached file. An operation
     /// that is impossible completes with an error.
+    ///
+    /// If the drive has `sync=yes`, flushes and durable writes become durable in the next
+    /// [`poll`](Self::poll), all of them by one sync.
     pub fn begin(&mut self, token: Token, op: Op, arrived: Instant) {
         self.begin_at(token, op, arrived.saturating_duration_since(self.core.start));
     }
@@ -52,7 +55,8 @@ impl DriveQueue {
         self.begun.push(token, begun);
     }
 
-    /// When the next operation completes; `None` if none is in flight.
+    /// When the next operation completes, or has to be made durable by [`poll`](Self::poll); `None`
+    /// if none is in flight.
     pub fn next_due(&self) -> Option<Instant> {
         Some(self.core.start + self.next_due_at()?)
     }
@@ -62,11 +66,13 @@ impl DriveQueue {
         self.begun.next_due()
     }
 
-    /// Moves the operations that are due into `completions`, in the order of their times.
+    /// Moves the operations that are due into `completions`, in the order of their times. Before
+    /// that, it makes durable what has to be, which takes as long as the disk takes.
     pub fn poll(&mut self, completions: &mut Vec<Completion>) {
         if self.begun.count() == 0 {
             return;
         }
+        self.begun.settle(&self.core);
         let now = self.core.real_now();
         while let Some((token, begun)) = self.begun.take_due(now) {
             completions.push(begun.end(token, &self.core));
@@ -83,17 +89,44 @@ impl DriveQueue {
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
     ops: BinaryHeap<Waiting>,
+    /// Flushes and durable writes that are not durable in the file system yet.
+    unsynced: Vec<(Token, StartedOp)>,
     /// Count of operations that were ever added.
     count: u64,
 }
 
 impl InFlight {
     pub(super) fn push(&mut self, token: Token, op: StartedOp) {
+        if op.is_unsynced() {
+            self.unsynced.push((token, op));
+        } else {
+            self.wait_for(token, op);
+        }
+    }
+
+    fn wait_for(&mut self, token: Token, op: StartedOp) {
         self.count += 1;
         self.ops.push(Waiting { number: self.count, token, op });
     }
 
+    /// Makes durable what has to be. A disk takes as long for one sync of many operations as for one
+    /// operation, and its host may have hundreds of them in flight.
+    pub(super) fn settle(&mut self, shared: &Shared) {
+        if self.unsynced.is_empty() {
+            return;
+        }
+        let synced = shared.make_durable();
+        for (token, mut op) in std::mem::take(&mut self.unsynced) {
+            op.set_synced(synced.clone());
+            self.wait_for(token, op);
+        }
+    }
+
+    /// When the next operation is due. One that is not durable yet is due at once.
     pub(super) fn next_due(&self) -> Option<Duration> {
+        if !self.unsynced.is_empty() {
+            return Some(Duration::ZERO);
+        }
         Some(self.ops.peek()?.op.due)
     }
 
@@ -107,7 +140,7 @@ impl InFlight {
     }
 
     pub(super) fn count(&self) -> usize {
-        self.ops.len()
+        self.ops.len() + self.unsynced.len()
     }
 }
 

@@ -62,6 +62,7 @@ impl Device for VirtualTimePath {
             let begun = self.core.begin(op, None, self.cuts, &self.data, &mut self.scratch);
             self.begun.push(token, begun);
         }
+        self.begun.settle(&self.core);
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {
