@@ -199,12 +199,18 @@ class Snapshots(TestCase):
         self.both(steps)
 
     def test_what_is_held_for_a_snapshot_is_shown(self):
+        changes = [["SET", f"k:{number}", "w"] for number in range(KEY_COUNT)]
         with self.pair[0].server.client() as client:
-            self.fill(client)
-            changes = [["SET", f"k:{number}", "w"] for number in range(KEY_COUNT)]
-            *_, info, memory = client.pipeline([["BGSAVE"], *changes, ["INFO", "persistence"], ["INFO", "memory"]])
-            info, memory = fields(info[1]), fields(memory[1])
-            self.assertGreater(int(info["current_cow_size"]), KEY_COUNT * len(VALUE))
+
+            def held():
+                """What is shown while all values are held; nothing if the snapshot was faster than the changes."""
+                wait_until_over(client)
+                self.fill(client)
+                *_, info, memory = client.pipeline([["BGSAVE"], *changes, ["INFO", "persistence"], ["INFO", "memory"]])
+                info, memory = fields(info[1]), fields(memory[1])
+                return int(info["current_cow_size"]) > KEY_COUNT * len(VALUE) and (info, memory)
+
+            info, memory = until(held, what="values that are held for a snapshot")
             self.assertGreaterEqual(int(memory["mem_not_counted_for_evict"]), int(info["current_cow_size"]))
             self.assertEqual(info["current_save_keys_total"], str(KEY_COUNT))
             wait_until_over(client)
