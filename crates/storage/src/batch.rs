@@ -176,8 +176,8 @@ pub(crate) fn is_whole(bytes: &[u8], volume_id: VolumeId, header: &Header) -> bo
     walk.at == end && is_right && bytes[end..].iter().all(|&byte| byte == 0)
 }
 
-/// Puts a record, or a fragment of one, at the start of `bytes`. Stores its checksum last, and
-/// returns the checksum. `fill` writes the payload.
+/// Puts a record, or a fragment of one, at the start of `bytes`. Stores the record's checksum last,
+/// and returns it. `fill` writes the payload.
 pub(crate) fn write_record(
     bytes: &mut [u8],
     salt: Salt,

@@ -89,7 +89,8 @@ pub enum Error {
         /// Why, as the end of a sentence.
         why: String,
     },
-    /// The device failed while `doing` something. This says nothing about what is on the volume.
+    /// The device failed while `doing` something. Such a failure says nothing about what is on the
+    /// volume.
     Device {
         /// What was being done, as the words after "while".
         doing: &'static str,

@@ -204,7 +204,7 @@ pub trait Media {
     /// If there is no room for the buffers.
     fn make_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, OpenError>;
 
-    /// Whether bytes that are stored in these buffers outlive the process. If the bytes do not,
+    /// Whether bytes that are stored in these buffers outlive the process. If they do not,
     /// [opened](Self::open_buffers) buffers are not used again.
     fn buffers_outlive_process(&self) -> bool;
 

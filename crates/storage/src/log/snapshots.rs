@@ -175,8 +175,8 @@ impl Log {
     /// Adopts the snapshot under way as soon as possible. The snapshot must be written and stable
     /// by now. [`take_snapshot_event`](Self::take_snapshot_event) returns the outcome.
     ///
-    /// If it is fuzzy, the records of all commands that ran before the end of its capture must have
-    /// been appended.
+    /// If the snapshot is fuzzy, the records of all commands that ran before the end of its capture
+    /// must have been appended.
     ///
     /// # Panics
     /// If another snapshot, or none, is under way.

@@ -388,7 +388,8 @@ fn reserve_for(device: &mut dyn Device, options: WriterOptions) -> Result<(), De
         return Ok(());
     }
     match device.grow(options.reserve_lbas) {
-        // The snapshot may need fewer blocks than that, so this is no failure.
+        // The snapshot may need fewer blocks than `reserve_lbas`, so a lack of space is no failure
+        // yet.
         Err(DeviceError::NoSpace) if !options.must_reserve => Ok(()),
         grown => grown,
     }
