@@ -111,7 +111,7 @@ impl RunTime {
         Self { cpu: CpuTime::of(stat), core_wait: Duration::from_nanos(waited_ns) }
     }
 
-    /// The sum of both.
+    /// The sum of two use counts.
     fn and(self, other: Self) -> Self {
         let cpu = CpuTime {
             user: self.cpu.user + other.cpu.user,
