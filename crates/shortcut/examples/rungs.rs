@@ -120,7 +120,8 @@ fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
-/// Makes a log, and has `measure` make `writes` durable appends of `size` bytes to it.
+/// Makes a log. `measure` gets a function that makes `writes` durable appends of `size` bytes to
+/// this log.
 fn appended<T>(
     folder: &Path,
     rung: usize,

@@ -29,7 +29,7 @@ impl<F: AsFd> LogFile<F> {
     /// One step of the keeper's work for the log: fills the file with zeros ahead, and writes
     /// staged bytes if the stage fills up. Returns whether there is more to do. Each step takes as
     /// long as a write of 256 KiB. `looks_again` says that the keeper will look at the log again by
-    /// itself. If it will not, it is told of the next append.
+    /// itself. If not, the keeper will be told of the next append.
     ///
     /// # Errors
     /// If a write or flush fails. It is no failure here if the file can't be made longer, because
@@ -74,7 +74,7 @@ impl<F: AsFd> LogFile<F> {
     /// told of the next append. If not, the keeper looks at the log again by itself.
     ///
     /// # Errors
-    /// If a write or flush fails. The error stays.
+    /// If a write or flush fails. All later calls then fail too.
     pub fn rest(&self, staged_to: u64) -> io::Result<bool> {
         self.sync()?;
         let mut staged = self.stage.staged()?;

@@ -59,8 +59,8 @@ impl Guard {
         self.ask(&Message::Guard(number), &[file.as_fd(), stage.as_fd()])
     }
 
-    /// Has the guard close a log, and waits until it has. While the guard has the file open, nobody
-    /// can get a lease on it.
+    /// Makes the guard close a log, and waits until the log is closed. While the guard has the file
+    /// open, nobody can get a lease on the file.
     ///
     /// # Errors
     /// Those of [`add`](Self::add).

@@ -228,7 +228,7 @@ impl Keeper {
             // The process has ended meanwhile. It may be a forked child that has appended.
             return self.look_at_all();
         };
-        // A process that connects anew has become another program.
+        // A process that connects a second time has become another program.
         let same = self.processes.iter().find(|process| process.pid == peer.pid);
         if let Some(number) = same.map(|process| process.number) {
             self.part_with(number);

@@ -131,7 +131,7 @@ impl<F: AsFd> LogFile<F> {
     /// kernel must then do it.
     ///
     /// # Errors
-    /// If a write or flush fails. The error stays.
+    /// If a write or flush fails. All later calls then fail too.
     pub fn sync(&self) -> io::Result<bool> {
         let end = {
             let staged = self.stage.staged()?;
@@ -209,8 +209,8 @@ impl<F: AsFd> LogFile<F> {
     /// which it was opened. From now on the kernel writes the file.
     ///
     /// # Errors
-    /// The first failure, if there was one, and otherwise that of this call. The file may then be
-    /// longer than the log.
+    /// The first failure of a write or flush, in this call or before. The file may then be longer
+    /// than the log.
     pub fn release(&self) -> io::Result<()> {
         self.by_kernel(|| ())
     }
@@ -219,7 +219,7 @@ impl<F: AsFd> LogFile<F> {
     /// to a process that does not know of the stage.
     ///
     /// # Errors
-    /// As [`release`](Self::release).
+    /// Those of [`release`](Self::release).
     pub fn give_up(&self) -> io::Result<()> {
         self.stage.staged()?.give_up();
         self.release()
@@ -240,9 +240,9 @@ impl<F: AsFd> LogFile<F> {
         Ok(then())
     }
 
-    /// Ends direct I/O on a file that is not taken but still has it. That happens if the file was
-    /// given back by a process that mended it after a kill, because such a process does not have
-    /// the open file. Returns whether the file had direct I/O.
+    /// Ends direct I/O on a file that is not taken but still has direct I/O. That happens if the
+    /// file was given back by a process that mended it after a kill, because such a process does
+    /// not have the open file. Returns whether the file had direct I/O.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -288,7 +288,7 @@ impl<F: AsFd> LogFile<F> {
         }
         let end = if is_planted("cut-where-written") { staged.written() } else { staged.size() };
         // If the kernel has taken the lease away, the process that waited for it may have appended
-        // after the zeros. Its bytes are not cut off.
+        // after the zeros. The appended bytes are not cut off.
         let size = rustix::fs::fstat(&self.file)?.st_size as u64;
         let is_cut = !staged.is_longer(size) || is_planted("foreign-cut");
         if is_cut && !is_planted("tail-uncut") {
@@ -307,8 +307,8 @@ impl<F: AsFd> LogFile<F> {
     }
 }
 
-/// Whether the kernel has [`NO_APPEND`]. Older kernels refuse the unknown flag, so they do not get
-/// it.
+/// Whether the kernel has [`NO_APPEND`]. Older kernels refuse the unknown flag, so it is not used
+/// with them.
 pub(crate) static HAS_NO_APPEND: LazyLock<bool> = LazyLock::new(|| {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);

@@ -45,9 +45,10 @@ pub struct Run {
     pub program: Vec<OsString>,
     /// The library that asks for the files, `libslimio_preload.so`.
     pub library: PathBuf,
-    /// What starts a process that calls [`guard`](crate::guard) with its standard input.
+    /// The command that starts a guard: a process that calls [`guard`](crate::guard) with its
+    /// standard input.
     pub guard: Vec<OsString>,
-    /// Which files.
+    /// The patterns for the files that go the short way.
     pub patterns: Vec<Pattern>,
     /// Where the stages are, in memory; `None` chooses a place.
     pub stages: Option<PathBuf>,

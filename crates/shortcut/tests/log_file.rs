@@ -82,7 +82,7 @@ fn what_was_appended_is_there_for_everybody() {
     }
 }
 
-/// Sizes around those of a block, of half the stage and of the stage.
+/// Appends of sizes around the size of a block, of half the stage, and of the stage.
 #[test]
 fn no_size_is_special() {
     let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
@@ -178,7 +178,7 @@ fn a_keeper_keeps_up() {
     assert!(fs::read(&path).unwrap() == log);
 }
 
-/// Two processes, as a program and its forked child, append to one log.
+/// Two processes append to one log, like a program and its forked child.
 #[test]
 fn whoever_has_the_stage_appends_to_the_same_log() {
     let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };

@@ -115,7 +115,7 @@ fn what_is_written_over_is_there_for_everybody() {
     }
 }
 
-/// Reading moves the position as read(2) does, and the next write goes there.
+/// Reading moves the position as read(2) does, and the next write goes to the new position.
 #[test]
 fn reading_and_writing_share_the_position() {
     let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };

@@ -162,32 +162,31 @@ hooks! {
 
     /// fstat(2), as called by programs that were built with glibc before 2.33.
     fn __fxstat64(version: c_int, fd: c_int, status: *mut libc::stat) -> c_int [next] {
-        // SAFETY: as above.
+        // SAFETY: libc has filled `status`; on 64-bit machines, the structs are the same.
         unsafe { sized(fd, next(), status) }
     }
 
     /// fstatat(2)
     fn fstatat(fd: c_int, path: *const c_char, status: *mut libc::stat, flags: c_int) -> c_int [next] {
-        // SAFETY: libc has filled `status`, and the caller promises that the path is a C string or
-        // null.
+        // SAFETY: libc has filled `status`; the caller promises a path that is a C string or null.
         unsafe { sized(without_path(fd, path, flags), next(), status) }
     }
 
     /// fstatat(2)
     fn fstatat64(fd: c_int, path: *const c_char, status: *mut libc::stat, flags: c_int) -> c_int [next] {
-        // SAFETY: as above.
+        // SAFETY: libc has filled `status`; the caller promises a path that is a C string or null.
         unsafe { sized(without_path(fd, path, flags), next(), status) }
     }
 
     /// statx(2)
     fn statx(fd: c_int, path: *const c_char, flags: c_int, mask: c_uint, status: *mut libc::statx) -> c_int [next] {
         let result = next();
-        // SAFETY: as above.
+        // SAFETY: the caller promises that the path is a C string or null.
         let of_fd = unsafe { without_path(fd, path, flags) };
         if result == 0
             && let Some(length) = of(of_fd).and_then(|log| log.length())
         {
-            // SAFETY: as above.
+            // SAFETY: libc has filled `status`.
             unsafe { (*status).stx_size = length as u64 };
         }
         result
