@@ -218,8 +218,8 @@ impl Run<'_> {
     }
 }
 
-/// Runs both parts. `open_rate` is the number of arrivals per second in the second part; if it is
-/// `None`, the number is half of what the server did in the first part without a snapshot.
+/// Runs both parts. `open_rate` is the number of arrivals per second in the second part; `None`
+/// stands for half of what the server did in the first part without a snapshot.
 pub fn run(
     work: &SnapshotWork,
     config: &ServerConfig,

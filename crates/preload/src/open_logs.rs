@@ -233,9 +233,9 @@ pub(crate) fn close(descriptor: c_int) -> Option<io::Result<()>> {
     released
 }
 
-/// Gives a log back for good, because the program uses it in a way that only the kernel can serve,
-/// or hands it to a process that does not know of the stage. If this fails, the next call reports
-/// the failure.
+/// Gives a log back for good. This is for a program that uses the log in a way that only the kernel
+/// can serve, or hands it to a process that does not know of the stage. If this fails, the next
+/// call reports the failure.
 ///
 /// Nothing is closed, because that would drop the program's locks on the file (`F_SETLK`).
 pub(crate) fn give_up(descriptor: c_int) {

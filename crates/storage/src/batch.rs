@@ -7,7 +7,8 @@
 //!
 //! The open half is written when the batch is opened in its buffer. The closing half is written
 //! when the batch is submitted. If the process dies in between, a mapped buffer holds an open half
-//! and records. Both can be read, because the open half and each record have their own checksums.
+//! and records. The open half and the records can then be read, because each of them has its own
+//! checksum.
 
 use slimio_device::LBA_SIZE;
 use slimio_planted::is_planted;

@@ -55,7 +55,7 @@ pub enum Error {
         /// Blocks that the area must have.
         expected_lbas: u64,
     },
-    /// The log can't be read to its end. It may be salvaged up to `lsn`.
+    /// The log can't be read to its end. The log may be salvaged up to `lsn`.
     Damaged {
         /// The log is whole up to here.
         lsn: Lsn,

@@ -193,8 +193,8 @@ pub trait Media {
     /// there are no buffers or if nothing can be mapped.
     ///
     /// # Errors
-    /// If the buffers exist but can't be read. They can't be ignored, because their records may
-    /// have been acknowledged.
+    /// If the buffers exist but can't be read. Such buffers can't be ignored, because their records
+    /// may have been acknowledged.
     fn open_buffers(&mut self, size: usize) -> Result<Vec<Buffer>, OpenError>;
 
     /// Makes `count` empty buffers of `size` bytes for the log, and drops the contents of the old

@@ -86,8 +86,8 @@ impl SlotWriter {
         options: WriterOptions,
     ) -> Result<Self, Error> {
         io::drain(device);
-        // Even a slot that has all its extents is reserved, because an on-demand snapshot must fail
-        // here if it would not leave enough of the pool for the next snapshot.
+        // Even a slot that has all its extents is reserved. An on-demand snapshot must fail here if
+        // it would not leave enough of the pool for the next snapshot.
         let all = LbaRange { start: Lba(0), end: Lba(device.geometry().lba_count) };
         device
             .reserve(all)

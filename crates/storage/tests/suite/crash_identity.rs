@@ -100,9 +100,9 @@ fn explore(image: &Image, moved: Move, before: &Promise, lives: &[Limits]) -> us
     count
 }
 
-/// Checks that the volume has one of the two identities, that it opens on the device with that
-/// identity, that it is refused on the other device, and that it holds what was promised. Returns
-/// what tells the copies of its superblock apart.
+/// Checks that the volume has one of the two identities, opens on the device with that identity, is
+/// refused on the other device, and holds what was promised. Returns what tells the copies of its
+/// superblock apart.
 fn check(image: &Image, moved: Move, promise: &Promise, context: &str) -> Vec<Copy> {
     let mut media = open_image(moved.kind, image, moved.to);
     let found = inspect(&mut media).expect("it can be read");
