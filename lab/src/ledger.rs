@@ -8,7 +8,7 @@
 //! a few dozen lives that such writes are missing.)
 //!
 //! - every acknowledged write is there;
-//! - the writes of a connection that were in flight are there up to some point, and none after that
+//! - the writes that a connection had in flight are there up to some point, and none after that
 //!   point is there (because one connection's commands are executed in order, and a recovered state
 //!   is a prefix);
 //! - a `MULTI` … `EXEC`, an `MSET` or any other command is there whole or not at all;

@@ -18,7 +18,7 @@ pub enum Entry {
         /// Whether this write was stable as soon as it was finished (FUA).
         durable: bool,
     },
-    /// A flush, which makes everything stable that was finished before it.
+    /// A flush, which makes stable everything that was finished before it.
     Flush,
     /// A deallocation of a range, which reads as zeros from then on.
     Deallocate {

@@ -17,8 +17,8 @@ const INIT: &str = include_str!("init.sh");
 const STEER: &str = include_str!("steer.sh");
 /// Programs of the host that are in every machine, with the libraries they need.
 const PROGRAMS: &[&str] = &["nvme", "mkfs.ext4", "losetup", "addpart", "delpart"];
-/// Modules that are loaded at the start, in this order, unless they are built into the kernel. The
-/// checksum is listed because ext4 does not say that it needs it.
+/// Modules that are loaded at the start, in this order, unless they are built into the kernel.
+/// `crc32c_generic` is listed because the module of ext4 does not say that it needs it.
 const MODULES: &[&str] = &["crc32c_generic", "nvme", "ext4", "loop"];
 /// The host identity that the guest states when it connects to a drive over a network.
 const HOST: &str = "5110f10a-0000-4000-8000-000000000001";
