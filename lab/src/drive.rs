@@ -1,4 +1,4 @@
-//! The emulated SSD over NVMe/TCP beside the same drive in this process.
+//! Compares the emulated SSD over NVMe/TCP with the same drive in this process.
 
 mod served;
 mod way;
@@ -16,12 +16,13 @@ use crate::error::{BenchError, Result};
 
 /// Size of a block, in bytes.
 pub const LBA_SIZE: usize = 4096;
-/// Commands in flight where nothing else is measured.
+/// Commands in flight, except in measurements of other numbers of commands.
 pub const DEPTH: usize = 32;
-/// Most operations that a measurement runs before its time counts, so that caches are warm.
+/// The largest number of operations that warm up the caches before the time of a measurement
+/// begins.
 const WARM_UP_MAX: u64 = 2000;
 
-/// What became of a row.
+/// What was measured for a row.
 #[derive(Debug)]
 pub struct Measured {
     /// Operations per second.
@@ -69,7 +70,8 @@ pub fn measure(way: &mut dyn Way, writes: bool, depth: usize, time: Duration) ->
                 latency.record(taken).expect("it grows as it must");
             }
         }
-        // A slow drive shall not be warm only when the time has passed.
+        // With few operations in flight, the warm-up is short. Otherwise, a slow drive would take
+        // all the time to warm up.
         if start.is_none() && all >= WARM_UP_MAX.min(50 * depth as u64) {
             start = Some(Instant::now());
         }
@@ -98,7 +100,7 @@ fn write_all(way: &mut dyn Way, count: u64, mut lba_of: impl FnMut(u64) -> u64) 
             && let Some(name) = free.pop()
         {
             let lba = lba_of(begun);
-            // Neighbours share a placement, as data that dies together does.
+            // Neighbouring blocks share a placement, like data that dies together.
             way.begin(name, true, lba, (lba / 64 % 8) as u16)?;
             begun += 1;
         }
@@ -200,7 +202,7 @@ fn restart(program: &Path, folder: &Path, size_mib: u64) -> Result<String> {
     for name in 0..DEPTH {
         remote.begin(name, true, name as u64, 0)?;
     }
-    // Some of them have ended when the drive is killed, and some have not.
+    // When the drive is killed, some of the writes have ended, and some have not.
     remote.wait(&mut Vec::new())?;
     served.kill()?;
     let start = Instant::now();

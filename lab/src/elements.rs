@@ -1,7 +1,7 @@
-//! Requests on the elements of sets, hashes and lists: how they are written, what must be there before
-//! them, and which replies are right.
+//! Requests on the elements of sets, hashes and lists: how requests are written, what data they
+//! need, and which replies are right.
 //!
-//! | mix | request | what is there before |
+//! | mix | request | data before the first request |
 //! |---|---|---|
 //! | `sadd` | `SADD` of one new member to a large set | the set |
 //! | `sadd-new` | `SADD` of 5 members to a new key | nothing |
@@ -39,7 +39,7 @@ pub const SHORT_LIST_LEN: u64 = 1000;
 const LEFT: &str = "left";
 const RIGHT: &str = "right";
 
-/// What must be there before the requests of a mix.
+/// The data that must be there before the requests of a mix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
     /// Nothing.

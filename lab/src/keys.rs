@@ -15,11 +15,11 @@ pub enum KeyDistribution {
     /// A few keys very often. A hash spreads them over the key range, as in YCSB's scrambled
     /// zipfian.
     Zipfian,
-    /// As zipfian, but ranks count back from the key that was inserted last (YCSB D).
+    /// Like zipfian, but ranks count back from the key that was inserted last (YCSB D).
     Latest,
     /// 0, 1, 2, … up to the last key, and then from 0 again.
     Sequential,
-    /// New keys behind the last one, each once.
+    /// New keys after the last one, each once.
     New,
 }
 

@@ -2,18 +2,18 @@
 //! moments. After each restart, the server's data is compared with what was written down. The time
 //! from a start to the next death is a life, and each life goes on with the data of the one before.
 //!
-//! Everything in the list below must hold whenever the process dies, under every policy with a log.
-//! (Stock Redis fulfils the list under `always` and `no`. Under `everysec`, while a flush is under
-//! way, stock Redis acknowledges writes that wait in its own memory. The ledger finds within a few
-//! dozen lives that such writes are missing.)
+//! Everything in the list below must hold whenever the process dies, under every policy that keeps
+//! a log. (Stock Redis fulfils the list under `always` and `no`. Under `everysec`, while a flush is
+//! under way, stock Redis acknowledges writes that wait in its own memory. The ledger finds within
+//! a few dozen lives that such writes are missing.)
 //!
 //! - every acknowledged write is there;
-//! - of each connection's writes in flight, those up to some point are there, and none after that
-//!   point (because one connection's commands are executed in order, and a recovered state is a
-//!   prefix);
+//! - the writes that a connection had in flight are there up to some point, and none after that
+//!   point is there (because one connection's commands are executed in order, and a recovered state
+//!   is a prefix);
 //! - a `MULTI` … `EXEC`, an `MSET` or any other command is there whole or not at all;
 //! - all values and expiry times that are there were written by some client;
-//! - if a client was shown a value before the death, the recovered state is not older than that
+//! - if a client was shown a value before the death, the recovered state is at least as new as that
 //!   value.
 //!
 //! Each client has its own keys, which no other client writes. So the client's own commands alone

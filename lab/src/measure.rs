@@ -1,4 +1,4 @@
-//! What a stretch of load costs, found from counters that are read before and after it.
+//! What a stretch of load costs. Counters are read before and after the stretch.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -158,9 +158,9 @@ pub struct LogSize {
 }
 
 impl LogSize {
-    /// Waits until the server has written everything, and then does the same as [`LogSize::of`].
-    /// Stock Redis writes before it replies, but SlimIO may keep records for a while in memory that
-    /// outlives the process.
+    /// Waits until the server has written everything, and then returns [`LogSize::of`]. Stock Redis
+    /// writes before it replies, but SlimIO may keep records for a while in memory that outlives
+    /// the process.
     pub fn settled(server: &Server) -> Result<Self> {
         let mut size = Self::of(server)?;
         if server.config().kind == ServerKind::Stock || size.bytes.is_none() {

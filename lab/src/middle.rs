@@ -1,4 +1,4 @@
-//! What commands in the middle of a large list cost, within the command.
+//! What commands in the middle of a large list cost, as the time within the commands.
 
 use crate::client::{Reply, encode};
 use crate::error::{BenchError, Result};
@@ -8,8 +8,9 @@ use crate::slowest::{Elements, fill};
 
 /// How often each command runs.
 const TIMES: u64 = 10_000;
-/// Requests that are sent before the first reply is read, so that the time is that of commands, and
-/// not that of what a command finds in the caches after the server has slept.
+/// Requests that are sent before the first reply is read. If each request waited for the reply
+/// before it, the server would sleep in between, and the time would also contain what the cold
+/// caches cost after each sleep.
 const PIPELINE: u64 = 100;
 
 /// Each command: the column's title, the metric, and its name in INFO.

@@ -1,4 +1,4 @@
-//! What a server says of its log and snapshots, in `INFO persistence`.
+//! What a server reports about its log and snapshots in `INFO persistence`.
 
 use std::collections::BTreeMap;
 

@@ -204,7 +204,8 @@ fn by_percentile(runs: &[Value]) -> Vec<(f64, f64)> {
     let curves = runs.iter().map(|run| pairs(&run["latency_us_by_percentile"]));
     let mut at: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
     for (percentile, us) in curves.flatten() {
-        // The bits can be the key, because numbers above 0 are ordered as their bits are.
+        // The bits of a number can be its key, because the bits of positive numbers have the same
+        // order as the numbers.
         at.entry(percentile.to_bits()).or_default().push(us);
     }
     let medians = at.into_iter().map(|(bits, us)| Some((f64::from_bits(bits), median(us)?)));

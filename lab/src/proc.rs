@@ -21,8 +21,8 @@ pub struct CpuTime {
 
 impl CpuTime {
     /// CPU time of all threads of a process (ended ones and io_uring workers included), and of the
-    /// children that the process has waited for. It is counted in steps of 10 ms. Work that the
-    /// kernel does in its own threads (writeback, block completions, other interrupts) is not
+    /// children that the process has waited for. The time is counted in steps of 10 ms. Work that
+    /// the kernel does in its own threads (writeback, block completions, other interrupts) is not
     /// included: see [`CpuTime::of_machine`].
     pub fn of_process(pid: u32) -> Result<Self> {
         let stat = stat_of(pid)?;
@@ -111,7 +111,7 @@ impl RunTime {
         Self { cpu: CpuTime::of(stat), core_wait: Duration::from_nanos(waited_ns) }
     }
 
-    /// The sum of both.
+    /// The sum of two use counts.
     fn and(self, other: Self) -> Self {
         let cpu = CpuTime {
             user: self.cpu.user + other.cpu.user,

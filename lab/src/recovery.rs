@@ -22,7 +22,7 @@ use crate::tree::tree_files;
 
 /// Number of reads in flight while the device's own speed is measured.
 const READER_COUNT: usize = 8;
-/// Length of each such read, in bytes.
+/// Length of each of these reads, in bytes.
 const READ_SIZE: usize = 1 << 20;
 /// Alignment of buffers that direct I/O wants, in bytes.
 const ALIGNMENT: usize = 4096;

@@ -1,4 +1,4 @@
-//! Parses replies in whatever pieces the socket delivers them, and no further than a check needs.
+//! Parses replies, in whatever pieces the socket delivers them, and only as far as a check needs.
 
 use crate::error::{BenchError, Result};
 use crate::request::MARK_SIZE;
@@ -153,7 +153,7 @@ impl ReplyReader {
         })
     }
 
-    /// If an array is under way, counts `seen` as one of its elements. Returns the reply if this
+    /// If an array is under way, counts `seen` as one of its elements. Returns the reply if `seen`
     /// completes it.
     fn element(&mut self, seen: Seen) -> Option<Seen> {
         if matches!(seen, Seen::Array { .. }) {

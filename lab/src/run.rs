@@ -33,7 +33,7 @@ const ELEMENT_VALUE_SIZE: usize = 64;
 const CURVE: &[f64] =
     &[0.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99, 99.999, 100.0];
 
-/// What a run found.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct RunResult {
     /// Numbers.
@@ -47,7 +47,7 @@ pub struct RunResult {
 }
 
 impl RunResult {
-    /// Adds what SlimIO says of itself at the end of a run.
+    /// Adds what SlimIO reports about itself at the end of a run.
     pub(crate) fn add_notes(&mut self, server: &Server) -> Result<()> {
         if server.config().kind == ServerKind::SlimIO {
             let info = server.client()?.info("slimio")?;
@@ -251,14 +251,14 @@ fn steady(
 struct Phases {
     warmup: Until,
     measured: Until,
-    /// The one in which system calls are counted.
+    /// The phase in which system calls are counted.
     counted: Until,
 }
 
 impl Phases {
     fn of(mix: &Mix, scale: &Scale) -> Self {
         if mix.is_once() {
-            // Seven eighths of a set that is taken from.
+            // A set from which the requests take members loses seven eighths of its members.
             let part = scale.key_count / 8;
             return Self {
                 warmup: Until::Requests(part),

@@ -61,7 +61,7 @@ pub enum Work {
     },
     /// Snapshots while the clients go on: see [`crate::snapshot`].
     Snapshot(SnapshotWork),
-    /// As `Replay`, but with everything in a snapshot instead of in the log.
+    /// Like `Replay`, but with everything in a snapshot instead of in the log.
     Recovery {
         /// In bytes.
         value_size: usize,
@@ -70,7 +70,8 @@ pub enum Work {
     },
     /// The slowest command while something gets large: see [`crate::slowest`].
     Slowest(Grows),
-    /// How long others wait beside commands on large sets: see [`crate::beside`].
+    /// How long another client waits while one client runs commands on large sets: see
+    /// [`crate::beside`].
     Beside,
     /// Many clients wait, for one key or for one each: see [`crate::waiters`].
     Waiters {
@@ -84,9 +85,9 @@ pub enum Work {
 /// One row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scenario {
-    /// For `--scenarios` and the results.
+    /// Its name in `--scenarios` and in the results.
     pub name: &'static str,
-    /// For the table.
+    /// Its title in the table.
     pub title: &'static str,
     /// Durability.
     pub policy: Policy,
@@ -139,7 +140,7 @@ const SETS: SnapshotWork = SnapshotWork {
     compresses: true,
     kind: Kind::Save,
 };
-/// The same, while the server rewrites its log because the log has grown.
+/// Like `SETS`, but while the server rewrites its log because the log has grown.
 const SETS_REWRITTEN: SnapshotWork = SnapshotWork { kind: Kind::Growth, ..SETS };
 /// Values that compress by half, and values that do not compress.
 const HALF: f64 = 0.5;
@@ -178,8 +179,8 @@ const fn waiters(name: &'static str, title: &'static str, has_one_key: bool) -> 
     Scenario { name, title, policy: Policy::EverySec, work, is_aged: false, headline }
 }
 
-/// All rows, in the order of the table. The rows up to the replay are the comparison; the rows
-/// behind it run only if they are asked for by name.
+/// All rows, in the order of the table. The rows up to the replay are the comparison. The rows
+/// after the replay run only if they are named.
 pub const SCENARIOS: &[Scenario] = &[
     closed("set-everysec", "SET", Policy::EverySec, ("set", 50, 1, VALUE_SIZE)),
     closed("set-always", "SET", Policy::Always, ("set", 50, 1, VALUE_SIZE)),
@@ -333,7 +334,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// How many of [`SCENARIOS`], from the first on, run if none is asked for by name.
+/// How many of [`SCENARIOS`], from the first on, run if none is named.
 pub const DEFAULT_SCENARIO_COUNT: usize = 17;
 
 const _: () = assert!(matches!(SCENARIOS[DEFAULT_SCENARIO_COUNT - 1].work, Work::Replay { .. }));

@@ -1,5 +1,5 @@
-//! The slowest single command while a data set grows. This shows whether the work of a command
-//! grows with the size of the data set, which must not happen.
+//! The slowest single command while a data set grows. It shows whether a command's work grows with
+//! the size of the data set, which must not happen.
 //!
 //! SlimIO itself measures the CPU time of its commands (`command-cpu-tracking`); stock Redis does
 //! not. Both servers keep in `SLOWLOG` the commands that were slowest by the clock.
@@ -66,9 +66,9 @@ pub fn run(grows: Grows, config: &ServerConfig, count: u64, seed: u64) -> Result
     Ok(result)
 }
 
-/// Does this twice: fills a hash, begins a snapshot, writes to the hash, and removes the hash. The
-/// first time the hash is removed by expiry, the second time by deletion. Returns whether the
-/// snapshots still ran when the hash was gone.
+/// Fills a hash, begins a snapshot, writes to the hash, and removes the hash; all of this twice.
+/// The hash is removed by expiry the first time, and by deletion the second time. Returns whether
+/// the snapshots still ran when the hash was gone.
 fn hash(server: &Server, fields: u64) -> Result<bool> {
     let mut was_running = true;
     for expires in [true, false] {
@@ -96,7 +96,7 @@ fn hash(server: &Server, fields: u64) -> Result<bool> {
 /// Elements of a collection.
 pub(crate) struct Elements<'a> {
     pub(crate) key: &'a str,
-    /// The numbers that the elements are named by.
+    /// The numbers by which the elements are named.
     pub(crate) range: Range<u64>,
     /// The value of each field, if the elements are fields.
     pub(crate) value: Option<&'a [u8]>,

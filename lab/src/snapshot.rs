@@ -51,7 +51,7 @@ pub struct SnapshotWork {
     pub kind: Kind,
 }
 
-/// A snapshot, by what it is taken for.
+/// The kinds of snapshots, by their cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `BGSAVE`.
@@ -163,7 +163,7 @@ impl Run<'_> {
         Ok(Stretch { began, report, stall_us_p999: stalls.p999_us() })
     }
 
-    /// As `stretch`, but memory is sampled as it is during a snapshot. Sampling takes a core for
+    /// Like `stretch`, but memory is sampled as it is during a snapshot. Sampling takes a core for
     /// milliseconds, and this stretch is compared with the one during the snapshot.
     fn watched(&mut self, until: Until) -> Result<Stretch> {
         let _watch = Watch::start(self.server)?;
@@ -218,8 +218,8 @@ impl Run<'_> {
     }
 }
 
-/// Runs both parts. `open_rate` is the number of arrivals per second in the second part; if it is
-/// `None`, the number is half of what the server did in the first part without a snapshot.
+/// Runs both parts. `open_rate` is the number of arrivals per second in the second part; `None`
+/// stands for half of what the server did in the first part without a snapshot.
 pub fn run(
     work: &SnapshotWork,
     config: &ServerConfig,

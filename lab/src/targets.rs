@@ -1,4 +1,5 @@
-//! What SlimIO has to reach against the stock server, and whether a comparison shows that it does.
+//! What SlimIO has to reach in comparison with the stock server, and whether a comparison shows
+//! that it reaches this.
 
 use crate::compare::{Better, Comparison};
 use crate::server::ServerKind;

@@ -1,4 +1,4 @@
-//! Many clients that wait in `BLPOP`: what serving them costs, and the memory that they take.
+//! Many clients that wait in `BLPOP`: what it costs to serve them, and how much memory they take.
 
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,8 @@ const BATCH: usize = 100;
 /// Open files that each of the two processes needs besides the clients' connections.
 const FILES_BESIDE: u64 = 200;
 
-/// Lets clients wait, all for one key or each for its own, and pushes elements for `duration`. Who is
-/// served waits again.
+/// Lets clients wait, all for one key or each for its own, and pushes elements for `duration`. A
+/// client that is served waits again.
 pub fn run(config: &ServerConfig, has_one_key: bool, duration: Duration) -> Result<RunResult> {
     allow_files(COUNT as u64 + FILES_BESIDE)?;
     let mut config = config.clone();

@@ -1,5 +1,5 @@
-//! The ledger against the stock server: it finds nothing if nothing is lost, and finds every loss
-//! that the test causes on purpose.
+//! The ledger against the stock server. If nothing is lost, the ledger reports no loss. If the test
+//! causes a loss on purpose, the ledger reports it.
 
 mod common;
 

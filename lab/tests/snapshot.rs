@@ -25,7 +25,7 @@ use slimio_lab::values::ValuePool;
 use slimio_lab::watch::Watch;
 use slimio_lab::{markdown, targets};
 
-/// So large that more than one poll sees a snapshot that still runs.
+/// The data set is so large that more than one poll sees the snapshot still running.
 const PAYLOAD_BYTES: u64 = 64 << 20;
 const VALUE_SIZE: usize = 4096;
 

@@ -48,7 +48,7 @@ fn drive(server: &Server, mix: &str, requests: u64) -> PhaseReport {
     report
 }
 
-/// How often a command was called, as the server counts it.
+/// How often a command was called, according to the server.
 fn calls(server: &Server, command: &str) -> u64 {
     let stats = server.client().unwrap().info("commandstats").unwrap();
     let line = stats.get(&format!("cmdstat_{command}")).cloned().unwrap_or_default();

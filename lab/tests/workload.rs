@@ -60,7 +60,7 @@ fn clients_are_held_back_by_all_of_the_log() {
 fn a_snapshot_begins_when_a_rewrite_has_freed_what_it_can() {
     let scratch = Scratch::new();
     let Some(server) = slow_stock(&scratch) else { return };
-    // The log is full towards the end of each repetition.
+    // The log reaches its limit towards the end of each repetition.
     let workload = workload();
     let requests = workload.log_bytes / 4096;
     let workload = Workload { repetitions: 4, requests, ..workload };

@@ -177,7 +177,7 @@ class Exchange(TestCase):
             self.assertIn(b"wrote 1 keys", done.stdout)
 
     def test_a_password_out_of_a_file(self):
-        """A password may have any bytes, and the line with it may have any ending."""
+        """A password may have any bytes, and its line may have any ending."""
         server = Server()
         self.addCleanup(server.close)
         password, file = b"caf\xe9 \xff", self.path("password")

@@ -1,4 +1,4 @@
-"""go-redis and Jedis, unchanged. They do what programs usually do, and the server is killed
+"""go-redis and Jedis, unchanged. The clients do what programs usually do, and the server is killed
 meanwhile."""
 
 import os

@@ -39,8 +39,8 @@ class Draw(DrawSets, DrawLists):
         return self.spoilt(command)
 
     def spoilt(self, command):
-        """Now and then drops or adds an argument. Not of commands that may block, because another
-        argument would be their timeout then."""
+        """Now and then drops or adds an argument. Commands that may block are left as they are,
+        because another argument would become their timeout."""
         if str(command[0]).lower() in BLOCKING:
             return command
         chance = self.random.random()
@@ -358,7 +358,7 @@ class DrawOfSets(Draw):
 
 
 class DrawOfLists(DrawOfSets):
-    """The same for lists."""
+    """Like `DrawOfSets`, but for lists."""
 
     def names(self):
         return list_commands.NAMES * 3 + "DEL COPY RENAME MULTI EXEC EXEC HELLO TYPE EXPIRE SELECT SET".split()

@@ -93,7 +93,7 @@ class DrawLists:
         return [self.key(), self.key()]
 
     def timeout(self):
-        # With a longer time, the test would wait.
+        # With a longer timeout, the test would wait.
         return self.one_of("0.001", "1e-3", "0.0001", "0.001", "-1", "abc", "")
 
     def blpop(self):

@@ -1,5 +1,5 @@
 """Several clients that wait for lists at once, on SlimIO and on stock redis-server: who is served, with what, and in
-which order. Each pushed element is another one, so the replies tell the order."""
+which order. All pushed elements differ, so the replies tell the order."""
 
 import random
 import unittest
@@ -37,7 +37,7 @@ class Pair:
 
 
 def keys_of(commands):
-    """The keys for which the first of these commands waits that waits."""
+    """The keys of the first of these commands that waits."""
     for name, *words in commands:
         if name in ("BLPOP", "BRPOP"):
             return words[:-1]
@@ -137,7 +137,7 @@ class BlockedClients(TestCase):
             return [["MULTI"], *inner, ["EXEC"]]
         commands = [self.command(draw, True)]
         if commands[0][0].startswith("B"):
-            # What follows waits.
+            # Later requests wait.
             commands += draw.choice([[], [], [["LLEN", draw.choice(KEYS)]], [["RPUSH", draw.choice(KEYS), "behind"]]])
         return commands
 
@@ -181,7 +181,7 @@ class BlockedClients(TestCase):
             pair.open -= len(theirs)
 
     def is_quiet(self, index, observer):
-        # The replies are looked at first: who still lacks one must wait afterwards.
+        # The replies are looked at first. A client that still lacks a reply must then be waiting.
         clients = [pair.clients[index] for pair in self.pairs]
         lacking = [client.id for client, pair in zip(clients, self.pairs) if not client.has(pair.open)]
         if not lacking:

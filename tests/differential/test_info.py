@@ -66,7 +66,7 @@ VALUES = {
     **dict.fromkeys(["aof_current_size", "aof_base_size", "aof_buffer_length", "aof_pending_bio_fsync",
                      "current_cow_peak", "current_cow_size", "rdb_last_cow_size", "aof_last_cow_size"], A_LOG),
 }
-# The same, by prefix of the name.
+# Further such fields, by prefix of the name.
 VALUES_BY_PREFIX = {
     **dict.fromkeys(["used_memory", "allocator_", "rss_overhead_", "mem_"], MEMORY),
     "used_cpu_": A_MOMENT,

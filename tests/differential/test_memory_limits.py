@@ -208,7 +208,7 @@ class MemoryLimits(TestCase):
                 server.close()
 
     def test_what_can_be_in_a_transaction_when_there_is_no_room(self):
-        """Also whether EXEC runs after that. At `full` and `room`, another client sets the memory
+        """Also tests whether EXEC then runs. At `full` and `room`, another client sets the memory
         limit."""
         limits = {"full": 1, "room": 0}
         servers = self.serve()
@@ -244,7 +244,7 @@ class MemoryLimits(TestCase):
             clients[0]("CLIENT", "NO-EVICT", "on")
             for client, size in zip(clients, (1 << 20, 20 << 20, 100, 100)):
                 client("MULTI")
-                # The one that is closed may be closed while it sends.
+                # A client may be closed while it sends.
                 with contextlib.suppress(ConnectionError):
                     client.send(encode("SET", "k", "x" * size))
             until(lambda: fields(observer("INFO", "stats"))["evicted_clients"] == "1", what="an eviction")

@@ -221,7 +221,7 @@ class Pipelines(TestCase):
 
 
 def exchange(server, requests, cuts, pause, is_ended_by_server, timeout=TIMEOUT_SECONDS):
-    """All that the server replies, and how the connection ends."""
+    """Everything that the server replies, and how the connection ends."""
     data = b"".join(requests)
     cuts = [cut for cut in cuts if cut < len(data)]
     replies, end = b"", "closed"

@@ -64,12 +64,12 @@ class Pair:
         return self.state_difference(len(script))
 
     def settle(self, who, command, ours, theirs, queued):
-        """Called behind a command that chooses members at random. Checks the members, and makes the
+        """Called after a command that chooses members at random. Checks the members, and makes the
         sets equal again. Returns whether the members may be what they are."""
         key = command[1:2]
         stock = self.connections[who][1]
         if theirs == (b"+", b"QUEUED"):
-            # It is not known yet what is chosen, so the whole set goes.
+            # It is not known yet which members are chosen, so the whole set is removed.
             if str(command[0]).lower() == "spop" and key:
                 for client in self.connections[who]:
                     client("DEL", *key)
@@ -100,7 +100,7 @@ class Pair:
 
 
 def parts(commands):
-    """The commands, cut behind each that chooses members at random."""
+    """The commands in pieces. Each command that chooses members at random ends a piece."""
     part = []
     for command in commands:
         part.append(command)

@@ -274,7 +274,7 @@ class PausedClients(TestCase):
             # The reply mostly arrives within microseconds.
             select.select([client.socket], [], [], EXPIRED_AFTER_SECONDS)
         if was_held:
-            # These commands wait behind the one that is held up.
+            # These commands wait for the command that is held up.
             return
         self.until(lambda: pair.has_replied() or all(blocked(o) == held + 1 for o in self.observers), pair)
         pair.is_held = not pair.has_replied()

@@ -42,8 +42,8 @@ class Requests:
         return b"*%d\r\n%s%s" % (count, join(words), self.pairs if pairs else self.keys)
 
     def rows(self):
-        """Rows. Each has a name, the requests to run before, and the request itself or a function
-        that sends it."""
+        """Rows. Each row has a name, the requests to run first, and the measured request or a
+        function that sends it."""
         large, many = self.large, self.of_many
         keys = [many("MSET", pairs=True)]
         fields = [many("HSET", "h", pairs=True)]
@@ -150,13 +150,15 @@ class Requests:
         yield "50 clients with KEYS", keys, keys_for_many
 
     def of_sets(self, draw):
-        """The rows of sets: the set `s` has the keys as members, and `t` half of them and others."""
+        """The rows of sets: the members of the set `s` are the keys. The set `t` has half of these
+        members, and others."""
         many = self.of_many
         other = join(b"key:%d" % (n * 2) for n in range(self.count))
         both = [many("SADD", "s"), b"*%d\r\n%s%s" % (self.count + 2, join([b"SADD", b"t"]), other)]
         yield "sadd", [], many("SADD", "s")
         yield "sadd", both, many("SADD", "s")
-        # A member is hashed in one step. So one of many megabytes stops others for longer.
+        # A member is hashed in one step. So a member of many megabytes stops other clients for
+        # longer.
         yield "sadd", [], encode("SADD", "s", self.large[: 1 << 20])
         for name in ("srem", "smismember"):
             yield name, both, many(name, "s")
@@ -227,7 +229,7 @@ class Requests:
         yield "unwatch", [], b"".join(parts) + encode("UNWATCH")
 
     def pipelines(self, keys, fields):
-        """Many requests that each take long, and options that could go on for ever."""
+        """Many requests that each take long, and options that could go on forever."""
         yield "incrbyfloat", [], encode("INCRBYFLOAT", "n", "1e-11999") * 500
         yield "scan", keys, encode("SCAN", 0, "COUNT", 10_000, "MATCH", "*no*such*key*") * 300
         names = [f"key:{n}" for n in range(1000)]

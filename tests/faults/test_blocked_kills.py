@@ -1,5 +1,6 @@
-"""Elements that go from hand to hand between clients that wait, under kills: what was served once is never served
-again, and nothing that was pushed and acknowledged is lost, except what was on its way to a client."""
+"""Clients that wait hand elements on to each other, and the server is killed meanwhile. An element
+that was served once is never served again. No element whose push was acknowledged is lost, except
+elements that were on their way to a client."""
 
 import random
 import signal
@@ -32,7 +33,7 @@ class Takers:
 
 
 class Kills(TestCase):
-    """Run under each policy; not a test itself."""
+    """The tests, which run under each policy. The class is not a test itself."""
 
     policy = ""
     seconds = 40
@@ -95,7 +96,8 @@ class Kills(TestCase):
         self.assertEqual(len(left), len(set(left)), "there twice")
         self.assertEqual(set(left) & set(all_of.taken), set(), "served, and there again")
         self.assertLessEqual(set(left) | set(all_of.taken), all_of.pushed, "invented")
-        # With each kill, what was served to a client may be lost on its way: one reply for each of them.
+        # With each kill, an element that was served to a client may be lost on its way: one reply
+        # for each client.
         lost = all_of.acknowledged - set(left) - set(all_of.taken)
         self.assertLessEqual(len(lost), LIVES * TAKERS, f"lost: {sorted(lost)}")
         self.assertGreater(len(all_of.taken), LIVES, "too little was served")

@@ -35,7 +35,7 @@ def copy_sparse(test, program, source, copy):
         test.skipTest(f"there is no {program}: install the package {program}")
     for line in PROGRAMS[program](source, copy):
         subprocess.run(line, check=True, capture_output=True)
-    # Data that are not written back yet may count as more space than they take.
+    # Data that are not written back yet may count for more space than they will take.
     subprocess.run(["sync", *(os.path.join(copy, name) for name in os.listdir(copy))], check=True)
     test.assertTrue(has_holes(copy, "buffers"), "nothing was left out")
 

@@ -1,5 +1,5 @@
 """A killed server's writes may reach the device after its process has ended. The next server reads
-nothing before that."""
+nothing before these writes have ended."""
 
 import fcntl
 import os
@@ -67,7 +67,7 @@ class DeadWrites(TestCase):
             with server.client() as client:
                 for key, value in self.values.items():
                     self.assertEqual(client("GET", key), value, (life, key))
-                # These overwrite what the killed servers wrote.
+                # These writes overwrite what the killed servers wrote.
                 self.store(client, f"life-{life}", 50)
             server.restart()
         with server.client() as client:
@@ -232,7 +232,7 @@ def descriptors(server):
         try:
             found[fd] = os.readlink(os.path.join(fds, fd))
         except FileNotFoundError:
-            # It was closed meanwhile, for example a connection.
+            # The descriptor was closed meanwhile, for example because it was a connection.
             pass
     return found
 

@@ -12,7 +12,7 @@ from harness.tool import tool
 from harness.wait import until
 
 SIZE = 144 << 20
-# At least this number of times the drive's size is written to the drive.
+# At least this many times the drive's size is written to the drive.
 ROUNDS = 4
 KEYS = 250
 VALUE_SIZE = 64 << 10

@@ -23,7 +23,7 @@ KEY_COUNT = 30
 
 
 class Killed(TestCase):
-    """Shared by the tests below."""
+    """What the tests below share."""
 
     def setUp(self):
         os.makedirs(TARGET.folder, exist_ok=True)
@@ -49,7 +49,7 @@ class Killed(TestCase):
         return self.fail("it never ends")
 
     def check_serves_beside(self, counts):
-        """As `check_serves`, and restores the volume afterwards."""
+        """Like `check_serves`, but restores the volume afterwards."""
         os.makedirs(self.volume, exist_ok=True)
         kept = self.volume + "-kept"
         shutil.copytree(self.volume, kept)

@@ -92,7 +92,7 @@ class Writer:
 
 
 class Lives(TestCase):
-    """Run under every policy; not a test itself."""
+    """The tests, which run under every policy. The class is not a test itself."""
 
     policy = ""
     seconds = 60

@@ -21,7 +21,7 @@ def mode(path):
 
 
 def tool_of_all(*args):
-    """As `tool`, with a umask of 0."""
+    """Like `tool`, but with a umask of 0."""
     line = [TARGET.command[0], *(str(arg) for arg in args)]
     done = subprocess.run(
         line, capture_output=True, text=True, timeout=SECONDS_MAX, check=False, umask=0

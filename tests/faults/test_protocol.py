@@ -10,8 +10,8 @@ from harness.server import Server
 from harness.target import TestCase
 from harness.wait import until
 
-# What is sent, and the error that the server replies with before it closes the connection. The
-# server may reply to earlier requests before that.
+# Requests, each with the error that the server sends before it closes the connection. Before the
+# error, the server may reply to earlier requests.
 MALFORMED = [
     (b"*abc\r\n", b"invalid multibulk length"),
     (b"*2147483648\r\n", b"invalid multibulk length"),

@@ -15,7 +15,7 @@ from harness.tool import tool
 from harness.wait import until
 
 SMALL = {"log_segment_size": "1mb", "log_buffers": 4, "log_buffer_size": "64kb", "maxclients": 10}
-# This is more than a server and its clients need, so a start must succeed with fewer.
+# This is more than a server and its clients need, so a start must succeed with fewer descriptors.
 DESCRIPTORS_MAX = 80
 
 

@@ -140,7 +140,7 @@ class Rollback(TestCase):
         server = self.written()
         path = os.path.join(server.volume, "super")
         with open(path, "r+b") as file:
-            # The four copies of the superblock, each with its version behind eight bytes.
+            # The four copies of the superblock, each with its version after eight bytes.
             for copy in range(4):
                 file.seek(copy * 16384 + 8)
                 file.write((99).to_bytes(4, "little"))

@@ -273,7 +273,8 @@ class Snapshots(TestCase):
                 done = max(done, found)
 
     def test_keys_go_for_lack_of_memory_during_a_snapshot(self):
-        """Memory that is held only for the snapshot does not count: no keys are evicted for it."""
+        """Memory that is held only for the snapshot does not count towards the limit, so no keys
+        are evicted because of it."""
         policies = ["noeviction"]
         policies += [f"{which}-{how}" for which in ("allkeys", "volatile") for how in ("lru", "lfu", "random")]
         for policy in [*policies, "volatile-ttl"]:

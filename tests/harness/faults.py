@@ -12,7 +12,7 @@ LAYOUT = "<qii112s"
 
 
 class SpoiltServer(Server):
-    """As `Server`; `spoil` sets the faults, even while the server runs."""
+    """Like `Server`. In addition, `spoil` sets the faults, even while the server runs."""
 
     def __init__(self, **options):
         super().__init__(start=False, **options)

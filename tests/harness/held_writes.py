@@ -9,7 +9,7 @@ import uuid
 from harness.loop_device import run
 from harness.wait import until
 
-# So slow that no test would see a write complete.
+# This rate is so slow that no test would see a write complete.
 BYTES_PER_SECOND = 1
 
 QUIET_TIMES = 20

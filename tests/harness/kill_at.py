@@ -84,7 +84,7 @@ def end_sender(ready, tracer):
     space = socket.CMSG_SPACE(CREDENTIALS.size)
     _, [(_, _, credentials)], _, _ = ready.recvmsg(1024, space)
     pid, _, _ = CREDENTIALS.unpack(credentials)
-    # The server may have been killed at a call behind this message.
+    # The server may have been killed at a call after this message.
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     # The tracer ends when the server has ended.

@@ -23,8 +23,8 @@ __all__ = ["NUMBERS", "FilteredServer", "compiler"]
 
 
 class FilteredServer(Server):
-    """As `Server`. Once `put_filter_on` has returned, the kernel refuses `calls` (names, separated
-    by commas)."""
+    """Like `Server`. Once `put_filter_on` has returned, the kernel refuses `calls` (names,
+    separated by commas)."""
 
     def __init__(self, calls, errno, **options):
         super().__init__(start=False, **options)

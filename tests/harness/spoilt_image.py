@@ -62,7 +62,7 @@ class SpoiltImage:
         self.process.wait()
 
     def shrink(self, size):
-        """Makes the image smaller, and returns when nothing can be written behind its new end."""
+        """Makes the image smaller, and returns when nothing can be written after its new end."""
 
         def is_small():
             # A write that was under way has made the image long again.

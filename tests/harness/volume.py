@@ -1,4 +1,5 @@
-"""The format of a volume in a directory, as far as tests that damage it must know it (`docs/format.md`)."""
+"""The parts of the format of a volume in a directory that tests need to damage a volume
+(`docs/format.md`)."""
 
 import os
 import struct

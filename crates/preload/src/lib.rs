@@ -1,13 +1,13 @@
 //! The library that `slimio shortcut run` has loaded into a program (`LD_PRELOAD`).
 //!
-//! It takes the place of libc's functions on descriptors. If a program opens a log that is meant, the
-//! keeper is asked to take it. What the program then writes to this descriptor goes the short way; a
-//! call that the short way has no answer for gives the file back first. For every other descriptor, a
-//! call costs one load and a branch.
+//! The library takes the place of libc's functions on descriptors. If a program opens a log that
+//! matches a pattern, the library asks the keeper to take the log. The program's writes to this
+//! descriptor then go the short way. Before a call that the short way can't serve, the library
+//! gives the file back. For every other descriptor, a call costs one more load and branch.
 //!
-//! What does not go through these functions is not seen: system calls made directly, io_uring, and what
-//! libc's own streams (`FILE *`) do. Files opened by `fopen` are therefore never taken, and one that is
-//! turned into a stream by `fdopen` is given back.
+//! The library does not see direct system calls, io_uring, or what libc's own streams (`FILE *`)
+//! do. So files opened by `fopen` are never taken, and a file that `fdopen` turns into a stream is
+//! given back.
 
 mod hooks;
 mod meeting;

@@ -1,8 +1,8 @@
 //! The connection to the keeper.
 //!
-//! Its state is in a page that the kernel fills with zeros in a forked child (`MADV_WIPEONFORK`), so
-//! that a child neither uses its parent's connection nor waits for a lock that a thread of its parent
-//! holds. A child of vfork(2) has the page of its parent.
+//! The connection's state is in a page that the kernel fills with zeros in a forked child
+//! (`MADV_WIPEONFORK`). So the child does not use its parent's connection, and does not wait for a
+//! lock that a thread of its parent holds. A child of vfork(2) shares the page with its parent.
 
 #![expect(unsafe_code, reason = "the page is raw memory")]
 
@@ -24,22 +24,22 @@ use slimio_shortcut::protocol::{Meeting, Message, VARIABLE};
 
 use crate::open_logs::{self, DESCRIPTORS};
 
-/// Descriptors of this library have the last numbers that are possible, so that they do not take those
-/// that a program expects for its own. There is room for this many.
+/// This library's descriptors have the highest possible numbers, because a program may count on low
+/// numbers for its own. There is room for this many.
 const DESCRIPTORS_OURS: i32 = 160;
-/// A program that may have fewer descriptors is left alone.
+/// A program whose limit of descriptors is lower than this is left alone.
 const DESCRIPTORS_MIN: u64 = 512;
 const PAGE: usize = 4096;
 const LOCK_PAUSE: Duration = Duration::from_micros(50);
 
-/// Where to meet the keeper, and which files are meant.
+/// Where to meet the keeper, and which files go the short way.
 struct Told {
     meeting: Meeting,
     patterns: Vec<(Kind, CString)>,
     state: &'static State,
 }
 
-/// What a forked child finds as zeros.
+/// The state that is zero in a forked child.
 struct State {
     is_locked: AtomicBool,
     /// The socket's descriptor, plus one.
@@ -88,7 +88,7 @@ fn state() -> Option<&'static State> {
 /// Where the page is, for [`after_fork`].
 static STATE: AtomicPtr<State> = AtomicPtr::new(null_mut());
 
-/// A forked child says whose memory this is now, before it can have a child by vfork(2).
+/// A forked child notes that this memory is now its own, before it can have a child by vfork(2).
 extern "C" fn after_fork() {
     // SAFETY: the page is there for good.
     if let Some(state) = unsafe { STATE.load(Ordering::Acquire).as_ref() } {
@@ -96,7 +96,7 @@ extern "C" fn after_fork() {
     }
 }
 
-/// How files of this path are written, if they are meant.
+/// How a file with this path is written; `None` if no pattern matches the path.
 pub(crate) fn meant(path: &std::ffi::CStr) -> Option<Kind> {
     let is_match = |pattern: &CString| {
         // SAFETY: both are C strings.
@@ -106,29 +106,30 @@ pub(crate) fn meant(path: &std::ffi::CStr) -> Option<Kind> {
     found.map(|(kind, _)| *kind)
 }
 
-/// Whether files of a kind are meant.
+/// Whether there is a pattern for files of this kind.
 pub(crate) fn is_kind_told(kind: Kind) -> bool {
     told().is_some_and(|told| told.patterns.iter().any(|(of_pattern, _)| *of_pattern == kind))
 }
 
-/// Whether any file could be meant.
+/// Whether this process was told of a keeper.
 pub(crate) fn is_told() -> bool {
     told().is_some()
 }
 
-/// What this process has to do with a log in its table.
+/// How this process is related to a log in its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Process {
-    /// It has opened the log.
+    /// This process has opened the log.
     Taker,
-    /// It has a copy of the memory and of the descriptors of the one that has.
+    /// This process is a forked child: it has a copy of the memory and descriptors of the process
+    /// that opened the log.
     Child,
-    /// It uses the memory of the one that has, as a child of vfork(2) does, and has a copy of its
-    /// descriptors.
+    /// This process is a child of vfork(2): it uses the memory of the process that opened the log,
+    /// and has a copy of its descriptors.
     Borrower,
 }
 
-/// What this process has to do with a log that the process `taker` has opened.
+/// How this process is related to a log that the process `taker` has opened.
 pub(crate) fn process_here(taker: i32) -> Process {
     match process() {
         here if here == taker => Process::Taker,
@@ -137,7 +138,8 @@ pub(crate) fn process_here(taker: i32) -> Process {
     }
 }
 
-/// This process opens a file, so this is its memory, and not borrowed.
+/// Notes that this memory is the process's own, not borrowed. This is so because the process opens
+/// a file.
 pub(crate) fn is_own_memory() {
     if let Some(told) = told() {
         told.state.process.store(process(), Ordering::Relaxed);
@@ -149,23 +151,23 @@ fn of_memory() -> i32 {
     told().map_or(0, |told| told.state.process.load(Ordering::Relaxed))
 }
 
-/// Has a stage's file locked by this process, whose number in the table is `slot`. This makes a system
-/// call only once.
+/// Makes this process lock the file of a stage. `slot` is the number of the stage's log in the
+/// table. This makes the system call only once.
 pub(crate) fn lock(slot: usize, stage: &File) {
     let Some(told) = told() else { return };
     let bit = 1 << slot;
-    // A child of vfork(2) lets the process that it borrows the memory from do it.
+    // A child of vfork(2) does not lock, because the process from which it borrows the memory does.
     if is_planted("borrowed-taken-for-own") {
         told.state.process.store(process(), Ordering::Relaxed);
     }
     if told.state.locked.load(Ordering::Relaxed) & bit == 0 && process() == of_memory() {
-        // Nobody mends a log that is in use.
+        // The result does not matter, because nobody mends a log that is in use.
         let _ = slimio_shortcut::lock_stage(stage);
         told.state.locked.fetch_or(bit, Ordering::Relaxed);
     }
 }
 
-/// A slot is free again.
+/// Notes that a slot is free again.
 pub(crate) fn unlock(slot: usize) {
     if let Some(told) = told() {
         told.state.locked.fetch_and(!(1 << slot), Ordering::Relaxed);
@@ -177,15 +179,16 @@ pub(crate) fn process() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
-/// Whether the program has so few descriptors, or so short files, that it may count on the limit. Ours
-/// would be too much.
+/// Whether the program's descriptors or the size of its files are limited so tightly that it may
+/// count on the limit. This library's descriptors or zeros ahead would then be too much.
 pub(crate) fn is_limited() -> bool {
     let files = getrlimit(Resource::Nofile).current;
     let bytes = getrlimit(Resource::Fsize).current;
     files.is_some_and(|files| files < DESCRIPTORS_MIN) || bytes.is_some()
 }
 
-/// A descriptor of this library for the same open file. Its number is out of the program's way.
+/// A descriptor of this library for the same open file. Its number is so high that it is out of the
+/// program's way.
 pub(crate) fn out_of_the_way(file: impl AsFd) -> io::Result<OwnedFd> {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let first = files.min(DESCRIPTORS as u64) as i32 - DESCRIPTORS_OURS;
@@ -194,16 +197,16 @@ pub(crate) fn out_of_the_way(file: impl AsFd) -> io::Result<OwnedFd> {
     Ok(own)
 }
 
-/// Asks the keeper to take a file. Returns its number there and the stage's file, or `None` if it is
-/// left to the kernel.
+/// Asks the keeper to take a file. Returns the keeper's number for the log and the stage's file, or
+/// `None` if the file is left to the kernel.
 ///
 /// # Errors
-/// If the keeper is gone: the file may be taken in part.
+/// If the keeper is gone. It may have begun to take the file.
 pub(crate) fn take(file: BorrowedFd<'_>, is_self_ending: bool) -> io::Result<Option<(u32, File)>> {
     let Some(told) = told() else { return Ok(None) };
     let _lock = Lock::take(told.state);
     let Some(socket) = told.socket(true) else { return Ok(None) };
-    // If this fails, the keeper has not got it.
+    // If sending fails, the keeper has not got the file.
     let take = Message::Take { token: told.meeting.token.clone(), is_self_ending };
     if take.send(socket, &[file], true).is_err() {
         return Ok(None);
@@ -222,7 +225,7 @@ pub(crate) fn take(file: BorrowedFd<'_>, is_self_ending: bool) -> io::Result<Opt
 /// Asks the keeper for the table of debts.
 pub(crate) fn debts() -> Option<File> {
     let told = told()?;
-    // The connection is closed again: most programs that are started open no such file.
+    // The connection is closed again, because most programs open no file of whole blocks.
     let socket = told.connected()?;
     Message::Debts(told.meeting.token.clone()).send(&socket, &[], true).ok()?;
     match Message::receive(&socket, true) {
@@ -231,13 +234,13 @@ pub(crate) fn debts() -> Option<File> {
     }
 }
 
-/// Has the keeper prepare a file that is written in whole blocks, and waits for it.
+/// Makes the keeper prepare a file that is written in whole blocks, and waits until that is done.
 pub(crate) fn prepare(file: BorrowedFd<'_>) {
     let Some(told) = told() else { return };
     let _lock = Lock::take(told.state);
     let Some(socket) = told.socket(true) else { return };
     if Message::Whole(told.meeting.token.clone()).send(socket, &[file], true).is_ok() {
-        // If the keeper is gone, the file is as it is.
+        // If the keeper is gone, the file stays as it is.
         let _ = Message::receive(socket, true);
     }
 }
@@ -250,18 +253,19 @@ pub(crate) fn tell(number: u32) {
     let socket = told.socket(true);
     drop(lock);
     if let Some(socket) = socket {
-        // If it takes no more now, it is busy with what it was told, and looks at everything.
+        // If the socket is full, the message is dropped. The keeper has messages to handle then,
+        // and looks at all logs anyway.
         let _ = Message::Appended(number).send(socket, &[], false);
     }
 }
 
-/// Tells the keeper that a file is closed, and waits until it has closed it, too.
+/// Tells the keeper that a file is closed, and waits until the keeper has closed the file too.
 pub(crate) fn close(number: u32) {
     let Some(told) = told() else { return };
     let _lock = Lock::take(told.state);
     let Some(socket) = told.socket(false) else { return };
     if Message::Closed(number).send(socket, &[], true).is_ok() {
-        // If the keeper is gone, its descriptors are closed, too.
+        // If the keeper is gone, its descriptors are closed too.
         let _ = Message::receive(socket, true);
     }
 }
@@ -276,7 +280,7 @@ impl Told {
         Some(socket)
     }
 
-    /// The socket. If this process has none yet, it may connect.
+    /// The socket. If this process has none yet, connects if `connects` is set.
     fn socket(&self, connects: bool) -> Option<BorrowedFd<'static>> {
         let number = match self.state.socket.load(Ordering::Acquire) {
             0 if connects => {
@@ -287,12 +291,12 @@ impl Told {
             0 => return None,
             socket => socket - 1,
         };
-        // SAFETY: it is never closed, and the program can't close it.
+        // SAFETY: the socket is never closed, and the program can't close it.
         Some(unsafe { BorrowedFd::borrow_raw(number) })
     }
 }
 
-/// One thread at a time asks and waits for the answer.
+/// A lock, because only one thread at a time may ask the keeper and wait for the answer.
 struct Lock(&'static State);
 
 impl Lock {

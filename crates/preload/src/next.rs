@@ -1,4 +1,4 @@
-//! libc's own functions, found by their names behind this library.
+//! libc's own functions. They are looked up by name in the libraries after this one.
 
 #![expect(unsafe_code, reason = "symbols are addresses")]
 
@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function behind this library.
+/// A function of a library after this one.
 pub(crate) struct Next {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -28,7 +28,8 @@ impl Next {
         // SAFETY: the name is a C string.
         let address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         if address.is_null() {
-            // A program that calls it must have found it in libc before.
+            // This can't happen. Without this library, a program that calls this function must find
+            // it in libc.
             std::process::abort();
         }
         self.address.store(address, Ordering::Relaxed);
@@ -61,7 +62,7 @@ macro_rules! hooks {
                     std::mem::transmute::<*mut std::ffi::c_void, Function>(NEXT.address())($($arg),*)
                 }
             };
-            // Some never call it.
+            // Some functions never call `next`.
             let _ = &next;
             $(let $next = &next;)?
             $body
@@ -70,8 +71,9 @@ macro_rules! hooks {
 }
 pub(crate) use hooks;
 
-/// Defines functions that take the place of libc's and first give up the logs of the descriptors that
-/// are named behind. If files are written in whole blocks, they may be changed.
+/// Defines functions that take the place of libc's. The descriptors for which a function gives up
+/// logs first are named after its type. Such a function may also change files that are written in
+/// whole blocks, so a debt is noted for those.
 macro_rules! hooks_that_give_up {
     ($(
         $(#[$meta:meta])*
@@ -96,6 +98,6 @@ pub(crate) fn errno() -> c_int {
 
 /// Sets the number of the last error of this thread.
 pub(crate) fn set_errno(error: c_int) {
-    // SAFETY: as above.
+    // SAFETY: libc gives every thread an errno.
     unsafe { *libc::__errno_location() = error }
 }

@@ -19,30 +19,30 @@ use crate::meeting::{self, Process};
 use crate::next::{errno, set_errno};
 use crate::whole_files;
 
-/// Descriptors from here on are never looked for.
+/// The table has no entries for descriptors from this number on.
 pub(crate) const DESCRIPTORS: usize = 1 << 16;
-/// Logs that can be open at once. More are left to the kernel.
+/// The number of logs that can be open at once. Further logs are left to the kernel.
 pub(crate) const LOGS: usize = 64;
 /// Marks a descriptor of this library.
 pub(crate) const OWN: u8 = u8::MAX;
-/// The keeper never leaves more zeros behind a log.
+/// The keeper never leaves more zeros than this after a log's end.
 const ZEROS_MAX: u64 = 128 << 20;
 const CLOSE_PAUSE: Duration = Duration::from_micros(20);
 
-/// For each descriptor: zero, the number of its log plus one, that of a file that is written in whole
-/// blocks behind those, or [`OWN`].
+/// For each descriptor: zero, the number of its log plus one, the number of its file of whole
+/// blocks plus `LOGS` plus one, or [`OWN`].
 pub(crate) static TABLE: [AtomicU8; DESCRIPTORS] = [const { AtomicU8::new(0) }; DESCRIPTORS];
 static SLOTS: [Slot; LOGS] = [const { Slot::new() }; LOGS];
 
 /// Room for an open log.
 struct Slot {
-    /// How many threads use the log, plus one while it is open. Zero: the room is free.
+    /// How many threads use the log, plus one while the log is open; zero if the slot is free.
     users: AtomicUsize,
     log: UnsafeCell<Option<OpenLog>>,
 }
 
-// SAFETY: the log is only changed by the thread that has raised `users` from zero or is the last user;
-// it is read by its users.
+// SAFETY: only two threads change the log: the one that has raised `users` from zero, and the last
+// user. Only users read the log.
 unsafe impl Sync for Slot {}
 
 impl Slot {
@@ -51,13 +51,13 @@ impl Slot {
     }
 }
 
-/// A log that this process, or the one that it was forked from, has opened.
+/// A log that this process has opened, or a process that this one was forked from.
 struct OpenLog {
     number: u32,
     /// The process that has opened it.
     taker: i32,
     file: LogFile<OwnedFd>,
-    /// While it is open, its lock says that the stage is in use.
+    /// The stage's file. Its lock shows that the stage is in use, for as long as the file is open.
     stage: File,
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn of(descriptor: c_int) -> Option<Using> {
     }
 }
 
-/// Whether an entry of the table is that of a log.
+/// Whether an entry of the table is for a log.
 fn is_log(number: u8) -> bool {
     (1..=LOGS).contains(&usize::from(number))
 }
@@ -85,7 +85,7 @@ fn use_slot(descriptor: c_int, number: u8) -> Option<Using> {
     let slot = &SLOTS[usize::from(number) - 1];
     slot.users.fetch_add(1, Ordering::SeqCst);
     let using = Using { slot };
-    // It may have been closed, and the slot be another log's.
+    // The log may have been closed meanwhile, and the slot may have another log.
     if TABLE[descriptor as usize].load(Ordering::SeqCst) != number {
         return None;
     }
@@ -99,14 +99,14 @@ impl Drop for Using {
     }
 }
 
-/// Marks a descriptor as this library's, which the program can't close.
+/// Marks a descriptor as this library's own, so that the program can't close it.
 pub(crate) fn keep(descriptor: c_int) {
     if let Some(entry) = TABLE.get(descriptor as usize) {
         entry.store(OWN, Ordering::SeqCst);
     }
 }
 
-/// Whether a descriptor is this library's.
+/// Whether a descriptor is this library's own.
 pub(crate) fn is_own(descriptor: c_int) -> bool {
     TABLE.get(descriptor as usize).is_some_and(|entry| entry.load(Ordering::Relaxed) == OWN)
 }
@@ -114,7 +114,7 @@ pub(crate) fn is_own(descriptor: c_int) -> bool {
 /// Asks for a file that the program has just opened for writing, with these flags, to be taken.
 pub(crate) fn opened(descriptor: c_int, flags: c_int, kind: Kind) {
     if (descriptor as usize) < DESCRIPTORS {
-        // What can't be taken is left to the kernel; the keeper has said why.
+        // If the file can't be taken, it is left to the kernel, and the keeper has reported why.
         let _ = try_open(descriptor, flags, kind);
     }
 }
@@ -127,11 +127,13 @@ fn try_open(descriptor: c_int, flags: c_int, kind: Kind) -> io::Result<()> {
         return Ok(());
     };
     let slot = &SLOTS[number];
-    // SAFETY: the program has opened it, and does not know its number yet.
+    // SAFETY: the program has opened the descriptor, and can't close it yet, because it does not
+    // know its number.
     let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
     match ask(file, flags, kind) {
         Ok(Some(log)) => {
-            // SAFETY: this thread has the slot alone, as it was free and is in no table.
+            // SAFETY: only this thread uses the slot, because the slot was free and is not in the
+            // table yet.
             unsafe { *slot.log.get() = Some(log) };
             TABLE[descriptor as usize].store(number as u8 + 1, Ordering::SeqCst);
             Ok(())
@@ -148,7 +150,8 @@ fn ask(file: BorrowedFd<'_>, flags: c_int, kind: Kind) -> io::Result<Option<Open
     match meeting::take(file, kind == Kind::SelfEnding) {
         Ok(None) => Ok(None),
         Ok(Some((number, stage))) => {
-            // Until now, nothing of the file was closed: that would drop the locks on it (F_SETLK).
+            // Until now, no descriptor of the file was closed, because that would drop the
+            // program's locks on the file (F_SETLK).
             let log = meeting::out_of_the_way(file).and_then(|own| {
                 let taker = meeting::process();
                 Ok(OpenLog { number, taker, file: LogFile::new(own, Stage::open(&stage)?), stage })
@@ -159,7 +162,7 @@ fn ask(file: BorrowedFd<'_>, flags: c_int, kind: Kind) -> io::Result<Option<Open
             Ok(Some(log?))
         }
         Err(error) => {
-            // The keeper has died over it, and may have left it in between.
+            // The keeper has died meanwhile, and may have prepared the file only in part.
             let flags = rustix::fs::OFlags::from_bits_retain(flags as u32);
             rustix::fs::fcntl_setfl(file, flags)?;
             end_lease(file);
@@ -169,9 +172,10 @@ fn ask(file: BorrowedFd<'_>, flags: c_int, kind: Kind) -> io::Result<Option<Open
     }
 }
 
-/// Cuts a file to a size if there are only zeros behind that. Somebody else may have appended to it.
+/// Cuts a file to a size if it has only zeros after that. Other bytes may come from somebody else
+/// who has appended, so they stay.
 fn cut_zeros(file: BorrowedFd<'_>, size: u64) -> io::Result<()> {
-    // The descriptor itself may be one that can't read.
+    // The program's descriptor may be for writing only.
     let reader = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
     let behind = reader.metadata()?.len().saturating_sub(size);
     if behind > ZEROS_MAX {
@@ -186,8 +190,9 @@ fn cut_zeros(file: BorrowedFd<'_>, size: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// The program closes a descriptor. If it is a log's, gives the file back and forgets it. Returns `None`
-/// if it is no log, and otherwise whether all is durable that was appended.
+/// Called when the program closes a descriptor. If the descriptor is for a log, gives the file back
+/// and forgets the log. Returns an error if some appended bytes could not be made durable, and
+/// `None` if the descriptor is not for a log.
 pub(crate) fn close(descriptor: c_int) -> Option<io::Result<()>> {
     let entry = TABLE.get(descriptor as usize)?;
     if !is_log(entry.load(Ordering::Relaxed)) {
@@ -195,7 +200,7 @@ pub(crate) fn close(descriptor: c_int) -> Option<io::Result<()>> {
     }
     let taker = of(descriptor)?.log().taker;
     let process = meeting::process_here(taker);
-    // A child of vfork(2) has this memory, but descriptors of its own.
+    // A child of vfork(2) shares this memory, but has its own descriptors.
     if process == Process::Borrower {
         return None;
     }
@@ -203,7 +208,8 @@ pub(crate) fn close(descriptor: c_int) -> Option<io::Result<()>> {
     if !is_log(number) {
         return None;
     }
-    // In a forked child, threads that do not exist may be counted as users, and the log goes on.
+    // A forked child does not wait for the users, because they may include threads that it does not
+    // have. It does not give the file back either, because its parent still uses the log.
     if process == Process::Child && !is_planted("child-gives-back") {
         return Some(Ok(()));
     }
@@ -212,7 +218,7 @@ pub(crate) fn close(descriptor: c_int) -> Option<io::Result<()>> {
     while slot.users.load(Ordering::SeqCst) > 1 {
         std::thread::sleep(CLOSE_PAUSE);
     }
-    // SAFETY: nobody finds it in the table any more, and nobody uses it.
+    // SAFETY: the log is not in the table any more, and nobody uses it.
     let log = unsafe { (*slot.log.get()).take() };
     let released = log.map(|log| {
         let released = log.file.release();
@@ -227,10 +233,11 @@ pub(crate) fn close(descriptor: c_int) -> Option<io::Result<()>> {
     released
 }
 
-/// Gives a log back for good, because the program uses it in a way that only the kernel can serve, or
-/// hands it to somebody who does not know of the stage. A failure stays, and is told by the next call.
+/// Gives a log back for good. This is for a program that uses the log in a way that only the kernel
+/// can serve, or hands it to a process that does not know of the stage. If this fails, the next
+/// call reports the failure.
 ///
-/// Nothing is closed, as that would drop the locks that the program has on the file (`F_SETLK`).
+/// Nothing is closed, because that would drop the program's locks on the file (`F_SETLK`).
 pub(crate) fn give_up(descriptor: c_int) {
     if let Some(log) = of(descriptor) {
         let _ = log.log().file.give_up();
@@ -253,8 +260,8 @@ pub(crate) fn sync_all() {
     }
 }
 
-/// Gives back every log that another program inherits from this process, or all that this process has
-/// opened if it becomes another program itself.
+/// Called before another program is started. Gives back every log that the program inherits. If
+/// this process itself becomes the program, also gives back all logs that this process has opened.
 pub(crate) fn give_up_before_exec(by_this_process: bool) {
     for descriptor in 0..DESCRIPTORS as c_int {
         if matches!(TABLE[descriptor as usize].load(Ordering::Relaxed), 0 | OWN) {
@@ -276,27 +283,27 @@ pub(crate) fn give_up_before_exec(by_this_process: bool) {
 
 impl Using {
     fn log(&self) -> &OpenLog {
-        // SAFETY: a log is only taken out when it has no users.
+        // SAFETY: a log is taken out of its slot only when it has no users.
         let log = unsafe { &*self.slot.log.get() };
         log.as_ref().expect("a slot in the table has a log")
     }
 
-    /// If the keeper is dead, gives the file back: somebody who opens it would wait for long, and nobody
-    /// would mend it.
+    /// If the keeper is dead, gives the file back. Otherwise, a process that opens the file would
+    /// wait for long, and nobody would mend the file.
     fn leave_if_alone(&self) {
         let file = &self.log().file;
         if !file.stage().is_kept() && !is_planted("keeper-not-missed") {
-            // A failure stays, and the next call is told.
+            // If this fails, the next call reports the failure.
             let _ = file.release();
         }
     }
 
-    /// Writes bytes at the file's position, or has the kernel do so.
+    /// Writes bytes at the file's position, or lets the kernel write them.
     pub(crate) fn write(&self, pieces: &[IoSlice<'_>], next: impl Fn() -> ssize_t) -> ssize_t {
         self.put(pieces, |log| log.append_vectored(pieces), next)
     }
 
-    /// Writes bytes at an offset, or has the kernel do so.
+    /// Writes bytes at an offset, or lets the kernel write them.
     pub(crate) fn write_at(
         &self,
         pieces: &[IoSlice<'_>],
@@ -340,7 +347,7 @@ impl Using {
         }
     }
 
-    /// Reads bytes with `read` from the file, or has the kernel do so.
+    /// Reads bytes from the file by `read`, or lets the kernel read them.
     pub(crate) fn read(
         &self,
         read: impl Fn(&LogFile<OwnedFd>) -> io::Result<Option<usize>>,
@@ -356,14 +363,14 @@ impl Using {
             match self.unless_taken(&next) {
                 Ok(Some(count)) => return count,
                 Ok(None) => {}
-                // A write that has failed keeps nobody from reading.
+                // A failed write does not keep the program from reading.
                 Err(_) => return next(),
             }
         }
     }
 
-    /// Has the kernel read or write a file that is not taken. Returns `None` if it is taken now, or was
-    /// still open for direct I/O.
+    /// Lets the kernel read or write a file that is not taken. Returns `None` if the file is taken
+    /// now, or still had direct I/O, which is off now. The caller then tries again.
     fn unless_taken(&self, next: impl Fn() -> ssize_t) -> io::Result<Option<ssize_t>> {
         let file = &self.log().file;
         let Some((result, error)) = file.unless_taken(|| (next(), errno()))? else {
@@ -376,7 +383,7 @@ impl Using {
         Ok(Some(result))
     }
 
-    /// Makes everything durable, or has the kernel do so.
+    /// Makes everything durable, or lets the kernel do so.
     pub(crate) fn sync(&self, next: impl FnOnce() -> c_int) -> c_int {
         self.leave_if_alone();
         match self.log().file.sync() {
@@ -386,7 +393,7 @@ impl Using {
         }
     }
 
-    /// Gives the file back, and does something to it before it is taken again.
+    /// Gives the file back, and lets the kernel do something to it before it is taken again.
     pub(crate) fn by_kernel<T: From<i8>>(&self, next: impl FnOnce() -> T) -> T {
         let log = self.log();
         let is_taken = log.file.is_taken().unwrap_or(false);
@@ -403,28 +410,29 @@ impl Using {
         }
     }
 
-    /// The length of the log, if the file is longer.
+    /// The length of the log; `None` if the file is not taken, so that the kernel knows the length.
     pub(crate) fn length(&self) -> Option<off_t> {
         self.log().file.length().ok().flatten().map(|length| length as off_t)
     }
 
-    /// The file's position, unless the kernel knows it.
+    /// The file's position; `None` if the file is not taken, so that the kernel knows the position.
     pub(crate) fn position(&self) -> Option<off_t> {
         self.log().file.position().ok().flatten().map(|position| position as off_t)
     }
 
-    /// Moves the position to the end of the log, unless the kernel is to do it.
+    /// Moves the position to the end of the log; `None` if the file is not taken, so that the
+    /// kernel must do it.
     pub(crate) fn seek_end(&self) -> Option<off_t> {
         self.log().file.seek_end().ok().flatten().map(|end| end as off_t)
     }
 
-    /// The flags that the program has opened the file with, from those that it has now.
+    /// Turns the flags that the file has now into those that the program opened it with.
     pub(crate) fn flags(&self, flags: c_int) -> c_int {
         self.log().file.flags_as_opened(flags)
     }
 }
 
-/// Sets errno. Returns what libc's functions return then.
+/// Sets errno. Returns -1, as libc's functions do then.
 pub(crate) fn failed(error: &io::Error) -> ssize_t {
     set_errno(error.raw_os_error().unwrap_or(libc::EIO));
     -1

@@ -1,7 +1,8 @@
 //! The open files that are overwritten in whole blocks, by their descriptors.
 //!
-//! They share the table of descriptors with logs, and have the numbers behind those. There are no
-//! locks here, so a forked child can go on, whatever the threads of its parent were doing.
+//! These files share the table of descriptors with logs, and have the numbers after those of the
+//! logs. There are no locks here, so a forked child can go on, whatever the threads of its parent
+//! were doing.
 
 #![expect(unsafe_code, reason = "files are shared by threads that may close them")]
 
@@ -23,32 +24,32 @@ use crate::meeting::{self, Process};
 use crate::next::{errno, set_errno};
 use crate::open_logs::{LOGS, OWN, TABLE, failed};
 
-/// Files that can be open at once.
+/// The number of files that can be open at once.
 const FILES: usize = OWN as usize - 1 - LOGS;
-/// What is written by a descriptor with one of these goes to the kernel. With `O_APPEND`, a write goes to
-/// the end of the file, whatever its offset (see pwrite(2)). With `O_DIRECT`, there is nothing to
-/// gain: the program can have one write flushed while it makes the next.
+/// The kernel writes for descriptors with one of these flags. With `O_APPEND`, a write goes to the
+/// end of the file, whatever its offset (see pwrite(2)). With `O_DIRECT`, nothing would be gained,
+/// because the program can already let one write be flushed while it makes the next.
 const OTHERS: OFlags = OFlags::APPEND.union(OFlags::DIRECT);
-/// Marks a slot that is not free, beside the count of its users.
+/// A bit of `users` that marks a slot as not free.
 const BUSY: usize = 1 << 63;
 
 static SLOTS: [Slot; FILES] = [const { Slot::new() }; FILES];
-/// The table of debts; `None` inside if there is none.
+/// The table of debts. Empty before the first look; `None` inside if there is no table.
 static DEBTS: OnceLock<Option<Debts>> = OnceLock::new();
-/// Whether what had to be made durable without a table could not be.
+/// Whether a sync after a write has failed. Without a table, each write is synced at once.
 static HAS_FAILED: AtomicBool = AtomicBool::new(false);
 
 /// Room for an open file.
 struct Slot {
-    /// Zero if it is free. Otherwise [`BUSY`], plus one while the file is open, plus one for each
-    /// thread that uses it. The last one closes it.
+    /// Zero if the slot is free. Otherwise [`BUSY`], plus one while the file is open, plus one for
+    /// each thread that uses the file. The last user closes the file.
     users: AtomicUsize,
-    /// `None` inside a slot that is not free: there is no table of debts.
+    /// In a slot that is not free, `None` means that there is no table of debts.
     file: UnsafeCell<Option<WholeFile<'static>>>,
 }
 
-// SAFETY: the file is only changed by the thread that has taken the free slot, before there are users, or
-// by the last user; it is read by its users.
+// SAFETY: only two threads change the file: the one that has taken the free slot, before there are
+// users, and the last user. Only users read the file.
 unsafe impl Sync for Slot {}
 
 impl Slot {
@@ -63,8 +64,8 @@ pub(crate) struct Using {
     descriptor: c_int,
 }
 
-/// Maps the table of debts when the library is loaded. So every process that the program forks has it,
-/// even if the keeper is gone by then.
+/// Maps the table of debts when the library is loaded. So every process that the program forks has
+/// the table, even if the keeper is gone by then.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOAD: extern "C" fn() = load;
@@ -94,7 +95,7 @@ pub(crate) fn of(descriptor: c_int) -> Option<Using> {
     let more = |users: usize| (users > BUSY).then(|| users + 1);
     slot.users.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).ok()?;
     let using = Using { slot, descriptor };
-    // It may have been closed, and the slot be another file's.
+    // The file may have been closed meanwhile, and the slot may have another file.
     (number_of(descriptor) == Some(number)).then_some(using)
 }
 
@@ -105,7 +106,7 @@ impl Drop for Using {
 }
 
 impl Slot {
-    /// One user less.
+    /// Removes one user.
     fn leave(&self) {
         if self.users.fetch_sub(1, Ordering::SeqCst) != BUSY + 1 {
             return;
@@ -120,10 +121,11 @@ impl Slot {
     }
 }
 
-/// The program has opened a file of this kind for writing.
+/// Called when the program has opened a file of whole blocks for writing.
 pub(crate) fn opened(descriptor: c_int, flags: c_int) {
     meeting::is_own_memory();
-    // SAFETY: the program has opened it, and does not know its number yet.
+    // SAFETY: the program has opened the descriptor, and can't close it yet, because it does not
+    // know its number.
     let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
     let debts = debts();
     let debt = debts.and_then(|debts| Some(debts.of(Identity::of(file).ok()?)));
@@ -133,7 +135,7 @@ pub(crate) fn opened(descriptor: c_int, flags: c_int) {
     };
     let found = SLOTS.iter().enumerate().find(|(_, slot)| is_free(slot));
     let (Some((number, slot)), Some(entry)) = (found, TABLE.get(descriptor as usize)) else {
-        // What is written by a descriptor that has no place here is not seen.
+        // There is no room for this descriptor, so writes by it are not seen.
         if let Some((_, slot)) = found {
             slot.users.store(0, Ordering::SeqCst);
         }
@@ -143,22 +145,22 @@ pub(crate) fn opened(descriptor: c_int, flags: c_int) {
         if debt.is_new() {
             meeting::prepare(file);
         }
-        // The direct descriptor is opened, copied to a number out of the way, and closed. To close any
-        // descriptor of a file drops the locks that the process has on it (F_SETLK).
+        // The direct descriptor is opened, copied to a number out of the way, and closed. Closing
+        // any descriptor of a file drops the process's locks on the file (F_SETLK).
         let is_locked = is_locked_here(file) && !is_planted("locks-not-looked-for");
         let is_left = OTHERS.intersects(OFlags::from_bits_retain(flags as u32));
         let is_ours = !is_left && !is_locked && !meeting::is_limited();
         let direct = is_ours.then(|| direct(file).ok()).flatten();
         WholeFile::new(debt, direct)
     });
-    // SAFETY: this thread has the slot alone, as it was free and has no users yet.
+    // SAFETY: only this thread uses the slot, because the slot was free and has no users yet.
     unsafe { *slot.file.get() = whole };
     slot.users.store(BUSY + 1, Ordering::SeqCst);
     entry.store((LOGS + 1 + number) as u8, Ordering::SeqCst);
 }
 
-/// Whether this process has a record lock on the file, which it may have got by any descriptor. If that is
-/// not told, it has one.
+/// Whether this process has a record lock on the file. It may have got the lock by any descriptor.
+/// If the kernel does not tell, returns true.
 fn is_locked_here(file: BorrowedFd<'_>) -> bool {
     let Ok(status) = rustix::fs::fstat(file) else { return true };
     let Ok(locks) = std::fs::read_to_string("/proc/locks") else { return true };
@@ -176,10 +178,10 @@ fn direct(file: BorrowedFd<'_>) -> io::Result<File> {
     Ok(meeting::out_of_the_way(open_direct(file)?)?.into())
 }
 
-/// The program closes a descriptor.
+/// Called when the program closes a descriptor.
 pub(crate) fn close(descriptor: c_int) {
     let Some(number) = number_of(descriptor) else { return };
-    // A child of vfork(2) has this memory, but descriptors of its own.
+    // A child of vfork(2) shares this memory, but has its own descriptors.
     if meeting::process_here(0) != Process::Borrower
         && usize::from(TABLE[descriptor as usize].swap(0, Ordering::SeqCst)) == LOGS + 1 + number
     {
@@ -187,7 +189,7 @@ pub(crate) fn close(descriptor: c_int) {
     }
 }
 
-/// Has the kernel do something that may change files, and which blocks they have.
+/// Lets the kernel do something that may change files and move their blocks.
 pub(crate) fn around<const N: usize, T>(descriptors: [c_int; N], next: impl FnOnce() -> T) -> T {
     if descriptors.iter().all(|descriptor| number_of(*descriptor).is_none()) {
         return next();
@@ -206,16 +208,17 @@ pub(crate) fn around<const N: usize, T>(descriptors: [c_int; N], next: impl FnOn
     result
 }
 
-/// The program has opened a file by a stream, which writes in a way that is not seen.
+/// Called when the program has opened a file by a stream. Writes by a stream are not seen.
 pub(crate) fn opened_by_stream(descriptor: c_int) {
-    // SAFETY: the program has opened it just now.
+    // SAFETY: the program has opened the descriptor just now.
     let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
     if let (Some(debts), Ok(identity)) = (debts(), Identity::of(file)) {
         debts.of(identity).owe_for_good();
     }
 }
 
-/// The program has changed the file of a path. Only files that some process has open count.
+/// Called when the program has changed a file by its path. This leaves a debt only if some process
+/// has opened the file.
 pub(crate) fn changed_at(path: &CStr) {
     let Some(Some(debts)) = DEBTS.get() else { return };
     let error = errno();
@@ -229,7 +232,7 @@ pub(crate) fn changed_at(path: &CStr) {
     set_errno(error);
 }
 
-/// Has the kernel write to a file.
+/// Lets the kernel write to the file of a descriptor.
 pub(crate) fn write<T>(descriptor: c_int, next: impl FnOnce() -> T) -> T {
     match of(descriptor) {
         Some(file) => file.by_kernel(next),
@@ -237,7 +240,7 @@ pub(crate) fn write<T>(descriptor: c_int, next: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Has a file made durable, if there is something that is not, or if the call `is_forced`.
+/// Makes a file durable. Calls the kernel only if the file has a debt or if `is_forced`.
 pub(crate) fn sync(descriptor: c_int, is_forced: bool, next: impl FnOnce() -> c_int) -> c_int {
     match of(descriptor) {
         Some(file) => file.sync(is_forced, next),
@@ -245,7 +248,7 @@ pub(crate) fn sync(descriptor: c_int, is_forced: bool, next: impl FnOnce() -> c_
     }
 }
 
-/// From now on, a file may be changed in a way that is not seen.
+/// Notes that a file may be changed in a way that is not seen, from now on.
 pub(crate) fn owe_for_good(descriptor: c_int) {
     if let Some(file) = of(descriptor).as_ref().and_then(Using::file) {
         file.debt().owe_for_good();
@@ -254,12 +257,13 @@ pub(crate) fn owe_for_good(descriptor: c_int) {
 
 impl Using {
     fn file(&self) -> Option<&WholeFile<'static>> {
-        // SAFETY: it is only changed when it has no users.
+        // SAFETY: the file is changed only when it has no users.
         unsafe { (*self.slot.file.get()).as_ref() }
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
-        // SAFETY: the program has it open, as it is in the middle of a call for it.
+        // SAFETY: the program has the descriptor open, because it is in the middle of a call for
+        // it.
         unsafe { BorrowedFd::borrow_raw(self.descriptor) }
     }
 
@@ -273,7 +277,7 @@ impl Using {
         let Some(file) = self.file().filter(|file| file.direct().is_some() && offset >= 0) else {
             return self.by_kernel(next);
         };
-        // Whoever has a copy of the descriptor can have changed its flags.
+        // Another process that has a copy of the descriptor may have changed its flags.
         let flags = rustix::fs::fcntl_getfl(self.descriptor());
         if flags.map_or(true, |flags| flags.intersects(OTHERS)) {
             return self.by_kernel(next);
@@ -285,7 +289,7 @@ impl Using {
         }
     }
 
-    /// Has the kernel write to the file.
+    /// Lets the kernel write to the file.
     pub(crate) fn by_kernel<T>(&self, next: impl FnOnce() -> T) -> T {
         if let Some(file) = self.file() {
             return file.debt().around(next);
@@ -297,7 +301,7 @@ impl Using {
         result
     }
 
-    /// Who can't tell other processes of a debt must not leave one.
+    /// Without a table, this process can't tell other processes of a debt, so it must leave none.
     fn sync_without_table(&self) {
         let is_alone = self.file().is_none() && !is_planted("table-not-missed");
         if is_alone && rustix::fs::fdatasync(self.descriptor()).is_err() {

@@ -1,17 +1,19 @@
-//! Times durable appends to a log file on each rung: as a program does it (*stock*), with its blocks
-//! allocated or filled with zeros before, and the short way by a library call (*file*) or, if
-//! `slimio shortcut run` has started this program, by its own calls (*preload*; *preload, from empty* is a
-//! log that is filled with zeros meanwhile). *direct overwrite* is the bound: just the system call that
-//! makes blocks durable, over zeros.
+//! Times durable appends to a log file on each rung. *stock* appends as a program does. Two rungs
+//! append after the log's blocks were allocated or filled with zeros. *file* goes the short way by
+//! a library call. *direct overwrite* is the bound: only the system call that makes blocks durable,
+//! over zeros. If `slimio shortcut run` has started this program, two rungs go the short way by the
+//! program's own calls: *preload*, and *preload, from empty* for a log that is filled with zeros
+//! meanwhile.
 //!
 //! ```console
 //! $ cargo run --release -p slimio-shortcut --example rungs -- FOLDER [ROUNDS [TRACING]]
 //! ```
 //!
-//! The rungs take turns in each round; the table has medians over the rounds. A folder on ext4 with
-//! journal or on XFS shows most. With the folder of the kernel's tracing (`/sys/kernel/tracing`, needs
-//! root), it also counts the kernel's functions that one append calls. A second table has threads that
-//! append to one file; the last line says what a call costs that has nothing to do with a log.
+//! The rungs take turns in each round; the table has medians over the rounds. The differences are
+//! largest in a folder on XFS, or on ext4 with a journal. Given the folder of the kernel's tracing
+//! (`/sys/kernel/tracing`, needs root), the program also counts the kernel's functions that one
+//! append calls. A second table is for several threads that append to one file. The last line says
+//! how long a call takes that has nothing to do with a log.
 #![expect(clippy::print_stdout, reason = "it prints a table")]
 
 use std::error::Error;
@@ -27,14 +29,14 @@ use rustix::io::ReadWriteFlags;
 use slimio_device::Buffer;
 use slimio_shortcut::{LogFile, Stage, Written};
 
-/// Bytes that each log has before anything is measured. The keeper fills it with as many zeros ahead, and
-/// adds none while less than half of them is used.
+/// Bytes that each log has before anything is measured. The keeper adds as many zeros ahead, and no
+/// more until half of them are used.
 const BEFORE: usize = 8 << 20;
 /// Durable appends in each round, and while functions are counted.
 const WRITES: usize = 200;
 const TRACED_WRITES: usize = 20;
 const ROUNDS: usize = 7;
-/// `slimio shortcut run` is told to take `*/preload.log`.
+/// The names of the rungs. `slimio shortcut run` is told to take `*/preload.log`.
 const RUNGS: [&str; 7] = [
     "stock",
     "fallocate only",
@@ -118,7 +120,8 @@ fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
-/// Makes a log, and has `measure` make `writes` durable appends of `size` bytes to it.
+/// Makes a log. `measure` gets a function that makes `writes` durable appends of `size` bytes to
+/// this log.
 fn appended<T>(
     folder: &Path,
     rung: usize,
@@ -164,7 +167,8 @@ fn appended<T>(
         measured
     };
     fs::remove_file(path)?;
-    // What is left of this file shall not be written during the next measurement.
+    // The kernel may still have something of this file to write. It must not do so during the next
+    // measurement.
     std::thread::sleep(Duration::from_millis(20));
     Ok(measured)
 }
@@ -185,7 +189,8 @@ fn made(path: &Path, rung: usize, whole: usize) -> Result<File> {
             file.write_all(&vec![0; whole])?;
             rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(BEFORE as u64))?;
         }
-        // The keeper fills it with zeros ahead, as the rungs above were filled before they are measured.
+        // The keeper fills the log with zeros ahead. The logs of the rungs above are filled before
+        // the measurement, too.
         PRELOAD => std::thread::sleep(Duration::from_millis(300)),
         _ => {}
     }
@@ -218,8 +223,8 @@ fn print_threads(folder: &Path, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// Threads append durable blocks to one file. Returns appends in a second, and the 99th percentile of
-/// the time that one takes in microseconds.
+/// Several threads append durable blocks to one file. Returns the appends per second, and the 99th
+/// percentile of an append's time in microseconds.
 fn append_by_threads(folder: &Path, rung: usize, threads: usize) -> Result<(f64, f64)> {
     let path = folder.join(if rung >= PRELOAD { "preload.log" } else { "rung.log" });
     let file = made(&path, rung, THREAD_WRITES * BLOCK)?;
@@ -257,8 +262,8 @@ fn append_by_threads(folder: &Path, rung: usize, threads: usize) -> Result<(f64,
     Ok((all.len() as f64 / took, all[all.len() * 99 / 100]))
 }
 
-/// What a write to another file costs by libc's function, which the library has taken the place of, and
-/// by a system call alone.
+/// Times a write to a file that is no log: by libc's function, which the preloaded library has
+/// replaced, and by the bare system call.
 fn print_other_call(rounds: usize) -> Result<()> {
     const CALLS: u32 = 1_000_000;
     let mut file = File::options().write(true).open("/dev/null")?;
@@ -281,7 +286,7 @@ fn print_other_call(rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// How many functions of the kernel this process calls meanwhile.
+/// How many functions of the kernel this process calls during `append`.
 fn traced(tracing: &Path, append: &mut dyn FnMut() -> io::Result<()>) -> Result<usize> {
     let set = |file: &str, value: &str| fs::write(tracing.join(file), value);
     set("tracing_on", "0")?;

@@ -1,4 +1,4 @@
-//! Filling a log file with zeros ahead, and what else its keeper does for it.
+//! What the keeper does for a log file, above all filling it with zeros ahead.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -10,27 +10,30 @@ use slimio_device::Buffer;
 use crate::log_file::{BLOCK, LogFile, flags, write};
 use crate::staged::Staged;
 
-/// The least and the most that is filled with zeros ahead of the log, in bytes. A log of a few records, as
-/// of a database that is closed again at once, shall not cost much.
+/// The smallest and the largest number of zeros ahead of a log's end, in bytes. The minimum is
+/// small because a log may have only a few records, as in a database that is closed at once.
 const AHEAD_MIN: u64 = 64 << 10;
 const AHEAD_MAX: u64 = 64 << 20;
-/// Between these limits, it is the length of the log up to this, and then this share of the length. Each time
-/// that zeros are added, the file system's journal is committed, and the program's next sync waits for that.
+/// A log has as many zeros ahead as it is long, up to this number. A longer log has at least one in
+/// `AHEAD_SHARE` of its length. Zeros are added in large steps, because each time the file system
+/// commits its journal, and the program's next sync waits for the commit.
 const AHEAD_WHOLE_MAX: u64 = 8 << 20;
 const AHEAD_SHARE: u64 = 8;
-/// The most that a program fills itself when its keeper is too slow, because it waits for that.
+/// If the keeper is too slow, the program fills its log itself, and waits meanwhile. So it adds at
+/// most this number of zeros.
 const AHEAD_AT_ONCE_MAX: u64 = 1 << 20;
 /// Blocks of zeros that are written at once.
 const ZEROS_LBAS: usize = 64;
 
 impl<F: AsFd> LogFile<F> {
-    /// One step of what the log's keeper does for it: fills the file with zeros ahead, and writes what
-    /// fills the stage. Returns whether there is more to do. Each step takes as long as a write of
-    /// 256 KiB. If the keeper does not look again by itself, it is told of the next append.
+    /// One step of the keeper's work for the log: fills the file with zeros ahead, and writes
+    /// staged bytes if the stage fills up. Returns whether there is more to do. Each step takes as
+    /// long as a write of 256 KiB. `looks_again` says that the keeper will look at the log again by
+    /// itself. If not, the keeper will be told of the next append.
     ///
     /// # Errors
-    /// If a write or flush fails. That the file can't be made longer is no failure here: who appends
-    /// will see.
+    /// If a write or flush fails. It is no failure here if the file can't be made longer, because
+    /// the next append reports that.
     pub fn keep_up(&self, looks_again: bool) -> io::Result<bool> {
         let mut writing = self.stage.writing()?;
         let is_filling = {
@@ -60,17 +63,18 @@ impl<F: AsFd> LogFile<F> {
             return Ok(true);
         }
         drop(writing);
-        // The next sync would make the new length durable, too, and somebody waits for that.
+        // The new length is made durable here. Otherwise the program's next sync would have to do
+        // it, and the program would wait for it.
         rustix::fs::fdatasync(&self.file).map_err(|error| self.failed(error))?;
         Ok(false)
     }
 
-    /// Makes everything durable that was appended, at rest: the keeper is to be told of the next append.
-    /// Returns `false` if something was written since the staged bytes ended at `staged_to`; the keeper is
-    /// not told then.
+    /// Makes everything that was appended durable. Returns whether the log is at rest: nothing was
+    /// written since the staged bytes ended at `staged_to`. If it is at rest, the keeper will be
+    /// told of the next append. If not, the keeper looks at the log again by itself.
     ///
     /// # Errors
-    /// If a write or flush fails. The error stays.
+    /// If a write or flush fails. All later calls then fail too.
     pub fn rest(&self, staged_to: u64) -> io::Result<bool> {
         self.sync()?;
         let mut staged = self.stage.staged()?;
@@ -79,7 +83,7 @@ impl<F: AsFd> LogFile<F> {
         Ok(rests)
     }
 
-    /// Fills what `more` bytes need with zeros, and a little more if that is possible.
+    /// Fills the space that `more` bytes need with zeros, and a little more space if possible.
     pub(crate) fn zero_for(&self, staged: &mut Staged<'_>, more: u64) -> io::Result<()> {
         let (start, is_append) = (staged.zeroed(), staged.is_append());
         let needed = end_of_block(staged, more);
@@ -92,7 +96,7 @@ impl<F: AsFd> LogFile<F> {
         let zeroed = self
             .write_zeros(start, ahead, is_append)
             .map(|()| ahead)
-            // There may be room for just this.
+            // There may be room for just the needed zeros.
             .or_else(|_| self.write_zeros(start, needed, is_append).map(|()| needed))?;
         staged.set_zeroed(zeroed);
         if let Err(error) = rustix::fs::fdatasync(&self.file) {
@@ -115,13 +119,13 @@ impl<F: AsFd> LogFile<F> {
     }
 }
 
-/// How much is filled with zeros ahead of a log of this length, in bytes.
+/// The number of zeros ahead of a log of this length, in bytes.
 pub(crate) fn ahead(length: u64) -> u64 {
     let whole = length.min(AHEAD_WHOLE_MAX);
     whole.max(length / AHEAD_SHARE).clamp(AHEAD_MIN, AHEAD_MAX).next_multiple_of(BLOCK)
 }
 
-/// The end of the block that the staged bytes would end in with `more` of them.
+/// The end of the block in which the staged bytes would end if there were `more` of them.
 pub(crate) fn end_of_block(staged: &Staged<'_>, more: u64) -> u64 {
     staged.staged_to().saturating_add(more).next_multiple_of(BLOCK)
 }

@@ -1,28 +1,31 @@
-//! Which files have something that only the kernel can make durable.
+//! Which files have changes that only the kernel can make durable.
 //!
-//! Several processes overwrite a file. What goes the short way is durable when it is written. Whatever
-//! else changes the file leaves a *debt*, and who is asked to make the file durable calls the kernel
-//! while there is one, whoever has left it. So the debts are in memory that all these processes share.
+//! Several processes may overwrite a file. A write that goes the short way is durable when it
+//! returns. Any other change of the file leaves a *debt*. While a file has a debt, a sync of the
+//! file has to call the kernel, in any process. So the debts are in memory that all these processes
+//! share.
 //!
-//! Of each file, two numbers count: `changed` is raised before and after each such change, and `synced`
-//! becomes what `changed` was before a sync that has succeeded. If they are equal, and each change that
-//! has begun has ended, there is no debt. A process that is killed in the middle of a change leaves a debt
-//! that stays: it is not known when the kernel has ended the change.
+//! Two numbers say whether a file has a debt. `changed` is raised at the beginning and at the end
+//! of each change that leaves a debt. When a sync has succeeded, `synced` is set to the value that
+//! `changed` had before the sync. If the two numbers are equal, and each change that has begun has
+//! ended, there is no debt. A process that is killed in the middle of a change leaves a debt for
+//! good, because nobody knows when the kernel has finished the change.
 //!
-//! A file has an entry of eight numbers, found by a hash of device and inode number; zero of them is an
-//! entry that is free. If there are too many files, the rest share the first entry. Files that share an
-//! entry share their debts, so a sync may be needless, but none is left out.
+//! A file has an entry of eight numbers. The entry is found by a hash of device and inode number;
+//! in a free entry, the hash is zero. If there are too many files, those without an entry of their
+//! own share entry 0. Files that share an entry share their debts. So a sync may be done
+//! needlessly, but no sync is left out.
 //!
 //! | number | |
 //! |---:|---|
 //! | 0 | the file's hash, or zero |
-//! | 1 | `changed`: in the lower half how many changes have begun, in the upper half how many have ended |
+//! | 1 | `changed`: lower half: changes that have begun; upper half: changes that have ended |
 //! | 2 | `synced` |
-//! | 3 | how often its blocks may have become others: they are looked for again |
-//! | 4 | writes of the short way that have failed |
-//! | 5 | bits: 1, the debt stays for good; 2, the keeper was told of the file |
+//! | 3 | how often the file's blocks may have moved; after each time, they are looked up again |
+//! | 4 | writes that went the short way and failed |
+//! | 5 | bits: 1, the debt stays for good; 2, the keeper has been told of the file |
 //! | 6 | writes that went the short way |
-//! | 7 | syncs that had nothing to do |
+//! | 7 | syncs that found nothing to do |
 
 use std::fs::File;
 use std::io;
@@ -36,9 +39,9 @@ use crate::Identity;
 /// Files that can have an entry of their own.
 const ENTRIES: u64 = 4096;
 const NUMBERS: u64 = 8;
-/// How far from where its hash says a file's entry may be.
+/// A file's entry is one of this many, counted from the place that its hash gives.
 const FAR: u64 = 64;
-/// What `changed` is raised by.
+/// What `changed` is raised by when a change begins, and when it ends.
 const BEGUN: u64 = 1;
 const ENDED: u64 = 1 << 32;
 const STAYS: u64 = 1;
@@ -50,14 +53,14 @@ pub struct Debts {
     numbers: SharedCounters,
 }
 
-/// What all files together have seen.
+/// Counts of all files together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Files that were opened for writing.
     pub files: u64,
     /// Writes that went the short way.
     pub writes: u64,
-    /// Syncs that had nothing to do.
+    /// Syncs that found nothing to do.
     pub syncs: u64,
 }
 
@@ -70,7 +73,7 @@ pub struct Debt<'a> {
 impl Debts {
     const COUNT: usize = (ENTRIES * NUMBERS) as usize;
 
-    /// Makes the table in a file. Nobody may use that yet.
+    /// Makes the table in a file that nobody uses yet.
     ///
     /// # Errors
     /// If there is no room for it.
@@ -81,7 +84,7 @@ impl Debts {
     /// The table that another process has made in this file.
     ///
     /// # Errors
-    /// If there is none, or it can't be mapped.
+    /// If the file has no table, or can't be mapped.
     pub fn open(file: &File) -> io::Result<Self> {
         if is_planted("debt-of-another-forgotten") {
             return Self::create(
@@ -110,7 +113,7 @@ impl Debts {
         let hash = hash(file);
         let entries = places(hash).map(|place| self.entry(place));
         let mut found = entries.filter(|debt| debt.entry[0].load(Ordering::SeqCst) == hash);
-        // If there are too many files, it may share the first entry.
+        // If there are too many files, this file may share entry 0.
         found.next().or_else(|| {
             let is_full =
                 places(hash).all(|place| self.entry(place).entry[0].load(Ordering::SeqCst) != 0);
@@ -118,7 +121,7 @@ impl Debts {
         })
     }
 
-    /// What has happened so far.
+    /// The counts so far.
     pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();
         for debt in (0..ENTRIES).map(|place| self.entry(place)) {
@@ -136,17 +139,18 @@ impl Debts {
 }
 
 impl Debt<'_> {
-    /// Something has changed that only the kernel can make durable.
+    /// Notes a finished change that only the kernel can make durable.
     pub fn owe(&self) {
         self.change(BEGUN + ENDED);
     }
 
-    /// A change begins that only the kernel can make durable. It ends with [`end`](Self::end).
+    /// Notes that a change begins which only the kernel can make durable. [`end`](Self::end) notes
+    /// its end.
     pub fn begin(&self) {
         self.change(BEGUN);
     }
 
-    /// A change has ended.
+    /// Notes that a change has ended.
     pub fn end(&self) {
         self.change(ENDED);
     }
@@ -157,8 +161,8 @@ impl Debt<'_> {
         }
     }
 
-    /// Has the kernel change the file. This may end in the middle, by a signal that kills; and somebody
-    /// may sync in the middle.
+    /// Runs `change`, a call of the kernel that changes the file. A signal may kill the process in
+    /// the middle of the change, and another process may sync the file in the middle.
     pub fn around<T>(&self, change: impl FnOnce() -> T) -> T {
         self.begin();
         let result = change();
@@ -166,24 +170,24 @@ impl Debt<'_> {
         result
     }
 
-    /// From now on, every sync is the kernel's.
+    /// From now on, the debt stays, so every sync calls the kernel.
     pub fn owe_for_good(&self) {
         self.entry[5].fetch_or(STAYS, Ordering::SeqCst);
     }
 
     /// Whether there is a debt.
     pub fn is_owed(&self) -> bool {
-        // `synced` first: it only becomes what `changed` was before.
+        // `synced` is loaded first, because it is only ever set to an earlier value of `changed`.
         let synced = self.entry[2].load(Ordering::SeqCst);
         let changed = self.entry[1].load(Ordering::SeqCst);
         let is_under_way = changed % ENDED != changed / ENDED && !is_planted("killed-change-paid");
         synced != changed || is_under_way || self.entry[5].load(Ordering::SeqCst) & STAYS != 0
     }
 
-    /// Has the kernel sync the file, which pays the debt.
+    /// Makes the kernel sync the file, which pays the debt.
     ///
     /// # Errors
-    /// That of `sync`. The debt stays.
+    /// The error of `sync`. The debt then stays.
     pub fn pay<E>(&self, sync: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let changed = self.entry[1].load(Ordering::SeqCst);
         let result = sync();
@@ -193,28 +197,28 @@ impl Debt<'_> {
         result
     }
 
-    /// The blocks of the file may be others.
+    /// Notes that the file's blocks may have moved.
     pub fn move_blocks(&self) {
         self.entry[3].fetch_add(1, Ordering::SeqCst);
     }
 
-    /// How often the blocks may have become others.
+    /// How often the blocks may have moved.
     pub(crate) fn moved(&self) -> u64 {
         self.entry[3].load(Ordering::SeqCst)
     }
 
-    /// A write of the short way has failed.
+    /// Notes that a write that went the short way has failed.
     pub(crate) fn fail(&self) {
         self.owe();
         self.entry[4].fetch_add(1, Ordering::SeqCst);
     }
 
-    /// How many writes of the short way have failed.
+    /// How many writes that went the short way have failed.
     pub(crate) fn failures(&self) -> u64 {
         self.entry[4].load(Ordering::SeqCst)
     }
 
-    /// Whether the keeper is to be told of the file: the first who asks tells it.
+    /// Whether the caller has to tell the keeper of the file. True only for the first caller.
     pub fn is_new(&self) -> bool {
         self.entry[5].fetch_or(TOLD, Ordering::SeqCst) & TOLD == 0
     }
@@ -228,12 +232,12 @@ impl Debt<'_> {
     }
 }
 
-/// Where the entry of a file may be.
+/// The places where the entry of a file may be.
 fn places(hash: u64) -> impl Iterator<Item = u64> {
     (0..FAR).map(move |step| 1 + (hash.wrapping_add(step)) % (ENTRIES - 1))
 }
 
-/// A number that is not zero, and hardly that of another file.
+/// A hash that is not zero, and very probably differs from that of every other file.
 fn hash(file: Identity) -> u64 {
     let mut hash = file.device.rotate_left(40) ^ file.inode;
     // The finalizer of splitmix64.
@@ -266,7 +270,7 @@ mod tests {
         assert!(debt.is_owed(), "the sync has failed");
         debt.pay(|| Ok::<_, ()>(())).unwrap();
         assert!(!debt.is_owed());
-        // A change during the sync may have come too late for it.
+        // A change during the sync may have come too late for that sync.
         debt.owe();
         let late = || {
             debt.owe();
@@ -274,7 +278,7 @@ mod tests {
         };
         debt.pay(late).unwrap();
         assert!(debt.is_owed());
-        // A sync in the middle of a change does not pay for its end.
+        // A sync in the middle of a change does not pay for the end of the change.
         debt.around(|| debt.pay(|| Ok::<_, ()>(())).unwrap());
         assert!(debt.is_owed());
         debt.pay(|| Ok::<_, ()>(())).unwrap();
@@ -284,7 +288,8 @@ mod tests {
         assert!(debt.is_owed());
     }
 
-    /// The kernel ends it after the last sync, and nobody says so.
+    /// A process is killed in the middle of a change. The kernel may finish the change after the
+    /// last sync, and nobody notes that.
     #[test]
     fn a_change_by_a_killed_process_stays_owed() {
         let debts = Debts::create(&memory()).unwrap();

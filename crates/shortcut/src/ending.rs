@@ -1,5 +1,5 @@
-//! Whether a process was killed and has not ended yet. A write that is under way holds it up, and reaches
-//! the file after all.
+//! Whether a process was killed but has not ended yet. Such a process may be held up by a write in
+//! flight, and this write still reaches the file.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -10,14 +10,14 @@ use slimio_planted::is_planted;
 /// The bit of SIGKILL in a set of signals.
 const KILL: u64 = 1 << (9 - 1);
 
-/// Whether the process that has this file locked (`F_SETLK`) was killed and has not ended yet.
+/// Whether the process that has this file locked (`F_SETLK`) was killed but has not ended yet.
 pub(crate) fn is_holder_ending(file: impl AsFd) -> bool {
     let holder = fcntl_getlk(file, &Flock::from(FlockType::WriteLock)).ok().flatten();
     let holder = holder.and_then(|lock| lock.pid);
     holder.is_some_and(is_ending) && !is_planted("ending-not-waited-for")
 }
 
-/// Whether a process was killed and has not ended yet.
+/// Whether a process was killed but has not ended yet.
 fn is_ending(process: Pid) -> bool {
     let folder = format!("/proc/{}/task", process.as_raw_nonzero());
     let threads = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -28,7 +28,8 @@ fn is_ending(process: Pid) -> bool {
     states.any(|is_killed| is_killed)
 }
 
-/// Whether the status of a thread says that it was killed, or that it has ended and others have not.
+/// Whether the status of a thread says that the thread was killed, or that it has ended while the
+/// process has not.
 fn is_killed(status: &str) -> bool {
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let has_kill = |name| {

@@ -1,4 +1,4 @@
-//! Writing the blocks of a file that were only allocated.
+//! Writes zeros to blocks of a file that are allocated but were never written.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -10,19 +10,20 @@ use slimio_device::{Buffer, Extents, LBA_SIZE, WriteLease};
 use slimio_planted::is_planted;
 
 const ZEROS_LBAS: usize = 256;
-/// A program waits while its file is filled, so no more than this is.
+/// At most this many bytes are filled, because the program waits meanwhile.
 const FILLED_MAX: u64 = 1 << 30;
 
-/// Fills blocks of a file with zeros that were allocated and not written, so that an overwrite changes
-/// no metadata. Nobody sees a difference, as they read as zeros before. Returns how many bytes were
-/// filled: none if the file is open anywhere else, as somebody might write there meanwhile.
+/// Writes zeros to the blocks of a file that are allocated but were never written, so that an
+/// overwrite changes no metadata. The content stays the same, because such blocks read as zeros.
+/// Returns the number of bytes that were filled. If the file is open anywhere else, fills nothing,
+/// because another process might write to these blocks meanwhile.
 ///
 /// # Errors
-/// If the file can't be looked at or written. It has the same content.
+/// If the file can't be examined or written. Its content is still the same.
 pub(crate) fn fill(file: &File) -> io::Result<u64> {
     let flags = rustix::fs::fcntl_getfl(file)?;
     if flags.contains(OFlags::APPEND) {
-        // The offset of a write would not count.
+        // With `O_APPEND`, the offset of a write would be ignored.
         return Ok(0);
     }
     let lease = WriteLease::take(file)?;
@@ -31,7 +32,8 @@ pub(crate) fn fill(file: &File) -> io::Result<u64> {
     }
     let size = file.metadata()?.len();
     let mut unwritten = Vec::new();
-    // What the page cache holds of them is written first, and they are no longer unwritten.
+    // Listing the extents first writes what the page cache holds of the file. Blocks that this
+    // writes are no longer unwritten.
     for extent in Extents::new(file, 0..size, true) {
         let extent = extent?;
         if extent.is_unwritten() {

@@ -1,8 +1,9 @@
-//! The folder of the stages, in memory: what was appended outlives the program and its keeper there,
-//! until the machine stops.
+//! The folder of the stages, in memory. What was appended outlives the program and its keeper
+//! there, until the machine stops.
 //!
-//! Whoever uses a stage has its file locked (`F_SETLK`, which a forked child does not inherit). A stage
-//! that nobody has locked is left over, and its log is mended by the next keeper.
+//! A process that uses a stage has the stage's file locked (`F_SETLK`; a forked child does not
+//! inherit this lock). A stage that nobody has locked is left over, and the next keeper mends its
+//! log.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -17,7 +18,7 @@ use crate::{Identity, Mended, Stage, Totals, ending, tables};
 
 const NAME: &str = "slimio-shortcut";
 const SUFFIX: &str = "stage";
-/// Other users may not even see the names.
+/// Permissions of the folder. Other users may not even see the names in it.
 const MODE: u32 = 0o700;
 
 /// The folder of this user's stages.
@@ -26,18 +27,19 @@ pub struct Folder {
     path: PathBuf,
 }
 
-/// A log whose stage is there.
+/// A log that has a stage in the folder.
 #[derive(Debug)]
 pub struct Staged {
-    /// The log file, where it was when it was taken.
+    /// The path that the log file had when it was taken.
     pub path: PathBuf,
-    /// Whether somebody uses the stage. Otherwise, the log needs mending.
+    /// Whether a process uses the stage. If none does, the log needs mending.
     pub is_used: bool,
-    /// Whether who uses it was killed, but has not ended: a write is still under way.
+    /// Whether the process that uses the stage was killed but has not ended, because a write is
+    /// still in flight.
     pub(crate) is_ending: bool,
     stage: Stage,
     stage_path: PathBuf,
-    /// Has it locked, unless somebody else has.
+    /// The stage's file, which this process has locked unless another process uses the stage.
     _lock: File,
 }
 
@@ -71,7 +73,7 @@ impl Folder {
     /// A folder, which is made if it is missing.
     ///
     /// # Errors
-    /// If it can't be made, is not in memory, or is somebody else's.
+    /// If it can't be made, is not in memory, or belongs to another user or is open to one.
     pub fn at(path: &Path) -> io::Result<Self> {
         match DirBuilder::new().mode(MODE).create(path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -128,7 +130,7 @@ impl Folder {
             if path.extension().is_none_or(|extension| extension != SUFFIX) {
                 continue;
             }
-            // It may be gone meanwhile.
+            // The stage may be gone meanwhile.
             let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else { continue };
             let locked = rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive);
             let is_used = locked.is_err();
@@ -162,7 +164,7 @@ impl Folder {
 }
 
 impl Staged {
-    /// Length of the log in bytes. Its file is longer.
+    /// Length of the log in bytes. The log's file is longer.
     ///
     /// # Errors
     /// If this thread holds the stage.
@@ -170,14 +172,15 @@ impl Staged {
         Ok(self.stage.staged()?.length())
     }
 
-    /// Mends the log of a stage that nobody uses, and removes the stage. Returns where the file is now.
+    /// Mends the log of a stage that nobody uses, and removes the stage. Returns the log file's
+    /// present path.
     ///
-    /// A forked child of the program may still have the file open, and with that its lease. This waits
-    /// until the child ends, or the kernel takes the lease away.
+    /// A forked child of the program may still have the file open, and so keep the program's lease
+    /// alive. This call waits until the child ends, or until the kernel takes the lease away.
     ///
     /// # Errors
-    /// If the file is not found, was changed since by somebody else, or can't be written. File and stage
-    /// stay as they are.
+    /// If the file is not found, was changed by somebody else in the meantime, or can't be written.
+    /// File and stage then stay as they are.
     pub fn mend(&self, say: impl Fn(&str)) -> io::Result<(PathBuf, Mended)> {
         assert!(!self.is_used, "only a stage that nobody uses is mended");
         let of = self.stage.file()?.expect("it has a log");
@@ -192,16 +195,19 @@ impl Staged {
             }
             other => other?,
         };
-        // That child would keep us from the lease. It writes nothing, or it would have locked the stage.
+        // A forked child that has the file open can keep this process from getting the lease.
+        // Mending goes on without the lease, because such a child does not write: if it did, it
+        // would have locked the stage.
         let _lease = WriteLease::take(&file);
         let mended = self.stage.mend(&file)?;
         fs::remove_file(&self.stage_path)?;
         Ok((path, mended))
     }
 
-    /// Removes the stage of a log that says itself where it ends, if its file is gone for good: a database
-    /// that was opened without the short path has removed it, as it does with a log that it needs no more.
-    /// Returns whether it was so. A file may come back with its file system, so its folder must be there.
+    /// Removes the stage of a log whose records say where the log ends, if the log's file is gone
+    /// for good. A database that was opened without the short path removes such a file when it no
+    /// longer needs the log. Returns whether the stage was removed. The log's folder must be there,
+    /// because otherwise the file may come back when its file system is mounted.
     ///
     /// # Errors
     /// If the stage can't be removed.
@@ -230,8 +236,9 @@ pub fn lock_stage(file: &File) -> io::Result<()> {
     Ok(rustix::fs::fcntl_lock(file, FlockOperation::NonBlockingLockShared)?)
 }
 
-/// Opens the file of these device and inode numbers: at its path, or, if it was renamed, in the same
-/// folder. If it is hasty, it does not wait for who holds a lease (`WouldBlock`).
+/// Opens the file that has this identity: at its path or, if it was renamed, elsewhere in the same
+/// folder. If `is_hasty`, does not wait for a process that holds a lease on the file, but fails
+/// with `WouldBlock`.
 fn find(path: &Path, of: Identity, is_hasty: bool) -> io::Result<(PathBuf, File)> {
     let open = |path: PathBuf| {
         if Identity::at(&path).ok()? != of {

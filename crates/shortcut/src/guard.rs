@@ -1,8 +1,8 @@
-//! A second process that has the logs of a keeper, and gives them back if the keeper is gone.
+//! A second process that has a keeper's logs open, and gives them back if the keeper is gone.
 //!
-//! If the keeper is killed, nobody hears of a lease any more: whoever opens a log would wait until the
-//! kernel takes the lease away, and then see zeros behind the log. The program itself only notices at its
-//! next call. The guard notices at once.
+//! If the keeper is killed, nobody is told any more that another process opens a leased log. That
+//! process would wait until the kernel takes the lease away, and would then see zeros after the
+//! log's end. The program itself notices only at its next call. The guard notices at once.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -22,17 +22,18 @@ use crate::protocol::Message;
 use crate::run::PASSED;
 use crate::{LogFile, Stage};
 
-/// How long the guard waits for a process that is in the middle of something, and the keeper for the guard.
+/// How long the guard waits for a process that is in the middle of a call, and how long the keeper
+/// waits for the guard.
 const PATIENCE: Duration = Duration::from_millis(20);
 const PATIENCE_WITH_GUARD: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// What a keeper has of its guard. The guard ends when this is dropped.
+/// The keeper's side of its guard. The guard ends when this is dropped.
 pub(crate) struct Guard {
     socket: OwnedFd,
 }
 
 impl Guard {
-    /// Starts a process that calls [`guard`] with its standard input.
+    /// Starts a process by this command. The process must call [`guard`] with its standard input.
     ///
     /// # Errors
     /// If it can't be started.
@@ -41,10 +42,11 @@ impl Guard {
         let (socket, theirs) = socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
         let words = command.split_first();
         let (program, words) = words.ok_or(io::ErrorKind::InvalidInput)?;
-        // What a terminal sends is not for the guard.
+        // In a process group of its own, the guard gets no signals from a terminal.
         let mut command = Command::new(program);
         command.args(words).stdin(Stdio::from(theirs)).stdout(Stdio::null()).process_group(0);
-        // This process waits for all its children in the end, and so for this one.
+        // The guard is not waited for here, because this process waits for all its children in the
+        // end.
         command.spawn()?;
         Ok(Self { socket })
     }
@@ -57,10 +59,11 @@ impl Guard {
         self.ask(&Message::Guard(number), &[file.as_fd(), stage.as_fd()])
     }
 
-    /// Has the guard close a log. This waits for it: nobody can hold a lease on a file that it has open.
+    /// Makes the guard close a log, and waits until the log is closed. While the guard has the file
+    /// open, nobody can get a lease on the file.
     ///
     /// # Errors
-    /// As above.
+    /// Those of [`add`](Self::add).
     pub(crate) fn remove(&self, number: u32) -> io::Result<()> {
         self.ask(&Message::Closed(number), &[])
     }
@@ -78,14 +81,15 @@ impl Guard {
     }
 }
 
-/// Guards the logs that a keeper hands over by this socket, until the keeper has ended. What it does then is
-/// said.
+/// Guards the logs that a keeper hands over by this socket, until the keeper has ended. Then gives
+/// the logs back, and reports this by `say`.
 ///
 /// # Errors
-/// If it can't have signals kept from it.
+/// If the handlers for signals can't be set.
 pub fn guard(socket: impl AsFd, say: impl Fn(&str)) -> io::Result<()> {
     slimio_device::ignore_file_size_signal();
-    // It ends when the keeper has, and not when a service manager tells all processes to.
+    // These signals are ignored, because a service manager may send them to all processes, and the
+    // guard must outlive the keeper.
     for (signal, _) in PASSED {
         signal_hook::flag::register(signal, Arc::default())?;
     }
@@ -113,7 +117,7 @@ pub fn guard(socket: impl AsFd, say: impl Fn(&str)) -> io::Result<()> {
         say("the keeper is gone: what it has kept is left to the kernel");
     }
     while !logs.is_empty() && !is_planted("guard-asleep") {
-        // A failure stays in the stage, where the program finds it.
+        // A failure is kept in the stage, where the program finds it.
         logs.retain(|_, log| is_late(&log.release()));
     }
     Ok(())

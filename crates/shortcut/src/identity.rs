@@ -1,4 +1,4 @@
-//! Which file it is, whatever its name.
+//! What identifies a file, whatever its name is.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -6,7 +6,8 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, statx};
 
-/// A file of a file system. The number of an inode can be used again, by a file that was made later.
+/// The identity of a file. An inode number alone does not suffice, because a file that is made
+/// later may get the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Major and minor number of the device.
@@ -18,18 +19,18 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// That of an open file.
+    /// The identity of an open file.
     ///
     /// # Errors
-    /// If the kernel does not tell.
+    /// If the kernel does not tell it.
     pub fn of(file: impl AsFd) -> io::Result<Self> {
         Ok(Self::found(&statx(file, c"", AtFlags::EMPTY_PATH, WANTED)?))
     }
 
-    /// That of what has this path, which may be a symbolic link.
+    /// The identity of the file at this path, which may be a symbolic link.
     ///
     /// # Errors
-    /// If there is no such thing.
+    /// If there is no such file.
     pub fn at(path: &Path) -> io::Result<Self> {
         Ok(Self::found(&statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, WANTED)?))
     }

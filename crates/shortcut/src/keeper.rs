@@ -1,10 +1,15 @@
 //! The process that looks after the logs of programs.
 //!
-//! A program's process asks it to take a file, and hands it the open file itself. From then on, both
-//! have the same open file and the same stage. The process appends and syncs. The keeper does what
-//! would make the process wait, or what must happen when the process can't act: it fills the file with
-//! zeros ahead, writes what is staged for long, gives the file back when somebody else opens it (whom
-//! the lease makes wait) and takes it again later, and mends what a killed process leaves.
+//! A program's process asks the keeper to take a file, and hands it the open file. From then on,
+//! both have the same open file and the same stage. The process appends and syncs. The keeper does
+//! the work for which the process should not wait, or which must be done when the process can't
+//! act:
+//!
+//! * It fills the file with zeros ahead.
+//! * It writes bytes that have been staged for long.
+//! * If somebody else opens the file, the lease makes that process wait. The keeper gives the file
+//!   back, and takes it again later.
+//! * It mends what a killed process leaves.
 
 mod answer;
 
@@ -33,17 +38,18 @@ use crate::protocol::Meeting;
 use crate::tables::Table;
 use crate::{Kind, NotTaken, Pattern, Stage};
 
-/// How long a log is left to the kernel before it is taken again: at first, and at most.
+/// How long a log is left to the kernel before it is taken again: the first time, and the longest.
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 const BACKLOG: i32 = 64;
-/// Paths of which it is known what was said.
+/// The largest number of paths for which the last message is remembered.
 const SAID_MAX: usize = 1024;
-/// No log has this number.
+/// A number that no log has.
 const NO_LOG: u32 = 0;
-/// How long the keeper waits for a process that is in the middle of something. It may be stopped there.
+/// How long the keeper waits for a process that is in the middle of a call. The process may have
+/// been stopped there.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// How often it tries to give back the file of a process that has ended.
+/// How often the keeper tries to give back the file of a process that has ended.
 const LAST_TRIES: usize = 50;
 
 /// Looks after the logs of all processes that were started with its [`Meeting`].
@@ -53,16 +59,17 @@ pub struct Keeper {
     folder: Option<Folder>,
     notes: Option<Notes>,
     guard: Option<Guard>,
-    /// The debts of files that are overwritten in whole blocks, if any are meant.
+    /// The debts of files that are overwritten in whole blocks; `None` if no pattern is for such
+    /// files, or if there is no room for debts.
     table: Option<Table>,
     processes: Vec<Process>,
     logs: Vec<Log>,
     /// The number of the next process or log.
     next: u32,
     has_met: bool,
-    /// Whether somebody waits for a file that can't be given back just now.
+    /// Whether somebody waits for a file that could not be given back yet.
     is_late: bool,
-    /// What was said last of each path.
+    /// The last message about each path.
     said: HashMap<PathBuf, String>,
     say: Box<dyn Fn(&str)>,
 }
@@ -70,19 +77,20 @@ pub struct Keeper {
 /// A process that has connected.
 struct Process {
     socket: OwnedFd,
-    /// Readable when the process has ended. A forked child may still have the socket.
+    /// Readable once the process has ended. The socket does not show this, because a forked child
+    /// may still have it.
     ended: OwnedFd,
     pid: Pid,
     number: u32,
 }
 
 impl Keeper {
-    /// Waits for processes at a new socket. Returns what they have to be told. The stages are in the
-    /// folder; without it, they are lost if this process and the program are killed. The notes are of
-    /// use after a power cut.
+    /// Waits for processes at a new socket. Returns the [`Meeting`], which the processes must be
+    /// told. The stages are in the folder. Without a folder, they are lost if this process and the
+    /// program are both killed. The notes say after a power cut which logs to repair.
     ///
     /// # Errors
-    /// If there can be no socket.
+    /// If the socket can't be made.
     pub fn new(
         (folder, notes): (Option<Folder>, Option<Notes>),
         mut patterns: Vec<Pattern>,
@@ -96,7 +104,7 @@ impl Keeper {
         } else {
             None
         };
-        // Without a table, no process must think that there is one.
+        // Without a table, processes must not be told of files that need one.
         patterns.retain(|pattern| pattern.kind != Kind::WholeBlocks || table.is_some());
         let token = random()?;
         let meeting = Meeting { name: format!("slimio-{}", random()?), token, patterns };
@@ -124,8 +132,8 @@ impl Keeper {
         Ok((keeper, meeting))
     }
 
-    /// Has a process started that gives the logs back if this one is killed, by a command that calls
-    /// [`guard`](crate::guard) with its standard input.
+    /// Starts the guard, a process that gives the logs back if this process is killed. The command
+    /// must call [`guard`](crate::guard) with its standard input.
     ///
     /// # Errors
     /// If it can't be started.
@@ -151,11 +159,12 @@ impl Keeper {
         self.processes.iter().map(|process| process.pid).collect()
     }
 
-    /// Waits until there is something to do, or until `wake` can be read, and does it. The signal of a
-    /// lease (SIGURG) has to make `wake` readable. What is in `wake` is read, which must not block.
+    /// Waits until there is something to do or until `wake` is readable, and then does what there
+    /// is to do. The caller must make `wake` readable at each signal of a lease (SIGURG). This
+    /// reads `wake` until it is empty, so reading it must not block.
     ///
     /// # Errors
-    /// If the system can't wait. What happens to a log is said and not returned.
+    /// If the system can't wait. What happens to a log is reported by `say`, not returned.
     pub fn turn(&mut self, wake: &UnixStream) -> io::Result<()> {
         let mut polled =
             vec![PollFd::new(&wake, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
@@ -172,7 +181,7 @@ impl Keeper {
             Err(error) => return Err(error.into()),
         }
         let is_ready: Vec<bool> = polled.iter().map(|fd| !fd.revents().is_empty()).collect();
-        // A lease that is wanted from now on wakes the next turn.
+        // If somebody wants a leased file from now on, the signal wakes the next turn.
         if !is_planted("wake-lost") {
             drain(wake);
         }
@@ -197,7 +206,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// How long there is nothing to do unless something happens. `None`: for ever.
+    /// How long there will be nothing to do if nothing happens; `None` if forever.
     fn timeout(&self) -> Option<Duration> {
         let now = Instant::now();
         if self.logs.iter().any(|log| log.is_behind) {
@@ -216,10 +225,10 @@ impl Keeper {
         let Ok(socket) = rustix::net::accept_with(&self.listener, flags) else { return };
         let Ok(peer) = socket_peercred(&socket) else { return };
         let Ok(ended) = pidfd_open(peer.pid, PidfdFlags::empty()) else {
-            // It has ended meanwhile, and may be a child that has appended.
+            // The process has ended meanwhile. It may be a forked child that has appended.
             return self.look_at_all();
         };
-        // A process that connects anew has become another program.
+        // A process that connects a second time has become another program.
         let same = self.processes.iter().find(|process| process.pid == peer.pid);
         if let Some(number) = same.map(|process| process.number) {
             self.part_with(number);
@@ -234,7 +243,7 @@ impl Keeper {
         number
     }
 
-    /// A guard that does not answer is none.
+    /// Tells the guard something. A guard that does not answer counts as gone.
     fn tell_guard(&mut self, tell: impl FnOnce(&Guard) -> io::Result<()>) {
         if let Some(Err(error)) = self.guard.as_ref().map(tell) {
             self.guard = None;
@@ -264,7 +273,7 @@ impl Keeper {
         Ok((path, file.into(), stage))
     }
 
-    /// Gives back what somebody else opens.
+    /// Gives back the files that somebody else is opening.
     fn give_wanted_back(&mut self) {
         for at in 0..self.logs.len() {
             let log = &mut self.logs[at];
@@ -294,7 +303,7 @@ impl Keeper {
             if log.is_behind {
                 match log.file.keep_up(log.look.is_some()) {
                     Ok(is_behind) => log.is_behind = is_behind,
-                    // It is told again, or looked at again.
+                    // The keeper will be told of the log again, or will look at it again.
                     late if is_late(&late) => log.is_behind = false,
                     Err(error) => failed = Some(error),
                 }
@@ -335,7 +344,7 @@ impl Keeper {
         }
     }
 
-    /// A process has ended, or can't be understood: its logs are mended.
+    /// Drops a process that has ended or can't be understood, and mends its logs.
     fn part_with(&mut self, process: u32) {
         self.processes.retain(|found| found.number != process);
         while let Some(at) = self.logs.iter().position(|log| log.process == process) {
@@ -344,7 +353,8 @@ impl Keeper {
         self.look_at_all();
     }
 
-    /// What a process has told before it ended may not have been heard, and it is not told twice.
+    /// Looks at all logs. A process that has ended may have told of an append that was not heard,
+    /// and nobody will tell of it again.
     fn look_at_all(&mut self) {
         if is_planted("child-not-heard") {
             return;
@@ -359,7 +369,7 @@ impl Keeper {
     fn end(&mut self, at: usize) {
         let mut log = self.logs.swap_remove(at);
         let mut released = if is_planted("killed-kept") { Ok(()) } else { log.file.release() };
-        // The process has ended, but a child that it has forked may be in the middle of something.
+        // The process has ended, but its forked child may be in the middle of a call.
         for _ in 0..LAST_TRIES {
             if is_late(&released) {
                 released = log.file.release();
@@ -369,7 +379,7 @@ impl Keeper {
         match released {
             Ok(()) => log.forget_stage(),
             Err(error) => {
-                // What there is to mend stays for the next keeper.
+                // The note stays, so that the next keeper can mend the log.
                 std::mem::forget(log.note.take());
                 self.say_of(&log.path, &format!("can't be mended: {error}"));
             }
@@ -377,7 +387,7 @@ impl Keeper {
         log.lease = None;
     }
 
-    /// A program may open a file many times.
+    /// Reports each message about a path once, because a program may open a file many times.
     fn say_once(&mut self, path: &Path, what: String) {
         if self.said.get(path) == Some(&what) {
             return;
@@ -411,7 +421,7 @@ fn drain(mut wake: &UnixStream) {
     while matches!(wake.read(&mut [0; 64]), Ok(1..)) {}
 }
 
-/// Where an open file is.
+/// The path of an open file.
 fn path_of(file: &File) -> PathBuf {
     use std::os::fd::AsRawFd as _;
     std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default()

@@ -1,14 +1,15 @@
 //! The short path for the log file of any program.
 //!
-//! A program makes a record of its log durable by `write` and `fdatasync`. If the file grows by that,
-//! the file system must also make its metadata durable, and this takes most of the time. If the bytes
-//! were written before, with zeros, nothing but the data changes, and one direct write that is durable
-//! when it returns (`O_DIRECT`, `RWF_DSYNC`) does it all. This is the way of Exitos (ICCD 2026) down to
-//! the point where it leaves the file system; its ways below the file system are not built.
+//! A program makes a record of its log durable by `write` and `fdatasync`. If the file grows, the
+//! file system must also make metadata durable, and this takes most of the time. If the file has
+//! zeros in that place already, only the data changes. Then one direct write suffices, which is
+//! durable when it returns (`O_DIRECT`, `RWF_DSYNC`). Exitos (ICCD 2026) does the same above the
+//! file system. What Exitos does below the file system is not built here.
 //!
-//! [`LogFile`] is a log that is written this way, and [`repair`] mends what a power cut leaves of it.
-//! [`WholeFile`] is a file that is written in another way: in whole blocks, by several processes.
-//! [`Probe`] says whether a file can go this way: it must be overwritten in place, block by block.
+//! [`LogFile`] is a log that is written this way, and [`repair`] mends such a log after a power
+//! cut. [`WholeFile`] is a file that is written in another way: in whole blocks, by several
+//! processes. [`Probe`] says whether a file can go either way: the file system must overwrite it in
+//! place, block by block.
 
 mod ahead;
 mod debts;

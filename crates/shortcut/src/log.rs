@@ -11,26 +11,27 @@ use slimio_device::WriteLease;
 use crate::notes::Note;
 use crate::{LogFile, NotTaken};
 
-/// After this time, what is staged is written although nobody has asked for it.
+/// After this time, staged bytes are written even if nobody has asked for it.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A log of a process.
 pub(crate) struct Log {
     pub(crate) number: u32,
-    /// The number of the process.
+    /// The number that the keeper gave to the process.
     pub(crate) process: u32,
     pub(crate) path: PathBuf,
     pub(crate) file: LogFile,
     pub(crate) stage_path: Option<PathBuf>,
-    /// Has the stage locked, until any descriptor of it is closed in this process.
+    /// The stage's file, which this process has locked. The lock is lost as soon as this process
+    /// closes any descriptor of the file.
     pub(crate) stage_file: OwnedFd,
     pub(crate) note: Option<Note>,
     pub(crate) lease: Option<WriteLease<File>>,
-    /// Whether there may be something to do for it: zeros ahead, or a stage that fills.
+    /// Whether the log may need zeros ahead, or its stage may be filling up.
     pub(crate) is_behind: bool,
-    /// When it is looked at again, and where the staged bytes ended at the last look.
+    /// When the keeper looks at the log again, and where the staged bytes ended at its last look.
     pub(crate) look: Option<(Instant, u64)>,
-    /// When it is taken again, if it is left to the kernel.
+    /// When the log is taken again, if it is left to the kernel for now.
     pub(crate) retry: Option<Instant>,
     pub(crate) pause: Duration,
 }
@@ -38,7 +39,7 @@ pub(crate) struct Log {
 impl Log {
     pub(crate) fn take(&mut self) -> Result<(), NotTaken> {
         let file = self.file.file().try_clone()?;
-        // It may be the last one's, which ended with the lease.
+        // The old lease may still be here, although it ended when the file was given back.
         self.lease = None;
         self.lease = Some(self.file.take_leased(file)?);
         self.file.stage().staged()?.set_path(&self.path);
@@ -61,7 +62,7 @@ impl Log {
     }
 }
 
-/// What is said of a file that a program has opened.
+/// The message about a file that a program has opened.
 pub(crate) fn said(taken: &Result<(), NotTaken>) -> String {
     match taken {
         Ok(()) => "written the short way".to_owned(),
@@ -83,7 +84,7 @@ pub(crate) fn said(taken: &Result<(), NotTaken>) -> String {
     }
 }
 
-/// Whether somebody else was in the middle of something for too long.
+/// Whether a call failed because another process was in the middle of a call for too long.
 pub(crate) fn is_late<T>(result: &io::Result<T>) -> bool {
     result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut)
 }

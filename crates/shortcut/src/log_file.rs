@@ -8,16 +8,17 @@
 //!     start of the stage         whole blocks
 //! ```
 //!
-//! What is appended is collected in the stage. [`sync`](LogFile::sync) writes the blocks that have
-//! something new, by one direct write that is durable when it returns. The last of them is usually not
-//! full: it is filled up with zeros, and written again when more is there. Every version of a block has
-//! the bytes of the version before it, so a block that is written whole or not at all loses nothing.
+//! Appended bytes are collected in the stage. [`sync`](LogFile::sync) writes the blocks that have
+//! new bytes, by one direct write that is durable when it returns. The last of these blocks is
+//! usually not full. It is filled up with zeros, and written again when it has more bytes. Each
+//! version of a block has all bytes of the version before. So if each block is written either whole
+//! or not at all, nothing is lost.
 //!
 //! The file is longer than the log, because it was filled with zeros ahead.
-//! [`release`](LogFile::release) cuts it.
+//! [`release`](LogFile::release) cuts the file at the end of the log.
 //!
-//! All that is known of the log is in the stage. So several processes may append to one log: each has a
-//! `LogFile` of its own, for the same open file and the same stage.
+//! The whole state of the log is in the stage. So several processes may append to one log. Each has
+//! its own `LogFile`, with the same open file and the same stage.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -38,7 +39,7 @@ const NO_APPEND: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x20);
 
 /// A log file, and what was appended to it.
 ///
-/// The first failure of a write or flush stays: every later call fails, too, because it is not known
+/// After the first failure of a write or flush, every later call fails too, because nobody knows
 /// what the disk holds.
 #[derive(Debug)]
 pub struct LogFile<F: AsFd = File> {
@@ -47,13 +48,13 @@ pub struct LogFile<F: AsFd = File> {
 }
 
 impl<F: AsFd> LogFile<F> {
-    /// The log of a file that is open for writing. If the stage has no log yet, the kernel writes to it
-    /// until it is [taken](Self::take).
+    /// The log of a file that is open for writing. If the stage has no log yet, the kernel writes
+    /// the file until the file is [taken](Self::take).
     pub fn new(file: F, stage: Stage) -> Self {
         Self { file, stage }
     }
 
-    /// Whether the file is taken, so that it is written the short way.
+    /// Whether the file is taken, and so is written the short way.
     ///
     /// # Errors
     /// If this thread is inside of a call to this log.
@@ -61,7 +62,7 @@ impl<F: AsFd> LogFile<F> {
         Ok(self.stage.staged()?.is_taken())
     }
 
-    /// Offset behind the last byte that was written, wherever that was.
+    /// Offset after the last byte that the program wrote, wherever in the file that is.
     ///
     /// # Errors
     /// If this thread is inside of a call to this log.
@@ -78,8 +79,8 @@ impl<F: AsFd> LogFile<F> {
         Ok(staged.is_taken().then(|| staged.length()))
     }
 
-    /// The file's position, as lseek(2) would tell it, or `None` if the file is not taken. It is where
-    /// the log ends, unless the file was opened with `O_APPEND` and nothing was appended since.
+    /// The file's position, as lseek(2) would tell it, or `None` if the file is not taken. A file
+    /// opened with `O_APPEND` has its position at the log's end only after something was appended.
     ///
     /// # Errors
     /// If this thread is inside of a call to this log.
@@ -88,7 +89,8 @@ impl<F: AsFd> LogFile<F> {
         Ok(staged.is_taken().then(|| staged.position()))
     }
 
-    /// Moves the file's position to where the log ends. Returns this, or `None` if the file is not taken.
+    /// Moves the file's position to the log's end. Returns the new position, or `None` if the file
+    /// is not taken.
     ///
     /// # Errors
     /// If this thread is inside of a call to this log.
@@ -102,9 +104,9 @@ impl<F: AsFd> LogFile<F> {
         Ok(Some(end))
     }
 
-    /// What fcntl(2) would say of the flags that the file was opened with, from what it says now.
+    /// Turns the flags that fcntl(2) reports now into those that the file was opened with.
     pub fn flags_as_opened(&self, flags: i32) -> i32 {
-        // A lease also sets this one. Without it, no regular file has it.
+        // A lease also sets `O_ASYNC`. A regular file without a lease does not have this flag.
         let mut flags = OFlags::from_bits_retain(flags.cast_unsigned()) - OFlags::ASYNC;
         if let Ok(staged) = self.stage.staged()
             && staged.is_taken()
@@ -115,7 +117,7 @@ impl<F: AsFd> LogFile<F> {
         flags.bits().cast_signed()
     }
 
-    /// The file. Whoever reads it sees what is durable, and zeros behind that.
+    /// The file. A process that reads it directly sees the durable bytes, and zeros after them.
     pub fn file(&self) -> &F {
         &self.file
     }
@@ -125,11 +127,11 @@ impl<F: AsFd> LogFile<F> {
         &self.stage
     }
 
-    /// Makes everything durable that was appended. Returns `false` if the file is not taken, so that the
-    /// kernel is to do it.
+    /// Makes everything that was appended durable. Returns `false` if the file is not taken; the
+    /// kernel must then do it.
     ///
     /// # Errors
-    /// If a write or flush fails. The error stays.
+    /// If a write or flush fails. All later calls then fail too.
     pub fn sync(&self) -> io::Result<bool> {
         let end = {
             let staged = self.stage.staged()?;
@@ -139,7 +141,8 @@ impl<F: AsFd> LogFile<F> {
             }
             staged.staged_to()
         };
-        // Of many threads, one writes what all have appended, and all go on when that is done.
+        // If several threads sync at once, one of them writes what all have appended, and the
+        // others wait for that.
         loop {
             if let Some(mut writing) = self.stage.writing_or_wait() {
                 return self.write_out(&mut writing, true);
@@ -147,7 +150,7 @@ impl<F: AsFd> LogFile<F> {
             let staged = self.stage.staged()?;
             staged.failed()?;
             if !staged.is_taken() || (staged.written() >= end && !staged.needs_flush()) {
-                // Who gives a file back makes all of it durable.
+                // Giving a file back makes all of it durable.
                 return Ok(staged.is_taken());
             }
         }
@@ -164,7 +167,7 @@ impl<F: AsFd> LogFile<F> {
             }
             self.make_direct(&mut staged)?;
             let (offset, blocks) = staged.unwritten();
-            // What is all written has its last block in there.
+            // If everything is written already, `unwritten` still returns the last block.
             let is_new = staged.written() < staged.staged_to();
             let size = if is_new { blocks.len() } else { 0 };
             writing[..size].copy_from_slice(&blocks[..size]);
@@ -202,21 +205,21 @@ impl<F: AsFd> LogFile<F> {
         error.into()
     }
 
-    /// Makes everything durable, cuts the file at the end of the log, and leaves it as it was opened;
-    /// the kernel writes to it from now on.
+    /// Makes everything durable, cuts the file at the end of the log, and restores the flags with
+    /// which it was opened. From now on the kernel writes the file.
     ///
     /// # Errors
-    /// The first failure, if there was one, and otherwise that of this call. The file may then be
-    /// longer than the log.
+    /// The first failure of a write or flush, in this call or before. The file may then be longer
+    /// than the log.
     pub fn release(&self) -> io::Result<()> {
         self.by_kernel(|| ())
     }
 
-    /// Releases the file for good: it is not taken again. So it is safe to hand the open file to somebody
-    /// who does not know of the stage.
+    /// Releases the file for good, so that it is not taken again. The open file may then be handed
+    /// to a process that does not know of the stage.
     ///
     /// # Errors
-    /// As [`release`](Self::release).
+    /// Those of [`release`](Self::release).
     pub fn give_up(&self) -> io::Result<()> {
         self.stage.staged()?.give_up();
         self.release()
@@ -225,7 +228,7 @@ impl<F: AsFd> LogFile<F> {
     /// Releases the file, and then does something to it while no other process takes or writes it.
     ///
     /// # Errors
-    /// That of the release. `then` is not called in this case.
+    /// The error of the release. `then` is not called in this case.
     pub fn by_kernel<T>(&self, then: impl FnOnce() -> T) -> io::Result<T> {
         let _writing = self.stage.writing()?;
         let mut staged = self.stage.staged()?;
@@ -237,11 +240,12 @@ impl<F: AsFd> LogFile<F> {
         Ok(then())
     }
 
-    /// Ends direct I/O on a file that is not taken, if somebody could not do so who has given it back: who
-    /// mends what killed processes leave does not have the open file. Returns whether it was direct.
+    /// Ends direct I/O on a file that is not taken but still has direct I/O. That happens if the
+    /// file was given back by a process that mended it after a kill, because such a process does
+    /// not have the open file. Returns whether the file had direct I/O.
     ///
     /// # Errors
-    /// If the kernel does not do it.
+    /// If the kernel refuses.
     pub fn end_direct(&self) -> io::Result<bool> {
         let flags = rustix::fs::fcntl_getfl(&self.file)?;
         if self.is_taken()? || !flags.contains(OFlags::DIRECT) {
@@ -253,8 +257,8 @@ impl<F: AsFd> LogFile<F> {
         Ok(true)
     }
 
-    /// Does something to a file that is not taken while no other process takes or writes it. Returns
-    /// `None` if it is taken now.
+    /// Does something to a file that is not taken while no other process takes or writes it.
+    /// Returns `None` if the file is taken now.
     ///
     /// # Errors
     /// The first failure, if there was one.
@@ -270,8 +274,8 @@ impl<F: AsFd> LogFile<F> {
         Ok(Some(then()))
     }
 
-    /// Writes what is staged, cuts the file, and ends direct I/O. If a write or flush has failed, now or
-    /// before, the file is cut behind what is in it.
+    /// Writes what is staged, cuts the file, and ends direct I/O. If a write or flush has failed,
+    /// now or before, the file is cut after the bytes that are in it.
     pub(crate) fn give_back(&self, staged: &mut Staged<'_>) -> io::Result<()> {
         let (staged_to, is_append) = (staged.staged_to(), staged.is_append());
         if staged.failed().is_ok() && staged.written() < staged_to {
@@ -283,7 +287,8 @@ impl<F: AsFd> LogFile<F> {
             }
         }
         let end = if is_planted("cut-where-written") { staged.written() } else { staged.size() };
-        // Who has had to wait too long for a lease may have appended behind the zeros.
+        // If the kernel has taken the lease away, the process that waited for it may have appended
+        // after the zeros. The appended bytes are not cut off.
         let size = rustix::fs::fstat(&self.file)?.st_size as u64;
         let is_cut = !staged.is_longer(size) || is_planted("foreign-cut");
         if is_cut && !is_planted("tail-uncut") {
@@ -302,7 +307,8 @@ impl<F: AsFd> LogFile<F> {
     }
 }
 
-/// Whether the kernel has [`NO_APPEND`]. Older ones refuse the unknown flag, so they are not asked.
+/// Whether the kernel has [`NO_APPEND`]. Older kernels refuse the unknown flag, so it is not used
+/// with them.
 pub(crate) static HAS_NO_APPEND: LazyLock<bool> = LazyLock::new(|| {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
@@ -312,7 +318,7 @@ pub(crate) static HAS_NO_APPEND: LazyLock<bool> = LazyLock::new(|| {
     }
 });
 
-/// What a write is told beside its offset.
+/// The flags of a write.
 pub(crate) fn flags(is_append: bool, is_durable: bool) -> ReadWriteFlags {
     let mut flags = ReadWriteFlags::empty();
     flags.set(ReadWriteFlags::DSYNC, is_durable && !is_planted("sync-undurable"));
@@ -320,7 +326,7 @@ pub(crate) fn flags(is_append: bool, is_durable: bool) -> ReadWriteFlags {
     flags
 }
 
-/// One write. A short one is an error.
+/// One write. A short write is an error.
 pub(crate) fn write(
     file: BorrowedFd<'_>,
     bytes: &[u8],

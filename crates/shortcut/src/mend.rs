@@ -1,4 +1,4 @@
-//! Mending the file of a process that was killed, with what is in the stage.
+//! Mending the file of a killed process with what is in the stage.
 
 use std::fmt;
 use std::fs::File;
@@ -15,7 +15,7 @@ use crate::{Identity, Stage};
 /// Blocks that are compared at once.
 const PIECE_LBAS: usize = 256;
 
-/// What [`Stage::mend`] has done.
+/// What [`Stage::mend`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mended {
     /// The stage had no log, or its file is already mended.
@@ -42,15 +42,16 @@ impl fmt::Display for Mended {
 }
 
 impl Stage {
-    /// Mends the file of a process that has ended without releasing it: writes what is missing, cuts
-    /// the file behind the log, and makes all of it durable.
+    /// Mends the file of a process that has ended without releasing it: writes the missing bytes,
+    /// cuts the file at the end of the log, and makes all of it durable.
     ///
-    /// No process may have the file open for writing. If one that was killed still has a write in
-    /// flight, this waits for it, because the kernel does.
+    /// No process may have the file open for writing. If a killed process still has a write in
+    /// flight, this call waits for the write, because the kernel makes it wait.
     ///
     /// # Errors
-    /// If `file` is not the stage's file (`InvalidInput`), was changed by somebody else since
-    /// (`InvalidData`), or can't be written. The stage and the file stay as they were then.
+    /// If `file` is not the stage's file (`InvalidInput`), was changed by somebody else in the
+    /// meantime (`InvalidData`), or can't be written. The stage and the file then stay as they
+    /// were.
     pub fn mend(&self, file: &File) -> io::Result<Mended> {
         let mut staged = self.staged()?;
         let Some(of) = staged.file() else { return Ok(Mended::Nothing) };
@@ -78,7 +79,7 @@ impl Stage {
 impl Staged<'_> {
     /// The bytes that are not in the file.
     fn missing(&self) -> &[u8] {
-        // All were in the file when others were to take their place.
+        // Staged bytes are replaced only when all of them are in the file.
         if self.is_moving() {
             return &[];
         }
@@ -87,9 +88,10 @@ impl Staged<'_> {
         &blocks[(written - offset) as usize..(staged_to - offset) as usize]
     }
 
-    /// Whether the file is as the short way has left it: from the block that the written bytes end in,
-    /// it has what is staged, then what was loaded or zeros, except where a write was under way. Of what
-    /// was staged before that block, some may have been moved when the process was killed.
+    /// Whether the file is as the short way left it. The check begins at the block in which the
+    /// written bytes end. From there, the file must have the staged bytes, and then loaded bytes or
+    /// zeros, except where a write was in flight. Earlier staged bytes are not checked, because the
+    /// kill may have come while they were being moved.
     fn is_as_left(&self, file: &File) -> io::Result<bool> {
         let size = file.metadata()?.len();
         if size < self.size() || self.is_longer(size) {
@@ -116,10 +118,11 @@ impl Staged<'_> {
         let is_under_way = at >= self.written() && at < self.staged_to();
         let is_staged = || self.byte_at(at).is_none_or(|staged| found == staged);
         if at >= self.size() {
-            // Zeros ahead, or what was to be written over them.
+            // These are zeros ahead, or staged bytes that were being written over them.
             found == 0 || (is_under_way && is_staged())
         } else {
-            // It is not known what was there before.
+            // While a write is in flight here, any byte is possible, because it is not known what
+            // was there before.
             is_under_way || is_staged()
         }
     }

@@ -1,7 +1,8 @@
-//! Notes on the disk of the logs that are taken.
+//! Notes, on the disk, of the logs that are taken.
 //!
-//! After a power cut, a log has zeros at its end, and its stage is gone. A note that was durable before
-//! the file was taken says which file to look at. Whoever keeps the log has the note locked (flock(2)).
+//! After a power cut, a log has zeros at its end, and its stage is gone. The log's note says which
+//! file to repair. The note is made durable before the file is taken. The process that keeps the
+//! log has the note locked (flock(2)).
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read as _, Write as _};
@@ -65,7 +66,7 @@ impl Notes {
         Ok(Self { path: path.to_owned() })
     }
 
-    /// Notes durably that a log is taken. `name` is that of the note.
+    /// Notes durably that a log is taken. `name` is the note's name.
     ///
     /// # Errors
     /// If it can't be written.
@@ -79,7 +80,8 @@ impl Notes {
         Ok(Note { path, _lock: file })
     }
 
-    /// Cuts the zeros off every log that nobody keeps, and removes its note. What was done is said.
+    /// Cuts the zeros off every noted log that nobody keeps, and removes its note. Reports by `say`
+    /// what was done.
     ///
     /// # Errors
     /// If the folder can't be read.
@@ -89,7 +91,7 @@ impl Notes {
             if path.extension().is_none_or(|extension| extension != SUFFIX) {
                 continue;
             }
-            // It may be gone meanwhile.
+            // The note may be gone meanwhile.
             let Ok(mut file) = File::open(&path) else { continue };
             if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
                 continue;
@@ -107,7 +109,8 @@ impl Notes {
                     log.display()
                 )),
                 Ok(Repaired::Whole) => {}
-                // It was removed, or the note was not durable yet, so that the log was not taken.
+                // The log was removed. Or the note was not durable yet, and so the log was not
+                // taken.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
                     say(&format!("{}: not looked at after a power cut: {error}", log.display()));
@@ -141,7 +144,7 @@ mod tests {
         let left = note.path.clone();
         drop(note);
         assert!(!left.exists());
-        // As after a power cut: the note is there, and nobody has it locked.
+        // This is the state after a power cut: the note is there, and nobody has it locked.
         fs::write(&left, log.as_os_str().as_bytes()).unwrap();
         notes.repair(say).unwrap();
         assert_eq!(fs::read(&log).unwrap(), b"*1\r\n$4\r\nPING\r\n");
@@ -154,7 +157,7 @@ mod tests {
         assert_eq!(fs::metadata(&log).unwrap().len(), 8192);
         assert!(!left.exists());
         assert!(said.borrow()[1].contains("the zeros may belong to it"), "{said:?}");
-        // A file that is gone, and a note that was cut off, mean nothing.
+        // A note of a file that is gone is ignored, and so is a note that was cut off.
         fs::write(&left, b"").unwrap();
         notes.repair(say).unwrap();
         assert!(!left.exists());

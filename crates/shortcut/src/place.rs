@@ -4,7 +4,8 @@ use slimio_device::{Attributes, FileSystem};
 
 use crate::Refusal;
 
-/// Why a file system, or the way in which it is mounted, rules out the short way.
+/// Why a file system, or the way in which it is mounted, rules out the short way; `None` if it does
+/// not.
 pub(crate) fn refusal_of_file_system(file_system: &FileSystem) -> Option<Refusal> {
     let kind = file_system.kind.clone();
     let refusal = match file_system.kind.as_str() {

@@ -1,4 +1,4 @@
-//! Whether a file can go the short way, and what is to be done before.
+//! Whether a file can go the short way, and what must be done first.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use slimio_planted::is_planted;
 use crate::Refusal;
 use crate::place::{refusal_of_file_system, refusals_of_attributes};
 
-/// Bytes of a file up to its end, by what is there for them.
+/// How many bytes of a file, up to its end, have written blocks, unwritten blocks or no blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
     /// Blocks that were written, so that a write to them changes no metadata.
@@ -31,26 +31,28 @@ pub struct Probe {
     pub file_system: FileSystem,
     /// Size in bytes.
     pub size: u64,
-    /// What is there for these bytes; `None` if the file system does not tell.
+    /// Which blocks these bytes have; `None` if the file system does not tell.
     pub space: Option<Space>,
-    /// What direct I/O needs; `None` if the kernel does not tell (before 6.1), or there is none.
+    /// The alignment that direct I/O needs; `None` if the kernel does not tell it (before Linux
+    /// 6.1), or if the file takes no direct I/O.
     pub alignment: Option<Alignment>,
-    /// Whether this user may hold a write lease on the file, by which a file that grows is kept
-    /// coherent for others: its owner and root may.
+    /// Whether this user may hold a write lease on the file; the file's owner and root may. The
+    /// lease keeps a growing file coherent for other programs.
     pub may_lease: bool,
     /// Why the file can't go the short way. Empty if it can.
     pub refusals: Vec<Refusal>,
 }
 
 impl Probe {
-    /// Finds out about a file. What the page cache holds of it is written first, if that is needed to
-    /// know where it is.
+    /// Finds out about a file. If data in the page cache has no blocks yet, it is written first,
+    /// because the kernel chooses the blocks only then.
     ///
     /// # Errors
-    /// If the file can't be looked at: it is missing, may not be read, or another process holds a lease
-    /// on it (`WouldBlock`).
+    /// If the file can't be examined: it is missing, may not be read, or another process holds a
+    /// lease on it (`WouldBlock`).
     pub fn of(path: &Path) -> io::Result<Self> {
-        // The type is looked at before anything is opened: opening a pipe or a device may have effects.
+        // The type is checked before the file is opened, because opening a pipe or a device may
+        // have effects.
         let metadata = std::fs::metadata(path)?;
         let is_regular = metadata.is_file();
         let file = open(path, if is_regular { OFlags::RDONLY } else { OFlags::PATH })?;
@@ -77,7 +79,7 @@ impl Probe {
         Ok(probe)
     }
 
-    /// Whether the file can go the short way, once all of it was written.
+    /// Whether the file can go the short way, once all of its blocks were written.
     pub fn can_be_taken(&self) -> bool {
         self.refusals.is_empty()
     }
@@ -86,7 +88,7 @@ impl Probe {
         let attributes = Attributes::of(file).unwrap_or_default();
         self.alignment = attributes.direct.flatten();
         self.refusals.extend(refusals_of_attributes(&attributes));
-        // A kernel that does not tell may still refuse the flag.
+        // A kernel that does not tell the alignment may still refuse `O_DIRECT`.
         if attributes.direct.is_none() && open(path, OFlags::RDONLY | OFlags::DIRECT).is_err() {
             self.refusals.push(Refusal::NotDirect);
         }

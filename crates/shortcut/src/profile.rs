@@ -3,22 +3,23 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// How a program writes a log, and so which short way it goes.
+/// How a program writes a log. This decides which short way the log goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It is written by one process, mostly at its end, and never ends with a zero: after a power cut, the
-    /// zeros at its end are cut off.
+    /// One process writes the log, mostly at its end. The log never ends with a zero, so after a
+    /// power cut, zeros at its end are cut off.
     Log,
-    /// It is written by one process, and its records say where it ends: zeros behind them may stay there.
+    /// One process writes the log, and its records say where it ends. So zeros after the last
+    /// record may stay.
     SelfEnding,
-    /// It was filled before, and its blocks are overwritten whole, by any number of processes.
+    /// The file was filled before, and any number of processes overwrite its blocks whole.
     WholeBlocks,
 }
 
-/// Files that are meant.
+/// A pattern for the files that go the short way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
-    /// How they are written.
+    /// How these files are written.
     pub kind: Kind,
     /// A pattern of fnmatch(3) for their absolute paths.
     pub text: String,
@@ -27,7 +28,7 @@ pub struct Pattern {
 /// A program whose logs are known.
 #[derive(Clone, Copy, Debug)]
 pub struct Profile {
-    /// What it is called.
+    /// The profile's name.
     pub name: &'static str,
     /// Names of its executable files.
     programs: &'static [&'static str],
@@ -37,19 +38,21 @@ pub struct Profile {
     patterns: &'static [&'static str],
 }
 
-/// The append-only file: of one piece before Redis 7, and then the pieces that grow.
+/// The append-only file: one file before Redis 7, and since then the incremental files, which grow.
 const AOF: &[&str] = &["*.incr.aof", "*/appendonly.aof"];
-/// Names of 24 hexadecimal digits. `xlogtemp.*` and the files in `archive_status` are others.
+/// Segments of the WAL, whose names have 24 hexadecimal digits. `xlogtemp.*` and the files in
+/// `archive_status` have other names.
 const WAL: &[&str] = &["*/pg_wal/[0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F]\
     [0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F]\
     [0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F]"];
 /// The redo log of InnoDB.
 const REDO: &[&str] = &["*/ib_logfile[0-9]*"];
 
-/// The write-ahead log of a database in WAL mode. Its frames have checksums, each of which also covers
-/// the frames before.
+/// The write-ahead log of a database in WAL mode. Each frame has a checksum that also covers the
+/// frames before it.
 const SQLITE_WAL: &[&str] = &["*-wal"];
-/// RocksDB skips records of zeros at the end of a log, because it may have allocated blocks there itself.
+/// RocksDB's log. RocksDB skips records of zeros at the end of a log, because it may have allocated
+/// blocks there itself.
 const ROCKSDB_LOG: &[&str] = &["*/[0-9][0-9][0-9][0-9][0-9][0-9]*.log"];
 
 /// All profiles.
@@ -86,7 +89,7 @@ impl Kind {
     /// Every kind.
     pub const ALL: [Self; 3] = [Self::Log, Self::SelfEnding, Self::WholeBlocks];
 
-    /// The letter by which a program is told of it.
+    /// The letter for this kind in the environment variable.
     pub(crate) fn letter(self) -> char {
         match self {
             Self::Log => 'l',
@@ -108,7 +111,7 @@ impl Profile {
         PROFILES.iter().copied().find(|profile| profile.programs.contains(&name))
     }
 
-    /// Which files are its logs.
+    /// The patterns for the program's logs.
     pub fn patterns(&self) -> Vec<Pattern> {
         let pattern = |text: &&str| Pattern { kind: self.kind, text: (*text).to_owned() };
         self.patterns.iter().map(pattern).collect()

@@ -1,4 +1,4 @@
-//! What a program's process and the keeper of its logs say to each other.
+//! The messages between a program's process and the keeper of its logs.
 //!
 //! The process connects to an abstract socket that keeps messages apart (`SOCK_SEQPACKET`). A message
 //! has one letter, a number of four bytes, and perhaps descriptors:
@@ -15,7 +15,7 @@
 //! | where debts are noted | `m` | – (the token follows) | | `y` or `n` |
 //! | prepare this file of whole blocks | `w` | – (the token follows) | the open file | `d` |
 //!
-//! The process is told where to connect, and which files are meant, by an environment variable.
+//! An environment variable tells the process where to connect, and which files go the short way.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -28,12 +28,12 @@ use rustix::net::{
 
 use crate::{Kind, Pattern};
 
-/// The environment variable: a line each for the socket's name, the token, and every pattern, behind the
-/// letter of its kind.
+/// The environment variable. It has one line each for the socket's name, the token, and every
+/// pattern. The letter of a pattern's kind comes before the pattern.
 pub const VARIABLE: &str = "SLIMIO_SHORTCUT";
 /// Bytes of the token.
 const TOKEN_SIZE: usize = 32;
-/// Most descriptors of a message.
+/// The largest number of descriptors of a message.
 const DESCRIPTORS_MAX: usize = 2;
 const NUMBER: std::ops::Range<usize> = 1..5;
 const SIZE_MAX: usize = NUMBER.end + TOKEN_SIZE;
@@ -43,14 +43,15 @@ const SIZE_MAX: usize = NUMBER.end + TOKEN_SIZE;
 pub enum Message {
     /// Take this file.
     Take {
-        /// Shows that the sender was started by the keeper.
+        /// Shows that the keeper started the sender's program.
         token: String,
         /// Whether the records of the file say where it ends.
         is_self_ending: bool,
     },
-    /// Where the debts of files of whole blocks are noted. The token as above.
+    /// Asks where the debts of files of whole blocks are noted. The token is as in `Take`.
     Debts(String),
-    /// Prepare this file of whole blocks, which was opened for the first time. The token as above.
+    /// Prepare this file of whole blocks, which was opened for the first time. The token is as in
+    /// `Take`.
     Whole(String),
     /// The file has a stage, or there is a table of debts.
     Yes(u32),
@@ -60,7 +61,7 @@ pub enum Message {
     Appended(u32),
     /// The process closes the file, which is released.
     Closed(u32),
-    /// The file is closed on the other side, too, or prepared, or guarded.
+    /// What the other side asked for is done: the file is closed here too, prepared, or guarded.
     Done(u32),
     /// Give this log back if the keeper is gone.
     Guard(u32),
@@ -71,9 +72,10 @@ pub enum Message {
 pub struct Meeting {
     /// The name of the abstract socket.
     pub name: String,
-    /// What a process shows to be taken seriously.
+    /// The token that a process has to show.
     pub token: String,
-    /// Which paths are meant. The first that matches says how a file is written.
+    /// Patterns for the paths of the files. The first pattern that matches a path says how the file
+    /// is written.
     pub patterns: Vec<Pattern>,
 }
 
@@ -162,7 +164,8 @@ impl Message {
     /// Receives a message. Returns `None` if the other side is gone.
     ///
     /// # Errors
-    /// If it is no message (`InvalidData`), or there is none and the call shall not wait (`WouldBlock`).
+    /// If what came is no message (`InvalidData`), or if none has come and the call must not wait
+    /// (`WouldBlock`).
     pub fn receive(
         socket: impl AsFd,
         is_patient: bool,

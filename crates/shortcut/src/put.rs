@@ -1,4 +1,4 @@
-//! Writing to a log: behind its end, or over what is there.
+//! Writing to a log: at its end, or over earlier bytes.
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
@@ -19,10 +19,11 @@ pub enum Written {
     Whole,
     /// All of them were written, and the log's keeper should look at it.
     TellKeeper,
-    /// None: the log is not taken, so the kernel is to write them.
+    /// None of them was written. The log is not taken, so the kernel must write them.
     NotTaken,
-    /// None: the file is to be given back, because only the kernel can write them. They would leave a gap
-    /// behind the end, or are to be written over bytes of a file that is not open for reading.
+    /// None of them was written. The file must be given back, because only the kernel can write
+    /// them. Either they would leave a gap after the log's end, or they overwrite earlier bytes in
+    /// a file that is not open for reading.
     ByKernel,
 }
 
@@ -37,12 +38,14 @@ enum Place {
 
 impl<F: AsFd> LogFile<F> {
     /// Writes bytes where write(2) would: at the end of a file that was opened with `O_APPEND`, and
-    /// otherwise at its position. They are durable after [`sync`](Self::sync); if there are many, a part
-    /// of them is written before. As far as they were taken, they outlive the process if the stage does.
+    /// otherwise at its position. They are durable after [`sync`](Self::sync). If there are many, a
+    /// part of them is written to the file before that. Bytes that were taken outlive the process
+    /// if the stage does.
     ///
     /// # Errors
-    /// If the file can't be made longer, for example because the disk is full: none of the bytes was
-    /// written then, and the log goes on. The failure of any other write or flush stays.
+    /// If the file can't be made longer, for example because the disk is full. None of the bytes
+    /// was written then, and the log goes on. After the failure of any other write or flush, all
+    /// later calls fail too.
     pub fn append(&self, bytes: &[u8]) -> io::Result<Written> {
         self.append_vectored(&[IoSlice::new(bytes)])
     }
@@ -50,7 +53,7 @@ impl<F: AsFd> LogFile<F> {
     /// Writes the bytes of several buffers, as [`append`](Self::append) does.
     ///
     /// # Errors
-    /// As above.
+    /// Those of [`append`](Self::append).
     pub fn append_vectored(&self, pieces: &[IoSlice<'_>]) -> io::Result<Written> {
         self.put(pieces, Place::Position)
     }
@@ -58,7 +61,8 @@ impl<F: AsFd> LogFile<F> {
     /// Writes the bytes of several buffers at an offset, as pwritev(2) does. The file's position stays.
     ///
     /// # Errors
-    /// As above. If what is around the bytes can't be read, the failure stays.
+    /// Those of [`append`](Self::append). Also if the bytes around these can't be read; all later
+    /// calls then fail too.
     pub fn write_at(&self, pieces: &[IoSlice<'_>], offset: u64) -> io::Result<Written> {
         self.put(pieces, Place::Offset(offset))
     }
@@ -80,7 +84,7 @@ impl<F: AsFd> LogFile<F> {
                 return Ok(has_put(&mut staged, place));
             }
         }
-        // Nobody else writes while a part of the bytes is written.
+        // Nobody else may write while only a part of the bytes is written.
         let _writing = self.stage.writing()?;
         let mut staged = self.stage.staged()?;
         staged.failed()?;
@@ -89,7 +93,7 @@ impl<F: AsFd> LogFile<F> {
         }
         let offset = offset_of(&staged, place);
         if offset != staged.staged_to() {
-            // With `O_APPEND`, the kernel writes at the end, wherever a program wants it.
+            // With `O_APPEND`, the kernel writes at the end, whatever offset a program gives.
             if offset > staged.length() || !staged.is_readable() || staged.is_append() {
                 return Ok(Written::ByKernel);
             }
@@ -112,7 +116,7 @@ impl<F: AsFd> LogFile<F> {
         Ok(has_put(&mut staged, place))
     }
 
-    /// Goes on at another offset, which is not behind the end.
+    /// Goes on at another offset, which is not past the log's end.
     fn move_to(&self, staged: &mut Staged<'_>, offset: u64) -> io::Result<()> {
         self.write_staged(staged)?;
         staged.move_to(offset);
@@ -121,7 +125,7 @@ impl<F: AsFd> LogFile<F> {
         Ok(())
     }
 
-    /// Reads what the file has behind the staged bytes.
+    /// Reads the bytes that the file has after the staged bytes.
     fn load(&self, staged: &mut Staged<'_>) -> io::Result<()> {
         let (from, memory) = staged.loading();
         let size = memory.len();
@@ -138,7 +142,8 @@ impl<F: AsFd> LogFile<F> {
         Ok(())
     }
 
-    /// Writes what is staged, without making it durable, while nobody may write.
+    /// Writes what is staged, without making it durable. Nobody else can write meanwhile, because
+    /// the stage is locked.
     pub(crate) fn write_staged(&self, staged: &mut Staged<'_>) -> io::Result<()> {
         let end = staged.staged_to();
         if staged.written() == end {
@@ -155,7 +160,7 @@ impl<F: AsFd> LogFile<F> {
         Ok(())
     }
 
-    /// Has direct I/O on again, if it is off because somebody has read.
+    /// Turns direct I/O on again if a read has turned it off.
     pub(crate) fn make_direct(&self, staged: &mut Staged<'_>) -> io::Result<()> {
         if staged.is_buffered() {
             let flags = rustix::fs::fcntl_getfl(&self.file)?;
@@ -166,7 +171,7 @@ impl<F: AsFd> LogFile<F> {
     }
 }
 
-/// A failure that stays.
+/// Notes a failure, after which all later calls fail too.
 fn failed(staged: &mut Staged<'_>, error: Errno) -> io::Error {
     staged.set_failed(error);
     error.into()
@@ -180,7 +185,7 @@ fn offset_of(staged: &Staged<'_>, place: Place) -> u64 {
     }
 }
 
-/// What is said of bytes that were put behind the staged ones.
+/// What is returned for bytes that were staged.
 fn has_put(staged: &mut Staged<'_>, place: Place) -> Written {
     if matches!(place, Place::Position) {
         staged.set_position(staged.staged_to());

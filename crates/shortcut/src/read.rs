@@ -11,11 +11,12 @@ use crate::LogFile;
 use crate::staged::Staged;
 
 impl<F: AsFd> LogFile<F> {
-    /// Reads bytes at an offset, as pread(2) does: those that were written, durable or not. Returns how
-    /// many there are, or `None` if the file is not taken.
+    /// Reads bytes at an offset, as pread(2) does. Bytes that were written are read whether they
+    /// are durable or not. Returns the number of bytes, or `None` if the file is not taken.
     ///
     /// # Errors
-    /// If they can't be read, or something had to be written before and that fails.
+    /// If the bytes can't be read, or if staged bytes had to be written first and that write
+    /// failed.
     pub fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
         {
             let staged = self.stage.staged()?;
@@ -36,11 +37,11 @@ impl<F: AsFd> LogFile<F> {
         self.read_by_kernel(&mut staged, bytes, offset).map(Some)
     }
 
-    /// Reads bytes at the file's position, as read(2) does, and moves it. Returns how many there are, or
-    /// `None` if the file is not taken.
+    /// Reads bytes at the file's position, as read(2) does, and moves the position. Returns the
+    /// number of bytes, or `None` if the file is not taken.
     ///
     /// # Errors
-    /// As above.
+    /// Those of [`read_at`](Self::read_at).
     pub fn read(&self, bytes: &mut [u8]) -> io::Result<Option<usize>> {
         let _writing = self.stage.writing()?;
         let mut staged = self.stage.staged()?;
@@ -54,8 +55,8 @@ impl<F: AsFd> LogFile<F> {
         Ok(Some(count))
     }
 
-    /// Reads through the page cache, because programs read pieces of any size, often the same ones. What is
-    /// cached is never dirty, and a direct write drops what it makes stale.
+    /// Reads through the page cache, because programs read pieces of any size, often the same ones.
+    /// Cached pages are never dirty, and a direct write drops the pages that it makes stale.
     fn read_by_kernel(
         &self,
         staged: &mut Staged<'_>,
@@ -89,7 +90,7 @@ impl<F: AsFd> LogFile<F> {
     }
 }
 
-/// The kernel's answer, although it is not asked.
+/// Fails as the kernel would, if the file is not open for reading.
 fn check_readable(staged: &Staged<'_>) -> io::Result<()> {
     if staged.is_readable() { Ok(()) } else { Err(Errno::BADF.into()) }
 }

@@ -13,13 +13,13 @@ pub enum Refusal {
     Moved(String),
     /// The top layer of a container.
     Overlay,
-    /// The file is on another machine, or with another program.
+    /// Another machine or another program holds the file.
     Remote(String),
     /// The file system is in memory.
     Memory(String),
     /// The file system is not one of those that are known to overwrite in place.
     Unknown(String),
-    /// Data goes through the file system's journal. `true` if only that of this file does.
+    /// Data goes through the file system's journal. `true` if this holds only for this file's data.
     Journaled(bool),
     /// The content is encrypted by the file system.
     Encrypted,

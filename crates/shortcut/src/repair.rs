@@ -1,4 +1,4 @@
-//! Cutting the zeros off a log that was not released, because the power failed.
+//! Cutting the zeros off a log that was not released because the power failed.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -14,12 +14,12 @@ const RESP: [u8; 2] = [b'*', b'#'];
 /// The first bytes of such a log whose beginning is an RDB file.
 const RDB: &[u8; 5] = b"REDIS";
 
-/// What [`repair`] has done.
+/// What [`repair`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repaired {
-    /// The file has no zeros at its end that the short way may have left there.
+    /// The file has no zeros at its end that the short way could have left.
     Whole,
-    /// The file had `before` bytes and has `now`. This is durable.
+    /// The file had `before` bytes, and durably has `now` bytes.
     Cut {
         /// Size in bytes before.
         before: u64,
@@ -28,15 +28,16 @@ pub enum Repaired {
     },
 }
 
-/// Cuts a log of Redis or Valkey behind its last byte that is not zero. Such a log never ends with a
-/// zero by itself. Only a file that ends with a whole block is cut, as the short way leaves it.
+/// Cuts a log of Redis or Valkey after its last byte that is not zero. Such a log never ends with a
+/// zero by itself. A file is cut only if it ends with a whole block, because the short way leaves
+/// whole blocks.
 ///
 /// # Errors
 /// If the file can't be opened for writing or leased, if another program has it open
 /// (`ResourceBusy`), or if it is no such log (`InvalidData`). Nothing was changed then.
 pub fn repair(path: &Path) -> io::Result<Repaired> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
-    // What does not end with a zero needs nothing, whoever has it open.
+    // A file that does not end with a zero needs no repair, whoever has it open.
     let size = file.metadata()?.len();
     let mut last = [0];
     if size > 0 && file.read_exact_at(&mut last, size - 1).is_ok() && last != [0] {
@@ -70,7 +71,8 @@ pub fn repair(path: &Path) -> io::Result<Repaired> {
     }
     let mut first = [0; RDB.len()];
     file.read_exact_at(&mut first, 0)?;
-    // An RDB file alone may end with zeros, those of a checksum that was not computed.
+    // An RDB file without a log after it may end with zeros, because a checksum that was not
+    // computed is stored as zeros.
     let is_rdb_and_log = &first == RDB && last.is_some_and(|(_, byte)| byte == b'\n');
     if now > 0 && !RESP.contains(&first[0]) && !is_rdb_and_log {
         let why =

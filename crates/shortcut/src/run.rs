@@ -20,7 +20,7 @@ use crate::{Folder, Keeper, Notes, Pattern};
 
 /// The dynamic linker loads what this environment variable names before everything else.
 const PRELOAD: &str = "LD_PRELOAD";
-/// These are passed on to the program.
+/// Signals that are passed on to the program.
 pub(crate) const PASSED: [(i32, Signal); 7] = [
     (signal_hook::consts::SIGTERM, Signal::TERM),
     (signal_hook::consts::SIGINT, Signal::INT),
@@ -31,7 +31,7 @@ pub(crate) const PASSED: [(i32, Signal); 7] = [
     (signal_hook::consts::SIGWINCH, Signal::WINCH),
 ];
 
-/// How long a process that was killed is waited for, and how often it is looked for.
+/// How long to wait for a killed process to end, and how long between two looks.
 const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -45,9 +45,10 @@ pub struct Run {
     pub program: Vec<OsString>,
     /// The library that asks for the files, `libslimio_preload.so`.
     pub library: PathBuf,
-    /// What starts a process that calls [`guard`](crate::guard) with its standard input.
+    /// The command that starts a guard: a process that calls [`guard`](crate::guard) with its
+    /// standard input.
     pub guard: Vec<OsString>,
-    /// Which files.
+    /// The patterns for the files that go the short way.
     pub patterns: Vec<Pattern>,
     /// Where the stages are, in memory; `None` chooses a place.
     pub stages: Option<PathBuf>,
@@ -56,11 +57,11 @@ pub struct Run {
 }
 
 impl Run {
-    /// Mends what is left over, starts the program, and looks after its logs until it and every process
-    /// that it has started have ended. Returns how the program has ended.
+    /// Mends left-over logs, starts the program, and looks after its logs until the program and all
+    /// processes that it started have ended. Returns the program's exit status.
     ///
-    /// This process becomes the parent of processes whose own parent has ended. What happens to files is
-    /// said by `say`, a line at a time.
+    /// This process becomes the parent of processes whose own parent has ended. Reports by `say`, a
+    /// line at a time, what happens to files.
     ///
     /// # Errors
     /// If the program can't be started.
@@ -85,13 +86,15 @@ impl Run {
         if let Err(error) = keeper.start_guard(&self.guard) {
             say(&format!("there is no guard: {error}"));
         }
-        // Not before: a program inherits what is ignored.
+        // This comes after the start of the program, because a program inherits which signals are
+        // ignored.
         slimio_device::ignore_file_size_signal();
         let mut ended = None;
         loop {
             keeper.turn(&signals.wake)?;
             for signal in signals.came() {
-                // A daemon's first process has ended. Its children get the signal.
+                // If the program is a daemon, its first process may have ended. Then its children
+                // get the signal.
                 let to = if ended.is_none() { vec![child] } else { children(&keeper) };
                 for process in to {
                     let _ = kill_process(process, signal);
@@ -122,7 +125,8 @@ impl Run {
         }
     }
 
-    /// Where stages and notes are. Without a place that was asked for, nothing is started.
+    /// Where stages and notes are. If a place that the user named can't be used, nothing is
+    /// started.
     fn places(&self, say: impl Fn(&str)) -> io::Result<(Option<Folder>, Option<Notes>)> {
         let folder = match &self.stages {
             Some(path) => Some(Folder::at(path)?),
@@ -149,14 +153,15 @@ impl Run {
 
 /// The signals that come to this process.
 struct Signals {
-    /// Readable after any of them.
+    /// Readable after any of the signals.
     wake: UnixStream,
-    /// Those that are passed on, and whether each has come.
+    /// The signals that are passed on, and whether each has come.
     passed: Vec<(Signal, Arc<AtomicBool>)>,
 }
 
 impl Signals {
-    /// Has signals noted from now on. What is ignored, as by nohup, stays so: the program inherits it.
+    /// Notes signals from now on. Signals that are ignored, for example because of nohup, stay
+    /// ignored, and the program inherits that.
     fn watched() -> io::Result<Self> {
         let (wake, waker) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
@@ -174,7 +179,7 @@ impl Signals {
         Ok(Self { wake, passed })
     }
 
-    /// Those to be passed on that have come since the last call.
+    /// The signals that have come since the last call and must be passed on.
     fn came(&self) -> impl Iterator<Item = Signal> {
         let came = self.passed.iter().filter(|(_, came)| came.swap(false, Ordering::Relaxed));
         came.map(|(signal, _)| *signal).filter(|signal| !is_from_terminal(*signal))
@@ -189,7 +194,7 @@ fn ignored() -> io::Result<Vec<i32>> {
     Ok((1..=64).filter(|signal| mask & (1 << (signal - 1)) != 0).collect())
 }
 
-/// The library, and what is to be loaded besides.
+/// The value of `LD_PRELOAD`: the library, and the libraries that were to be loaded anyway.
 fn preload(library: &Path, others: Option<&OsStr>) -> io::Result<OsString> {
     if library.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':')) {
         let why = format!("{}: LD_PRELOAD takes no path with a space or colon", library.display());
@@ -203,8 +208,9 @@ fn preload(library: &Path, others: Option<&OsStr>) -> io::Result<OsString> {
     Ok(value)
 }
 
-/// The processes whose own parent has ended, so that this process is their parent. Their children are
-/// for them to signal. If the kernel does not tell, those that have asked for files.
+/// The processes whose own parent has ended, so that this process is their parent. These processes
+/// signal their own children. If the kernel does not tell its children, returns the processes that
+/// have asked for files.
 fn children(keeper: &Keeper) -> Vec<Pid> {
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let texts =
@@ -215,8 +221,8 @@ fn children(keeper: &Keeper) -> Vec<Pid> {
     if children.is_empty() { keeper.processes() } else { children }
 }
 
-/// Whether the signal came from the terminal, so that the program has it already: then this process is
-/// in the terminal's foreground.
+/// Whether the signal probably came from the terminal, so that the program got it too. This is
+/// assumed if this process is in the terminal's foreground.
 fn is_from_terminal(signal: Signal) -> bool {
     let is_of_terminal = [Signal::INT, Signal::QUIT, Signal::HUP, Signal::WINCH].contains(&signal);
     let is_foreground = || {
@@ -226,8 +232,8 @@ fn is_from_terminal(signal: Signal) -> bool {
     is_of_terminal && is_foreground() == Some(true)
 }
 
-/// Mends the logs that nobody looks after any more. If a process that was killed has not ended yet, because
-/// a write of it is under way, this waits for it.
+/// Mends the logs that nobody looks after any more. If a killed process has not ended yet, because
+/// it has a write in flight, waits for its end, but at most for `PATIENCE`.
 ///
 /// # Errors
 /// If the folder of the stages can't be read.

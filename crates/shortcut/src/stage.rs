@@ -1,21 +1,22 @@
-//! What was written to a log and is not in its file yet.
+//! Bytes that were written to a log and are not in its file yet.
 //!
-//! The stage is memory that processes share. If it outlives the process, so does what the process has
-//! written: whoever is left [mends](Stage::mend) the file. The kernel keeps the stores of a process that
-//! was killed, in the order in which it made them; so the end is stored after the bytes, and the bytes
-//! are only moved when all of them are in the file.
+//! The stage is memory that processes share. If the stage outlives a process, so do the bytes that
+//! the process has written: another process [mends](Stage::mend) the file. The kernel keeps the
+//! stores of a killed process, in the order in which the process made them. So the end of the
+//! staged bytes is stored after the bytes, and the bytes are moved only when all of them are in the
+//! file.
 //!
-//! It has three parts, each with a lock:
+//! The stage has three parts, each with a lock:
 //!
-//! * *staged*: a header, and the bytes of the log from a block's start to where the next byte is expected.
-//!   That is the end of the log, unless the program writes over what is there. The last block is filled
-//!   up with what the file has there: zeros behind the end of the log. Behind that block, there may be
-//!   anything.
-//! * *writing*: who holds it is the only one that writes to the file. It has room for what is written,
-//!   so that others can append meanwhile.
-//! * *keeper*: the process that looks after the log holds it as long as it lives.
+//! * *staged*: a header, and the bytes of the log from a block's start to the place where the next
+//!   byte is expected. This place is the end of the log, unless the program overwrites earlier
+//!   bytes. The last block is filled up with the bytes that the file has there, which are zeros
+//!   after the end of the log. After that block, the memory may hold anything.
+//! * *writing*: only its holder writes to the file. It has room for a copy of the bytes that are
+//!   being written, so that others can append meanwhile.
+//! * *keeper*: the keeper of the log holds this part for as long as the keeper lives.
 //!
-//! What is in the header, `staged.rs` says.
+//! `staged.rs` describes the header.
 
 use std::fs::File;
 use std::io;
@@ -28,7 +29,7 @@ use slimio_device::{Part, SharedMemory};
 use crate::Identity;
 use crate::staged::{STAGE_LBAS, Staged};
 
-/// The parts, and their blocks.
+/// The parts, and their sizes in blocks.
 const STAGED: usize = 0;
 const WRITING: usize = 1;
 const KEEPER: usize = 2;
@@ -38,12 +39,12 @@ const PARTS: [usize; 3] = [1 + STAGE_LBAS, STAGE_LBAS, 0];
 #[derive(Clone, Debug)]
 pub struct Stage {
     memory: Arc<SharedMemory>,
-    /// How long this process waits for others; `None`: until they are ready.
+    /// How long this process waits for others; `None` if without a limit.
     patience: Option<Duration>,
 }
 
 impl Stage {
-    /// A stage that only processes have that were given it.
+    /// A stage without a name. Only processes that were handed it can use it.
     ///
     /// # Errors
     /// If there is no memory for it.
@@ -51,7 +52,8 @@ impl Stage {
         Ok(Self::new(SharedMemory::private(c"stage", &PARTS)?))
     }
 
-    /// A new, empty stage in a file, best one in memory (tmpfs). What was in the file is lost.
+    /// A new, empty stage in a file, preferably in memory (tmpfs). The file's old contents are
+    /// lost.
     ///
     /// # Errors
     /// If there is no room for it.
@@ -62,7 +64,7 @@ impl Stage {
     /// The stage in a file, with what is in it.
     ///
     /// # Errors
-    /// If it is no stage (`InvalidData`).
+    /// If the file holds no stage (`InvalidData`).
     pub fn open(file: &File) -> io::Result<Self> {
         Ok(Self::new(SharedMemory::open(file, &PARTS)?))
     }
@@ -71,17 +73,17 @@ impl Stage {
         Self { memory: memory.into(), patience: None }
     }
 
-    /// The same stage, for a process that others must not keep waiting: a call that can't be made within
-    /// this time fails with `TimedOut`, and has no effect.
+    /// The same stage, for a process that must not wait long for others. A call that can't get a
+    /// part's lock within this time fails with `TimedOut`, and has no effect.
     pub(crate) fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = Some(patience);
         self
     }
 
-    /// This thread looks after the log until it ends.
+    /// Makes this thread the keeper of the log until the thread ends.
     ///
     /// # Errors
-    /// If it does already.
+    /// If this thread is the keeper already.
     pub(crate) fn keep(&self) -> io::Result<()> {
         self.memory.hold(KEEPER)
     }
@@ -96,7 +98,7 @@ impl Stage {
         }
     }
 
-    /// Whether somebody looks after the log. This makes no system call.
+    /// Whether the log has a keeper. This makes no system call.
     pub fn is_kept(&self) -> bool {
         self.memory.is_held(KEEPER)
     }
@@ -117,8 +119,8 @@ impl Stage {
         Ok(self.staged()?.path())
     }
 
-    /// The right to append. Nothing that takes time happens while it is held, except by who also has
-    /// the right to write, which is taken before.
+    /// The right to append. While it is held, nothing that takes long may be done, unless the right
+    /// to write is held too. The right to write must then be taken first.
     pub(crate) fn staged(&self) -> io::Result<Staged<'_>> {
         Ok(Staged::new(self.lock(STAGED)?))
     }

@@ -1,4 +1,4 @@
-//! What is staged of a log: a header, and bytes of the file.
+//! The staged part of a log: a header, and bytes of the file.
 //!
 //! The header is in the first block, in little-endian order:
 //!
@@ -7,26 +7,26 @@
 //! | 0 | 8 | `SlimIOst` while there is a log |
 //! | 8 | 8 | device of the file: major number, and minor number in the lower half |
 //! | 16 | 8 | inode number of the file |
-//! | 24 | 8 | offset in the file of the first staged byte, a multiple of the block |
-//! | 32 | 8 | offset in the file behind the last staged byte |
-//! | 40 | 8 | offset in the file behind the staged bytes that are in the file |
-//! | 48 | 8 | 1 if some of these need a flush to be durable |
-//! | 56 | 8 | offset in the file behind the blocks that were written, if only with zeros |
+//! | 24 | 8 | offset in the file of the first staged byte, a multiple of the block size |
+//! | 32 | 8 | offset in the file after the last staged byte |
+//! | 40 | 8 | offset in the file after the staged bytes that are in the file |
+//! | 48 | 8 | 1 if some of the bytes in the file need a flush to be durable |
+//! | 56 | 8 | offset in the file after the blocks that were written, perhaps only with zeros |
 //! | 64 | 8 | the error of the first write or flush that failed, or zero |
 //! | 72 | 8 | 1 if the file was opened with `O_APPEND` |
-//! | 80 | 8 | what the keeper was told: 1, that something was appended; 2, that it has to do something |
+//! | 80 | 8 | what the keeper was told, as bits: 1, of an append; 2, of something to do |
 //! | 88 | 8 | offset of the file's position, as lseek(2) would tell it |
 //! | 96 | 8 | 1 if the file is left to the kernel for good |
-//! | 104 | 8 | bytes of the file's path |
-//! | 112 | 8 | offset in the file behind what may have been filled with zeros |
+//! | 104 | 8 | length of the file's path in bytes |
+//! | 112 | 8 | offset in the file up to which it may have been filled with zeros |
 //! | 120 | 8 | when the file was made, in nanoseconds |
 //! | 128 | 8 | length of the log in bytes, as far as it is in the file |
-//! | 136 | 8 | offset in the file up to which the memory behind the staged bytes has what the file has |
-//! | 144 | 8 | 1 while the staged bytes, all of which are in the file, make room for others |
+//! | 136 | 8 | offset in the file up to which the memory after the staged bytes has the file's bytes |
+//! | 144 | 8 | 1 while the staged bytes are replaced by others; all of the old ones are in the file |
 //! | 152 | 8 | 1 if the file is open for reading, too |
-//! | 160 | 8 | 1 if direct I/O is off because somebody has read |
+//! | 160 | 8 | 1 if direct I/O is off because of a read |
 //! | 168 | 8 | 1 if the records of the log say where it ends |
-//! | 176 | 8 | offset in the file up to which staged bytes may be other ones in the middle of a call |
+//! | 176 | 8 | offset in the file up to which a call under way may have replaced staged bytes |
 //! | 256 | | the file's path |
 
 use std::ffi::OsStr;
@@ -42,11 +42,11 @@ use crate::Identity;
 use crate::log_file::BLOCK;
 
 const MAGIC: [u8; 8] = *b"SlimIOst";
-/// Blocks of the staged bytes.
+/// Blocks that the stage has for bytes.
 pub(crate) const STAGE_LBAS: usize = 256;
-/// Bytes that can be staged.
+/// Bytes that the stage has room for.
 const STAGE_SIZE: u64 = STAGE_LBAS as u64 * BLOCK;
-/// Most bytes that are loaded at once.
+/// The largest number of bytes that are loaded at once.
 const LOAD_SIZE: u64 = 64 * BLOCK;
 
 /// Fields of the header, by their offsets.
@@ -74,7 +74,8 @@ const IS_SELF_ENDING: usize = 168;
 const PUT_TO: usize = 176;
 const PATH: usize = 256;
 
-/// What the keeper was told: that something was appended, and that there is something to do for it.
+/// Bits of what the keeper was told: that something was appended, and that the keeper has something
+/// to do.
 const APPENDED: u64 = 1;
 const URGENT: u64 = 2;
 
@@ -85,13 +86,13 @@ pub(crate) struct Staged<'a> {
 }
 
 impl<'a> Staged<'a> {
-    /// The part of the stage that has them.
+    /// The part of the stage that holds the header and the staged bytes.
     pub(crate) fn new(memory: Part<'a>) -> Self {
         Self { memory }
     }
 
-    /// Begins a log in a file that ends with `tail`, the bytes of its last block that is not full. All
-    /// of it is durable.
+    /// Begins a log in a file, all of which is durable. `tail` has the bytes of the file's last
+    /// block if that block is not full.
     pub(crate) fn begin(&mut self, of: Identity, length: u64, tail: &[u8]) {
         self.end();
         self.memory[LBA_SIZE..][..LBA_SIZE].fill(0);
@@ -137,7 +138,7 @@ impl<'a> Staged<'a> {
         OsStr::from_bytes(&self.memory[PATH..PATH + length]).into()
     }
 
-    /// Notes where the file is, for whoever may have to mend it.
+    /// Notes where the file is, for a process that may have to mend it.
     pub(crate) fn set_path(&mut self, path: &Path) {
         let path = path.as_os_str().as_bytes();
         let path = &path[..path.len().min(LBA_SIZE - PATH)];
@@ -145,7 +146,7 @@ impl<'a> Staged<'a> {
         self.set(PATH_LENGTH, path.len() as u64);
     }
 
-    /// The file needs no mending any more.
+    /// Ends the log: the file needs no mending any more.
     pub(crate) fn end(&mut self) {
         self.memory[..MAGIC.len()].fill(0);
         compiler_fence(Ordering::SeqCst);
@@ -167,12 +168,12 @@ impl<'a> Staged<'a> {
         self.get(START)
     }
 
-    /// Offset in the file behind the last staged byte.
+    /// Offset in the file after the last staged byte.
     pub(crate) fn staged_to(&self) -> u64 {
         self.get(STAGED_TO)
     }
 
-    /// Offset in the file behind the staged bytes that are in the file.
+    /// Offset in the file after the staged bytes that are in the file.
     pub(crate) fn written(&self) -> u64 {
         self.get(WRITTEN)
     }
@@ -187,7 +188,7 @@ impl<'a> Staged<'a> {
         self.get(SIZE).max(self.staged_to())
     }
 
-    /// Whether something that is in the file needs a flush to be durable.
+    /// Whether bytes in the file need a flush to be durable.
     pub(crate) fn needs_flush(&self) -> bool {
         self.get(UNFLUSHED) != 0
     }
@@ -196,8 +197,8 @@ impl<'a> Staged<'a> {
         self.set(UNFLUSHED, needs.into());
     }
 
-    /// Blocks of the file up to here were written, if only with zeros: to write them again changes no
-    /// metadata. A multiple of the block.
+    /// Blocks of the file up to here were written, perhaps only with zeros, so writing them again
+    /// changes no metadata. A multiple of the block size.
     pub(crate) fn zeroed(&self) -> u64 {
         self.get(ZEROED)
     }
@@ -206,20 +207,20 @@ impl<'a> Staged<'a> {
         self.set(ZEROED, end);
     }
 
-    /// The file may be filled with zeros up to here.
+    /// Notes that the file may be filled with zeros up to here.
     pub(crate) fn reaches(&mut self, end: u64) {
         let reach = self.get(REACH).max(end);
         self.set(REACH, reach);
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// Whether a file of this size is longer than the short way has made it: somebody else has appended
-    /// to it.
+    /// Whether a file of this size is longer than the short way can have made it. If so, somebody
+    /// else has appended to it.
     pub(crate) fn is_longer(&self, size: u64) -> bool {
         size > self.get(REACH)
     }
 
-    /// The error of the first write or flush that failed.
+    /// Fails with the error of the first write or flush that failed, if any has failed.
     pub(crate) fn failed(&self) -> Result<(), Errno> {
         match self.get(FAILED) {
             0 => Ok(()),
@@ -252,7 +253,8 @@ impl<'a> Staged<'a> {
         self.set(IS_BUFFERED, is_buffered.into());
     }
 
-    /// The file's position: with `O_APPEND`, it is not at the end until something is appended.
+    /// The file's position. With `O_APPEND`, the position is at the log's end only after something
+    /// was appended.
     pub(crate) fn position(&self) -> u64 {
         self.get(POSITION)
     }
@@ -275,8 +277,8 @@ impl<'a> Staged<'a> {
         self.get(IS_APPEND) != 0
     }
 
-    /// Whether the keeper is to be told that something was appended: if it does not look at the log from
-    /// time to time, or if there is something to do for it. Each is said once.
+    /// Whether the keeper must be told of an append. It must be told if it does not look at the log
+    /// by itself, or if it has something to do (`is_urgent`). Each of the two is told once.
     pub(crate) fn tell(&mut self, is_urgent: bool) -> bool {
         let told = self.get(TOLD);
         let telling = told | APPENDED | if is_urgent { URGENT } else { 0 };
@@ -284,30 +286,31 @@ impl<'a> Staged<'a> {
         telling != told
     }
 
-    /// The keeper has done what there was to do. It looks at the log again before it is told, or not.
+    /// Notes that the keeper looks at the log now. `looks_again` says whether it will look again
+    /// without being told.
     pub(crate) fn heard(&mut self, looks_again: bool) {
         self.set(TOLD, if looks_again { APPENDED } else { 0 });
     }
 
-    /// Bytes that can be put behind the staged ones until something must be written.
+    /// The number of bytes that can be staged before something must be written.
     pub(crate) fn room(&self) -> u64 {
         self.start() + STAGE_SIZE - self.staged_to()
     }
 
-    /// Whether enough is staged that writing it makes sense before it is to be durable.
+    /// Whether so much is staged that it should be written, even if it need not be durable yet.
     pub(crate) fn is_filling(&self) -> bool {
         self.staged_to() - self.written() > STAGE_SIZE / 4
     }
 
-    /// Bytes that can be put behind the staged ones until what the file has there must be
-    /// [loaded](Self::loading), so that the last block can be filled up with it.
+    /// The number of bytes that can be staged before the next bytes of the file must be
+    /// [loaded](Self::loading). The last block is filled up with these.
     pub(crate) fn loaded(&self) -> u64 {
         let is_whole = self.staged_to() >= self.size() || self.get(LOADED) >= self.size();
         if is_whole { u64::MAX } else { self.get(LOADED).saturating_sub(self.staged_to()) }
     }
 
-    /// The memory into which what the file has behind the staged bytes can be loaded next, and its
-    /// offset in the file. [`is_loaded`](Self::is_loaded) says that it is.
+    /// The memory into which the file's next bytes can be loaded, and their offset in the file.
+    /// When they are loaded, [`is_loaded`](Self::is_loaded) must be called.
     pub(crate) fn loading(&mut self) -> (u64, &mut [u8]) {
         let from = self.get(LOADED).max(self.staged_to() - self.staged_to() % BLOCK);
         let end = self.size().next_multiple_of(BLOCK).min(self.start() + STAGE_SIZE);
@@ -320,20 +323,20 @@ impl<'a> Staged<'a> {
         self.set(LOADED, end);
     }
 
-    /// Puts as many of these bytes behind the staged ones as there is room for, and as is loaded. Returns
-    /// how many.
+    /// Stages as many of these bytes as there is room for, but none past the loaded bytes. Returns
+    /// the number of staged bytes.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> usize {
         let at = self.staged_to();
         let staged = (at - self.start()) as usize;
         let count = (bytes.len() as u64).min(self.room()).min(self.loaded()) as usize;
         let end = staged + count;
         let is_loaded = self.get(LOADED) >= (at + count as u64).next_multiple_of(BLOCK);
-        // Until they count, what was loaded there is not known any more.
+        // From here until the new bytes count, the loaded bytes in their place are not reliable.
         self.set(PUT_TO, at + count as u64);
         compiler_fence(Ordering::SeqCst);
         let staged_bytes = &mut self.memory[LBA_SIZE..];
         staged_bytes[staged..end].copy_from_slice(&bytes[..count]);
-        // Behind the end of the block that the log ended in are zeros. Later blocks may have old bytes.
+        // The rest of the block in which the log ended has zeros. Later blocks may have old bytes.
         let is_new_block = end > staged.next_multiple_of(LBA_SIZE);
         if is_new_block && !is_loaded && !is_planted("old-bytes-behind") {
             staged_bytes[end..end.next_multiple_of(LBA_SIZE)].fill(0);
@@ -343,8 +346,9 @@ impl<'a> Staged<'a> {
         count
     }
 
-    /// Begins to stage bytes for another place. All that was staged is in the file. The memory has to be
-    /// [loaded](Self::loading) next, and then [`has_moved`](Self::has_moved) ends this.
+    /// Begins to stage bytes for another place. All bytes that were staged must be in the file. The
+    /// memory must be [loaded](Self::loading) next. Then [`has_moved`](Self::has_moved) must be
+    /// called.
     pub(crate) fn move_to(&mut self, offset: u64) {
         self.set(SIZE, self.size());
         self.set(IS_MOVING, 1);
@@ -363,13 +367,14 @@ impl<'a> Staged<'a> {
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// Whether the process was killed while the staged bytes were made others: all of them were in the file.
+    /// Whether the staged bytes are being replaced, or a process was killed while it replaced them.
+    /// All of the old ones are in the file.
     pub(crate) fn is_moving(&self) -> bool {
         self.get(IS_MOVING) != 0 && !is_planted("move-not-seen")
     }
 
-    /// The byte that the file has, or is to have, at an offset in the staged blocks. `None`: it is not
-    /// known.
+    /// The byte that the file has, or will have, at an offset in the staged blocks; `None` if it is
+    /// not known.
     pub(crate) fn byte_at(&self, offset: u64) -> Option<u8> {
         let is_staged = offset < self.staged_to();
         let is_loaded = offset >= self.get(PUT_TO) && offset < self.get(LOADED);
@@ -378,7 +383,7 @@ impl<'a> Staged<'a> {
         is_known.then(|| self.memory[LBA_SIZE + (offset - self.start()) as usize])
     }
 
-    /// Copies staged bytes. Returns `false` if not all that were asked for are staged.
+    /// Copies staged bytes. Returns `false` if some of the requested bytes are not staged.
     pub(crate) fn copy(&self, bytes: &mut [u8], offset: u64) -> bool {
         if offset < self.start() || offset + bytes.len() as u64 > self.staged_to() {
             return false;
@@ -388,13 +393,14 @@ impl<'a> Staged<'a> {
         true
     }
 
-    /// The blocks that have something that is not in the file, and their offset there.
+    /// The blocks that have bytes which are not in the file, and the offset of these blocks in the
+    /// file.
     pub(crate) fn unwritten(&self) -> (u64, &[u8]) {
         let first = self.written() - self.written() % BLOCK;
         self.blocks(first, self.staged_to())
     }
 
-    /// The block that the staged bytes end in, unless it is full, and its offset in the file.
+    /// The block in which the staged bytes end, if it is not full, and its offset in the file.
     pub(crate) fn last(&self) -> (u64, &[u8]) {
         self.blocks(self.staged_to() - self.staged_to() % BLOCK, self.staged_to())
     }
@@ -404,8 +410,8 @@ impl<'a> Staged<'a> {
         (from, &self.memory[LBA_SIZE + (from - self.start()) as usize..][..size as usize])
     }
 
-    /// What is staged up to `end` is in the file. What is in full blocks leaves the stage when it is half
-    /// full, so that little is copied.
+    /// Notes that the staged bytes up to `end` are in the file. Full blocks leave the stage only
+    /// when they fill half of it, so that little is copied.
     pub(crate) fn is_written(&mut self, end: u64) {
         self.set(WRITTEN, end);
         self.set(SIZE, self.size());
@@ -414,8 +420,8 @@ impl<'a> Staged<'a> {
         if start - old < STAGE_SIZE / 2 {
             return;
         }
-        // What fills up the last block comes along, and so does what is loaded. What is copied does not
-        // reach where it comes from, so it is whole in one of the two places all the time.
+        // The bytes that fill up the last block are copied too, and so are the loaded bytes. Source
+        // and target do not overlap, so one of them is whole at any time.
         let from = LBA_SIZE + (start - old) as usize;
         let size = self.staged_to().next_multiple_of(BLOCK).max(self.get(LOADED)) - start;
         if !is_planted("tail-forgotten") {

@@ -1,5 +1,5 @@
-//! The keeper's side of files that are overwritten in whole blocks: the table of their debts, and what
-//! is said of them.
+//! The keeper's side of files that are overwritten in whole blocks: the table of their debts, and
+//! the messages about them.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -23,12 +23,13 @@ const DIRECT: &str = "left to the kernel: the program itself writes it directly"
 pub(crate) struct Table {
     file: File,
     path: Option<PathBuf>,
-    /// What was said of a file in a folder. Some programs have many files of one kind there.
+    /// Messages about files, each with the folder of its file. A message is given once for a
+    /// folder, because some programs have many files of one kind there.
     said: HashSet<(PathBuf, String)>,
 }
 
 impl Table {
-    /// Makes a table, in the folder if there is one.
+    /// Makes a table. It is in the folder if there is one.
     ///
     /// # Errors
     /// If there is no room for it.
@@ -48,13 +49,13 @@ impl Table {
         Ok(table)
     }
 
-    /// The file that it is in.
+    /// The file that the table is in.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
-    /// Prepares a file that a process has opened. Returns what is to be said of it, if that was not said of another one in
-    /// the same folder.
+    /// Prepares a file that a process has opened. Returns the message about the file, unless the
+    /// same message was given for another file in the same folder.
     pub(crate) fn say_of(&mut self, file: &File, path: &Path) -> Option<String> {
         let open = format!("/proc/self/fd/{}", file.as_raw_fd());
         let probe = || Probe::of(Path::new(&open));
@@ -67,7 +68,7 @@ impl Table {
         {
             found = probe();
         }
-        // Nothing is gained then but that the blocks are filled.
+        // If the program has direct I/O itself, it gains nothing but the filled blocks.
         let is_direct =
             rustix::fs::fcntl_getfl(file).is_ok_and(|flags| flags.contains(OFlags::DIRECT));
         let said = if is_direct { DIRECT.to_owned() } else { said(found) };
@@ -98,7 +99,7 @@ fn said(probe: io::Result<Probe>) -> String {
     }
 }
 
-/// Removes the tables of keepers that were killed. Processes that have them mapped keep them.
+/// Removes the tables of killed keepers. Processes that have such a table mapped keep it.
 fn remove_left_over(folder: &Path) {
     for (path, file) in tables(folder) {
         if rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {

@@ -1,4 +1,4 @@
-//! Taking a log file over.
+//! Taking over a log file.
 
 use std::fs::File;
 use std::io;
@@ -45,20 +45,20 @@ struct Found {
     flags: OFlags,
     of: Identity,
     length: u64,
-    /// When it was changed last: seconds and nanoseconds.
+    /// When the file was changed last: seconds and nanoseconds.
     changed: (i64, i64),
-    /// The bytes of its last block, if that is not full.
+    /// The bytes of the file's last block, if that block is not full.
     tail: Vec<u8>,
 }
 
 impl<F: AsFd> LogFile<F> {
-    /// Takes the file over; its end is the end of the log. Everything in it is durable afterwards. It is
-    /// opened once more meanwhile, so record locks (`F_SETLK`) that this process has on it are lost, as
-    /// with any descriptor that is closed.
+    /// Takes the file over. The file's end is the end of the log. Everything in the file is durable
+    /// afterwards. The call opens and closes the file once more, and closing any descriptor of a
+    /// file drops the record locks (`F_SETLK`) that the process has on it.
     ///
     /// # Errors
-    /// If the file can't go the short way, or something fails. The file is as it was, but may have
-    /// zeros at its end if the failure says that it can't be written.
+    /// If the file can't go the short way, or if something fails. The file then is as it was. But
+    /// if the error says that the file can't be written, zeros may be at its end.
     pub fn take(&self) -> Result<(), NotTaken> {
         let _writing = self.stage.writing()?;
         let mut staged = self.stage.staged()?;
@@ -69,7 +69,7 @@ impl<F: AsFd> LogFile<F> {
     /// Takes the file over as [`take`](Self::take) does, under a write lease.
     ///
     /// # Errors
-    /// As above, and if the file can't be leased.
+    /// Those of [`take`](Self::take), and if the file can't be leased.
     pub fn take_leased<L: AsFd>(&self, file: L) -> Result<WriteLease<L>, NotTaken> {
         let _writing = self.stage.writing()?;
         let mut staged = self.stage.staged()?;
@@ -83,7 +83,7 @@ impl<F: AsFd> LogFile<F> {
     fn look(&self) -> Result<Found, NotTaken> {
         let file = self.file.as_fd();
         rustix::fs::fdatasync(file)?;
-        // The descriptor itself may be one that can't read.
+        // The program's descriptor may be for writing only, so the file is opened once more.
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let probe = Probe::of(&path)?;
         if !probe.can_be_taken() {
@@ -112,25 +112,27 @@ impl<F: AsFd> LogFile<F> {
         let now = rustix::fs::fstat(file)?;
         let changed = (now.st_ctime, now.st_ctime_nsec as i64);
         let position = rustix::fs::tell(file)?;
-        // Over what is there, only whole blocks can be written: what is around must be read.
+        // Only whole blocks can be written. So to overwrite earlier bytes, the bytes around them
+        // must be read.
         let is_readable = found.flags & OFlags::RWMODE == OFlags::RDWR;
         let is_at_end = is_append || is_readable || position == found.length;
         if now.st_size as u64 != found.length || changed != found.changed || !is_at_end {
             return Err(NotTaken::Busy);
         }
-        // A cached page would be stale after the first direct write; a dirty one would undo it when it
-        // is written back. The kernel keeps pages that are mapped.
+        // After the first direct write, a cached page would be stale. A dirty page would undo that
+        // write when it is written back. The kernel drops cached pages, except mapped ones.
         rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?;
         if cached_pages(file).is_some_and(|pages| pages > 0) && !is_planted("taken-while-mapped") {
             return Err(NotTaken::Refused(vec![Refusal::Cached]));
         }
         let mut direct = found.flags | OFlags::DIRECT;
-        // Without that flag, an offset would not count.
+        // If the file had `O_APPEND` and the kernel does not know `RWF_NOAPPEND`, the offset of a
+        // write would be ignored.
         direct.set(OFlags::APPEND, is_append && *HAS_NO_APPEND);
         rustix::fs::fcntl_setfl(file, direct)?;
         staged.set_opened(is_append, is_readable, position);
         staged.begin(found.of, found.length, &found.tail);
-        // The last block is written whole, so that the file ends with it.
+        // The last block is written whole, so that the file ends at a block's end.
         let (offset, block) = staged.last();
         let zeroed = offset + block.len() as u64;
         let written = if block.is_empty() { Ok(()) } else { self.write(block, offset, is_append) };

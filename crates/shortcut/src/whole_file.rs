@@ -1,11 +1,12 @@
 //! A file whose blocks are overwritten whole, by any number of processes.
 //!
-//! The program's own descriptor stays as it is. Beside it, there is a *direct* one, by which a write
-//! is durable when it returns (`O_DIRECT`, `O_DSYNC`). It takes what is aligned and lies in blocks that
-//! were written before. All else goes to the kernel, and leaves a [`Debt`].
+//! The program's own descriptor stays as it is. In addition there is a *direct* descriptor. A write
+//! by it is durable when the write returns (`O_DIRECT`, `O_DSYNC`). Writes that are aligned and lie
+//! in blocks that were written before go to the direct descriptor. All other writes go to the
+//! program's descriptor, and leave a [`Debt`].
 //!
-//! Nothing depends on what is known of the blocks but the time that a write takes: the kernel also
-//! makes a direct write durable that needs new blocks, and drops what its page cache has of them.
+//! If what is known of the blocks is wrong, a write only takes longer. The kernel makes a direct
+//! write durable even if it needs new blocks, and drops the pages that its page cache has of them.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -22,11 +23,11 @@ use crate::debts::Debt;
 use crate::place::{refusal_of_file_system, refusals_of_attributes};
 
 const BLOCK: u64 = LBA_SIZE as u64;
-/// If the kernel does not say what direct I/O needs, this is enough.
+/// An alignment that always suffices, for kernels that do not say what direct I/O needs.
 const STRICT: Alignment = Alignment { offset: LBA_SIZE as u32, memory: LBA_SIZE as u32 };
 
-/// Failures of a write that say nothing about the disk: it needs another alignment than it said, there is a
-/// bad pointer, a limit, or no room.
+/// Failures of a write that say nothing about the disk: it needs another alignment than the kernel
+/// said, a pointer is bad, a limit is reached, or there is no room.
 const HARMLESS: [Errno; 9] = [
     Errno::INVAL,
     Errno::FAULT,
@@ -39,28 +40,30 @@ const HARMLESS: [Errno; 9] = [
     Errno::AGAIN,
 ];
 
-/// Eight writes go the short way before a sync is asked for. If there are more, as when much is written
-/// at once or commits do not wait for the disk, a write is not to wait for it either.
+/// At most this many writes go the short way before the next sync. If a program writes more without
+/// a sync, it writes much at once, or its commits do not wait for the disk. Then its writes should
+/// not wait for the disk either.
 const UNSYNCED_MAX: u32 = 8;
-/// Extents that are looked at in one go.
+/// The largest number of extents that are looked up at once.
 const EXTENTS_MAX: usize = 128;
 
 /// An open file whose blocks are overwritten whole.
 #[derive(Debug)]
 pub struct WholeFile<'a> {
     debt: Debt<'a>,
-    /// The descriptor for direct writes. `None`: all goes to the kernel.
+    /// The descriptor for direct writes; `None` if all writes go to the program's descriptor.
     direct: Option<File>,
-    /// What direct writes need, when that was looked at; `None` if the file can't go the short way.
+    /// The alignment that direct writes need; `None` if the file can't go the short way. It is
+    /// found at the first write.
     alignment: OnceLock<Option<Alignment>>,
-    /// Blocks in a row that were written: the first one's number, and in the lower half that of the
-    /// one behind the last.
+    /// A run of blocks that were written. The upper half is the number of the first block, and the
+    /// lower half is the number of the block after the last.
     written: AtomicU64,
-    /// What [`Debt::moved`] said when these were looked for.
+    /// The value of [`Debt::moved`] when these blocks were looked up.
     moved: AtomicU64,
-    /// Writes that went the short way since a sync was asked for.
+    /// Writes that went the short way since the last sync.
     unsynced: AtomicU32,
-    /// What [`Debt::failures`] said when the file was opened.
+    /// The value of [`Debt::failures`] when the file was opened.
     failures: u64,
 }
 
@@ -76,10 +79,10 @@ pub fn open_direct(file: impl AsFd) -> io::Result<File> {
 }
 
 impl<'a> WholeFile<'a> {
-    /// A file that was opened just now, and its direct descriptor.
+    /// A file that was opened just now. `direct` is its direct descriptor.
     ///
-    /// There is a debt from now on: before, the file may have been changed by programs or under names
-    /// that nobody has counted.
+    /// The file has a debt from now on, because earlier changes may not have been counted. They may
+    /// have been made by other programs, or under another name of the file.
     pub fn new(debt: Debt<'a>, direct: Option<File>) -> Self {
         if !is_planted("opened-without-debt") {
             debt.owe();
@@ -105,13 +108,13 @@ impl<'a> WholeFile<'a> {
         self.direct.as_ref()
     }
 
-    /// Writes bytes of several buffers at an offset, so that they are durable when this returns. Returns
-    /// how many were written, or `None` if the kernel is to write them by the program's descriptor,
-    /// [around](Debt::around) which there is a debt.
+    /// Writes the bytes of several buffers at an offset. They are durable when this returns.
+    /// Returns the number of bytes, or `None` if the caller must write them by the program's
+    /// descriptor. Such a write must be made inside of [`Debt::around`].
     ///
     /// # Errors
-    /// If the write fails. Every later write and sync of the file fails, too, in each process that had it
-    /// open then: what the disk holds is not known.
+    /// If the write fails. Every later write and sync of the file then fails too, in each process
+    /// that had the file open, because nobody knows what the disk holds.
     pub fn write(&self, pieces: &[IoSlice<'_>], offset: u64) -> io::Result<Option<usize>> {
         self.failed()?;
         if self.unsynced.load(Ordering::Relaxed) >= UNSYNCED_MAX {
@@ -124,7 +127,7 @@ impl<'a> WholeFile<'a> {
                 self.unsynced.fetch_add(1, Ordering::Relaxed);
                 Ok(Some(written))
             }
-            // Nothing was written, and by the program's descriptor it may be.
+            // Nothing was written, but a write by the program's descriptor may succeed.
             Err(error) if HARMLESS.contains(&error) => Ok(None),
             Err(error) => {
                 self.debt.fail();
@@ -133,10 +136,11 @@ impl<'a> WholeFile<'a> {
         }
     }
 
-    /// Makes the file durable: by `sync` if there is a debt, or if the call `is_forced`.
+    /// Makes the file durable. Calls `sync` only if there is a debt or if `is_forced`.
     ///
     /// # Errors
-    /// If a direct write has failed since the file was opened, or that of `sync`. The debt stays.
+    /// If a direct write has failed since the file was opened, or if `sync` fails. The debt then
+    /// stays.
     pub fn sync(&self, is_forced: bool, sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         self.failed()?;
         self.unsynced.store(0, Ordering::Relaxed);
@@ -152,7 +156,7 @@ impl<'a> WholeFile<'a> {
         if is_failed { Err(Errno::IO.into()) } else { Ok(()) }
     }
 
-    /// The direct descriptor, if that can write these bytes.
+    /// The direct descriptor, if it can write these bytes.
     fn direct_for(&self, pieces: &[IoSlice<'_>], offset: u64) -> Option<&File> {
         let direct = self.direct.as_ref()?;
         let alignment = (*self.alignment.get_or_init(|| alignment(direct)))?;
@@ -187,14 +191,15 @@ impl<'a> WholeFile<'a> {
             return true;
         }
         let Some(found) = written_from(direct, blocks.start) else { return false };
-        // Threads that store at once may mix what they have found. It costs time, and no more.
+        // If several threads store at once, what they have found may be mixed up. This only costs
+        // time.
         self.written.store(blocks.start << 32 | found, Ordering::Release);
         self.moved.store(moved, Ordering::Release);
         blocks.end <= found
     }
 }
 
-/// What direct writes to a file need. `None` if the file is not overwritten in place.
+/// The alignment that direct writes to a file need; `None` if the file is not overwritten in place.
 fn alignment(direct: &File) -> Option<Alignment> {
     let attributes = Attributes::of(direct).ok()?;
     let is_refused = refusal_of_file_system(&FileSystem::of(direct).ok()?).is_some()
@@ -202,8 +207,9 @@ fn alignment(direct: &File) -> Option<Alignment> {
     (!is_refused).then(|| attributes.direct.flatten().unwrap_or(STRICT))
 }
 
-/// The number of the block behind those in a row, from this one on, that were written. What the file
-/// shares with another one, or does not keep in blocks of its own, is not counted.
+/// Finds the run of written blocks that begins with block `start`, and returns the number of the
+/// block after the run. A block that the file shares with another file, or data that is not in
+/// blocks of its own, ends the run.
 fn written_from(direct: &File, start: u64) -> Option<u64> {
     let size = direct.metadata().ok()?.len();
     let mut end = start * BLOCK;

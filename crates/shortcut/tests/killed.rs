@@ -1,4 +1,4 @@
-//! What a program has appended outlives the program.
+//! Bytes that a program has appended outlive the program.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::fs::{self, File, OpenOptions};
@@ -12,12 +12,13 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use slimio_shortcut::{LogFile, Mended, Stage};
 use slimio_testing::loops::Mounted;
 
-/// Set for the process that is to be killed: the folder of its files.
+/// The environment variable that names the folder of the files, for the process that is to be
+/// killed.
 const FOLDER: &str = "SLIMIO_SHORTCUT_KILLED";
 const STAGE: &str = "stage";
 const KILLS: usize = 12;
 
-/// The record of this number. Its bytes are not zero, and say which record it is.
+/// The record with this number. Its bytes are not zero, and show the number.
 fn record(number: u64) -> Vec<u8> {
     let size = 1 + (number * 7919 % 9000) as usize;
     vec![1 + (number % 255) as u8; size]
@@ -39,8 +40,8 @@ fn taken(file: File, stage: Stage) -> LogFile {
     log
 }
 
-/// Appends records until it is killed, and says after each that it was appended. Every third is made
-/// durable.
+/// Appends records until it is killed, and says after each record that it was appended. Every third
+/// record is made durable.
 fn append_until_killed(folder: &Path) {
     let file = OpenOptions::new().append(true).open(folder.join("log")).unwrap();
     let log = taken(file, stage(folder));
@@ -88,7 +89,7 @@ fn what_was_appended_outlives_a_killed_process() {
         written += missing;
         let log = fs::read(&path).unwrap();
         assert_eq!(log.len() as u64, length);
-        // The last record may have been appended without having been said, whole or in part.
+        // One more record may have been appended, whole or in part, without a message.
         let all: Vec<u8> = (0..=appended).flat_map(record).collect();
         let least: usize = (0..appended).map(|number| record(number).len()).sum();
         assert!(all.starts_with(&log), "kill {kill}: it is not what was appended");
@@ -117,7 +118,7 @@ fn another_file_is_not_mended() {
     assert_eq!(fs::read(&paths[0]).unwrap(), b"bytes and more");
 }
 
-/// A file that was made later has got the inode of the one that was removed.
+/// A file that was made later has the inode number of the removed file.
 #[test]
 fn a_later_file_with_the_same_inode_is_not_mended() {
     let Some(folder) = Mounted::new(&["mkfs.ext4", "-q"], 64 << 20, "defaults") else { return };
@@ -128,7 +129,7 @@ fn a_later_file_with_the_same_inode_is_not_mended() {
     let inode = std::os::unix::fs::MetadataExt::ino(&log.file().metadata().unwrap());
     drop(log);
     fs::remove_file(&path).unwrap();
-    // One of the next files gets it.
+    // One of the next files gets the inode number.
     let later = (0..200).find_map(|number| {
         let path = folder.path().join(format!("later-{number}"));
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).unwrap();
@@ -140,15 +141,16 @@ fn a_later_file_with_the_same_inode_is_not_mended() {
     assert_eq!(later.metadata().unwrap().len(), 0);
 }
 
-/// Somebody has used the file since the process was killed.
+/// Somebody changes the file after the process was killed.
 #[test]
 fn a_file_that_was_changed_since_is_not_mended() {
     let Some(folder) = Mounted::new(&["mkfs.ext4", "-q"], 64 << 20, "defaults") else { return };
     let path = folder.path().join("log");
-    // What is written where, and whether the file is still mended.
+    // Each change: an offset, the bytes that are written there, and whether the file is still
+    // mended.
     let changes: [(u64, &[u8], bool); 5] = [
         (0, b"", true),
-        // What was written before the last block is not looked at.
+        // Bytes before the last block are not checked.
         (0, b"other", true),
         (5000, b"other", false),
         (5010, b"staged, but other", false),
@@ -179,7 +181,7 @@ fn a_file_that_was_changed_since_is_not_mended() {
     }
 }
 
-/// A process that is killed while it moves what is staged has old bytes where the stage begins.
+/// A process is killed while it moves the staged bytes. The stage then begins with old bytes.
 #[test]
 fn a_stage_that_was_being_moved_is_mended() {
     let Some(folder) = Mounted::new(&["mkfs.ext4", "-q"], 64 << 20, "defaults") else { return };
@@ -191,7 +193,8 @@ fn a_stage_that_was_being_moved_is_mended() {
     log.sync().unwrap();
     log.append(b"staged").unwrap();
     drop(log);
-    // What is in the last block comes first, but the header does not say so yet.
+    // The bytes of the last block are at the stage's beginning already, but the header does not say
+    // so yet.
     let staged = OpenOptions::new().write(true).open(folder.path().join(STAGE)).unwrap();
     staged.write_all_at(&[b'y'; 4096], 2 * 4096).unwrap();
     let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
@@ -200,7 +203,7 @@ fn a_stage_that_was_being_moved_is_mended() {
     assert!(fs::read(&path).unwrap().ends_with(b"xxstaged"));
 }
 
-/// A stage whose log was released needs no mending, and leaves nothing to the next log.
+/// A stage whose log was released needs no mending, and the next log in it starts empty.
 #[test]
 fn a_stage_can_be_used_again() {
     let Some(folder) = Mounted::new(&["mkfs.ext4", "-q"], 64 << 20, "defaults") else { return };
@@ -220,7 +223,7 @@ fn a_stage_can_be_used_again() {
     }
 }
 
-/// A write that moves only a part of its bytes is a failure, and this failure stays.
+/// A write that writes only a part of its bytes is a failure, and all later calls fail too.
 #[test]
 fn a_short_write_is_a_failure_that_stays() {
     const NAME: &str = "a_short_write_is_a_failure_that_stays";
@@ -237,7 +240,8 @@ fn a_short_write_is_a_failure_that_stays() {
     assert_eq!(fs::read(folder.path().join("log")).unwrap(), b"durable");
 }
 
-/// Set for the process whose files are limited in size: the folder of its files.
+/// The environment variable that names the folder of the files, for the process whose files are
+/// limited in size.
 const LIMITED: &str = "SLIMIO_SHORTCUT_LIMITED";
 
 fn fail_at_a_limit(folder: &Path) {

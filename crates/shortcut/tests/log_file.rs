@@ -25,7 +25,7 @@ fn taken(file: File) -> LogFile {
     log
 }
 
-/// Checks what another program sees: the log, and zeros behind it.
+/// Checks what another program sees: the log, and zeros after it.
 fn check_seen(path: &Path, log: &[u8], end: usize) {
     let seen = fs::read(path).unwrap();
     assert!(seen.len() >= end, "{} of {end} bytes", seen.len());
@@ -43,7 +43,7 @@ fn what_was_appended_is_there_for_everybody() {
         let path = mounted.path().join("log");
         let mut log = Vec::new();
         for life in 0..12 {
-            // Each life goes on where the one before has ended; some logs end with a whole block.
+            // Each life goes on where the previous life ended; some logs end with a whole block.
             let mut file = if life % 2 == 0 {
                 appending(&path)
             } else {
@@ -82,7 +82,7 @@ fn what_was_appended_is_there_for_everybody() {
     }
 }
 
-/// Sizes around those of a block, of half the stage and of the stage.
+/// Appends of sizes around the size of a block, of half the stage, and of the stage.
 #[test]
 fn no_size_is_special() {
     let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
@@ -105,7 +105,7 @@ fn no_size_is_special() {
     }
 }
 
-/// Whoever goes on with the descriptor finds it as it was.
+/// A program that goes on with the descriptor finds it as it was.
 #[test]
 fn a_descriptor_is_given_back_as_it_was() {
     let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
@@ -125,7 +125,7 @@ fn a_descriptor_is_given_back_as_it_was() {
     assert_eq!(rustix::fs::fcntl_getfl(log.file()).unwrap(), before);
 }
 
-/// With `O_APPEND`, the position is where it was until something is appended.
+/// With `O_APPEND`, the position stays where it was until something is appended.
 #[test]
 fn the_position_is_that_of_the_kernel() {
     let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
@@ -147,7 +147,8 @@ fn the_position_is_that_of_the_kernel() {
     assert_eq!(position(&sought), 5004);
 }
 
-/// A log that a keeper has filled ahead, and written before it was to be durable, is the same log.
+/// A keeper has added zeros ahead, and has written bytes before they had to be durable. The log is
+/// the same as without a keeper.
 #[test]
 fn a_keeper_keeps_up() {
     let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
@@ -177,7 +178,7 @@ fn a_keeper_keeps_up() {
     assert!(fs::read(&path).unwrap() == log);
 }
 
-/// Two processes, as a program and its forked child, append to one log.
+/// Two processes append to one log, like a program and its forked child.
 #[test]
 fn whoever_has_the_stage_appends_to_the_same_log() {
     let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
@@ -194,8 +195,8 @@ fn whoever_has_the_stage_appends_to_the_same_log() {
     assert!(!first.sync().unwrap());
 }
 
-/// The kernel takes a lease away from who does not answer. What somebody else has then appended, behind
-/// the zeros, is not cut off.
+/// The kernel takes a lease away from a process that does not answer. Bytes that somebody else then
+/// appends after the zeros are not cut off.
 #[test]
 fn what_others_have_appended_is_not_cut_off() {
     let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
@@ -211,7 +212,7 @@ fn what_others_have_appended_is_not_cut_off() {
     assert!(log.starts_with(b"ours, too\0") && log.ends_with(b"\0foreign"), "{} bytes", log.len());
 }
 
-/// What is written somewhere else than at the end is no log.
+/// A file that is written elsewhere than at its end is no log.
 #[test]
 fn a_program_that_does_not_write_at_the_end_keeps_its_file() {
     let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
@@ -250,7 +251,8 @@ fn a_durable_write_changes_no_metadata() {
 
 #[test]
 fn a_full_disk_takes_nothing_and_the_log_goes_on() {
-    // How much room is left when there is no more room ahead differs.
+    // The fillers differ, so that different amounts of room are left when there is no more room for
+    // zeros ahead.
     for filler in [60, 63, 66] {
         fill_up(filler * MIB as usize / 10);
     }
@@ -274,9 +276,9 @@ fn fill_up(size: usize) {
     assert_eq!(error.kind(), ErrorKind::StorageFull);
     assert_eq!(taken.length().unwrap(), Some(log.len() as u64));
     assert!(log.len() > 2_000_000, "{} bytes", log.len());
-    // The last bytes of the disk are used, although there is no room ahead.
+    // The last bytes of the disk are used, although there is no room for zeros ahead.
     let disk = rustix::fs::statvfs(&path).unwrap();
-    // Root may use what is free, but for a fiftieth that ext4 keeps for itself.
+    // Root may use the free space, except a fiftieth that ext4 keeps for itself.
     let free = disk.f_bfree * disk.f_frsize;
     let unused = free + fs::metadata(&path).unwrap().len() - log.len() as u64;
     assert!(unused < 500_000, "{unused} bytes are not used");
@@ -303,7 +305,7 @@ fn a_file_that_is_not_taken_stays_as_it_was() {
     assert_eq!(fs::read(&path).unwrap(), b"some bytes more");
 }
 
-/// What is staged of a file must never get into another one.
+/// Bytes that are staged for a file must never get into another file.
 #[test]
 fn a_file_without_a_birthday_is_not_taken() {
     let mkfs: &[&str] = &["mkfs.ext4", "-q", "-I", "128"];
@@ -313,14 +315,14 @@ fn a_file_without_a_birthday_is_not_taken() {
     assert_eq!(refusals, [Refusal::Ageless]);
 }
 
-/// Each sync has the device flush its cache, or write with the FUA bit, which a loop device carries out
-/// by a flush.
+/// Each sync makes the device flush its cache, or write with the FUA bit. A loop device carries out
+/// such a write by a flush.
 #[test]
 fn a_sync_reaches_the_disk() {
     let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
     let flushes = || mounted.flushes();
     let path = mounted.path().join("log");
-    // It is only in the page cache, and ends with a block.
+    // The file is only in the page cache, and ends at a block's end.
     fs::write(&path, vec![1; 8192]).unwrap();
     let before = flushes();
     let taken = taken(appending(&path));
@@ -333,14 +335,14 @@ fn a_sync_reaches_the_disk() {
         taken.sync().unwrap();
     }
     assert!(flushes() >= before + 20, "{before} and {} flushes", flushes());
-    // What does not fit into the stage is written before, and flushed by the next sync.
+    // Bytes that do not fit into the stage are written at once, and flushed by the next sync.
     taken.append(&vec![1; 5_000_000]).unwrap();
     let before = flushes();
     taken.sync().unwrap();
     assert!(flushes() > before);
 }
 
-/// A program that has mapped the file would see old bytes, or store some behind our back.
+/// A program that has mapped the file would see old bytes, or could store bytes unnoticed.
 #[test]
 fn a_file_that_is_mapped_is_not_taken() {
     let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };

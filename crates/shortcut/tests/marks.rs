@@ -1,5 +1,6 @@
-//! Appends records, each durable before the next. Power cuts of a machine that runs this show what is
-//! durable (`tests/lab/power-cut-log`): record N is only written when record N - 1 is durable.
+//! Appends records, each durable before the next. `tests/lab/power-cut-log` cuts the power of a
+//! machine that runs this test, to see what is durable. Record N is written only when record N - 1
+//! is durable.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::fs::{self, OpenOptions};
@@ -8,7 +9,8 @@ use std::path::{Path, PathBuf};
 use slimio_shortcut::{LogFile, Stage};
 use slimio_testing::loops::Mounted;
 
-/// The file to append to, which is there and empty. Without it, a file on a loop device is used.
+/// The environment variable that names the file to append to, which exists and is empty. Without
+/// it, a file on a loop device is used.
 const LOG: &str = "SLIMIO_MARKS_LOG";
 const RECORDS: usize = 400;
 

@@ -1,4 +1,4 @@
-//! Logs that are written over and read while they go the short way, as SQLite does it.
+//! Logs that a program overwrites and reads while they go the short way, as SQLite does.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::fs::{self, File, OpenOptions};
@@ -14,23 +14,24 @@ use slimio_testing::loops::Mounted;
 const EXT4: &[&str] = &["mkfs.ext4", "-q"];
 const XFS: &[&str] = &["mkfs.xfs", "-q"];
 const SIZE: u64 = 320 << 20;
-/// Set for the process that is to be killed: the folder of its files.
+/// The environment variable that names the folder of the files, for the process that is to be
+/// killed.
 const FOLDER: &str = "SLIMIO_SHORTCUT_OVERWRITTEN";
 const SEED: &str = "SLIMIO_SHORTCUT_SEED";
 const KILLS: u64 = 12;
-/// Where the stage's header is in its file: behind the locks.
+/// Offset of the stage's header in its file: after the locks.
 const HEADER: u64 = 4096;
 
 fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
 }
 
-/// The log as it has to be.
+/// A model of the log: the bytes that it must have.
 #[derive(Clone, Default)]
 struct Model {
     bytes: Vec<u8>,
     random: fastrand::Rng,
-    /// Where the next bytes go, mostly.
+    /// Where most writes put the next bytes.
     next: usize,
 }
 
@@ -39,7 +40,7 @@ impl Model {
         Self { random: fastrand::Rng::with_seed(seed), ..Self::default() }
     }
 
-    /// The next write: where, and which bytes. They are in the model then.
+    /// The next write: its offset and its bytes, which are put into the model too.
     fn write(&mut self) -> (usize, Vec<u8>) {
         let random = &mut self.random;
         let length = self.bytes.len();
@@ -114,7 +115,7 @@ fn what_is_written_over_is_there_for_everybody() {
     }
 }
 
-/// Reading moves the position as read(2) does, and the next write goes there.
+/// Reading moves the position as read(2) does, and the next write goes to the new position.
 #[test]
 fn reading_and_writing_share_the_position() {
     let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
@@ -135,7 +136,8 @@ fn reading_and_writing_share_the_position() {
     assert_eq!(fs::read(&path).unwrap(), b"0123xy6789!");
 }
 
-/// What is around can't be read, so only the kernel can write there.
+/// The file is for writing only, so the bytes around a write can't be read, and only the kernel can
+/// write there.
 #[test]
 fn over_a_file_that_cannot_be_read_the_kernel_writes() {
     let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
@@ -155,7 +157,7 @@ fn over_a_file_that_cannot_be_read_the_kernel_writes() {
     assert_eq!(fs::read(&path).unwrap(), b"abc");
 }
 
-/// A gap is the kernel's, too, whatever can be read.
+/// A write that would leave a gap goes to the kernel too, even if the file can be read.
 #[test]
 fn a_gap_is_left_by_the_kernel() {
     let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
@@ -167,7 +169,8 @@ fn a_gap_is_left_by_the_kernel() {
     assert_eq!(fs::read(&path).unwrap(), b"");
 }
 
-/// Writes until it is killed, and says after each write that it was made. Every third is durable.
+/// Writes until it is killed, and says after each write that it was made. Every third write is made
+/// durable.
 fn write_until_killed(folder: &Path) {
     let mut model = Model::new(std::env::var(SEED).unwrap().parse().unwrap());
     let stage = Stage::create(&open(&folder.join("stage"))).unwrap();
@@ -218,7 +221,7 @@ fn what_was_written_over_outlives_a_killed_process() {
         for _ in 0..written {
             model.write();
         }
-        // The next write may have been made without having been said, whole or in part.
+        // One more write may have been made, whole or in part, without a message.
         let before = model.bytes.clone();
         let (at, bytes) = model.write();
         let log = fs::read(&path).unwrap();
@@ -232,8 +235,8 @@ fn what_was_written_over_outlives_a_killed_process() {
     }
 }
 
-/// A process that is killed while what is staged goes to another place in the file has written everything
-/// before.
+/// A process is killed while it begins to stage bytes for another place in the file. Everything
+/// that was staged before is in the file.
 #[test]
 fn a_stage_that_goes_to_another_place_misses_nothing() {
     let Some(folder) = Mounted::new(EXT4, SIZE, "defaults") else { return };
@@ -243,7 +246,8 @@ fn a_stage_that_goes_to_another_place_misses_nothing() {
     log.append(&vec![b'x'; 20_000]).unwrap();
     log.sync().unwrap();
     drop(log);
-    // Where the staged bytes begin and end, and how many are written, is not all of one place.
+    // The header is changed only in part: some of these fields are for the old place, others for
+    // the new one.
     let (start, staged_to, is_moving) = (HEADER + 24, HEADER + 32, HEADER + 144);
     let header = open(&stage);
     for (field, value) in [(is_moving, 1_u64), (start, 4096), (staged_to, 5000)] {
@@ -254,7 +258,7 @@ fn a_stage_that_goes_to_another_place_misses_nothing() {
     assert!(fs::read(&path).unwrap() == vec![b'x'; 20_000]);
 }
 
-/// A process that is killed in the middle of a write has overwritten a part of what was loaded.
+/// A process is killed in the middle of a write. It has overwritten a part of the loaded bytes.
 #[test]
 fn a_write_that_has_not_ended_is_no_change_by_others() {
     let Some(folder) = Mounted::new(EXT4, SIZE, "defaults") else { return };
@@ -276,8 +280,8 @@ fn a_write_that_has_not_ended_is_no_change_by_others() {
     assert!(fs::read(&path).unwrap() == wanted);
 }
 
-/// What was written without being durable, because the program went to another place, is flushed by the
-/// next sync, and so is what was mended.
+/// If the program goes to another place in the file, staged bytes are written without being
+/// durable. The next sync flushes them. Mended bytes are flushed too.
 #[test]
 fn what_was_written_on_the_way_is_flushed() {
     let Some(folder) = Mounted::new(EXT4, SIZE, "defaults") else { return };
@@ -298,7 +302,7 @@ fn what_was_written_on_the_way_is_flushed() {
     assert!(flushes() > before, "what was mended");
 }
 
-/// With `O_APPEND`, pwrite(2) writes at the end, whatever its offset. So the kernel is to do it.
+/// With `O_APPEND`, pwrite(2) writes at the end, whatever its offset. So the kernel must do it.
 #[test]
 fn an_offset_does_not_count_for_a_file_that_is_appended_to() {
     let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
@@ -314,7 +318,8 @@ fn an_offset_does_not_count_for_a_file_that_is_appended_to() {
     log.release().unwrap();
 }
 
-/// Zeros ahead that the page cache has would be written over what is written directly.
+/// If the page cache had zeros ahead, the kernel would write them over bytes that were written
+/// directly.
 #[test]
 fn zeros_are_direct_after_somebody_has_read() {
     let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
@@ -331,7 +336,7 @@ fn zeros_are_direct_after_somebody_has_read() {
     log.release().unwrap();
 }
 
-/// Somebody has changed the file since the process was killed: what was loaded says so.
+/// Somebody changes the file after the process was killed. The loaded bytes show the change.
 #[test]
 fn a_file_that_was_changed_since_is_not_mended() {
     let Some(folder) = Mounted::new(EXT4, SIZE, "defaults") else { return };
@@ -350,7 +355,7 @@ fn a_file_that_was_changed_since_is_not_mended() {
         let found = fs::read(&path).unwrap();
         assert_eq!(found[8192..8192 + 100] == [b'y'; 100], is_mended, "{at}");
     }
-    // It was cut.
+    // The file was cut.
     let _ = fs::remove_file(&stage);
     fs::write(&path, vec![b'x'; 20_000]).unwrap();
     let log = LogFile::new(open(&path), Stage::create(&open(&stage)).unwrap());

@@ -1,4 +1,4 @@
-//! What is said about files on real file systems.
+//! What a probe says about files on real file systems.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::fs::{self, File};
@@ -29,7 +29,7 @@ fn refusals(path: &Path) -> Vec<Refusal> {
     Probe::of(path).unwrap().refusals
 }
 
-/// Runs a command on a file. `false`, with a message, if it fails.
+/// Runs a command on a file. If the command fails, prints a message and returns `false`.
 fn ran(words: &[&str], path: &Path) -> bool {
     let output = Command::new(words[0]).args(&words[1..]).arg(path).output();
     let is_done = output.is_ok_and(|output| output.status.success());
@@ -56,7 +56,8 @@ fn written_blocks_are_told_from_others() {
         file.set_len(4 * MIB).unwrap();
         let space = Probe::of(&path).unwrap().space.unwrap();
         assert_eq!(space, Space { written: MIB, unwritten: MIB, holes: 2 * MIB });
-        // What is dirty in the page cache has no place yet; looking gives it one.
+        // Dirty data in the page cache has no blocks yet. The probe makes the kernel give it
+        // blocks.
         file.write_all_at(&[2; 8192], 3 * MIB).unwrap();
         let space = Probe::of(&path).unwrap().space.unwrap();
         assert_eq!(space.written, MIB + 8192);

@@ -70,7 +70,7 @@ fn what_is_written_is_durable_at_once() {
         let path = mounted.path().join("log");
         let file = written(&path);
         let whole = opened(debts(), &file);
-        // What was done before it was opened is not known.
+        // It is not known what was done to the file before it was opened.
         assert!(is_synced_by_kernel(&whole, false));
         let before = mounted.flushes();
         for round in 0..20 {
@@ -88,12 +88,12 @@ fn what_is_written_is_durable_at_once() {
         let seen = fs::read(&path).unwrap();
         assert!(seen[8 * BLOCK..9 * BLOCK] == one[..] && seen[9 * BLOCK..12 * BLOCK] == two[..]);
         assert_eq!(seen.len(), 16 * BLOCK);
-        // Who writes much without asking for a sync does not wait for the disk.
+        // A program that writes much without a sync does not wait for the disk.
         let unsynced = (0..20).map_while(|_| write(&whole, &one, 0)).count();
         assert_eq!(unsynced, 7);
         assert!(!is_synced_by_kernel(&whole, false));
         assert_eq!(write(&whole, &one, 0), Some(BLOCK));
-        // A call that asks for more than the data is always the kernel's.
+        // A sync of more than the data always calls the kernel.
         assert!(is_synced_by_kernel(&whole, true));
     });
 }
@@ -117,7 +117,7 @@ fn what_is_not_aligned_or_was_not_written_is_the_kernels() {
         ] {
             assert_eq!(write(&whole, bytes, offset), None, "{} bytes at {offset}", bytes.len());
         }
-        // Blocks 16 to 20 are allocated, 20 to 24 a hole, and 24 is written.
+        // Blocks 16 to 19 are allocated, blocks 20 to 23 are a hole, and block 24 is written.
         let (at, size) = (16 * BLOCK as u64, 4 * BLOCK as u64);
         rustix::fs::fallocate(&file, FallocateFlags::empty(), at, size).unwrap();
         file.write_all_at(&bytes[..BLOCK], 24 * BLOCK as u64).unwrap();
@@ -129,11 +129,11 @@ fn what_is_not_aligned_or_was_not_written_is_the_kernels() {
         file.sync_all().unwrap();
         assert_eq!(write(&whole, &bytes[..BLOCK], 24 * BLOCK), Some(BLOCK));
         assert_eq!(write(&whole, &bytes, 21 * BLOCK), None);
-        // What the kernel has written meanwhile is found.
+        // Blocks that the kernel has written meanwhile are found.
         file.write_all_at(&bytes, 16 * BLOCK as u64).unwrap();
         file.sync_all().unwrap();
         assert_eq!(write(&whole, &bytes[..2 * BLOCK], 17 * BLOCK), Some(2 * BLOCK));
-        // What another process does to the blocks is noticed when it tells of it.
+        // If another process notes that it has moved the blocks, this process looks them up again.
         let other = opened(debts, &file);
         assert_eq!(write(&other, &bytes, 0), Some(bytes.len()));
         whole.debt().around(|| file.set_len(2 * BLOCK as u64)).unwrap();
@@ -152,7 +152,7 @@ fn dirty_pages_and_direct_writes_do_not_undo_each_other() {
         let whole = opened(debts(), &file);
         let bytes = blocks(9, 1);
         for round in 0..50_u8 {
-            // The page is dirty, and the direct write is to another half of it.
+            // The page is dirty, and the direct write is to its other half.
             file.write_all_at(&[round; 100], 2000).unwrap();
             assert_eq!(write(&whole, &bytes[..512], 0), Some(512));
             file.write_all_at(&[round; 100], 3000).unwrap();
@@ -173,7 +173,7 @@ fn a_failed_write_is_told_to_all_that_have_the_file_open() {
     let file = written(&path);
     let debts = debts();
     let debt = debts.of(Identity::of(&file).unwrap());
-    // The kernel refuses each write to a descriptor that is only for reading.
+    // The kernel refuses each write to a descriptor that is for reading only.
     let failing = WholeFile::new(debt, Some(File::open(&path).unwrap()));
     let other = opened(debts, &file);
     let sync = |file: &WholeFile<'_>| file.sync(false, || Ok(()));
@@ -186,7 +186,7 @@ fn a_failed_write_is_told_to_all_that_have_the_file_open() {
         assert_eq!(file.sync(true, || Ok(())).unwrap_err().raw_os_error(), Some(5));
         assert_eq!(write(file).unwrap_err().raw_os_error(), Some(5));
     }
-    // Who opens it anew knows of that, and begins with a debt.
+    // A process that opens the file after the failure begins with a debt.
     let later = opened(debts, &file);
     assert!(later.debt().is_owed());
     let failure = later.sync(false, || Err(io::Error::from(ErrorKind::StorageFull)));

@@ -7,7 +7,8 @@
 //!
 //! The open half is written when the batch is opened in its buffer. The closing half is written
 //! when the batch is submitted. If the process dies in between, a mapped buffer holds an open half
-//! and records. Both can be read, because the open half and each record have their own checksums.
+//! and records. The open half and the records can then be read, because each of them has its own
+//! checksum.
 
 use slimio_device::LBA_SIZE;
 use slimio_planted::is_planted;
@@ -176,8 +177,8 @@ pub(crate) fn is_whole(bytes: &[u8], volume_id: VolumeId, header: &Header) -> bo
     walk.at == end && is_right && bytes[end..].iter().all(|&byte| byte == 0)
 }
 
-/// Puts a record, or a fragment of one, at the start of `bytes`. Stores its checksum last, and
-/// returns the checksum. `fill` writes the payload.
+/// Puts a record, or a fragment of one, at the start of `bytes`. Stores the record's checksum last,
+/// and returns it. `fill` writes the payload.
 pub(crate) fn write_record(
     bytes: &mut [u8],
     salt: Salt,

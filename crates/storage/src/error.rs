@@ -55,7 +55,7 @@ pub enum Error {
         /// Blocks that the area must have.
         expected_lbas: u64,
     },
-    /// The log can't be read to its end. It may be salvaged up to `lsn`.
+    /// The log can't be read to its end. The log may be salvaged up to `lsn`.
     Damaged {
         /// The log is whole up to here.
         lsn: Lsn,
@@ -89,7 +89,8 @@ pub enum Error {
         /// Why, as the end of a sentence.
         why: String,
     },
-    /// The device failed while `doing` something. This says nothing about what is on the volume.
+    /// The device failed while `doing` something. Such a failure says nothing about what is on the
+    /// volume.
     Device {
         /// What was being done, as the words after "while".
         doing: &'static str,

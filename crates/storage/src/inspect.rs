@@ -59,8 +59,9 @@ pub fn inspect(media: &mut dyn Media) -> Result<Inspection, Error> {
 /// The superblock in force.
 ///
 /// # Errors
-/// If no copy of it is valid, for example because all have another format version. Also if the
-/// superblock's area can't be opened or is too short, or if its extent map does not fit the medium.
+/// If no copy of the superblock is valid, for example because all copies have another format
+/// version. Also if the superblock's area can't be opened or is too short, or if its extent map
+/// does not fit the medium.
 pub fn superblock(media: &mut dyn Media) -> Result<Superblock, Error> {
     let copies = read_copies(&mut *media.open_path(Area::Superblock)?)?;
     let (superblock, _) = choose(&copies, versions_of(media))?;
@@ -93,13 +94,13 @@ impl RecoverSink for Check<'_> {
     }
 }
 
-/// Reads and checks everything that opening the volume would read, and the other snapshots. A copy
-/// of a volume on another device is read like any other volume; [`Report::other_device`] says that
-/// it is a copy.
+/// Reads and checks everything that opening the volume would read, and also the other snapshots. A
+/// copy of a volume on another device is read like any other volume; [`Report::other_device`] says
+/// that it is a copy.
 ///
 /// # Errors
 /// The error that [`recover`](crate::recover) would return if the volume's device were accepted. If
-/// it would return none, the error of a damaged snapshot other than the root.
+/// `recover` would succeed, the error of a damaged snapshot other than the root.
 pub fn verify(media: &mut dyn Media, progress: &mut dyn FnMut(Progress)) -> Result<Report, Error> {
     let examined = examine_root(media, RootChoice::InForce, &mut Check(progress))?;
     let Superblock { volume_id, snapshots, .. } = &examined.superblock;

@@ -1,7 +1,7 @@
 //! The keeper, which owns the superblock and makes room for the log.
 //!
 //! A job releases space or hands it out. The invariant: before the job's outcome is returned, the
-//! superblock that allows this is durable in both of its copies.
+//! superblock that allows the release or the use of the space is durable in both of its copies.
 
 use std::ops::Range;
 

@@ -193,8 +193,8 @@ pub trait Media {
     /// there are no buffers or if nothing can be mapped.
     ///
     /// # Errors
-    /// If the buffers exist but can't be read. They can't be ignored, because their records may
-    /// have been acknowledged.
+    /// If the buffers exist but can't be read. Such buffers can't be ignored, because their records
+    /// may have been acknowledged.
     fn open_buffers(&mut self, size: usize) -> Result<Vec<Buffer>, OpenError>;
 
     /// Makes `count` empty buffers of `size` bytes for the log, and drops the contents of the old
@@ -204,7 +204,7 @@ pub trait Media {
     /// If there is no room for the buffers.
     fn make_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, OpenError>;
 
-    /// Whether bytes that are stored in these buffers outlive the process. If the bytes do not,
+    /// Whether bytes that are stored in these buffers outlive the process. If they do not,
     /// [opened](Self::open_buffers) buffers are not used again.
     fn buffers_outlive_process(&self) -> bool;
 

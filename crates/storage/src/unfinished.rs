@@ -2,8 +2,8 @@
 //!
 //! The mark is written where the superblock's first copy will be, before any old data is
 //! overwritten. It stays until the new superblock is in all its copies. So if the making of a
-//! volume is interrupted at any point, the mark says that nothing in the volume counts, because no
-//! server has opened the volume and nothing was acknowledged on it.
+//! volume is interrupted at any point, the mark says that nothing in the volume counts. Nothing is
+//! lost by this: no server has opened the volume, so nothing was acknowledged on it.
 
 use slimio_device::{Buffer, Device, DeviceError, Lba, Op};
 

@@ -1,4 +1,4 @@
-//! Random damage to bytes, for tests of what reads bytes that it cannot trust.
+//! Random damage to bytes, for tests of code that reads bytes which it cannot trust.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use fastrand::Rng;
 
 use crate::random::seed;
 
-/// Tells [`fuzz`] for how many seconds to go on.
+/// The environment variable that says for how many seconds [`fuzz`] runs.
 const SECONDS: &str = "SLIMIO_FUZZ_SECONDS";
 
 /// Seconds of a run, unless the environment says otherwise.
@@ -32,8 +32,9 @@ const INTEGERS: &[u64] = &[
     u64::MAX,
 ];
 
-/// Calls `check` with random cases for some seconds. Each case has a source of randomness of its
-/// own. If a case fails, its seed is printed; `SLIMIO_SEED` begins with this case.
+/// Calls `check` with random cases for some seconds. Each case has its own source of randomness. If
+/// a case fails, its seed is printed. With this seed in `SLIMIO_SEED`, the next run begins with the
+/// failed case.
 pub fn fuzz(mut check: impl FnMut(&mut Rng)) {
     let set = std::env::var(SECONDS).ok();
     let seconds = set.map_or(SECONDS_DEFAULT, |text| text.parse().expect("a number of seconds"));

@@ -83,8 +83,8 @@ impl Mounted {
         self.device.path()
     }
 
-    /// How often the device was told to flush its cache. A loop device is also told so by a write with the
-    /// FUA bit.
+    /// How often the device was told to flush its cache. A write with the FUA bit also counts as a
+    /// flush of a loop device.
     pub fn flushes(&self) -> u64 {
         let name = self.device().file_name().expect("a device has a name");
         let statistics = Path::new("/sys/block").join(name).join("stat");
@@ -111,7 +111,7 @@ impl Drop for Mounted {
             std::thread::sleep(Duration::from_millis(20));
         }
         if std::thread::panicking() {
-            // What the test has not stopped still uses it.
+            // A process that the test has not stopped still uses the file system.
             let _ = Command::new("umount").arg("--lazy").arg(self.path()).status();
             return;
         }

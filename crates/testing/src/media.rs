@@ -6,7 +6,7 @@ use slimio_storage::{Area, Media, Pool, SlotName};
 /// A path to an area.
 pub type Path = Box<dyn Device + Send>;
 
-/// Passes every path of a medium through `wrap`. Everything else in the medium stays unchanged.
+/// Passes every path of a medium through `wrap`. The rest of the medium stays unchanged.
 pub fn wrapped(
     media: Box<dyn Media>,
     wrap: impl FnMut(Area, Path) -> Path + 'static,

@@ -88,7 +88,8 @@ impl Generator {
             words.push(word);
         }
         if name.starts_with("bl") || name.starts_with("br") {
-            // With another time, a command might wait for ever.
+            // The words stay as they are, because with another timeout the command might wait
+            // forever.
             return words;
         }
         if self.rng.usize(..40) == 0 {

@@ -31,7 +31,8 @@ impl RawConnection {
 
     /// Sends a request, and returns its reply.
     ///
-    /// # Panics When the connection ends, or when the received bytes are no reply.
+    /// # Panics
+    /// When the connection ends, or when the received bytes are no reply.
     pub fn run<T: AsRef<[u8]>>(&mut self, words: &[T]) -> Vec<u8> {
         self.run_all(&[words]).swap_remove(0)
     }

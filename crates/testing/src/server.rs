@@ -104,7 +104,8 @@ pub struct ServerConfig {
     pub policy: Policy,
     /// Further flags, verbatim.
     pub extra: Vec<String>,
-    /// A command that runs the server: a program and its arguments. Empty: none does.
+    /// A command under which the server runs: a program and its arguments; empty if the server runs
+    /// by itself.
     pub under: Vec<String>,
 }
 

@@ -1,5 +1,5 @@
-//! Measures how fast snapshots are written and read. Each is written once over blocks that were
-//! only reserved, and once over blocks that were written before. A second part measures how
+//! Measures how fast snapshots are written and read. Each snapshot is written once over blocks that
+//! were only reserved, and once over blocks that were written before. A second part measures how
 //! registered buffers and polling change the speed and the processor time.
 //!
 //! `cargo run --release --package slimio-volume --example snapshot_speed -- PLACE [MiB [poll]]`

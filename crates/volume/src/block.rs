@@ -100,8 +100,8 @@ pub(crate) fn pool(path: &Path, lba_count: u64, wal_size_max: u64) -> Result<Poo
 struct BlockMedia {
     device: Box<dyn WholeDevice>,
     placements: Placements,
-    /// If operations are recorded, the trace that they are recorded in, each write with its
-    /// lifetime.
+    /// The trace of the device's operations; `None` if they are not recorded. Each write in the
+    /// trace has its lifetime.
     tape: Option<Arc<Tape>>,
     outlives_process: bool,
     pool: Pool,

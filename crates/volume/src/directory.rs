@@ -1,4 +1,4 @@
-//! A volume in a directory: a file for each area, and one for the log's buffers.
+//! A volume in a directory, which has a file for each area and a file for the log's buffers.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -97,7 +97,7 @@ struct DirectoryMedia {
     /// What was found of a volume when the directory was opened.
     found: Found,
     outlives_process: bool,
-    /// If the log's buffers are in private memory, why they are.
+    /// Why the log's buffers are in private memory; `None` if they are not.
     not_mapped: Option<String>,
     wal_size_max: u64,
 }

@@ -62,7 +62,7 @@ fn check_no_device(path: &Path) -> Result<(), OpenError> {
 /// other than a volume is refused. `path` is the device's name.
 ///
 /// # Errors
-/// As [`open`].
+/// Those of [`open`].
 pub fn open_on(
     path: &Path,
     device: Box<dyn WholeDevice>,
@@ -71,8 +71,8 @@ pub fn open_on(
     block::make_volume(path, device, wal_size_max, None)
 }
 
-/// As [`open`], but only for a device. The device's writes, deallocations and flushes are recorded
-/// in a new file at `trace`, each write with its lifetime as the stream.
+/// Like [`open`], but only for a device. The device's writes, deallocations and flushes are
+/// recorded in a new file at `trace`, each write with its lifetime as the stream.
 ///
 /// # Errors
 /// The reason why it can't be opened, or why it can't be recorded.

@@ -24,9 +24,9 @@ const LIFETIMES: usize = Lifetime::ALL.len();
 
 /// The placement of each lifetime, by the lifetime's index. If there are fewer placements than
 /// lifetimes, lifetimes share a placement if their data dies at about the same time. With three
-/// placements, the log and WAL-snapshots share one. With two, the superblock shares it with them.
-/// On-demand snapshots, which may live for weeks, share a placement only if the device has just
-/// one.
+/// placements, the log and WAL-snapshots share one. With two placements, the superblock shares that
+/// placement too. On-demand snapshots, which may live for weeks, share a placement only if the
+/// device has just one.
 ///
 /// No long-lived data gets the first placement if there are several, because a device also uses the
 /// first one for writes that name no placement.

@@ -1,6 +1,6 @@
 //! What `cargo x` and the lab need on the developer's machine: child processes, Debian packages,
-//! programs that cargo builds, images of power cuts, and the summary of a long run. This crate has no dependencies, so
-//! that `cargo x` builds in seconds.
+//! programs that cargo builds, images of power cuts, and the summary of a long run. This crate has
+//! no dependencies, so that `cargo x` builds in seconds.
 #![expect(clippy::print_stdout, reason = "for a program of the terminal")]
 
 pub mod apt;

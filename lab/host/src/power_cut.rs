@@ -1,4 +1,4 @@
-//! The images that a power cut could have left, from a record of all that a device was asked to do.
+//! The images that a power cut could have left, made from a record of all operations of a device.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -9,40 +9,41 @@ use std::path::Path;
 /// One operation of the device. Offsets and sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// Bytes were written.
+    /// A write.
     Write {
-        /// Where.
+        /// Its offset.
         offset: u64,
-        /// What.
+        /// What was written.
         data: Vec<u8>,
-        /// Whether the write alone was to be stable when it was finished: FUA.
+        /// Whether this write was stable as soon as it was finished (FUA).
         durable: bool,
     },
-    /// All that was finished before was made stable.
+    /// A flush, which makes stable everything that was finished before it.
     Flush,
-    /// A range that reads as zeros from then on.
+    /// A deallocation of a range, which reads as zeros from then on.
     Deallocate {
-        /// Where.
+        /// Its offset.
         offset: u64,
-        /// How long.
+        /// Its length.
         size: u64,
     },
 }
 
-/// Which writes survive a cut, of those that neither a flush nor FUA had made stable.
+/// Which writes survive a cut. This concerns only writes that neither a flush nor FUA has made
+/// stable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survivors {
     /// All of them.
     All,
     /// None of them.
     None,
-    /// Those that a random generator with this seed chooses. If the last write is one of them, it
-    /// is torn in the middle.
+    /// The writes that a random generator with this seed chooses. If it chooses the last write,
+    /// that write is torn in the middle.
     Some(u64),
 }
 
 impl Entry {
-    /// The same operation on a device that makes nothing stable. `None`: it is a flush.
+    /// The same operation on a device that makes nothing stable; `None` for a flush.
     pub fn without_stability(self) -> Option<Self> {
         match self {
             Self::Write { offset, data, .. } => Some(Self::Write { offset, data, durable: false }),
@@ -83,7 +84,8 @@ fn surviving(entries: &[Entry], survivors: Survivors) -> Vec<(u64, Cow<'_, [u8]>
     for (index, entry) in entries.iter().enumerate() {
         let (offset, mut data, durable) = match entry {
             Entry::Write { offset, data, durable } => (*offset, Cow::Borrowed(&**data), *durable),
-            // An image is all zeros at first. So what makes a file system may give up the whole device.
+            // A program that makes a file system may first deallocate the whole device. This
+            // changes nothing, because an image is all zeros at first.
             Entry::Deallocate { .. } if there.is_empty() => continue,
             Entry::Deallocate { offset, size } => (*offset, vec![0; *size as usize].into(), false),
             Entry::Flush => continue,

@@ -25,7 +25,7 @@ pub fn target_dir() -> PathBuf {
 }
 
 /// A command to run in the root. The environment variables that cargo sets for `cargo x` itself are
-/// removed, because a nested build that inherited them would differ from one that a person starts.
+/// removed. If a nested build inherited them, it would differ from a build that a person starts.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.current_dir(root()).stdin(Stdio::null());
@@ -59,8 +59,8 @@ pub fn run(command: &mut Command) -> Result<(), Failure> {
     }
 }
 
-/// Runs each command as [`run`] does, as many at a time as there are cores. They begin in the order
-/// given. Their output is mixed. Returns the first failure.
+/// Runs each command as [`run`] does, as many at a time as there are cores. They begin in the given
+/// order. Their output is mixed. Returns the first failure.
 pub fn run_all(commands: Vec<Command>) -> Result<(), Failure> {
     let failed = Mutex::new(None);
     side_by_side(commands, 1, |mut command| {

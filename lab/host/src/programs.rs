@@ -10,9 +10,9 @@ pub const FEATURE: &str = "slimio-planted/bugs";
 /// The environment variable that activates the bug whose name is its value.
 pub const VARIABLE: &str = "SLIMIO_PLANTED";
 
-/// The packages are built one by one. If they were built together, cargo would give the server the
-/// library features that only the load generator asks for, and the server would differ from the one
-/// that `cargo run` starts.
+/// The packages are built one by one. If they were built together, the server would get library
+/// features that only the load generator asks for. Then it would not be the same server that `cargo
+/// run` starts.
 const BINARIES: &[&str] = &["slimio-cli", "slimio-preload", "slimio-lab"];
 
 /// A test target that has been built.
@@ -73,7 +73,7 @@ fn parse(message: &str) -> Option<Program> {
     })
 }
 
-/// The value of the first field of that name, if it is a text.
+/// The value of the first field with this name, if the value is a text.
 fn text<'a>(message: &'a str, field: &str) -> Option<&'a str> {
     let (_, value) = message.split_once(&format!(r#""{field}":""#))?;
     value.split('"').next()

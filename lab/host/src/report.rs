@@ -78,7 +78,7 @@ impl Report {
         self.skips.push(what.to_owned());
     }
 
-    /// Looks at a line of output for counts of tests and for what was skipped.
+    /// Reads a line of output. Notes counts of tests, and what was skipped.
     pub fn see(&mut self, line: &str) {
         if let Some(what) = line.strip_prefix(SKIP_MARK) {
             self.skip(what.trim_start_matches(':').trim());

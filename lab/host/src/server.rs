@@ -25,8 +25,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server on a volume, which may be a copy from another device, and waits until the
-    /// server answers. The server's log goes to a file in `folder`.
+    /// Starts a server on a volume, and waits until the server answers. The volume may be a copy
+    /// from another device. The server's log goes to a file in `folder`.
     pub fn start(folder: &Path, volume: &Path, policy: &str) -> Result<Self, Failure> {
         let socket = free_socket();
         let mut serve: Command = command(target_dir().join("debug/slimio"));

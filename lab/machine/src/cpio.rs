@@ -12,12 +12,13 @@ const MODE_CHARACTERS: u32 = 0o020_600;
 #[derive(Default)]
 pub(crate) struct Cpio {
     bytes: Vec<u8>,
-    /// Names in the archive. A folder is added when a file in it is, and no file is added twice.
+    /// Names in the archive. A folder is added with the first file in it, and no file is added
+    /// twice.
     names: BTreeSet<String>,
 }
 
 impl Cpio {
-    /// `path` has no leading `/`. An entry that exists already stays as it is.
+    /// Adds a folder. `path` has no leading `/`. An entry that exists already stays as it is.
     pub(crate) fn directory(&mut self, path: &str) {
         if path.is_empty() || self.names.contains(path) {
             return;

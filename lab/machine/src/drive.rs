@@ -1,8 +1,8 @@
 //! An emulated drive that the host serves over NVMe/TCP, and the guest's way to it.
 //!
-//! The guest has no other network. QEMU is told to let nothing through but connections to
-//! [`ADDRESS`], and runs a program for each of them. The program looks up the drive's port when the
-//! connection is made, because a drive that is started anew has another one.
+//! The guest has no other network. QEMU lets only connections to [`ADDRESS`] through, and runs a
+//! program for each connection. The program looks up the drive's port at that moment, because a
+//! drive gets another port each time it is started.
 //!
 //! ```text
 //!   guest: 10.0.2.2:4420 ──► QEMU ──► nc ──► 127.0.0.1, port of `slimio drive serve`
@@ -22,30 +22,30 @@ use crate::tools;
 
 /// Where the guest finds the drive.
 pub(crate) const ADDRESS: &str = "10.0.2.2:4420";
-/// What the guest loads in order to get there.
+/// Modules that the guest loads to reach the drive.
 pub(crate) const MODULES: &[&str] = &["virtio_net", "nvme_tcp"];
-/// How long the drive may take to begin and to end.
+/// How long the drive may take to start, and to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// What the drive's message about its address begins with.
+/// The beginning of the drive's message about its address.
 const LISTENS_AT: &str = "127.0.0.1:";
 
 /// The drive of one machine.
 #[derive(Debug)]
 pub(crate) struct Drive {
-    /// The specification behind `emulated:FILE`, such as `size=1G`.
+    /// The options after `emulated:FILE`, such as `size=1G`.
     options: String,
     /// The folder of the drive's files.
     folder: PathBuf,
     running: Option<Child>,
 }
 
-/// What the guest asks of the drive.
+/// What the guest asks to be done with the drive.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// Serve, with further flags of `slimio drive serve`.
+    /// Start it, with further flags of `slimio drive serve`.
     Start(Vec<String>),
-    /// End it as a person would.
+    /// End it in good order, as a person would.
     Stop,
     /// End it without a chance to write anything.
     Kill,
@@ -84,7 +84,7 @@ impl Drive {
 
     /// QEMU's arguments for the guest's network.
     pub(crate) fn arguments(&self) -> [String; 4] {
-        // QEMU takes two commas for one.
+        // In QEMU's options, two commas stand for one.
         let forward = quoted(&self.forward().to_string_lossy()).replace(',', ",,");
         let network = format!(
             "user,id=net,restrict=on,ipv6=off,net=10.0.2.0/24,host=10.0.2.1,dns=10.0.2.3,\
@@ -105,7 +105,7 @@ impl Drive {
         }
     }
 
-    /// Returns when the drive takes connections.
+    /// Starts the drive. Returns when it takes connections.
     fn start(&mut self, flags: &[String]) -> Result<(), Failure> {
         if self.running.is_some() {
             return Err("the drive runs already".into());
@@ -144,7 +144,8 @@ impl Drive {
         drive.try_wait().map_err(|error| format!("the drive: {error}").into())
     }
 
-    /// Returns when the drive has ended, for whatever reason. Afterwards, it can be started again.
+    /// Ends the drive by `how`. Returns when the drive has ended, for whatever reason. The drive
+    /// can then be started again.
     fn end(&mut self, how: impl FnOnce(&mut Child) -> Result<(), String>) -> Result<(), Failure> {
         if let Some(status) = self.ended()? {
             self.running = None;

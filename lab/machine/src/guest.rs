@@ -17,10 +17,10 @@ const INIT: &str = include_str!("init.sh");
 const STEER: &str = include_str!("steer.sh");
 /// Programs of the host that are in every machine, with the libraries they need.
 const PROGRAMS: &[&str] = &["nvme", "mkfs.ext4", "losetup", "addpart", "delpart"];
-/// Modules that are loaded at the start, in this order, as far as they are not built into the kernel.
-/// ext4 does not say that it needs the checksum.
+/// Modules that are loaded at the start, in this order, unless they are built into the kernel.
+/// `crc32c_generic` is listed because the module of ext4 does not say that it needs it.
 const MODULES: &[&str] = &["crc32c_generic", "nvme", "ext4", "loop"];
-/// Who the guest says that it is when it connects to a drive over a network.
+/// The host identity that the guest states when it connects to a drive over a network.
 const HOST: &str = "5110f10a-0000-4000-8000-000000000001";
 /// Folder for programs without their debug information.
 const STRIPPED: &str = "stripped";
@@ -29,7 +29,7 @@ const STRIPPED: &str = "stripped";
 pub(crate) struct Guest {
     cpio: Cpio,
     libraries: BTreeSet<PathBuf>,
-    /// Names of modules.
+    /// Names of the modules that were added.
     modules: BTreeSet<String>,
 }
 
@@ -53,7 +53,7 @@ impl Guest {
         }
         guest.cpio.file("etc/passwd", 0o644, b"root:x:0:0:root:/tmp:/bin/sh\n");
         guest.cpio.file("etc/group", 0o644, b"root:x:0:\n");
-        // Debian's package makes both when it is installed.
+        // Debian's package would make both files when it is installed.
         guest.cpio.file("etc/nvme/hostid", 0o644, format!("{HOST}\n").as_bytes());
         let name = format!("nqn.2014-08.org.nvmexpress:uuid:{HOST}\n");
         guest.cpio.file("etc/nvme/hostnqn", 0o644, name.as_bytes());
@@ -68,8 +68,8 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Adds modules, and those that they need, which the task itself may load from `/lab/optional` in
-    /// the order of their names.
+    /// Adds modules and the modules that they need. The task itself may load them from
+    /// `/lab/optional`, in the order of their names.
     pub(crate) fn optional_modules(&mut self, tools: &Tools, list: &[&str]) -> Result<(), Failure> {
         self.modules_into("lab/optional", tools, list)
     }
@@ -163,8 +163,8 @@ fn parse_library(line: &str) -> Option<PathBuf> {
     path.starts_with('/').then(|| path.into())
 }
 
-/// The program without its debug information. In a program that was built for tests, that
-/// information takes most of the space, and the machine's memory holds the whole archive.
+/// The program without its debug information. In a test program, that information takes most of the
+/// space, and the whole archive must fit into the machine's memory.
 fn without_debug_information(path: &Path) -> Result<Vec<u8>, Failure> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let contents = fs::read(path).map_err(|error| said(path, &error))?;

@@ -56,7 +56,7 @@ pub(crate) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// A machine with these namespaces, whose folder is there, and nothing else.
+    /// A machine with these namespaces and nothing else. Its folder must exist.
     pub(crate) fn new(
         tools: &'a Tools,
         folder: &Path,

@@ -1,7 +1,7 @@
-//! The kernel's modules, by name, and what each needs before it.
+//! The kernel's modules, by name, and which modules each needs.
 //!
 //! Debian's package holds no list of dependencies, because that list is made when the package is
-//! installed. So they are read from the modules themselves.
+//! installed. So dependencies are read from the modules themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -32,7 +32,7 @@ pub(crate) struct Module {
 }
 
 impl Modules {
-    /// The modules below `folder`, which is `kernel/` of a folder of modules.
+    /// The modules below `folder`, which is the folder `kernel/` of a kernel's modules.
     pub(crate) fn of(folder: &Path) -> Result<Self, Failure> {
         let list = folder.with_file_name(BUILT_IN);
         let list = fs::read_to_string(&list).map_err(|error| said(&list, &error))?;
@@ -54,11 +54,11 @@ impl Modules {
         Ok(())
     }
 
-    /// The modules of these names, each behind those that it needs. Those that are in `packed` or
-    /// built into the kernel are left out; the others are added to `packed`.
+    /// The modules of these names, each after the modules that it needs. Modules that are in
+    /// `packed` or built into the kernel are left out. The others are added to `packed`.
     ///
     /// # Errors
-    /// The kernel has no module of that name.
+    /// If the kernel has no module of such a name.
     pub(crate) fn with_dependencies(
         &self,
         names: &[&str],
@@ -92,12 +92,12 @@ impl Modules {
     }
 }
 
-/// The name of a module by its path. The kernel takes `-` and `_` for the same.
+/// The name of a module by its path. To the kernel, `-` and `_` are the same.
 fn name_of(path: &str) -> String {
     path.rsplit('/').next().unwrap_or(path).replace('-', "_")
 }
 
-/// The names of the modules that this one says it needs.
+/// The names of the modules that a module says it needs.
 fn dependencies(module: &[u8]) -> Vec<String> {
     const FIELD: &[u8] = b"\0depends=";
     let Some(at) = module.windows(FIELD.len()).position(|window| window == FIELD) else {

@@ -1,6 +1,6 @@
-//! Simulates power cuts of a session that has already run: rebuilds the images that a cut could
-//! have left, starts the server on each, or reads a log file on it, and compares what is there with the
-//! writes that were acknowledged before the cut.
+//! Simulates power cuts of a session that has already run. It rebuilds the images that a cut could
+//! have left. On each image, it starts the server or reads a log file, and compares what it finds
+//! with the writes that were acknowledged before the cut.
 //!
 //! A client sends a write only once the previous one is acknowledged. Write N of a client contains
 //! a mark with the number N. So mark N on the device, stable or not, proves that the client's write
@@ -34,8 +34,9 @@ pub(crate) const MISSED: &str = "was told that write";
 /// The highest mark of each client.
 type Marks = BTreeMap<u64, u64>;
 
-/// Checks what a session in `folder` has recorded. `log` names the file that has the marks; without it,
-/// a server has them. Returns the number of images, or `None` if no loop device can be made.
+/// Checks what a session in `folder` has recorded. `log` names the file that has the marks; if it
+/// is `None`, the data of a server has the marks. Returns the number of images, or `None` if no
+/// loop device can be made.
 pub(crate) fn check(
     folder: &Path,
     namespace: &Namespace,
@@ -141,7 +142,8 @@ fn recover(folder: &Path, image: &Path) -> Option<Result<Marks, Failure>> {
     Some(read())
 }
 
-/// Mounts the image and reads the marks of a log file, which has one client. As [`recover`] otherwise.
+/// Like [`recover`], but mounts the image and reads the marks from a log file, which has one
+/// client.
 fn read_log(folder: &Path, image: &Path, log: &str) -> Option<Result<Marks, Failure>> {
     let device = LoopDevice::new(image)?;
     let at = folder.join("mounted");
@@ -158,8 +160,8 @@ fn read_log(folder: &Path, image: &Path, log: &str) -> Option<Result<Marks, Fail
     Some(read())
 }
 
-/// The last mark of a log, which has the marks of one client in their order. What is behind it is the
-/// beginning of a record, or zeros.
+/// The last mark of a log, which has the marks of one client in their order. The last mark may be
+/// followed by the beginning of a record, or by zeros.
 fn marks_in_order(log: &[u8]) -> Result<Marks, Failure> {
     let marks = marks_in(log);
     let wrong =

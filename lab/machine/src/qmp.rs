@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use slimio_host::Failure;
 
-/// An answer that takes longer means that QEMU hangs.
+/// If an answer takes longer than this, QEMU hangs.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) struct Qmp {

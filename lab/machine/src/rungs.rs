@@ -1,5 +1,5 @@
-//! `cargo x lab shortcut`: times durable appends to a log file, the short way and others, on ext4 with
-//! its journal and on XFS, in one boot.
+//! `cargo x lab shortcut`: times durable appends to a log file, the short way and in other ways, in
+//! one boot. The file is on ext4 with its journal, and then on XFS.
 
 use std::fs;
 use std::time::Duration;

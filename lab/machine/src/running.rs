@@ -24,7 +24,8 @@ use crate::{built_or_given, folder, names};
 const TIME_LIMIT: Duration = Duration::from_secs(420);
 /// If a machine broke, this number of its last lines is repeated at the end of the run.
 const LINES_TOLD: usize = 10;
-/// What planted bugs are built into by themselves. Test programs always have them.
+/// The programs that are also built with planted bugs, separately. Test programs always have
+/// planted bugs.
 const PLANTED: [&str; 2] = ["slimio", "libslimio_preload.so"];
 
 /// What cargo builds for sessions. All of it is built before the first session begins, because
@@ -208,8 +209,8 @@ impl Run<'_> {
     }
 }
 
-/// Removes what else is in the folder of a machine. Images take space; only those of a failed session
-/// are kept, for inspection.
+/// Removes everything but the results from the folder of a machine, because images take space. Only
+/// a failed session keeps its images, for inspection.
 fn only_results(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -220,8 +221,8 @@ fn only_results(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Builds the programs with all planted bugs built in but inactive, and copies them to a folder of the
-/// lab. In cargo's folder, they replace the ordinary ones until these are built again.
+/// Builds the programs with all planted bugs built in but inactive, and copies them to a folder of
+/// the lab. In cargo's folder, they replace the ordinary programs until those are built again.
 fn build_planted() -> Result<PathBuf, Failure> {
     let packages =
         ["slimio-planted", "slimio-cli", "slimio-preload"].map(|name| ["--package", name]);

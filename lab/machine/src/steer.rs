@@ -1,6 +1,7 @@
-//! What the guest may ask of the host while it runs: to make a namespace fail, to heal it, to hold
-//! its operations, or to unplug it; and to start and end the [drive](Drive) that the host serves. QEMU's node `disk-NAME` stands directly on the image, or on a
-//! driver that injects errors.
+//! What the guest may ask of the host while the guest runs: to make a namespace fail, to heal it,
+//! to hold its operations, or to unplug it. The guest may also ask the host to start or end the
+//! [drive](Drive) that the host serves. QEMU's node `disk-NAME` stands directly on the image, or on
+//! a driver that injects errors.
 
 use slimio_host::Failure;
 

@@ -72,21 +72,21 @@ pub(super) struct Session {
     pub(super) drive: Option<String>,
 }
 
-/// Sessions with what is built for them.
+/// Sessions, and what is built for them.
 #[derive(Debug)]
 pub struct Suite {
     sessions: Vec<Session>,
-    /// For each kernel that a session needs.
+    /// The tools, for each kernel that a session needs.
     tools: BTreeMap<Kernel, Tools>,
     built: Built,
 }
 
 impl Suite {
-    /// The sessions whose name contains one of `words`. If there are no words, these are all sessions,
-    /// but those that need the general kernel only if the run `is_long`; otherwise, the report says
-    /// that they are left out. Everything that the sessions need is installed and built. While it is
-    /// built, a server with planted bugs replaces the ordinary one, so nothing else may use the server
-    /// meanwhile.
+    /// The sessions whose name contains one of `words`. If there are no words, these are all
+    /// sessions. Sessions that need the general kernel are then left out unless the run `is_long`,
+    /// and the report says so. Everything that the sessions need is installed and built. While it
+    /// is built, a server with planted bugs replaces the ordinary one, so nothing else may use the
+    /// server meanwhile.
     pub(super) fn prepare(
         words: &[String],
         is_long: bool,

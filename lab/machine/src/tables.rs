@@ -10,11 +10,11 @@ use slimio_host::Failure;
 use crate::guest::said;
 use crate::trace::{self, Busy};
 
-/// The bases of the ratios: of servers, of ways to write, of snapshots.
+/// The bases of the ratios: one for servers, one for ways to write, one for snapshots.
 const BASE: &str = "stock-ext4";
 const BASE_WAY: &str = "append";
 const BASE_SNAPSHOT: &str = "slimio-block";
-/// In the order of the tables.
+/// The servers and their titles, in the order of the tables.
 const SERVERS: [(&str, &str); 5] = [
     (BASE, "stock on ext4"),
     ("stock-xfs", "stock on XFS"),

@@ -56,7 +56,7 @@ impl Kernel {
         }
     }
 
-    /// Where it is unpacked.
+    /// Where the kernel is unpacked.
     fn dir(self) -> PathBuf {
         lab_dir().join(match self {
             Self::Cloud => "kernel",

@@ -5,7 +5,7 @@ use slimio_host::report::{Counts, SKIP_MARK};
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
     count: usize,
-    /// What is wrong with the first line that is wrong.
+    /// What is wrong with the first wrong line.
     wrong: Option<String>,
 }
 

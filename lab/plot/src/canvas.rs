@@ -44,7 +44,7 @@ impl Ink {
 pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 pub(crate) type Drawn = Result<(), DrawingAreaErrorKind<io::Error>>;
 
-/// To get the font size that it writes, the SVG backend divides the given size by this.
+/// The SVG backend divides a given font size by this, and writes the result.
 const LINE_PER_FONT: f64 = 1.24;
 
 /// Style of all text but titles.

@@ -12,7 +12,7 @@ use crate::canvas::{Area, Canvas, Drawn, Ink, bold, plain, svg};
 /// A title and its panels.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// What it shows.
+    /// What is shown.
     pub title: String,
     /// From the top.
     pub panels: Vec<Panel>,
@@ -21,7 +21,7 @@ pub struct Chart {
 /// Curves that share their axes.
 #[derive(Clone, Debug, Default)]
 pub struct Panel {
-    /// What it shows.
+    /// What is shown.
     pub title: String,
     /// The horizontal axis.
     pub x: Axis,
@@ -38,7 +38,7 @@ pub struct Panel {
 pub struct Axis {
     /// What is on it, with its unit.
     pub title: String,
-    /// The number that the axis begins at. If this is `None`, the axis begins at its least number.
+    /// The number at which the axis begins; `None` for the smallest of the numbers.
     pub from: Option<f64>,
     /// Where a number lies on the axis.
     pub scale: Scale,

@@ -29,9 +29,9 @@ struct Case {
     hosts: &'static [Host],
 }
 
-/// The first is the paper's drive. The second has less spare NAND, and holds as much data as SlimIO
-/// can store on it, which is more than a file system can store there. The third is like the second,
-/// but its collector begins later.
+/// `paper` is the paper's drive. `full` has less spare NAND, and holds as much data as SlimIO can
+/// store on it, which is more than a file system can store there. `lazy` is like `full`, but its
+/// collector begins later.
 const CASES: &[Case] = &[
     Case {
         name: "paper",

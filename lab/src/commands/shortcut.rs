@@ -25,9 +25,9 @@ use table::{Measured, Plan};
 /// What the flags of `shortcut` mean.
 pub const HELP: &str = include_str!("../../help/shortcut.txt");
 
-/// Bytes of the file system that is made if none is named.
+/// Size in bytes of the file system that is made if `--dir` names no folder.
 const FILE_SYSTEM_SIZE: u64 = 4 << 30;
-/// Where folders in memory are.
+/// The place for folders in memory.
 const MEMORY: &str = "/dev/shm";
 
 /// The flags.
@@ -51,17 +51,18 @@ pub struct Shortcut {
 
 /// A program that is measured.
 trait Subject {
-    /// The profile of `slimio shortcut run` for it.
+    /// The program's profile, for `slimio shortcut run`.
     fn profile(&self) -> &'static str;
     fn plan(&self) -> Plan;
-    /// What each row of a group does per second with a setting, with nothing there before.
+    /// Measures a group with a setting, from an empty folder. Returns the operations per second of
+    /// each row.
     fn measure(&self, group: usize, setting: usize, site: &Site) -> Result<Vec<f64>>;
 }
 
 /// Where and how a program is measured.
 #[derive(Debug)]
 struct Site {
-    /// A folder that is empty, on the file system.
+    /// An empty folder on the file system that is measured.
     folder: PathBuf,
     /// A folder in memory, whose path is short enough for sockets.
     memory: PathBuf,
@@ -71,7 +72,7 @@ struct Site {
 }
 
 impl Site {
-    /// Warns unless what `slimio shortcut run` has said is that a log goes the short way.
+    /// Prints a warning if `slimio shortcut run` has not reported that a log goes the short way.
     fn check(&self, said: &str) {
         if !self.under.is_empty() && !said.contains(": written the short way") {
             let lines = said.lines().filter(|line| line.starts_with("slimio: "));
@@ -80,14 +81,14 @@ impl Site {
         }
     }
 
-    /// The time in whole seconds, because some programs take no others.
+    /// The time in whole seconds, because some programs take only whole seconds.
     fn seconds(&self) -> u64 {
         (self.time.as_secs_f64().round() as u64).max(1)
     }
 }
 
 impl Shortcut {
-    /// Measures. Returns the text to print.
+    /// Measures all programs. Returns the text to print.
     pub fn run(&self) -> Result<String> {
         let subjects = self.subjects()?;
         if !(self.seconds > 0.0 && self.seconds < 86_400.0) || self.rounds == 0 {
@@ -106,7 +107,7 @@ impl Shortcut {
         };
         let (mut text, mut has_failed) = (String::new(), false);
         for subject in &subjects {
-            // What was measured of the others is not lost with one that fails.
+            // If one program fails, the measurements of the others are not lost.
             let table = self.measure(&**subject, &dir);
             has_failed |= table.is_err();
             let table = table.unwrap_or_else(|error| format!("{error}\n"));
@@ -115,7 +116,7 @@ impl Shortcut {
         if has_failed { Err(BenchError::Server(text)) } else { Ok(text) }
     }
 
-    /// The programs that `--program` names. All that is missing is said at once.
+    /// The programs that `--program` names. One error names everything that is missing.
     fn subjects(&self) -> Result<Vec<Box<dyn Subject>>> {
         let all = ["redis", "sqlite", "rocksdb", "postgres", "mariadb"];
         let names: Vec<&str> = match &*self.program {
@@ -157,7 +158,8 @@ impl Shortcut {
         for round in 0..self.rounds {
             for group in 0..plan.groups.len() {
                 for turn in 0..ways.len() {
-                    // Nobody is always last, because the machine may get slower meanwhile.
+                    // Every second round has the reverse order, so that no way is always last. The
+                    // machine may get slower during a round.
                     let last = ways.len() - 1;
                     let (setting, is_short) = ways[if round % 2 == 0 { turn } else { last - turn }];
                     check_interrupt()?;

@@ -1,4 +1,5 @@
-//! `slimio-lab tenants`: machines that come and go on one drive, with TRIM at their end and without.
+//! `slimio-lab tenants`: machines that come and go on one drive. Each combination runs twice:
+//! machines trim their blocks at their end, or they do not.
 
 use std::fmt::Write as _;
 

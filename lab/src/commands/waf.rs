@@ -18,8 +18,8 @@ use crate::server::{Policy, find_program};
 /// What the flags of `waf` mean.
 pub const HELP: &str = include_str!("../../help/waf.txt");
 
-/// The paper's number of keys is multiplied by these factors. The largest factor is the largest that
-/// fits on the drive; it depends on how fast the log grows.
+/// Factors by which the paper's number of keys is multiplied. The largest factor is as large as the
+/// drive allows, which depends on how fast the log grows.
 const KEYS: &[(Policy, &[&str])] = &[
     (Policy::EverySec, &["1", "1.2", "1.3", "1.4", "1.5"]),
     (Policy::Always, &["1", "1.4", "1.5", "1.6"]),
@@ -230,8 +230,8 @@ impl Experiment {
         Ok(Subject::new("SlimIO", policy, trace))
     }
 
-    /// What SlimIO's storage writes to a drive of `bytes` bytes, with `keys` times the paper's
-    /// keys.
+    /// Generates the trace of what SlimIO's storage writes to a drive of `bytes` bytes, with `keys`
+    /// times the paper's number of keys.
     fn generate(&self, policy: Policy, bytes: u64, keys: &str) -> Result<Subject> {
         let mib = bytes >> 20;
         let trace = self.out.join(format!("generated-{policy}-{mib}-{keys}.trace"));

@@ -13,19 +13,20 @@ use crate::error::{BenchError, Doing as _, Result};
 #[derive(Debug)]
 pub struct Served {
     process: Child,
-    /// Kept open: a program ends when nobody can read what it says.
+    /// The program's output. It is kept open, because the program would end if nobody could read
+    /// its output.
     out: BufReader<ChildStdout>,
-    /// Where it listens.
+    /// The address at which the drive listens.
     pub address: SocketAddr,
-    /// Its name.
+    /// The drive's name.
     pub nqn: String,
 }
 
 impl Served {
-    /// Starts a drive, and waits until it can be connected.
+    /// Starts a drive, and waits until hosts can connect to it.
     ///
     /// # Errors
-    /// When the program does not start, or says something else than where it listens.
+    /// When the program does not start, or its first line does not say where it listens.
     pub fn start(program: &Path, spec: &str) -> Result<Self> {
         Self::start_with(program, &[], spec)
     }
@@ -73,7 +74,7 @@ impl Served {
         Err(BenchError::Server(format!("the drive ended with {status}")))
     }
 
-    /// Kills the process as nothing can prevent, and waits until it is gone.
+    /// Kills the process by SIGKILL, and waits until it is gone.
     ///
     /// # Errors
     /// When there is no such process.
@@ -93,7 +94,7 @@ fn told(line: &str) -> Option<(String, SocketAddr)> {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // It may be gone already.
+        // The process may be gone already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

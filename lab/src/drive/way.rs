@@ -1,4 +1,4 @@
-//! The two ways to a drive.
+//! The two ways to a drive: in this process, and over NVMe/TCP.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,8 @@ use slimio_ssd::{Clock, DriveOptions, DriveQueue, EmulatedDrive};
 use super::{DEPTH, LBA_SIZE, Served};
 use crate::error::{BenchError, Result};
 
-/// A way to a drive, with room for [`DEPTH`] operations, which have the names 0 to `DEPTH - 1`.
+/// A way to a drive, with room for [`DEPTH`] operations. The names of the operations are 0 to
+/// `DEPTH - 1`.
 pub trait Way {
     /// Count of the drive's blocks.
     fn lba_count(&self) -> u64;
@@ -18,12 +19,13 @@ pub trait Way {
     /// # Errors
     /// When the drive fails.
     fn begin(&mut self, name: usize, is_write: bool, lba: u64, placement: u16) -> Result<()>;
-    /// Waits until an operation has ended, and adds the names of those that have.
+    /// Waits until an operation has ended, and adds the names of all operations that have ended to
+    /// `ended`.
     ///
     /// # Errors
     /// When the drive fails.
     fn wait(&mut self, ended: &mut Vec<usize>) -> Result<()>;
-    /// Bytes that hosts have written, and bytes of media that it took.
+    /// Bytes that hosts have written, and bytes that the drive wrote to its media for these.
     ///
     /// # Errors
     /// When the drive fails.
@@ -42,7 +44,7 @@ impl InProcess {
     /// Makes the drive.
     ///
     /// # Errors
-    /// When it is impossible.
+    /// When the drive can't be made.
     pub fn open(spec: &str) -> Result<Self> {
         let failed = |error: &dyn std::fmt::Display| BenchError::Usage(format!("{spec}: {error}"));
         let options = DriveOptions::parse(spec, Clock::Real).map_err(|error| failed(&error))?;
@@ -69,7 +71,7 @@ impl Way for InProcess {
         Ok(())
     }
 
-    /// Spins: what a thread that sleeps would add is not the drive's.
+    /// Spins, because the time that a sleeping thread takes to wake is not the drive's time.
     fn wait(&mut self, ended: &mut Vec<usize>) -> Result<()> {
         while self.completions.is_empty() && self.queue.in_flight() > 0 {
             self.queue.poll(&mut self.completions);
@@ -107,13 +109,13 @@ fn failed(error: Error) -> BenchError {
 }
 
 impl OverTcp {
-    /// Connects a host that polls for that long before it sleeps.
+    /// Connects a host that polls for the time `spin` before it sleeps.
     ///
     /// # Errors
     /// When the drive refuses.
     pub fn connect(served: &Served, spin: Duration) -> Result<Self> {
         let options = Options::new(served.address, &served.nqn);
-        // Like a host that wants to be fast: successful reads need no response.
+        // A fast host does without flow control. Successful reads then need no response.
         let options = Options { has_flow_control: false, ..options };
         let mut host = Host::connect(&options).map_err(failed)?;
         let lba_count = host.namespace(1).map_err(failed)?.nsze;

@@ -1,4 +1,4 @@
-//! After a restart, reads the data and finds which state of a client's account the data is in.
+//! After a restart, reads the data, and finds out which state of a client's account it matches.
 
 use std::collections::{BTreeMap, VecDeque};
 

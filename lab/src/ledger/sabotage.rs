@@ -1,4 +1,4 @@
-//! Damage done on purpose between death and restart, because a ledger that does not notice it is
+//! Damage done on purpose between death and restart. A ledger that does not notice such damage is
 //! worth nothing.
 
 use std::fs::{self, OpenOptions};

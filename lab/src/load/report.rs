@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 
 use crate::mix::Op;
 
-/// Latencies above this, in nanoseconds, are recorded as this.
+/// The largest latency that is recorded, in nanoseconds. A longer latency is recorded as this one.
 pub const LATENCY_NS_MAX: u64 = 600_000_000_000;
 /// Interval between the points of a timeline.
 pub const TICK: Duration = Duration::from_millis(100);
@@ -34,9 +34,9 @@ pub struct PhaseReport {
     pub elapsed: Duration,
     /// Latencies in nanoseconds: from sending (closed loop) or from being due (open loop).
     pub latency: Histogram<u64>,
-    /// As `latency`, of the requests that only read.
+    /// Like `latency`, for the requests that only read.
     pub read_latency: Histogram<u64>,
-    /// As `latency`, of the requests that write.
+    /// Like `latency`, for the requests that write.
     pub write_latency: Histogram<u64>,
     /// For each [`TICK`] since the phase began, the number of requests that were answered.
     pub timeline: Vec<u64>,
@@ -72,7 +72,7 @@ impl PhaseReport {
         self.record_latency(op, latency_ns);
     }
 
-    /// As [`PhaseReport::record`], for a request that may have got no answer.
+    /// Like [`PhaseReport::record`], for a request that may have got no answer.
     pub(super) fn record_latency(&mut self, op: Op, latency_ns: u64) {
         let histogram = if op.is_read() { &mut self.read_latency } else { &mut self.write_latency };
         histogram.saturating_record(latency_ns);

@@ -14,7 +14,7 @@ use super::fuse::OneFile;
 use crate::error::Result;
 
 /// A loop device that keeps every request, with its data, in memory; removed on drop. A loop device
-/// knows no FUA: a write that is to be durable arrives as a write and a flush.
+/// does not support FUA, so a durable write arrives as a write and a flush.
 #[derive(Debug)]
 pub struct KeptDisk {
     disk: LoopDisk,
@@ -38,7 +38,7 @@ impl KeptDisk {
         self.disk.device()
     }
 
-    /// How many requests have arrived. All that somebody was told before is among them.
+    /// How many requests have arrived. All requests that were acknowledged so far are among them.
     pub fn count(&self) -> usize {
         self.entries.lock().len()
     }

@@ -189,8 +189,8 @@ impl Recording {
     }
 }
 
-/// The size in bytes of a drive of `mib` MiB. It is an error if a trace of a drive of this size
-/// could not be replayed on a drive like the paper's.
+/// The size in bytes of a drive of `mib` MiB. Fails if a trace of a drive of this size could not be
+/// replayed on a drive like the paper's.
 ///
 /// # Errors
 /// A sentence. If the drive would not consist of whole reclaim units, the sentence names the

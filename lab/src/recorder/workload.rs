@@ -105,7 +105,7 @@ impl Workload {
         }
     }
 
-    /// The same workload for a server on a file system. The file system must not become full, but
+    /// The same workload for a server on a file system. The file system must not become full. But
     /// it frees deleted files only some time later, and XFS allocates up to half as much space
     /// again for a file that grows.
     #[must_use]

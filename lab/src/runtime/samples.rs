@@ -37,7 +37,7 @@ pub struct Sample {
     pub media_bytes: u64,
     /// CPU time of the server, including the children that it has waited for.
     pub cpu: Duration,
-    /// Whether a snapshot is being written, of either kind.
+    /// Whether a snapshot of either kind is being written.
     pub is_saving: bool,
 }
 

@@ -84,7 +84,7 @@ fn rounds(outcomes: &[Outcome]) -> Vec<(&Setup, Vec<&Outcome>)> {
     all
 }
 
-/// For each setup, the round whose throughput is in the middle. This is the round to show.
+/// For each setup, the round whose throughput is in the middle. Charts show this round.
 pub fn middle_rounds(outcomes: &[Outcome]) -> Vec<&Outcome> {
     let mut shown = Vec::new();
     for (_, mut rounds) in rounds(outcomes) {

@@ -1,4 +1,5 @@
-//! Reading and writing by threads of libc (aio(7)), which call the kernel by themselves.
+//! Asynchronous reading and writing (aio(7)). Threads of libc do it, and they call the kernel
+//! directly.
 
 #![expect(unsafe_code, reason = "the caller's pointers are raw")]
 
@@ -44,7 +45,7 @@ hooks! {
 
     /// aio_write(3)
     fn aio_write64(control: *mut aiocb) -> c_int [next] {
-        // SAFETY: as above.
+        // SAFETY: as the caller promises; on 64-bit machines, the two structs are one.
         unsafe { leave(control) };
         next()
     }
@@ -58,7 +59,7 @@ hooks! {
 
     /// aio_fsync(3)
     fn aio_fsync64(operation: c_int, control: *mut aiocb) -> c_int [next] {
-        // SAFETY: as above.
+        // SAFETY: as the caller promises; on 64-bit machines, the two structs are one.
         unsafe { leave(control) };
         next()
     }
@@ -75,7 +76,7 @@ hooks! {
     /// lio_listio(3)
     fn lio_listio64(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int [next] {
         for number in 0..count.max(0) as usize {
-            // SAFETY: as above.
+            // SAFETY: as the caller promises; on 64-bit machines, the two structs are one.
             unsafe { leave(*list.add(number)) };
         }
         next()

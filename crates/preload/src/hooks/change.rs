@@ -1,4 +1,5 @@
-//! What else can be done to a file: reading, seeking, cutting, mapping, copying, asking for its size.
+//! Everything else that can be done to a file: seeking, cutting, mapping, copying, asking for its
+//! size.
 
 #![expect(unsafe_code, reason = "the caller's pointers are raw")]
 
@@ -16,7 +17,7 @@ const FIDEDUPERANGE: c_ulong = 0xc018_9436;
 
 fn seek(fd: c_int, offset: off_t, whence: c_int, next: impl FnOnce() -> off_t) -> off_t {
     let Some(log) = of(fd) else { return next() };
-    // Asking for the position, or going to the end, needs no kernel.
+    // To ask for the position, or to go to the end, the kernel is not needed.
     let answer = match (whence, offset) {
         (libc::SEEK_CUR, 0) => log.position(),
         (libc::SEEK_END, 0) => log.seek_end(),
@@ -32,20 +33,23 @@ fn cut(fd: c_int, next: impl FnOnce() -> c_int) -> c_int {
     }
 }
 
-/// A log that is cut by its path is given back first, as its lease is wanted.
+/// Cuts a file by its path. If the file is a taken log, the kernel asks for its lease, so the
+/// keeper gives the log back first.
 ///
 /// # Safety
 /// `path` is null or a C string.
 unsafe fn cut_at(path: *const c_char, next: impl FnOnce() -> c_int) -> c_int {
     let result = next();
     if result == 0 {
-        // SAFETY: as the caller promises, and the kernel has found it.
+        // SAFETY: the path is not null, because the call has succeeded; the caller promises that it
+        // is then a C string.
         changed_at(unsafe { CStr::from_ptr(path) });
     }
     result
 }
 
-/// The descriptor that a call for a path is about, if the path is empty.
+/// The descriptor that a call with a path is for, if the path is empty and the flags allow that;
+/// otherwise -1.
 ///
 /// # Safety
 /// `path` is null or a C string.
@@ -55,12 +59,13 @@ unsafe fn without_path(fd: c_int, path: *const c_char, flags: c_int) -> c_int {
     if is_empty && flags & libc::AT_EMPTY_PATH != 0 { fd } else { -1 }
 }
 
-/// A taken file shall have nothing in the page cache.
+/// Passes advice on. Advice to read ahead is dropped for a log, because a taken file must have
+/// nothing in the page cache.
 fn advise(fd: c_int, advice: c_int, next: impl FnOnce() -> c_int) -> c_int {
     if advice == libc::POSIX_FADV_WILLNEED && of(fd).is_some() { 0 } else { next() }
 }
 
-/// What is stored in mapped memory is not seen.
+/// Maps a file after giving it back, because stores to mapped memory are not seen.
 fn map(fd: c_int, flags: c_int, next: impl FnOnce() -> *mut c_void) -> *mut c_void {
     give_up(fd);
     let mapped = next();
@@ -70,7 +75,8 @@ fn map(fd: c_int, flags: c_int, next: impl FnOnce() -> *mut c_void) -> *mut c_vo
     mapped
 }
 
-/// The size that the program has made the file.
+/// Corrects the size in `status`: the log's length, not the length of the file with its zeros
+/// ahead.
 ///
 /// # Safety
 /// `status` is what fstat(2) has filled if `result` is zero.
@@ -84,7 +90,8 @@ unsafe fn sized(fd: c_int, result: c_int, status: *mut libc::stat) -> c_int {
     result
 }
 
-/// Blocks behind the end that a program has allocated change no byte of a log.
+/// Allocates blocks of a file. If the size stays, the log is not given back, because no byte of the
+/// log changes.
 fn allocate(fd: c_int, mode: c_int, next: impl FnOnce() -> c_int) -> c_int {
     if mode != libc::FALLOC_FL_KEEP_SIZE {
         give_up(fd);
@@ -143,43 +150,43 @@ hooks! {
 
     /// fstat(2)
     fn fstat64(fd: c_int, status: *mut libc::stat) -> c_int [next] {
-        // SAFETY: libc has filled it; on 64-bit machines, the two structs are one.
+        // SAFETY: libc has filled `status`; on 64-bit machines, the structs are the same.
         unsafe { sized(fd, next(), status) }
     }
 
-    /// fstat(2), as programs call it that were built with glibc before 2.33.
+    /// fstat(2), as called by programs that were built with glibc before 2.33.
     fn __fxstat(version: c_int, fd: c_int, status: *mut libc::stat) -> c_int [next] {
         // SAFETY: libc has filled it.
         unsafe { sized(fd, next(), status) }
     }
 
-    /// fstat(2), as programs call it that were built with glibc before 2.33.
+    /// fstat(2), as called by programs that were built with glibc before 2.33.
     fn __fxstat64(version: c_int, fd: c_int, status: *mut libc::stat) -> c_int [next] {
-        // SAFETY: as above.
+        // SAFETY: libc has filled `status`; on 64-bit machines, the structs are the same.
         unsafe { sized(fd, next(), status) }
     }
 
     /// fstatat(2)
     fn fstatat(fd: c_int, path: *const c_char, status: *mut libc::stat, flags: c_int) -> c_int [next] {
-        // SAFETY: libc has filled it, and the caller's path is one.
+        // SAFETY: libc has filled `status`; the caller promises a path that is a C string or null.
         unsafe { sized(without_path(fd, path, flags), next(), status) }
     }
 
     /// fstatat(2)
     fn fstatat64(fd: c_int, path: *const c_char, status: *mut libc::stat, flags: c_int) -> c_int [next] {
-        // SAFETY: as above.
+        // SAFETY: libc has filled `status`; the caller promises a path that is a C string or null.
         unsafe { sized(without_path(fd, path, flags), next(), status) }
     }
 
     /// statx(2)
     fn statx(fd: c_int, path: *const c_char, flags: c_int, mask: c_uint, status: *mut libc::statx) -> c_int [next] {
         let result = next();
-        // SAFETY: as above.
+        // SAFETY: the caller promises that the path is a C string or null.
         let of_fd = unsafe { without_path(fd, path, flags) };
         if result == 0
             && let Some(length) = of(of_fd).and_then(|log| log.length())
         {
-            // SAFETY: as above.
+            // SAFETY: libc has filled `status`.
             unsafe { (*status).stx_size = length as u64 };
         }
         result
@@ -217,7 +224,7 @@ hooks! {
         map(fd, flags, next)
     }
 
-    /// ioctl(2): what shares blocks with another file reads or writes them.
+    /// ioctl(2). Requests that make files share blocks read one file and write the other.
     fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int [next] {
         match request {
             FICLONE => {
@@ -226,7 +233,8 @@ hooks! {
             }
             FICLONERANGE if argument != 0 => {
                 give_up(fd);
-                // SAFETY: as ioctl_ficlonerange(2) wants it, the argument begins with the other descriptor.
+                // SAFETY: the argument begins with the other descriptor, as ioctl_ficlonerange(2)
+                // says.
                 give_up(unsafe { *(argument as *const i64) } as c_int);
             }
             FIDEDUPERANGE => give_up(fd),

@@ -13,16 +13,17 @@ use crate::open_logs::{
 };
 use crate::whole_files;
 
-/// `CLOSE_RANGE_CLOEXEC`: nothing is closed yet.
+/// `CLOSE_RANGE_CLOEXEC`: nothing is closed before an exec.
 const CLOSE_RANGE_CLOEXEC: c_int = 4;
 
-/// Somebody who is not seen may write to a file from now on.
+/// Gives a file up, because another process or stream may write to it from now on without being
+/// seen.
 pub(super) fn hand_on(fd: c_int) {
     give_up(fd);
     whole_files::owe_for_good(fd);
 }
 
-/// Closes what `next` closes. A write that has failed is told as close(2) tells it.
+/// Closes what `next` closes. If a write has failed, reports the failure as close(2) does.
 fn close_by(fd: c_int, next: impl FnOnce() -> c_int) -> c_int {
     let left = close_log(fd);
     whole_files::close(fd);
@@ -36,7 +37,7 @@ fn close_by(fd: c_int, next: impl FnOnce() -> c_int) -> c_int {
     }
 }
 
-/// Closes a range of descriptors but for those of this library.
+/// Closes a range of descriptors, except this library's own.
 fn close_all(first: c_uint, last: c_uint, next: impl Fn(c_uint, c_uint) -> c_int) -> c_int {
     if first > last {
         return next(first, last);
@@ -61,7 +62,7 @@ fn close_all(first: c_uint, last: c_uint, next: impl Fn(c_uint, c_uint) -> c_int
 /// Makes `other` a copy of `fd`.
 fn copy_to(fd: c_int, other: c_int, next: impl FnOnce() -> c_int) -> c_int {
     if is_own(other) {
-        // As dup2(2) says it if somebody else has just taken the number.
+        // dup2(2) fails like this if another thread is just taking the number.
         return failed(&Errno::BUSY.into()) as c_int;
     }
     hand_on(fd);
@@ -72,12 +73,12 @@ fn copy_to(fd: c_int, other: c_int, next: impl FnOnce() -> c_int) -> c_int {
     next()
 }
 
-/// Descriptors that a message hands to another process.
+/// Gives up the files whose descriptors a message hands to another process.
 ///
 /// # Safety
 /// As for sendmsg(2).
 unsafe fn give_up_sent(message: *const msghdr) {
-    // SAFETY: the message can be read, and so can what it has of ancillary data.
+    // SAFETY: the message and its ancillary data can be read.
     unsafe {
         if message.is_null() || (*message).msg_controllen == 0 {
             return;
@@ -96,7 +97,8 @@ unsafe fn give_up_sent(message: *const msghdr) {
     }
 }
 
-/// A program that limits the size of its files counts on where its writes end.
+/// Gives all logs up before the program limits the size of its files, because zeros ahead would
+/// count against the limit.
 ///
 /// # Safety
 /// `limit` is null or can be read.
@@ -200,7 +202,7 @@ hooks! {
         next()
     }
 
-    /// vdprintf(3). On x86-64, its last argument is a pointer.
+    /// vdprintf(3). On x86-64, its last argument is passed as a pointer.
     #[cfg(target_arch = "x86_64")]
     fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int [next] {
         hand_on(fd);
@@ -236,7 +238,7 @@ hooks! {
 
     /// prlimit(2)
     fn prlimit64(pid: pid_t, resource: c_uint, limit: *const rlimit, old: *mut rlimit) -> c_int [next] {
-        // SAFETY: as above.
+        // SAFETY: as the caller promises; on 64-bit machines, the two structs are one.
         unsafe { before_limit(resource, limit) };
         next()
     }

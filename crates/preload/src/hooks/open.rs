@@ -12,9 +12,10 @@ use slimio_shortcut::Kind;
 use crate::next::{errno, hooks, set_errno};
 use crate::{meeting, open_logs, whole_files};
 
-/// What is opened so is no file to write to.
+/// A descriptor that is opened with one of these flags is not for writing.
 const OTHERS: c_int = libc::O_PATH | libc::O_DIRECTORY;
-/// A log that is opened so can't go the short way: each write is durable already.
+/// A log that is opened with one of these flags does not go the short way. Its writes are direct or
+/// durable already.
 const OTHER_LOGS: c_int = libc::O_DIRECT | libc::O_DSYNC;
 
 /// Looks at a descriptor that the program has opened.
@@ -22,7 +23,7 @@ fn opened(descriptor: c_int, flags: c_int) -> c_int {
     let is_for_writing = flags & libc::O_ACCMODE != libc::O_RDONLY;
     if descriptor >= 0 && is_for_writing && flags & OTHERS == 0 && meeting::is_told() {
         let error = errno();
-        // A stream of libc may have closed what had this number.
+        // A stream of libc may have closed an earlier file with this number, which was not seen.
         open_logs::close(descriptor);
         whole_files::close(descriptor);
         match meant(descriptor) {
@@ -59,9 +60,9 @@ unsafe fn opened_by_stream(stream: *mut FILE, mode: *const c_char) -> *mut FILE 
     stream
 }
 
-/// How the file that the program has opened is written, if it is meant.
+/// How the file that the program has opened is written; `None` if no pattern is for it.
 fn meant(descriptor: c_int) -> Option<Kind> {
-    // SAFETY: it was opened just now.
+    // SAFETY: the descriptor was opened just now.
     let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
     let is_regular = rustix::fs::fstat(file).is_ok_and(|found| {
         rustix::fs::FileType::from_raw_mode(found.st_mode) == rustix::fs::FileType::RegularFile
@@ -72,7 +73,8 @@ fn meant(descriptor: c_int) -> Option<Kind> {
     path.and_then(|path| meeting::meant(&path))
 }
 
-// `mode` is only there if a file may be made. Where it is not, an unused register is read and passed on.
+// Callers pass `mode` only if the call may make a file. Otherwise, whatever is in the register is
+// read and passed on.
 hooks! {
     /// open(2)
     fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int [next] {

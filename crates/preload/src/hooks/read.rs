@@ -9,7 +9,7 @@ use libc::{iovec, off_t, size_t, ssize_t};
 use crate::next::{hooks, hooks_that_give_up};
 use crate::open_logs::of;
 
-/// More than this is never read at once.
+/// The kernel never reads more bytes than this at once.
 const BYTES_MAX: usize = 0x7fff_f000;
 
 /// # Safety

@@ -1,6 +1,6 @@
-//! Functions whose number of arguments is not known. Rust can't define such, so each is a piece of
-//! assembly that keeps all arguments, asks what is to be done before, and goes on in libc's function.
-//! This is there for x86-64; elsewhere, these calls are not seen.
+//! Functions with a variable number of arguments. Rust can't define such functions. So each is a
+//! piece of assembly that keeps all arguments, calls the function that must run first, and jumps to
+//! libc's function. Only x86-64 has these pieces; on other machines, these calls are not seen.
 
 #![cfg(target_arch = "x86_64")]
 #![expect(unsafe_code, reason = "it is assembly")]
@@ -12,7 +12,8 @@ use crate::hooks::descriptors::hand_on;
 use crate::next::Next;
 use crate::open_logs::give_up_before_exec;
 
-/// Defines a function that calls `$before` with its first argument and jumps to where that says.
+/// Defines a function that calls `$before` with its first argument, and jumps to the address that
+/// `$before` returns.
 macro_rules! passed_on {
     ($($(#[$meta:meta])* $name:ident: $before:ident;)*) => {$(
         $(#[$meta])*
@@ -55,7 +56,7 @@ passed_on! {
     execle: before_execle;
 }
 
-/// What comes before each function, and where that is.
+/// Defines what runs before each function. It returns the address of libc's function.
 macro_rules! before {
     ($($before:ident($fd:ident) -> $name:literal $body:block)*) => {$(
         extern "C" fn $before($fd: c_int) -> *mut c_void {

@@ -11,11 +11,11 @@ use crate::next::hooks;
 use crate::open_logs::{give_up, of};
 use crate::whole_files;
 
-/// More than this is never written at once.
+/// The kernel never writes more bytes than this at once.
 const BYTES_MAX: usize = 0x7fff_f000;
 const BUFFERS_MAX: c_int = 1024;
 
-/// The caller's buffers, unless they are more than the kernel takes at once, or nowhere.
+/// The caller's buffers; `None` if there are more than the kernel takes at once, or if one is null.
 ///
 /// # Safety
 /// As for writev(2): each of the `count` buffers can be read.
@@ -25,7 +25,7 @@ unsafe fn slices<'a>(buffers: *const iovec, count: c_int) -> Option<&'a [IoSlice
     }
     // SAFETY: as the caller promises.
     let lengths = unsafe { std::slice::from_raw_parts(buffers, count as usize) };
-    // A slice, even an empty one, is somewhere.
+    // A slice must not be null, even if it is empty.
     if lengths.iter().any(|buffer| buffer.iov_base.is_null()) {
         return None;
     }
@@ -53,7 +53,7 @@ unsafe fn write_at(
     unsafe { write_all_at(fd, &raw const buffer, 1, offset, 0, next) }
 }
 
-/// Writes several buffers at an offset, or at the file's position if that is -1.
+/// Writes several buffers at an offset. If the offset is -1, writes them at the file's position.
 ///
 /// # Safety
 /// As for pwritev2(2): each of the `count` buffers can be read.
@@ -142,7 +142,7 @@ hooks! {
         }
     }
 
-    /// sync_file_range(2): a hint, which a sync more than fulfils.
+    /// sync_file_range(2). For a log, the whole file is synced, which does more than was asked for.
     fn sync_file_range(fd: c_int, offset: off_t, count: off_t, flags: c_uint) -> c_int [next] {
         if let Some(log) = of(fd)
             && log.sync(|| 0) != 0

@@ -23,14 +23,15 @@ impl Keeper {
                     self.answer(process, message, descriptors.into_iter().next());
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // It has closed the socket, or says what nobody understands.
+                // The process has closed the socket, or has sent something that is no message.
                 Ok(None) | Err(_) => return self.part_with(process),
             }
         }
     }
 
     fn answer(&mut self, process: u32, message: Message, descriptor: Option<OwnedFd>) {
-        // A forked child also tells of what it has appended.
+        // A log is found for any process, because a forked child also tells of what it has
+        // appended.
         let find = |log: &Log, number| log.number == number;
         match (message, descriptor) {
             (Message::Take { token, is_self_ending }, Some(descriptor)) if token == self.token => {
@@ -50,7 +51,8 @@ impl Keeper {
                 if let Some(said) = self.table.as_mut().and_then(say) {
                     self.say_of(&path, &said);
                 }
-                // The process opens the file once more, and must not be the one who is waited for.
+                // The file is closed before the answer, because the process then opens it once
+                // more, and must not have to wait for this process.
                 drop(file);
                 self.send(process, &Message::Done(NO_LOG));
             }
@@ -89,7 +91,7 @@ impl Keeper {
         }
     }
 
-    /// Takes a file for a process. Returns its number.
+    /// Takes a file for a process. Returns the number of the log.
     fn take(&mut self, process: u32, file: File, is_self_ending: bool) -> Option<u32> {
         let path = path_of(&file);
         let number = self.number();

@@ -7,12 +7,12 @@
 //!
 //! No area has a fixed share. Each area takes extents when it grows, and gives whole extents back.
 //! The map in the superblock says which extent is which piece of which area. Taking an extent
-//! changes only memory. The next update of the superblock writes the map. Data in the extent can't
-//! count before this update.
+//! changes only memory. The next update of the superblock writes the map. Until this update is
+//! durable, nothing in the extent counts.
 //!
-//! The invariant: an extent is free only if its deallocation is complete, and if no superblock that
-//! a crash can leave in force makes anything in the extent count. So whoever takes a free extent
-//! may write to it at once.
+//! The invariant: the deallocation of a free extent is complete, and nothing in the extent counts,
+//! whichever superblock a crash leaves in force. So whoever takes a free extent may write to it at
+//! once.
 
 mod path;
 mod pool;

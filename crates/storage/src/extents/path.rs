@@ -1,4 +1,4 @@
-//! A path to one area of a device. In the path, the area's blocks follow each other, wherever the
+//! A path to one area of a device. Through the path, the area's blocks are contiguous, wherever the
 //! area's extents are on the device.
 
 use std::collections::VecDeque;
@@ -16,8 +16,8 @@ use crate::Area;
 /// A path to an area, through a path to the whole device.
 ///
 /// An operation whose blocks are contiguous on the device is passed on as it is. An operation that
-/// crosses to an extent elsewhere is cut in parts, which are joined when all of them are done. The
-/// cut needs a copy of the operation's data.
+/// goes on in an extent elsewhere is cut in parts. When all parts are done, they are joined. The
+/// parts have copies of the operation's data.
 pub(super) struct AreaPath {
     /// `None` if this path is to the free extents.
     area: Option<Area>,
@@ -25,7 +25,8 @@ pub(super) struct AreaPath {
     pieces: Pieces,
     device_lbas: u64,
     below: Box<dyn Device + Send>,
-    /// Operations that the path below has, by the token that they have in that path.
+    /// For each operation that was passed to the path below, where its completion goes. The index
+    /// is the operation's token in that path.
     flying: Vec<Option<CompletionOwner>>,
     /// Operations that were cut.
     joins: Vec<Option<Join>>,
@@ -42,7 +43,7 @@ pub(super) struct AreaPath {
 enum CompletionOwner {
     /// To the caller, under this token.
     Whole(Token),
-    /// To a cut operation. The completion is that of the part which starts at this byte of the
+    /// To a cut operation. The completion is for the part that starts at byte `at` of the
     /// operation.
     Part { join: usize, at: usize },
     /// To this path itself, which waits for it.
@@ -319,8 +320,8 @@ impl Device for AreaPath {
     fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) {
         let until = timeout.map(|timeout| Instant::now() + timeout);
         let mut left = timeout;
-        // If only a part of an operation has completed, the caller has nothing yet, so this waits
-        // again.
+        // If only a part of an operation has completed, there is nothing for the caller yet, so the
+        // wait goes on.
         while self.in_flight > 0 && self.done.is_empty() {
             self.below.wait(left, &mut self.reaped);
             self.settle();

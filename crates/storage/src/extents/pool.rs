@@ -20,7 +20,7 @@ use crate::{Area, Error, SlotName, SnapshotKind, Snapshots};
 /// Blocks of the superblock's area. One half is at the start of the device, the other at its end.
 pub(super) const SUPER_LBAS: u64 = SUPERBLOCK_AREA_LBAS_MIN;
 
-/// The smallest number of extents: one for each area, and a second one that the log can go on in.
+/// The smallest number of extents: one for each area, and a second one for the log to go on in.
 const EXTENTS_MIN: u64 = AREA_COUNT as u64 + 1;
 
 /// The log leaves room for an on-demand snapshot only if at least one in this many extents remains
@@ -133,7 +133,7 @@ impl Pool {
         Box::new(AreaPath::new(Some(area), self.clone(), below))
     }
 
-    /// A path in which all free extents follow each other, through `below`, a path to the whole
+    /// A path through which all free extents are contiguous, over `below`, a path to the whole
     /// device.
     pub fn free_path(&self, below: Box<dyn Device + Send>) -> Box<dyn Device + Send> {
         Box::new(AreaPath::new(None, self.clone(), below))
@@ -186,8 +186,8 @@ impl Pool {
         }
     }
 
-    /// Takes over the snapshots of the superblock in force. Slots that hold none of them are
-    /// reserves.
+    /// Takes over the snapshots of the superblock in force. A slot that holds no snapshot is a
+    /// reserve.
     pub(crate) fn set_snapshots(&self, snapshots: &Snapshots) {
         self.state().snapshots = *snapshots;
     }
@@ -197,10 +197,10 @@ impl Pool {
         self.state().running = running;
     }
 
-    /// Says how many blocks the next snapshot will take, for the present data set and for what may
-    /// be appended with the extents that the log has. The log and on-demand snapshots leave room
-    /// for this snapshot. Until the next call, each extent that the log takes is added to the
-    /// blocks of this snapshot.
+    /// Says how many blocks the next snapshot will take. The number includes the present data set
+    /// and what may still be appended in the extents that the log has. The log and on-demand
+    /// snapshots leave room for this snapshot. Until the next call, each extent that the log takes
+    /// is added to the blocks of this snapshot.
     pub(crate) fn set_need(&self, lbas: u64) {
         self.state().need_lbas = Some(lbas);
     }
@@ -215,8 +215,8 @@ impl Pool {
         let all = state.free.len() as u64 * state.extent_lbas;
         let need = state.need();
         let beside_next = all.saturating_sub(held + need);
-        // A new on-demand snapshot replaces the present one, and the next snapshot then gets the
-        // extents of the replaced one.
+        // A new on-demand snapshot replaces the present one. The extents of the replaced snapshot
+        // are then free for the next snapshot.
         let on_demand = state.snapshots.of_kind(SnapshotKind::OnDemand);
         let replaced = on_demand.map_or(0, |held| state.slot_lbas(held.slot));
         let beside_both = beside_next.saturating_sub(need.saturating_sub(replaced));

@@ -99,8 +99,8 @@ fn extents_are_as_large_as_they_must_be() {
     assert!(Pool::new(mib(70), mib(65), mib(1), u64::MAX).is_err());
 }
 
-/// The log leaves room for the next snapshot. An on-demand snapshot leaves it too, because an
-/// on-demand snapshot does not make the log shorter.
+/// The log leaves room for the next snapshot. An on-demand snapshot leaves this room too, because
+/// it does not make the log shorter.
 #[test]
 fn room_is_kept_for_the_next_snapshot() {
     let (pool, disk) = (pool(20), disk(20));
@@ -171,7 +171,7 @@ enum Step {
     Release(u64, u64),
     /// The map becomes part of a superblock.
     Update,
-    /// Nothing is left but what the last superblock says.
+    /// Only what the last superblock says is left.
     Crash,
 }
 

@@ -273,8 +273,8 @@ impl Log {
         if self.latch.is_none() {
             self.advance();
         }
-        // This is done even if a write has failed, because a flush that succeeded before the
-        // failure has made the records that it covers durable.
+        // The marks of durable records are dropped even if a write has failed, because a flush that
+        // succeeded before the failure has made its records durable.
         let durable = self.durable;
         self.marks.retain(|&(end, _)| end > durable);
     }

@@ -26,10 +26,10 @@ impl Log {
         first.unwrap_or(self.appended).max(self.written)
     }
 
-    /// Once the whole log is durable, notes the log's end in a mapped buffer. Without the note, a
-    /// recovery that finds a shorter log could not know that the log is damaged, because no batch
-    /// in the log says yet that this end is durable. The note needs no write to the device. It goes
-    /// into the buffer that would be taken last.
+    /// Once the whole log is durable, notes the log's end in a mapped buffer. Until then, no batch
+    /// in the log says that this end is durable. So without the note, a recovery that finds a
+    /// shorter log could not know that the log is damaged. The note needs no write to the device.
+    /// It goes into the buffer that would be taken last.
     pub(super) fn tell_durable(&mut self) {
         if self.durable != self.appended || self.told_durable == self.durable {
             return;

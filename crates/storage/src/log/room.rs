@@ -1,8 +1,8 @@
 //! Room in the log: which commands may append, and which jobs the keeper gets.
 //!
-//! The invariant: everything appended has a place in the segments. So room is counted as if each
-//! segment wasted at its end the most bytes that it can waste. Shares are set aside for commands
-//! that give room back:
+//! The invariant: everything appended has a place in the segments. So room is counted for the worst
+//! case, in which the end of each segment wastes as many bytes as it can. Shares are set aside for
+//! commands that give room back:
 //!
 //! ```text
 //! | every write may run (Free) | what frees memory (Scarce) | what empties the data set (Last) |
@@ -237,7 +237,8 @@ impl Log {
             Outcome::LogEnded { snapshots, superblock_sequence } => {
                 self.ended();
                 self.snapshots_changed(&snapshots);
-                // If the log had ended already, the superblock was not written again.
+                // If the log had ended already, the superblock was not written again, so the
+                // sequence may be the same.
                 assert!(superblock_sequence >= self.superblock_sequence, "it never goes back");
                 self.superblock_sequence = superblock_sequence;
             }

@@ -32,7 +32,7 @@ pub enum LogState {
 /// The outcome of a finished snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SnapshotEvent {
-    /// It was adopted into its role.
+    /// The snapshot was adopted into its role.
     Adopted(SlotSummary),
     /// The snapshot is useless, because the log already starts after it. Or the snapshot is fuzzy,
     /// and the log ended before the snapshot was finished.
@@ -48,9 +48,9 @@ pub(super) struct SnapshotStage {
     number: u64,
     running: Option<SnapshotPlan>,
     finished: Option<SlotSummary>,
-    /// Whether adopting the running or finished snapshot turns the log on. If the log was resuming
-    /// when the snapshot was begun, and has not been ended since, the adoption turns the log on,
-    /// because every command since then has been logged.
+    /// Whether adopting the running or finished snapshot turns the log on. This is so if the log
+    /// was resuming when the snapshot was begun, and has not been ended since. Then every command
+    /// since the snapshot's beginning has been logged.
     does_resume: bool,
     event: Option<SnapshotEvent>,
     /// Number of readers of each slot. A slot that is being read must not be written.
@@ -133,7 +133,7 @@ impl Log {
     }
 
     /// The slot of the next snapshot. It is the reserve that already has the most blocks, because
-    /// the volume may have no free blocks to make a shorter one longer.
+    /// the volume may have no free blocks to make a shorter slot longer.
     pub(super) fn next_slot(&self) -> Option<SlotName> {
         self.longest_reserve(|_, held| match held {
             Some(held) if is_planted("overwrite-root") => held.kind == SnapshotKind::Wal,
@@ -175,8 +175,8 @@ impl Log {
     /// Adopts the snapshot under way as soon as possible. The snapshot must be written and stable
     /// by now. [`take_snapshot_event`](Self::take_snapshot_event) returns the outcome.
     ///
-    /// If it is fuzzy, the records of all commands that ran before the end of its capture must have
-    /// been appended.
+    /// If the snapshot is fuzzy, the records of all commands that ran before the end of its capture
+    /// must have been appended.
     ///
     /// # Panics
     /// If another snapshot, or none, is under way.

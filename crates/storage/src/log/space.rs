@@ -24,7 +24,7 @@ pub(super) enum UnusedSpace {
     Wanted,
 }
 
-/// What snapshots need, as the caller has said in its last call.
+/// What snapshots need, according to the last call of [`Log::leave_room_for_snapshot`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SnapshotNeed {
     /// The largest number of blocks that a snapshot of the data set takes.
@@ -68,8 +68,9 @@ impl Log {
     }
 
     /// Bytes of the file system that the snapshot after the planned one will need. 0 on a device,
-    /// because the [pool](Pool) leaves the space that this snapshot needs. Also 0 for a
-    /// WAL-snapshot, because the log is short after that, and 0 if the log is not on.
+    /// because the [pool](Pool) leaves the space that this snapshot needs. Also 0 if the planned
+    /// snapshot is a WAL-snapshot, because the log is short after a WAL-snapshot. Also 0 if the log
+    /// is not on.
     pub fn space_behind(&self, plan: &SnapshotPlan) -> u64 {
         let needs_none = plan.kind == SnapshotKind::Wal || self.log_state() != LogState::On;
         if self.pool.is_some() || needs_none || is_planted("save-takes-all") {

@@ -70,9 +70,9 @@ impl Log {
         StagedRecord { db, batch_lbas, full: Vec::new(), filling: None, used: 0 }
     }
 
-    /// Appends a staged record, which must have a payload, and returns its LSN. As before
-    /// [`append`](Self::append), the caller must have asked [`room`](Self::room). This call is
-    /// fast, because the payload is copied and hashed already.
+    /// Appends a staged record, which must have a payload, and returns its LSN. The caller must
+    /// have asked [`room`](Self::room) first, as for [`append`](Self::append). This call is fast,
+    /// because the payload is copied and hashed already.
     pub fn append_staged(&mut self, mut record: StagedRecord) -> Lsn {
         let last_used = record.used;
         record.finish_batch(if is_planted("staged-unended") { 0 } else { record::LAST });

@@ -365,10 +365,10 @@ struct Pair<'a> {
     older: &'a Header,
 }
 
-/// Whether a later epoch has continued the log after the older of two commits of a tail pair. If it
-/// has, the recovery that began this epoch did not find the newer commit, and the newer commit was
-/// never acknowledged. If the later epoch wrote nothing after the pair, `is_next` refuses the newer
-/// commit, because the newer commit ends after the cut of the last recovery.
+/// Whether a later epoch has continued the log after the older of two commits of a tail pair. If
+/// so, the recovery that began the later epoch did not find the newer commit, and the newer commit
+/// was never acknowledged. If the later epoch wrote nothing after the pair, `is_next` refuses the
+/// newer commit, because the newer commit ends after the cut of the last recovery.
 fn is_left_behind(
     ahead: &mut ReadAhead,
     device: &mut dyn Device,

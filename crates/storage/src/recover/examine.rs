@@ -142,7 +142,7 @@ pub(crate) fn examine(
     rescue::check_read(&buffers)?;
     let told = rescue::told_durable(&buffers, &superblock);
     let counts = choice == RootChoice::InForce || is_planted("told-hinders-rollback");
-    // `told` was the end of a record, so it is compared with the end of the last complete one.
+    // `told` was the end of a record, so it is compared with the end of the last complete record.
     if chain.complete < told && counts {
         let what =
             format!("it ends there, but the mapped buffers say that it was durable up to {told}");

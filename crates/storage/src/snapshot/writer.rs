@@ -86,8 +86,8 @@ impl SlotWriter {
         options: WriterOptions,
     ) -> Result<Self, Error> {
         io::drain(device);
-        // Even a slot that has all its extents is reserved, because an on-demand snapshot must fail
-        // here if it would not leave enough of the pool for the next snapshot.
+        // Even a slot that has all its extents is reserved. An on-demand snapshot must fail here if
+        // it would not leave enough of the pool for the next snapshot.
         let all = LbaRange { start: Lba(0), end: Lba(device.geometry().lba_count) };
         device
             .reserve(all)
@@ -388,7 +388,8 @@ fn reserve_for(device: &mut dyn Device, options: WriterOptions) -> Result<(), De
         return Ok(());
     }
     match device.grow(options.reserve_lbas) {
-        // The snapshot may need fewer blocks than that, so this is no failure.
+        // The snapshot may need fewer blocks than `reserve_lbas`, so a lack of space is no failure
+        // yet.
         Err(DeviceError::NoSpace) if !options.must_reserve => Ok(()),
         grown => grown,
     }

@@ -110,8 +110,8 @@ fn what_is_rescued_needs_no_more_room_than_it_had() {
         faults.held.extend((0..24).map(|lba| (WAL, lba)));
     });
     let mut script = Vec::new();
-    // Batches of one block alternate with batches of nearly two blocks. The latter start with a
-    // small record.
+    // Batches of one block alternate with batches of nearly two blocks. Each batch of nearly two
+    // blocks starts with a small record.
     'full: loop {
         for sizes in [&[4000][..], &[80, 7880]] {
             for &size in sizes {

@@ -30,7 +30,7 @@ type Copy = (u64, u32, String);
 struct Promise {
     /// The records that may come back, in order.
     records: Script,
-    /// How many of them must come back.
+    /// How many of these records must come back.
     at_least: usize,
     /// Whether the new identity was durable.
     has_moved: bool,
@@ -100,9 +100,9 @@ fn explore(image: &Image, moved: Move, before: &Promise, lives: &[Limits]) -> us
     count
 }
 
-/// Checks that the volume has one of the two identities, that it opens on the device with that
-/// identity, that it is refused on the other device, and that it holds what was promised. Returns
-/// what tells the copies of its superblock apart.
+/// Checks that the volume has one of the two identities, opens on the device with that identity, is
+/// refused on the other device, and holds what was promised. Returns what tells the copies of its
+/// superblock apart.
 fn check(image: &Image, moved: Move, promise: &Promise, context: &str) -> Vec<Copy> {
     let mut media = open_image(moved.kind, image, moved.to);
     let found = inspect(&mut media).expect("it can be read");
@@ -128,9 +128,9 @@ fn check(image: &Image, moved: Move, promise: &Promise, context: &str) -> Vec<Co
     copies.collect()
 }
 
-/// A program that reads format versions up to 5 sees an unknown version in each copy of version 6. If
-/// there are other copies, the program finds through them everything that was promised. If there are
-/// none, the program refuses the volume.
+/// To a program that reads format versions up to 5, each copy of version 6 has an unknown version.
+/// If copies of an older version are left, the program finds through them everything that was
+/// promised. If none is left, the program refuses the volume.
 fn check_older(
     image: &Image,
     moved: Move,

@@ -76,8 +76,8 @@ fn every_set_of_damaged_superblock_copies() {
             let (volume, recovered) = opened.expect("a valid copy is enough");
             assert_eq!(recovered, script);
             drop(volume);
-            // All four copies are right again. Now two copies are damaged that the same update did
-            // not write.
+            // All four copies are right again. Now two copies that different updates wrote are
+            // damaged.
             rot(media, SUPER, copy_lba(0), 60);
             rot(media, SUPER, copy_lba(3), 60);
             let (volume, recovered) = reopen(media, &options(Policy::Always)).expect("it opens");
@@ -89,8 +89,8 @@ fn every_set_of_damaged_superblock_copies() {
 }
 
 /// One flush made all of the log durable, and nothing was appended after the flush. No batch says
-/// that the log is durable. A mapped buffer says it, whether the process was killed or has ended.
-/// So a damaged log must be refused.
+/// that the log is durable. But a mapped buffer says so, whether the process was killed or has
+/// ended. So a damaged log must be refused.
 #[test]
 fn a_durable_log_that_nothing_came_behind_is_missed() {
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
@@ -225,7 +225,7 @@ fn damage_that_only_the_mapped_buffers_know_of_is_refused() {
 #[test]
 fn an_interrupted_update_leaves_the_superblock_in_two_copies() {
     let (image, script) = written();
-    // Whichever update comes next, its first write may be torn, and then one more copy rots.
+    // The next update is interrupted, so one of its copies is torn. Then one more copy rots.
     for torn in 0..4 {
         for rotten in (0..4).filter(|&copy| copy != torn) {
             let media = &mut media_of(&image);

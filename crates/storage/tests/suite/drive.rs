@@ -74,7 +74,7 @@ fn lose_buffers(drive: &SwitchedDrive, random: &mut Random) {
     }
 }
 
-/// What became of some lives.
+/// Counts over some lives.
 #[derive(Debug, Default)]
 struct Tally {
     /// Lives that ended before their first command.

@@ -1,5 +1,4 @@
-//! A log that ends and resumes. The tests check which of the records that are appended in between
-//! count.
+//! A log that ends and resumes. The tests check whether records that are appended in between count.
 
 use crate::common::{
     Client, Kind, SMALL, SimMedia, formatted_as, options, reopen, script, small_script,
@@ -101,8 +100,8 @@ fn a_log_that_ends_again_is_not_turned_on_by_a_late_snapshot() {
     assert_eq!(recovered, script[..2]);
 }
 
-/// The log is resumed before its end is in the superblock. A snapshot that is begun before that
-/// would not turn the log on, so none can be begun yet.
+/// The log is resumed before its end is in the superblock. A snapshot that is begun so early would
+/// not turn the log on, so none can be begun yet.
 #[test]
 fn a_log_that_goes_on_at_once_is_turned_on_by_its_snapshot() {
     let (mut client, _media) = client(Policy::Always);
@@ -156,7 +155,7 @@ fn what_is_behind_the_end_of_a_log_shares_no_batch_with_what_is_before() {
     let (mut client, mut media) = client(Policy::Always);
     let script: Vec<_> = (0..8).map(|byte| (0, vec![byte; 20])).collect();
     write(&mut client, &script[..5]);
-    // This record is appended before the log is told to end, but is written after that.
+    // This record is appended before the log is told to end, but is written only afterwards.
     assert!(client.append(&script[5]));
     client.volume.log.end();
     client.settle();
@@ -189,8 +188,8 @@ fn a_log_that_ends_twice_has_ended_where_it_ended_first() {
     assert_eq!(recovered, script[..2]);
 }
 
-/// A start appends what only the mapped buffers held, and ends the log. If the start is killed
-/// while it does so, the next start finds all records.
+/// A start appends the records that only the mapped buffers held, and ends the log. If the start is
+/// killed meanwhile, the next start finds all records.
 #[test]
 fn a_start_that_ends_the_log_is_killed_and_loses_nothing() {
     let limits = Limits { exhaustive_max: 1, random_count: 0, torn: false };

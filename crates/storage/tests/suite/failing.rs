@@ -52,8 +52,8 @@ fn a_failed_write_latches_and_nothing_held_is_released() {
     turn(&mut client);
     assert_eq!(client.volume.log.durable(), durable);
     drop(client);
-    // The next life finds what was acknowledged, because the mapped buffers still have what was not
-    // written.
+    // The next life finds every acknowledged record, because the mapped buffers still have those
+    // that were not written.
     let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
     assert!(script.starts_with(&recovered) && !recovered.is_empty());
 }

@@ -35,8 +35,8 @@ pub(crate) fn kind_of(version: u32) -> Kind {
     if version < layout::FORMAT_VERSION_EXTENTS { Kind::Files } else { Kind::Device }
 }
 
-/// The records of a fixture. The small ones were committed one at a time, so that they share a
-/// tail. One record takes several batches. The last ones never left the mapped buffers.
+/// The records of a fixture. The small records were committed one at a time, so that they share a
+/// tail. One record takes several batches. The last records never left the mapped buffers.
 pub(crate) fn records() -> Vec<(u16, Vec<u8>)> {
     let small = (0..8).map(|index| (index, vec![index as u8 + 1; 50]));
     let large = (9, vec![0xAB; BATCH_SIZE + 100]);
@@ -206,7 +206,7 @@ fn a_superblock_of_files_on_a_device_is_refused() {
     assert!(refused.to_string().contains("but the superblock is that of a volume in files"));
 }
 
-/// What opening a device says on which there is the superblock of a volume in files.
+/// Opens a device that holds the superblock of a volume in files.
 fn with_superblock_of(files: &SimMedia) -> Result<(), Error> {
     let mut media = formatted(SimConfig::default(), Kind::Device);
     for lba in 0..layout::SUPERBLOCK_AREA_LBAS_MIN {

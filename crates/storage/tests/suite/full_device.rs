@@ -96,8 +96,8 @@ fn beside_a_data_set_that_does_not_grow_the_log_has_more_than_half() {
     assert!(used.free >= used.kept && used.wal > used.total / 2, "{used:?}");
 }
 
-/// If no room is kept for a snapshot, the log takes all room, and the snapshot fails. Nothing else
-/// may fail with it.
+/// If no room is kept for a snapshot, the log takes all room, and the snapshot fails. Nothing but
+/// the snapshot may fail.
 #[test]
 fn a_snapshot_that_does_not_fit_fails_alone() {
     let mut media = made();
@@ -164,9 +164,9 @@ fn goes_on(client: &mut Client) {
     }
 }
 
-/// When a log in a file gives back segments, it keeps the blocks of a second segment. Without them,
-/// it could not leave its last segment on a full file system. After a restart, the log finds which
-/// segment has these blocks.
+/// When a log in a file gives back segments, it keeps the blocks of a second segment. Without these
+/// blocks, the log could not leave its last segment on a full file system. After a restart, the log
+/// finds which segment has these blocks.
 #[test]
 fn a_log_in_a_file_keeps_the_blocks_of_a_second_segment() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -252,9 +252,9 @@ fn the_log_asks_again_when_the_data_set_is_empty() {
     assert!(client.now - before < Duration::from_secs(1));
 }
 
-/// A log releases its last segment only if it has another one to go on in. A snapshot may take all
-/// free extents before the log has asked for another segment. So the log must keep the extents of a
-/// second segment.
+/// A log releases its last segment only if it has another segment to go on in. A snapshot may take
+/// all free extents before the log has asked for another segment. So the log must keep the extents
+/// of a second segment.
 #[test]
 fn a_log_keeps_a_segment_to_go_on_in() {
     let mut media = made();

@@ -58,8 +58,8 @@ fn it_needs_the_log_up_to_where_it_was_finished() {
     assert_eq!(volume.log.snapshots().root(), Some(&held), "as the superblock says");
 }
 
-/// Under the policy `no`, only the snapshot asks that records become durable. If the snapshot did
-/// not ask, it would never be adopted.
+/// Under the policy `no`, only a snapshot makes the log flush. Without that flush, the snapshot
+/// would never be adopted.
 #[test]
 fn it_is_adopted_when_all_that_it_needs_is_durable() {
     let mut media = formatted(SimConfig::default(), Kind::Files);

@@ -237,8 +237,8 @@ fn a_log_of_pairs_is_not_read_ahead_to_the_end_of_its_segment() {
     assert!(2 * early < last, "of {last} operations {early} were before the tenth record");
 }
 
-/// The commit in flight goes to the first block of a pair. If it lands, the first block holds more
-/// records than the second block.
+/// The commit in flight goes to the first block of a pair. If the commit lands, the first block
+/// holds more records than the second block.
 #[test]
 fn a_commit_to_the_first_block_of_a_pair_stays_dead() {
     for recoveries in 1..3 {

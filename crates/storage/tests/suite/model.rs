@@ -30,7 +30,7 @@ struct Death {
     image: usize,
     /// If set, the start after this death is interrupted in the same way, at this operation.
     in_recovery: Option<u64>,
-    /// Whether the starts after this death want a log.
+    /// Whether the starts after this death turn the log on.
     is_log_on: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Snapshots that fail, wait, come too late or are not wanted any more: nothing else fails with
-//! them, and the last good state is kept.
+//! Snapshots that fail, wait, come too late or are not wanted any more. Nothing but the snapshot
+//! may fail, and the last good state is kept.
 
 use std::time::Duration;
 
@@ -323,8 +323,8 @@ fn a_pinned_slot_is_not_written() {
     assert_eq!(take(&mut client, SnapshotKind::Wal), Some(SlotName::A));
 }
 
-/// Before the snapshot is finished, the data set is emptied, and the log starts after that. So
-/// nothing needs the snapshot any more.
+/// Before the snapshot is finished, the data set is emptied, and the log's start moves past this
+/// point. So nothing needs the snapshot any more.
 #[test]
 fn a_snapshot_that_the_log_has_left_behind_is_obsolete() {
     let (mut client, mut media) = client(Policy::Always);

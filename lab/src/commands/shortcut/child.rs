@@ -15,10 +15,10 @@ use crate::server::find_program;
 /// How long a server may take to start or to stop.
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Lines of what a program has said that an error quotes.
+/// Number of lines of a program's output that an error quotes.
 const TAIL_LEN: usize = 12;
 
-/// Who a program runs as, and how it is asked to end.
+/// As which user a program runs, and by which signal it is asked to end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Life {
     /// Another user, if this process may become one. Some servers refuse to run as root.
@@ -29,16 +29,17 @@ pub(super) struct Life {
 impl Life {
     pub(super) const OURS: Self = Self { user: None, end: Signal::TERM };
 
-    /// A command of a program under another: `under` is empty, or a program and its arguments. The
-    /// kernel asks it to end when our own process dies, however it dies. `slimio shortcut run` must
-    /// not be killed instead, because its program would go on by itself.
+    /// A command that runs `program`, under another program if `under` is not empty. `under` has
+    /// that program and its arguments. When our own process dies, however it dies, the kernel sends
+    /// the command the signal to end. The signal is not SIGKILL, because if `slimio shortcut run`
+    /// were killed, its program would go on by itself.
     pub(super) fn command(self, under: &[String], program: &Path) -> Command {
         let mut command = Command::new("setpriv");
         let signal = if self.end == Signal::INT { "INT" } else { "TERM" };
         command.args(["--pdeathsig", signal]);
         if let Some(user) = self.user {
             command.args(["--reuid", user, "--regid", user, "--init-groups"]);
-            // What a program finds there belongs to us.
+            // The files in these folders belong to our own user.
             command.env_remove("HOME").env_remove("XDG_STATE_HOME");
         }
         command.arg("--").args(under).arg(program).stdin(Stdio::null());
@@ -46,7 +47,7 @@ impl Life {
     }
 }
 
-/// The path of a program that a package of Debian has.
+/// The path of a program that a Debian package contains.
 pub(super) fn installed(program: &str, package: &str) -> Result<PathBuf> {
     find_program(program)
         .or_else(|| Some(Path::new("/usr/sbin").join(program)).filter(|path| path.is_file()))
@@ -75,7 +76,7 @@ pub(super) fn text_of(command: &mut Command) -> Result<String> {
 
 fn words_of(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
-    // A script that is an argument is not what a person wants to read.
+    // An argument that is a whole script is left out of the message.
     let words = words.map(|word| word.to_string_lossy()).filter(|word| !word.contains('\n'));
     words.collect::<Vec<_>>().join(" ")
 }
@@ -85,7 +86,7 @@ fn tail(text: &str) -> String {
     lines[lines.len().saturating_sub(TAIL_LEN)..].join("\n")
 }
 
-/// The number in front of `unit`, in the line that begins with `line`.
+/// The number before `unit`, in the line that begins with `line`.
 pub(super) fn rate(text: &str, line: &str, unit: &str) -> Result<f64> {
     let found = || {
         let line = text.lines().map(str::trim_start).find(|it| it.starts_with(line))?;
@@ -95,7 +96,8 @@ pub(super) fn rate(text: &str, line: &str, unit: &str) -> Result<f64> {
     found().ok_or_else(|| BenchError::Reply(format!("no rate is in:\n{}", tail(text))))
 }
 
-/// A server that is a child. It and its process group are killed if it is dropped.
+/// A server that is a child of this process. When this is dropped, the server and its process group
+/// are killed.
 #[derive(Debug)]
 pub(super) struct Running {
     child: Child,
@@ -104,7 +106,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Starts a server, and waits until it answers. What it says goes to a file.
+    /// Starts a server, and waits until it answers. The server's output goes to a file.
     pub(super) fn start(
         mut command: Command,
         end: Signal,
@@ -141,7 +143,7 @@ impl Running {
         Ok(())
     }
 
-    /// What the server and its keeper have said.
+    /// The output of the server and its keeper.
     pub(super) fn said(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -158,7 +160,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if !matches!(self.child.try_wait(), Ok(Some(_))) {
-            // Both fail only if it has just ended.
+            // Both calls fail only if the server has just ended.
             let _ = kill_process_group(self.pid(), Signal::KILL);
             let _ = self.child.wait();
         }

@@ -11,14 +11,14 @@ use super::{Plan, Site, Subject};
 use crate::error::{BenchError, Result};
 use crate::server::find_program;
 
-/// Debian has its programs here, in a folder for each version.
+/// Where Debian has PostgreSQL's programs, in a folder for each version.
 const VERSIONS: &str = "/usr/lib/postgresql";
-/// It does not run as root, but as the user that its package makes.
+/// The user that PostgreSQL's package makes. PostgreSQL does not run as root.
 const USER: &str = "postgres";
 const CLIENTS: [u32; 3] = [1, 16, 32];
 /// Accounts, in units of 100,000.
 const SCALE: &str = "4";
-/// `minimal` is possible where nothing is replicated.
+/// Settings of the server. `wal_level=minimal` is possible only if nothing is replicated.
 const SETTINGS: [(&str, &[&str]); 3] = [
     ("default", &[]),
     ("`open_datasync`, `minimal`", &["wal_sync_method=open_datasync", MINIMAL, NO_SENDERS]),
@@ -30,7 +30,7 @@ const NO_SENDERS: &str = "max_wal_senders=0";
 #[derive(Debug)]
 pub(super) struct Postgres {
     programs: PathBuf,
-    /// Asked to stop by SIGINT, it does not wait for its clients.
+    /// How the server runs and ends. At SIGINT, it ends without waiting for its clients.
     life: Life,
 }
 
@@ -99,7 +99,8 @@ impl Subject for Postgres {
         let server = Running::start(serve, self.life.end, site.memory.join("log"), answers)?;
         text_of(self.command(&[], "pgbench", site).args(["-i", "-q", "-s", SCALE]))?;
         text_of(self.command(&[], "psql", site).args(["-q", "-c", "CHECKPOINT"]))?;
-        // The first transactions change pages of which the log has no copy yet, and do not count.
+        // The first transactions are not counted, because they change pages of which the log has no
+        // copy yet.
         self.load(site, CLIENTS[1], site.seconds().div_ceil(3))?;
         let rates = CLIENTS.map(|clients| self.load(site, clients, site.seconds()));
         let rates = rates.into_iter().collect::<Result<Vec<f64>>>()?;

@@ -15,7 +15,7 @@ use crate::values::ValuePool;
 
 const KEYS: u64 = 100_000;
 const VALUE_SIZE: usize = 100;
-/// The rows of a server: when writes are durable, and by how many clients they are made.
+/// The rows of a server: when writes are made durable, and how many clients write.
 const ROWS: [(Policy, usize); 3] =
     [(Policy::Always, 1), (Policy::Always, 50), (Policy::EverySec, 50)];
 
@@ -31,7 +31,7 @@ impl Redis {
 }
 
 impl Subject for Redis {
-    /// That of Valkey is the same.
+    /// The profile of Redis, which Valkey shares.
     fn profile(&self) -> &'static str {
         "redis"
     }
@@ -70,7 +70,8 @@ impl Subject for Redis {
         };
         let writer = RequestWriter::new(ValuePool::new(VALUE_SIZE, 0.5, 1));
         let mut generator = Generator::connect(config, mix, writer)?;
-        // A third of the time is not counted: files are made, and memory is touched first.
+        // The first third of the time is not counted, because files are made and memory is touched
+        // for the first time.
         generator.run(Until::Elapsed(site.time / 3))?;
         let report = without_errors(generator.run(Until::Elapsed(site.time))?)?;
         drop(generator);

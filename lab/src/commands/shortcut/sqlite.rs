@@ -7,11 +7,12 @@ use super::child::{Life, missing, rate, text_of};
 use super::{Plan, Site, Subject};
 use crate::error::Result;
 
-/// Values of `synchronous`. With the second, a transaction may be lost by a power cut.
+/// Values of `synchronous`. With `NORMAL`, a power cut may lose transactions.
 const ROWS: [&str; 2] = ["FULL", "NORMAL"];
 
-/// The module calls the library once for each row, in a few microseconds. The first third of the time
-/// does not count. Rows are inserted in bundles, so that the clock is read seldom.
+/// The script in Python. Python's module calls the library once for each row, which takes a few
+/// microseconds. The first third of the time is not counted. Rows are inserted in bundles, so that
+/// the clock is read seldom.
 const SCRIPT: &str = "\
 import sqlite3, sys, time
 path, synchronous, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
@@ -38,7 +39,8 @@ pub(super) struct Sqlite {
 
 impl Sqlite {
     pub(super) fn new() -> Result<Self> {
-        // What the path has may be a script that looks for a Python first.
+        // The `python3` on the path may be a script that first looks for a Python. So the path of
+        // the real program is asked for.
         let mut command = Command::new("python3");
         command.args(["-c", "import sqlite3, sys; print(sys.executable)"]);
         let python =

@@ -1,25 +1,25 @@
-//! The table of a program: its medians, and the ratios to what the program does by itself.
+//! The table of a program: medians with the short path, and their ratios to the medians without it.
 
 use std::fmt::Write as _;
 
-/// What is measured of a program: rows, with each of some settings of its own, without and with the short
-/// path.
+/// What is measured of a program. Each row is measured with each of the program's settings, with
+/// the short path and without.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
-    /// Heads of the columns that tell rows apart.
+    /// Heads of the columns that name a row.
     pub(super) heads: Vec<&'static str>,
     /// What is counted per second.
     pub(super) unit: &'static str,
-    /// What the settings are called. The first one is the program as it comes.
+    /// Names of the settings. The first setting is the program's default.
     pub(super) settings: Vec<&'static str>,
     /// Names of the rows, a word for each head. The rows of one group are measured together.
     pub(super) groups: Vec<Vec<Vec<String>>>,
 }
 
-/// What each round has measured, without and with the short path.
+/// The rate of each round, first without and then with the short path.
 type Rates = [Vec<f64>; 2];
 
-/// What was measured with each setting, for each row.
+/// The rates of each row, with each setting.
 #[derive(Debug)]
 pub(super) struct Measured(Vec<Vec<Rates>>);
 
@@ -29,7 +29,7 @@ impl Measured {
         Self(rows.map(|_| vec![Rates::default(); plan.settings.len()]).collect())
     }
 
-    /// Adds what was measured of a group's rows with a setting.
+    /// Adds the rates of a group's rows, measured with one setting.
     pub(super) fn add(
         &mut self,
         plan: &Plan,
@@ -45,8 +45,9 @@ impl Measured {
         }
     }
 
-    /// The table in Markdown. With several settings, there is a column for the best with the short path, whatever
-    /// the setting, to the best without it.
+    /// The table in Markdown. If there are several settings, the last column is the ratio of two
+    /// rates: the best rate with the short path, whatever the setting, and the best rate without
+    /// it.
     pub(super) fn table(self, plan: &Plan) -> String {
         let has_settings = plan.settings.len() > 1;
         let (first, rest) = plan.settings.split_first().expect("there is one");

@@ -38,7 +38,7 @@ impl Plugged {
         if self.left == 0 && self.has_power {
             self.has_power = false;
             let random = &mut self.random;
-            // Of the data that is not stable, the cut keeps nothing, everything or some.
+            // The cut keeps none, all or some of the data that is not stable.
             let share = random.below(3);
             self.drive.cut_power(|_| share == 1 || share == 2 && random.coin());
         }
@@ -48,7 +48,7 @@ impl Plugged {
 impl SwitchedDrive {
     pub(crate) fn new(spec: &str, seed: u64) -> Self {
         let options = DriveOptions::parse(spec, Clock::Virtual).expect("it names a drive");
-        // What reads a block that holds nothing must not get along by finding zeros there.
+        // A deallocated block reads as a pattern, so that code which needs zeros there fails.
         let deallocated = Deallocated::Pattern;
         let options = DriveOptions { can_lose_power: true, deallocated, ..options };
         let drive = EmulatedDrive::open(options).expect("it can be made");

@@ -1,6 +1,6 @@
 //! Makes the disk crash at every operation, and checks each state that a crash can leave. What runs
-//! from the opening of a volume to its crash is called a life. A second life begins on what the crash
-//! of the first one has left.
+//! from the opening of a volume to its crash is called a life. A second life begins on what the
+//! crash of the first life has left.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -155,8 +155,9 @@ pub(crate) fn enumerate(plan: &Plan) -> (usize, usize) {
 }
 
 /// Opens an image with `before` records, of which `durable` were known to be durable. Then writes
-/// the next records of the script. The first life may have written the same records and lost them, so
-/// the new ones have the payloads of the lost ones. Crashes at every operation of the opening and the writing.
+/// the next records of the script. The first life may have written the same records and lost them,
+/// so new records have the same payloads as lost records. Crashes at every operation of the opening
+/// and the writing.
 fn second_life(
     plan: &Plan,
     image: &Image,
@@ -167,8 +168,8 @@ fn second_life(
     let mut count = 0;
     for crash_point in 0.. {
         let mut media = SimMedia::from_image(plan.config, plan.kind, image);
-        // With `Always`, every acknowledged record is durable. So what must come back does not depend
-        // on mapped buffers, and mapping them need only be feigned.
+        // With `Always`, every acknowledged record is durable. So what must come back does not
+        // depend on mapped buffers, and it is enough to feign the mapping.
         media.is_feigned = plan.policy == Policy::Always;
         let disk = media.disk.clone();
         disk.crash_after(crash_point);

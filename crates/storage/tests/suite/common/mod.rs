@@ -127,7 +127,7 @@ pub(crate) struct Client<D = SimDisk> {
     /// Number of records that were executed, including those that came back. They are also in the
     /// log, unless the log has ended.
     pub(crate) appended: usize,
-    /// The executed records of which the data set consists now.
+    /// The executed records that make up the data set now.
     pub(crate) history: Script,
     /// Other actions, each with the number of records before it.
     pub(crate) actions: VecDeque<(usize, Action)>,
@@ -173,8 +173,8 @@ impl<D: Disk> Client<D> {
         }
     }
 
-    /// Waits for room and appends a record. Returns false if the disk crashed before that, or if
-    /// the log is full.
+    /// Waits for room and appends a record. Returns false if the disk crashed before the append, or
+    /// if the log is full.
     pub(crate) fn append(&mut self, record: &(u16, Vec<u8>)) -> bool {
         let (db, payload) = record;
         self.act();

@@ -41,8 +41,8 @@ pub(crate) struct Taking {
     writer: Option<SlotWriter>,
     /// Chunks that are not written yet. The chunk to be written next is the last one.
     chunks: Vec<Script>,
-    /// Number of records that the snapshot covers: those that were executed before it was begun or,
-    /// if it is fuzzy, before it was finished.
+    /// Number of records that the snapshot covers: those that were executed before the snapshot was
+    /// begun or, if it is fuzzy, before it was finished.
     count: usize,
 }
 
@@ -169,7 +169,7 @@ impl<D: Disk> Client<D> {
 }
 
 impl Taking {
-    /// Writes the rest, and returns the summary that is to be adopted.
+    /// Writes the rest of the snapshot, and returns the summary that is to be adopted.
     pub(crate) fn finish(&mut self) -> Result<SlotSummary, Error> {
         let mut writer = self.writer.take().expect("it is not finished");
         for records in self.chunks.drain(..).rev() {
