@@ -24,6 +24,8 @@ const SECONDS: u32 = 2;
 const WORKLOADS: [(&str, u32); 4] =
     [("randread", 1), ("randread", 32), ("randwrite", 1), ("randwrite", 32)];
 const TARGETS: [&str; 2] = ["drive", "memory"];
+/// Two programs that only answer each other.
+const ECHO: (&str, (&str, u32)) = ("echo", ("pingpong", 1));
 
 /// Measures, and writes the table to the lab's folder. The only argument is the number of rounds.
 pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
@@ -105,6 +107,16 @@ impl Measured {
             )
             .expect("writing to a String cannot fail");
         }
+        let echoes = self.rates(ECHO.0, ECHO.1);
+        if echoes.len() != rounds {
+            return None;
+        }
+        writeln!(
+            table,
+            "\nTwo programs that only send each other 4 KiB in turn, over the same loopback: {:.0} times a second.",
+            median(echoes)?,
+        )
+        .expect("writing to a String cannot fail");
         Some(table)
     }
 }
@@ -117,6 +129,8 @@ mod tests {
     fn a_ratio_is_of_measurements_of_one_round() {
         let mut measured = Measured::default();
         measured.take("round 1 of 2");
+        measured.take("row echo pingpong 1 40");
+        measured.take("row echo pingpong 1 60");
         for (name, depth) in WORKLOADS {
             for (drive, memory) in [(100, 200), (90, 100)] {
                 measured.take(&format!("row drive {name} {depth} {drive}"));
@@ -126,6 +140,7 @@ mod tests {
         }
         let table = measured.table(2).unwrap();
         assert!(table.contains("| randwrite | 32 | 150 | 95 | 0.70 × | 0.50 to 0.90 |"), "{table}");
+        assert!(table.contains("in turn, over the same loopback: 50 times a second"), "{table}");
         assert_eq!(measured.table(3), None);
     }
 }

@@ -35,10 +35,23 @@ measure() {
     echo "row $1 $3 $4 $iops"
 }
 
+# Two programs that send each other 4 KiB in turn, and do nothing else: no program answers a host faster.
+echoes() {
+    both="--ioengine=net --protocol=tcp --port=5001 --bs=4k --size=100g --pingpong=1"
+    fio --name=echo $both --listen --rw=read >/results/echo.log 2>&1 &
+    echo=$!
+    until_true grep -q ':1389 00000000:0000 0A' /proc/net/tcp
+    iops=$(fio --name=x $both --hostname=127.0.0.1 --rw=write --time_based --ramp_time=1 --runtime="$seconds" \
+        --output-format=terse | awk -F';' '$1 == 3 { print $49 }')
+    wait $echo
+    echo "row echo pingpong 1 $iops"
+}
+
 round=0
 while [ $round -lt "$rounds" ]; do
     round=$((round + 1))
     echo "round $round of $rounds"
+    echoes
     for rw in randread randwrite; do
         for depth in 1 32; do
             # Each round begins with another target.
