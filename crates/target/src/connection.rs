@@ -80,28 +80,7 @@ pub(crate) fn run(stream: TcpStream, subsystem: Arc<Subsystem>, shared: Shared) 
     stream.set_nodelay(true)?;
     // A millionth of the default; this fails nowhere, and if it did, timers would be less exact.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1));
-    let queue = subsystem.open_queue();
-    let has_timing = subsystem.has_timing();
-    let now = Instant::now();
-    let mut session = Session::new(subsystem, stream.local_addr().ok(), now);
-    session.set_waker(shared.waker.clone());
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let mut connection = Connection {
-        stream,
-        session,
-        queue,
-        shared,
-        inbox: vec![0; INBOX_SIZE].into_boxed_slice(),
-        start: 0,
-        end: 0,
-        is_readable: true,
-        completions: Vec::new(),
-        spinning_max: (cores / 2).max(1),
-        has_timing,
-        sent_at: now,
-        gap: LINGER_MAX,
-        way: Duration::ZERO,
-    };
+    let mut connection = Connection::new(stream, subsystem, shared);
     loop {
         if connection.is_readable && !connection.receive()? {
             return Ok(());
@@ -119,6 +98,31 @@ pub(crate) fn run(stream: TcpStream, subsystem: Arc<Subsystem>, shared: Shared) 
 }
 
 impl Connection {
+    fn new(stream: TcpStream, subsystem: Arc<Subsystem>, shared: Shared) -> Self {
+        let queue = subsystem.open_queue();
+        let has_timing = subsystem.has_timing();
+        let now = Instant::now();
+        let mut session = Session::new(subsystem, stream.local_addr().ok(), now);
+        session.set_waker(shared.waker.clone());
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self {
+            stream,
+            session,
+            queue,
+            shared,
+            inbox: vec![0; INBOX_SIZE].into_boxed_slice(),
+            start: 0,
+            end: 0,
+            is_readable: true,
+            completions: Vec::new(),
+            spinning_max: (cores / 2).max(1),
+            has_timing,
+            sent_at: now,
+            gap: LINGER_MAX,
+            way: Duration::ZERO,
+        }
+    }
+
     /// Receives what there is, if the session takes more. Returns false if the host is gone.
     fn receive(&mut self) -> io::Result<bool> {
         if !self.session.wants_input() {
@@ -160,14 +164,8 @@ impl Connection {
             let taken = self.session.receive(&self.inbox[self.start..self.end], now);
             self.start += taken;
         }
-        loop {
-            self.work();
-            self.send()?;
-            // What was sent may have made room for operations.
-            if !self.session.has_operations() || is_planted("target-operations-left") {
-                return Ok(());
-            }
-        }
+        self.work();
+        self.send()
     }
 
     /// Whether the next turn finds something to do without waiting.
@@ -178,7 +176,9 @@ impl Connection {
         self.session.wants_input() && (self.is_readable || has_left)
     }
 
-    /// Begins operations, and completes those that are due.
+    /// Begins the operations that there are, and completes those that are due. Completions may
+    /// bring further operations. These are left to the next turn, so that a command of many
+    /// operations holds up neither replies nor what the host sends meanwhile.
     fn work(&mut self) {
         let mut now = Instant::now();
         loop {
@@ -188,13 +188,13 @@ impl Connection {
                 self.queue.begin(operation.token, operation.op, sent);
             }
             self.queue.poll(&mut self.completions);
-            if self.completions.is_empty() {
-                break;
-            }
             for completion in self.completions.drain(..) {
                 self.session.complete(completion, now);
             }
             now = Instant::now();
+            if !self.session.has_operations() || !is_planted("target-turn-unbounded") {
+                break;
+            }
         }
         if self.session.next_deadline().is_some_and(|deadline| now >= deadline) {
             self.session.tick(now);
@@ -229,7 +229,10 @@ impl Connection {
     /// Sleeps until there may be something to do. Returns false if the host is gone.
     fn wait(&mut self) -> io::Result<bool> {
         let now = Instant::now();
+        let has_operations = self.session.has_operations() && !is_planted("target-operations-left");
         let wake_at = match self.queue.next_due() {
+            // Others are looked for, too.
+            _ if has_operations => Some(now),
             Some(due) if due <= now => return Ok(true),
             Some(due) if due <= now + SPUN => match self.spin(due)? {
                 Spin::NotHere => Some(due),
@@ -327,3 +330,6 @@ enum Spin {
     /// The host is gone.
     Gone,
 }
+
+#[cfg(test)]
+mod tests;

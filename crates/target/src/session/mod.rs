@@ -14,6 +14,7 @@
 mod admin;
 mod fabrics;
 mod io;
+mod ranges;
 mod slots;
 mod transfer;
 

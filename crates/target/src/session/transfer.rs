@@ -9,7 +9,7 @@ use slimio_planted::is_planted;
 
 use super::slots::Work;
 use super::{Phase, Session};
-use crate::limits::TRANSFER_SIZE_MAX;
+use crate::limits::{TRANSFER_SIZE_MAX, ZEROED_AT_ONCE_LBAS};
 use crate::refusal::Refusal;
 
 /// Data of a command.
@@ -95,11 +95,19 @@ impl Session {
         while let Some(&number) = self.waiting.front() {
             let slot = self.slots.of(number);
             let length = slot.command.sgl.length as usize;
-            let Some(buffer) = self.buffers.take(length.div_ceil(LBA_SIZE)) else { return };
+            let lbas = match &slot.work {
+                Work::Zeroing { rest, .. } => (rest.end.0 - rest.start.0).min(ZEROED_AT_ONCE_LBAS),
+                _ => length.div_ceil(LBA_SIZE) as u64,
+            };
+            let Some(buffer) = self.buffers.take(lbas as usize) else { return };
             self.waiting.pop_front();
             slot.buffer = Some(buffer);
             if slot.is_to_host {
                 self.start_read(number);
+                continue;
+            }
+            if matches!(slot.work, Work::Zeroing { .. }) {
+                self.start_zeros(number);
                 continue;
             }
             let cccid = slot.command.cid;

@@ -10,7 +10,7 @@ use slimio_nvme::fabrics::{
 use slimio_nvme::feature::{FeatureAccess, fid};
 use slimio_nvme::pdu::{self, DataHead, Digests, Head, IcReq, IcResp, Kind, flags};
 use slimio_nvme::{Command, Completion, Name, Sgl, Status, opcode};
-use slimio_target::{Session, Subsystem};
+use slimio_target::{Session, Subsystem, limits};
 
 use crate::host::{HOST, Target, named};
 
@@ -36,7 +36,7 @@ impl Queue {
             subnqn: Name::new(subsystem.nqn()).expect("it is short"),
             hostnqn: Name::new(HOST).expect("it is short"),
         };
-        let connect = Connect { qid, sqsize: 31, ..Connect::default() };
+        let connect = Connect { qid, sqsize: 127, ..Connect::default() };
         let mut queue = Self { session, cntlid: 0 };
         let command = connect.command(1).sgl(Sgl::in_capsule(1024));
         queue.send(&command, &data.encode(), now);
@@ -135,4 +135,37 @@ fn a_queue_that_was_idle_for_long_is_not_cut_off() {
     // A host that takes nothing is cut off at last.
     io.session.tick(later + Duration::from_secs(100));
     assert!(io.session.output().is_empty());
+}
+
+/// All buffers of a connection together are bounded, also those that only have zeros.
+#[test]
+fn zeros_for_many_commands_share_the_connections_memory() {
+    let target = Target::start();
+    let now = Instant::now();
+    let (_admin, mut io) = queues(&target, now);
+    for cid in 0..127 {
+        let zero = Command::new(opcode::nvm::WRITE_ZEROES, cid).nsid(1).blocks(0, 128);
+        io.send(&zero, &[], now);
+    }
+    let mut waiting = Vec::new();
+    let (mut size, mut replies, mut blocks) = (0, 0, 0);
+    loop {
+        while let Some(operation) = io.session.next_operation() {
+            let Op::Write { buffer, .. } = operation.op else { panic!("zeros are written") };
+            assert!(buffer.iter().all(|byte| *byte == 0));
+            size += buffer.len();
+            blocks += buffer.len_lbas();
+            waiting.push((operation.token, buffer));
+        }
+        assert!(size <= limits::DATA_SIZE_MAX, "{size} bytes of zeros");
+        let Some((token, buffer)) = waiting.pop() else { break };
+        size -= buffer.len();
+        let completion = DriveCompletion { token, buffer: Some(buffer), result: Ok(()) };
+        io.session.complete(completion, now);
+        while !io.session.output().is_empty() {
+            io.completion(now);
+            replies += 1;
+        }
+    }
+    assert_eq!((replies, blocks), (127, 127 * 128));
 }
