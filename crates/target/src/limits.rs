@@ -34,6 +34,14 @@ pub const ERRORS_MAX: usize = 64;
 /// Blocks that one operation of Write Zeroes writes. A longer command takes several, one after the
 /// other.
 pub const ZEROED_AT_ONCE_LBAS: u64 = 32;
+/// Blocks that one operation deallocates. A drive is locked meanwhile, so a longer range takes
+/// several.
+pub const DEALLOCATED_AT_ONCE_LBAS: u64 = 16 << 10;
+/// Deallocations of a connection that are in flight.
+pub const DEALLOCATIONS_MAX: usize = 8;
+// The least journal of a drive keeps room for 4096 that have no effect yet. Writes need no more than
+// the rest.
+const _: () = assert!(CONNECTIONS_MAX * DEALLOCATIONS_MAX < 4096);
 /// Names of hosts that are allowed.
 pub const ALLOWED_MAX: usize = 1024;
 

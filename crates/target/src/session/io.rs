@@ -289,16 +289,7 @@ impl Session {
                     self.finish(slot, 0, status);
                 }
             }
-            Work::Deallocating { left, failed } => {
-                *left -= 1;
-                if !status.is_success() {
-                    *failed = Some(status);
-                }
-                if *left == 0 {
-                    let status = failed.unwrap_or(Status::SUCCESS);
-                    self.finish(slot, 0, status);
-                }
-            }
+            Work::Deallocating { .. } => self.end_deallocation(slot, status),
             other => unreachable!("no operation of {other:?} completes"),
         }
     }

@@ -75,6 +75,10 @@ pub struct Session {
     buffers: Buffers,
     /// Slots of commands that wait for a buffer, in their order.
     waiting: VecDeque<u16>,
+    /// Slots of commands that have ranges left to deallocate, in their order.
+    deallocating: VecDeque<u16>,
+    /// Deallocations for the drive that have not completed.
+    deallocations: usize,
     operations: VecDeque<Operation>,
     /// Operations that were taken and have not completed.
     running: usize,
@@ -120,6 +124,8 @@ impl Session {
             slots: Slots::new(2),
             buffers: Buffers::default(),
             waiting: VecDeque::new(),
+            deallocating: VecDeque::new(),
+            deallocations: 0,
             operations: VecDeque::new(),
             running: 0,
             done: VecDeque::new(),
@@ -474,6 +480,7 @@ impl Session {
         self.phase = Phase::Over;
         self.operations.clear();
         self.waiting.clear();
+        self.deallocating.clear();
         self.done.clear();
     }
 

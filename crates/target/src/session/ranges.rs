@@ -1,5 +1,7 @@
 //! Commands of I/O queues that take several operations: Write Zeroes and Dataset Management.
 
+use std::collections::VecDeque;
+
 use slimio_device::{Buffer, Lba, LbaRange, Op};
 use slimio_nvme::command::{DSM_DEALLOCATE, DSM_RANGES_MAX, DsmRange, WriteFlags};
 use slimio_nvme::{Command, Status};
@@ -8,7 +10,7 @@ use slimio_ssd::trace::TraceEvent;
 
 use super::Session;
 use super::slots::{Work, range_of};
-use crate::limits::ZEROED_AT_ONCE_LBAS;
+use crate::limits::{DEALLOCATED_AT_ONCE_LBAS, DEALLOCATIONS_MAX, ZEROED_AT_ONCE_LBAS};
 use crate::refusal::Refusal;
 use crate::trace;
 
@@ -23,8 +25,7 @@ impl Session {
         // A deallocation can't be made durable by itself.
         let is_volatile = durable && self.subsystem.has_cache;
         if flags.deallocate && self.subsystem.reads_zeros() && !is_volatile {
-            self.slots.set_work(slot, Work::Deallocating { left: 1, failed: None });
-            self.push_operation(slot, Op::Deallocate { range: rest });
+            self.begin_deallocations(slot, vec![rest]);
             return Ok(());
         }
         let placement = self.placement_of(command)?;
@@ -81,12 +82,61 @@ impl Session {
             self.finish(slot, 0, Status::SUCCESS);
             return Ok(());
         }
-        self.slots.set_work(slot, Work::Deallocating { left: ranges.len(), failed: None });
-        for range in ranges {
+        for range in &ranges {
             let (lba, lbas) = (range.start.0, range.end.0 - range.start.0);
             self.record(slot, &TraceEvent::Deallocate { range: trace::range_of(lba, lbas) });
+        }
+        self.begin_deallocations(slot, ranges);
+        Ok(())
+    }
+
+    fn begin_deallocations(&mut self, slot: u16, ranges: Vec<LbaRange>) {
+        let ranges = VecDeque::from(ranges);
+        self.slots.set_work(slot, Work::Deallocating { ranges, running: 0, failed: None });
+        self.deallocating.push_back(slot);
+        self.deallocate_more();
+    }
+
+    /// Begins deallocations, in the order of their commands, while few enough are in flight.
+    fn deallocate_more(&mut self) {
+        while let Some(&slot) = self.deallocating.front()
+            && (self.deallocations < DEALLOCATIONS_MAX
+                || is_planted("target-deallocations-unbounded"))
+        {
+            let Work::Deallocating { ranges, running, .. } = &mut self.slots.of(slot).work else {
+                unreachable!("only what deallocates is waited for")
+            };
+            let rest = ranges.front_mut().expect("a command that waits has a range");
+            let lbas = (rest.end.0 - rest.start.0).min(DEALLOCATED_AT_ONCE_LBAS);
+            let range = range_of(rest.start.0, lbas);
+            rest.start = range.end;
+            if rest.start == rest.end {
+                ranges.pop_front();
+            }
+            *running += 1;
+            if ranges.is_empty() {
+                self.deallocating.pop_front();
+            }
+            self.deallocations += 1;
             self.push_operation(slot, Op::Deallocate { range });
         }
-        Ok(())
+    }
+
+    /// Takes the end of a deallocation, and begins the next.
+    pub(super) fn end_deallocation(&mut self, slot: u16, status: Status) {
+        let Work::Deallocating { ranges, running, failed } = &mut self.slots.of(slot).work else {
+            unreachable!("what deallocates was begun as such")
+        };
+        *running -= 1;
+        if !status.is_success() {
+            *failed = Some(status);
+        }
+        let status = failed.unwrap_or(Status::SUCCESS);
+        let is_last = *running == 0 && ranges.is_empty();
+        self.deallocations -= 1;
+        if is_last {
+            self.finish(slot, 0, status);
+        }
+        self.deallocate_more();
     }
 }

@@ -1,5 +1,6 @@
 //! The commands of a queue that have no reply yet.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use slimio_device::{Buffer, Lba, LbaRange, PlacementId};
@@ -43,8 +44,9 @@ pub(super) enum Work {
     Comparing { host: Buffer },
     /// Zeros are written, and after those of the present operation up to the end of this range.
     Zeroing { rest: LbaRange, placement: PlacementId, durable: bool },
-    /// Ranges are deallocated. `failed` is what went wrong with one of them.
-    Deallocating { left: usize, failed: Option<Status> },
+    /// Ranges are deallocated by operations, and after them those that are left here. `failed` is
+    /// what went wrong with one of them.
+    Deallocating { ranges: VecDeque<LbaRange>, running: usize, failed: Option<Status> },
     /// It asks for an asynchronous event.
     Event,
     /// It has ended.

@@ -214,3 +214,24 @@ fn zeros_may_be_deallocated_if_such_blocks_read_as_zeros() {
         assert_eq!(read(&mut io, 0, 64).expect("it is there"), vec![0; 64 * 4096], "{spec}");
     }
 }
+
+/// Deallocations that have no effect yet take room in the drive's journal.
+#[test]
+fn pending_deallocations_of_a_host_leave_others_room_to_write() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let file = folder.path().join("drive");
+    let spec = format!("{},size=64M,timing=none,deallocate=1000000", file.display());
+    let target = Target::of(&spec, named("slow"));
+    let (_admin, mut io) = target.queues();
+    let ranges: Vec<u8> =
+        (0..256).flat_map(|slba| DsmRange { cattr: 0, nlb: 1, slba }.encode()).collect();
+    for cid in 1000..1120 {
+        let command = Command::new(opcode::nvm::DATASET_MANAGEMENT, cid).nsid(1);
+        let command = command.cdw10(255).cdw(11, DSM_DEALLOCATE);
+        io.send_command(&command.sgl(Sgl::in_capsule(ranges.len() as u32)), &ranges);
+    }
+    // When this has its reply, all of them have begun that will.
+    read(&mut io, 0, 1).expect("it is within the drive");
+    let (_other_admin, mut other) = target.queues();
+    write(&mut other, 1000, &pattern(1, 1), true).expect("there is room");
+}

@@ -1,9 +1,11 @@
 //! Sessions without sockets, whose clock the test moves.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use slimio_device::{Completion as DriveCompletion, Op};
+use slimio_nvme::command::{DSM_DEALLOCATE, DsmRange};
 use slimio_nvme::fabrics::{
     CNTLID_ANY, Configuration, Connect, ConnectData, Property, PropertyAccess,
 };
@@ -168,4 +170,39 @@ fn zeros_for_many_commands_share_the_connections_memory() {
         }
     }
     assert_eq!((replies, blocks), (127, 127 * 128));
+}
+
+/// A drive is locked only for a while, and keeps room in its journal for few deallocations.
+#[test]
+fn deallocations_are_begun_a_few_at_a_time_and_long_ones_in_parts() {
+    let target = Target::of("256M,timing=none", named("test"));
+    let now = Instant::now();
+    let (_admin, mut io) = queues(&target, now);
+    let lba_count = target.lba_count();
+    let range = |slba, nlb| DsmRange { cattr: 0, nlb, slba }.encode();
+    let small: Vec<u8> = (0..256).flat_map(|slba| range(slba, 1)).collect();
+    let commands = [(2, range(0, lba_count as u32).to_vec()), (3, small.clone()), (4, small)];
+    for (cid, data) in commands {
+        let command = Command::new(opcode::nvm::DATASET_MANAGEMENT, cid).nsid(1);
+        let command = command.cdw10(data.len() as u32 / 16 - 1).cdw(11, DSM_DEALLOCATE);
+        io.send(&command.sgl(Sgl::in_capsule(data.len() as u32)), &data, now);
+    }
+    let (mut waiting, mut blocks, mut replies) = (VecDeque::new(), 0, 0);
+    loop {
+        while let Some(operation) = io.session.next_operation() {
+            let Op::Deallocate { range } = operation.op else { panic!("nothing else is asked") };
+            let lbas = range.end.0 - range.start.0;
+            assert!(lbas <= limits::DEALLOCATED_AT_ONCE_LBAS, "{lbas}");
+            blocks += lbas;
+            waiting.push_back(operation.token);
+        }
+        assert!(waiting.len() <= limits::DEALLOCATIONS_MAX, "{}", waiting.len());
+        let Some(token) = waiting.pop_front() else { break };
+        io.session.complete(DriveCompletion { token, buffer: None, result: Ok(()) }, now);
+        while !io.session.output().is_empty() {
+            io.completion(now);
+            replies += 1;
+        }
+    }
+    assert_eq!((replies, blocks), (3, lba_count + 2 * 256));
 }
