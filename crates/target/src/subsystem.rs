@@ -33,6 +33,42 @@ pub struct SubsystemOptions {
     pub name: String,
 }
 
+impl SubsystemOptions {
+    /// Checks all names.
+    ///
+    /// # Errors
+    /// When a name is none of NVMe's, or there are too many.
+    pub fn check(&self) -> Result<(), OptionsError> {
+        let nqn = self.nqn();
+        for name in self.allowed.iter().chain([&nqn]) {
+            if name.len() > NQN_SIZE_MAX || !name.starts_with("nqn.") || name.contains('\0') {
+                let why = format!(
+                    "{name:?} is no NVMe name: such a name begins with nqn. and has \
+                                   at most {NQN_SIZE_MAX} bytes"
+                );
+                return Err(OptionsError(why));
+            }
+        }
+        if nqn == DISCOVERY_NQN {
+            return Err(OptionsError(format!("{nqn} is the name of every discovery subsystem")));
+        }
+        if self.allowed.len() > ALLOWED_MAX {
+            return Err(OptionsError(format!("at most {ALLOWED_MAX} hosts can be allowed")));
+        }
+        Ok(())
+    }
+
+    /// The subsystem's name.
+    fn nqn(&self) -> String {
+        if self.nqn.is_empty() {
+            let uuid = uuid_text(&uuid_of(&self.name));
+            format!("nqn.2014-08.org.nvmexpress:uuid:{uuid}")
+        } else {
+            self.nqn.clone()
+        }
+    }
+}
+
 /// Why a subsystem can't be offered, as a sentence without a full stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptionsError(String);
@@ -132,27 +168,8 @@ impl Subsystem {
         options: SubsystemOptions,
         recorder: Option<Recorder>,
     ) -> Result<Arc<Self>, OptionsError> {
-        let uuid = uuid_of(&options.name);
-        let nqn = if options.nqn.is_empty() {
-            format!("nqn.2014-08.org.nvmexpress:uuid:{}", uuid_text(&uuid))
-        } else {
-            options.nqn
-        };
-        for name in options.allowed.iter().chain([&nqn]) {
-            if name.len() > NQN_SIZE_MAX || !name.starts_with("nqn.") || name.contains('\0') {
-                let why = format!(
-                    "{name:?} is no NVMe name: such a name begins with nqn. and has \
-                                   at most {NQN_SIZE_MAX} bytes"
-                );
-                return Err(OptionsError(why));
-            }
-        }
-        if nqn == DISCOVERY_NQN {
-            return Err(OptionsError(format!("{nqn} is the name of every discovery subsystem")));
-        }
-        if options.allowed.len() > ALLOWED_MAX {
-            return Err(OptionsError(format!("at most {ALLOWED_MAX} hosts can be allowed")));
-        }
+        options.check()?;
+        let (uuid, nqn) = (uuid_of(&options.name), options.nqn());
         let account = drive.fdp().expect("an emulated drive has an account");
         Ok(Arc::new(Self {
             nqn,

@@ -142,6 +142,11 @@ fn what_can_not_be_served_is_refused_with_a_remedy() {
     let said = complaint(&run(&["serve", "--listen", free, "--trace", trace, &spec]));
     assert!(said.contains("new file"), "{said}");
     assert_eq!(std::fs::read_to_string(trace).expect("it is there"), "precious");
+    let (unmade, made) = (place.path().join("unmade"), place.path().join("trace2"));
+    let unmade_spec = format!("{},size=64M", unmade.display());
+    let trace = made.to_str().expect("it is text");
+    complaint(&run(&["serve", "--listen", free, "--nqn", "x", "--trace", trace, &unmade_spec]));
+    assert!(!unmade.exists() && !made.exists(), "nothing is made of what is refused");
     let served = Served::start(&[&spec]);
     let said = complaint(&run(&["serve", "--listen", free, &spec]));
     assert!(said.contains("in use"), "{said}");
