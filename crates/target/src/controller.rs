@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use slimio_nvme::Status;
 use slimio_nvme::fabrics::{Capabilities, Configuration, ControllerStatus, InvalidParameter};
+use slimio_planted::is_planted;
 
 use crate::features::Features;
 use crate::limits::{ASYNC_EVENTS_MAX, IO_QUEUES_MAX, QUEUE_DEPTH_MAX};
@@ -43,6 +44,9 @@ struct State {
     status: ControllerStatus,
     features: Features,
     events: VecDeque<u64>,
+    /// Events that the host was told of, and whose log page it has not read since: at most one of
+    /// each kind.
+    reported: Vec<u64>,
     /// I/O queues that are connected.
     queues: Vec<u16>,
     /// How often the controller was reset. An I/O queue of before a reset ends.
@@ -73,6 +77,7 @@ impl Controller {
                 status: ControllerStatus::default(),
                 features: Features::new(keep_alive_ms),
                 events: VecDeque::new(),
+                reported: Vec::new(),
                 queues: Vec::new(),
                 resets: 0,
                 wakers: Vec::new(),
@@ -130,6 +135,7 @@ impl Controller {
             state.resets += 1;
             state.queues.clear();
             state.events.clear();
+            state.reported.clear();
             state.features = Features::new(state.features.keep_alive_ms);
             state.wake();
         }
@@ -189,9 +195,22 @@ impl Controller {
         }
     }
 
-    /// Takes the next asynchronous event.
+    /// Takes the next asynchronous event that is not masked. From then on, its kind is masked, until
+    /// the host reads the log page that the event names. Source: base specification 2.1, 5.1.2.
     pub(crate) fn take_event(&self) -> Option<u64> {
-        self.lock().events.pop_front()
+        let mut state = self.lock();
+        let is_masked =
+            |event: &u64| state.reported.iter().any(|known| kind_of(*known) == kind_of(*event));
+        let is_free = |event: &u64| !is_masked(event) || is_planted("target-events-unmasked");
+        let at = state.events.iter().position(is_free)?;
+        let event = state.events.remove(at)?;
+        state.reported.push(event);
+        Some(event)
+    }
+
+    /// Notes that the host reads a log page, and does not retain its events.
+    pub(crate) fn clear_events(&self, lid: u8) {
+        self.lock().reported.retain(|event| (event >> 16) as u8 != lid);
     }
 
     /// Ends it.
@@ -220,6 +239,11 @@ impl Controller {
     }
 }
 
+/// The type of an asynchronous event. Source: base specification 2.1, figure 146.
+fn kind_of(event: u64) -> u64 {
+    event & 7
+}
+
 impl State {
     fn wake(&self) {
         for waker in &self.wakers {
@@ -230,6 +254,9 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use slimio_nvme::feature::event;
+    use slimio_nvme::log::lid;
+
     use super::*;
 
     fn controller(keep_alive_ms: u32) -> Controller {
@@ -283,6 +310,25 @@ mod tests {
         controller.configure(Configuration::ENABLED);
         controller.configure(Configuration::ENABLED.with_shn(1));
         assert_eq!(controller.status(), ControllerStatus { rdy: true, cfs: false, shst: 2 });
+    }
+
+    #[test]
+    fn after_an_event_its_kind_waits_until_its_page_is_read() {
+        let controller = controller(0);
+        let error = |information| event::result(event::ERROR, information, lid::ERROR);
+        let notice = event::result(event::NOTICE, event::NOTICE_DISCOVERY, lid::DISCOVERY);
+        controller.raise(error(3));
+        assert_eq!(controller.take_event(), Some(error(3)));
+        controller.raise(error(3));
+        controller.raise(error(4));
+        controller.raise(notice);
+        assert_eq!(controller.take_event(), Some(notice), "another kind");
+        assert_eq!(controller.take_event(), None);
+        controller.clear_events(lid::SMART);
+        assert_eq!(controller.take_event(), None);
+        controller.clear_events(lid::ERROR);
+        assert_eq!(controller.take_event(), Some(error(3)));
+        assert_eq!(controller.take_event(), None);
     }
 
     #[test]

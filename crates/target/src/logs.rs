@@ -43,6 +43,10 @@ pub(crate) fn run(
     if asked.is_index || !asked.offset.is_multiple_of(4) {
         return Err(Refusal::field(OFFSET_AT));
     }
+    if !asked.rae {
+        // An event that comes from now on may tell of what this page does not have yet.
+        controller.clear_events(asked.lid);
+    }
     let page = match (controller.kind, asked.lid) {
         (Kind::Discovery, lid::DISCOVERY) => discovery(subsystem, address),
         (_, lid::SUPPORTED) => supported(subsystem, controller),
