@@ -14,6 +14,9 @@ use crate::limits::{ASYNC_EVENTS_MAX, IO_QUEUES_MAX, QUEUE_DEPTH_MAX};
 use crate::subsystem::ConnectRefusal;
 use crate::waker::Waker;
 
+/// Longest time until a controller is ready, in units of 500 ms. It is ready at once.
+pub(crate) const READY_TIME_MAX: u8 = 10;
+
 /// What a controller is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -95,7 +98,13 @@ impl Controller {
     /// The capabilities of all controllers.
     pub(crate) fn capabilities() -> Capabilities {
         // Bit 0 of CSS is the NVM command set, bit 6 says that Identify lists the command sets.
-        Capabilities { mqes: QUEUE_DEPTH_MAX - 1, cqr: true, to: 10, css: 0x41, crwms: false }
+        Capabilities {
+            mqes: QUEUE_DEPTH_MAX - 1,
+            cqr: true,
+            to: READY_TIME_MAX,
+            css: 0x41,
+            crwms: true,
+        }
     }
 
     pub(crate) fn configuration(&self) -> Configuration {

@@ -37,6 +37,9 @@ fn a_controller_comes_up_as_linux_wants_it() {
     let cap = Capabilities::of_bits(host.property(Property::Cap).expect("it can be read"));
     assert!(cap.mqes >= 31 && cap.cqr && cap.css & 1 != 0, "{cap:?}");
     assert_eq!(host.property(Property::Vs), Ok(0x0002_0100));
+    // Version 2 wants both.
+    assert!(cap.crwms);
+    assert_eq!(host.property(Property::Crto), Ok(cap.to.into()));
     let status = |host: &mut Host| {
         ControllerStatus::of_bits(host.property(Property::Csts).expect("it can be read") as u32)
     };
