@@ -3,7 +3,7 @@
 use slimio_device::LBA_SIZE;
 use slimio_nvme::identify::{
     self, CSI_NVM, IDENTIFY_SIZE, Identify, IndependentNamespace, LbaFormat, Namespace,
-    NvmController, cns, cntrltype, ctratt, lpa, nidt, oncs,
+    NvmController, cns, cntrltype, ctratt, lpa, nidt, oacs, oncs,
 };
 use slimio_nvme::{Ascii, Command, DISCOVERY_NQN, NSID_ALL, Name, Status};
 
@@ -154,6 +154,7 @@ fn io_controller(subsystem: &Subsystem, controller: &Controller) -> identify::Co
         oaes: slimio_nvme::feature::event::MASK_NAMESPACE,
         ctratt: basics.ctratt | ctratt::ENDURANCE_GROUPS | placement,
         cntrltype: cntrltype::IO,
+        oacs: if subsystem.has_fdp() { oacs::DIRECTIVES } else { 0 },
         acl: 3,
         // One firmware slot, read only.
         frmw: 1 | 1 << 1,

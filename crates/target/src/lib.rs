@@ -15,6 +15,7 @@
 mod buffers;
 mod connection;
 mod controller;
+mod directives;
 mod errors;
 mod features;
 mod identify;

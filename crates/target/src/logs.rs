@@ -197,6 +197,9 @@ fn commands(subsystem: &Subsystem) -> Vec<u8> {
         add(EFFECTS_IO_AT, code, effects::SUPPORTED | effects::LBCC);
     }
     if subsystem.has_fdp() {
+        for code in [admin::DIRECTIVE_SEND, admin::DIRECTIVE_RECEIVE] {
+            add(0, code, effects::SUPPORTED);
+        }
         for code in [nvm::IO_MANAGEMENT_RECEIVE, nvm::IO_MANAGEMENT_SEND] {
             add(EFFECTS_IO_AT, code, effects::SUPPORTED);
         }
