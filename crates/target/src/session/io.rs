@@ -161,11 +161,10 @@ impl Session {
         let command = self.slots.command(slot);
         let lba = Lba(command.slba());
         if command.opcode == opcode::nvm::COMPARE {
-            let Some(found) = self.buffers.take(buffer.len_lbas()) else {
-                // There is no room to compare beside everything else. The host may try again.
-                self.buffers.give(buffer);
-                return Err(Status::NAMESPACE_NOT_READY.into());
-            };
+            let found = self.slots.of(slot).found.take();
+            // That of in-capsule data was not waited for.
+            let lbas = buffer.len_lbas();
+            let found = found.unwrap_or_else(|| self.buffers.take_in_capsule(lbas));
             self.slots.set_work(slot, Work::Comparing { host: buffer });
             self.push_operation(slot, Op::Read { lba, buffer: found });
             return Ok(());
@@ -240,11 +239,12 @@ impl Session {
         let command = self.slots.command(slot);
         let status = match &result {
             Ok(()) => Status::SUCCESS,
-            Err(error) => status_of(error, command.opcode),
+            Err(error) => {
+                let status = status_of(error, command.opcode);
+                self.note_failure(&command, status, error);
+                status.more()
+            }
         };
-        if let Err(error) = &result {
-            self.note_failure(&command, status, error);
-        }
         let entry = self.slots.of(slot);
         match &mut entry.work {
             Work::Running => match buffer {
@@ -297,6 +297,11 @@ impl Session {
     /// Notes that the drive failed an operation, and tells the host that the error log has it.
     fn note_failure(&self, command: &Command, status: Status, error: &DeviceError) {
         log::error!("the drive failed a command: {error}");
+        if matches!(error, DeviceError::NoSpace) {
+            // The drive itself has no fault.
+            self.note_error(command, Refusal { status, byte: Refusal::NOWHERE });
+            return;
+        }
         self.subsystem.counts.media_errors.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.note_error(command, Refusal { status, byte: Refusal::NOWHERE });
         if let Some(controller) = self.controller() {

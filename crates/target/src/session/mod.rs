@@ -453,7 +453,7 @@ impl Session {
             pdu::push_data_head(&mut self.out, kind, last, &head, self.digests, self.alignment);
             pdu::push_data(&mut self.out, bytes, self.digests);
         }
-        if let Some(buffer) = ended.buffer {
+        for buffer in [ended.buffer, ended.found].into_iter().flatten() {
             self.buffers.give(buffer);
         }
         if !is_whole {

@@ -15,6 +15,8 @@ pub(super) struct Slot {
     pub(super) work: Work,
     /// Data from the host, or for it.
     pub(super) buffer: Option<Buffer>,
+    /// Room for what the drive has, to compare the data with it.
+    pub(super) found: Option<Buffer>,
     /// Data for the host that came from no drive.
     pub(super) data: Vec<u8>,
     /// Whether the data is for the host.
@@ -86,6 +88,7 @@ impl Slots {
             arrived: now,
             work: Work::Free,
             buffer: None,
+            found: None,
             data: Vec::new(),
             is_to_host: false,
         });
@@ -138,6 +141,7 @@ impl Slots {
             arrived: slot.arrived,
             work: std::mem::replace(&mut slot.work, Work::Free),
             buffer: slot.buffer.take(),
+            found: slot.found.take(),
             data: std::mem::take(&mut slot.data),
             is_to_host: slot.is_to_host,
         }

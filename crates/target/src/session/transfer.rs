@@ -92,6 +92,7 @@ impl Session {
 
     /// Gives buffers to the commands that wait for one, in their order.
     pub(super) fn grant(&mut self, now: Instant) {
+        let is_io = matches!(self.phase, Phase::Io { .. });
         while let Some(&number) = self.waiting.front() {
             let slot = self.slots.of(number);
             let length = slot.command.sgl.length as usize;
@@ -100,6 +101,14 @@ impl Session {
                 _ => length.div_ceil(LBA_SIZE) as u64,
             };
             let Some(buffer) = self.buffers.take(lbas as usize) else { return };
+            if is_io && slot.command.opcode == opcode::nvm::COMPARE {
+                // Both buffers are there before the host sends anything.
+                let Some(found) = self.buffers.take(lbas as usize) else {
+                    self.buffers.give(buffer);
+                    return;
+                };
+                slot.found = Some(found);
+            }
             self.waiting.pop_front();
             slot.buffer = Some(buffer);
             if slot.is_to_host {
