@@ -19,11 +19,12 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::sockopt;
 use slimio_device::Completion;
 use slimio_planted::is_planted;
 use slimio_ssd::DriveQueue;
 
-use crate::limits::INBOX_SIZE;
+use crate::limits::{INBOX_SIZE, UNREACHABLE_TIME_MAX};
 use crate::session::Session;
 use crate::subsystem::Subsystem;
 use crate::waker::Waker;
@@ -76,8 +77,7 @@ struct Connection {
 
 /// Serves a connection until it ends.
 pub(crate) fn run(stream: TcpStream, subsystem: Arc<Subsystem>, shared: Shared) -> io::Result<()> {
-    stream.set_nonblocking(true)?;
-    stream.set_nodelay(true)?;
+    prepare(&stream)?;
     // A millionth of the default; this fails nowhere, and if it did, timers would be less exact.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1));
     let mut connection = Connection::new(stream, subsystem, shared);
@@ -95,6 +95,22 @@ pub(crate) fn run(stream: TcpStream, subsystem: Arc<Subsystem>, shared: Shared) 
             return Ok(());
         }
     }
+}
+
+/// Sets what a socket needs. Without traffic, the kernel asks a host that is silent whether it is
+/// there; with traffic, it waits as long for the other side's acknowledgements.
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    /// Questions, the first of which comes after as long as all others together take.
+    const QUESTIONS: u32 = 4;
+    let half = UNREACHABLE_TIME_MAX / 2;
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, half)?;
+    sockopt::set_tcp_keepintvl(stream, half / QUESTIONS)?;
+    sockopt::set_tcp_keepcnt(stream, QUESTIONS)?;
+    sockopt::set_tcp_user_timeout(stream, UNREACHABLE_TIME_MAX.as_millis() as u32)?;
+    Ok(())
 }
 
 impl Connection {

@@ -10,7 +10,7 @@ use slimio_nvme::fabrics::{Capabilities, Configuration, ControllerStatus, Invali
 use slimio_planted::is_planted;
 
 use crate::features::Features;
-use crate::limits::{ASYNC_EVENTS_MAX, IO_QUEUES_MAX, QUEUE_DEPTH_MAX};
+use crate::limits::{ASYNC_EVENTS_MAX, DISCOVERY_TIME_MAX, IO_QUEUES_MAX, QUEUE_DEPTH_MAX};
 use crate::subsystem::ConnectRefusal;
 use crate::waker::Waker;
 
@@ -241,10 +241,14 @@ impl Controller {
     /// When the keep alive timer expires; `None` without one. Source: base specification 2.1,
     /// 3.9.
     pub(crate) fn expires_at(&self) -> Option<Instant> {
-        let keep_alive_ms = self.lock().features.keep_alive_ms;
+        let time = match (self.lock().features.keep_alive_ms, self.kind) {
+            // Who has gone without a word would keep it for ever.
+            (0, Kind::Discovery) => DISCOVERY_TIME_MAX,
+            (0, Kind::Io) => return None,
+            (ms, _) => Duration::from_millis(ms.into()),
+        };
         let active_at = Duration::from_millis(self.active_at_ms.load(Ordering::Relaxed));
-        (keep_alive_ms > 0)
-            .then(|| self.start + active_at + Duration::from_millis(keep_alive_ms.into()))
+        Some(self.start + active_at + time)
     }
 }
 

@@ -47,9 +47,15 @@ pub const ALLOWED_MAX: usize = 1024;
 
 /// Time for a new connection until its Connect.
 pub const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
-/// Time without any byte of a transfer that the host was asked for by R2T.
+/// Time without data from a host that was asked for some by R2T.
 pub const TRANSFER_TIME_MAX: Duration = Duration::from_secs(30);
+/// Time without data of one transfer, while that of others comes.
+pub const ONE_TRANSFER_TIME_MAX: Duration = Duration::from_secs(600);
 /// Time in which the host takes none of the bytes that wait for it.
 pub const SEND_TIME_MAX: Duration = Duration::from_secs(30);
+/// Time without a command for a discovery controller that has no keep alive timeout.
+pub const DISCOVERY_TIME_MAX: Duration = Duration::from_secs(120);
+/// Time until a host whose machine does not answer any more, or can't be reached, is given up.
+pub const UNREACHABLE_TIME_MAX: Duration = Duration::from_secs(120);
 /// The longest keep alive timeout that a host may ask for.
 pub const KEEP_ALIVE_MAX: Duration = Duration::from_secs(3600);

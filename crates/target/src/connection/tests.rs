@@ -102,3 +102,18 @@ fn a_command_of_many_operations_takes_many_turns() {
     io.host.read_exact(&mut reply).expect("the reply comes");
     assert!(Head::completion(&reply).status.is_success());
 }
+
+/// A host whose machine has lost its power says nothing any more, and holds its connections.
+#[test]
+fn the_kernel_finds_out_whether_a_silent_host_is_there() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("some port is free");
+    let address = listener.local_addr().expect("it is bound");
+    let stream = TcpStream::connect(address).expect("it listens");
+    prepare(&stream).expect("the kernel can all this");
+    assert_eq!(sockopt::socket_keepalive(&stream), Ok(true));
+    let idle = sockopt::tcp_keepidle(&stream).expect("it is set");
+    let pause = sockopt::tcp_keepintvl(&stream).expect("it is set");
+    let count = sockopt::tcp_keepcnt(&stream).expect("it is set");
+    assert_eq!(idle + pause * count, UNREACHABLE_TIME_MAX);
+    assert_eq!(sockopt::tcp_user_timeout(&stream), Ok(UNREACHABLE_TIME_MAX.as_millis() as u32));
+}

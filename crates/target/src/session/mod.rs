@@ -16,12 +16,13 @@ mod fabrics;
 mod io;
 mod ranges;
 mod slots;
+mod time;
 mod transfer;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use slimio_device::{Completion as DriveCompletion, Op, Token};
 use slimio_nvme::log::ErrorEntry;
@@ -35,16 +36,10 @@ use slimio_planted::is_planted;
 use self::slots::{Slots, Work};
 use crate::buffers::Buffers;
 use crate::controller::Controller;
-use crate::limits::{
-    CONNECT_TIME_MAX, H2C_DATA_SIZE_MAX, IN_CAPSULE_SIZE_MAX, OUTBOX_SIZE_MAX, SEND_TIME_MAX,
-    TRANSFER_TIME_MAX,
-};
+use crate::limits::{H2C_DATA_SIZE_MAX, IN_CAPSULE_SIZE_MAX, OUTBOX_SIZE_MAX};
 use crate::refusal::Refusal;
 use crate::subsystem::Subsystem;
 use crate::waker::Waker;
-
-/// How often transfers are looked at that do not go on.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// An operation for the drive.
 #[derive(Debug)]
@@ -90,6 +85,8 @@ pub struct Session {
     /// When bytes were last sent, or none waited.
     sent_at: Instant,
     began_at: Instant,
+    /// When the host last sent data that it was asked for, or had none to send.
+    data_at: Instant,
     /// When transfers are looked at next.
     look_at: Option<Instant>,
 }
@@ -133,6 +130,7 @@ impl Session {
             sent: 0,
             sent_at: now,
             began_at: now,
+            data_at: now,
             look_at: None,
         }
     }
@@ -238,60 +236,6 @@ impl Session {
         } else if self.sent >= OUTBOX_SIZE_MAX {
             self.out.drain(..self.sent);
             self.sent = 0;
-        }
-        self.settle(now);
-    }
-
-    /// Notes that nothing waits to be sent until now. The host has its time for what comes next.
-    fn note_time(&mut self, now: Instant) {
-        if self.output().is_empty() && !is_planted("target-idle-cut-off") {
-            self.sent_at = now;
-        }
-    }
-
-    /// When [`tick`](Self::tick) shall be called at the latest.
-    pub fn next_deadline(&self) -> Option<Instant> {
-        let sending = (!self.output().is_empty()).then(|| self.sent_at + SEND_TIME_MAX);
-        let beginning = matches!(self.phase, Phase::Request | Phase::Connect)
-            .then(|| self.began_at + CONNECT_TIME_MAX);
-        let alive = match &self.phase {
-            Phase::Admin(controller) => controller.expires_at(),
-            _ => None,
-        };
-        [sending, beginning, alive, self.look_at].into_iter().flatten().min()
-    }
-
-    /// Looks at the time, and at news of other connections.
-    pub fn tick(&mut self, now: Instant) {
-        self.note_time(now);
-        if !self.output().is_empty() && now >= self.sent_at + SEND_TIME_MAX {
-            log::warn!("a host took none of its replies for {SEND_TIME_MAX:?}; it is cut off");
-            self.end();
-            self.out.clear();
-            self.sent = 0;
-        }
-        match &self.phase {
-            Phase::Request | Phase::Connect if now >= self.began_at + CONNECT_TIME_MAX => {
-                self.end();
-            }
-            Phase::Admin(controller) if controller.is_over() => self.end(),
-            Phase::Admin(controller) if controller.expires_at().is_some_and(|at| now >= at) => {
-                log::warn!("controller {} ends: no command came in time", controller.id);
-                self.end();
-            }
-            Phase::Io { controller, resets, .. }
-                if controller.is_over() || controller.resets() != *resets =>
-            {
-                self.end();
-            }
-            _ => {}
-        }
-        if self.look_at.is_some_and(|at| now >= at) {
-            self.look_at = self.slots.is_receiving().then(|| now + LOOK);
-            if self.slots.is_stalled(now, TRANSFER_TIME_MAX) {
-                log::warn!("a host sent no data for {TRANSFER_TIME_MAX:?}; it is cut off");
-                self.end();
-            }
         }
         self.settle(now);
     }
@@ -427,9 +371,7 @@ impl Session {
             // The command's buffer is free, and may be what another waits for.
             self.grant(now);
         }
-        if self.look_at.is_none() && self.slots.is_receiving() {
-            self.look_at = Some(now + LOOK);
-        }
+        self.watch_transfers(now);
     }
 
     /// Makes the reply of a command that has ended, and frees its slot.

@@ -120,6 +120,9 @@ impl Session {
                 continue;
             }
             let cccid = slot.command.cid;
+            if !self.slots.is_receiving() {
+                self.data_at = now;
+            }
             let work = Work::Receiving { received: 0, is_damaged: false, touched: now };
             self.slots.set_work(number, work);
             let r2t = R2t { cccid, ttag: number, r2to: 0, r2tl: length as u32 };
@@ -167,6 +170,9 @@ impl Session {
         }
         *received = end;
         *touched = now;
+        if !is_planted("target-slow-cut-off") {
+            self.data_at = now;
+        }
         let buffer = slot.buffer.as_mut().expect("a transfer has its buffer");
         buffer[start..end].copy_from_slice(data);
         if end < length {
