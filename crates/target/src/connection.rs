@@ -50,6 +50,23 @@ static SPINNING: AtomicUsize = AtomicUsize::new(0);
 pub(crate) struct Shared {
     pub(crate) waker: Arc<Waker>,
     pub(crate) is_stopping: Arc<AtomicBool>,
+    pub(crate) progress: Arc<Progress>,
+}
+
+/// How far a connection is, for the thread that accepts others.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// It has its queue.
+    pub(crate) is_connected: AtomicBool,
+    /// It shall end, if it has no queue yet.
+    pub(crate) gives_way: AtomicBool,
+}
+
+impl Progress {
+    /// Whether it has no queue, and nobody has told it to end.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.is_connected.load(Ordering::Relaxed) && !self.gives_way.load(Ordering::Relaxed)
+    }
 }
 
 struct Connection {
@@ -86,6 +103,11 @@ pub(crate) fn run(stream: TcpStream, subsystem: Arc<Subsystem>, shared: Shared) 
             return Ok(());
         }
         connection.turn()?;
+        if connection.session.is_connected() {
+            connection.shared.progress.is_connected.store(true, Ordering::Relaxed);
+        } else if connection.shared.progress.gives_way.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         if connection.session.is_over() && connection.session.output().is_empty()
             || connection.shared.is_stopping.load(Ordering::Acquire)
         {

@@ -29,6 +29,7 @@ mod statistics;
 mod subsystem;
 mod trace;
 mod waker;
+mod warnings;
 
 pub use server::Server;
 pub use session::{Operation, Session};

@@ -4,12 +4,14 @@
 use std::time::Duration;
 
 /// Connections at once: one for each queue of each controller. One more is closed at once.
-pub const CONNECTIONS_MAX: usize = 256;
+pub const CONNECTIONS_MAX: usize = 288;
+/// Those of them that had no Connect yet. For one more, the oldest gives way.
+pub const UNCONNECTED_MAX: usize = 32;
 /// Controllers at once, those for discovery included.
 pub const CONTROLLERS_MAX: usize = 64;
 /// I/O queues of a controller. Ten hosts can have all of theirs at once.
 pub const IO_QUEUES_MAX: u16 = 24;
-const _: () = assert!(10 * (1 + IO_QUEUES_MAX as usize) <= CONNECTIONS_MAX);
+const _: () = assert!(10 * (1 + IO_QUEUES_MAX as usize) + UNCONNECTED_MAX <= CONNECTIONS_MAX);
 /// Entries of a queue, admin or I/O.
 pub const QUEUE_DEPTH_MAX: u16 = 128;
 /// Data of one command, in bytes: NVMe's MDTS, 2^7 pages.

@@ -15,6 +15,7 @@ use crate::controller::{Controller, Kind};
 use crate::errors::ErrorLog;
 use crate::limits::{ALLOWED_MAX, CONTROLLERS_MAX, KEEP_ALIVE_MAX, QUEUE_DEPTH_MAX};
 use crate::trace::Recorder;
+use crate::warnings::Warnings;
 
 /// The number of the namespace.
 pub const NSID: u32 = 1;
@@ -98,6 +99,7 @@ pub struct Subsystem {
     pub(crate) counts: Counts,
     pub(crate) errors: Mutex<ErrorLog>,
     pub(crate) recorder: Option<Recorder>,
+    pub(crate) warnings: Warnings,
     controllers: Mutex<Controllers>,
 }
 
@@ -186,6 +188,7 @@ impl Subsystem {
             counts: Counts::default(),
             errors: Mutex::default(),
             recorder,
+            warnings: Warnings::default(),
             controllers: Mutex::default(),
         }))
     }
@@ -271,7 +274,8 @@ impl Subsystem {
             return Err(ConnectRefusal::parameter(InvalidParameter::SUBNQN));
         };
         if !self.allowed.is_empty() && !self.allowed.iter().any(|allowed| allowed == host) {
-            log::warn!("{host} is not on the list of allowed hosts, and was refused");
+            let why = format_args!("{host} is not on the list of allowed hosts, and was refused");
+            self.warnings.say(why, now);
             return Err(Status::CONNECT_INVALID_HOST.dnr().into());
         }
         if data.cntlid != slimio_nvme::fabrics::CNTLID_ANY {

@@ -33,7 +33,7 @@ impl Pair {
         let (stream, _) = listener.accept().expect("somebody has connected");
         host.set_read_timeout(Some(Duration::from_secs(60))).expect("it is not zero");
         let waker = Arc::new(Waker::new().expect("there are descriptors"));
-        let shared = Shared { waker, is_stopping: Arc::default() };
+        let shared = Shared { waker, is_stopping: Arc::default(), progress: Arc::default() };
         Self { connection: Connection::new(stream, subsystem.clone(), shared), host }
     }
 

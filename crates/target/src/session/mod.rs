@@ -145,6 +145,11 @@ impl Session {
         matches!(self.phase, Phase::Over)
     }
 
+    /// Whether it has its queue.
+    pub(crate) fn is_connected(&self) -> bool {
+        matches!(self.phase, Phase::Admin(_) | Phase::Io { .. })
+    }
+
     /// Whether [`receive`](Self::receive) would take more bytes.
     pub fn wants_input(&self) -> bool {
         !self.is_over() && self.done.is_empty() && self.output().len() < OUTBOX_SIZE_MAX
@@ -179,10 +184,10 @@ impl Session {
                     let result =
                         head.check_header(pdu).and_then(|()| self.take_pdu(&head, pdu, now));
                     if let Err(error) = result {
-                        self.terminate(error, &pdu[..head.kind.header_size()]);
+                        self.terminate(error, &pdu[..head.kind.header_size()], now);
                     }
                 }
-                Err(error) => self.terminate(error, &rest[..rest.len().min(COMMON_SIZE)]),
+                Err(error) => self.terminate(error, &rest[..rest.len().min(COMMON_SIZE)], now),
             }
         }
         if taken > 0
@@ -260,7 +265,8 @@ impl Session {
             (PduKind::IcReq, Phase::Request) => self.initialize(pdu),
             (PduKind::IcReq, _) => Err(PduError::sequence("ICReq")),
             (PduKind::H2cTermReq, _) => {
-                log::warn!("a host ended its connection, because of a PDU that it got");
+                let why = format_args!("a host ended its connection, because of a PDU that it got");
+                self.subsystem.warnings.say(why, now);
                 self.end();
                 Ok(())
             }
@@ -410,8 +416,8 @@ impl Session {
     }
 
     /// Ends the connection because of a PDU, and says why.
-    fn terminate(&mut self, error: PduError, wrong: &[u8]) {
-        log::warn!("a connection ends: {error}");
+    fn terminate(&mut self, error: PduError, wrong: &[u8], now: Instant) {
+        self.subsystem.warnings.say(format_args!("a connection ends: {error}"), now);
         TermReq::push(&mut self.out, PduKind::C2hTermReq, error, wrong);
         self.end();
     }
