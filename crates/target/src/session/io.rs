@@ -305,8 +305,8 @@ impl Session {
         self.subsystem.counts.media_errors.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.note_error(command, Refusal { status, byte: Refusal::NOWHERE });
         if let Some(controller) = self.controller() {
-            // Persistent internal error. Source: base specification 2.1, figure 148.
-            controller.raise(event::result(event::ERROR, 3, lid::ERROR));
+            // Source: base specification 2.1, figure 148.
+            controller.raise(event::result(event::ERROR, event::ERROR_TRANSIENT, lid::ERROR));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use slimio_device::{Completion as DriveCompletion, Op};
+use slimio_device::{Completion as DriveCompletion, DeviceError, Op};
 use slimio_nvme::command::{DSM_DEALLOCATE, DsmRange};
 use slimio_nvme::fabrics::{
     CNTLID_ANY, Configuration, Connect, ConnectData, Property, PropertyAccess,
@@ -319,4 +319,31 @@ fn deallocations_are_begun_a_few_at_a_time_and_long_ones_in_parts() {
         }
     }
     assert_eq!((replies, blocks), (3, lba_count + 2 * 256));
+}
+
+/// A host resets its controller after a persistent error, and writes nothing meanwhile.
+#[test]
+fn a_failed_command_is_no_persistent_error_and_a_full_drive_is_none_at_all() {
+    let target = Target::start();
+    let now = Instant::now();
+    let (mut admin, mut io) = queues(&target, now);
+    admin.send(&Command::new(opcode::admin::ASYNC_EVENT_REQUEST, 9), &[], now);
+    let full = (DeviceError::NoSpace, Status::CAPACITY_EXCEEDED, None);
+    let broken = (DeviceError::Io { errno: 5 }, Status::WRITE_FAULT, Some(0x01_0400));
+    for (cid, (error, wanted, event)) in (2..).zip([full, broken]) {
+        let write = Command::new(opcode::nvm::WRITE, cid).nsid(1).sgl(Sgl::in_capsule(4096));
+        io.send(&write.blocks(0, 1), &[1; 4096], now);
+        let operation = io.session.next_operation().expect("it is for the drive");
+        let Op::Write { buffer, .. } = operation.op else { panic!("a write") };
+        let (token, buffer) = (operation.token, Some(buffer));
+        io.session.complete(DriveCompletion { token, buffer, result: Err(error) }, now);
+        let output = io.session.output();
+        let status = Head::completion(output.first_chunk().expect("a reply is there")).status;
+        assert_eq!(status, wanted.more(), "the error log has it");
+        let size = output.len();
+        io.session.note_sent(size, now);
+        admin.session.tick(now);
+        let told = admin.session.output().first_chunk().map(|reply| Head::completion(reply).result);
+        assert_eq!(told, event);
+    }
 }
