@@ -112,6 +112,9 @@ pub const fn of_queue_count(count: u32) -> u32 {
 pub mod event {
     /// Type: an error.
     pub const ERROR: u8 = 0;
+    /// Error: one that some commands had; the controller goes on. After the one before it (3, a
+    /// persistent internal error), hosts reset the controller.
+    pub const ERROR_TRANSIENT: u8 = 4;
     /// Type: SMART.
     pub const SMART: u8 = 1;
     /// Type: a notice.

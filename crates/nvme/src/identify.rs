@@ -199,6 +199,12 @@ pub mod ctratt {
     pub const FDPS: u32 = 1 << 19;
 }
 
+/// Bits of [`Controller::oacs`].
+pub mod oacs {
+    /// Directive Send and Directive Receive.
+    pub const DIRECTIVES: u16 = 1 << 5;
+}
+
 /// Bits of [`Controller::oncs`].
 pub mod oncs {
     /// Compare.

@@ -78,6 +78,9 @@ pub struct Outcome {
     pub counters: Counters,
     /// Bytes erased, not including the precondition.
     pub erased_bytes: u64,
+    /// Events before the place where the trace is cut off, because its recording was not finished;
+    /// `None` if it has its end.
+    pub cut_after: Option<u64>,
     /// Whether the streams stayed apart. What a precondition wrote counts as stream 0.
     pub separation: Separation,
 }
@@ -144,11 +147,11 @@ impl From<FtlError> for ReplayError {
 }
 
 impl Replay {
-    /// Replays a trace to its end.
+    /// Replays a trace to its end, or to the place where it is cut off, which the outcome tells.
     ///
     /// # Errors
-    /// If the trace can't be read to its end, if the drive can't be made, or if the drive does not
-    /// suit the trace.
+    /// If the trace can't be read or has no event, if the drive can't be made, or if the drive does
+    /// not suit the trace.
     pub fn run<R: Read>(&self, trace: TraceReader<R>) -> Result<Outcome, ReplayError> {
         let drive = Ftl::new(self.config.clone()).map_err(ReplayError::Config)?;
         let exported_bytes = self.config.lba_count * LBA_SIZE as u64;
@@ -157,12 +160,18 @@ impl Replay {
             return Err(ReplayError::TooSmall { device_bytes, exported_bytes });
         }
         let mut run = Run::begin(drive, self)?;
+        let mut cut_after = None;
         for record in trace {
-            let record = record?;
-            run.apply(&record.event)?;
-            run.look(record.time_ns);
+            match record {
+                Ok(record) => {
+                    run.apply(&record.event)?;
+                    run.look(record.time_ns);
+                }
+                Err(TraceError::Cut { events }) if events > 0 => cut_after = Some(events),
+                Err(error) => return Err(error.into()),
+            }
         }
-        Ok(run.finish())
+        Ok(Outcome { cut_after, ..run.finish() })
     }
 }
 
@@ -274,6 +283,13 @@ impl Run {
         let counters = self.drive.counters().clone();
         let erased_bytes = counters.erased_bytes() - self.before.2;
         let separation = self.census.finish();
-        Outcome { points: self.points, marks: self.marks, counters, erased_bytes, separation }
+        Outcome {
+            points: self.points,
+            marks: self.marks,
+            counters,
+            erased_bytes,
+            cut_after: None,
+            separation,
+        }
     }
 }

@@ -17,7 +17,7 @@
 //! numbers follow, both in sectors of 512 bytes. They are the range's start, relative to the end of
 //! the stream's last range, and the range's length. If the event is a mark, the next number is the
 //! size of the mark's text, and the text follows. If a trace has no end block, it was not finished.
-//! It is refused, because nobody knows what is missing.
+//! Then a reader reports this behind the last whole block, because nobody knows what is missing.
 
 mod reader;
 mod tape;

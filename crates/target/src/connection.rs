@@ -19,11 +19,12 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::sockopt;
 use slimio_device::Completion;
 use slimio_planted::is_planted;
 use slimio_ssd::DriveQueue;
 
-use crate::limits::INBOX_SIZE;
+use crate::limits::{INBOX_SIZE, UNREACHABLE_TIME_MAX};
 use crate::session::Session;
 use crate::subsystem::Subsystem;
 use crate::waker::Waker;
@@ -49,6 +50,23 @@ static SPINNING: AtomicUsize = AtomicUsize::new(0);
 pub(crate) struct Shared {
     pub(crate) waker: Arc<Waker>,
     pub(crate) is_stopping: Arc<AtomicBool>,
+    pub(crate) progress: Arc<Progress>,
+}
+
+/// How far a connection is, for the thread that accepts others.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// It has its queue.
+    pub(crate) is_connected: AtomicBool,
+    /// It shall end, if it has no queue yet.
+    pub(crate) gives_way: AtomicBool,
+}
+
+impl Progress {
+    /// Whether it has no queue, and nobody has told it to end.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.is_connected.load(Ordering::Relaxed) && !self.gives_way.load(Ordering::Relaxed)
+    }
 }
 
 struct Connection {
@@ -76,37 +94,20 @@ struct Connection {
 
 /// Serves a connection until it ends.
 pub(crate) fn run(stream: TcpStream, subsystem: Arc<Subsystem>, shared: Shared) -> io::Result<()> {
-    stream.set_nonblocking(true)?;
-    stream.set_nodelay(true)?;
+    prepare(&stream)?;
     // A millionth of the default; this fails nowhere, and if it did, timers would be less exact.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1));
-    let queue = subsystem.open_queue();
-    let has_timing = subsystem.has_timing();
-    let now = Instant::now();
-    let mut session = Session::new(subsystem, stream.local_addr().ok(), now);
-    session.set_waker(shared.waker.clone());
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let mut connection = Connection {
-        stream,
-        session,
-        queue,
-        shared,
-        inbox: vec![0; INBOX_SIZE].into_boxed_slice(),
-        start: 0,
-        end: 0,
-        is_readable: true,
-        completions: Vec::new(),
-        spinning_max: (cores / 2).max(1),
-        has_timing,
-        sent_at: now,
-        gap: LINGER_MAX,
-        way: Duration::ZERO,
-    };
+    let mut connection = Connection::new(stream, subsystem, shared);
     loop {
         if connection.is_readable && !connection.receive()? {
             return Ok(());
         }
         connection.turn()?;
+        if connection.session.is_connected() {
+            connection.shared.progress.is_connected.store(true, Ordering::Relaxed);
+        } else if connection.shared.progress.gives_way.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         if connection.session.is_over() && connection.session.output().is_empty()
             || connection.shared.is_stopping.load(Ordering::Acquire)
         {
@@ -118,7 +119,48 @@ pub(crate) fn run(stream: TcpStream, subsystem: Arc<Subsystem>, shared: Shared) 
     }
 }
 
+/// Sets what a socket needs. Without traffic, the kernel asks a host that is silent whether it is
+/// there; with traffic, it waits as long for the other side's acknowledgements.
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    /// Questions, the first of which comes after as long as all others together take.
+    const QUESTIONS: u32 = 4;
+    let half = UNREACHABLE_TIME_MAX / 2;
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, half)?;
+    sockopt::set_tcp_keepintvl(stream, half / QUESTIONS)?;
+    sockopt::set_tcp_keepcnt(stream, QUESTIONS)?;
+    sockopt::set_tcp_user_timeout(stream, UNREACHABLE_TIME_MAX.as_millis() as u32)?;
+    Ok(())
+}
+
 impl Connection {
+    fn new(stream: TcpStream, subsystem: Arc<Subsystem>, shared: Shared) -> Self {
+        let queue = subsystem.open_queue();
+        let has_timing = subsystem.has_timing();
+        let now = Instant::now();
+        let mut session = Session::new(subsystem, stream.local_addr().ok(), now);
+        session.set_waker(shared.waker.clone());
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self {
+            stream,
+            session,
+            queue,
+            shared,
+            inbox: vec![0; INBOX_SIZE].into_boxed_slice(),
+            start: 0,
+            end: 0,
+            is_readable: true,
+            completions: Vec::new(),
+            spinning_max: (cores / 2).max(1),
+            has_timing,
+            sent_at: now,
+            gap: LINGER_MAX,
+            way: Duration::ZERO,
+        }
+    }
+
     /// Receives what there is, if the session takes more. Returns false if the host is gone.
     fn receive(&mut self) -> io::Result<bool> {
         if !self.session.wants_input() {
@@ -160,14 +202,8 @@ impl Connection {
             let taken = self.session.receive(&self.inbox[self.start..self.end], now);
             self.start += taken;
         }
-        loop {
-            self.work();
-            self.send()?;
-            // What was sent may have made room for operations.
-            if !self.session.has_operations() || is_planted("target-operations-left") {
-                return Ok(());
-            }
-        }
+        self.work();
+        self.send()
     }
 
     /// Whether the next turn finds something to do without waiting.
@@ -178,7 +214,9 @@ impl Connection {
         self.session.wants_input() && (self.is_readable || has_left)
     }
 
-    /// Begins operations, and completes those that are due.
+    /// Begins the operations that there are, and completes those that are due. Completions may
+    /// bring further operations. These are left to the next turn, so that a command of many
+    /// operations holds up neither replies nor what the host sends meanwhile.
     fn work(&mut self) {
         let mut now = Instant::now();
         loop {
@@ -188,13 +226,13 @@ impl Connection {
                 self.queue.begin(operation.token, operation.op, sent);
             }
             self.queue.poll(&mut self.completions);
-            if self.completions.is_empty() {
-                break;
-            }
             for completion in self.completions.drain(..) {
                 self.session.complete(completion, now);
             }
             now = Instant::now();
+            if !self.session.has_operations() || !is_planted("target-turn-unbounded") {
+                break;
+            }
         }
         if self.session.next_deadline().is_some_and(|deadline| now >= deadline) {
             self.session.tick(now);
@@ -229,7 +267,10 @@ impl Connection {
     /// Sleeps until there may be something to do. Returns false if the host is gone.
     fn wait(&mut self) -> io::Result<bool> {
         let now = Instant::now();
+        let has_operations = self.session.has_operations() && !is_planted("target-operations-left");
         let wake_at = match self.queue.next_due() {
+            // Others are looked for, too.
+            _ if has_operations => Some(now),
             Some(due) if due <= now => return Ok(true),
             Some(due) if due <= now + SPUN => match self.spin(due)? {
                 Spin::NotHere => Some(due),
@@ -327,3 +368,6 @@ enum Spin {
     /// The host is gone.
     Gone,
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,11 +7,15 @@ use std::time::{Duration, Instant};
 
 use slimio_nvme::Status;
 use slimio_nvme::fabrics::{Capabilities, Configuration, ControllerStatus, InvalidParameter};
+use slimio_planted::is_planted;
 
 use crate::features::Features;
-use crate::limits::{ASYNC_EVENTS_MAX, IO_QUEUES_MAX, QUEUE_DEPTH_MAX};
+use crate::limits::{ASYNC_EVENTS_MAX, DISCOVERY_TIME_MAX, IO_QUEUES_MAX, QUEUE_DEPTH_MAX};
 use crate::subsystem::ConnectRefusal;
 use crate::waker::Waker;
+
+/// Longest time until a controller is ready, in units of 500 ms. It is ready at once.
+pub(crate) const READY_TIME_MAX: u8 = 10;
 
 /// What a controller is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +47,9 @@ struct State {
     status: ControllerStatus,
     features: Features,
     events: VecDeque<u64>,
+    /// Events that the host was told of, and whose log page it has not read since: at most one of
+    /// each kind.
+    reported: Vec<u64>,
     /// I/O queues that are connected.
     queues: Vec<u16>,
     /// How often the controller was reset. An I/O queue of before a reset ends.
@@ -73,6 +80,7 @@ impl Controller {
                 status: ControllerStatus::default(),
                 features: Features::new(keep_alive_ms),
                 events: VecDeque::new(),
+                reported: Vec::new(),
                 queues: Vec::new(),
                 resets: 0,
                 wakers: Vec::new(),
@@ -90,7 +98,13 @@ impl Controller {
     /// The capabilities of all controllers.
     pub(crate) fn capabilities() -> Capabilities {
         // Bit 0 of CSS is the NVM command set, bit 6 says that Identify lists the command sets.
-        Capabilities { mqes: QUEUE_DEPTH_MAX - 1, cqr: true, to: 10, css: 0x41, crwms: false }
+        Capabilities {
+            mqes: QUEUE_DEPTH_MAX - 1,
+            cqr: true,
+            to: READY_TIME_MAX,
+            css: 0x41,
+            crwms: true,
+        }
     }
 
     pub(crate) fn configuration(&self) -> Configuration {
@@ -130,6 +144,7 @@ impl Controller {
             state.resets += 1;
             state.queues.clear();
             state.events.clear();
+            state.reported.clear();
             state.features = Features::new(state.features.keep_alive_ms);
             state.wake();
         }
@@ -189,9 +204,22 @@ impl Controller {
         }
     }
 
-    /// Takes the next asynchronous event.
+    /// Takes the next asynchronous event that is not masked. From then on, its kind is masked, until
+    /// the host reads the log page that the event names. Source: base specification 2.1, 5.1.2.
     pub(crate) fn take_event(&self) -> Option<u64> {
-        self.lock().events.pop_front()
+        let mut state = self.lock();
+        let is_masked =
+            |event: &u64| state.reported.iter().any(|known| kind_of(*known) == kind_of(*event));
+        let is_free = |event: &u64| !is_masked(event) || is_planted("target-events-unmasked");
+        let at = state.events.iter().position(is_free)?;
+        let event = state.events.remove(at)?;
+        state.reported.push(event);
+        Some(event)
+    }
+
+    /// Notes that the host reads a log page, and does not retain its events.
+    pub(crate) fn clear_events(&self, lid: u8) {
+        self.lock().reported.retain(|event| (event >> 16) as u8 != lid);
     }
 
     /// Ends it.
@@ -213,11 +241,20 @@ impl Controller {
     /// When the keep alive timer expires; `None` without one. Source: base specification 2.1,
     /// 3.9.
     pub(crate) fn expires_at(&self) -> Option<Instant> {
-        let keep_alive_ms = self.lock().features.keep_alive_ms;
+        let time = match (self.lock().features.keep_alive_ms, self.kind) {
+            // Who has gone without a word would keep it for ever.
+            (0, Kind::Discovery) => DISCOVERY_TIME_MAX,
+            (0, Kind::Io) => return None,
+            (ms, _) => Duration::from_millis(ms.into()),
+        };
         let active_at = Duration::from_millis(self.active_at_ms.load(Ordering::Relaxed));
-        (keep_alive_ms > 0)
-            .then(|| self.start + active_at + Duration::from_millis(keep_alive_ms.into()))
+        Some(self.start + active_at + time)
     }
+}
+
+/// The type of an asynchronous event. Source: base specification 2.1, figure 146.
+fn kind_of(event: u64) -> u64 {
+    event & 7
 }
 
 impl State {
@@ -230,6 +267,9 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use slimio_nvme::feature::event;
+    use slimio_nvme::log::lid;
+
     use super::*;
 
     fn controller(keep_alive_ms: u32) -> Controller {
@@ -283,6 +323,25 @@ mod tests {
         controller.configure(Configuration::ENABLED);
         controller.configure(Configuration::ENABLED.with_shn(1));
         assert_eq!(controller.status(), ControllerStatus { rdy: true, cfs: false, shst: 2 });
+    }
+
+    #[test]
+    fn after_an_event_its_kind_waits_until_its_page_is_read() {
+        let controller = controller(0);
+        let error = |information| event::result(event::ERROR, information, lid::ERROR);
+        let notice = event::result(event::NOTICE, event::NOTICE_DISCOVERY, lid::DISCOVERY);
+        controller.raise(error(3));
+        assert_eq!(controller.take_event(), Some(error(3)));
+        controller.raise(error(3));
+        controller.raise(error(4));
+        controller.raise(notice);
+        assert_eq!(controller.take_event(), Some(notice), "another kind");
+        assert_eq!(controller.take_event(), None);
+        controller.clear_events(lid::SMART);
+        assert_eq!(controller.take_event(), None);
+        controller.clear_events(lid::ERROR);
+        assert_eq!(controller.take_event(), Some(error(3)));
+        assert_eq!(controller.take_event(), None);
     }
 
     #[test]

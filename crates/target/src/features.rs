@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use slimio_device::PlacementId;
 use slimio_nvme::feature::{FeatureAccess, Select, event, fid, of_queue_count, queue_counts};
 use slimio_nvme::{Command, NSID_ALL, Status};
 use slimio_ssd::{EventKind, FtlError};
@@ -162,14 +161,18 @@ pub(crate) fn get(
         return Err(Refusal::field(CDW10));
     }
     let is_default = match access.select {
-        Select::Current | Select::Saved => false,
-        Select::Default => true,
+        Select::Current => false,
+        // No feature can be saved. Then the default is what would be there after a reset.
+        Select::Default | Select::Saved => true,
         Select::Capabilities => {
             let bits = u64::from(is_changeable(id)) << 2 | u64::from(is_of_namespace(id)) << 1;
             return Ok(Reply::result(bits));
         }
         Select::Other => return Err(Refusal::field(CDW10 + 1)),
     };
+    if is_of_namespace(id) && command.nsid != NSID {
+        return Err(Refusal::namespace());
+    }
     if id == fid::FDP_EVENTS {
         return get_fdp_events(subsystem, command, access.cdw11);
     }
@@ -244,6 +247,9 @@ pub(crate) fn set(
     if !is_changeable(id) {
         return Err(Refusal::at(Status::FEATURE_NOT_CHANGEABLE, CDW10));
     }
+    if is_of_namespace(id) && command.nsid != NSID && command.nsid != NSID_ALL {
+        return Err(Refusal::namespace());
+    }
     if !is_of_namespace(id) && !matches!(command.nsid, 0 | NSID_ALL) {
         return Err(Refusal::at(Status::FEATURE_NOT_NAMESPACE_SPECIFIC, 4));
     }
@@ -307,14 +313,14 @@ fn check_group(cdw11: u32) -> Result<(), Refusal> {
     if cdw11 as u16 == ENDURANCE_GROUP { Ok(()) } else { Err(Refusal::field(CDW11)) }
 }
 
-/// The handle that a placement handle of the namespace leads to.
+/// The reclaim unit handle that a placement handle of the namespace leads to: that of the same number.
 fn handle_of(subsystem: &Subsystem, command: &Command, cdw11: u32) -> Result<u16, Refusal> {
     if command.nsid != NSID {
         return Err(Refusal::namespace());
     }
-    let placement = PlacementId(cdw11 as u16);
-    let found = subsystem.watch.with_ftl(|ftl| ftl.config().parse_placement(placement));
-    found.map(|(_, handle)| handle).ok_or(Refusal::field(CDW11))
+    let handle = cdw11 as u16;
+    let handles = subsystem.watch.with_ftl(|ftl| ftl.config().handles);
+    if handle < handles { Ok(handle) } else { Err(Refusal::field(CDW11)) }
 }
 
 fn get_fdp_events(subsystem: &Subsystem, command: &Command, cdw11: u32) -> Result<Reply, Refusal> {

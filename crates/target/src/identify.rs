@@ -3,7 +3,7 @@
 use slimio_device::LBA_SIZE;
 use slimio_nvme::identify::{
     self, CSI_NVM, IDENTIFY_SIZE, Identify, IndependentNamespace, LbaFormat, Namespace,
-    NvmController, cns, cntrltype, ctratt, lpa, nidt, oncs,
+    NvmController, cns, cntrltype, ctratt, lpa, nidt, oacs, oncs,
 };
 use slimio_nvme::{Ascii, Command, DISCOVERY_NQN, NSID_ALL, Name, Status};
 
@@ -26,6 +26,8 @@ const SQES: u8 = 0x66;
 const CQES: u8 = 0x44;
 /// SGLs are supported without restrictions of alignment, with offsets into the capsule.
 const SGLS: u32 = 1 | 1 << 20;
+/// The longest transfer: 2 to this power, in pages of 4 KiB.
+const MDTS: u8 = (TRANSFER_SIZE_MAX / LBA_SIZE).trailing_zeros() as u8;
 /// The bit of [`Namespace::nsfeat`] that says that preferred sizes are reported.
 const NSFEAT_OPTPERF: u8 = 1 << 4;
 
@@ -79,7 +81,7 @@ pub(crate) fn run(
             is_ours()?;
             Vec::new()
         }
-        cns::COMMAND_SET_CONTROLLER => NvmController::default().encode().to_vec(),
+        cns::COMMAND_SET_CONTROLLER => nvm_controller().encode().to_vec(),
         cns::INDEPENDENT_NAMESPACE => {
             is_ours()?;
             let namespace = IndependentNamespace {
@@ -109,7 +111,7 @@ fn controller_basics(controller: &Controller) -> identify::Controller {
         fr: firmware_revision(),
         cntlid: controller.id,
         ver: VERSION,
-        mdts: (TRANSFER_SIZE_MAX / LBA_SIZE).trailing_zeros() as u8,
+        mdts: MDTS,
         ctratt: ctratt::HOST_ID_128 | ctratt::TRAFFIC_BASED_KEEP_ALIVE,
         aerl: ASYNC_REQUESTS_MAX as u8 - 1,
         kas: KAS,
@@ -152,6 +154,7 @@ fn io_controller(subsystem: &Subsystem, controller: &Controller) -> identify::Co
         oaes: slimio_nvme::feature::event::MASK_NAMESPACE,
         ctratt: basics.ctratt | ctratt::ENDURANCE_GROUPS | placement,
         cntrltype: cntrltype::IO,
+        oacs: if subsystem.has_fdp() { oacs::DIRECTIVES } else { 0 },
         acl: 3,
         // One firmware slot, read only.
         frmw: 1 | 1 << 1,
@@ -175,6 +178,12 @@ fn io_controller(subsystem: &Subsystem, controller: &Controller) -> identify::Co
         subnqn: Name::new(subsystem.nqn()).expect("it was checked when the subsystem was made"),
         ..basics
     }
+}
+
+/// What the NVM command set adds.
+fn nvm_controller() -> NvmController {
+    // What a command may ask for is bounded, so that none holds up others for long.
+    NvmController { wzsl: MDTS, ..NvmController::default() }
 }
 
 /// What all namespaces have in common.

@@ -15,6 +15,7 @@
 mod buffers;
 mod connection;
 mod controller;
+mod directives;
 mod errors;
 mod features;
 mod identify;
@@ -28,6 +29,7 @@ mod statistics;
 mod subsystem;
 mod trace;
 mod waker;
+mod warnings;
 
 pub use server::Server;
 pub use session::{Operation, Session};

@@ -43,6 +43,10 @@ pub(crate) fn run(
     if asked.is_index || !asked.offset.is_multiple_of(4) {
         return Err(Refusal::field(OFFSET_AT));
     }
+    if !asked.rae {
+        // An event that comes from now on may tell of what this page does not have yet.
+        controller.clear_events(asked.lid);
+    }
     let page = match (controller.kind, asked.lid) {
         (Kind::Discovery, lid::DISCOVERY) => discovery(subsystem, address),
         (_, lid::SUPPORTED) => supported(subsystem, controller),
@@ -193,6 +197,9 @@ fn commands(subsystem: &Subsystem) -> Vec<u8> {
         add(EFFECTS_IO_AT, code, effects::SUPPORTED | effects::LBCC);
     }
     if subsystem.has_fdp() {
+        for code in [admin::DIRECTIVE_SEND, admin::DIRECTIVE_RECEIVE] {
+            add(0, code, effects::SUPPORTED);
+        }
         for code in [nvm::IO_MANAGEMENT_RECEIVE, nvm::IO_MANAGEMENT_SEND] {
             add(EFFECTS_IO_AT, code, effects::SUPPORTED);
         }

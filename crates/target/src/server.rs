@@ -6,11 +6,13 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, poll};
+use slimio_planted::is_planted;
 
-use crate::connection::{self, Shared};
-use crate::limits::CONNECTIONS_MAX;
+use crate::connection::{self, Progress, Shared};
+use crate::limits::{CONNECTIONS_MAX, UNCONNECTED_MAX};
 use crate::subsystem::Subsystem;
 use crate::waker::Waker;
 
@@ -31,7 +33,14 @@ struct Acceptor {
     subsystem: Arc<Subsystem>,
     waker: Arc<Waker>,
     is_stopping: Arc<AtomicBool>,
-    connections: Vec<(JoinHandle<()>, Arc<Waker>)>,
+    /// In the order in which they were accepted.
+    connections: Vec<Accepted>,
+}
+
+struct Accepted {
+    thread: JoinHandle<()>,
+    waker: Arc<Waker>,
+    progress: Arc<Progress>,
 }
 
 impl Server {
@@ -89,19 +98,19 @@ impl Acceptor {
                 Ok((stream, peer)) => self.accept(stream, peer),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(),
                 Err(error) => {
-                    log::warn!("a connection could not be accepted: {error}");
+                    self.warn(format_args!("a connection could not be accepted: {error}"));
                     // The process may have no more descriptors: others have to close first.
                     std::thread::sleep(std::time::Duration::from_millis(100));
                 }
             }
         }
         self.subsystem.end();
-        for (_, waker) in &self.connections {
-            waker.wake();
+        for accepted in &self.connections {
+            accepted.waker.wake();
         }
-        for (thread, _) in self.connections.drain(..) {
+        for accepted in self.connections.drain(..) {
             // It ends early only by a panic, which it has reported itself.
-            drop(thread.join());
+            drop(accepted.thread.join());
         }
     }
 
@@ -115,19 +124,40 @@ impl Acceptor {
     }
 
     fn accept(&mut self, stream: TcpStream, peer: SocketAddr) {
-        self.connections.retain(|(thread, _)| !thread.is_finished());
+        self.connections.retain(|accepted| !accepted.thread.is_finished());
         if self.connections.len() >= CONNECTIONS_MAX {
-            log::warn!("{peer} is sent away: there are {CONNECTIONS_MAX} connections");
+            self.warn(format_args!("{peer} is sent away: there are {CONNECTIONS_MAX} connections"));
             return;
         }
+        self.make_room();
         if let Err(error) = self.start(stream, peer) {
-            log::warn!("{peer} can't be served: {error}");
+            self.warn(format_args!("{peer} can't be served: {error}"));
         }
+    }
+
+    /// Ends the oldest connection that waits for its Connect, if too many do. So silent ones keep
+    /// out nobody.
+    fn make_room(&mut self) {
+        let mut waiting = self.connections.iter().filter(|known| known.progress.is_waiting());
+        let Some(oldest) = waiting.next() else { return };
+        if waiting.count() + 1 >= UNCONNECTED_MAX && !is_planted("target-silent-stay") {
+            oldest.progress.gives_way.store(true, Ordering::Relaxed);
+            oldest.waker.wake();
+        }
+    }
+
+    fn warn(&self, warning: std::fmt::Arguments<'_>) {
+        self.subsystem.warnings.say(warning, Instant::now());
     }
 
     fn start(&mut self, stream: TcpStream, peer: SocketAddr) -> io::Result<()> {
         let waker = Arc::new(Waker::new()?);
-        let shared = Shared { waker: waker.clone(), is_stopping: self.is_stopping.clone() };
+        let progress = Arc::new(Progress::default());
+        let shared = Shared {
+            waker: waker.clone(),
+            is_stopping: self.is_stopping.clone(),
+            progress: progress.clone(),
+        };
         let subsystem = self.subsystem.clone();
         // The process may be locked in memory, with all of every stack.
         let builder = std::thread::Builder::new().name("connection".into()).stack_size(STACK_SIZE);
@@ -135,7 +165,7 @@ impl Acceptor {
             Ok(()) => log::debug!("{peer} has left"),
             Err(error) => log::info!("the connection of {peer} ended: {error}"),
         })?;
-        self.connections.push((thread, waker));
+        self.connections.push(Accepted { thread, waker, progress });
         Ok(())
     }
 }

@@ -15,6 +15,7 @@ use crate::controller::{Controller, Kind};
 use crate::errors::ErrorLog;
 use crate::limits::{ALLOWED_MAX, CONTROLLERS_MAX, KEEP_ALIVE_MAX, QUEUE_DEPTH_MAX};
 use crate::trace::Recorder;
+use crate::warnings::Warnings;
 
 /// The number of the namespace.
 pub const NSID: u32 = 1;
@@ -31,6 +32,42 @@ pub struct SubsystemOptions {
     /// What identifies the drive, such as the path of its file. Serial number and identifiers of
     /// the namespace are made from it, so they stay as they are while it does.
     pub name: String,
+}
+
+impl SubsystemOptions {
+    /// Checks all names.
+    ///
+    /// # Errors
+    /// When a name is none of NVMe's, or there are too many.
+    pub fn check(&self) -> Result<(), OptionsError> {
+        let nqn = self.nqn();
+        for name in self.allowed.iter().chain([&nqn]) {
+            if name.len() > NQN_SIZE_MAX || !name.starts_with("nqn.") || name.contains('\0') {
+                let why = format!(
+                    "{name:?} is no NVMe name: such a name begins with nqn. and has \
+                                   at most {NQN_SIZE_MAX} bytes"
+                );
+                return Err(OptionsError(why));
+            }
+        }
+        if nqn == DISCOVERY_NQN {
+            return Err(OptionsError(format!("{nqn} is the name of every discovery subsystem")));
+        }
+        if self.allowed.len() > ALLOWED_MAX {
+            return Err(OptionsError(format!("at most {ALLOWED_MAX} hosts can be allowed")));
+        }
+        Ok(())
+    }
+
+    /// The subsystem's name.
+    fn nqn(&self) -> String {
+        if self.nqn.is_empty() {
+            let uuid = uuid_text(&uuid_of(&self.name));
+            format!("nqn.2014-08.org.nvmexpress:uuid:{uuid}")
+        } else {
+            self.nqn.clone()
+        }
+    }
 }
 
 /// Why a subsystem can't be offered, as a sentence without a full stop.
@@ -62,6 +99,7 @@ pub struct Subsystem {
     pub(crate) counts: Counts,
     pub(crate) errors: Mutex<ErrorLog>,
     pub(crate) recorder: Option<Recorder>,
+    pub(crate) warnings: Warnings,
     controllers: Mutex<Controllers>,
 }
 
@@ -132,27 +170,8 @@ impl Subsystem {
         options: SubsystemOptions,
         recorder: Option<Recorder>,
     ) -> Result<Arc<Self>, OptionsError> {
-        let uuid = uuid_of(&options.name);
-        let nqn = if options.nqn.is_empty() {
-            format!("nqn.2014-08.org.nvmexpress:uuid:{}", uuid_text(&uuid))
-        } else {
-            options.nqn
-        };
-        for name in options.allowed.iter().chain([&nqn]) {
-            if name.len() > NQN_SIZE_MAX || !name.starts_with("nqn.") || name.contains('\0') {
-                let why = format!(
-                    "{name:?} is no NVMe name: such a name begins with nqn. and has \
-                                   at most {NQN_SIZE_MAX} bytes"
-                );
-                return Err(OptionsError(why));
-            }
-        }
-        if nqn == DISCOVERY_NQN {
-            return Err(OptionsError(format!("{nqn} is the name of every discovery subsystem")));
-        }
-        if options.allowed.len() > ALLOWED_MAX {
-            return Err(OptionsError(format!("at most {ALLOWED_MAX} hosts can be allowed")));
-        }
+        options.check()?;
+        let (uuid, nqn) = (uuid_of(&options.name), options.nqn());
         let account = drive.fdp().expect("an emulated drive has an account");
         Ok(Arc::new(Self {
             nqn,
@@ -169,6 +188,7 @@ impl Subsystem {
             counts: Counts::default(),
             errors: Mutex::default(),
             recorder,
+            warnings: Warnings::default(),
             controllers: Mutex::default(),
         }))
     }
@@ -254,7 +274,8 @@ impl Subsystem {
             return Err(ConnectRefusal::parameter(InvalidParameter::SUBNQN));
         };
         if !self.allowed.is_empty() && !self.allowed.iter().any(|allowed| allowed == host) {
-            log::warn!("{host} is not on the list of allowed hosts, and was refused");
+            let why = format_args!("{host} is not on the list of allowed hosts, and was refused");
+            self.warnings.say(why, now);
             return Err(Status::CONNECT_INVALID_HOST.dnr().into());
         }
         if data.cntlid != slimio_nvme::fabrics::CNTLID_ANY {

@@ -4,10 +4,13 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use slimio_device::LBA_SIZE;
 use slimio_ssd::trace::{ByteRange, STREAMS_MAX, TraceEvent, TraceHeader, TraceWriter};
+
+/// Events are written after this time, if more come.
+const WRITTEN_EVERY: Duration = Duration::from_secs(1);
 
 /// A trace that is being written.
 #[derive(Debug)]
@@ -18,7 +21,11 @@ pub struct Recorder {
 
 #[derive(Debug)]
 enum State {
-    Writing(Box<TraceWriter<File>>),
+    Writing {
+        writer: Box<TraceWriter<File>>,
+        /// When what was added was last written.
+        written_at: Instant,
+    },
     /// It has ended, or can't be written any more.
     Over(Option<io::ErrorKind>),
 }
@@ -33,30 +40,37 @@ impl Recorder {
         let about = about.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
         let header = TraceHeader { device_bytes, about };
         let writer = TraceWriter::new(File::create_new(path)?, &header)?;
-        Ok(Self { start: Instant::now(), state: Mutex::new(State::Writing(Box::new(writer))) })
+        let (writer, start) = (Box::new(writer), Instant::now());
+        Ok(Self { start, state: Mutex::new(State::Writing { writer, written_at: start }) })
     }
 
-    /// Adds an event. If the file can't be written, the trace ends, and [`finish`](Self::finish)
+    /// Adds an event, and now and then writes what was added, so that a process that is killed
+    /// leaves it. If the file can't be written, the trace ends, and [`finish`](Self::finish)
     /// says why; the drive goes on.
     pub(crate) fn push(&self, now: Instant, event: &TraceEvent) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let State::Writing(writer) = &mut *state {
+        if let State::Writing { writer, written_at } = &mut *state {
             let time_ns = now.saturating_duration_since(self.start).as_nanos() as u64;
-            if let Err(error) = writer.push(time_ns, event) {
+            let mut result = writer.push(time_ns, event);
+            if now >= *written_at + WRITTEN_EVERY {
+                *written_at = now;
+                result = result.and_then(|()| writer.flush());
+            }
+            if let Err(error) = result {
                 log::error!("the trace ends here, because it can't be written: {error}");
                 *state = State::Over(Some(error.kind()));
             }
         }
     }
 
-    /// Ends the trace. Without this, readers refuse it.
+    /// Ends the trace. Without this, readers say that it was cut off.
     ///
     /// # Errors
-    /// When it could not be written. Then readers refuse it.
+    /// When it could not be written. Then readers say the same.
     pub fn finish(&self) -> io::Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match std::mem::replace(&mut *state, State::Over(None)) {
-            State::Writing(writer) => writer.finish()?.sync_all(),
+            State::Writing { writer, .. } => writer.finish()?.sync_all(),
             State::Over(None) => Ok(()),
             State::Over(Some(kind)) => Err(kind.into()),
         }

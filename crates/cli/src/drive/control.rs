@@ -9,11 +9,12 @@ use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rustix::net::sockopt::socket_peercred;
+use rustix::process::Uid;
 use slimio_target::Subsystem;
 
 use super::page;
@@ -29,6 +30,8 @@ const ASKING_MAX: usize = 8;
 pub(super) const PAGE_END: u8 = 0x0c;
 /// Time between two pages.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Time after an error until the next try.
+const RETRY: Duration = Duration::from_millis(100);
 /// Time for who connects to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest word that is read.
@@ -56,10 +59,16 @@ fn address_of(name: &str) -> io::Result<SocketAddr> {
 /// Answers who asks about a drive, in threads of its own, until the process ends.
 pub(super) fn serve(name: &str, about: &str, subsystem: &Arc<Subsystem>) -> io::Result<()> {
     let listener = UnixListener::bind_addr(&address_of(name)?)?;
-    let (about, subsystem) = (about.to_owned(), subsystem.clone());
+    // The drive ends with its server, and not with the process.
+    let (about, subsystem) = (about.to_owned(), Arc::downgrade(subsystem));
     let asking = Arc::new(AtomicUsize::new(0));
     std::thread::Builder::new().name("control".into()).spawn(move || {
-        for stream in listener.incoming().flatten() {
+        for stream in listener.incoming() {
+            let Ok(stream) = stream else {
+                // The process may have no more descriptors: others have to close first.
+                std::thread::sleep(RETRY);
+                continue;
+            };
             if !is_allowed(&stream) || asking.load(Ordering::Relaxed) >= ASKING_MAX {
                 continue;
             }
@@ -78,24 +87,34 @@ pub(super) fn serve(name: &str, about: &str, subsystem: &Arc<Subsystem>) -> io::
     Ok(())
 }
 
-/// Whether who asks is the user that serves, or root.
+/// Whether the other side is of the same user, or of root. Anybody may ask, and anybody may take the
+/// name of a drive.
 fn is_allowed(stream: &UnixStream) -> bool {
     let own = rustix::process::geteuid();
-    socket_peercred(stream).is_ok_and(|peer| peer.uid == own || peer.uid.is_root())
+    socket_peercred(stream).is_ok_and(|peer| is_trusted(peer.uid, own))
 }
 
-fn answer(mut stream: UnixStream, about: &str, subsystem: &Subsystem) -> io::Result<()> {
+fn is_trusted(peer: Uid, own: Uid) -> bool {
+    peer == own || peer.is_root()
+}
+
+fn answer(mut stream: UnixStream, about: &str, subsystem: &Weak<Subsystem>) -> io::Result<()> {
+    let counts = || {
+        let subsystem = subsystem.upgrade().ok_or(io::ErrorKind::NotConnected)?;
+        Ok::<_, io::Error>((subsystem.nqn().to_owned(), subsystem.statistics()))
+    };
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut word = String::new();
     BufReader::new((&stream).take(WORD_SIZE_MAX)).read_line(&mut word)?;
     if word.trim() != "page" {
-        return writeln!(stream, "{}", page::json(subsystem.nqn(), &subsystem.statistics()));
+        let (nqn, counts) = counts()?;
+        return writeln!(stream, "{}", page::json(&nqn, &counts));
     }
-    let mut before = subsystem.statistics();
+    let (_, mut before) = counts()?;
     loop {
         std::thread::sleep(PAUSE);
-        let now = subsystem.statistics();
+        let (_, now) = counts()?;
         let mut text = page::text(about, &before, &now).into_bytes();
         text.push(PAGE_END);
         stream.write_all(&text)?;
@@ -116,10 +135,16 @@ pub(super) fn ask(drive: Option<&Path>, word: &str) -> Result<BufReader<UnixStre
         io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
             format!("no drive {name} is served on this machine; see slimio drive serve")
         }
+        io::ErrorKind::PermissionDenied => {
+            format!("the drive {name} is served by another user; ask as that user")
+        }
         _ => format!("cannot ask about the drive {name}: {error}"),
     };
     let connect = || {
         let mut stream = UnixStream::connect_addr(&address_of(&name)?)?;
+        if !is_allowed(&stream) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
         writeln!(stream, "{word}")?;
         Ok(BufReader::new(stream))
     };
@@ -151,6 +176,9 @@ fn name_in(line: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use slimio_ssd::{Clock, DriveOptions, EmulatedDrive};
+    use slimio_target::SubsystemOptions;
+
     use super::*;
 
     #[test]
@@ -159,6 +187,40 @@ mod tests {
         assert_eq!(name_in(line), Some("/a b"));
         assert_eq!(name_in("0000: 00000002 00000000 00010000 0001 01 42 /run/dbus"), None);
         assert_eq!(name_in("0000: 00000002 00000000 00010000 0001 01 42"), None);
+    }
+
+    #[test]
+    fn others_are_not_trusted_and_root_is() {
+        let [root, own, other] = [0, 1000, 1001].map(Uid::from_raw);
+        assert!(is_trusted(own, own) && is_trusted(root, own) && is_trusted(root, root));
+        assert!(!is_trusted(other, own) && !is_trusted(own, root));
+    }
+
+    /// A drive makes its last checkpoint when its last owner is gone.
+    #[test]
+    fn who_answers_questions_does_not_keep_the_drive() {
+        let options = DriveOptions::parse("64M,timing=none", Clock::Real).expect("it is a drive");
+        let drive = EmulatedDrive::open(options).expect("there is room for a drive");
+        let subsystem = Subsystem::new(drive, SubsystemOptions::default(), None);
+        let subsystem = subsystem.expect("the names are right");
+        let name = format!("test-{}", std::process::id());
+        serve(&name, "about", &subsystem).expect("the name is free");
+        let ask = || {
+            let address = address_of(&name).expect("it is short");
+            let mut stream = UnixStream::connect_addr(&address).expect("it listens");
+            writeln!(stream, "json").expect("it is read");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).expect("it is text");
+            answer
+        };
+        assert!(ask().contains("host_bytes"));
+        let known = Arc::downgrade(&subsystem);
+        drop(subsystem);
+        // Who answered before has it until its thread ends.
+        while known.strong_count() > 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(ask(), "");
     }
 
     #[test]

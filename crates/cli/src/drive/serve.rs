@@ -58,6 +58,11 @@ impl Serve {
         let spec = self.spec.strip_prefix(PREFIX).unwrap_or(&self.spec);
         let options = DriveOptions::parse(spec, Clock::Real).map_err(|e| e.to_string())?;
         let name = name_of(&options.data);
+        let identity = identity_of(&name);
+        let names =
+            SubsystemOptions { nqn: self.nqn.clone(), allowed: self.allow.clone(), name: identity };
+        // Nothing is made of what is then refused.
+        names.check().map_err(|e| e.to_string())?;
         process::keep_out_of_reclaim();
         let drive = EmulatedDrive::open(options).map_err(|error| explain(&error, &self.spec))?;
         for note in drive.notes() {
@@ -68,10 +73,7 @@ impl Serve {
             None => None,
             Some(path) => Some(record(path, &drive)?),
         };
-        let nqn = self.nqn.clone();
-        let identity = identity_of(&name);
-        let options = SubsystemOptions { nqn, allowed: self.allow.clone(), name: identity };
-        let subsystem = Subsystem::new(drive, options, recorder).map_err(|e| e.to_string())?;
+        let subsystem = Subsystem::new(drive, names, recorder).map_err(|e| e.to_string())?;
         let server = Server::start(listener, subsystem.clone())
             .map_err(|e| explain_system("serve the drive", &e))?;
         let invitation = invitation(server.address(), &subsystem, &description);
@@ -115,8 +117,8 @@ fn name_of(data: &DataPlace) -> String {
     }
 }
 
-/// What a drive has its NQN and its other identifiers from, if none are given. Two machines may have a drive
-/// at the same path, and a host that finds the same identifiers takes both for one drive.
+/// What a drive has its NQN and its other identifiers from, if none are given. Two machines may have
+/// a drive at the same path, and a host that finds the same identifiers takes both for one drive.
 fn identity_of(name: &str) -> String {
     let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
     format!("{}{name}", machine.trim())
@@ -130,12 +132,15 @@ fn record(path: &Path, drive: &EmulatedDrive) -> Result<Recorder, String> {
 
 /// Where the drive is, and how a host gets it.
 fn invitation(address: SocketAddr, subsystem: &Subsystem, description: &str) -> String {
-    let nqn = subsystem.nqn();
+    let (nqn, port) = (subsystem.nqn(), address.port());
+    // One that stands for all addresses of this machine is none that a host can connect to.
+    let reached = match address.ip() {
+        ip if ip.is_unspecified() => "ADDRESS".to_owned(),
+        ip => ip.to_string(),
+    };
     format!(
-        "{description}\nserving {nqn} on {address}; on the host: nvme connect -t tcp -a {} -s {} \
-         -n {nqn}",
-        address.ip(),
-        address.port()
+        "{description}\nserving {nqn} on {address}; on the host: nvme connect -t tcp -a {reached} \
+         -s {port} -n {nqn}"
     )
 }
 

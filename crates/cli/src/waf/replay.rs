@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use slimio_ssd::replay::{Outcome, Point, Precondition, Replay};
-use slimio_ssd::trace::{TraceHeader, TraceReader};
+use slimio_ssd::trace::{TraceError, TraceHeader, TraceReader};
 use slimio_ssd::{Config, Isolation, Thresholds, Victims};
 
 use crate::tools::say;
@@ -103,6 +103,14 @@ impl Traces {
             let trace = open(path)?;
             let replay = self.replay_on(&header, handles, spare)?;
             let outcome = replay.run(trace).map_err(|error| error.to_string())?;
+            if let Some(events) = outcome.cut_after {
+                // The others end there, too.
+                if self.separate {
+                    return Err(TraceError::Cut { events }.to_string());
+                }
+                let why = TraceError::Cut { events };
+                log::warn!("{}: {why}. What is there is replayed", path.display());
+            }
             if self.separate {
                 check_separation(&header, handles, &outcome)?;
             }

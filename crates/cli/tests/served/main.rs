@@ -5,6 +5,8 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
+use slimio_initiator::{Host, Options, Placed};
+
 fn slimio(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_slimio"));
     command.arg("drive").args(args).stderr(Stdio::piped()).stdout(Stdio::piped());
@@ -93,6 +95,30 @@ fn a_drive_is_served_asked_and_stopped_and_its_name_stays() {
     assert!(gone.contains("slimio drive serve"), "{gone}");
 }
 
+/// What a drive has recorded until it is killed is replayed.
+#[test]
+fn the_trace_of_a_killed_drive_is_replayed_as_far_as_it_goes() {
+    let place = tempfile::tempdir().expect("there is room");
+    let trace = place.path().join("trace");
+    let name = trace.to_str().expect("it is text");
+    let served = Served::start(&["--trace", name, "64M,timing=none"]);
+    let size = || std::fs::metadata(&trace).expect("it is there").len();
+    let empty = size();
+    let words: Vec<&str> = served.line.split([' ', ';']).collect();
+    let address = words[3].parse().expect("it is an address");
+    let mut host = Host::connect(&Options::new(address, words[1])).expect("it is served");
+    let mut queue = host.open_queue(1, 8).expect("there are queues");
+    while size() == empty {
+        queue.write(0, &[1; 4096], Placed::default()).expect("it is within the drive");
+    }
+    drop(served);
+    let replayed = Command::new(env!("CARGO_BIN_EXE_slimio")).args(["waf", name]).output();
+    let replayed = replayed.expect("the program starts");
+    let said = String::from_utf8_lossy(&replayed.stderr);
+    assert!(replayed.status.success() && said.contains("cut off after"), "{said}");
+    assert!(String::from_utf8_lossy(&replayed.stdout).contains("| handles | host MiB |"));
+}
+
 #[test]
 fn what_can_not_be_served_is_refused_with_a_remedy() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("some port is free");
@@ -116,6 +142,11 @@ fn what_can_not_be_served_is_refused_with_a_remedy() {
     let said = complaint(&run(&["serve", "--listen", free, "--trace", trace, &spec]));
     assert!(said.contains("new file"), "{said}");
     assert_eq!(std::fs::read_to_string(trace).expect("it is there"), "precious");
+    let (unmade, made) = (place.path().join("unmade"), place.path().join("trace2"));
+    let unmade_spec = format!("{},size=64M", unmade.display());
+    let trace = made.to_str().expect("it is text");
+    complaint(&run(&["serve", "--listen", free, "--nqn", "x", "--trace", trace, &unmade_spec]));
+    assert!(!unmade.exists() && !made.exists(), "nothing is made of what is refused");
     let served = Served::start(&[&spec]);
     let said = complaint(&run(&["serve", "--listen", free, &spec]));
     assert!(said.contains("in use"), "{said}");

@@ -1,7 +1,7 @@
 //! Tests by byte vectors of the specification's figures.
 
 use super::*;
-use crate::{Sgl, Status, opcode};
+use crate::{Command, Completion, Sgl, Status, opcode};
 
 const NONE: Digests = Digests { header: false, data: false };
 const BOTH: Digests = Digests { header: true, data: true };

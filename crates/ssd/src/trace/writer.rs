@@ -7,8 +7,8 @@ use super::{
     TraceHeader, VERSION, checksum, tag,
 };
 
-/// Writes a trace. If [`finish`](Self::finish) is not called, the trace has no end block, and
-/// readers refuse it.
+/// Writes a trace. If [`finish`](Self::finish) is not called, the trace has no end block, and readers
+/// say so.
 #[derive(Debug)]
 pub struct TraceWriter<W> {
     out: W,
@@ -98,14 +98,20 @@ impl<W: Write> TraceWriter<W> {
         self.events
     }
 
+    /// Writes what was added, so that it is there even if the trace is never finished.
+    ///
+    /// # Errors
+    /// When the trace can't be written.
+    pub fn flush(&mut self) -> io::Result<()> {
+        if self.payload_events > 0 { self.end_block() } else { Ok(()) }
+    }
+
     /// Ends the trace, flushes its output and returns it.
     ///
     /// # Errors
     /// When it can't be written.
     pub fn finish(mut self) -> io::Result<W> {
-        if self.payload_events > 0 {
-            self.end_block()?;
-        }
+        self.flush()?;
         let (fields, events) = ([0; 8], self.events.to_le_bytes());
         let sum = checksum(&[&fields, &events]).to_le_bytes();
         for part in [&fields[..], &sum, &events] {

@@ -9,10 +9,11 @@ use slimio_nvme::{Command, Status, opcode};
 use super::slots::Work;
 use super::transfer::DataSize;
 use super::{Phase, Session};
+use crate::controller::Kind;
 use crate::limits::{ASYNC_REQUESTS_MAX, TRANSFER_SIZE_MAX};
 use crate::refusal::Refusal;
 use crate::reply::Reply;
-use crate::{features, identify, logs};
+use crate::{directives, features, identify, logs};
 
 impl Session {
     /// The data of a command.
@@ -22,7 +23,7 @@ impl Session {
         }
         match &self.phase {
             _ if !self.is_serving() => Err(Refusal::sequence()),
-            Phase::Admin(_) => admin_data_size(command),
+            Phase::Admin(_) => self.admin_data_size(command),
             _ => self.io_data_size(command),
         }
     }
@@ -67,6 +68,8 @@ impl Session {
             opcode::admin::SET_FEATURES => {
                 features::set(subsystem, controller, command, data, now)?
             }
+            opcode::admin::DIRECTIVE_RECEIVE => Reply::data(directives::receive(command)?),
+            opcode::admin::DIRECTIVE_SEND => return Err(directives::send()),
             opcode::admin::KEEP_ALIVE => Reply::default(),
             opcode::admin::ABORT => {
                 // Only requests for events wait long enough to be aborted.
@@ -109,31 +112,41 @@ impl Session {
             self.finish(slot, event, Status::SUCCESS);
         }
     }
-}
 
-/// The data of an admin command.
-fn admin_data_size(command: &Command) -> Result<DataSize, Refusal> {
-    Ok(match command.opcode {
-        opcode::admin::IDENTIFY => DataSize::ToHost(IDENTIFY_SIZE),
-        opcode::admin::GET_LOG_PAGE => {
-            let size = GetLogPage::of(command).size;
-            if size > TRANSFER_SIZE_MAX as u64 {
-                // Offset of NUMDL.
-                return Err(Refusal::field(42));
+    /// The data of an admin command.
+    fn admin_data_size(&self, command: &Command) -> Result<DataSize, Refusal> {
+        let is_io = matches!(&self.phase, Phase::Admin(controller) if controller.kind == Kind::Io);
+        let has_directives = is_io && self.subsystem.has_fdp();
+        Ok(match command.opcode {
+            opcode::admin::IDENTIFY => DataSize::ToHost(IDENTIFY_SIZE),
+            opcode::admin::GET_LOG_PAGE => {
+                let size = GetLogPage::of(command).size;
+                if size > TRANSFER_SIZE_MAX as u64 {
+                    // Offset of NUMDL.
+                    return Err(Refusal::field(42));
+                }
+                DataSize::ToHost(size as usize)
             }
-            DataSize::ToHost(size as usize)
-        }
-        opcode::admin::GET_FEATURES => match features::data_size_to_get(command) {
-            0 => DataSize::None,
-            _ => DataSize::ToHostUpTo,
-        },
-        opcode::admin::SET_FEATURES => match features::data_size_to_set(command) {
-            0 => DataSize::None,
-            bytes => DataSize::FromHostAtLeast(bytes),
-        },
-        opcode::admin::ABORT | opcode::admin::KEEP_ALIVE | opcode::admin::ASYNC_EVENT_REQUEST => {
-            DataSize::None
-        }
-        _ => return Err(Refusal::opcode()),
-    })
+            opcode::admin::DIRECTIVE_RECEIVE if has_directives => {
+                let size = directives::size(command);
+                if size > TRANSFER_SIZE_MAX as u64 {
+                    return Err(Refusal::field(directives::NUMD_AT));
+                }
+                DataSize::ToHost(size as usize)
+            }
+            opcode::admin::DIRECTIVE_SEND if has_directives => DataSize::None,
+            opcode::admin::GET_FEATURES => match features::data_size_to_get(command) {
+                0 => DataSize::None,
+                _ => DataSize::ToHostUpTo,
+            },
+            opcode::admin::SET_FEATURES => match features::data_size_to_set(command) {
+                0 => DataSize::None,
+                bytes => DataSize::FromHostAtLeast(bytes),
+            },
+            opcode::admin::ABORT
+            | opcode::admin::KEEP_ALIVE
+            | opcode::admin::ASYNC_EVENT_REQUEST => DataSize::None,
+            _ => return Err(Refusal::opcode()),
+        })
+    }
 }

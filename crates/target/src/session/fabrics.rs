@@ -10,7 +10,7 @@ use slimio_nvme::{Command, Status, opcode};
 
 use super::transfer::DataSize;
 use super::{Phase, Session};
-use crate::controller::Controller;
+use crate::controller::{Controller, READY_TIME_MAX};
 use crate::identify::VERSION;
 use crate::refusal::Refusal;
 use crate::subsystem::ConnectRefusal;
@@ -130,7 +130,9 @@ impl Session {
             Property::Vs => VERSION.into(),
             Property::Cc => controller.configuration().0.into(),
             Property::Csts => controller.status().bits().into(),
-            Property::Nssr | Property::Crto => return Err(Refusal::field(OFFSET_AT)),
+            // The time until it is ready with its media; it never is without.
+            Property::Crto => READY_TIME_MAX.into(),
+            Property::Nssr => return Err(Refusal::field(OFFSET_AT)),
         })
     }
 

@@ -1,12 +1,9 @@
 //! Commands of I/O queues.
 
 use slimio_device::{
-    Buffer, Completion as DriveCompletion, DeviceError, LBA_SIZE, Lba, LbaRange, Op, PlacementId,
-    Token,
+    Buffer, Completion as DriveCompletion, DeviceError, LBA_SIZE, Lba, Op, PlacementId, Token,
 };
-use slimio_nvme::command::{
-    DIRECTIVE_DATA_PLACEMENT, DSM_DEALLOCATE, DSM_RANGES_MAX, DsmRange, WriteFlags,
-};
+use slimio_nvme::command::{DIRECTIVE_DATA_PLACEMENT, DsmRange, WriteFlags};
 use slimio_nvme::feature::event;
 use slimio_nvme::log::lid;
 use slimio_nvme::{Command, NSID_ALL, Status, fdp, opcode};
@@ -14,10 +11,10 @@ use slimio_planted::is_planted;
 use slimio_ssd::FtlError;
 use slimio_ssd::trace::TraceEvent;
 
-use super::slots::{Work, range_of};
+use super::slots::Work;
 use super::transfer::DataSize;
 use super::{Operation, Phase, Session};
-use crate::limits::{TRANSFER_SIZE_MAX, ZEROED_AT_ONCE_LBAS};
+use crate::limits::TRANSFER_SIZE_MAX;
 use crate::refusal::Refusal;
 use crate::reply::Reply;
 use crate::subsystem::NSID;
@@ -62,7 +59,8 @@ impl Session {
                 Ok(DataSize::FromHost(size))
             }
             nvm::WRITE_ZEROES => {
-                self.check_range(command.slba(), command.block_count().into(), SLBA_AT)?;
+                // As many blocks as a transfer may have: WZSL is the same as MDTS.
+                self.transfer_size(command)?;
                 self.placement_of(command)?;
                 Ok(DataSize::None)
             }
@@ -102,7 +100,7 @@ impl Session {
         Ok(size)
     }
 
-    fn check_range(&self, lba: u64, lbas: u64, byte: u16) -> Result<(), Refusal> {
+    pub(super) fn check_range(&self, lba: u64, lbas: u64, byte: u16) -> Result<(), Refusal> {
         match lba.checked_add(lbas) {
             Some(end) if end <= self.subsystem.lba_count => Ok(()),
             Some(_) if is_planted("range-not-checked") => Ok(()),
@@ -111,7 +109,7 @@ impl Session {
     }
 
     /// Where a write goes. Source: base specification 2.1, 8.1.10.
-    fn placement_of(&self, command: &Command) -> Result<PlacementId, Refusal> {
+    pub(super) fn placement_of(&self, command: &Command) -> Result<PlacementId, Refusal> {
         let flags = WriteFlags::of(command);
         match flags.directive {
             0 => Ok(PlacementId(0)),
@@ -163,11 +161,10 @@ impl Session {
         let command = self.slots.command(slot);
         let lba = Lba(command.slba());
         if command.opcode == opcode::nvm::COMPARE {
-            let Some(found) = self.buffers.take(buffer.len_lbas()) else {
-                // There is no room to compare beside everything else. The host may try again.
-                self.buffers.give(buffer);
-                return Err(Status::NAMESPACE_NOT_READY.into());
-            };
+            let found = self.slots.of(slot).found.take();
+            // That of in-capsule data was not waited for.
+            let lbas = buffer.len_lbas();
+            let found = found.unwrap_or_else(|| self.buffers.take_in_capsule(lbas));
             self.slots.set_work(slot, Work::Comparing { host: buffer });
             self.push_operation(slot, Op::Read { lba, buffer: found });
             return Ok(());
@@ -184,7 +181,7 @@ impl Session {
 
     /// Whether a write is to be durable when it completes: if it says so, or if the host has turned the
     /// volatile write cache off. Source: base specification 2.1, "Volatile Write Cache" feature.
-    fn is_durable(&self, flags: WriteFlags) -> bool {
+    pub(super) fn is_durable(&self, flags: WriteFlags) -> bool {
         let is_uncached = || {
             self.subsystem.has_cache
                 && self.controller().is_some_and(|controller| {
@@ -201,71 +198,6 @@ impl Session {
         let buffer = entry.buffer.take().expect("it was given one");
         self.slots.set_work(slot, Work::Running);
         self.push_operation(slot, Op::Read { lba, buffer });
-    }
-
-    fn write_zeroes(&mut self, slot: u16, command: &Command) -> Result<(), Refusal> {
-        let flags = WriteFlags::of(command);
-        let (lba, lbas) = (command.slba(), u64::from(command.block_count()));
-        self.record(slot, &TraceEvent::WriteZeros { range: trace::range_of(lba, lbas) });
-        let rest = range_of(lba, lbas);
-        let durable = self.is_durable(flags);
-        // A deallocation can't be made durable by itself.
-        let is_volatile = durable && self.subsystem.has_cache;
-        if flags.deallocate && self.subsystem.reads_zeros() && !is_volatile {
-            self.slots.set_work(slot, Work::Deallocating { left: 1, failed: None });
-            self.push_operation(slot, Op::Deallocate { range: rest });
-            return Ok(());
-        }
-        let placement = self.placement_of(command)?;
-        let work = Work::Zeroing { rest, placement, durable };
-        self.slots.set_work(slot, work);
-        self.zero_more(slot, None);
-        Ok(())
-    }
-
-    /// Writes the next zeros of a command, or ends it. `buffer` is that of its last operation.
-    fn zero_more(&mut self, slot: u16, buffer: Option<Buffer>) {
-        let Work::Zeroing { rest, placement, durable } = &mut self.slots.of(slot).work else {
-            unreachable!("only Write Zeroes writes zeros")
-        };
-        let lbas = (rest.end.0 - rest.start.0).min(ZEROED_AT_ONCE_LBAS);
-        if lbas == 0 {
-            self.finish(slot, 0, Status::SUCCESS);
-            return;
-        }
-        let (lba, placement, durable) = (rest.start, *placement, *durable);
-        rest.start = Lba(lba.0 + lbas);
-        // These zeros belong to no host's data, so they do not count as such.
-        let mut buffer = buffer.unwrap_or_else(|| Buffer::zeroed(ZEROED_AT_ONCE_LBAS as usize));
-        buffer.set_len_lbas(lbas as usize);
-        self.push_operation(slot, Op::Write { lba, buffer, placement, durable });
-    }
-
-    /// Deallocates ranges, all of which are checked before anything happens.
-    fn deallocate(&mut self, slot: u16, command: &Command, data: &[u8]) -> Result<(), Refusal> {
-        let count = (command.dword(10) & 0xff) as usize + 1;
-        debug_assert!(count <= DSM_RANGES_MAX, "eight bits count the ranges");
-        let mut ranges: Vec<LbaRange> = Vec::with_capacity(count);
-        for bytes in data.chunks_exact(DsmRange::SIZE).take(count) {
-            let range = DsmRange::decode(bytes).expect("a chunk is a range");
-            if !is_planted("target-ranges-unchecked") {
-                self.check_range(range.slba, range.nlb.into(), Refusal::NOWHERE)?;
-            }
-            if range.nlb > 0 {
-                ranges.push(range_of(range.slba, range.nlb.into()));
-            }
-        }
-        if ranges.is_empty() || command.dword(11) & DSM_DEALLOCATE == 0 {
-            self.finish(slot, 0, Status::SUCCESS);
-            return Ok(());
-        }
-        self.slots.set_work(slot, Work::Deallocating { left: ranges.len(), failed: None });
-        for range in ranges {
-            let (lba, lbas) = (range.start.0, range.end.0 - range.start.0);
-            self.record(slot, &TraceEvent::Deallocate { range: trace::range_of(lba, lbas) });
-            self.push_operation(slot, Op::Deallocate { range });
-        }
-        Ok(())
     }
 
     /// Moves handles to fresh reclaim units: all of them, or none.
@@ -286,12 +218,12 @@ impl Session {
         }
     }
 
-    fn push_operation(&mut self, slot: u16, op: Op) {
+    pub(super) fn push_operation(&mut self, slot: u16, op: Op) {
         let arrived = self.slots.of(slot).arrived;
         self.operations.push_back(Operation { token: Token(slot.into()), op, arrived });
     }
 
-    fn record(&mut self, slot: u16, event: &TraceEvent) {
+    pub(super) fn record(&mut self, slot: u16, event: &TraceEvent) {
         if let Some(recorder) = &self.subsystem.recorder {
             recorder.push(self.slots.of(slot).arrived, event);
         }
@@ -307,11 +239,12 @@ impl Session {
         let command = self.slots.command(slot);
         let status = match &result {
             Ok(()) => Status::SUCCESS,
-            Err(error) => status_of(error, command.opcode),
+            Err(error) => {
+                let status = status_of(error, command.opcode);
+                self.note_failure(&command, status, error);
+                status.more()
+            }
         };
-        if let Err(error) = &result {
-            self.note_failure(&command, status, error);
-        }
         let entry = self.slots.of(slot);
         match &mut entry.work {
             Work::Running => match buffer {
@@ -347,18 +280,16 @@ impl Session {
                     self.finish(slot, 0, status);
                 }
             }
-            Work::Zeroing { .. } if status.is_success() => self.zero_more(slot, buffer),
-            Work::Zeroing { .. } => self.finish(slot, 0, status),
-            Work::Deallocating { left, failed } => {
-                *left -= 1;
-                if !status.is_success() {
-                    *failed = Some(status);
-                }
-                if *left == 0 {
-                    let status = failed.unwrap_or(Status::SUCCESS);
+            Work::Zeroing { .. } => {
+                let buffer = buffer.expect("a write gives its buffer back");
+                if status.is_success() {
+                    self.zero_more(slot, buffer);
+                } else {
+                    self.buffers.give(buffer);
                     self.finish(slot, 0, status);
                 }
             }
+            Work::Deallocating { .. } => self.end_deallocation(slot, status),
             other => unreachable!("no operation of {other:?} completes"),
         }
     }
@@ -366,11 +297,16 @@ impl Session {
     /// Notes that the drive failed an operation, and tells the host that the error log has it.
     fn note_failure(&self, command: &Command, status: Status, error: &DeviceError) {
         log::error!("the drive failed a command: {error}");
+        if matches!(error, DeviceError::NoSpace) {
+            // The drive itself has no fault.
+            self.note_error(command, Refusal { status, byte: Refusal::NOWHERE });
+            return;
+        }
         self.subsystem.counts.media_errors.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.note_error(command, Refusal { status, byte: Refusal::NOWHERE });
         if let Some(controller) = self.controller() {
-            // Persistent internal error. Source: base specification 2.1, figure 148.
-            controller.raise(event::result(event::ERROR, 3, lid::ERROR));
+            // Source: base specification 2.1, figure 148.
+            controller.raise(event::result(event::ERROR, event::ERROR_TRANSIENT, lid::ERROR));
         }
     }
 }

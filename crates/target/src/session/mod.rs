@@ -14,13 +14,15 @@
 mod admin;
 mod fabrics;
 mod io;
+mod ranges;
 mod slots;
+mod time;
 mod transfer;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use slimio_device::{Completion as DriveCompletion, Op, Token};
 use slimio_nvme::log::ErrorEntry;
@@ -34,16 +36,10 @@ use slimio_planted::is_planted;
 use self::slots::{Slots, Work};
 use crate::buffers::Buffers;
 use crate::controller::Controller;
-use crate::limits::{
-    CONNECT_TIME_MAX, H2C_DATA_SIZE_MAX, IN_CAPSULE_SIZE_MAX, OUTBOX_SIZE_MAX, SEND_TIME_MAX,
-    TRANSFER_TIME_MAX,
-};
+use crate::limits::{H2C_DATA_SIZE_MAX, IN_CAPSULE_SIZE_MAX, OUTBOX_SIZE_MAX};
 use crate::refusal::Refusal;
 use crate::subsystem::Subsystem;
 use crate::waker::Waker;
-
-/// How often transfers are looked at that do not go on.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// An operation for the drive.
 #[derive(Debug)]
@@ -74,6 +70,10 @@ pub struct Session {
     buffers: Buffers,
     /// Slots of commands that wait for a buffer, in their order.
     waiting: VecDeque<u16>,
+    /// Slots of commands that have ranges left to deallocate, in their order.
+    deallocating: VecDeque<u16>,
+    /// Deallocations for the drive that have not completed.
+    deallocations: usize,
     operations: VecDeque<Operation>,
     /// Operations that were taken and have not completed.
     running: usize,
@@ -85,6 +85,8 @@ pub struct Session {
     /// When bytes were last sent, or none waited.
     sent_at: Instant,
     began_at: Instant,
+    /// When the host last sent data that it was asked for, or had none to send.
+    data_at: Instant,
     /// When transfers are looked at next.
     look_at: Option<Instant>,
 }
@@ -119,6 +121,8 @@ impl Session {
             slots: Slots::new(2),
             buffers: Buffers::default(),
             waiting: VecDeque::new(),
+            deallocating: VecDeque::new(),
+            deallocations: 0,
             operations: VecDeque::new(),
             running: 0,
             done: VecDeque::new(),
@@ -126,6 +130,7 @@ impl Session {
             sent: 0,
             sent_at: now,
             began_at: now,
+            data_at: now,
             look_at: None,
         }
     }
@@ -138,6 +143,11 @@ impl Session {
     /// Whether nothing is received any more. The connection closes when the output is sent.
     pub fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Over)
+    }
+
+    /// Whether it has its queue.
+    pub(crate) fn is_connected(&self) -> bool {
+        matches!(self.phase, Phase::Admin(_) | Phase::Io { .. })
     }
 
     /// Whether [`receive`](Self::receive) would take more bytes.
@@ -174,10 +184,10 @@ impl Session {
                     let result =
                         head.check_header(pdu).and_then(|()| self.take_pdu(&head, pdu, now));
                     if let Err(error) = result {
-                        self.terminate(error, &pdu[..head.kind.header_size()]);
+                        self.terminate(error, &pdu[..head.kind.header_size()], now);
                     }
                 }
-                Err(error) => self.terminate(error, &rest[..rest.len().min(COMMON_SIZE)]),
+                Err(error) => self.terminate(error, &rest[..rest.len().min(COMMON_SIZE)], now),
             }
         }
         if taken > 0
@@ -241,60 +251,6 @@ impl Session {
         self.settle(now);
     }
 
-    /// Notes that nothing waits to be sent until now. The host has its time for what comes next.
-    fn note_time(&mut self, now: Instant) {
-        if self.output().is_empty() && !is_planted("target-idle-cut-off") {
-            self.sent_at = now;
-        }
-    }
-
-    /// When [`tick`](Self::tick) shall be called at the latest.
-    pub fn next_deadline(&self) -> Option<Instant> {
-        let sending = (!self.output().is_empty()).then(|| self.sent_at + SEND_TIME_MAX);
-        let beginning = matches!(self.phase, Phase::Request | Phase::Connect)
-            .then(|| self.began_at + CONNECT_TIME_MAX);
-        let alive = match &self.phase {
-            Phase::Admin(controller) => controller.expires_at(),
-            _ => None,
-        };
-        [sending, beginning, alive, self.look_at].into_iter().flatten().min()
-    }
-
-    /// Looks at the time, and at news of other connections.
-    pub fn tick(&mut self, now: Instant) {
-        self.note_time(now);
-        if !self.output().is_empty() && now >= self.sent_at + SEND_TIME_MAX {
-            log::warn!("a host took none of its replies for {SEND_TIME_MAX:?}; it is cut off");
-            self.end();
-            self.out.clear();
-            self.sent = 0;
-        }
-        match &self.phase {
-            Phase::Request | Phase::Connect if now >= self.began_at + CONNECT_TIME_MAX => {
-                self.end();
-            }
-            Phase::Admin(controller) if controller.is_over() => self.end(),
-            Phase::Admin(controller) if controller.expires_at().is_some_and(|at| now >= at) => {
-                log::warn!("controller {} ends: no command came in time", controller.id);
-                self.end();
-            }
-            Phase::Io { controller, resets, .. }
-                if controller.is_over() || controller.resets() != *resets =>
-            {
-                self.end();
-            }
-            _ => {}
-        }
-        if self.look_at.is_some_and(|at| now >= at) {
-            self.look_at = self.slots.is_receiving().then(|| now + LOOK);
-            if self.slots.is_stalled(now, TRANSFER_TIME_MAX) {
-                log::warn!("a host sent no data for {TRANSFER_TIME_MAX:?}; it is cut off");
-                self.end();
-            }
-        }
-        self.settle(now);
-    }
-
     fn controller(&self) -> Option<&Arc<Controller>> {
         match &self.phase {
             Phase::Admin(controller) | Phase::Io { controller, .. } => Some(controller),
@@ -315,7 +271,8 @@ impl Session {
             (PduKind::IcReq, Phase::Request) => self.initialize(pdu),
             (PduKind::IcReq, _) => Err(PduError::sequence("ICReq")),
             (PduKind::H2cTermReq, _) => {
-                log::warn!("a host ended its connection, because of a PDU that it got");
+                let why = format_args!("a host ended its connection, because of a PDU that it got");
+                self.subsystem.warnings.say(why, now);
                 self.end();
                 Ok(())
             }
@@ -426,9 +383,7 @@ impl Session {
             // The command's buffer is free, and may be what another waits for.
             self.grant(now);
         }
-        if self.look_at.is_none() && self.slots.is_receiving() {
-            self.look_at = Some(now + LOOK);
-        }
+        self.watch_transfers(now);
     }
 
     /// Makes the reply of a command that has ended, and frees its slot.
@@ -452,7 +407,7 @@ impl Session {
             pdu::push_data_head(&mut self.out, kind, last, &head, self.digests, self.alignment);
             pdu::push_data(&mut self.out, bytes, self.digests);
         }
-        if let Some(buffer) = ended.buffer {
+        for buffer in [ended.buffer, ended.found].into_iter().flatten() {
             self.buffers.give(buffer);
         }
         if !is_whole {
@@ -467,8 +422,8 @@ impl Session {
     }
 
     /// Ends the connection because of a PDU, and says why.
-    fn terminate(&mut self, error: PduError, wrong: &[u8]) {
-        log::warn!("a connection ends: {error}");
+    fn terminate(&mut self, error: PduError, wrong: &[u8], now: Instant) {
+        self.subsystem.warnings.say(format_args!("a connection ends: {error}"), now);
         TermReq::push(&mut self.out, PduKind::C2hTermReq, error, wrong);
         self.end();
     }
@@ -479,6 +434,7 @@ impl Session {
         self.phase = Phase::Over;
         self.operations.clear();
         self.waiting.clear();
+        self.deallocating.clear();
         self.done.clear();
     }
 

@@ -1,5 +1,6 @@
 //! The commands of a queue that have no reply yet.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use slimio_device::{Buffer, Lba, LbaRange, PlacementId};
@@ -14,6 +15,8 @@ pub(super) struct Slot {
     pub(super) work: Work,
     /// Data from the host, or for it.
     pub(super) buffer: Option<Buffer>,
+    /// Room for what the drive has, to compare the data with it.
+    pub(super) found: Option<Buffer>,
     /// Data for the host that came from no drive.
     pub(super) data: Vec<u8>,
     /// Whether the data is for the host.
@@ -43,8 +46,9 @@ pub(super) enum Work {
     Comparing { host: Buffer },
     /// Zeros are written, and after those of the present operation up to the end of this range.
     Zeroing { rest: LbaRange, placement: PlacementId, durable: bool },
-    /// Ranges are deallocated. `failed` is what went wrong with one of them.
-    Deallocating { left: usize, failed: Option<Status> },
+    /// Ranges are deallocated by operations, and after them those that are left here. `failed` is
+    /// what went wrong with one of them.
+    Deallocating { ranges: VecDeque<LbaRange>, running: usize, failed: Option<Status> },
     /// It asks for an asynchronous event.
     Event,
     /// It has ended.
@@ -84,6 +88,7 @@ impl Slots {
             arrived: now,
             work: Work::Free,
             buffer: None,
+            found: None,
             data: Vec::new(),
             is_to_host: false,
         });
@@ -136,6 +141,7 @@ impl Slots {
             arrived: slot.arrived,
             work: std::mem::replace(&mut slot.work, Work::Free),
             buffer: slot.buffer.take(),
+            found: slot.found.take(),
             data: std::mem::take(&mut slot.data),
             is_to_host: slot.is_to_host,
         }

@@ -9,7 +9,7 @@ use slimio_planted::is_planted;
 
 use super::slots::Work;
 use super::{Phase, Session};
-use crate::limits::TRANSFER_SIZE_MAX;
+use crate::limits::{TRANSFER_SIZE_MAX, ZEROED_AT_ONCE_LBAS};
 use crate::refusal::Refusal;
 
 /// Data of a command.
@@ -92,17 +92,37 @@ impl Session {
 
     /// Gives buffers to the commands that wait for one, in their order.
     pub(super) fn grant(&mut self, now: Instant) {
+        let is_io = matches!(self.phase, Phase::Io { .. });
         while let Some(&number) = self.waiting.front() {
             let slot = self.slots.of(number);
             let length = slot.command.sgl.length as usize;
-            let Some(buffer) = self.buffers.take(length.div_ceil(LBA_SIZE)) else { return };
+            let lbas = match &slot.work {
+                Work::Zeroing { rest, .. } => (rest.end.0 - rest.start.0).min(ZEROED_AT_ONCE_LBAS),
+                _ => length.div_ceil(LBA_SIZE) as u64,
+            };
+            let Some(buffer) = self.buffers.take(lbas as usize) else { return };
+            if is_io && slot.command.opcode == opcode::nvm::COMPARE {
+                // Both buffers are there before the host sends anything.
+                let Some(found) = self.buffers.take(lbas as usize) else {
+                    self.buffers.give(buffer);
+                    return;
+                };
+                slot.found = Some(found);
+            }
             self.waiting.pop_front();
             slot.buffer = Some(buffer);
             if slot.is_to_host {
                 self.start_read(number);
                 continue;
             }
+            if matches!(slot.work, Work::Zeroing { .. }) {
+                self.start_zeros(number);
+                continue;
+            }
             let cccid = slot.command.cid;
+            if !self.slots.is_receiving() {
+                self.data_at = now;
+            }
             let work = Work::Receiving { received: 0, is_damaged: false, touched: now };
             self.slots.set_work(number, work);
             let r2t = R2t { cccid, ttag: number, r2to: 0, r2tl: length as u32 };
@@ -150,6 +170,9 @@ impl Session {
         }
         *received = end;
         *touched = now;
+        if !is_planted("target-slow-cut-off") {
+            self.data_at = now;
+        }
         let buffer = slot.buffer.as_mut().expect("a transfer has its buffer");
         buffer[start..end].copy_from_slice(data);
         if end < length {

@@ -37,6 +37,9 @@ fn a_controller_comes_up_as_linux_wants_it() {
     let cap = Capabilities::of_bits(host.property(Property::Cap).expect("it can be read"));
     assert!(cap.mqes >= 31 && cap.cqr && cap.css & 1 != 0, "{cap:?}");
     assert_eq!(host.property(Property::Vs), Ok(0x0002_0100));
+    // Version 2 wants both.
+    assert!(cap.crwms);
+    assert_eq!(host.property(Property::Crto), Ok(cap.to.into()));
     let status = |host: &mut Host| {
         ControllerStatus::of_bits(host.property(Property::Csts).expect("it can be read") as u32)
     };
@@ -196,14 +199,30 @@ fn features_are_what_they_were_set_to_and_unknown_ones_are_refused() {
     for (id, value) in [
         (fid::ARBITRATION, 7),
         (fid::TEMPERATURE_THRESHOLD, 300),
-        (fid::ERROR_RECOVERY, 9),
         (fid::WRITE_ATOMICITY, 1),
         (fid::ASYNC_EVENTS, 0x8000_0100),
         (fid::KEEP_ALIVE, 60_000),
     ] {
         assert!(set(&mut host, id, value).is_ok(), "{id:#x}");
         assert_eq!(get(&mut host, id), Ok(value.into()), "{id:#x}");
+        let saved = FeatureAccess::get(host.next_cid(), id, 0);
+        let default = host.run(saved.cdw10(saved.dword(10) | 2 << 8)).expect("it has a value");
+        assert_ne!(default, value.into(), "{id:#x}: nothing is saved");
     }
+    let access = |host: &mut Host, nsid, value: Option<u32>| {
+        let cid = host.next_cid();
+        host.run(match value {
+            Some(value) => FeatureAccess::set(cid, fid::ERROR_RECOVERY, value, 0).nsid(nsid),
+            None => FeatureAccess::get(cid, fid::ERROR_RECOVERY, 0).nsid(nsid),
+        })
+    };
+    for nsid in [0, 2] {
+        let unknown = Err(refused(Status::INVALID_NAMESPACE));
+        assert_eq!(access(&mut host, nsid, Some(9)), unknown, "it is one of a namespace");
+        assert_eq!(access(&mut host, nsid, None), unknown);
+    }
+    assert_eq!(access(&mut host, NSID_ALL, Some(9)), Ok(0));
+    assert_eq!(access(&mut host, 1, None), Ok(9));
     assert_eq!(get(&mut host, 0x7e), Err(refused(Status::INVALID_FIELD)));
     assert_eq!(set(&mut host, 0x7e, 0), Err(refused(Status::INVALID_FIELD)));
     assert_eq!(set(&mut host, fid::POWER_MANAGEMENT, 1), Err(refused(Status::INVALID_FIELD)));

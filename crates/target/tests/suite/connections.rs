@@ -359,3 +359,16 @@ fn a_name_with_control_characters_is_refused() {
     };
     assert!(!host.connect_with(&connect, &data).1.is_success());
 }
+
+#[test]
+fn silent_connections_give_way_to_others() {
+    let target = Target::start();
+    let (mut admin, _io) = target.queues();
+    let mut silent: Vec<Host> =
+        (0..=limits::UNCONNECTED_MAX).map(|_| Host::raw(target.address())).collect();
+    assert!(matches!(silent[0].receive(), Received::Closed), "the oldest has to go");
+    let mut last = Host::open(target.address(), NONE);
+    assert!(last.connect(target.nqn(), 0, CNTLID_ANY, 31).1.is_success());
+    let command = Command::new(opcode::admin::KEEP_ALIVE, admin.next_cid());
+    assert_eq!(admin.run(command), Ok(0), "who is connected stays");
+}

@@ -2,6 +2,7 @@
 
 use slimio_nvme::command::{DSM_DEALLOCATE, DsmRange, WriteFlags};
 use slimio_nvme::fabrics::{CATTR_NO_SQ_FLOW_CONTROL, Connect, ConnectData};
+use slimio_nvme::identify::{Identify, NvmController, cns};
 use slimio_nvme::pdu::{Digests, flags};
 use slimio_nvme::{Command, NSID_ALL, Name, Sgl, Status, opcode};
 
@@ -88,23 +89,41 @@ fn a_flush_and_a_durable_write_are_done() {
 }
 
 #[test]
-fn zeros_are_written_also_more_than_a_transfer_has() {
+fn zeros_are_written_also_more_than_one_operation_has() {
     let target = Target::start();
     let (_admin, mut io) = target.queues();
     let data = pattern(3, 128);
-    for part in 0..4 {
+    for part in 0..2 {
         write(&mut io, part * 128, &data, false).expect("it is within the drive");
     }
-    let zero = Command::new(opcode::nvm::WRITE_ZEROES, io.next_cid()).nsid(1).blocks(1, 500);
+    let zero = Command::new(opcode::nvm::WRITE_ZEROES, io.next_cid()).nsid(1).blocks(1, 125);
     assert_eq!(io.run(zero), Ok(0));
     assert_eq!(read(&mut io, 0, 2).expect("it is there")[..4096], data[..4096]);
-    for lba in [1, 32, 33, 250, 500] {
+    for lba in [1, 32, 33, 100, 125] {
         assert_eq!(read(&mut io, lba, 1).expect("it is there"), [0; 4096], "{lba}");
     }
-    assert_eq!(read(&mut io, 501, 1).expect("it is there"), data[117 * 4096..][..4096]);
+    assert_eq!(read(&mut io, 126, 1).expect("it is there"), data[126 * 4096..][..4096]);
     let beyond = target.lba_count() - 10;
     let zero = Command::new(opcode::nvm::WRITE_ZEROES, io.next_cid()).nsid(1).blocks(beyond, 11);
     assert_eq!(io.run(zero), Err(refused(Status::LBA_OUT_OF_RANGE)));
+}
+
+#[test]
+fn more_zeros_than_identify_tells_are_refused() {
+    let target = Target::start();
+    let (mut admin, mut io) = target.queues();
+    let identify = Identify { cns: cns::COMMAND_SET_CONTROLLER, ..Identify::default() };
+    let command = identify.command(admin.next_cid());
+    let found = admin.fetch(command, 4096).expect("there is such a structure");
+    let lbas = 1 << NvmController::decode(&found).expect("it is whole").wzsl;
+    assert_eq!(lbas, 128);
+    for (count, wanted) in [(lbas, Ok(0)), (lbas + 1, Err(refused(Status::INVALID_FIELD)))] {
+        for deallocate in [false, true] {
+            let zero = Command::new(opcode::nvm::WRITE_ZEROES, io.next_cid()).nsid(1);
+            let flags = WriteFlags { deallocate, ..WriteFlags::default() };
+            assert_eq!(io.run(flags.on(zero.blocks(0, count))), wanted, "{count}");
+        }
+    }
 }
 
 #[test]
@@ -194,4 +213,25 @@ fn zeros_may_be_deallocated_if_such_blocks_read_as_zeros() {
         assert_eq!(target.mapped_count(), left, "{spec}");
         assert_eq!(read(&mut io, 0, 64).expect("it is there"), vec![0; 64 * 4096], "{spec}");
     }
+}
+
+/// Deallocations that have no effect yet take room in the drive's journal.
+#[test]
+fn pending_deallocations_of_a_host_leave_others_room_to_write() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let file = folder.path().join("drive");
+    let spec = format!("{},size=64M,timing=none,deallocate=1000000", file.display());
+    let target = Target::of(&spec, named("slow"));
+    let (_admin, mut io) = target.queues();
+    let ranges: Vec<u8> =
+        (0..256).flat_map(|slba| DsmRange { cattr: 0, nlb: 1, slba }.encode()).collect();
+    for cid in 1000..1120 {
+        let command = Command::new(opcode::nvm::DATASET_MANAGEMENT, cid).nsid(1);
+        let command = command.cdw10(255).cdw(11, DSM_DEALLOCATE);
+        io.send_command(&command.sgl(Sgl::in_capsule(ranges.len() as u32)), &ranges);
+    }
+    // When this has its reply, all of them have begun that will.
+    read(&mut io, 0, 1).expect("it is within the drive");
+    let (_other_admin, mut other) = target.queues();
+    write(&mut other, 1000, &pattern(1, 1), true).expect("there is room");
 }

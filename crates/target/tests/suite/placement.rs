@@ -160,6 +160,44 @@ fn events_can_be_turned_off_and_placement_can_not() {
 }
 
 #[test]
+fn directive_receive_tells_that_writes_may_name_placements() {
+    let target = Target::start();
+    let mut admin = target.admin();
+    let receive = |admin: &mut Host, nsid, cdw11| {
+        let command = Command::new(opcode::admin::DIRECTIVE_RECEIVE, admin.next_cid());
+        admin.fetch(command.nsid(nsid).cdw(10, 4096 / 4 - 1).cdw(11, cdw11), 4096)
+    };
+    let bits = receive(&mut admin, 1, 1).expect("it can be asked");
+    assert_eq!((bits[0], bits[32], bits[64]), (0b101, 0b101, 0b100));
+    assert_eq!(receive(&mut admin, 2, 1), Err(refused(Status::INVALID_NAMESPACE)));
+    assert_eq!(receive(&mut admin, 1, 0x0101), Err(refused(Status::INVALID_FIELD)));
+    let send = Command::new(opcode::admin::DIRECTIVE_SEND, admin.next_cid()).nsid(1);
+    assert_eq!(admin.run(send.cdw(11, 1)), Err(refused(Status::INVALID_FIELD)));
+    let conventional = Target::of("64M,timing=none,fdp=off", named("conventional"));
+    let mut admin = conventional.admin();
+    assert_eq!(receive(&mut admin, 1, 1), Err(refused(Status::INVALID_OPCODE)));
+}
+
+/// The feature takes a placement handle, and that is no placement id: it has no group.
+#[test]
+fn events_are_turned_off_for_a_handle_in_all_groups() {
+    let target = Target::of("64M,timing=none,groups=2,handles=2", named("groups"));
+    let (mut admin, mut io) = target.queues();
+    let set = |admin: &mut Host, handle: u32| {
+        let cid = admin.next_cid();
+        let set = FeatureAccess::set(cid, fid::FDP_EVENTS, 1 << 16 | handle, 0).nsid(1);
+        admin.store(set, &[0], true)
+    };
+    assert_eq!(set(&mut admin, 0x8001), Err(refused(Status::INVALID_FIELD)));
+    assert_eq!(set(&mut admin, 2), Err(refused(Status::INVALID_FIELD)));
+    assert_eq!(set(&mut admin, 1), Ok(()));
+    write_at(&mut io, 0, 0x8001).expect("there is such a placement");
+    update(&mut io, &[0x8001]).expect("there is such a placement");
+    let events = page(&mut admin, lid::FDP_EVENTS, 1, 64 + 63 * 64).expect("it is there");
+    assert_eq!(kinds_of(&events), []);
+}
+
+#[test]
 fn a_conventional_drive_has_none_of_it() {
     let target = Target::of("64M,timing=none,fdp=off", named("conventional"));
     let (mut admin, mut io) = target.queues();

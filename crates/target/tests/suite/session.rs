@@ -1,16 +1,18 @@
 //! Sessions without sockets, whose clock the test moves.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use slimio_device::{Completion as DriveCompletion, Op};
+use slimio_device::{Completion as DriveCompletion, DeviceError, Op};
+use slimio_nvme::command::{DSM_DEALLOCATE, DsmRange};
 use slimio_nvme::fabrics::{
     CNTLID_ANY, Configuration, Connect, ConnectData, Property, PropertyAccess,
 };
 use slimio_nvme::feature::{FeatureAccess, fid};
 use slimio_nvme::pdu::{self, DataHead, Digests, Head, IcReq, IcResp, Kind, flags};
-use slimio_nvme::{Command, Completion, Name, Sgl, Status, opcode};
-use slimio_target::{Session, Subsystem};
+use slimio_nvme::{Command, Completion, DISCOVERY_NQN, Name, Sgl, Status, opcode};
+use slimio_target::{Session, Subsystem, limits};
 
 use crate::host::{HOST, Target, named};
 
@@ -24,6 +26,10 @@ struct Queue {
 
 impl Queue {
     fn open(subsystem: &Arc<Subsystem>, qid: u16, cntlid: u16, now: Instant) -> Self {
+        Self::open_of(subsystem, subsystem.nqn(), qid, cntlid, now)
+    }
+
+    fn open_of(subsystem: &Arc<Subsystem>, nqn: &str, qid: u16, cntlid: u16, now: Instant) -> Self {
         let mut session = Session::new(subsystem.clone(), None, now);
         let mut bytes = Vec::new();
         IcReq::default().push(&mut bytes);
@@ -33,10 +39,10 @@ impl Queue {
         let data = ConnectData {
             hostid: [7; 16],
             cntlid,
-            subnqn: Name::new(subsystem.nqn()).expect("it is short"),
+            subnqn: Name::new(nqn).expect("it is short"),
             hostnqn: Name::new(HOST).expect("it is short"),
         };
-        let connect = Connect { qid, sqsize: 31, ..Connect::default() };
+        let connect = Connect { qid, sqsize: 127, ..Connect::default() };
         let mut queue = Self { session, cntlid: 0 };
         let command = connect.command(1).sgl(Sgl::in_capsule(1024));
         queue.send(&command, &data.encode(), now);
@@ -119,6 +125,116 @@ fn without_its_cache_each_write_is_durable() {
     }
 }
 
+/// Sends all data of a command that an R2T has asked for.
+fn give_data(io: &mut Queue, cccid: u16, ttag: u16, size: usize, now: Instant) {
+    let mut bytes = Vec::new();
+    for at in (0..size).step_by(limits::H2C_DATA_SIZE_MAX) {
+        let datal = limits::H2C_DATA_SIZE_MAX.min(size - at);
+        let last = if at + datal == size { flags::LAST_PDU } else { 0 };
+        let head = DataHead { cccid, ttag, datao: at as u32, datal: datal as u32 };
+        pdu::push_data_head(&mut bytes, Kind::H2cData, last, &head, NONE, 4);
+        bytes.resize(bytes.len() + datal, 0);
+    }
+    assert_eq!(io.session.receive(&bytes, now), bytes.len());
+}
+
+/// The commands that R2Ts ask data for, and the names of the transfers. Every reply beside them is
+/// that of a success.
+fn asked(io: &mut Queue, now: Instant) -> Vec<(u16, u16)> {
+    let output = io.session.output();
+    let (mut rest, mut pairs) = (output, Vec::new());
+    while let Some(pdu) = rest.first_chunk::<24>() {
+        if pdu[0] == Kind::R2t as u8 {
+            let number = |at: usize| u16::from_le_bytes([pdu[at], pdu[at + 1]]);
+            pairs.push((number(8), number(10)));
+        } else {
+            assert_eq!(pdu[0], Kind::CapsuleResp as u8);
+            let status = Head::completion(pdu).status;
+            assert!(status.is_success(), "{status}");
+        }
+        rest = &rest[24..];
+    }
+    let size = output.len();
+    io.session.note_sent(size, now);
+    pairs
+}
+
+/// A host that has a slow way sends its data one after the other, and never pauses.
+#[test]
+fn a_slow_host_that_always_sends_is_not_cut_off() {
+    let target = Target::start();
+    let mut now = Instant::now();
+    let (_admin, mut io) = queues(&target, now);
+    for cid in 2..10 {
+        let write = Command::new(opcode::nvm::WRITE, cid).nsid(1).sgl(Sgl::transport(0x10000));
+        io.send(&write.blocks(0, 16), &[], now);
+    }
+    for (cid, ttag) in asked(&mut io, now) {
+        now += limits::TRANSFER_TIME_MAX / 2;
+        io.session.tick(now);
+        assert!(!io.session.is_over(), "it has sent all the time");
+        give_data(&mut io, cid, ttag, 0x10000, now);
+    }
+    // One that it never sends is not waited for without end.
+    let write = Command::new(opcode::nvm::WRITE, 20).nsid(1).sgl(Sgl::transport(0x10000));
+    io.send(&write.blocks(0, 16), &[], now);
+    asked(&mut io, now);
+    let until = now + limits::ONE_TRANSFER_TIME_MAX;
+    for cid in 21.. {
+        io.send(&Command { cid, ..write.blocks(0, 16) }, &[], now);
+        let (_, ttag) = asked(&mut io, now)[0];
+        now += limits::TRANSFER_TIME_MAX / 2;
+        io.session.tick(now);
+        if io.session.is_over() {
+            break;
+        }
+        give_data(&mut io, cid, ttag, 0x10000, now);
+    }
+    assert!(now >= until && now < until + limits::TRANSFER_TIME_MAX);
+}
+
+/// A comparison needs room twice. It gets both before the host sends anything.
+#[test]
+fn comparisons_wait_for_room_and_none_is_refused() {
+    let target = Target::start();
+    let now = Instant::now();
+    let (_admin, mut io) = queues(&target, now);
+    let size = limits::TRANSFER_SIZE_MAX;
+    for cid in 0..20 {
+        let compare = Command::new(opcode::nvm::COMPARE, cid).nsid(1);
+        io.send(&compare.blocks(0, 128).sgl(Sgl::transport(size as u32)), &[], now);
+    }
+    let mut answered = 0;
+    while answered < 20 {
+        let asked = asked(&mut io, now);
+        assert!(!asked.is_empty() && asked.len() * 2 * size <= limits::DATA_SIZE_MAX);
+        for (cid, ttag) in asked {
+            give_data(&mut io, cid, ttag, size, now);
+            let operation = io.session.next_operation().expect("the drive is read");
+            let Op::Read { buffer: mut found, .. } = operation.op else { panic!("a read") };
+            found.fill(0);
+            let (token, buffer) = (operation.token, Some(found));
+            io.session.complete(DriveCompletion { token, buffer, result: Ok(()) }, now);
+            answered += 1;
+        }
+    }
+    assert_eq!(asked(&mut io, now), []);
+}
+
+/// A discovery controller whose host is gone without a word ends.
+#[test]
+fn a_discovery_controller_ends_when_no_command_comes() {
+    let target = Target::start();
+    let now = Instant::now();
+    let mut queue = Queue::open_of(&target.subsystem, DISCOVERY_NQN, 0, CNTLID_ANY, now);
+    queue.session.tick(now + limits::DISCOVERY_TIME_MAX / 2);
+    assert!(!queue.session.is_over());
+    assert!(queue.session.next_deadline().is_some());
+    queue.session.tick(now + limits::DISCOVERY_TIME_MAX);
+    assert!(queue.session.is_over());
+    assert_eq!(target.subsystem.controller_count(), 0);
+}
+
 /// The time to send begins when there is something to send, however long the queue was idle.
 #[test]
 fn a_queue_that_was_idle_for_long_is_not_cut_off() {
@@ -135,4 +251,99 @@ fn a_queue_that_was_idle_for_long_is_not_cut_off() {
     // A host that takes nothing is cut off at last.
     io.session.tick(later + Duration::from_secs(100));
     assert!(io.session.output().is_empty());
+}
+
+/// All buffers of a connection together are bounded, also those that only have zeros.
+#[test]
+fn zeros_for_many_commands_share_the_connections_memory() {
+    let target = Target::start();
+    let now = Instant::now();
+    let (_admin, mut io) = queues(&target, now);
+    for cid in 0..127 {
+        let zero = Command::new(opcode::nvm::WRITE_ZEROES, cid).nsid(1).blocks(0, 128);
+        io.send(&zero, &[], now);
+    }
+    let mut waiting = Vec::new();
+    let (mut size, mut replies, mut blocks) = (0, 0, 0);
+    loop {
+        while let Some(operation) = io.session.next_operation() {
+            let Op::Write { buffer, .. } = operation.op else { panic!("zeros are written") };
+            assert!(buffer.iter().all(|byte| *byte == 0));
+            size += buffer.len();
+            blocks += buffer.len_lbas();
+            waiting.push((operation.token, buffer));
+        }
+        assert!(size <= limits::DATA_SIZE_MAX, "{size} bytes of zeros");
+        let Some((token, buffer)) = waiting.pop() else { break };
+        size -= buffer.len();
+        let completion = DriveCompletion { token, buffer: Some(buffer), result: Ok(()) };
+        io.session.complete(completion, now);
+        while !io.session.output().is_empty() {
+            io.completion(now);
+            replies += 1;
+        }
+    }
+    assert_eq!((replies, blocks), (127, 127 * 128));
+}
+
+/// A drive is locked only for a while, and keeps room in its journal for few deallocations.
+#[test]
+fn deallocations_are_begun_a_few_at_a_time_and_long_ones_in_parts() {
+    let target = Target::of("256M,timing=none", named("test"));
+    let now = Instant::now();
+    let (_admin, mut io) = queues(&target, now);
+    let lba_count = target.lba_count();
+    let range = |slba, nlb| DsmRange { cattr: 0, nlb, slba }.encode();
+    let small: Vec<u8> = (0..256).flat_map(|slba| range(slba, 1)).collect();
+    let commands = [(2, range(0, lba_count as u32).to_vec()), (3, small.clone()), (4, small)];
+    for (cid, data) in commands {
+        let command = Command::new(opcode::nvm::DATASET_MANAGEMENT, cid).nsid(1);
+        let command = command.cdw10(data.len() as u32 / 16 - 1).cdw(11, DSM_DEALLOCATE);
+        io.send(&command.sgl(Sgl::in_capsule(data.len() as u32)), &data, now);
+    }
+    let (mut waiting, mut blocks, mut replies) = (VecDeque::new(), 0, 0);
+    loop {
+        while let Some(operation) = io.session.next_operation() {
+            let Op::Deallocate { range } = operation.op else { panic!("nothing else is asked") };
+            let lbas = range.end.0 - range.start.0;
+            assert!(lbas <= limits::DEALLOCATED_AT_ONCE_LBAS, "{lbas}");
+            blocks += lbas;
+            waiting.push_back(operation.token);
+        }
+        assert!(waiting.len() <= limits::DEALLOCATIONS_MAX, "{}", waiting.len());
+        let Some(token) = waiting.pop_front() else { break };
+        io.session.complete(DriveCompletion { token, buffer: None, result: Ok(()) }, now);
+        while !io.session.output().is_empty() {
+            io.completion(now);
+            replies += 1;
+        }
+    }
+    assert_eq!((replies, blocks), (3, lba_count + 2 * 256));
+}
+
+/// A host resets its controller after a persistent error, and writes nothing meanwhile.
+#[test]
+fn a_failed_command_is_no_persistent_error_and_a_full_drive_is_none_at_all() {
+    let target = Target::start();
+    let now = Instant::now();
+    let (mut admin, mut io) = queues(&target, now);
+    admin.send(&Command::new(opcode::admin::ASYNC_EVENT_REQUEST, 9), &[], now);
+    let full = (DeviceError::NoSpace, Status::CAPACITY_EXCEEDED, None);
+    let broken = (DeviceError::Io { errno: 5 }, Status::WRITE_FAULT, Some(0x01_0400));
+    for (cid, (error, wanted, event)) in (2..).zip([full, broken]) {
+        let write = Command::new(opcode::nvm::WRITE, cid).nsid(1).sgl(Sgl::in_capsule(4096));
+        io.send(&write.blocks(0, 1), &[1; 4096], now);
+        let operation = io.session.next_operation().expect("it is for the drive");
+        let Op::Write { buffer, .. } = operation.op else { panic!("a write") };
+        let (token, buffer) = (operation.token, Some(buffer));
+        io.session.complete(DriveCompletion { token, buffer, result: Err(error) }, now);
+        let output = io.session.output();
+        let status = Head::completion(output.first_chunk().expect("a reply is there")).status;
+        assert_eq!(status, wanted.more(), "the error log has it");
+        let size = output.len();
+        io.session.note_sent(size, now);
+        admin.session.tick(now);
+        let told = admin.session.output().first_chunk().map(|reply| Head::completion(reply).result);
+        assert_eq!(told, event);
+    }
 }

@@ -1,0 +1,75 @@
+//! What is wrong with a PDU.
+
+use std::fmt;
+
+/// Why a connection is terminated (FES). Source: TCP transport 1.1, figures 17 and 19.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Fes {
+    /// A field of the header is wrong; FEI is the field's offset.
+    InvalidHeader = 1,
+    /// The PDU came when it may not.
+    SequenceError = 2,
+    /// The header digest is wrong; FEI is the digest that was received.
+    HeaderDigestError = 3,
+    /// The data is beyond its transfer.
+    DataOutOfRange = 4,
+    /// From a controller: more data than its limit. From a host: more R2Ts than its limit.
+    LimitExceeded = 5,
+    /// A parameter is not supported; FEI is its offset.
+    UnsupportedParameter = 6,
+}
+
+impl Fes {
+    /// From its number.
+    pub const fn of(number: u16) -> Option<Self> {
+        Some(match number {
+            1 => Self::InvalidHeader,
+            2 => Self::SequenceError,
+            3 => Self::HeaderDigestError,
+            4 => Self::DataOutOfRange,
+            5 => Self::LimitExceeded,
+            6 => Self::UnsupportedParameter,
+            _ => return None,
+        })
+    }
+}
+
+/// What is wrong with a PDU: all that a termination request says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PduError {
+    /// The kind of the error.
+    pub fes: Fes,
+    /// More about it: the offset of a field, or a digest.
+    pub fei: u32,
+    /// The field, as the specification calls it, or what is wrong, for people.
+    pub what: &'static str,
+}
+
+impl PduError {
+    /// A field of the header is wrong.
+    pub const fn field(what: &'static str, offset: u32) -> Self {
+        Self { fes: Fes::InvalidHeader, fei: offset, what }
+    }
+
+    /// The PDU came when it may not.
+    pub const fn sequence(what: &'static str) -> Self {
+        Self { fes: Fes::SequenceError, fei: 0, what }
+    }
+}
+
+impl fmt::Display for PduError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { fes, fei, what } = self;
+        match fes {
+            Fes::InvalidHeader => write!(f, "wrong field {what}, at byte {fei} of the header"),
+            Fes::SequenceError => write!(f, "unexpected PDU: {what}"),
+            Fes::HeaderDigestError => write!(f, "wrong header digest {fei:08x}"),
+            Fes::DataOutOfRange => write!(f, "data beyond its transfer: {what}"),
+            Fes::LimitExceeded => write!(f, "beyond a limit: {what}"),
+            Fes::UnsupportedParameter => write!(f, "{what} is not supported"),
+        }
+    }
+}
+
+impl std::error::Error for PduError {}

@@ -1,0 +1,119 @@
+//! Connections whose turns the test makes.
+
+use std::net::TcpListener;
+
+use slimio_nvme::fabrics::{
+    CNTLID_ANY, Configuration, Connect, ConnectData, Property, PropertyAccess,
+};
+use slimio_nvme::pdu::{self, Digests, Head, IcReq, IcResp};
+use slimio_nvme::{Command, Name, Sgl, opcode};
+use slimio_ssd::{Clock, DriveOptions, EmulatedDrive};
+
+use super::*;
+use crate::limits::TRANSFER_SIZE_MAX;
+use crate::subsystem::SubsystemOptions;
+
+fn subsystem() -> Arc<Subsystem> {
+    let options = DriveOptions::parse("64M,timing=none", Clock::Real).expect("it is a drive");
+    let drive = EmulatedDrive::open(options).expect("there is room for a drive");
+    Subsystem::new(drive, SubsystemOptions::default(), None).expect("the names are right")
+}
+
+/// A connection, and its host's end.
+struct Pair {
+    connection: Connection,
+    host: TcpStream,
+}
+
+impl Pair {
+    fn new(subsystem: &Arc<Subsystem>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("some port is free");
+        let address = listener.local_addr().expect("it is bound");
+        let host = TcpStream::connect(address).expect("it listens");
+        let (stream, _) = listener.accept().expect("somebody has connected");
+        host.set_read_timeout(Some(Duration::from_secs(60))).expect("it is not zero");
+        let waker = Arc::new(Waker::new().expect("there are descriptors"));
+        let shared = Shared { waker, is_stopping: Arc::default(), progress: Arc::default() };
+        Self { connection: Connection::new(stream, subsystem.clone(), shared), host }
+    }
+
+    /// Sends bytes, and makes one turn when they are there.
+    fn send(&mut self, bytes: &[u8]) {
+        self.host.write_all(bytes).expect("there is room for it");
+        while self.connection.end - self.connection.start < bytes.len() {
+            assert!(self.connection.receive().expect("it is connected"), "the host is there");
+        }
+        self.connection.turn().expect("the host takes it");
+    }
+
+    /// Connects a queue, and returns its controller.
+    fn connect(&mut self, subsystem: &Subsystem, qid: u16, cntlid: u16) -> u16 {
+        let mut bytes = Vec::new();
+        IcReq::default().push(&mut bytes);
+        let connect = Connect { qid, sqsize: 127, ..Connect::default() };
+        let data = ConnectData {
+            hostid: [7; 16],
+            cntlid,
+            subnqn: Name::new(subsystem.nqn()).expect("it is short"),
+            hostnqn: Name::new("nqn.host").expect("it is short"),
+        };
+        let command = connect.command(1).sgl(Sgl::in_capsule(1024));
+        pdu::push_command(&mut bytes, &command, &data.encode(), Digests::default(), 4);
+        self.send(&bytes);
+        let mut reply = [0; IcResp::SIZE + 24];
+        self.host.read_exact(&mut reply).expect("both replies come");
+        let completion = Head::completion(reply.last_chunk().expect("it has 24 bytes"));
+        assert!(completion.status.is_success(), "{}", completion.status);
+        completion.result as u16
+    }
+}
+
+/// An admin queue and an I/O queue.
+fn queues(subsystem: &Arc<Subsystem>) -> (Pair, Pair) {
+    let mut admin = Pair::new(subsystem);
+    let cntlid = admin.connect(subsystem, 0, CNTLID_ANY);
+    let mut bytes = Vec::new();
+    let enable = PropertyAccess::set(Property::Cc, Configuration::ENABLED.0.into(), 2);
+    pdu::push_command(&mut bytes, &enable, &[], Digests::default(), 4);
+    admin.send(&bytes);
+    let mut io = Pair::new(subsystem);
+    io.connect(subsystem, 1, cntlid);
+    (admin, io)
+}
+
+/// Between two turns, a connection looks whether the server stops and what the host has sent.
+#[test]
+fn a_command_of_many_operations_takes_many_turns() {
+    let subsystem = subsystem();
+    let (_admin, mut io) = queues(&subsystem);
+    let lbas = (TRANSFER_SIZE_MAX / slimio_device::LBA_SIZE) as u32;
+    let zero = Command::new(opcode::nvm::WRITE_ZEROES, 2).nsid(1).blocks(0, lbas);
+    let mut bytes = Vec::new();
+    pdu::push_command(&mut bytes, &zero, &[], Digests::default(), 4);
+    io.send(&bytes);
+    let mut turns = 1;
+    while io.connection.session.has_operations() {
+        assert!(io.connection.wait().expect("the host is there"), "it does not sleep");
+        io.connection.turn().expect("the host takes it");
+        turns += 1;
+    }
+    assert_eq!(turns, u64::from(lbas) / crate::limits::ZEROED_AT_ONCE_LBAS);
+    let mut reply = [0; 24];
+    io.host.read_exact(&mut reply).expect("the reply comes");
+    assert!(Head::completion(&reply).status.is_success());
+}
+
+/// A host whose machine has lost its power says nothing any more, and holds its connections.
+#[test]
+fn the_kernel_finds_out_whether_a_silent_host_is_there() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("some port is free");
+    let address = listener.local_addr().expect("it is bound");
+    let stream = TcpStream::connect(address).expect("it listens");
+    prepare(&stream).expect("the kernel can all this");
+    assert_eq!(sockopt::socket_keepalive(&stream), Ok(true));
+    let idle = sockopt::tcp_keepidle(&stream).expect("it is set");
+    let pause = sockopt::tcp_keepintvl(&stream).expect("it is set");
+    let count = sockopt::tcp_keepcnt(&stream).expect("it is set");
+    assert_eq!(idle + pause * count, UNREACHABLE_TIME_MAX);
+    assert_eq!(sockopt::tcp_user_timeout(&stream), Ok(UNREACHABLE_TIME_MAX.as_millis() as u32));
+}

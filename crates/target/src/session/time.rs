@@ -1,0 +1,76 @@
+//! What a connection has time for.
+
+use std::time::{Duration, Instant};
+
+use slimio_planted::is_planted;
+
+use super::{Phase, Session};
+use crate::limits::{CONNECT_TIME_MAX, ONE_TRANSFER_TIME_MAX, SEND_TIME_MAX, TRANSFER_TIME_MAX};
+
+/// How often transfers are looked at that do not go on.
+const LOOK: Duration = Duration::from_secs(1);
+
+impl Session {
+    /// Notes that nothing waits to be sent until now. The host has its time for what comes next.
+    pub(super) fn note_time(&mut self, now: Instant) {
+        if self.output().is_empty() && !is_planted("target-idle-cut-off") {
+            self.sent_at = now;
+        }
+    }
+
+    /// When [`tick`](Self::tick) shall be called at the latest.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let sending = (!self.output().is_empty()).then(|| self.sent_at + SEND_TIME_MAX);
+        let beginning = matches!(self.phase, Phase::Request | Phase::Connect)
+            .then(|| self.began_at + CONNECT_TIME_MAX);
+        let alive = match &self.phase {
+            Phase::Admin(controller) => controller.expires_at(),
+            _ => None,
+        };
+        [sending, beginning, alive, self.look_at].into_iter().flatten().min()
+    }
+
+    /// Looks at the time, and at news of other connections.
+    pub fn tick(&mut self, now: Instant) {
+        self.note_time(now);
+        if !self.output().is_empty() && now >= self.sent_at + SEND_TIME_MAX {
+            log::warn!("a host took none of its replies for {SEND_TIME_MAX:?}; it is cut off");
+            self.end();
+            self.out.clear();
+            self.sent = 0;
+        }
+        match &self.phase {
+            Phase::Request | Phase::Connect if now >= self.began_at + CONNECT_TIME_MAX => {
+                self.end();
+            }
+            Phase::Admin(controller) if controller.is_over() => self.end(),
+            Phase::Admin(controller) if controller.expires_at().is_some_and(|at| now >= at) => {
+                log::warn!("controller {} ends: no command came in time", controller.id);
+                self.end();
+            }
+            Phase::Io { controller, resets, .. }
+                if controller.is_over() || controller.resets() != *resets =>
+            {
+                self.end();
+            }
+            _ => {}
+        }
+        if self.look_at.is_some_and(|at| now >= at) {
+            self.look_at = self.slots.is_receiving().then(|| now + LOOK);
+            // A slow host sends the data of one transfer after the other.
+            let is_silent = now >= self.data_at + TRANSFER_TIME_MAX && self.slots.is_receiving();
+            if is_silent || self.slots.is_stalled(now, ONE_TRANSFER_TIME_MAX) {
+                log::warn!("a host did not send data in time that it was asked for; it is cut off");
+                self.end();
+            }
+        }
+        self.settle(now);
+    }
+
+    /// Has transfers looked at, if there are any.
+    pub(super) fn watch_transfers(&mut self, now: Instant) {
+        if self.look_at.is_none() && self.slots.is_receiving() {
+            self.look_at = Some(now + LOOK);
+        }
+    }
+}
