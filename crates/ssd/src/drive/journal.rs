@@ -52,7 +52,10 @@ impl Journal {
         made: &SavedConfig,
         ftl: &Ftl,
     ) -> Result<Self, OpenError> {
-        let (store, head) = file.create(made, ftl)?;
+        // If the id changed, and the process were killed between two steps, the files would no longer
+        // belong together.
+        let (store, head) = file.create(data.id(), made, ftl)?;
+        data.set_id(head.id)?;
         Ok(Self::of(store, head, data.clone()))
     }
 

@@ -214,6 +214,48 @@ fn the_state_of_another_drive_is_refused() {
 }
 
 #[test]
+fn the_state_of_another_drive_of_the_same_options_is_refused_and_copies_are_not() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let (file, other) = (folder.path().join("drive"), folder.path().join("other"));
+    for file in [&file, &other] {
+        let mut drive = drive(&in_file(file.clone()));
+        let mut path = drive.open_path().expect("there is room");
+        do_all(&mut *path, [write(0, 1, 1, true)]);
+    }
+    if rustix::fs::getxattr(&file, "user.slimio.drive", &mut [0; 8]).is_err() {
+        eprintln!("SKIPPED: no state file was refused: there are no attributes in {folder:?}");
+        return;
+    }
+    let own = std::fs::read(state_of(&file)).expect("it is there");
+    std::fs::copy(state_of(&other), state_of(&file)).expect("it can be copied");
+    let refused = EmulatedDrive::open(in_file(file.clone())).map(drop);
+    let refused = refused.expect_err("it is another drive's").to_string();
+    assert!(refused.contains("belongs to another drive"), "{refused}");
+    std::fs::write(state_of(&file), own).expect("it can be written");
+    // A copy lacks the attribute at first. It can be opened, and belongs to its own file from then on.
+    let copy = as_killed(&file);
+    for _ in 0..2 {
+        let mut again = drive(&in_file(copy.clone()));
+        assert_eq!(again.notes().len(), 1);
+        let mut path = again.open_path().expect("there is room");
+        assert_eq!(byte_at(&mut *path, 0), 1);
+    }
+    // Both files are copied over those of another drive.
+    for (from, to) in [(other.clone(), copy.clone()), (state_of(&other), state_of(&copy))] {
+        std::fs::copy(from, to).expect("it can be copied");
+    }
+    let refused = EmulatedDrive::open(in_file(copy.clone())).map(drop);
+    let refused = refused.expect_err("it could be another drive's").to_string();
+    assert!(refused.contains("setfattr -x user.slimio.drive"), "{refused}");
+    rustix::fs::removexattr(&copy, "user.slimio.drive").expect("it is there");
+    assert_eq!(drive(&in_file(copy)).notes().len(), 1);
+    // Without its file, it begins a new one, and goes on with that.
+    std::fs::remove_file(state_of(&file)).expect("it is there");
+    assert_eq!(drive(&in_file(file.clone())).notes().len(), 2);
+    assert_eq!(drive(&in_file(file)).notes().len(), 1);
+}
+
+#[test]
 fn what_a_power_cut_undoes_stays_undone() {
     let folder = tempfile::tempdir().expect("a directory for the test");
     let file = folder.path().join("drive");
