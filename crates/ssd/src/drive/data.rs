@@ -167,10 +167,11 @@ impl Data {
         }
     }
 
-    /// Gives the room of blocks back to the file system, if the file system supports this.
-    pub(super) fn deallocate(&self, range: LbaRange) {
-        if let Self::File { file, .. } = self {
-            file.deallocate(range);
+    /// Gives the room of blocks back to the file system. They read as zeros then.
+    pub(super) fn deallocate(&self, range: LbaRange) -> Result<(), DeviceError> {
+        match self {
+            Self::File { file, .. } => file.deallocate(range),
+            Self::Dropped => Ok(()),
         }
     }
 }

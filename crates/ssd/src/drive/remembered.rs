@@ -124,7 +124,10 @@ fn give_back(
         from = from.max(end.0);
     }
     for range in free {
-        data.deallocate(range);
+        data.deallocate(range).map_err(|error| {
+            let (doing, path) = ("deallocating in", data.to_string().into());
+            OpenError::Device { doing, path, error }
+        })?;
     }
     Ok(())
 }

@@ -336,29 +336,30 @@ fn a_drive_of_the_older_format_is_taken_over() {
     assert_eq!(killed.with_ftl(Ftl::mapped_count), 1);
 }
 
-/// A process may be killed between the entry of a deallocation and the hole that it makes.
+/// A process may be killed between the entry of a deallocation and the hole that it makes, and several
+/// threads may be there at once. What is mapped into memory keeps its bytes.
 #[test]
-fn a_deallocation_that_was_cut_off_is_finished() {
+fn deallocations_that_were_cut_off_are_finished() {
     use std::os::unix::fs::FileExt;
     let folder = tempfile::tempdir().expect("a directory for the test");
     let file = folder.path().join("drive");
     let mut first = drive(&in_file(file.clone()));
+    let mapped = first.map(6 * LBA_SIZE as u64, LBA_SIZE).expect("it can be mapped");
     let mut path = first.open_path().expect("there is room");
     do_all(&mut *path, [write(0, 4, 1, true), Op::Deallocate { range: range(1, 3) }]);
+    do_all(&mut *path, [write(2, 1, 1, true), Op::Deallocate { range: range(5, 9) }]);
     let killed = as_killed(&file);
     let data = std::fs::File::options().read(true).write(true).open(&killed).expect("it is there");
-    data.write_all_at(&[1; 2 * LBA_SIZE], LBA_SIZE as u64).expect("it can be written");
-    let bytes_of = || {
-        [0, 1, 2, 3].map(|lba| {
-            let mut byte = [0];
-            data.read_exact_at(&mut byte, lba * LBA_SIZE as u64).expect("it can be read");
-            byte[0]
-        })
-    };
-    assert_eq!(bytes_of(), [1, 1, 1, 1]);
+    data.write_all_at(&vec![1; 10 * LBA_SIZE], 0).expect("it can be written");
     let again = drive(&in_file(killed.clone()));
-    assert_eq!(again.with_ftl(Ftl::mapped_count), 2);
-    assert_eq!(bytes_of(), [1, 0, 0, 1]);
+    assert_eq!(again.with_ftl(Ftl::mapped_count), 3);
+    let bytes_of = |lba: u64| {
+        let mut byte = [0];
+        data.read_exact_at(&mut byte, lba * LBA_SIZE as u64).expect("it can be read");
+        byte[0]
+    };
+    assert_eq!([0, 1, 2, 3, 4, 5, 6, 7, 8, 9].map(bytes_of), [1, 0, 1, 1, 1, 0, 1, 0, 0, 1]);
+    drop(mapped);
 }
 
 /// The variable that names the file of the drive that is opened where files can't be long.
