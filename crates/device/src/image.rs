@@ -15,7 +15,10 @@ use slimio_ring::Errno;
 use crate::mapped_range::{MappedRange, is_mapped};
 use crate::sys::Lock;
 use crate::target::DEALLOCATE;
-use crate::{Contents, DeviceError, LBA_SIZE, Lba, LbaRange, MappedFile, Op, OpenError, sys};
+use crate::{Contents, DeviceError, LBA_SIZE, Lba, LbaRange, MappedFile, OpenError, sys};
+
+/// Limit of the bytes of zeros that are written at once.
+const ZEROS_MAX: u64 = 1 << 20;
 
 /// A file of blocks. Nobody else can open the file as long as this value or a piece of the file's
 /// mapping lives. All writes are system calls on this open file or stores to its mapping, so a
@@ -154,15 +157,50 @@ impl ImageFile {
         self.file().sync_data().map_err(|error| of_io(&error))
     }
 
-    /// Gives back the space of some blocks, if the file system can do so and none of the blocks is
-    /// mapped.
-    pub fn deallocate(&self, range: LbaRange) {
-        let (start, end) = (range.start.0 * LBA_SIZE as u64, range.end.0 * LBA_SIZE as u64);
-        if start < end && self.mapped.check(&Op::Deallocate { range }).is_ok() {
-            // If the file system can't give back space, the blocks stay allocated. Nobody relies on
-            // their contents.
-            let _ = sys::allocate(self.file(), DEALLOCATE, start, end - start);
+    /// Gives back the space of blocks, but for those that are mapped. They read as zeros then: if the
+    /// file system can't give back space, zeros are written instead. XFS can't when it is full.
+    ///
+    /// # Errors
+    /// The kernel's error. Then some of the blocks may have kept their contents.
+    pub fn deallocate(&self, range: LbaRange) -> Result<(), DeviceError> {
+        let mapped = self.mapped.range();
+        let parts = [
+            (range.start.0, range.end.0.min(mapped.start)),
+            (range.start.0.max(mapped.end), range.end.0),
+        ];
+        let parts = parts.into_iter().filter(|(start, end)| start < end);
+        for (start, end) in parts {
+            let (start, size) = (start * LBA_SIZE as u64, (end - start) * LBA_SIZE as u64);
+            match sys::allocate(self.file(), DEALLOCATE, start, size) {
+                Ok(()) => {}
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::Unsupported | io::ErrorKind::StorageFull
+                    ) =>
+                {
+                    self.write_zeros(start, size).map_err(|error| of_io(&error))?;
+                }
+                Err(error) => return Err(of_io(&error)),
+            }
         }
+        Ok(())
+    }
+
+    /// Writes zeros to what is not a hole, so this needs no space.
+    fn write_zeros(&self, start: u64, size: u64) -> io::Result<()> {
+        let end = start + size;
+        let zeros = vec![0; size.min(ZEROS_MAX) as usize];
+        let mut at = start;
+        while at < end
+            && let Some((data, data_end)) = sys::next_data(self.file(), at)?
+            && data < end
+        {
+            let left = (data_end.min(end) - data).min(zeros.len() as u64);
+            self.file().write_all_at(&zeros[..left as usize], data)?;
+            at = data + left;
+        }
+        Ok(())
     }
 
     /// Reserves the space of a range, and maps the range with its contents. `offset` and `size` are
@@ -214,7 +252,11 @@ mod tests {
         assert_eq!(image.write(Lba(7), &[2; 2 * LBA_SIZE]), Err(DeviceError::OutOfRange));
         assert_eq!(image.write(Lba(15), &[2; 2 * LBA_SIZE]), Err(DeviceError::OutOfRange));
         assert!(image.is_mapped(range(15, 17)) && !image.is_mapped(range(16, 17)));
-        image.deallocate(range(0, 32));
+        image.write(Lba(30), &[5; LBA_SIZE]).expect("that is beside it");
+        image.deallocate(range(0, 32)).expect("it can be given back");
+        let mut beside = [1; LBA_SIZE];
+        image.read(Lba(30), &mut beside).expect("it can be read");
+        assert_eq!(beside, [0; LBA_SIZE]);
         assert_eq!(slice[..LBA_SIZE], [1; LBA_SIZE], "what a slice says does not change");
         let second = image.map(0, SIZE).err();
         assert!(matches!(second, Some(OpenError::Unsuitable { .. })), "{second:?}");
@@ -233,5 +275,30 @@ mod tests {
         image.read(Lba(8), &mut found).expect("it can be read");
         assert_eq!(found, [3; LBA_SIZE]);
         image.write(Lba(8), &[4; LBA_SIZE]).expect("it is not mapped any more");
+    }
+
+    /// Such a file system can't make holes.
+    #[test]
+    fn where_there_are_no_holes_what_is_deallocated_is_zeros() {
+        let place = tempfile::tempdir().expect("a directory for the test");
+        let run = |program: &str, args: &[&str]| {
+            let mut command = std::process::Command::new(program);
+            command.args(args).arg(place.path()).output().is_ok_and(|done| done.status.success())
+        };
+        if !run("mount", &["-t", "ramfs", "none"]) {
+            eprintln!("SKIPPED: nothing was deallocated without holes: ramfs can't be mounted");
+            return;
+        }
+        let tried = std::panic::catch_unwind(|| {
+            let image = ImageFile::open(&place.path().join("image")).expect("there is room");
+            image.set_size(4 * SIZE as u64).expect("it can be so long");
+            image.write(Lba(2), &[1; 3 * LBA_SIZE]).expect("nothing is mapped");
+            image.deallocate(range(3, 4)).expect("zeros can be written");
+            let mut found = [0; 3 * LBA_SIZE];
+            image.read(Lba(2), &mut found).expect("it can be read");
+            [found[0], found[LBA_SIZE], found[2 * LBA_SIZE]]
+        });
+        assert!(run("umount", &[]), "nobody uses it");
+        assert_eq!(tried.expect("it ends"), [1, 0, 1]);
     }
 }

@@ -92,6 +92,12 @@ impl MappedRange {
         Some(TakenRange(self.clone()))
     }
 
+    /// The range that is taken now; empty if none is.
+    pub(crate) fn range(&self) -> std::ops::Range<u64> {
+        let end = self.end.load(Ordering::Acquire);
+        self.start.load(Ordering::Acquire).min(end)..end
+    }
+
     /// Refuses an operation that would change something in the range.
     pub(crate) fn check(&self, op: &Op) -> Result<(), DeviceError> {
         let (start, end) = match op {

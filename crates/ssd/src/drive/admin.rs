@@ -50,9 +50,9 @@ impl Core {
     ) -> Result<(), FtlError> {
         let time = self.wall_ms(now);
         self.drive.ftl_mut().set_time(time);
-        let Some(journal) = &mut self.journal else { return Ok(()) };
         let not_stored = |_| FtlError::NotStored;
-        journal.make_ready(self.drive.ftl(), requests.len() as u64).map_err(not_stored)?;
+        self.make_ready(requests.len() as u64).map_err(not_stored)?;
+        let Some(journal) = &mut self.journal else { return Ok(()) };
         for request in requests {
             journal.append(request, time).map_err(not_stored)?;
         }

@@ -33,16 +33,20 @@ pub(super) struct Core {
     /// `None` if the drive does not remember. It is dropped before the data, whose lock protects
     /// both.
     pub(super) journal: Option<Journal>,
-    data: Arc<Data>,
+    pub(super) data: Arc<Data>,
     pub(super) has_fdp: bool,
     /// Blocks that hold nothing read as bytes of this value.
     nothing: u8,
     is_sync: bool,
-    cache: Option<Cache>,
+    pub(super) cache: Option<Cache>,
     deallocate_latency: Duration,
     /// Pending deallocations, in the order of the times at which they take effect.
-    deallocating: VecDeque<(Duration, LbaRange)>,
-    undo: Option<Undo>,
+    pub(super) deallocating: VecDeque<(Duration, LbaRange)>,
+    /// Blocks that were deallocated, and whose space was not given back yet.
+    pub(super) freeing: VecDeque<LbaRange>,
+    /// How many deallocations have taken effect. It changes only under the lock.
+    pub(super) deallocations: Arc<AtomicU64>,
+    pub(super) undo: Option<Undo>,
     /// How often the power was cut. It changes only under the lock.
     cuts: Arc<AtomicU64>,
 }
@@ -52,15 +56,17 @@ pub(super) struct StartedOp {
     /// When it completes.
     pub(super) due: Duration,
     pub(super) buffer: Option<Buffer>,
-    result: Result<(), DeviceError>,
-    what: OpKind,
+    pub(super) result: Result<(), DeviceError>,
+    pub(super) what: OpKind,
     /// Whether it completes only when all that was written is durable.
     is_sync: bool,
     cuts: u64,
+    /// How many deallocations had taken effect when it began.
+    pub(super) deallocations: u64,
 }
 
 #[derive(Debug)]
-enum OpKind {
+pub(super) enum OpKind {
     Read {
         lba: u64,
     },
@@ -105,6 +111,8 @@ impl Core {
             cache: (options.cache_lbas > 0).then(|| Cache::new(options.cache_lbas)),
             deallocate_latency: options.deallocate_latency,
             deallocating: VecDeque::new(),
+            freeing: VecDeque::new(),
+            deallocations: Arc::default(),
             undo: options.can_lose_power.then(Undo::default),
             cuts: Arc::default(),
         }
@@ -139,7 +147,13 @@ impl Core {
 
     /// Begins an operation at `now`. Its path was opened after `cuts` power cuts. After that, the
     /// caller [moves](StartedOp::transfer) the bytes of the operation.
-    fn begin(&mut self, op: Op, now: Duration, cuts: u64, scratch: &mut Scratch) -> StartedOp {
+    pub(super) fn begin(
+        &mut self,
+        op: Op,
+        now: Duration,
+        cuts: u64,
+        scratch: &mut Scratch,
+    ) -> StartedOp {
         self.deallocate_until(now);
         let (buffer, asked) = match op {
             Op::Read { lba, buffer } => (Some(buffer), OpRequest::Read(lba.0)),
@@ -166,8 +180,8 @@ impl Core {
                 if !self.data.is_mapped(range) {
                     self.take_from_memory(range)?;
                 }
+                self.make_ready(1)?;
                 if let Some(journal) = &mut self.journal {
-                    journal.make_ready(self.drive.ftl(), 1)?;
                     journal.reserve();
                 }
                 let due = now + self.deallocate_latency;
@@ -178,13 +192,13 @@ impl Core {
                 Ok((due, OpKind::Deallocate))
             }
         });
-        match begun {
-            Ok((due, what)) => StartedOp { due, buffer, result: Ok(()), what, is_sync, cuts },
-            Err(error) => {
-                let (result, what) = (Err(error), OpKind::Refused);
-                StartedOp { due: now, buffer, result, what, is_sync: false, cuts }
-            }
-        }
+        let deallocations = self.deallocations.load(Ordering::Acquire);
+        let (due, what, result) = match begun {
+            Ok((due, what)) => (due, what, Ok(())),
+            Err(error) => (now, OpKind::Refused, Err(error)),
+        };
+        let is_sync = is_sync && result.is_ok();
+        StartedOp { due, buffer, result, what, is_sync, cuts, deallocations }
     }
 
     fn check(&self, asked: &OpRequest, lbas: u64, cuts: u64) -> Result<(), DeviceError> {
@@ -235,9 +249,7 @@ impl Core {
             return Err(DeviceError::OutOfRange);
         }
         self.take_from_memory(range)?;
-        if let Some(journal) = &mut self.journal {
-            journal.make_ready(self.drive.ftl(), 1)?;
-        }
+        self.make_ready(1)?;
         let undo = match &mut self.undo {
             Some(undo) => {
                 let ftl = self.drive.ftl();
@@ -271,16 +283,17 @@ impl Core {
     /// A host changes blocks that are not mapped into memory. If they were, they are the drive's again,
     /// and so is all that was mapped with them: whoever mapped it has given it up.
     fn take_from_memory(&mut self, range: LbaRange) -> Result<(), DeviceError> {
-        let Some(journal) = &mut self.journal else { return Ok(()) };
+        let Some(journal) = &self.journal else { return Ok(()) };
         let mapped = journal.mapped();
         if range.end.0 <= mapped.start || mapped.end <= range.start.0 {
             return Ok(());
         }
-        journal.set_mapped(self.drive.ftl(), 0..0)
+        self.set_mapped(0..0)
     }
 
     /// Notes that these blocks are mapped into memory, and no others.
     pub(super) fn set_mapped(&mut self, mapped: Range<u64>) -> Result<(), DeviceError> {
+        self.give_back_all()?;
         let Some(journal) = &mut self.journal else { return Ok(()) };
         journal.set_mapped(self.drive.ftl(), mapped)
     }
@@ -314,34 +327,6 @@ impl Core {
         Ok(())
     }
 
-    /// Applies the deallocations that are due.
-    fn deallocate_until(&mut self, now: Duration) {
-        while let Some(&(due, range)) = self.deallocating.front()
-            && due <= now
-        {
-            self.deallocating.pop_front();
-            let LbaRange { start, end } = range;
-            let time = self.wall_ms(due.min(now));
-            if let Some(journal) = &mut self.journal {
-                let (lba, count) = (start.0 as u32, (end.0 - start.0) as u32);
-                journal.append_reserved(Request::Deallocate { lba, count }, time);
-            }
-            if let Some(undo) = &mut self.undo {
-                let ftl = self.drive.ftl();
-                let id = undo.begin(&self.data, start.0..end.0, |lba| ftl.writer_of(lba));
-                undo.end(id.expect("what it holds can be read"), self.cache.is_none());
-            }
-            self.forget(range);
-        }
-    }
-
-    /// Deallocates blocks in the mapping and in the file.
-    fn forget(&mut self, range: LbaRange) {
-        let freed = self.drive.deallocate(range.start.0, range.end.0 - range.start.0);
-        freed.expect("it was within the drive when it was asked for");
-        self.data.deallocate(range);
-    }
-
     pub(super) fn cut_power(&mut self, survives: impl FnMut(u64) -> bool) {
         let undo = self.undo.as_mut().expect("the drive was made to lose power");
         for (lba, held) in undo.cut(survives) {
@@ -354,6 +339,7 @@ impl Core {
                 None => self.forget(LbaRange { start: Lba(lba), end: Lba(lba + 1) }),
             }
         }
+        self.give_back_all().expect("it could be deallocated before");
         self.deallocating.clear();
         if let Some(journal) = &mut self.journal {
             journal.forget_reserved();
@@ -370,6 +356,10 @@ impl Core {
 impl Drop for Core {
     fn drop(&mut self) {
         self.deallocate_until(Duration::MAX);
+        // If this fails, the next process does it, because the checkpoint is not made.
+        if self.give_back_all().is_err() {
+            return;
+        }
         if let Some(journal) = &mut self.journal {
             // If this fails, the next process goes on from the checkpoint before.
             drop(journal.checkpoint(self.drive.ftl()));
@@ -390,6 +380,13 @@ impl Shared {
         scratch: &mut Scratch,
     ) -> StartedOp {
         let mut core = self.lock();
+        if core.is_sync && core.is_checkpoint_due() && !matches!(op, Op::Read { .. }) {
+            // What is durable before the checkpoint need not be made durable under the lock. A failure
+            // is kept for the checkpoint.
+            drop(core);
+            drop(self.durability.sync());
+            core = self.lock();
+        }
         let now = now.unwrap_or(core.now);
         let mut begun = core.begin(op, now, cuts, scratch);
         let nothing = core.nothing;
@@ -398,6 +395,7 @@ impl Shared {
             // meanwhile.
             drop(core);
             begun.transfer(data, scratch, nothing);
+            self.settle(&mut begun, nothing);
         } else {
             // The bytes are moved under the lock. The next write to these blocks keeps a copy of
             // them, so that a power cut can undo that write. So they must be complete by then.
@@ -423,7 +421,7 @@ enum OpRequest {
 }
 
 impl StartedOp {
-    fn transfer(&mut self, data: &Data, scratch: &Scratch, nothing: u8) {
+    pub(super) fn transfer(&mut self, data: &Data, scratch: &Scratch, nothing: u8) {
         let Some(buffer) = &mut self.buffer else { return };
         match &self.what {
             OpKind::Read { lba } => {
@@ -449,6 +447,17 @@ impl StartedOp {
         (self.is_sync, self.result) = (false, synced);
     }
 
+    /// The blocks whose bytes it moves.
+    pub(super) fn blocks(&self) -> LbaRange {
+        let lbas = self.buffer.as_ref().map_or(0, |buffer| buffer.len_lbas() as u64);
+        match self.what {
+            OpKind::Read { lba } | OpKind::Write { lba, .. } => {
+                LbaRange { start: Lba(lba), end: Lba(lba + lbas) }
+            }
+            _ => LbaRange { start: Lba(0), end: Lba(0) },
+        }
+    }
+
     /// Completes the operation, which is due. The caller reports the completion.
     pub(super) fn end(mut self, token: Token, shared: &Shared) -> Completion {
         if self.result.is_ok() {
@@ -468,39 +477,9 @@ impl StartedOp {
             self.result = Err(DeviceError::Gone);
         } else if let Some(mut core) = core {
             self.result = core.end(self);
+            if matches!(self.what, OpKind::Deallocate) && self.result.is_ok() {
+                self.result = shared.give_back(core);
+            }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Config;
-
-    /// Paths read the clock before they lock the drive, so a request that begins later may have an
-    /// earlier time. The test begins such a deallocation. It must take effect at its own time, and
-    /// not wait for the one that began before it.
-    #[test]
-    fn a_late_deallocation_has_its_effect_when_it_is_acknowledged_whoever_else_waits() {
-        let millis = Duration::from_millis;
-        let mut options = DriveOptions::new(Config::scaled(64 << 20), Clock::Virtual);
-        options.deallocate_latency = millis(20);
-        let drive = Clocked::new(options.config.clone()).expect("such a drive works");
-        let mut scratch = Scratch::default();
-        let mut core = Core::new(drive, Arc::new(Data::Dropped), None, &options);
-        for lba in [Lba(1), Lba(2)] {
-            let buffer = Buffer::zeroed(1);
-            let write = Op::Write { lba, buffer, placement: PlacementId(0), durable: true };
-            core.begin(write, millis(1), 0, &mut scratch);
-        }
-        let free = |lba| Op::Deallocate { range: LbaRange { start: Lba(lba), end: Lba(lba + 1) } };
-        core.begin(free(1), millis(10), 0, &mut scratch);
-        let earlier = core.begin(free(2), millis(9), 0, &mut scratch);
-        assert_eq!(earlier.due, millis(29));
-        core.deallocate_until(earlier.due);
-        let is_mapped = |core: &Core, lba| core.drive.ftl().page_of(lba).is_some();
-        assert!(is_mapped(&core, 1) && !is_mapped(&core, 2));
-        core.deallocate_until(millis(30));
-        assert!(!is_mapped(&core, 1));
     }
 }

@@ -9,8 +9,15 @@ use slimio_device::{
     Contents, DeviceError, ImageFile, LBA_SIZE, Lba, LbaRange, MappedFile, OpenError,
 };
 
+use rustix::fs::{XattrFlags, getxattr, setxattr};
+use rustix::io::Errno;
+
 use super::DataPlace;
 use super::state_file::StateFile;
+
+/// The attribute of a data file with the id of its state file, which is a little-endian number of eight
+/// bytes. A copy of the file may lack it, and so does every file where there are no attributes.
+pub(super) const ID_ATTRIBUTE: &str = "user.slimio.drive";
 
 #[derive(Debug)]
 pub(super) enum Data {
@@ -91,6 +98,24 @@ impl Data {
         Some(beside)
     }
 
+    /// The id of the state file that belongs to these bytes, if it is known.
+    pub(super) fn id(&self) -> Option<u64> {
+        let Self::File { named: Some((path, _)), .. } = self else { return None };
+        let mut id = [0; 8];
+        let size = getxattr(path, ID_ATTRIBUTE, &mut id).ok()?;
+        (size == id.len()).then_some(u64::from_le_bytes(id))
+    }
+
+    /// Notes the id of the state file that belongs to these bytes, if there are attributes.
+    pub(super) fn set_id(&self, id: u64) -> Result<(), OpenError> {
+        let Self::File { named: Some((path, _)), .. } = self else { return Ok(()) };
+        match setxattr(path, ID_ATTRIBUTE, &id.to_le_bytes(), XattrFlags::empty()) {
+            // None of these says that the drive could not work.
+            Ok(()) | Err(Errno::NOTSUP | Errno::PERM | Errno::NOSPC | Errno::DQUOT) => Ok(()),
+            Err(error) => Err(failed("marking", path, &error.into())),
+        }
+    }
+
     /// Calls `see` with each of these blocks that is not in a hole of the file, in order.
     pub(super) fn each_written_in(
         &self,
@@ -142,10 +167,11 @@ impl Data {
         }
     }
 
-    /// Gives the room of blocks back to the file system, if the file system supports this.
-    pub(super) fn deallocate(&self, range: LbaRange) {
-        if let Self::File { file, .. } = self {
-            file.deallocate(range);
+    /// Gives the room of blocks back to the file system. They read as zeros then.
+    pub(super) fn deallocate(&self, range: LbaRange) -> Result<(), DeviceError> {
+        match self {
+            Self::File { file, .. } => file.deallocate(range),
+            Self::Dropped => Ok(()),
         }
     }
 }

@@ -52,7 +52,10 @@ impl Journal {
         made: &SavedConfig,
         ftl: &Ftl,
     ) -> Result<Self, OpenError> {
-        let (store, head) = file.create(made, ftl)?;
+        // If the id changed, and the process were killed between two steps, the files would no longer
+        // belong together.
+        let (store, head) = file.create(data.id(), made, ftl)?;
+        data.set_id(head.id)?;
         Ok(Self::of(store, head, data.clone()))
     }
 
@@ -98,23 +101,34 @@ impl Journal {
     }
 
     /// Makes sure that there is room for `count` more entries, and that what is stored outlives the
-    /// process. When it is time, this makes a checkpoint.
+    /// process. When it is time, this makes a checkpoint, unless it `may_wait` and there is room.
     ///
     /// # Errors
     /// When something could not be stored, now or before. Then nothing may change the drive.
-    pub(super) fn make_ready(&mut self, ftl: &Ftl, count: u64) -> Result<(), DeviceError> {
+    pub(super) fn make_ready(
+        &mut self,
+        ftl: &Ftl,
+        count: u64,
+        may_wait: bool,
+    ) -> Result<(), DeviceError> {
         if let Some(failure) = self.failure() {
             return Err(failure.clone());
         }
-        let entries = self.store.layout.entries;
-        let pages_max = ftl.config().lba_count.max(PAGES_MIN);
-        if self.used() >= entries / 2 || self.pages >= pages_max {
+        if self.is_due(ftl) && !may_wait || self.is_short(count) {
             self.checkpoint(ftl)?;
         }
-        if self.used() + self.reserved + count > entries {
-            return Err(DeviceError::NoSpace);
-        }
-        Ok(())
+        if self.is_short(count) { Err(DeviceError::NoSpace) } else { Ok(()) }
+    }
+
+    /// Whether it is time for a checkpoint.
+    pub(super) fn is_due(&self, ftl: &Ftl) -> bool {
+        let pages_max = ftl.config().lba_count.max(PAGES_MIN);
+        self.used() >= self.store.layout.entries / 2 || self.pages >= pages_max
+    }
+
+    /// Whether `count` more entries have no room before the next checkpoint.
+    pub(super) fn is_short(&self, count: u64) -> bool {
+        self.used() + self.reserved + count > self.store.layout.entries
     }
 
     /// Reserves room for an entry that comes later. [`make_ready`](Self::make_ready) was called.
@@ -127,13 +141,20 @@ impl Journal {
         self.reserved = 0;
     }
 
-    /// As [`append`](Self::append), into reserved room. A failure is kept for the next request.
-    pub(super) fn append_reserved(&mut self, request: Request, time_ms: u64) {
+    /// As [`append`](Self::append), into reserved room.
+    ///
+    /// # Errors
+    /// As [`append`](Self::append).
+    pub(super) fn append_reserved(
+        &mut self,
+        request: Request,
+        time_ms: u64,
+    ) -> Result<(), DeviceError> {
         self.reserved -= 1;
-        if !is_planted("deallocation-not-journalled") {
-            // The failure is reported by `failure`.
-            drop(self.append(request, time_ms));
+        if is_planted("deallocation-not-journalled") {
+            return Ok(());
         }
+        self.append(request, time_ms)
     }
 
     /// Stores a request of this time, before it is applied. There must be room.
@@ -185,7 +206,9 @@ impl Journal {
         self.checkpoint(ftl)
     }
 
-    /// Makes a checkpoint of the mapping as it is at the end of the journal.
+    /// Makes a checkpoint of the mapping as it is at the end of the journal. The drive is locked
+    /// meanwhile. On a drive of 2 GiB, that takes about 5 ms (8 ms at most were measured), and with
+    /// `sync=yes` about 20 ms, because what came since the [sync before](Self::is_due) is made durable.
     ///
     /// # Errors
     /// When it can't be stored. From then on, the drive refuses what would change it.

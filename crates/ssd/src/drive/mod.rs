@@ -21,6 +21,7 @@ mod admin;
 mod cache;
 mod core;
 mod data;
+mod deallocation;
 mod durability;
 mod journal;
 mod made;
@@ -182,6 +183,8 @@ struct Shared {
     core: Arc<Mutex<Core>>,
     /// How often the power was cut.
     cuts: Arc<AtomicU64>,
+    /// How many deallocations have taken effect.
+    deallocations: Arc<AtomicU64>,
     durability: Arc<Durability>,
     /// When the drive was made, by the machine's clock.
     start: Instant,
@@ -229,9 +232,10 @@ impl EmulatedDrive {
         let durability = Durability::new(options.is_sync, data.clone(), journal.as_ref());
         let core = Core::new(Clocked::of(ftl), data.clone(), journal, &options);
         let (cuts, durability) = (core.cuts(), Arc::new(durability));
+        let deallocations = core.deallocations.clone();
         let core = Arc::new(Mutex::new(core));
         Ok(Self {
-            core: Shared { core, cuts, durability, start: Instant::now() },
+            core: Shared { core, cuts, deallocations, durability, start: Instant::now() },
             data,
             placements,
             options,

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use slimio_device::{Lba, LbaRange, OpenError};
+use slimio_planted::is_planted;
 
-use super::data::Data;
+use super::data::{Data, ID_ATTRIBUTE};
 use super::journal::Journal;
 use super::made::SavedConfig;
 use super::recovery::Recovered;
@@ -74,6 +75,15 @@ impl Remembered {
     fn go_on(data: &Arc<Data>, made: SavedConfig, recovered: Recovered) -> Result<Self, Refusal> {
         let Recovered { made: before, ftl, deallocated, is_cut, store, end } = recovered;
         let made = over(Some(&before), made)?;
+        if data.id().is_some_and(|id| id != end.id) && !is_planted("state-of-another-drive") {
+            return Err(Refusal::Unsuitable(format!(
+                "the file beside it whose name ends in .mapping belongs to another drive: put its own \
+                 back. If both were copied over those of another drive, they belong together: say so \
+                 with setfattr -x {ID_ATTRIBUTE} {data}"
+            )));
+        }
+        // It may be a copy.
+        data.set_id(end.id)?;
         let mut ftl = ftl.with_config(made.config.clone());
         give_back(data, &made, &ftl, deallocated)?;
         if is_cut {
@@ -114,7 +124,10 @@ fn give_back(
         from = from.max(end.0);
     }
     for range in free {
-        data.deallocate(range);
+        data.deallocate(range).map_err(|error| {
+            let (doing, path) = ("deallocating in", data.to_string().into());
+            OpenError::Device { doing, path, error }
+        })?;
     }
     Ok(())
 }

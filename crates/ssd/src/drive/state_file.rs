@@ -106,7 +106,7 @@ pub(super) struct Head {
     pub(super) number: u64,
     /// The first entry that is not in the body.
     pub(super) next: u64,
-    /// The seed of the entries' checksums.
+    /// The id of the file, which is the seed of the entries' checksums.
     pub(super) id: u64,
     pub(super) body_size: u64,
     pub(super) body_checksum: u64,
@@ -271,18 +271,24 @@ impl StateFile {
         Ok(store.recover(&heads).map_or(lost, Found::Whole))
     }
 
-    /// Makes the file new, with a first checkpoint. It replaces an older one at the end.
+    /// Makes the file new, with a first checkpoint. It replaces an older one at the end. If there is no
+    /// `id` yet, it gets one that no other file has.
     ///
     /// # Errors
     /// When there is no room for it. Then an older file stays as it was.
-    pub(super) fn create(&self, made: &SavedConfig, ftl: &Ftl) -> Result<(Store, Head), OpenError> {
+    pub(super) fn create(
+        &self,
+        id: Option<u64>,
+        made: &SavedConfig,
+        ftl: &Ftl,
+    ) -> Result<(Store, Head), OpenError> {
         let mut new = self.path.clone().into_os_string();
         new.push(".new");
         let new = PathBuf::from(new);
         // A process that was killed here may have left it.
         drop(std::fs::remove_file(&new));
         let made_file = Store::create(&new, Layout::of(&made.config)).and_then(|mut store| {
-            let id = XxHash3_64::oneshot(&unique());
+            let id = id.unwrap_or_else(|| XxHash3_64::oneshot(&unique()));
             let head =
                 Head { number: 1, next: 0, id, body_size: 0, body_checksum: 0, made: made.clone() };
             let head =

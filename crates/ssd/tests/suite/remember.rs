@@ -214,6 +214,48 @@ fn the_state_of_another_drive_is_refused() {
 }
 
 #[test]
+fn the_state_of_another_drive_of_the_same_options_is_refused_and_copies_are_not() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let (file, other) = (folder.path().join("drive"), folder.path().join("other"));
+    for file in [&file, &other] {
+        let mut drive = drive(&in_file(file.clone()));
+        let mut path = drive.open_path().expect("there is room");
+        do_all(&mut *path, [write(0, 1, 1, true)]);
+    }
+    if rustix::fs::getxattr(&file, "user.slimio.drive", &mut [0; 8]).is_err() {
+        eprintln!("SKIPPED: no state file was refused: there are no attributes in {folder:?}");
+        return;
+    }
+    let own = std::fs::read(state_of(&file)).expect("it is there");
+    std::fs::copy(state_of(&other), state_of(&file)).expect("it can be copied");
+    let refused = EmulatedDrive::open(in_file(file.clone())).map(drop);
+    let refused = refused.expect_err("it is another drive's").to_string();
+    assert!(refused.contains("belongs to another drive"), "{refused}");
+    std::fs::write(state_of(&file), own).expect("it can be written");
+    // A copy lacks the attribute at first. It can be opened, and belongs to its own file from then on.
+    let copy = as_killed(&file);
+    for _ in 0..2 {
+        let mut again = drive(&in_file(copy.clone()));
+        assert_eq!(again.notes().len(), 1);
+        let mut path = again.open_path().expect("there is room");
+        assert_eq!(byte_at(&mut *path, 0), 1);
+    }
+    // Both files are copied over those of another drive.
+    for (from, to) in [(other.clone(), copy.clone()), (state_of(&other), state_of(&copy))] {
+        std::fs::copy(from, to).expect("it can be copied");
+    }
+    let refused = EmulatedDrive::open(in_file(copy.clone())).map(drop);
+    let refused = refused.expect_err("it could be another drive's").to_string();
+    assert!(refused.contains("setfattr -x user.slimio.drive"), "{refused}");
+    rustix::fs::removexattr(&copy, "user.slimio.drive").expect("it is there");
+    assert_eq!(drive(&in_file(copy)).notes().len(), 1);
+    // Without its file, it begins a new one, and goes on with that.
+    std::fs::remove_file(state_of(&file)).expect("it is there");
+    assert_eq!(drive(&in_file(file.clone())).notes().len(), 2);
+    assert_eq!(drive(&in_file(file)).notes().len(), 1);
+}
+
+#[test]
 fn what_a_power_cut_undoes_stays_undone() {
     let folder = tempfile::tempdir().expect("a directory for the test");
     let file = folder.path().join("drive");
@@ -294,29 +336,30 @@ fn a_drive_of_the_older_format_is_taken_over() {
     assert_eq!(killed.with_ftl(Ftl::mapped_count), 1);
 }
 
-/// A process may be killed between the entry of a deallocation and the hole that it makes.
+/// A process may be killed between the entry of a deallocation and the hole that it makes, and several
+/// threads may be there at once. What is mapped into memory keeps its bytes.
 #[test]
-fn a_deallocation_that_was_cut_off_is_finished() {
+fn deallocations_that_were_cut_off_are_finished() {
     use std::os::unix::fs::FileExt;
     let folder = tempfile::tempdir().expect("a directory for the test");
     let file = folder.path().join("drive");
     let mut first = drive(&in_file(file.clone()));
+    let mapped = first.map(6 * LBA_SIZE as u64, LBA_SIZE).expect("it can be mapped");
     let mut path = first.open_path().expect("there is room");
     do_all(&mut *path, [write(0, 4, 1, true), Op::Deallocate { range: range(1, 3) }]);
+    do_all(&mut *path, [write(2, 1, 1, true), Op::Deallocate { range: range(5, 9) }]);
     let killed = as_killed(&file);
     let data = std::fs::File::options().read(true).write(true).open(&killed).expect("it is there");
-    data.write_all_at(&[1; 2 * LBA_SIZE], LBA_SIZE as u64).expect("it can be written");
-    let bytes_of = || {
-        [0, 1, 2, 3].map(|lba| {
-            let mut byte = [0];
-            data.read_exact_at(&mut byte, lba * LBA_SIZE as u64).expect("it can be read");
-            byte[0]
-        })
-    };
-    assert_eq!(bytes_of(), [1, 1, 1, 1]);
+    data.write_all_at(&vec![1; 10 * LBA_SIZE], 0).expect("it can be written");
     let again = drive(&in_file(killed.clone()));
-    assert_eq!(again.with_ftl(Ftl::mapped_count), 2);
-    assert_eq!(bytes_of(), [1, 0, 0, 1]);
+    assert_eq!(again.with_ftl(Ftl::mapped_count), 3);
+    let bytes_of = |lba: u64| {
+        let mut byte = [0];
+        data.read_exact_at(&mut byte, lba * LBA_SIZE as u64).expect("it can be read");
+        byte[0]
+    };
+    assert_eq!([0, 1, 2, 3, 4, 5, 6, 7, 8, 9].map(bytes_of), [1, 0, 1, 1, 1, 0, 1, 0, 0, 1]);
+    drop(mapped);
 }
 
 /// The variable that names the file of the drive that is opened where files can't be long.
