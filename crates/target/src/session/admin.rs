@@ -22,18 +22,19 @@ impl Session {
             return self.fabrics_data_size(command);
         }
         match &self.phase {
-            _ if !self.is_serving() => Err(Refusal::sequence()),
-            Phase::Admin(_) => self.admin_data_size(command),
-            _ => self.io_data_size(command),
+            Phase::Admin(controller) if controller.is_ready() => self.admin_data_size(command),
+            Phase::Io { .. } => self.io_data_size(command),
+            _ => Err(Refusal::sequence()),
         }
     }
 
-    /// Whether the controller is ready, and the queue is one of those that it has.
-    pub(super) fn is_serving(&self) -> bool {
+    /// Whether it has an I/O queue whose controller was reset, or has ended. Such a connection is
+    /// closed without a reply: a host sends again what it has no reply for, but takes a refusal for
+    /// a failure of the drive.
+    pub(super) fn is_orphaned(&self) -> bool {
         match &self.phase {
-            Phase::Admin(controller) => controller.is_ready(),
-            Phase::Io { controller, resets, .. } => controller.has_queue_of(*resets),
-            Phase::Request | Phase::Connect | Phase::Over => false,
+            Phase::Io { controller, resets, .. } => !controller.has_queue_of(*resets),
+            _ => false,
         }
     }
 

@@ -174,6 +174,10 @@ impl Session {
             if !self.wants_input() {
                 break;
             }
+            if !bytes[taken..].is_empty() && self.is_orphaned() && !is_planted("reset-forgotten") {
+                self.end();
+                break;
+            }
             let rest = &bytes[taken..];
             let Some(common) = rest.first_chunk::<COMMON_SIZE>() else { break };
             match self.decode_head(*common) {
@@ -203,7 +207,7 @@ impl Session {
     /// controller was reset, there is none, and the connection ends: the host may believe that
     /// nothing of its old queues happens any more.
     pub fn next_operation(&mut self) -> Option<Operation> {
-        if !self.operations.is_empty() && !self.is_serving() && !is_planted("reset-half-forgotten")
+        if !self.operations.is_empty() && self.is_orphaned() && !is_planted("reset-half-forgotten")
         {
             self.end();
         }

@@ -197,12 +197,6 @@ impl Session {
         let slot = self.slots.of(number);
         let length = slot.command.sgl.length as usize;
         let Some(buffer) = slot.buffer.take() else { unreachable!("a transfer has its buffer") };
-        let is_fabrics = slot.command.opcode == opcode::FABRICS;
-        if !is_fabrics && !self.is_serving() && !is_planted("reset-forgotten") {
-            // The controller was reset while the data was on its way.
-            self.buffers.give(buffer);
-            return Err(Refusal::sequence());
-        }
         if self.is_for_drive(number) {
             return self.execute_on_drive(number, buffer);
         }

@@ -98,9 +98,24 @@ fn data_that_comes_after_a_reset_is_not_written() {
     pdu::push_data_head(&mut bytes, Kind::H2cData, flags::LAST_PDU, &head, NONE, 4);
     pdu::push_data(&mut bytes, &[1; 4096], NONE);
     io.session.receive(&bytes, now);
+    assert!(io.session.is_over() && io.session.output().is_empty());
     assert!(io.session.next_operation().is_none());
-    let status = Head::completion(io.session.output().first_chunk().expect("a reply")).status;
-    assert_eq!(status.to_string(), Status::COMMAND_SEQUENCE_ERROR.dnr().to_string());
+}
+
+/// The drive is stopped, or the host's admin queue is lost. A refusal would be an error of the disk to
+/// the host, and its file systems would fail; what has no reply is sent again to the next server.
+#[test]
+fn what_comes_when_the_controller_has_ended_is_not_refused() {
+    let target = Target::start();
+    let now = Instant::now();
+    let (admin, mut io) = queues(&target, now);
+    drop(admin);
+    let write = Command::new(opcode::nvm::WRITE, 2).nsid(1).sgl(Sgl::in_capsule(4096));
+    let mut bytes = Vec::new();
+    pdu::push_command(&mut bytes, &write.blocks(0, 1), &[1; 4096], NONE, 4);
+    io.session.receive(&bytes, now);
+    assert!(io.session.is_over() && io.session.output().is_empty());
+    assert!(io.session.next_operation().is_none());
 }
 
 /// A drive whose cache the host has turned off makes each write durable.
