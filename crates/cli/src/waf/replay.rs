@@ -50,11 +50,12 @@ pub(super) struct Traces {
     /// Begin with a drive whose every block was written once, instead of an empty one
     #[arg(long)]
     written: bool,
-    /// Fail unless every lifetime that the trace names has writes, and never shares reclaim units
+    /// Fail unless the trace has its end, and every lifetime that the trace names has writes, and never shares reclaim units
     /// with another lifetime, nor addresses, except that snapshots may share slots
     #[arg(long)]
     separate: bool,
-    /// Print every point in time, as comma-separated values, instead of tables
+    /// Print every point in time, as comma-separated values, instead of tables; the trace must have
+    /// its end
     #[arg(long)]
     points: bool,
 }
@@ -104,11 +105,11 @@ impl Traces {
             let replay = self.replay_on(&header, handles, spare)?;
             let outcome = replay.run(trace).map_err(|error| error.to_string())?;
             if let Some(events) = outcome.cut_after {
-                // The others end there, too.
-                if self.separate {
-                    return Err(TraceError::Cut { events }.to_string());
-                }
                 let why = TraceError::Cut { events };
+                // A program that reads points does not read warnings.
+                if self.separate || self.points {
+                    return Err(why.to_string());
+                }
                 log::warn!("{}: {why}. What is there is replayed", path.display());
             }
             if self.separate {

@@ -117,6 +117,10 @@ fn the_trace_of_a_killed_drive_is_replayed_as_far_as_it_goes() {
     let said = String::from_utf8_lossy(&replayed.stderr);
     assert!(replayed.status.success() && said.contains("cut off after"), "{said}");
     assert!(String::from_utf8_lossy(&replayed.stdout).contains("| handles | host MiB |"));
+    let points =
+        Command::new(env!("CARGO_BIN_EXE_slimio")).args(["waf", name, "--points"]).output();
+    let said = complaint(&points.expect("the program starts"));
+    assert!(said.contains("cut off after"), "programs get whole traces only: {said}");
 }
 
 #[test]
