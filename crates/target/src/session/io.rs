@@ -1,5 +1,7 @@
 //! Commands of I/O queues.
 
+use std::time::Instant;
+
 use slimio_device::{
     Buffer, Completion as DriveCompletion, DeviceError, LBA_SIZE, Lba, Op, PlacementId, Token,
 };
@@ -296,7 +298,8 @@ impl Session {
 
     /// Notes that the drive failed an operation, and tells the host that the error log has it.
     fn note_failure(&self, command: &Command, status: Status, error: &DeviceError) {
-        log::error!("the drive failed a command: {error}");
+        let why = format_args!("the drive failed a command: {error}");
+        self.subsystem.warnings.say(why, Instant::now());
         if matches!(error, DeviceError::NoSpace) {
             // The drive itself has no fault.
             self.note_error(command, Refusal { status, byte: Refusal::NOWHERE });
