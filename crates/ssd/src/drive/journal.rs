@@ -55,7 +55,7 @@ impl Journal {
         // If the id changed, and the process were killed between two steps, the files would no longer
         // belong together.
         let (store, head) = file.create(data.id(), made, ftl)?;
-        data.set_id(head.id)?;
+        data.set_id(head.id);
         Ok(Self::of(store, head, data.clone()))
     }
 
