@@ -10,7 +10,6 @@ use slimio_device::{
 };
 
 use rustix::fs::{XattrFlags, getxattr, setxattr};
-use rustix::io::Errno;
 
 use super::DataPlace;
 use super::state_file::StateFile;
@@ -106,13 +105,11 @@ impl Data {
         (size == id.len()).then_some(u64::from_le_bytes(id))
     }
 
-    /// Notes the id of the state file that belongs to these bytes, if there are attributes.
-    pub(super) fn set_id(&self, id: u64) -> Result<(), OpenError> {
-        let Self::File { named: Some((path, _)), .. } = self else { return Ok(()) };
-        match setxattr(path, ID_ATTRIBUTE, &id.to_le_bytes(), XattrFlags::empty()) {
-            // None of these says that the drive could not work.
-            Ok(()) | Err(Errno::NOTSUP | Errno::PERM | Errno::NOSPC | Errno::DQUOT) => Ok(()),
-            Err(error) => Err(failed("marking", path, &error.into())),
+    /// Notes the id of the state file that belongs to these bytes, if the file system can.
+    pub(super) fn set_id(&self, id: u64) {
+        if let Self::File { named: Some((path, _)), .. } = self {
+            // The drive works as well without it. Only another drive's state file is not noticed then.
+            let _ = setxattr(path, ID_ATTRIBUTE, &id.to_le_bytes(), XattrFlags::empty());
         }
     }
 

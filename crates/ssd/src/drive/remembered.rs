@@ -83,7 +83,7 @@ impl Remembered {
             )));
         }
         // It may be a copy.
-        data.set_id(end.id)?;
+        data.set_id(end.id);
         let mut ftl = ftl.with_config(made.config.clone());
         give_back(data, &made, &ftl, deallocated)?;
         if is_cut {
