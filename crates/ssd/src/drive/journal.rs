@@ -52,10 +52,7 @@ impl Journal {
         made: &SavedConfig,
         ftl: &Ftl,
     ) -> Result<Self, OpenError> {
-        // If the id changed, and the process were killed between two steps, the files would no longer
-        // belong together.
-        let (store, head) = file.create(data.id(), made, ftl)?;
-        data.set_id(head.id);
+        let (store, head) = file.create(made, ftl, |id| data.set_id(id))?;
         Ok(Self::of(store, head, data.clone()))
     }
 

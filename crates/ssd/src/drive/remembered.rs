@@ -77,9 +77,10 @@ impl Remembered {
         let made = over(Some(&before), made)?;
         if data.id().is_some_and(|id| id != end.id) && !is_planted("state-of-another-drive") {
             return Err(Refusal::Unsuitable(format!(
-                "the file beside it whose name ends in .mapping belongs to another drive: put its own \
-                 back. If both were copied over those of another drive, they belong together: say so \
-                 with setfattr -x {ID_ATTRIBUTE} {data}"
+                "the file beside it whose name ends in .mapping belongs to another drive, or the drive \
+                 was opened under another name since: put its own back, or use that name. If both \
+                 were copied over those of another drive, they belong together: say so with setfattr \
+                 -x {ID_ATTRIBUTE} {data}"
             )));
         }
         // It may be a copy.

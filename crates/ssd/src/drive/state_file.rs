@@ -271,16 +271,17 @@ impl StateFile {
         Ok(store.recover(&heads).map_or(lost, Found::Whole))
     }
 
-    /// Makes the file new, with a first checkpoint. It replaces an older one at the end. If there is no
-    /// `id` yet, it gets one that no other file has.
+    /// Makes the file new, with a first checkpoint and an id that no other file has. It replaces an
+    /// older one at the end. Before that, `set_id` is called: if the process is killed in between,
+    /// there is an older file that was not good enough, or none.
     ///
     /// # Errors
     /// When there is no room for it. Then an older file stays as it was.
     pub(super) fn create(
         &self,
-        id: Option<u64>,
         made: &SavedConfig,
         ftl: &Ftl,
+        set_id: impl FnOnce(u64),
     ) -> Result<(Store, Head), OpenError> {
         let mut new = self.path.clone().into_os_string();
         new.push(".new");
@@ -288,7 +289,7 @@ impl StateFile {
         // A process that was killed here may have left it.
         drop(std::fs::remove_file(&new));
         let made_file = Store::create(&new, Layout::of(&made.config)).and_then(|mut store| {
-            let id = id.unwrap_or_else(|| XxHash3_64::oneshot(&unique()));
+            let id = XxHash3_64::oneshot(&unique());
             let head =
                 Head { number: 1, next: 0, id, body_size: 0, body_checksum: 0, made: made.clone() };
             let head =
@@ -300,6 +301,7 @@ impl StateFile {
                 path: new.clone(),
                 errno: error.raw_os_error().unwrap_or_default(),
             };
+            set_id(id);
             std::fs::rename(&new, &self.path).map_err(failed)?;
             if made.is_sync {
                 let folder = self.path.parent().unwrap_or(Path::new("."));

@@ -255,6 +255,28 @@ fn the_state_of_another_drive_of_the_same_options_is_refused_and_copies_are_not(
     assert_eq!(drive(&in_file(file)).notes().len(), 1);
 }
 
+/// As after `ln`, or where a container has the file alone: the name has no state file beside it.
+#[test]
+fn a_drive_that_was_written_under_another_name_does_not_go_back() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let (file, other) = (folder.path().join("drive"), folder.path().join("other"));
+    drop(drive(&in_file(file.clone())));
+    if rustix::fs::getxattr(&file, "user.slimio.drive", &mut [0; 8]).is_err() {
+        eprintln!("SKIPPED: the other name was not noticed: there are no attributes in {folder:?}");
+        return;
+    }
+    std::fs::hard_link(&file, &other).expect("it can be linked");
+    let mut again = drive(&in_file(other.clone()));
+    let mut path = again.open_path().expect("there is room");
+    do_all(&mut *path, [write(0, 1, 1, true)]);
+    drop((path, again));
+    let refused = EmulatedDrive::open(in_file(file)).map(drop);
+    let refused = refused.expect_err("its state is an older one").to_string();
+    assert!(refused.contains("belongs to another drive"), "{refused}");
+    let mut again = drive(&in_file(other));
+    assert_eq!(byte_at(&mut *again.open_path().expect("there is room"), 0), 1);
+}
+
 #[test]
 fn what_a_power_cut_undoes_stays_undone() {
     let folder = tempfile::tempdir().expect("a directory for the test");
