@@ -178,8 +178,8 @@ fn is_named(summary: &SlotSummary, name: &str) -> bool {
 /// `slimio import`
 #[derive(Debug, Args)]
 pub(crate) struct Import {
-    /// Directory, NVMe namespace, block device or emulated SSD to make a volume in; a volume there
-    /// must be empty
+    /// Directory, NVMe namespace, block device or emulated SSD to make a volume in; if there is a
+    /// volume already, it must be empty
     #[arg(long, default_value = "./slimio-data/")]
     volume: String,
     /// RDB file to read

@@ -102,8 +102,8 @@ fn open_volume(config: &Config) -> Result<Storage, String> {
     };
     if config.choice("volume-fallback") == "require" && !storage.is_best {
         return Err(format!(
-            "the volume {} would be reached through {}: {}; use volume-fallback allow, or remove \
-             the cause",
+            "volume-fallback is require, but the volume {} can only be reached through {}: {}; use \
+             volume-fallback allow, or remove the cause",
             storage.name, storage.io_path, storage.why_not_better
         ));
     }
@@ -124,7 +124,8 @@ fn raise_file_limit(clients: u64) {
     let raised = Rlimit { current: Some(reachable), maximum };
     if setrlimit(Resource::Nofile, raised).is_err() || reachable < wanted {
         log::warn!(
-            "only {} files may be open: fewer than maxclients {clients} can connect (ulimit -n)",
+            "only {} files may be open (ulimit -n), so fewer clients can connect than maxclients \
+             ({clients}) allows",
             reachable.max(current)
         );
     }
@@ -143,6 +144,6 @@ fn notify_systemd() {
         }
     });
     if let Err(e) = sent {
-        log::warn!("cannot tell systemd: {e}");
+        log::warn!("cannot tell systemd that the server is ready: {e}");
     }
 }

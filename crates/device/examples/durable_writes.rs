@@ -63,8 +63,9 @@ fn write(lba: u64, buffer: Buffer) -> Op {
     Op::Write { lba: Lba(lba), buffer, placement: PlacementId::default(), durable: true }
 }
 
-/// Measures durable writes per second. If `is_kicked` is set, each write is handed to the engine
-/// before this thread waits, so this thread never makes the write itself by a plain system call.
+/// Measures durable writes per second. While this thread waits, it may make a write that is still
+/// queued, by a plain system call. If `is_kicked` is set, the queued writes are handed to the engine
+/// before that.
 fn rate(device: &mut dyn Device, lbas: usize, depth: usize, is_kicked: bool) -> f64 {
     let mut idle: Vec<Buffer> = (0..depth).map(|_| Buffer::zeroed(lbas)).collect();
     let mut completions = Vec::new();
@@ -75,7 +76,9 @@ fn rate(device: &mut dyn Device, lbas: usize, depth: usize, is_kicked: bool) -> 
             if lba + lbas as u64 > FILE_LBAS {
                 lba = 0;
             }
-            device.submit(Token(lba), write(lba, buffer)).expect("fewer than may be in flight");
+            device
+                .submit(Token(lba), write(lba, buffer))
+                .expect("fewer writes are in flight than the device allows");
             lba += lbas as u64;
         }
         if is_kicked {

@@ -136,7 +136,8 @@ impl WholeDevice for BlockDevice {
 
     fn contents(&self) -> Result<Contents, OpenError> {
         Contents::of_file(self.claim.file(), self.size).map_err(|error| {
-            // With direct I/O, the kernel reports a sector that can't be read as "no data".
+            // With direct I/O, the kernel returns ENODATA ("no data") for a sector that can't be
+            // read.
             let is_unreadable = error.raw_os_error() == Some(libc::ENODATA);
             let unreadable = io::Error::from_raw_os_error(libc::EIO);
             OpenError::io("reading", &self.path, if is_unreadable { &unreadable } else { &error })
@@ -234,8 +235,9 @@ pub(crate) fn claim(path: &Path, flags: i32) -> Result<Claim, OpenError> {
         }
         Err(error) => Err(refused(path, &error)),
     })?;
-    // `show` takes a second lock on the device. Only processes that may not look at our descriptors
-    // need that lock, so a failure does no harm.
+    // The exclusive open keeps others out. `show` also takes a lock by which processes that may not
+    // look at our descriptors can tell that a process has the device. Without this lock, only their
+    // messages know less, so a failure is ignored.
     Ok(Claim::of(file, holders::show(path).ok()))
 }
 

@@ -184,8 +184,8 @@ impl fmt::Display for OpenError {
             Self::StillInFlight { path, waited_seconds } => write!(
                 f,
                 "{} is not free after {waited_seconds} s: operations of a process that has ended \
-                 are still in flight on its device, or a process has it that can't be seen from \
-                 here (in another container)",
+                 are still in flight on its device, or it is open in a process that can't be seen \
+                 from here (in another container)",
                 path.display()
             ),
             Self::Missing { path } => write!(f, "{} does not exist", path.display()),

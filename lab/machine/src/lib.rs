@@ -83,8 +83,8 @@ fn rounds(args: &[String], verb: &str) -> Result<usize, Failure> {
     }
 }
 
-/// Prepares all sessions for a longer run. If the lab can't be installed, the sessions are skipped,
-/// except in CI, where this is a failure.
+/// Prepares the sessions that need no general kernel, for a run that has other parts, too. If the
+/// lab can't be installed, the sessions are skipped, except in CI, where this is a failure.
 pub fn prepare(report: &mut Report) -> Result<Option<Suite>, Failure> {
     match tools::install(Kernel::Cloud) {
         Ok(_) => Suite::prepare(&[], false, report).map(Some),
@@ -100,7 +100,7 @@ pub fn prepare(report: &mut Report) -> Result<Option<Suite>, Failure> {
 pub fn help() -> String {
     let lines = KINDS.iter().map(|kind| format!("  {:<11} {}\n", kind.name, kind.doc));
     format!(
-        "{USAGE}\n\nnamespaces (all of them where none is named, 1 GiB each):\n{}",
+        "{USAGE}\n\nnamespaces (without --namespace and --record, the machine has all of them, with 1 GiB each):\n{}",
         lines.collect::<String>()
     )
 }
@@ -188,8 +188,8 @@ impl Order {
         let folder = folder("shell")?;
         let plan =
             Plan { time_limit: Duration::from_secs(86_400), ..self.plan(&tools, &folder, true) };
-        let welcome = "The namespaces are in the environment as SLIMIO_NVME_NAME and \
-            SLIMIO_NVME_NAME_BLOCK.\r\nThe machine ends with the shell.\r\n";
+        let welcome = "Of a namespace such as PLAIN, $SLIMIO_NVME_PLAIN is the generic device and \
+            $SLIMIO_NVME_PLAIN_BLOCK the block device.\r\nThe machine ends with the shell.\r\n";
         let task = Task::Shell { welcome: welcome.into() };
         guest.finish(&plan.archive, &names(&self.namespaces), &task)?;
         machine::run(&plan, &mut |_| {}).map(drop)

@@ -1,4 +1,5 @@
-//! `slimio waf --model`: one drive, both meanings of the trim ratio, FIFO and greedy.
+//! `slimio waf --model`: compares the formulas with a simulation of the same drive, under FIFO and
+//! greedy cleaning, for both meanings of the trim ratio.
 
 use clap::Args;
 use slimio_ssd::Victims;
@@ -72,9 +73,9 @@ impl Drive {
         let settled = results.iter().flatten().map(|compared| compared.steady.settled_after).max();
         say("");
         say(&format!(
-            "Measured at steady state, over six times the capacity. A drive counts as steady when the WAF, over \
-             three times the capacity, stays within 0.4 % and has no trend; writing the capacity {} times \
-             or fewer was enough.",
+            "Measured at steady state, while the host wrote the capacity six times. A drive counts as steady when \
+             three successive WAFs, each of writing the capacity once, differ by at most 0.4 % and have no \
+             trend. The slowest case was steady after writing the capacity {} times.",
             settled.unwrap_or_default()
         ));
         Ok(())
@@ -88,7 +89,7 @@ fn rounding(asked: f64, results: &[Result<Compared, CompareError>]) -> String {
     if (real / asked - 1.0).abs() < 1e-6 {
         return String::new();
     }
-    format!("; whole units make the spare factor {real:.5}, for the formulas too")
+    format!("; rounded to whole units, the spare factor is {real:.5}, which the formulas use, too")
 }
 
 fn line(name: &str, fifo: &Compared, greedy: &Compared) -> String {

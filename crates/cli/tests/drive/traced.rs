@@ -8,10 +8,11 @@ use slimio_lab::drive::{LBA_SIZE, Served};
 
 use super::connect;
 
-/// Blocks of a write and of a deallocation.
+/// Number of blocks of each write, and of each deallocation.
 const RUN: u64 = 8;
 
-/// The drive is the one that `slimio waf` assumes, so both have the same write amplification.
+/// The served drive has the properties that `slimio waf` simulates by default. So the replay must have
+/// the write amplification that the drive has counted.
 #[test]
 fn a_trace_of_a_drive_has_its_write_amplification() {
     let folder = tempfile::tempdir().expect("there is a temporary folder");

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tempfile::TempDir;
 
-/// How long something may take that takes a moment.
+/// Time limit for what normally takes only a moment.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A folder with a place to mount at, and another in memory for what is staged. Everybody may use them,
-/// because some programs run as another user.
+/// Two folders: one in which the file system is mounted, and one in memory, for stages, sockets and
+/// what programs say. Everybody may use both, because some programs run as another user.
 pub(crate) struct Place {
     folder: TempDir,
     memory: TempDir,
@@ -32,7 +32,8 @@ impl Place {
         }
         let place = Self { folder, memory, profile };
         if profile.is_some() {
-            // Another user may not reach where they were built.
+            // The program and the library are copied, because another user may have no access to
+            // the folder in which they were built.
             let program = Path::new(env!("CARGO_BIN_EXE_slimio"));
             fs::copy(program, place.slimio()).unwrap();
             let library = program.with_file_name("deps").join("libslimio_preload.so");
@@ -68,8 +69,8 @@ impl Place {
         self.memory.path().join("stages")
     }
 
-    /// Removes what a power cut would not leave: what is staged in memory, and the sockets there with
-    /// what says whose they are.
+    /// Removes what would not survive a power cut: the stages in memory, and the sockets there with
+    /// their lock files.
     pub(crate) fn forget(&self) {
         for entry in fs::read_dir(self.memory()).unwrap().flatten() {
             if entry.file_name().to_string_lossy().starts_with(".s.PGSQL") {
@@ -96,7 +97,8 @@ impl Place {
         self.profile.is_some()
     }
 
-    /// A command of a program, as a user, run by `slimio shortcut run` if there is a profile.
+    /// The command that runs `program` as `user`: under `slimio shortcut run` if there is a profile,
+    /// and directly if there is none.
     pub(crate) fn run(&self, user: Option<&str>, program: &Path) -> Command {
         let Some(profile) = self.profile else { return self.stock(user, program) };
         let mut command = self.stock(user, &self.slimio());
@@ -108,9 +110,10 @@ impl Place {
         command
     }
 
-    /// A command of the stock program.
+    /// The command that runs `program` as `user` directly.
     pub(crate) fn stock(&self, user: Option<&str>, program: &Path) -> Command {
-        // If this test dies, the program ends, too. A keeper passes the signal on.
+        // If this test dies, the program gets a signal, and ends, too. `slimio shortcut run` passes
+        // the signal on to its program.
         let mut all = command("setpriv");
         all.args(["--pdeathsig", "TERM"]);
         if let Some(user) = user {
@@ -122,7 +125,8 @@ impl Place {
         all
     }
 
-    /// Checks that logs went the way that they should go.
+    /// Checks that a log was written the short way if there is a profile, and none was if there is no
+    /// profile.
     pub(crate) fn check_said(&self) {
         let said = fs::read_to_string(self.said()).unwrap();
         assert_eq!(said.contains(": written the short way"), self.is_short(), "{said}");
@@ -141,7 +145,8 @@ impl Running {
         Self::ended_by(Signal::KILL, command)
     }
 
-    /// Another signal ends it at once, too, but it puts away what the system would keep.
+    /// The program is ended by `end`. That is for a program that stops at once on this signal, but
+    /// first frees what the kernel would keep after SIGKILL, such as shared memory.
     pub(crate) fn ended_by(end: Signal, command: &mut Command) -> Self {
         Self { child: command.process_group(0).spawn().unwrap(), end }
     }
@@ -190,7 +195,7 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     Command::new(program)
 }
 
-/// What a command has printed; if it fails, what it has said.
+/// What a command has printed. If it fails, the error is all that it has printed, errors included.
 pub(crate) fn text(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|error| error.to_string())?;
     let [out, err] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
@@ -200,7 +205,7 @@ pub(crate) fn text(command: &mut Command) -> Result<String, String> {
 pub(crate) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < PATIENCE, "{what} after {PATIENCE:?}");
+        assert!(begin.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -78,12 +78,12 @@ fn whoever_opens_the_running_log_sees_just_the_log() {
             client.expect(&["SET", &format!("k:{round}:{key}"), &"v".repeat(key * 40)]).unwrap();
         }
         let longer = fs::metadata(&log).unwrap().len();
-        // The one who opens it waits until it is cut.
+        // To open the log takes until the zeros behind its end have been cut off.
         let seen = fs::read(&log).unwrap();
         assert!(seen.ends_with(b"\r\n"), "round {round}: there is something behind the log");
         assert!(
             (seen.len() as u64) < longer,
-            "round {round}: not taken: {} of {longer} bytes; {}",
+            "round {round}: it was not written the short way: readers see {} of {longer} bytes; {}",
             seen.len(),
             place.said()
         );

@@ -1,4 +1,5 @@
-//! What was made durable has reached the disk, with a flush behind it, when the program goes on.
+//! When a program's `fdatasync` returns, the disk has the writes that it made durable, and was flushed
+//! after them.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};

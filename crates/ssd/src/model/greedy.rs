@@ -5,10 +5,11 @@ use super::{ModelError, check_alpha};
 /// Write amplification under greedy cleaning with units of `unit_pages` pages, for a drive of many
 /// units.
 ///
-/// Let the drive have T units of Np pages, of which U are exported. In steady state, units go from
-/// `i` to `i - 1` valid pages as often as units are collected. So with `V` victims per host write
-/// there are `V U Np / i` units with `i` valid pages, for each `i` from `Np` down to the valid
-/// count of victims. Victims have `k` or `k - 1` valid pages, because a share `q` of the units that
+/// Let the drive have T units of Np pages, and export as many pages as U units have. A host write
+/// takes a page from a given unit of `i` valid pages with the probability `i / (U Np)`. In steady
+/// state, units go from `i` to `i - 1` valid pages as often as units are collected, which is `V`
+/// times per host write. So there are `V U Np / i` units with `i` valid pages, for each `i` from
+/// `Np` down to the valid count of victims. Victims have `k` or `k - 1` valid pages, because a share `q` of the units that
 /// reach `k` loses one more page before it is collected. The counts of units add up to T, and each
 /// victim frees `Np - (k - q)` pages for host writes:
 ///
@@ -20,8 +21,8 @@ use super::{ModelError, check_alpha};
 /// counting `k` down from `Np`. For large units, the harmonic numbers become logarithms, and the
 /// result becomes that of [`fifo`](super::fifo).
 ///
-/// Range: `alpha >= ALPHA_MIN`, `unit_pages >= 1`; uniform writes, some hundred units or more
-/// (valid counts have to spread out), one frontier. For alpha above `H(Np)`, victims have no valid
+/// Range: `alpha >= ALPHA_MIN`, `unit_pages >= 1`; uniform writes; one frontier; at least a few
+/// hundred units, because with fewer, there are not units of every valid count. For alpha above `H(Np)`, victims have no valid
 /// pages, and A is 1.
 ///
 /// Source: the balance is that of the mean-field models (Van Houdt, "A mean field model for a class

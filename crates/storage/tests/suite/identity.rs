@@ -75,8 +75,8 @@ fn a_volume_without_an_identity_takes_that_of_its_device() {
     ));
 }
 
-/// If a copy of the previous format version were left, a program that knows no identities would
-/// open the volume with this copy.
+/// If one copy of the superblock stayed in the previous format version, an older program, which
+/// knows no identities, would open the volume with that copy.
 #[test]
 fn no_copy_of_the_version_before_is_left_when_an_identity_is_taken() {
     let image = fixture::image(layout::FORMAT_VERSION_EXTENTS);

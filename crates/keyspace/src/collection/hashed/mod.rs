@@ -1,9 +1,10 @@
 //! Large sets and hashes. Their elements are ordered by the hashes of the elements' keys.
 //!
 //! An element is a fixed count of strings, of which the first is its key. In a set, an element is
-//! one string, the member. In a hash, an element is a field and its value. Every hash below a child
-//! of a branch is less than the lowest hash below the next child. Elements with equal hashes always
-//! stay in one leaf, so a leaf that holds only equal hashes grows past its limit.
+//! one string, the member. In a hash, an element is a field and its value. In a branch, all hashes
+//! of one child's elements are less than all hashes of the next child's elements. Elements with
+//! equal hashes always stay in one leaf, so a leaf that holds only equal hashes grows past its
+//! limit.
 
 mod leaf;
 mod probe;
@@ -63,7 +64,8 @@ impl Summary for Hashed {
             self.first = now.first;
         }
         self.key_size_max = self.key_size_max.max(now.key_size_max);
-        // If the child is empty now, the lowest hash has to be found below another child.
+        // If the changed child is empty now, the lowest hash is that of another child. Then the
+        // summary has to be made of all children.
         now.len > 0
     }
 
@@ -132,8 +134,8 @@ impl<const STRINGS: usize> HashedTree<STRINGS> {
         self.leaves().flat_map(|leaf| leaf.elements(0)).map(|(_, element)| element)
     }
 
-    /// The elements from `from` on that are in the leaf at `from`, and the position at which the
-    /// next leaf begins.
+    /// The elements of the leaf in which position `from` is, without those before `from`, and the
+    /// position at which the next leaf begins.
     pub(crate) fn walk(
         &self,
         from: Position,
@@ -165,7 +167,7 @@ impl<const STRINGS: usize> HashedTree<STRINGS> {
         Search { descent: self.descent(), hash: ByHash(hash) }
     }
 
-    /// The elements from `index` on that are in the same leaf, in the order of hashes.
+    /// The element at `index` and those after it in its leaf, in the order of hashes.
     pub(crate) fn elements_of_leaf(
         &self,
         index: usize,
