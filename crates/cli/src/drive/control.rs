@@ -32,7 +32,7 @@ pub(super) const PAGE_END: u8 = 0x0c;
 const PAUSE: Duration = Duration::from_secs(1);
 /// Time after an error until the next try.
 const RETRY: Duration = Duration::from_millis(100);
-/// Time for who connects to say what it wants.
+/// Time for the one who connects to say what it wants, and for the drive to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest word that is read.
 const WORD_SIZE_MAX: u64 = 16;
@@ -145,10 +145,24 @@ pub(super) fn ask(drive: Option<&Path>, word: &str) -> Result<BufReader<UnixStre
         if !is_allowed(&stream) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
+        stream.set_read_timeout(Some(PATIENCE))?;
         writeln!(stream, "{word}")?;
         Ok(BufReader::new(stream))
     };
     connect().map_err(failed)
+}
+
+/// Why there is no answer, as a sentence.
+pub(super) fn unanswered(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!(
+            "the drive has not answered in {PATIENCE:?}: its process is stopped, or waits for its disk"
+        ),
+        io::ErrorKind::ConnectionReset => {
+            format!("the drive does not answer: at most {ASKING_MAX} may ask at once")
+        }
+        _ => format!("the drive does not answer: {error}"),
+    }
 }
 
 fn only_one(names: &[String]) -> Result<String, String> {

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -16,7 +17,6 @@ use slimio_target::{Recorder, Server, Subsystem, SubsystemOptions};
 
 use super::{control, process};
 use crate::tools::say;
-use crate::volume::explain;
 
 /// The drive, and who may use it.
 #[derive(Debug, Args)]
@@ -39,6 +39,9 @@ pub(crate) struct Serve {
     /// /data/drive,size=4G,ru=64M)
     spec: String,
 }
+
+/// Time that a server may take to stop.
+const STOP_TIME_MAX: Duration = Duration::from_secs(10);
 
 impl Serve {
     /// Serves until a signal comes.
@@ -64,7 +67,8 @@ impl Serve {
         // Nothing is made of what is then refused.
         names.check().map_err(|e| e.to_string())?;
         process::keep_out_of_reclaim();
-        let drive = EmulatedDrive::open(options).map_err(|error| explain(&error, &self.spec))?;
+        let drive = EmulatedDrive::open(options)
+            .map_err(|error| format!("cannot open the drive {}: {error}", self.spec))?;
         for note in drive.notes() {
             log::warn!("{note}");
         }
@@ -82,6 +86,7 @@ impl Serve {
         }
         say(&invitation);
         wait(stopped);
+        leave_at_last();
         server.stop();
         finish(&subsystem, self.trace.as_deref())
     }
@@ -142,6 +147,20 @@ fn invitation(address: SocketAddr, subsystem: &Subsystem, description: &str) -> 
         "{description}\nserving {nqn} on {address}; on the host: nvme connect -t tcp -a {reached} \
          -s {port} -n {nqn}"
     )
+}
+
+/// Ends the process if it has not ended by itself after [`STOP_TIME_MAX`]. A disk may be slow, or nobody
+/// may read what the process logs. Nothing is lost: what was acknowledged is in the drive's files.
+fn leave_at_last() {
+    std::thread::spawn(|| {
+        std::thread::sleep(STOP_TIME_MAX);
+        // This may be what the process waits for.
+        std::thread::spawn(|| {
+            log::warn!("the drive did not stop in {STOP_TIME_MAX:?}; it is left as by kill -9");
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        std::process::exit(1);
+    });
 }
 
 /// Waits for a signal.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::control::{PAGE_END, ask};
+use super::control::{PAGE_END, ask, unanswered};
 use crate::tools::say;
 
 /// Clears the terminal and goes to its upper left corner.
@@ -39,7 +39,7 @@ impl Stats {
         let mut bytes = Vec::new();
         answer
             .read_until(if self.json { b'\n' } else { PAGE_END }, &mut bytes)
-            .map_err(|error| format!("the drive does not answer: {error}"))?;
+            .map_err(|error| unanswered(&error))?;
         bytes.pop();
         say(String::from_utf8_lossy(&bytes).trim_end());
         Ok(())
@@ -63,7 +63,7 @@ impl Top {
         loop {
             let mut page = Vec::new();
             let size = answer.read_until(PAGE_END, &mut page);
-            if size.map_err(|error| format!("the drive does not answer: {error}"))? == 0 {
+            if size.map_err(|error| unanswered(&error))? == 0 {
                 return Ok(());
             }
             page.pop();

@@ -156,3 +156,15 @@ fn what_can_not_be_served_is_refused_with_a_remedy() {
     assert!(said.contains("in use"), "{said}");
     served.stop();
 }
+
+#[test]
+fn who_asks_a_stopped_drive_is_told_so() {
+    let place = tempfile::tempdir().expect("there is room");
+    let spec = spec_in(place.path());
+    let served = Served::start(&[&spec]);
+    let id = rustix::process::Pid::from_child(&served.child);
+    rustix::process::kill_process(id, rustix::process::Signal::STOP).expect("it runs");
+    let drive = place.path().join("drive");
+    let said = complaint(&run(&["stats", drive.to_str().expect("it is text")]));
+    assert!(said.contains("its process is stopped"), "{said}");
+}

@@ -264,7 +264,7 @@ impl StateFile {
         };
         let lost = Found::Part(Some(latest.made.clone()), Err(Lost::All));
         let layout = Layout::of(&latest.made.config);
-        if latest.made.config.check().is_err() || layout.size() as u64 != size {
+        if latest.made.config.check().is_err() || (layout.size() as u64) > size {
             return Ok(lost);
         }
         let store = Store::open(&self.path, layout)?;

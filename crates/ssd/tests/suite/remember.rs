@@ -255,6 +255,21 @@ fn the_state_of_another_drive_of_the_same_options_is_refused_and_copies_are_not(
     assert_eq!(drive(&in_file(file)).notes().len(), 1);
 }
 
+/// As after an editor, or a copy to a device with larger blocks.
+#[test]
+fn a_state_file_that_is_longer_than_it_has_to_be_is_whole() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let file = folder.path().join("drive");
+    let mut first = drive(&in_file(file.clone()));
+    do_all(&mut *first.open_path().expect("there is room"), [write(0, 1, 1, true)]);
+    drop(first);
+    let state = std::fs::OpenOptions::new().append(true).open(state_of(&file));
+    std::io::Write::write_all(&mut state.expect("it is there"), &[0; 4096]).expect("there is room");
+    let mut again = drive(&in_file(file));
+    assert_eq!(again.notes().len(), 1, "{:?}", again.notes());
+    assert_eq!(byte_at(&mut *again.open_path().expect("there is room"), 0), 1);
+}
+
 /// As after `ln`, or where a container has the file alone: the name has no state file beside it.
 #[test]
 fn a_drive_that_was_written_under_another_name_does_not_go_back() {

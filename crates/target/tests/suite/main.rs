@@ -2,6 +2,7 @@
 
 mod bring_up;
 mod connections;
+mod controllers;
 mod host;
 mod io;
 mod malformed;

@@ -19,9 +19,26 @@ use crate::host::{HOST, Target, named};
 const NONE: Digests = Digests { header: false, data: false };
 
 /// A queue whose bytes go by function calls.
-struct Queue {
-    session: Session,
-    cntlid: u16,
+pub(crate) struct Queue {
+    pub(crate) session: Session,
+    pub(crate) cntlid: u16,
+}
+
+/// What a host says in its Connect.
+#[derive(Clone, Debug)]
+pub(crate) struct Connecting<'a> {
+    pub(crate) subsystem: Option<&'a str>,
+    pub(crate) qid: u16,
+    pub(crate) cntlid: u16,
+    pub(crate) host: &'a str,
+    pub(crate) host_id: [u8; 16],
+    pub(crate) kato: u32,
+}
+
+impl Default for Connecting<'_> {
+    fn default() -> Self {
+        Self { subsystem: None, qid: 0, cntlid: CNTLID_ANY, host: HOST, host_id: [7; 16], kato: 0 }
+    }
 }
 
 impl Queue {
@@ -30,49 +47,69 @@ impl Queue {
     }
 
     fn open_of(subsystem: &Arc<Subsystem>, nqn: &str, qid: u16, cntlid: u16, now: Instant) -> Self {
+        let with = Connecting { subsystem: Some(nqn), qid, cntlid, ..Connecting::default() };
+        let (queue, completion) = Self::connect(subsystem, &with, now);
+        assert!(completion.status.is_success(), "{}", completion.status);
+        queue
+    }
+
+    /// A connection, and the reply to its Connect.
+    pub(crate) fn connect(
+        subsystem: &Arc<Subsystem>,
+        with: &Connecting<'_>,
+        now: Instant,
+    ) -> (Self, Completion) {
         let mut session = Session::new(subsystem.clone(), None, now);
         let mut bytes = Vec::new();
         IcReq::default().push(&mut bytes);
         session.receive(&bytes, now);
         assert_eq!(session.output().len(), IcResp::SIZE);
         session.note_sent(IcResp::SIZE, now);
+        let subsystem = with.subsystem.unwrap_or(subsystem.nqn());
         let data = ConnectData {
-            hostid: [7; 16],
-            cntlid,
-            subnqn: Name::new(nqn).expect("it is short"),
-            hostnqn: Name::new(HOST).expect("it is short"),
+            hostid: with.host_id,
+            cntlid: with.cntlid,
+            subnqn: Name::new(subsystem).expect("it is short"),
+            hostnqn: Name::new(with.host).expect("it is short"),
         };
-        let connect = Connect { qid, sqsize: 127, ..Connect::default() };
+        let (qid, kato) = (with.qid, with.kato);
+        let connect = Connect { qid, kato, sqsize: 127, ..Connect::default() };
         let mut queue = Self { session, cntlid: 0 };
         let command = connect.command(1).sgl(Sgl::in_capsule(1024));
         queue.send(&command, &data.encode(), now);
-        queue.cntlid = queue.completion(now).result as u16;
-        queue
+        let completion = queue.reply(now);
+        queue.cntlid = completion.result as u16;
+        (queue, completion)
     }
 
-    fn configure(&mut self, configuration: Configuration, now: Instant) {
+    pub(crate) fn configure(&mut self, configuration: Configuration, now: Instant) {
         self.send(&PropertyAccess::set(Property::Cc, configuration.0.into(), 2), &[], now);
         self.completion(now);
     }
 
-    fn send(&mut self, command: &Command, data: &[u8], now: Instant) {
+    pub(crate) fn send(&mut self, command: &Command, data: &[u8], now: Instant) {
         let mut bytes = Vec::new();
         pdu::push_command(&mut bytes, command, data, NONE, 4);
         assert_eq!(self.session.receive(&bytes, now), bytes.len());
     }
 
-    fn completion(&mut self, now: Instant) -> Completion {
+    pub(crate) fn completion(&mut self, now: Instant) -> Completion {
+        let completion = self.reply(now);
+        assert!(completion.status.is_success(), "{}", completion.status);
+        completion
+    }
+
+    fn reply(&mut self, now: Instant) -> Completion {
         let output = self.session.output();
         let completion = Head::completion(output.first_chunk().expect("a reply is there"));
         let size = output.len();
         self.session.note_sent(size, now);
-        assert!(completion.status.is_success(), "{}", completion.status);
         completion
     }
 }
 
 /// An admin queue and an I/O queue of a controller that is ready.
-fn queues(target: &Target, now: Instant) -> (Queue, Queue) {
+pub(crate) fn queues(target: &Target, now: Instant) -> (Queue, Queue) {
     let mut admin = Queue::open(&target.subsystem, 0, CNTLID_ANY, now);
     admin.configure(Configuration::ENABLED, now);
     let io = Queue::open(&target.subsystem, 1, admin.cntlid, now);
