@@ -250,6 +250,7 @@ impl Core {
         }
         self.take_from_memory(range)?;
         self.make_ready(1)?;
+        self.give_back_within(range)?;
         let undo = match &mut self.undo {
             Some(undo) => {
                 let ftl = self.drive.ftl();

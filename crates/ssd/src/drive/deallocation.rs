@@ -10,6 +10,7 @@
 //! there is no checkpoint, and no acknowledgement, before the space was given back. Until then, the next
 //! process finds the deallocation in the journal, and finishes it.
 
+use std::ops::Range;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -19,8 +20,10 @@ use slimio_planted::is_planted;
 
 use super::Shared;
 use super::core::{Core, OpKind, StartedOp};
+use super::data::Data;
 use super::journal::Journal;
 use super::request::Request;
+use crate::Ftl;
 
 /// Limit of the blocks whose space is given back at once, which are 4 MiB. The drive is locked
 /// meanwhile. With 2 GiB at once, it was locked for 700 ms, and in pieces for at most 5 ms at a time
@@ -93,23 +96,40 @@ impl Core {
     fn give_back_piece(&mut self) -> Result<bool, DeviceError> {
         let Some(first) = self.freeing.front_mut() else { return Ok(false) };
         let piece = first.start.0..first.end.0.min(first.start.0 + PIECE_LBAS_MAX);
-        let ftl = self.drive.ftl();
-        let mut at = piece.start;
-        while at < piece.end {
-            let is_free = |lba: &u64| ftl.page_of(*lba).is_none();
-            let start = (at..piece.end).find(is_free).unwrap_or(piece.end);
-            let end = (start..piece.end).find(|lba| !is_free(lba)).unwrap_or(piece.end);
-            if start < end {
-                self.data.deallocate(LbaRange { start: Lba(start), end: Lba(end) })?;
-            }
-            at = end;
-        }
+        give_back_free(&self.data, self.drive.ftl(), piece.clone())?;
         first.start = Lba(piece.end);
         if first.start >= first.end {
             self.freeing.pop_front();
         }
         Ok(!self.freeing.is_empty())
     }
+
+    /// Gives back the space of blocks that were deallocated and are written anew. They are mapped
+    /// before their bytes arrive, which may be never: then they must not have those of before.
+    pub(super) fn give_back_within(&self, range: LbaRange) -> Result<(), DeviceError> {
+        for freeing in &self.freeing {
+            let (start, end) = (freeing.start.max(range.start), freeing.end.min(range.end));
+            if start < end && !is_planted("reused-keep-bytes") {
+                give_back_free(&self.data, self.drive.ftl(), start.0..end.0)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Gives back the space of those of these blocks that hold nothing.
+fn give_back_free(data: &Data, ftl: &Ftl, blocks: Range<u64>) -> Result<(), DeviceError> {
+    let is_free = |lba: &u64| ftl.page_of(*lba).is_none();
+    let mut at = blocks.start;
+    while at < blocks.end {
+        let start = (at..blocks.end).find(is_free).unwrap_or(blocks.end);
+        let end = (start..blocks.end).find(|lba| !is_free(lba)).unwrap_or(blocks.end);
+        if start < end {
+            data.deallocate(LbaRange { start: Lba(start), end: Lba(end) })?;
+        }
+        at = end;
+    }
+    Ok(())
 }
 
 impl Shared {
@@ -160,7 +180,6 @@ mod tests {
     use slimio_device::{Buffer, Op, PlacementId};
 
     use super::super::core::Scratch;
-    use super::super::data::Data;
     use super::*;
     use crate::{Clock, Clocked, Config, DataPlace, DriveOptions, EmulatedDrive};
 
@@ -194,6 +213,27 @@ mod tests {
         drive.data.read(1, &mut found).expect("it can be read");
         let bytes: Vec<u8> = found.chunks(LBA_SIZE).map(|block| block[0]).collect();
         assert_eq!(bytes, [7, 0, 0, 7, 0]);
+    }
+
+    /// A write of a block that was deallocated begins before the block's space was given back, and
+    /// fails, or its process is killed.
+    #[test]
+    fn a_block_that_is_written_anew_never_has_the_bytes_of_before() {
+        let folder = tempfile::tempdir().expect("a directory for the test");
+        let data = DataPlace::File(folder.path().join("drive"));
+        let options = DriveOptions::new(Config::scaled(12 << 20), Clock::Virtual);
+        let drive = EmulatedDrive::open(DriveOptions { data, ..options }).expect("it can be made");
+        let (shared, mut scratch) = (drive.core.clone(), Scratch::default());
+        drive.data.write(1, &[7; 2 * LBA_SIZE]).expect("there is room");
+        let mut core = shared.lock();
+        core.forget(range(0, 3));
+        let (buffer, placement) = (Buffer::zeroed(1), PlacementId(0));
+        let write = Op::Write { lba: Lba(2), buffer, placement, durable: false };
+        core.begin(write, Duration::from_secs(1), 0, &mut scratch);
+        assert_eq!(shared.give_back(core), Ok(()));
+        let mut found = [1; 2 * LBA_SIZE];
+        drive.data.read(1, &mut found).expect("it can be read");
+        assert_eq!(found, [0; 2 * LBA_SIZE]);
     }
 
     /// A checkpoint would make the next process forget what is still to be given back.
