@@ -5,15 +5,11 @@ use std::fs;
 use std::time::Duration;
 
 use slimio_host::Failure;
-use slimio_host::process::{root, target_dir};
-use slimio_host::programs;
 
-use crate::guest::{Guest, Task, said, unpack_results};
-use crate::machine::{self, Plan, RESULTS};
-use crate::namespaces::Namespace;
+use crate::guest::said;
 use crate::tables::{median, range};
-use crate::tools::{self, Kernel, lab_dir};
-use crate::{folder, names, rounds};
+use crate::tools::lab_dir;
+use crate::{fio, rounds};
 
 const TIME_LIMIT: Duration = Duration::from_secs(900);
 const SCRIPT: &str = include_str!("fabrics.sh");
@@ -30,31 +26,13 @@ const ECHO: (&str, (&str, u32)) = ("echo", ("pingpong", 1));
 /// Measures, and writes the table to the lab's folder. The only argument is the number of rounds.
 pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
     let rounds = rounds(args, "fabrics")?;
-    // fio comes with the longer form of the lab.
-    let tools = tools::install(Kernel::General)?;
-    programs::build_binaries(&["--release"])?;
-    let mut guest = Guest::new(&tools)?;
-    guest.program(&target_dir().join("release/slimio"))?;
-    let fio = tools::find("fio").ok_or("fio is not installed")?;
-    guest.program(&fio)?;
-    for library in ["lab-test", "lab-fabrics"] {
-        guest.program(&root().join("tests/lab").join(library))?;
-    }
-    guest.optional_modules(&tools, &["nvmet_tcp", "nvme_tcp", "brd"])?;
-    let folder = folder("fabrics")?;
-    let namespaces = vec![Namespace::parse("PLAIN=16M")?];
-    let plan = Plan::new(&tools, &folder, &namespaces, TIME_LIMIT);
     let parameters = format!("rounds={rounds} size_mib={SIZE_MIB} seconds={SECONDS}");
-    let task = Task::Script(format!("{parameters}\n{SCRIPT}"));
-    guest.finish(&plan.archive, &names(&namespaces), &task)?;
+    let script = format!("{parameters}\n{SCRIPT}");
     let mut measured = Measured::default();
-    let status = machine::run(&plan, &mut |line| {
-        println!("{line}");
+    fio::run("fabrics", &["nvmet_tcp", "nvme_tcp", "brd"], TIME_LIMIT, script, |line| {
         measured.take(line);
     })?;
-    unpack_results(&folder.join(RESULTS), &folder.join("results"))?;
-    let table = measured.table(rounds).filter(|_| status == 0);
-    let table = table.ok_or("not everything was measured in each round")?;
+    let table = measured.table(rounds).ok_or("not everything was measured in each round")?;
     println!("\n{table}");
     let path = lab_dir().join(TABLE);
     fs::write(&path, table).map_err(|error| said(&path, &error))

@@ -5,6 +5,7 @@ mod compare;
 mod cpio;
 mod drive;
 mod fabrics;
+mod fio;
 mod guest;
 mod machine;
 mod modules;

@@ -6,15 +6,11 @@ use std::fs;
 use std::time::Duration;
 
 use slimio_host::Failure;
-use slimio_host::process::{root, target_dir};
-use slimio_host::programs;
 use slimio_ssd::model::{ModelError, Trims, Units, effective_alpha, fifo_finite, greedy};
 
-use crate::guest::{Guest, Task, said, unpack_results};
-use crate::machine::{self, Plan, RESULTS};
-use crate::namespaces::Namespace;
-use crate::tools::{self, Kernel, lab_dir};
-use crate::{folder, names};
+use crate::fio;
+use crate::guest::said;
+use crate::tools::lab_dir;
 
 const TIME_LIMIT: Duration = Duration::from_secs(3600);
 const SCRIPT: &str = include_str!("trim.sh");
@@ -23,10 +19,10 @@ const SIZE_MIB: u32 = 64;
 const UNIT_KIB: u32 = 64;
 const PAGE_KIB: u32 = 4;
 /// The capacity is written this often before anything is measured.
-const SETTLE: u32 = 16;
+const SETTLE: u32 = 8;
 /// Measured windows. In each of them, the capacity is written [`WRITES`] times.
 const WINDOWS: usize = 4;
-const WRITES: u32 = 3;
+const WRITES: u32 = 2;
 /// The drives. None of them is in the tables of `docs/write-amplification.md`.
 const POINTS: [Point; 6] = [
     Point { spare_percent: 14, trims_percent: 12, victims: Victims::Fifo },
@@ -66,36 +62,17 @@ pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
     if !args.is_empty() {
         return Err("cargo x lab trim".into());
     }
-    // fio comes with the longer form of the lab.
-    let tools = tools::install(Kernel::General)?;
-    programs::build_binaries(&["--release"])?;
-    let mut guest = Guest::new(&tools)?;
-    guest.program(&target_dir().join("release/slimio"))?;
-    let fio = tools::find("fio").ok_or("fio is not installed")?;
-    guest.program(&fio)?;
-    for library in ["lab-test", "lab-fabrics"] {
-        guest.program(&root().join("tests/lab").join(library))?;
-    }
-    guest.optional_modules(&tools, &["nvme_tcp"])?;
-    let folder = folder("trim")?;
-    let namespaces = vec![Namespace::parse("PLAIN=16M")?];
-    let plan = Plan::new(&tools, &folder, &namespaces, TIME_LIMIT);
     let points: Vec<String> = POINTS
         .iter()
         .map(|at| format!("{}:{}:{}", at.spare_percent, at.trims_percent, at.victims.name()))
         .collect();
-    let task = Task::Script(format!(
+    let script = format!(
         "size_mib={SIZE_MIB} unit_kib={UNIT_KIB} settle={SETTLE} windows={WINDOWS} writes={WRITES} points='{}'\n{SCRIPT}",
         points.join(" ")
-    ));
-    guest.finish(&plan.archive, &names(&namespaces), &task)?;
+    );
     let mut measured = Measured::default();
-    let status = machine::run(&plan, &mut |line| {
-        println!("{line}");
-        measured.take(line);
-    })?;
-    unpack_results(&folder.join(RESULTS), &folder.join("results"))?;
-    let table = measured.table().map_err(|error| error.to_string())?.filter(|_| status == 0);
+    fio::run("trim", &["nvme_tcp"], TIME_LIMIT, script, |line| measured.take(line))?;
+    let table = measured.table().map_err(|error| error.to_string())?;
     let table = table.ok_or("not every window of each drive was measured")?;
     println!("\n{table}");
     let path = lab_dir().join(TABLE);
