@@ -39,7 +39,7 @@ pub use config::{
     Config, ConfigError, Frontiers, GROUPS_MAX, HANDLES_MAX, Isolation, Thresholds, Timing, Victims,
 };
 pub use drive::{
-    Clock, DataPlace, Deallocated, DriveOptions, DriveQueue, DriveWatch, EmulatedDrive,
+    Canceller, Clock, DataPlace, Deallocated, DriveOptions, DriveQueue, DriveWatch, EmulatedDrive,
     size_of_drive_in,
 };
 pub use ftl::{

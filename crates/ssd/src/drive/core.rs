@@ -13,6 +13,7 @@ use slimio_device::{
 
 use super::cache::Cache;
 use super::data::Data;
+use super::deallocation::{Canceller, Pending};
 use super::journal::Journal;
 use super::request::Request;
 use super::undo::Undo;
@@ -41,7 +42,7 @@ pub(super) struct Core {
     pub(super) cache: Option<Cache>,
     deallocate_latency: Duration,
     /// Pending deallocations, in the order of the times at which they take effect.
-    pub(super) deallocating: VecDeque<(Duration, LbaRange)>,
+    pub(super) deallocating: VecDeque<Pending>,
     /// Blocks that were deallocated, and whose space was not given back yet.
     pub(super) freeing: VecDeque<LbaRange>,
     /// How many deallocations have taken effect. It changes only under the lock.
@@ -49,6 +50,14 @@ pub(super) struct Core {
     pub(super) undo: Option<Undo>,
     /// How often the power was cut. It changes only under the lock.
     cuts: Arc<AtomicU64>,
+}
+
+/// What a path or queue keeps from when it was opened.
+#[derive(Debug, Default)]
+pub(super) struct Opened {
+    /// How often the power had been cut.
+    cuts: u64,
+    pub(super) canceller: Canceller,
 }
 
 #[derive(Debug)]
@@ -123,8 +132,8 @@ impl Core {
         self.cuts.clone()
     }
 
-    /// The geometry of a path to the drive, and how often the power has been cut so far.
-    pub(super) fn facts(&self, in_flight_max: u32) -> (Geometry, u64) {
+    /// Opens a path to the drive.
+    pub(super) fn open(&self, in_flight_max: u32) -> (Geometry, Opened) {
         let geometry = Geometry {
             lba_count: self.drive.ftl().config().lba_count,
             transfer_lbas_max: TRANSFER_LBAS_MAX,
@@ -134,7 +143,8 @@ impl Core {
                 _ => WriteCache::VolatileWithFua,
             },
         };
-        (geometry, self.cuts.load(Ordering::Acquire))
+        let cuts = self.cuts.load(Ordering::Acquire);
+        (geometry, Opened { cuts, canceller: Canceller::default() })
     }
 
     /// The current time by the drive's clock.
@@ -145,15 +155,16 @@ impl Core {
         }
     }
 
-    /// Begins an operation at `now`. Its path was opened after `cuts` power cuts. After that, the
-    /// caller [moves](StartedOp::transfer) the bytes of the operation.
+    /// Begins an operation at `now`, of a path that was opened like this. After that, the caller
+    /// [moves](StartedOp::transfer) the bytes of the operation.
     pub(super) fn begin(
         &mut self,
         op: Op,
         now: Duration,
-        cuts: u64,
+        opened: &Opened,
         scratch: &mut Scratch,
     ) -> StartedOp {
+        let cuts = opened.cuts;
         self.deallocate_until(now);
         let (buffer, asked) = match op {
             Op::Read { lba, buffer } => (Some(buffer), OpRequest::Read(lba.0)),
@@ -187,8 +198,9 @@ impl Core {
                 let due = now + self.deallocate_latency;
                 // Paths read the clock before they lock the drive, so a request that gets the lock
                 // later may be due earlier.
-                let at = self.deallocating.partition_point(|(other, _)| *other <= due);
-                self.deallocating.insert(at, (due, range));
+                let at = self.deallocating.partition_point(|other| other.due <= due);
+                let canceller = opened.canceller.clone();
+                self.deallocating.insert(at, Pending { due, range, canceller });
                 Ok((due, OpKind::Deallocate))
             }
         });
@@ -370,13 +382,13 @@ impl Drop for Core {
 
 impl Shared {
     /// Begins an operation at `now`, or at the drive's own time if `now` is `None`, and moves its
-    /// bytes. The path was opened after `cuts` power cuts. If the operation has to be durable in the
-    /// file system, this is left to [`InFlight::settle`](super::queue::InFlight::settle).
+    /// bytes. The path was opened like this. If the operation has to be durable in the file system,
+    /// this is left to [`InFlight::settle`](super::queue::InFlight::settle).
     pub(super) fn begin(
         &self,
         op: Op,
         now: Option<Duration>,
-        cuts: u64,
+        opened: &Opened,
         data: &Data,
         scratch: &mut Scratch,
     ) -> StartedOp {
@@ -389,7 +401,7 @@ impl Shared {
             core = self.lock();
         }
         let now = now.unwrap_or(core.now);
-        let mut begun = core.begin(op, now, cuts, scratch);
+        let mut begun = core.begin(op, now, opened, scratch);
         let nothing = core.nothing;
         if core.undo.is_none() {
             // The bytes are moved without the lock, so that other paths can use the drive

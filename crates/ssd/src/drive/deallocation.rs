@@ -11,8 +11,8 @@
 //! process finds the deallocation in the journal, and finishes it.
 
 use std::ops::Range;
-use std::sync::MutexGuard;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use slimio_device::{DeviceError, LBA_SIZE, Lba, LbaRange};
@@ -33,14 +33,48 @@ const PIECE_LBAS_MAX: u64 = 1024;
 /// How long others may take the lock between two pieces.
 const PAUSE: Duration = Duration::from_micros(50);
 
+/// A deallocation that has begun and has no effect yet.
+#[derive(Debug)]
+pub(super) struct Pending {
+    /// When it takes effect.
+    pub(super) due: Duration,
+    pub(super) range: LbaRange,
+    /// That of its queue.
+    pub(super) canceller: Canceller,
+}
+
+/// Cancels the deallocations of a [`DriveQueue`](super::DriveQueue) that have begun and have no effect
+/// yet. An owner of blocks who has been told that a queue is gone may write them at once. A deallocation
+/// that came later would take away what was written.
+#[derive(Clone, Debug, Default)]
+pub struct Canceller(Arc<AtomicBool>);
+
+impl Canceller {
+    /// Cancels the queue's deallocations. Each of them has taken effect before anything else begins on
+    /// the drive, or never does.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::SeqCst) && !is_planted("late-deallocation")
+    }
+}
+
 impl Core {
     /// Applies the deallocations that are due, to the mapping. One that can't be stored has no effect:
     /// its request fails.
     pub(super) fn deallocate_until(&mut self, now: Duration) {
-        while let Some(&(due, range)) = self.deallocating.front()
-            && due <= now
+        while let Some(first) = self.deallocating.front()
+            && first.due <= now
+            && let Some(Pending { due, range, canceller }) = self.deallocating.pop_front()
         {
-            self.deallocating.pop_front();
+            if canceller.is_cancelled() {
+                if let Some(journal) = &mut self.journal {
+                    journal.forget_one_reserved();
+                }
+                continue;
+            }
             let LbaRange { start, end } = range;
             let time = self.wall_ms(due.min(now));
             if let Some(journal) = &mut self.journal {
@@ -175,11 +209,9 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use slimio_device::{Buffer, Op, PlacementId};
 
-    use super::super::core::Scratch;
+    use super::super::core::{Opened, Scratch};
     use super::*;
     use crate::{Clock, Clocked, Config, DataPlace, DriveOptions, EmulatedDrive};
 
@@ -200,9 +232,9 @@ mod tests {
         let placement = PlacementId(0);
         let write = Op::Write { lba: Lba(1), buffer, placement, durable: false };
         let now = Duration::from_secs(1);
-        let mut begun = shared.lock().begin(write, now, 0, &mut scratch);
+        let mut begun = shared.lock().begin(write, now, &Opened::default(), &mut scratch);
         let free = Op::Deallocate { range: range(2, 4) };
-        shared.lock().begin(free, now, 0, &mut scratch);
+        shared.lock().begin(free, now, &Opened::default(), &mut scratch);
         let mut core = shared.lock();
         core.deallocate_until(now);
         assert_eq!(shared.give_back(core), Ok(()));
@@ -229,7 +261,7 @@ mod tests {
         core.forget(range(0, 3));
         let (buffer, placement) = (Buffer::zeroed(1), PlacementId(0));
         let write = Op::Write { lba: Lba(2), buffer, placement, durable: false };
-        core.begin(write, Duration::from_secs(1), 0, &mut scratch);
+        core.begin(write, Duration::from_secs(1), &Opened::default(), &mut scratch);
         assert_eq!(shared.give_back(core), Ok(()));
         let mut found = [1; 2 * LBA_SIZE];
         drive.data.read(1, &mut found).expect("it can be read");
@@ -272,11 +304,11 @@ mod tests {
         for lba in [Lba(1), Lba(2)] {
             let buffer = Buffer::zeroed(1);
             let write = Op::Write { lba, buffer, placement: PlacementId(0), durable: true };
-            core.begin(write, millis(1), 0, &mut scratch);
+            core.begin(write, millis(1), &Opened::default(), &mut scratch);
         }
         let free = |lba| Op::Deallocate { range: LbaRange { start: Lba(lba), end: Lba(lba + 1) } };
-        core.begin(free(1), millis(10), 0, &mut scratch);
-        let earlier = core.begin(free(2), millis(9), 0, &mut scratch);
+        core.begin(free(1), millis(10), &Opened::default(), &mut scratch);
+        let earlier = core.begin(free(2), millis(9), &Opened::default(), &mut scratch);
         assert_eq!(earlier.due, millis(29));
         core.deallocate_until(earlier.due);
         let is_mapped = |core: &Core, lba| core.drive.ftl().page_of(lba).is_some();

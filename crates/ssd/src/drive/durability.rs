@@ -187,6 +187,30 @@ mod tests {
         assert_eq!((syncs(), completions.len()), (1, 20));
     }
 
+    #[test]
+    fn what_needs_no_sync_completes_before_one() {
+        let folder = tempfile::tempdir().expect("a directory for the test");
+        let data = DataPlace::File(folder.path().join("drive"));
+        let options = DriveOptions::new(Config::scaled(12 << 20), Clock::Real);
+        let options = DriveOptions { data, is_sync: true, ..options };
+        let drive = EmulatedDrive::open(options).expect("it can be made");
+        let mut queue = drive.open_queue();
+        let syncs = || drive.core.durability.syncs.now().0;
+        queue.begin(Token(0), Op::Flush, Instant::now());
+        let read = |token| (Token(token), Op::Read { lba: Lba(0), buffer: Buffer::zeroed(1) });
+        let (mut found, mut tokens) = (Vec::new(), Vec::new());
+        for number in 1..=2 {
+            let (token, op) = read(number);
+            queue.begin(token, op, Instant::now());
+            while !tokens.contains(&Token(number)) {
+                queue.poll(&mut found);
+                tokens.extend(found.drain(..).map(|completion| completion.token));
+            }
+            assert_eq!(syncs(), number - 1, "it waits for the second call, and no longer");
+        }
+        assert_eq!(tokens.len(), 3);
+    }
+
     /// The kernel tells the checkpoint that its predecessor's bytes did not reach the disk, and nobody
     /// else.
     #[test]

@@ -133,6 +133,11 @@ impl Journal {
         self.reserved += 1;
     }
 
+    /// Gives up the reserved room of an entry that will not come.
+    pub(super) fn forget_one_reserved(&mut self) {
+        self.reserved -= 1;
+    }
+
     /// Gives up all reserved room.
     pub(super) fn forget_reserved(&mut self) {
         self.reserved = 0;

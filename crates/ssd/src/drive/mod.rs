@@ -57,6 +57,7 @@ use self::state_file::Lost;
 use self::virtual_time::VirtualTimePath;
 use crate::{Clocked, Config, Counters, Ftl, Isolation};
 
+pub use self::deallocation::Canceller;
 pub(crate) use self::made::SavedConfig;
 pub use self::queue::DriveQueue;
 pub use self::watch::DriveWatch;

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use slimio_device::{Completion, Geometry, Op, Token};
 
 use super::Shared;
-use super::core::{Scratch, StartedOp};
+use super::core::{Opened, Scratch, StartedOp};
 use super::data::Data;
+use super::deallocation::Canceller;
 
 /// A queue to an emulated drive, without a thread of its own. The thread that begins an operation
 /// also moves its bytes, and the same or another thread reaps it when it is due.
@@ -21,17 +22,24 @@ pub struct DriveQueue {
     core: Shared,
     data: Arc<Data>,
     geometry: Geometry,
-    /// Power cuts before the queue was opened.
-    cuts: u64,
+    opened: Opened,
     begun: InFlight,
+    /// Whether what is to be made durable was left to the next [`poll`](Self::poll).
+    has_waited: bool,
     scratch: Scratch,
+}
+
+impl Drop for DriveQueue {
+    fn drop(&mut self) {
+        self.opened.canceller.cancel();
+    }
 }
 
 impl DriveQueue {
     pub(super) fn new(core: Shared, data: Arc<Data>, in_flight_max: u32) -> Self {
-        let (geometry, cuts) = core.lock().facts(in_flight_max);
+        let (geometry, opened) = core.lock().open(in_flight_max);
         let (begun, scratch) = (InFlight::default(), Scratch::default());
-        Self { core, data, geometry, cuts, begun, scratch }
+        Self { core, data, geometry, opened, begun, has_waited: false, scratch }
     }
 
     /// What the queue can do. Its `in_flight_max` is that of the drive's paths, and not enforced.
@@ -51,7 +59,8 @@ impl DriveQueue {
 
     /// As [`begin`](Self::begin), by the drive's clock.
     pub(super) fn begin_at(&mut self, token: Token, op: Op, arrived: Duration) {
-        let begun = self.core.begin(op, Some(arrived), self.cuts, &self.data, &mut self.scratch);
+        let (opened, scratch) = (&self.opened, &mut self.scratch);
+        let begun = self.core.begin(op, Some(arrived), opened, &self.data, scratch);
         self.begun.push(token, begun);
     }
 
@@ -66,17 +75,33 @@ impl DriveQueue {
         self.begun.next_due()
     }
 
-    /// Moves the operations that are due into `completions`, in the order of their times. Before
-    /// that, it makes durable what has to be, which takes as long as the disk takes.
+    /// Moves the operations that are due into `completions`, in the order of their times. If there
+    /// are none, or if some of the others have waited for one call already, it makes durable what has
+    /// to be. That takes as long as the disk takes.
     pub fn poll(&mut self, completions: &mut Vec<Completion>) {
         if self.begun.count() == 0 {
             return;
         }
-        self.begun.settle(&self.core);
+        let before = completions.len();
+        self.reap(completions);
+        let is_sync_due = self.has_waited || completions.len() == before;
+        self.has_waited = !is_sync_due;
+        if is_sync_due && self.begun.settle(&self.core) {
+            self.reap(completions);
+        }
+    }
+
+    fn reap(&mut self, completions: &mut Vec<Completion>) {
         let now = self.core.real_now();
         while let Some((token, begun)) = self.begun.take_due(now) {
             completions.push(begun.end(token, &self.core));
         }
+    }
+
+    /// What cancels the deallocations of the queue, for another thread. When the queue is dropped, they
+    /// are cancelled.
+    pub fn canceller(&self) -> Canceller {
+        self.opened.canceller.clone()
     }
 
     /// Count of operations that have begun and were not moved into completions yet.
@@ -110,16 +135,17 @@ impl InFlight {
     }
 
     /// Makes durable what has to be. A disk takes as long for one sync of many operations as for one
-    /// operation, and its host may have hundreds of them in flight.
-    pub(super) fn settle(&mut self, shared: &Shared) {
+    /// operation, and its host may have hundreds of them in flight. Returns whether there was something.
+    pub(super) fn settle(&mut self, shared: &Shared) -> bool {
         if self.unsynced.is_empty() {
-            return;
+            return false;
         }
         let synced = shared.make_durable();
         for (token, mut op) in std::mem::take(&mut self.unsynced) {
             op.set_synced(synced.clone());
             self.wait_for(token, op);
         }
+        true
     }
 
     /// When the next operation is due. One that is not durable yet is due at once.
@@ -133,7 +159,7 @@ impl InFlight {
     /// Takes the next operation, if it is due at `now`. Those that are due at the same time come in
     /// the order in which they began.
     pub(super) fn take_due(&mut self, now: Duration) -> Option<(Token, StartedOp)> {
-        if self.next_due()? > now {
+        if self.ops.peek()?.op.due > now {
             return None;
         }
         self.ops.pop().map(|waiting| (waiting.token, waiting.op))

@@ -8,7 +8,7 @@ use std::time::Duration;
 use slimio_device::{Completion, Device, DeviceError, Geometry, Op, Token};
 
 use super::Shared;
-use super::core::Scratch;
+use super::core::{Opened, Scratch};
 use super::data::Data;
 use super::queue::InFlight;
 
@@ -21,8 +21,7 @@ pub(super) struct VirtualTimePath {
     core: Shared,
     data: Arc<Data>,
     geometry: Geometry,
-    /// Power cuts before the path was opened.
-    cuts: u64,
+    opened: Opened,
     /// Submitted but not kicked.
     queued: VecDeque<(Token, Op)>,
     begun: InFlight,
@@ -31,9 +30,9 @@ pub(super) struct VirtualTimePath {
 
 impl VirtualTimePath {
     pub(super) fn new(core: Shared, data: Arc<Data>, in_flight_max: u32) -> Self {
-        let (geometry, cuts) = core.lock().facts(in_flight_max);
+        let (geometry, opened) = core.lock().open(in_flight_max);
         let (begun, scratch) = (InFlight::default(), Scratch::default());
-        Self { core, data, geometry, cuts, queued: VecDeque::new(), begun, scratch }
+        Self { core, data, geometry, opened, queued: VecDeque::new(), begun, scratch }
     }
 
     /// Completes the operations that are due at `now`, in the order of their due times.
@@ -59,7 +58,7 @@ impl Device for VirtualTimePath {
 
     fn kick(&mut self) {
         while let Some((token, op)) = self.queued.pop_front() {
-            let begun = self.core.begin(op, None, self.cuts, &self.data, &mut self.scratch);
+            let begun = self.core.begin(op, None, &self.opened, &self.data, &mut self.scratch);
             self.begun.push(token, begun);
         }
         self.begun.settle(&self.core);

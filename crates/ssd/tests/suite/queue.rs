@@ -53,6 +53,32 @@ fn what_is_begun_in_a_queue_is_on_the_drive() {
     assert_eq!(refused.result, Err(DeviceError::OutOfRange));
 }
 
+/// A host that has reset its controller writes the blocks anew.
+#[test]
+fn a_deallocation_of_a_queue_that_is_gone_takes_nothing_away() {
+    let latency = Duration::from_millis(5);
+    let drive = drive(&DriveOptions { deallocate_latency: latency, ..real() });
+    for is_dropped in [false, true] {
+        let mut gone = drive.open_queue();
+        assert_eq!(run(&mut gone, write(5, 1, 1, true)).result, Ok(()));
+        gone.begin(Token(1), Op::Deallocate { range: range(5, 6) }, Instant::now());
+        let canceller = gone.canceller();
+        let left = if is_dropped {
+            drop(gone);
+            None
+        } else {
+            canceller.cancel();
+            Some(gone)
+        };
+        let mut queue = drive.open_queue();
+        assert_eq!(run(&mut queue, write(5, 1, 2, true)).result, Ok(()));
+        std::thread::sleep(latency * 2);
+        let read = run(&mut queue, Op::Read { lba: Lba(5), buffer: Buffer::zeroed(1) });
+        assert_eq!(read.buffer.expect("it comes home")[0], 2);
+        drop(left);
+    }
+}
+
 #[test]
 fn operations_complete_when_they_are_due_and_in_that_order() {
     let drive = drive(&real());
