@@ -1,45 +1,89 @@
-//! Memory for the data of one connection's commands: bounded, and used again.
+//! Memory for the data of commands: bounded for one connection and for all of them, and used again.
+//!
+//! Each connection has a share of its own, and takes what it needs beyond it from a budget that is
+//! everybody's. The share is enough for two of the longest transfers, and no command needs more. So a
+//! command that waits for memory waits only for commands of its own connection.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use slimio_device::{Buffer, LBA_SIZE};
+use slimio_planted::is_planted;
 
-use crate::limits::{DATA_SIZE_MAX, IN_CAPSULE_SIZE_MAX, TRANSFER_SIZE_MAX};
+use crate::limits::{DATA_BUDGET, DATA_SIZE_MAX, IN_CAPSULE_SIZE_MAX, TRANSFER_SIZE_MAX};
 
 const LBAS_MAX: usize = TRANSFER_SIZE_MAX / LBA_SIZE;
 /// Capacities of buffers, in blocks: powers of two up to the longest transfer.
 const CLASSES: usize = LBAS_MAX.trailing_zeros() as usize + 1;
-/// Blocks of free buffers that are kept.
+/// Blocks of a connection's own share.
+const OWN_LBAS: usize = 2 * LBAS_MAX;
+/// Blocks that all connections may have beyond their shares.
+const BUDGET_LBAS: usize = DATA_BUDGET / LBA_SIZE;
+/// Blocks of free buffers that a connection keeps.
 const KEPT_LBAS_MAX: usize = 1 << 10;
-/// Blocks that may be taken, beside those of in-capsule data.
+/// Blocks that a connection may take, beside those of in-capsule data.
 const TAKEN_LBAS_MAX: usize = DATA_SIZE_MAX / LBA_SIZE;
 
-const _: () = assert!(LBAS_MAX.is_power_of_two() && LBAS_MAX <= TAKEN_LBAS_MAX);
+const _: () = assert!(LBAS_MAX.is_power_of_two() && OWN_LBAS <= TAKEN_LBAS_MAX);
+
+/// What all connections have beyond their own shares.
+#[derive(Debug, Default)]
+pub(crate) struct Budget {
+    lent_lbas: AtomicUsize,
+}
+
+impl Budget {
+    fn borrow(&self, lbas: usize) -> bool {
+        let lend = |lent: usize| Some(lent + lbas).filter(|lent| *lent <= BUDGET_LBAS);
+        self.lent_lbas.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lend).is_ok()
+            || is_planted("target-memory-unbounded")
+    }
+
+    fn give_back(&self, lbas: usize) {
+        self.lent_lbas.fetch_sub(lbas, Ordering::Relaxed);
+    }
+
+    /// Whether a connection that is idle should keep nothing of it. Else idle ones may keep half of it.
+    fn is_short(&self) -> bool {
+        self.lent_lbas.load(Ordering::Relaxed) > BUDGET_LBAS / 2
+    }
+}
 
 /// The buffers of a connection.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Buffers {
+    budget: Arc<Budget>,
+    borrowed_lbas: usize,
     free: [Vec<Buffer>; CLASSES],
     free_lbas: usize,
     taken_lbas: usize,
 }
 
 impl Buffers {
-    /// A buffer of that many blocks with arbitrary contents; `None` if too many are taken.
+    pub(crate) fn new(budget: Arc<Budget>) -> Self {
+        let free = std::array::from_fn(|_| Vec::new());
+        Self { budget, borrowed_lbas: 0, free, free_lbas: 0, taken_lbas: 0 }
+    }
+
+    /// A buffer of that many blocks with arbitrary contents. `None` if too many are taken: then there
+    /// is one when some of this connection's buffers have been given back.
     pub(crate) fn take(&mut self, lbas: usize) -> Option<Buffer> {
-        let is_room = self.taken_lbas + lbas.next_power_of_two() <= TAKEN_LBAS_MAX;
+        let capacity = capacity_of(lbas);
+        let is_room = self.taken_lbas + capacity <= TAKEN_LBAS_MAX
+            && (self.has_free(capacity) || self.make_room(capacity));
         is_room.then(|| self.take_anyway(lbas))
     }
 
-    /// A buffer for in-capsule data, which is bounded by the queue's depth.
+    /// A buffer for in-capsule data, which is bounded by the queue's depth, and in no budget.
     pub(crate) fn take_in_capsule(&mut self, lbas: usize) -> Buffer {
         assert!(lbas * LBA_SIZE <= IN_CAPSULE_SIZE_MAX, "{lbas} blocks are beyond a capsule");
         self.take_anyway(lbas)
     }
 
     fn take_anyway(&mut self, lbas: usize) -> Buffer {
-        assert!((1..=LBAS_MAX).contains(&lbas), "a transfer of {lbas} blocks is beyond the limit");
-        let capacity = lbas.next_power_of_two();
+        let capacity = capacity_of(lbas);
         self.taken_lbas += capacity;
-        let free = &mut self.free[capacity.trailing_zeros() as usize];
+        let free = &mut self.free[class_of(capacity)];
         let mut buffer = match free.pop() {
             Some(buffer) => {
                 self.free_lbas -= capacity;
@@ -55,33 +99,98 @@ impl Buffers {
     pub(crate) fn give(&mut self, buffer: Buffer) {
         let capacity = buffer.capacity_lbas();
         self.taken_lbas -= capacity;
-        let class = capacity.trailing_zeros() as usize;
-        // Small buffers are wanted most often, so a large one makes way.
-        while self.free_lbas + capacity > KEPT_LBAS_MAX {
-            let Some(large) = self.free[class + 1..].iter_mut().rev().find_map(Vec::pop) else {
-                return;
-            };
-            self.free_lbas -= large.capacity_lbas();
-        }
         self.free_lbas += capacity;
-        self.free[class].push(buffer);
+        self.free[class_of(capacity)].push(buffer);
+        while self.free_lbas > KEPT_LBAS_MAX {
+            self.drop_largest();
+        }
+        // In-capsule data may have had more than was borrowed.
+        while self.held_lbas() > OWN_LBAS + self.borrowed_lbas && self.free_lbas > 0 {
+            self.drop_largest();
+        }
+        while self.taken_lbas == 0 && self.held_lbas() > OWN_LBAS && self.budget.is_short() {
+            self.drop_largest();
+        }
+        let needed = self.held_lbas().saturating_sub(OWN_LBAS);
+        if needed < self.borrowed_lbas {
+            self.budget.give_back(self.borrowed_lbas - needed);
+            self.borrowed_lbas = needed;
+        }
     }
+
+    fn has_free(&self, capacity: usize) -> bool {
+        !self.free[class_of(capacity)].is_empty()
+    }
+
+    /// Makes sure that another buffer is within the share and what is borrowed. Returns false if it
+    /// can't be.
+    fn make_room(&mut self, capacity: usize) -> bool {
+        loop {
+            let held = self.held_lbas() + capacity;
+            let missing = held.saturating_sub(OWN_LBAS + self.borrowed_lbas);
+            if missing == 0 {
+                return true;
+            }
+            if self.budget.borrow(missing) {
+                self.borrowed_lbas += missing;
+                return true;
+            }
+            if self.free_lbas == 0 {
+                return false;
+            }
+            self.drop_largest();
+        }
+    }
+
+    /// Gives the memory of the largest free buffer back. Small ones are wanted most often.
+    fn drop_largest(&mut self) {
+        let largest = self.free.iter_mut().rev().find_map(Vec::pop);
+        self.free_lbas -= largest.expect("a buffer is free").capacity_lbas();
+    }
+
+    fn held_lbas(&self) -> usize {
+        self.taken_lbas + self.free_lbas
+    }
+}
+
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        self.budget.give_back(self.borrowed_lbas);
+    }
+}
+
+/// The blocks of the buffer for that many blocks.
+fn capacity_of(lbas: usize) -> usize {
+    assert!((1..=LBAS_MAX).contains(&lbas), "a transfer of {lbas} blocks is beyond the limit");
+    lbas.next_power_of_two()
+}
+
+fn class_of(capacity: usize) -> usize {
+    capacity.trailing_zeros() as usize
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_is_taken_is_bounded_and_comes_back() {
-        let mut buffers = Buffers::default();
-        let taken: Vec<Buffer> = std::iter::from_fn(|| buffers.take(LBAS_MAX)).collect();
-        assert_eq!(taken.len(), DATA_SIZE_MAX / TRANSFER_SIZE_MAX);
-        assert!(buffers.take(1).is_none());
-        assert_eq!(buffers.take_in_capsule(1).len(), LBA_SIZE);
+    fn take_all(buffers: &mut Buffers) -> Vec<Buffer> {
+        std::iter::from_fn(|| buffers.take(LBAS_MAX)).collect()
+    }
+
+    fn give_all(buffers: &mut Buffers, taken: Vec<Buffer>) {
         for buffer in taken {
             buffers.give(buffer);
         }
+    }
+
+    #[test]
+    fn what_is_taken_is_bounded_and_comes_back() {
+        let mut buffers = Buffers::new(Arc::default());
+        let taken = take_all(&mut buffers);
+        assert_eq!(taken.len(), DATA_SIZE_MAX / TRANSFER_SIZE_MAX);
+        assert!(buffers.take(1).is_none());
+        assert_eq!(buffers.take_in_capsule(1).len(), LBA_SIZE);
+        give_all(&mut buffers, taken);
         assert!(buffers.free_lbas <= KEPT_LBAS_MAX);
         let address = buffers.take(3).map(|buffer| {
             let address = buffer.as_ptr();
@@ -89,5 +198,42 @@ mod tests {
             address
         });
         assert_eq!(buffers.take(4).map(|buffer| buffer.as_ptr()), address, "it is used again");
+    }
+
+    #[test]
+    fn all_connections_together_are_bounded_and_each_has_two_transfers() {
+        let budget = Arc::new(Budget::default());
+        let mut all: Vec<Buffers> = (0..40).map(|_| Buffers::new(budget.clone())).collect();
+        let mut taken: Vec<Vec<Buffer>> = all.iter_mut().map(take_all).collect();
+        assert!(taken.iter().all(|taken| taken.len() >= 2));
+        let held: usize = all.iter().map(Buffers::held_lbas).sum();
+        assert_eq!(held, all.len() * OWN_LBAS + BUDGET_LBAS);
+        // The share may be free buffers of another size.
+        let last = all.len() - 1;
+        give_all(&mut all[last], std::mem::take(&mut taken[last]));
+        taken[last] = (0..16).map_while(|_| all[last].take(16)).collect();
+        give_all(&mut all[last], std::mem::take(&mut taken[last]));
+        assert_eq!(take_all(&mut all[last]).len(), 2);
+        for (buffers, taken) in all.iter_mut().zip(taken) {
+            give_all(buffers, taken);
+        }
+        let kept: usize = all.iter().map(Buffers::held_lbas).sum();
+        assert!(kept <= all.len() * OWN_LBAS + BUDGET_LBAS / 2, "{kept}");
+        drop(all);
+        assert_eq!(budget.lent_lbas.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn in_capsule_data_is_in_no_budget_and_is_not_kept_beyond_it() {
+        let budget = Arc::new(Budget::default());
+        assert!(budget.borrow(BUDGET_LBAS));
+        let mut buffers = Buffers::new(budget);
+        let taken = take_all(&mut buffers);
+        assert_eq!(taken.len(), 2);
+        let small: Vec<Buffer> = (0..128).map(|_| buffers.take_in_capsule(2)).collect();
+        give_all(&mut buffers, small);
+        assert_eq!(buffers.held_lbas(), OWN_LBAS);
+        give_all(&mut buffers, taken);
+        assert_eq!(buffers.held_lbas(), OWN_LBAS);
     }
 }

@@ -11,8 +11,8 @@ use slimio_planted::is_planted;
 
 use crate::features::Features;
 use crate::limits::{ASYNC_EVENTS_MAX, DISCOVERY_TIME_MAX, IO_QUEUES_MAX, QUEUE_DEPTH_MAX};
+use crate::link::Link;
 use crate::subsystem::ConnectRefusal;
-use crate::waker::Waker;
 
 /// Longest time until a controller is ready, in units of 500 ms. It is ready at once.
 pub(crate) const READY_TIME_MAX: u8 = 10;
@@ -38,6 +38,8 @@ pub(crate) struct Controller {
     /// When a command last came, in milliseconds.
     active_at_ms: AtomicU64,
     is_over: AtomicBool,
+    /// The connection of its admin queue; `None` in tests that have no connections.
+    pub(crate) admin: Option<Arc<Link>>,
     state: Mutex<State>,
 }
 
@@ -51,10 +53,17 @@ struct State {
     /// each kind.
     reported: Vec<u64>,
     /// I/O queues that are connected.
-    queues: Vec<u16>,
+    queues: Vec<Queue>,
     /// How often the controller was reset. An I/O queue of before a reset ends.
     resets: u64,
-    wakers: Vec<Arc<Waker>>,
+}
+
+/// An I/O queue that is connected.
+#[derive(Debug)]
+struct Queue {
+    qid: u16,
+    /// `None` in tests that have no connections.
+    link: Option<Arc<Link>>,
 }
 
 impl Controller {
@@ -75,6 +84,7 @@ impl Controller {
             start,
             active_at_ms: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
+            admin: None,
             state: Mutex::new(State {
                 configuration: Configuration::default(),
                 status: ControllerStatus::default(),
@@ -83,7 +93,6 @@ impl Controller {
                 reported: Vec::new(),
                 queues: Vec::new(),
                 resets: 0,
-                wakers: Vec::new(),
             }),
         };
         controller.note_active(now);
@@ -125,8 +134,8 @@ impl Controller {
         state.status.rdy && state.resets == resets && !self.is_over()
     }
 
-    /// Sets the configuration: enables, resets, shuts down. Source: base specification 2.1, 3.5
-    /// and 3.6.
+    /// Sets the configuration: enables, resets, shuts down. When this returns from a reset, nothing of
+    /// the queues of before changes the drive any more. Source: base specification 2.1, 3.5 and 3.6.
     pub(crate) fn configure(&self, to: Configuration) {
         let mut state = self.lock();
         let from = std::mem::replace(&mut state.configuration, to);
@@ -139,17 +148,20 @@ impl Controller {
             state.status.rdy = is_supported;
             state.status.cfs = !is_supported;
         }
+        let mut ended = Vec::new();
         if !to.en() && from.en() {
             state.status = ControllerStatus::default();
             state.resets += 1;
-            state.queues.clear();
+            ended = std::mem::take(&mut state.queues);
             state.events.clear();
             state.reported.clear();
             state.features = Features::new(state.features.keep_alive_ms);
-            state.wake();
         }
         // Each completed write is where a flush would put it, so a shutdown is complete at once.
         state.status.shst = if to.shn() == 0 { 0 } else { 2 };
+        // The connections look at the state while they begin something.
+        drop(state);
+        close(&ended);
     }
 
     /// Calls `look` with the features.
@@ -162,19 +174,26 @@ impl Controller {
         self.lock().resets
     }
 
-    /// Connects an I/O queue. Returns how many resets there were before.
-    pub(crate) fn take_queue(&self, qid: u16) -> Result<u64, ConnectRefusal> {
+    /// Connects an I/O queue, whose connection has this link. Returns how many resets there were before.
+    pub(crate) fn take_queue(
+        &self,
+        qid: u16,
+        link: Option<&Arc<Link>>,
+    ) -> Result<u64, ConnectRefusal> {
         let mut state = self.lock();
-        if !state.status.rdy || self.is_over() {
+        if self.is_over() {
+            return Err(ConnectRefusal::no_controller());
+        }
+        if !state.status.rdy {
             return Err(Status::COMMAND_SEQUENCE_ERROR.dnr().into());
         }
         if qid == 0 || qid > IO_QUEUES_MAX {
             return Err(ConnectRefusal::parameter(InvalidParameter::QID));
         }
-        if state.queues.contains(&qid) {
+        if state.queues.iter().any(|known| known.qid == qid) {
             return Err(Status::COMMAND_SEQUENCE_ERROR.dnr().into());
         }
-        state.queues.push(qid);
+        state.queues.push(Queue { qid, link: link.cloned() });
         Ok(state.resets)
     }
 
@@ -182,17 +201,8 @@ impl Controller {
     pub(crate) fn give_queue(&self, qid: u16, resets: u64) {
         let mut state = self.lock();
         if state.resets == resets {
-            state.queues.retain(|&known| known != qid);
+            state.queues.retain(|known| known.qid != qid);
         }
-    }
-
-    /// Has a connection woken when the controller ends, is reset, or has an event.
-    pub(crate) fn add_waker(&self, waker: &Arc<Waker>) {
-        self.lock().wakers.push(waker.clone());
-    }
-
-    pub(crate) fn remove_waker(&self, waker: &Arc<Waker>) {
-        self.lock().wakers.retain(|known| !Arc::ptr_eq(known, waker));
     }
 
     /// Adds an asynchronous event: the result of the next request for one.
@@ -200,7 +210,7 @@ impl Controller {
         let mut state = self.lock();
         if state.events.len() < ASYNC_EVENTS_MAX && !state.events.contains(&event) {
             state.events.push_back(event);
-            state.wake();
+            self.wake_admin();
         }
     }
 
@@ -222,10 +232,18 @@ impl Controller {
         self.lock().reported.retain(|event| (event >> 16) as u8 != lid);
     }
 
-    /// Ends it.
+    /// Ends it. When this returns, nothing of its queues changes the drive any more.
     pub(crate) fn end(&self) {
         self.is_over.store(true, Ordering::Release);
-        self.lock().wake();
+        let ended = std::mem::take(&mut self.lock().queues);
+        close(&ended);
+        self.wake_admin();
+    }
+
+    fn wake_admin(&self) {
+        if let Some(admin) = &self.admin {
+            admin.wake();
+        }
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -257,11 +275,10 @@ fn kind_of(event: u64) -> u64 {
     event & 7
 }
 
-impl State {
-    fn wake(&self) {
-        for waker in &self.wakers {
-            waker.wake();
-        }
+/// Closes queues that are none of a controller's any more.
+fn close(queues: &[Queue]) {
+    for link in queues.iter().filter_map(|queue| queue.link.as_ref()) {
+        link.close();
     }
 }
 
@@ -269,8 +286,10 @@ impl State {
 mod tests {
     use slimio_nvme::feature::event;
     use slimio_nvme::log::lid;
+    use slimio_ssd::Canceller;
 
     use super::*;
+    use crate::waker::Waker;
 
     fn controller(keep_alive_ms: u32) -> Controller {
         let now = Instant::now();
@@ -282,30 +301,67 @@ mod tests {
         let controller = controller(0);
         assert!(!controller.is_ready());
         assert_eq!(
-            controller.take_queue(1).map_err(|refusal| refusal.status),
+            controller.take_queue(1, None).map_err(|refusal| refusal.status),
             Err(Status::COMMAND_SEQUENCE_ERROR.dnr())
         );
         controller.configure(Configuration::ENABLED);
         assert!(controller.is_ready());
-        assert_eq!(controller.take_queue(1), Ok(0));
+        assert_eq!(controller.take_queue(1, None), Ok(0));
         assert_eq!(
-            controller.take_queue(1).map_err(|refusal| refusal.status),
+            controller.take_queue(1, None).map_err(|refusal| refusal.status),
             Err(Status::COMMAND_SEQUENCE_ERROR.dnr())
         );
         let number = InvalidParameter::QID.result();
         for qid in [0, IO_QUEUES_MAX + 1] {
-            assert_eq!(controller.take_queue(qid).map_err(|refusal| refusal.result), Err(number));
+            assert_eq!(
+                controller.take_queue(qid, None).map_err(|refusal| refusal.result),
+                Err(number)
+            );
         }
         controller.configure(Configuration::default());
         assert_eq!((controller.is_ready(), controller.resets()), (false, 1));
         controller.configure(Configuration::ENABLED);
-        assert_eq!(controller.take_queue(1), Ok(1), "the reset has ended its queues");
+        assert_eq!(controller.take_queue(1, None), Ok(1), "the reset has ended its queues");
         controller.give_queue(1, 0);
-        assert!(controller.take_queue(1).is_err(), "a queue of before the reset frees none");
+        assert!(controller.take_queue(1, None).is_err(), "a queue of before the reset frees none");
         assert!(controller.has_queue_of(1) && !controller.has_queue_of(0));
         controller.end();
         assert!(!controller.has_queue_of(1) && !controller.is_ready());
-        assert!(controller.take_queue(2).is_err(), "it is over");
+        let refused = controller.take_queue(2, None).map_err(|refusal| refusal.status);
+        assert_eq!(refused, Err(ConnectRefusal::no_controller().status), "it is over");
+    }
+
+    /// A host may use the blocks for something else when it has the reply.
+    #[test]
+    fn a_reset_and_an_end_wait_for_what_a_queue_begins_and_let_it_begin_no_more() {
+        for is_reset in [true, false] {
+            let controller = controller(0);
+            controller.configure(Configuration::ENABLED);
+            let waker = Arc::new(Waker::new().expect("there are descriptors"));
+            let link = Arc::new(Link::new(waker, Canceller::default()));
+            controller.take_queue(1, Some(&link)).expect("it is ready");
+            let begins = link.enter().expect("it may begin something");
+            let (ended, end) = std::sync::mpsc::channel();
+            std::thread::scope(|scope| {
+                let controller = &controller;
+                scope.spawn(move || {
+                    if is_reset {
+                        controller.configure(Configuration::default());
+                    } else {
+                        controller.end();
+                    }
+                    ended.send(()).expect("the test waits for it");
+                });
+                while controller.has_queue_of(0) {
+                    std::thread::yield_now();
+                }
+                let early = end.recv_timeout(Duration::from_millis(50));
+                assert!(early.is_err(), "something begins just now");
+                drop(begins);
+                end.recv().expect("it ends");
+            });
+            assert!(link.enter().is_none());
+        }
     }
 
     #[test]

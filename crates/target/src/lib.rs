@@ -20,6 +20,7 @@ mod errors;
 mod features;
 mod identify;
 pub mod limits;
+mod link;
 mod logs;
 mod refusal;
 mod reply;

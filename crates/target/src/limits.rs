@@ -27,6 +27,9 @@ pub const OUTBOX_SIZE_MAX: usize = 256 << 10;
 /// Memory for data of the commands of one connection, in bytes, beside in-capsule data, which
 /// [`QUEUE_DEPTH_MAX`] bounds. A command for which there is none waits, in its order.
 pub const DATA_SIZE_MAX: usize = 8 << 20;
+/// Memory for data of the commands of all connections, in bytes, beside in-capsule data and beside two
+/// of the longest transfers for each connection.
+pub const DATA_BUDGET: usize = 128 << 20;
 /// Requests for asynchronous events that are outstanding, of each controller.
 pub const ASYNC_REQUESTS_MAX: usize = 4;
 /// Asynchronous events that wait for a request, of each controller. One more is dropped.

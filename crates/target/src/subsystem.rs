@@ -11,9 +11,11 @@ use slimio_nvme::fabrics::{Connect, ConnectData, InvalidParameter};
 use slimio_nvme::{DISCOVERY_NQN, NQN_SIZE_MAX, Status};
 use slimio_ssd::{Deallocated, DriveQueue, DriveWatch, EmulatedDrive, Timing};
 
+use crate::buffers::Budget;
 use crate::controller::{Controller, Kind};
 use crate::errors::ErrorLog;
 use crate::limits::{ALLOWED_MAX, CONTROLLERS_MAX, KEEP_ALIVE_MAX, QUEUE_DEPTH_MAX};
+use crate::link::Link;
 use crate::trace::Recorder;
 use crate::warnings::Warnings;
 
@@ -100,6 +102,8 @@ pub struct Subsystem {
     pub(crate) errors: Mutex<ErrorLog>,
     pub(crate) recorder: Option<Recorder>,
     pub(crate) warnings: Warnings,
+    /// Memory for data of all connections' commands.
+    pub(crate) data_budget: Arc<Budget>,
     controllers: Mutex<Controllers>,
 }
 
@@ -146,6 +150,13 @@ impl ConnectRefusal {
         let status = Status::CONNECT_INVALID_PARAMETERS.dnr();
         Self { status, result: parameter.result() }
     }
+
+    /// The controller that an I/O queue wants has ended, or never was. The host may begin anew: a host
+    /// that is told not to retry takes its drive away.
+    pub(crate) fn no_controller() -> Self {
+        let status = Status::CONNECT_INVALID_PARAMETERS;
+        Self { status, result: InvalidParameter::CNTLID.result() }
+    }
 }
 
 impl From<Status> for ConnectRefusal {
@@ -189,6 +200,7 @@ impl Subsystem {
             errors: Mutex::default(),
             recorder,
             warnings: Warnings::default(),
+            data_budget: Arc::default(),
             controllers: Mutex::default(),
         }))
     }
@@ -246,7 +258,9 @@ impl Subsystem {
 
     /// Ends every controller, so that all connections close.
     pub fn end(&self) {
-        for controller in std::mem::take(&mut self.lock().by_id).into_values() {
+        // A controller waits for its connections when it ends.
+        let controllers = std::mem::take(&mut self.lock().by_id);
+        for controller in controllers.into_values() {
             controller.end();
         }
     }
@@ -262,6 +276,7 @@ impl Subsystem {
         &self,
         connect: &Connect,
         data: &ConnectData,
+        link: Option<&Arc<Link>>,
         now: Instant,
     ) -> Result<Arc<Controller>, ConnectRefusal> {
         let host = checked_name(data.hostnqn.text(), InvalidParameter::HOSTNQN)?;
@@ -298,8 +313,10 @@ impl Subsystem {
             }
         }
         controllers.last_id = id;
-        let controller =
-            Arc::new(Controller::new(id, kind, host, data.hostid, connect.kato, self.start, now));
+        let mut controller =
+            Controller::new(id, kind, host, data.hostid, connect.kato, self.start, now);
+        controller.admin = link.cloned();
+        let controller = Arc::new(controller);
         controllers.by_id.insert(id, controller.clone());
         Ok(controller)
     }
@@ -309,6 +326,7 @@ impl Subsystem {
         &self,
         connect: &Connect,
         data: &ConnectData,
+        link: Option<&Arc<Link>>,
     ) -> Result<(Arc<Controller>, u64), ConnectRefusal> {
         let host = checked_name(data.hostnqn.text(), InvalidParameter::HOSTNQN)?;
         let subsystem = checked_name(data.subnqn.text(), InvalidParameter::SUBNQN)?;
@@ -316,14 +334,15 @@ impl Subsystem {
             return Err(ConnectRefusal::parameter(InvalidParameter::SUBNQN));
         }
         let controller = self.lock().by_id.get(&data.cntlid).cloned();
-        let Some(controller) = controller.filter(|found| found.kind == Kind::Io) else {
+        let controller = controller.ok_or(ConnectRefusal::no_controller())?;
+        if controller.kind != Kind::Io {
             return Err(ConnectRefusal::parameter(InvalidParameter::CNTLID));
-        };
+        }
         if controller.host != host || controller.host_id != data.hostid {
             return Err(Status::CONNECT_INVALID_HOST.dnr().into());
         }
         check_size(connect)?;
-        let resets = controller.take_queue(connect.qid)?;
+        let resets = controller.take_queue(connect.qid, link)?;
         Ok((controller, resets))
     }
 

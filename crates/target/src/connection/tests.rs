@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use slimio_nvme::fabrics::{
     CNTLID_ANY, Configuration, Connect, ConnectData, Property, PropertyAccess,
 };
-use slimio_nvme::pdu::{self, Digests, Head, IcReq, IcResp};
+use slimio_nvme::pdu::{self, DataHead, Digests, Head, IcReq, IcResp};
 use slimio_nvme::{Command, Name, Sgl, opcode};
 use slimio_ssd::{Clock, DriveOptions, EmulatedDrive};
 
@@ -101,6 +101,36 @@ fn a_command_of_many_operations_takes_many_turns() {
     let mut reply = [0; 24];
     io.host.read_exact(&mut reply).expect("the reply comes");
     assert!(Head::completion(&reply).status.is_success());
+}
+
+/// The disk of the drive may take longer for a sync than a host has for its data.
+#[test]
+fn a_host_has_its_time_although_the_disk_had_none() {
+    let subsystem = subsystem();
+    let (_admin, mut io) = queues(&subsystem);
+    let write = Command::new(opcode::nvm::WRITE, 2).nsid(1).blocks(0, 4).sgl(Sgl::transport(16384));
+    let mut bytes = Vec::new();
+    pdu::push_command(&mut bytes, &write, &[], Digests::default(), 4);
+    io.send(&bytes);
+    let mut asked = [0; 24];
+    io.host.read_exact(&mut asked).expect("it asks for the data");
+    let mut data = Vec::new();
+    let ttag = u16::from_le_bytes([asked[10], asked[11]]);
+    let head = DataHead { cccid: 2, ttag, datao: 0, datal: 4096 };
+    pdu::push_data_head(&mut data, pdu::Kind::H2cData, 0, &head, Digests::default(), 4);
+    pdu::push_data(&mut data, &[1; 4096], Digests::default());
+    io.host.write_all(&data).expect("there is room for it");
+    // The bytes are in this side's socket when its peek finds them.
+    io.connection.stream.set_nonblocking(false).expect("the kernel can this");
+    io.connection.stream.peek(&mut [0; 1]).expect("they are there");
+    io.connection.stream.set_nonblocking(true).expect("the kernel can this");
+    let silence = crate::limits::TRANSFER_TIME_MAX * 2;
+    io.connection.clock.ahead += silence;
+    assert!(io.connection.look().expect("the host takes it"));
+    assert!(!io.connection.session.is_over(), "it had sent some of its data");
+    io.connection.clock.ahead += silence;
+    assert!(io.connection.look().expect("the host takes it"));
+    assert!(io.connection.session.is_over(), "nothing came any more");
 }
 
 /// A host whose machine has lost its power says nothing any more, and holds its connections.

@@ -28,12 +28,13 @@ impl Session {
         }
     }
 
-    /// Whether it has an I/O queue whose controller was reset, or has ended. Such a connection is
-    /// closed without a reply: a host sends again what it has no reply for, but takes a refusal for
-    /// a failure of the drive.
+    /// Whether it has a queue whose controller has ended, or an I/O queue whose controller was reset.
+    /// Such a connection is closed without a reply: a host sends again what it has no reply for, but
+    /// takes a refusal for a failure of the drive.
     pub(super) fn is_orphaned(&self) -> bool {
         match &self.phase {
             Phase::Io { controller, resets, .. } => !controller.has_queue_of(*resets),
+            Phase::Admin(controller) => controller.is_over(),
             _ => false,
         }
     }

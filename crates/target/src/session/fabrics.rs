@@ -97,24 +97,18 @@ impl Session {
             let field = InvalidParameter { offset, is_in_data: false };
             return Err(ConnectRefusal::parameter(field));
         }
+        let link = self.link.as_ref();
         let controller = if connect.qid == 0 {
-            let controller = self.subsystem.connect_admin(connect, data, now)?;
+            let controller = self.subsystem.connect_admin(connect, data, link, now)?;
             log::info!("{} has controller {}", controller.host, controller.id);
             self.phase = Phase::Admin(controller.clone());
             controller
         } else {
-            let (controller, resets) = self.subsystem.connect_io(connect, data)?;
+            let (controller, resets) = self.subsystem.connect_io(connect, data, link)?;
             let qid = connect.qid;
             self.phase = Phase::Io { controller: controller.clone(), qid, resets };
             controller
         };
-        if let Some(waker) = &self.waker {
-            controller.add_waker(waker);
-            if controller.is_over() {
-                // It ended before it knew of the waker.
-                waker.wake();
-            }
-        }
         self.is_without_flow_control = connect.cattr & CATTR_NO_SQ_FLOW_CONTROL != 0;
         self.slots.grow(connect.sqsize + 1);
         // Connect was the queue's first command.

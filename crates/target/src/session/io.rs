@@ -210,6 +210,13 @@ impl Session {
             .take(count)
             .map(|id| PlacementId(u16::from_le_bytes(id.try_into().expect("a chunk of two"))))
             .collect();
+        let link = self.link.clone();
+        let open = link.as_ref().map(|link| link.enter());
+        if matches!(open, Some(None)) {
+            // A reset came first.
+            self.end();
+            return Ok(());
+        }
         match self.subsystem.watch.update_handles(&placements) {
             Ok(()) => {
                 self.finish(slot, 0, Status::SUCCESS);

@@ -37,9 +37,9 @@ use self::slots::{Slots, Work};
 use crate::buffers::Buffers;
 use crate::controller::Controller;
 use crate::limits::{H2C_DATA_SIZE_MAX, IN_CAPSULE_SIZE_MAX, OUTBOX_SIZE_MAX};
+use crate::link::Link;
 use crate::refusal::Refusal;
 use crate::subsystem::Subsystem;
-use crate::waker::Waker;
 
 /// An operation for the drive.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ pub struct Session {
     subsystem: Arc<Subsystem>,
     /// Where the host has connected to.
     address: Option<SocketAddr>,
-    waker: Option<Arc<Waker>>,
+    link: Option<Arc<Link>>,
     phase: Phase,
     digests: Digests,
     /// What the host wants data to be aligned to, in bytes.
@@ -108,10 +108,11 @@ enum Phase {
 impl Session {
     /// A new connection, to `address`.
     pub fn new(subsystem: Arc<Subsystem>, address: Option<SocketAddr>, now: Instant) -> Self {
+        let buffers = Buffers::new(subsystem.data_budget.clone());
         Self {
             subsystem,
             address,
-            waker: None,
+            link: None,
             phase: Phase::Request,
             digests: Digests::default(),
             alignment: 4,
@@ -119,7 +120,7 @@ impl Session {
             sq_head: 0,
             // Connect is the only command before the queue has its depth.
             slots: Slots::new(2),
-            buffers: Buffers::default(),
+            buffers,
             waiting: VecDeque::new(),
             deallocating: VecDeque::new(),
             deallocations: 0,
@@ -135,9 +136,9 @@ impl Session {
         }
     }
 
-    /// Has the session's controller wake the connection when there is news.
-    pub(crate) fn set_waker(&mut self, waker: Arc<Waker>) {
-        self.waker = Some(waker);
+    /// Tells the session of its connection. The session's controller wakes it when there is news.
+    pub(crate) fn set_link(&mut self, link: Arc<Link>) {
+        self.link = Some(link);
     }
 
     /// Whether nothing is received any more. The connection closes when the output is sent.
@@ -444,9 +445,6 @@ impl Session {
 
     /// Gives up what the connection has of its controller.
     fn leave(&mut self) {
-        if let (Some(controller), Some(waker)) = (self.controller(), &self.waker) {
-            controller.remove_waker(waker);
-        }
         match &self.phase {
             Phase::Admin(controller) => self.subsystem.end_controller(controller),
             Phase::Io { controller, qid, resets } => controller.give_queue(*qid, *resets),
