@@ -1,9 +1,10 @@
 //! `slimio drive serve`, as a process.
 
+use std::ffi::OsStr;
 use std::io::{self, BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -20,6 +21,8 @@ pub struct Served {
     pub address: SocketAddr,
     /// The drive's name.
     pub nqn: String,
+    /// The line that has said all this.
+    pub line: String,
 }
 
 impl Served {
@@ -36,38 +39,59 @@ impl Served {
     /// # Errors
     /// As `start`.
     pub fn start_with(program: &Path, flags: &[&str], spec: &str) -> Result<Self> {
-        let mut process = Command::new(program)
-            .args(["drive", "serve", "--listen", "127.0.0.1:0"])
-            .args(flags)
-            .arg(spec)
+        let mut command = Command::new(program);
+        Self::spawn(command.args(["drive", "serve"]).args(flags).arg(spec))
+    }
+
+    /// As [`start`](Self::start), by a command to which only the place where the drive listens is added.
+    ///
+    /// # Errors
+    /// As `start`.
+    pub fn spawn(command: &mut Command) -> Result<Self> {
+        let mut process = command
+            .args(["--listen", "127.0.0.1:0"])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
             .spawn()
-            .doing(format!("starting {}", program.display()))?;
+            .doing(format!("starting {}", command.get_program().display()))?;
         let out = BufReader::new(process.stdout.take().expect("it was asked for"));
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut served = Self { process, out, address, nqn: String::new() };
+        let mut served = Self { process, out, address, nqn: String::new(), line: String::new() };
         let mut line = String::new();
         while served.out.read_line(&mut line).doing("reading what the drive says")? > 0 {
             if let Some((nqn, address)) = told(line.trim_end()) {
                 (served.nqn, served.address) = (nqn, address);
+                served.line = line;
                 return Ok(served);
             }
             line.clear();
         }
-        Err(BenchError::Server(format!("{} drive serve {spec} did not serve", program.display())))
+        let args: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();
+        Err(BenchError::Server(format!("it did not serve: {}", args.join(" "))))
+    }
+
+    /// The number of the process.
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.process)
+    }
+
+    /// Waits until the process is gone, which somebody has told to end.
+    ///
+    /// # Errors
+    /// When this process has no such child.
+    pub fn wait(mut self) -> Result<ExitStatus> {
+        self.process.wait().doing("waiting for the drive's end")
     }
 
     /// Ends the process as a person would, and waits until it is gone.
     ///
     /// # Errors
     /// When it ends in another way than it was asked to.
-    pub fn stop(mut self) -> Result<()> {
-        kill_process(Pid::from_child(&self.process), Signal::TERM)
+    pub fn stop(self) -> Result<()> {
+        kill_process(self.pid(), Signal::TERM)
             .map_err(io::Error::from)
             .doing("stopping the drive")?;
-        let status = self.process.wait().doing("waiting for the drive's end")?;
+        let status = self.wait()?;
         if status.success() {
             return Ok(());
         }

@@ -8,18 +8,17 @@
 //! The host writes, deallocates and flushes, one after the other. The server is killed twice and serves
 //! again. After a cut, each block must be as its last stable command has left it, or as a later one has.
 
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Instant;
 
 use slimio_device::{Buffer, LBA_SIZE, Lba, Op, Token, WholeDevice as _};
 use slimio_host::power_cut::{Entry, Survivors, write_image};
 use slimio_initiator::{Host, IoQueue, Options, Placed};
+use slimio_lab::drive::Served;
 use slimio_lab::recorder::{KeptDisk, can_record};
 use slimio_ssd::{Clock, DriveOptions, EmulatedDrive, Ftl};
 
-use super::place::{Mount, Place, Running, command, text};
+use super::place::{Mount, Place, command, text};
 
 /// Size of the file system in bytes.
 const SIZE: u64 = 64 << 20;
@@ -31,8 +30,6 @@ const COMMANDS: usize = 10_000;
 const BLOCKS: u64 = 2048;
 
 const CUTS: usize = 24;
-
-const NQN: &str = "nqn.2026-11.org.example:drive";
 
 /// A command of the host, and how many requests the disk had got when it was acknowledged.
 #[derive(Clone, Copy, Debug)]
@@ -73,24 +70,18 @@ impl HostCommand {
     }
 }
 
-/// A drive that is served. It is killed on drop.
-struct Served {
+/// A drive that is served, and its host. It is killed on drop.
+struct Connected {
     queue: IoQueue,
     _host: Host,
-    _server: Running,
+    _server: Served,
 }
 
-impl Served {
+impl Connected {
     fn start(place: &Place) -> Self {
         let mut serve = place.stock(None, Path::new(env!("CARGO_BIN_EXE_slimio")));
-        serve.args(["drive", "serve", "--listen", "127.0.0.1:0", "--nqn", NQN]);
-        let mut server = Running::new(serve.arg(spec(place)).stdout(Stdio::piped()));
-        let lines = BufReader::new(server.child.stdout.take().unwrap()).lines();
-        let mut lines = lines.map_while(Result::ok);
-        let line = lines.find(|line| line.starts_with("serving ")).unwrap();
-        let port = line.split(" -s ").nth(1).unwrap().split(' ').next().unwrap();
-        let address = format!("127.0.0.1:{port}").parse().unwrap();
-        let mut host = Host::connect(&Options::new(address, NQN)).unwrap();
+        let server = Served::spawn(serve.args(["drive", "serve"]).arg(spec(place))).unwrap();
+        let mut host = Host::connect(&Options::new(server.address, &server.nqn)).unwrap();
         let queue = host.open_queue(1, 8).unwrap();
         Self { queue, _host: host, _server: server }
     }
@@ -118,7 +109,7 @@ fn record(place: &Place) -> Recorded {
     let mut random = fastrand::Rng::with_seed(18);
     let mut asked = Vec::new();
     for _ in 0..3 {
-        let mut served = Served::start(place);
+        let mut served = Connected::start(place);
         for _ in 0..COMMANDS / 3 {
             let command = HostCommand::random(&mut random);
             command.run(&mut served.queue, asked.len() as u64 + 1);

@@ -1,11 +1,17 @@
 //! `slimio drive` as a user types it: served, asked for its counts, stopped, and refused.
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::net::TcpListener;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
+use rustix::fs::{FileType, Mode};
+use rustix::process::{Signal, kill_process};
 use slimio_initiator::{Host, Options, Placed};
+use slimio_lab::drive::Served;
 
 fn slimio(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_slimio"));
@@ -22,40 +28,10 @@ fn complaint(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A drive that is served. It is killed if the test ends before it is stopped.
-struct Served {
-    child: Child,
-    /// The line that says where it is.
-    line: String,
-}
-
-impl Served {
-    fn start(args: &[&str]) -> Self {
-        let all = [&["serve", "--listen", "127.0.0.1:0"], args].concat();
-        let mut child = slimio(&all).spawn().expect("the program starts");
-        let out = child.stdout.take().expect("it is a pipe");
-        let mut lines = BufReader::new(out).lines();
-        let line = lines.find_map(|line| line.ok().filter(|line| line.starts_with("serving ")));
-        let line = line.expect("it says where it is");
-        Self { child, line }
-    }
-
-    fn stop(mut self) {
-        let id = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("it runs");
-        let status = self.child.wait().expect("it is a child");
-        let mut said = String::new();
-        self.child.stderr.take().expect("it is a pipe").read_to_string(&mut said).expect("text");
-        assert!(status.success(), "{said}");
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        // It has ended if it was stopped.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn serve(args: &[&str]) -> Served {
+    let program = Path::new(env!("CARGO_BIN_EXE_slimio"));
+    let (spec, flags) = args.split_last().expect("they end with the drive");
+    Served::start_with(program, flags, spec).expect("it says where it is")
 }
 
 /// The drive's file is named in a way that needs the directory to be resolved.
@@ -70,10 +46,9 @@ fn a_drive_is_served_asked_and_stopped_and_its_name_stays() {
     let (file, spec) = (place.path().join("drive"), spec_in(place.path()));
     let trace = place.path().join("trace");
     let trace_name = trace.to_str().expect("it is text");
-    let served = Served::start(&["--trace", trace_name, &spec]);
+    let served = serve(&["--trace", trace_name, &spec]);
     assert!(served.line.contains("nvme connect -t tcp -a 127.0.0.1 -s "), "{}", served.line);
-    let nqn = |line: &str| line.split(' ').nth(1).expect("it has a name").to_owned();
-    let name = nqn(&served.line);
+    let name = served.nqn.clone();
     let drive = file.to_str().expect("it is text");
     let json = run(&["stats", "--json", drive]);
     let text = String::from_utf8_lossy(&json.stdout);
@@ -81,16 +56,16 @@ fn a_drive_is_served_asked_and_stopped_and_its_name_stays() {
     assert!(text.contains("\"host_bytes\":0") && text.ends_with("}\n"), "{text}");
     let page = run(&["stats", drive]);
     assert!(String::from_utf8_lossy(&page.stdout).contains("WAF"), "{page:?}");
-    served.stop();
+    served.stop().expect("it ends well");
     let replayed = Command::new(env!("CARGO_BIN_EXE_slimio")).args(["waf", trace_name]).output();
     let replayed = replayed.expect("the program starts");
     let said = String::from_utf8_lossy(&replayed.stderr);
     assert!(!said.contains("not finished"), "the trace has its end: {said}");
 
     // The file alone names the drive now, and the subsystem has the same name.
-    let again = Served::start(&["--allow", "nqn.2014-08.org.nvmexpress:uuid:me", drive]);
-    assert_eq!(nqn(&again.line), name);
-    again.stop();
+    let again = serve(&["--allow", "nqn.2014-08.org.nvmexpress:uuid:me", drive]);
+    assert_eq!(again.nqn, name);
+    again.stop().expect("it ends well");
     let gone = complaint(&run(&["stats", drive]));
     assert!(gone.contains("slimio drive serve"), "{gone}");
 }
@@ -101,12 +76,11 @@ fn the_trace_of_a_killed_drive_is_replayed_as_far_as_it_goes() {
     let place = tempfile::tempdir().expect("there is room");
     let trace = place.path().join("trace");
     let name = trace.to_str().expect("it is text");
-    let served = Served::start(&["--trace", name, "64M,timing=none"]);
+    let served = serve(&["--trace", name, "64M,timing=none"]);
     let size = || std::fs::metadata(&trace).expect("it is there").len();
     let empty = size();
-    let words: Vec<&str> = served.line.split([' ', ';']).collect();
-    let address = words[3].parse().expect("it is an address");
-    let mut host = Host::connect(&Options::new(address, words[1])).expect("it is served");
+    let to = Options::new(served.address, &served.nqn);
+    let mut host = Host::connect(&to).expect("it is served");
     let mut queue = host.open_queue(1, 8).expect("there are queues");
     while size() == empty {
         queue.write(0, &[1; 4096], Placed::default()).expect("it is within the drive");
@@ -151,20 +125,57 @@ fn what_can_not_be_served_is_refused_with_a_remedy() {
     let trace = made.to_str().expect("it is text");
     complaint(&run(&["serve", "--listen", free, "--nqn", "x", "--trace", trace, &unmade_spec]));
     assert!(!unmade.exists() && !made.exists(), "nothing is made of what is refused");
-    let served = Served::start(&[&spec]);
+    let served = serve(&[&spec]);
     let said = complaint(&run(&["serve", "--listen", free, &spec]));
     assert!(said.contains("in use"), "{said}");
-    served.stop();
+    served.stop().expect("it ends well");
 }
 
 #[test]
 fn who_asks_a_stopped_drive_is_told_so() {
     let place = tempfile::tempdir().expect("there is room");
     let spec = spec_in(place.path());
-    let served = Served::start(&[&spec]);
-    let id = rustix::process::Pid::from_child(&served.child);
-    rustix::process::kill_process(id, rustix::process::Signal::STOP).expect("it runs");
+    let served = serve(&[&spec]);
+    kill_process(served.pid(), Signal::STOP).expect("it runs");
     let drive = place.path().join("drive");
     let said = complaint(&run(&["stats", drive.to_str().expect("it is text")]));
     assert!(said.contains("its process is stopped"), "{said}");
+}
+
+/// Whoever reads the log may have stopped to read it. A thread that logs waits for it.
+#[test]
+fn a_drive_that_does_not_stop_by_itself_is_left() {
+    let place = tempfile::tempdir().expect("there is room");
+    let log = place.path().join("log");
+    rustix::fs::mknodat(rustix::fs::CWD, &log, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
+        .expect("there is room");
+    let open = |options: &mut OpenOptions| {
+        let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+        options.custom_flags(nonblocking).open(&log).expect("it is there")
+    };
+    let _reader = open(OpenOptions::new().read(true));
+    let mut filler = open(OpenOptions::new().write(true));
+    let of_server = OpenOptions::new().write(true).open(&log).expect("somebody reads it");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_slimio"));
+    command.args(["drive", "serve", "--allow", "nqn.friend", "64M,timing=none"]).stderr(of_server);
+    let served = Served::spawn(&mut command).expect("it says where it is");
+    while filler.write(&[b'x'; 4096]).is_ok() {}
+    while filler.write(b"x").is_ok() {}
+    // A host that is not allowed is a warning.
+    let time_max = Duration::from_millis(200);
+    let stranger = Options { time_max, ..Options::new(served.address, &served.nqn) };
+    assert!(Host::connect(&stranger).is_err());
+    let begin = Instant::now();
+    kill_process(served.pid(), Signal::TERM).expect("it runs");
+    let (pid, (ended, end)) = (served.pid(), std::sync::mpsc::channel());
+    let guard = std::thread::spawn(move || {
+        if end.recv_timeout(Duration::from_secs(60)).is_err() {
+            kill_process(pid, Signal::KILL).expect("nobody has waited for its end");
+        }
+    });
+    let status = served.wait().expect("it is a child");
+    ended.send(()).expect("the guard waits");
+    guard.join().expect("it kills who is there");
+    assert_eq!(status.code(), Some(1), "{status}");
+    assert!(begin.elapsed() > Duration::from_secs(9), "it had its time");
 }
