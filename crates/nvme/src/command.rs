@@ -6,33 +6,34 @@ pub const COMMAND_SIZE: usize = 64;
 /// A submission queue entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Command {
-    /// Which command it is.
+    /// What the command does.
     pub opcode: u8,
-    /// Fused operation in bits 0 and 1, PRP or SGL (PSDT) in bits 6 and 7.
+    /// Bits 0 and 1: fused operation. Bits 6 and 7 (PSDT): whether PRPs or an SGL describe the
+    /// data.
     pub flags: u8,
-    /// The host's name for it.
+    /// The command identifier, which the host chooses.
     pub cid: u16,
-    /// The namespace. Of a Fabrics command: its type in the lowest byte.
+    /// The namespace. In a Fabrics command, the lowest byte is the command's type instead.
     pub nsid: u32,
     /// Command dword 2.
     pub cdw2: u32,
     /// Command dword 3.
     pub cdw3: u32,
-    /// Where metadata is.
+    /// Where the command's metadata is.
     pub metadata: u64,
-    /// Where its data is.
+    /// Where the command's data is.
     pub sgl: Sgl,
     /// Command dwords 10 to 15.
     pub cdw10_to_15: [u32; 6],
 }
 
-/// The value of PSDT in [`Command::flags`] for SGLs, which all fabrics use.
+/// The value of PSDT in [`Command::flags`] that stands for SGLs. All fabrics use SGLs.
 pub const PSDT_SGL: u8 = 0b01 << 6;
 
 /// An SGL descriptor. Source: base specification 2.1, 4.3.2, figure 121.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sgl {
-    /// Address, or offset in the capsule; its meaning depends on the type.
+    /// A memory address, or an offset in the capsule, depending on the type.
     pub address: u64,
     /// Bytes of data.
     pub length: u32,
@@ -43,14 +44,14 @@ pub struct Sgl {
 /// What an [`Sgl`] says about the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SglKind {
-    /// The data is in the capsule, that many bytes behind the start of the in-capsule data.
+    /// The data is in the capsule.
     InCapsule {
-        /// Offset in bytes.
+        /// Offset of the data from the start of the in-capsule data, in bytes.
         offset: u64,
     },
-    /// The data is moved by PDUs of their own.
+    /// The data travels in separate PDUs.
     Transport,
-    /// Nothing that NVMe/TCP knows.
+    /// A type that NVMe/TCP does not use.
     Other,
 }
 
@@ -63,12 +64,12 @@ impl Sgl {
         Self { address: 0, length, identifier: Self::IN_CAPSULE }
     }
 
-    /// Data that is moved by PDUs of its own; with zero bytes: no data.
+    /// Data that travels in separate PDUs. A length of zero means no data.
     pub const fn transport(length: u32) -> Self {
         Self { address: 0, length, identifier: Self::TRANSPORT }
     }
 
-    /// What it says about the data.
+    /// Where the descriptor says that the data is.
     pub const fn kind(&self) -> SglKind {
         match self.identifier {
             Self::IN_CAPSULE => SglKind::InCapsule { offset: self.address },
@@ -94,30 +95,30 @@ impl Command {
         }
     }
 
-    /// The same for a namespace.
+    /// Returns the command with this namespace.
     #[must_use]
     pub const fn nsid(mut self, nsid: u32) -> Self {
         self.nsid = nsid;
         self
     }
 
-    /// The same with data.
+    /// Returns the command with this data.
     #[must_use]
     pub const fn sgl(mut self, sgl: Sgl) -> Self {
         self.sgl = sgl;
         self
     }
 
-    /// The same with command dword 10.
+    /// Returns the command with this value in command dword 10.
     #[must_use]
     pub const fn cdw10(self, value: u32) -> Self {
         self.cdw(10, value)
     }
 
-    /// The same with a command dword, 10 to 15.
+    /// Returns the command with this value in one of its command dwords 10 to 15.
     ///
     /// # Panics
-    /// When there is no such dword.
+    /// If `number` is not 10 to 15.
     #[must_use]
     pub const fn cdw(mut self, number: usize, value: u32) -> Self {
         assert!(number >= 10 && number <= 15, "command dwords 10 to 15 are the command's own");
@@ -125,23 +126,23 @@ impl Command {
         self
     }
 
-    /// A command dword, 10 to 15.
+    /// The value of one of the command dwords 10 to 15.
     ///
     /// # Panics
-    /// When there is no such dword.
+    /// If `number` is not 10 to 15.
     pub const fn dword(&self, number: usize) -> u32 {
         self.cdw10_to_15[number - 10]
     }
 
-    /// Command dwords 10 and 11 as one number: the first block of a transfer.
+    /// The first block of a transfer: command dwords 10 and 11 as one number.
     pub const fn slba(&self) -> u64 {
         self.cdw10_to_15[0] as u64 | (self.cdw10_to_15[1] as u64) << 32
     }
 
-    /// The same with the first block, and the count of blocks, of a transfer.
+    /// Returns the command with the first block and the number of blocks of a transfer.
     ///
     /// # Panics
-    /// When the count is zero or above 65,536.
+    /// If `count` is zero or above 65,536.
     #[must_use]
     pub const fn blocks(mut self, slba: u64, count: u32) -> Self {
         assert!(count > 0 && count <= 0x1_0000, "a transfer has 1 to 65,536 blocks");
@@ -151,12 +152,12 @@ impl Command {
         self
     }
 
-    /// The count of blocks of a transfer.
+    /// The number of blocks of a transfer.
     pub const fn block_count(&self) -> u32 {
         (self.cdw10_to_15[2] & 0xffff) + 1
     }
 
-    /// Its bytes.
+    /// Encodes the command.
     pub fn encode(&self) -> [u8; COMMAND_SIZE] {
         let mut bytes = [0; COMMAND_SIZE];
         bytes[0] = self.opcode;
@@ -175,7 +176,8 @@ impl Command {
         bytes
     }
 
-    /// From its bytes. Each value is a command; which ones are served is not decided here.
+    /// Decodes a command. Any bytes make a command: whether the command is supported is decided
+    /// elsewhere.
     pub fn decode(bytes: &[u8; COMMAND_SIZE]) -> Self {
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let u32_at = |at: usize| u32::from(u16_at(at)) | u32::from(u16_at(at + 2)) << 16;
@@ -198,23 +200,23 @@ impl Command {
 /// specification 2.1, 8.1.8.
 pub const DIRECTIVE_DATA_PLACEMENT: u32 = 2;
 
-/// What dwords 12 and 13 of a write say beside its length. Source: NVM command set 1.1, 3.3.6.
+/// What dwords 12 and 13 of a write say, apart from its length. Source: NVM command set 1.1, 3.3.6.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteFlags {
-    /// Force unit access: it completes when it is on stable media.
+    /// Force unit access: the write completes only when its data is on stable media.
     pub fua: bool,
-    /// Of Write Zeroes: the blocks may be deallocated.
+    /// Only in Write Zeroes: the blocks may be deallocated.
     pub deallocate: bool,
-    /// Protection information is checked or made.
+    /// What to check, or to generate, of the protection information.
     pub protection: u8,
     /// The directive type: 0 none, 2 data placement.
     pub directive: u32,
-    /// What the directive needs: of data placement, the placement identifier.
+    /// A value for the directive. For data placement, it is the placement identifier.
     pub directive_specific: u16,
 }
 
 impl WriteFlags {
-    /// From a command.
+    /// Takes the flags from a command.
     pub const fn of(command: &Command) -> Self {
         let cdw12 = command.cdw10_to_15[2];
         Self {
@@ -226,7 +228,8 @@ impl WriteFlags {
         }
     }
 
-    /// Adds them to a command, behind [`Command::blocks`].
+    /// Adds the flags to a command. Call it after [`Command::blocks`], because the flags share
+    /// dword 12 with the number of blocks.
     #[must_use]
     pub const fn on(&self, mut command: Command) -> Command {
         command.cdw10_to_15[2] = command.cdw10_to_15[2] & 0xffff
@@ -245,14 +248,14 @@ layout! {
     pub struct DsmRange [16] {
         /// Context attributes.
         cattr: u32 = 0,
-        /// Length in blocks; zero is an empty range.
+        /// Length in blocks. A range of zero blocks is empty.
         nlb: u32 = 4,
         /// First block.
         slba: u64 = 8,
     }
 }
 
-/// Most ranges of one Dataset Management.
+/// The most ranges that one Dataset Management command may have.
 pub const DSM_RANGES_MAX: usize = 256;
 /// The attribute Deallocate in dword 11 of Dataset Management.
 pub const DSM_DEALLOCATE: u32 = 1 << 2;

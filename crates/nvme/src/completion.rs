@@ -8,20 +8,22 @@ pub const COMPLETION_SIZE: usize = 16;
 /// A completion queue entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completion {
-    /// What the command returns in dwords 0 and 1.
+    /// The command's result, in dwords 0 and 1.
     pub result: u64,
-    /// How far the controller has taken entries from the submission queue (SQHD).
+    /// Head of the submission queue (SQHD): how far the controller has taken entries from the
+    /// queue.
     pub sq_head: u16,
-    /// The submission queue; zero on fabrics, where a connection has one.
+    /// The submission queue. On fabrics it is zero, because each connection has only one such
+    /// queue.
     pub sq_id: u16,
-    /// The command.
+    /// The identifier of the command that is complete.
     pub cid: u16,
-    /// What became of it.
+    /// Whether the command succeeded, and if not, why.
     pub status: Status,
 }
 
 impl Completion {
-    /// Its bytes.
+    /// Encodes the entry.
     pub fn encode(&self) -> [u8; COMPLETION_SIZE] {
         let mut bytes = [0; COMPLETION_SIZE];
         bytes[..8].copy_from_slice(&self.result.to_le_bytes());
@@ -32,7 +34,7 @@ impl Completion {
         bytes
     }
 
-    /// From its bytes.
+    /// Decodes an entry.
     pub fn decode(bytes: &[u8; COMPLETION_SIZE]) -> Self {
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let result = (0..4).map(|index| u64::from(u16_at(2 * index)) << (16 * index)).sum();

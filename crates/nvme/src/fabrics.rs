@@ -8,17 +8,17 @@ use crate::{Command, Name, Status, opcode};
 pub struct Connect {
     /// Format of the record; zero.
     pub recfmt: u16,
-    /// The queue to make: 0 the admin queue, else an I/O queue.
+    /// The queue to create: 0 is the admin queue, any other number is an I/O queue.
     pub qid: u16,
-    /// Entries of the queue less one.
+    /// Number of entries in the queue, less one.
     pub sqsize: u16,
-    /// Bit 2: without flow control of the submission queue.
+    /// Attributes. Bit 2: the submission queue has no flow control.
     pub cattr: u8,
-    /// Keep alive timeout, in milliseconds; zero: none. Only for the admin queue.
+    /// Keep alive timeout in milliseconds, or zero for none. Only the admin queue has one.
     pub kato: u32,
 }
 
-/// The bit of [`Connect::cattr`] that asks for no flow control of the submission queue.
+/// The bit of [`Connect::cattr`] that turns flow control of the submission queue off.
 pub const CATTR_NO_SQ_FLOW_CONTROL: u8 = 1 << 2;
 /// The controller id that asks for any controller. Source: base specification 2.1, 6.3.
 pub const CNTLID_ANY: u16 = 0xffff;
@@ -29,7 +29,7 @@ impl Connect {
         command.nsid as u8
     }
 
-    /// The command for it. The caller adds where its data is.
+    /// Makes the command. The caller adds the descriptor of its data.
     pub fn command(&self, cid: u16) -> Command {
         fabrics_command(opcode::fabrics::CONNECT, cid)
             .cdw(10, u32::from(self.recfmt) | u32::from(self.qid) << 16)
@@ -37,7 +37,7 @@ impl Connect {
             .cdw(12, self.kato)
     }
 
-    /// From its command.
+    /// Takes the fields from a Connect command.
     pub const fn of(command: &Command) -> Self {
         let [cdw10, cdw11, kato, ..] = command.cdw10_to_15;
         Self {
@@ -59,7 +59,7 @@ layout! {
     pub struct ConnectData [1024] {
         /// The host's identifier.
         hostid: [u8; 16] = 0,
-        /// The controller; FFFFh asks for any.
+        /// The controller. FFFFh asks for any controller.
         cntlid: u16 = 16,
         /// The subsystem.
         subnqn: Name<256> = 256,
@@ -68,14 +68,15 @@ layout! {
     }
 }
 
-/// Which parameter of a Connect is wrong: the result of a
+/// Which parameter of a Connect is wrong. It is the result of a completion with the status
 /// [`CONNECT_INVALID_PARAMETERS`](Status::CONNECT_INVALID_PARAMETERS). Source: base specification
 /// 2.1, figure 573.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidParameter {
-    /// Offset of its first byte.
+    /// Offset of the parameter's first byte.
     pub offset: u16,
-    /// Whether it is in the command's data, and not in the submission queue entry.
+    /// Whether the parameter is in the command's data. Otherwise it is in the submission queue
+    /// entry.
     pub is_in_data: bool,
 }
 
@@ -91,18 +92,18 @@ impl InvalidParameter {
     /// Field of the data: the host.
     pub const HOSTNQN: Self = Self { offset: 512, is_in_data: true };
 
-    /// The result of the completion.
+    /// Encodes the parameter as the result of a completion.
     pub const fn result(self) -> u64 {
         self.offset as u64 | (self.is_in_data as u64) << 16
     }
 
-    /// From the result of a completion.
+    /// Decodes the result of a completion.
     pub const fn of_result(result: u64) -> Self {
         Self { offset: result as u16, is_in_data: result >> 16 & 1 != 0 }
     }
 }
 
-/// A property of a controller, by its offset. Source: base specification 2.1, 3.1.4.
+/// A property of a controller. Source: base specification 2.1, 3.1.4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Property {
     /// Controller Capabilities, 8 bytes.
@@ -120,7 +121,7 @@ pub enum Property {
 }
 
 impl Property {
-    /// Its offset.
+    /// The offset that names the property.
     pub const fn offset(self) -> u32 {
         match self {
             Self::Cap => 0x00,
@@ -132,7 +133,7 @@ impl Property {
         }
     }
 
-    /// Whether it has eight bytes, and not four.
+    /// Whether the property has eight bytes. Otherwise it has four.
     pub const fn is_8_bytes(self) -> bool {
         matches!(self, Self::Cap)
     }
@@ -148,16 +149,17 @@ impl Property {
 /// A Property Get or Property Set. Source: base specification 2.1, 6.5 and 6.6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PropertyAccess {
-    /// Whether it is for eight bytes, and not for four; `None` for another size.
+    /// `Some(true)` for a property of eight bytes, `Some(false)` for one of four bytes, `None` for
+    /// any other size.
     pub is_8_bytes: Option<bool>,
     /// The property's offset.
     pub offset: u32,
-    /// Of Property Set: the value.
+    /// The value to set. Only Property Set has one.
     pub value: u64,
 }
 
 impl PropertyAccess {
-    /// From its command.
+    /// Takes the fields from a Property Get or Property Set command.
     pub const fn of(command: &Command) -> Self {
         let [attrib, offset, low, high, ..] = command.cdw10_to_15;
         let is_8_bytes = match attrib & 7 {
@@ -168,14 +170,14 @@ impl PropertyAccess {
         Self { is_8_bytes, offset, value: low as u64 | (high as u64) << 32 }
     }
 
-    /// The command that gets a property.
+    /// Makes the command that reads a property.
     pub fn get(property: Property, cid: u16) -> Command {
         fabrics_command(opcode::fabrics::PROPERTY_GET, cid)
             .cdw(10, property.is_8_bytes().into())
             .cdw(11, property.offset())
     }
 
-    /// The command that sets a property.
+    /// Makes the command that sets a property.
     pub fn set(property: Property, value: u64, cid: u16) -> Command {
         fabrics_command(opcode::fabrics::PROPERTY_SET, cid)
             .cdw(10, property.is_8_bytes().into())
@@ -185,7 +187,7 @@ impl PropertyAccess {
     }
 }
 
-/// The command that ends an I/O queue. Source: base specification 2.1, 6.4.
+/// Makes the command that ends an I/O queue. Source: base specification 2.1, 6.4.
 pub fn disconnect(cid: u16) -> Command {
     fabrics_command(opcode::fabrics::DISCONNECT, cid)
 }
@@ -193,20 +195,22 @@ pub fn disconnect(cid: u16) -> Command {
 /// Controller Capabilities. Source: base specification 2.1, 3.1.4.1, figure 36.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Most entries of a queue, less one (MQES).
+    /// The most entries that a queue may have, less one (MQES).
     pub mqes: u16,
-    /// Whether queues must be contiguous in memory: always so on fabrics (CQR).
+    /// Whether queues must be contiguous in memory (CQR). Always set on fabrics.
     pub cqr: bool,
-    /// Longest time until the controller is ready, in units of 500 ms (TO).
+    /// The longest time that the controller takes to become ready, in units of 500 ms (TO).
     pub to: u8,
-    /// Supported command sets, by bits: 0 the NVM command set, 6 that of Identify (CSS).
+    /// Supported command sets (CSS). Bit 0: the NVM command set. Bit 6: the command sets that
+    /// Identify reports.
     pub css: u8,
-    /// Whether it becomes ready only with its media: Controller Ready With Media Support.
+    /// Whether the controller waits for its media before it becomes ready (CRWMS, Controller Ready
+    /// With Media Support).
     pub crwms: bool,
 }
 
 impl Capabilities {
-    /// Its value.
+    /// The register's value.
     pub const fn bits(self) -> u64 {
         self.mqes as u64
             | (self.cqr as u64) << 16
@@ -215,7 +219,7 @@ impl Capabilities {
             | (self.crwms as u64) << 59
     }
 
-    /// From its value.
+    /// Decodes the register's value.
     pub const fn of_bits(bits: u64) -> Self {
         Self {
             mqes: bits as u16,
@@ -232,46 +236,47 @@ impl Capabilities {
 pub struct Configuration(pub u32);
 
 impl Configuration {
-    /// What a host writes to enable a controller: entries of 64 and 16 bytes, pages of 4 KiB.
+    /// What a host writes to enable a controller: entries of 64 bytes in submission queues and of
+    /// 16 bytes in completion queues, and pages of 4 KiB.
     pub const ENABLED: Self = Self(1 | 6 << 16 | 4 << 20);
 
-    /// Enable.
+    /// Whether the controller is enabled.
     pub const fn en(self) -> bool {
         self.0 & 1 != 0
     }
 
-    /// The command set that is selected: 0 NVM, 6 all that Identify reports.
+    /// The selected command sets: 0 is the NVM command set, 6 is every one that Identify reports.
     pub const fn css(self) -> u8 {
         (self.0 >> 4 & 7) as u8
     }
 
-    /// Size of a memory page: 2 to the power of 12 plus this.
+    /// Size of a memory page. The size is 2 to the power of (12 + this value), in bytes.
     pub const fn mps(self) -> u8 {
         (self.0 >> 7 & 0xf) as u8
     }
 
-    /// Arbitration: 0 round robin.
+    /// Arbitration: 0 is round robin.
     pub const fn ams(self) -> u8 {
         (self.0 >> 11 & 7) as u8
     }
 
-    /// Shutdown notification: 0 none, 1 normal, 2 abrupt.
+    /// Shutdown notification: 0 is none, 1 is normal, 2 is abrupt.
     pub const fn shn(self) -> u8 {
         (self.0 >> 14 & 3) as u8
     }
 
-    /// The same with a shutdown notification.
+    /// Returns the configuration with this shutdown notification.
     #[must_use]
     pub const fn with_shn(self, shn: u8) -> Self {
         Self(self.0 & !(3 << 14) | (shn as u32 & 3) << 14)
     }
 
-    /// Size of an entry of an I/O submission queue: 2 to this power.
+    /// Size of an I/O submission queue entry, as a power of two.
     pub const fn iosqes(self) -> u8 {
         (self.0 >> 16 & 0xf) as u8
     }
 
-    /// Size of an entry of an I/O completion queue: 2 to this power.
+    /// Size of an I/O completion queue entry, as a power of two.
     pub const fn iocqes(self) -> u8 {
         (self.0 >> 20 & 0xf) as u8
     }
@@ -280,27 +285,27 @@ impl Configuration {
 /// Controller Status. Source: base specification 2.1, 3.1.4.6, figure 42.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ControllerStatus {
-    /// Ready.
+    /// Whether the controller is ready.
     pub rdy: bool,
-    /// Controller Fatal Status.
+    /// Whether the controller failed for good (Controller Fatal Status).
     pub cfs: bool,
-    /// Shutdown status: 0 none, 1 under way, 2 complete.
+    /// Shutdown status: 0 is none, 1 is under way, 2 is complete.
     pub shst: u8,
 }
 
 impl ControllerStatus {
-    /// Its value.
+    /// The register's value.
     pub const fn bits(self) -> u32 {
         self.rdy as u32 | (self.cfs as u32) << 1 | (self.shst as u32 & 3) << 2
     }
 
-    /// From its value.
+    /// Decodes the register's value.
     pub const fn of_bits(bits: u32) -> Self {
         Self { rdy: bits & 1 != 0, cfs: bits & 2 != 0, shst: (bits >> 2 & 3) as u8 }
     }
 }
 
-/// Whether a status means that Connect may be tried again elsewhere or later.
+/// Whether a Connect with this status may be tried again, later or elsewhere.
 pub fn is_busy(status: Status) -> bool {
     status.is_same(Status::CONNECT_CONTROLLER_BUSY)
 }

@@ -1,14 +1,14 @@
-//! Flexible Data Placement: log pages 20h to 23h, and I/O management. Source: base specification
-//! 2.1, 5.1.12.1.27 to 5.1.12.1.30, 7.3 and 8.1.10.
+//! Flexible Data Placement (FDP): log pages 20h to 23h, and the I/O Management commands. Source:
+//! base specification 2.1, 5.1.12.1.27 to 5.1.12.1.30, 7.3 and 8.1.10.
 
 use crate::{Command, opcode};
 
 layout! {
     /// The head of the FDP Configurations log. Source: base specification 2.1, figure 279.
     pub struct ConfigurationsHead [16] {
-        /// Configurations, less one.
+        /// Number of configurations, less one.
         numfdpc: u16 = 0,
-        /// Version; zero.
+        /// Version of the log: zero.
         version: u8 = 2,
         /// Size of the whole log, in bytes.
         size: u32 = 4,
@@ -16,37 +16,37 @@ layout! {
 }
 
 layout! {
-    /// A configuration, without its handles, which follow. Source: base specification 2.1, figure
-    /// 280.
+    /// The head of a configuration. Its handles follow. Source: base specification 2.1, figure 280.
     pub struct Configuration [64] {
         /// Size of this configuration with its handles, in bytes.
         dsze: u16 = 0,
-        /// Attributes: bits 0 to 3 RGIF, bit 4 a volatile cache of FDP, bit 7 valid.
+        /// Attributes. Bits 0 to 3: RGIF, how many bits of a placement identifier name the reclaim
+        /// group. Bit 4: a volatile write cache for FDP. Bit 7: valid.
         fdpa: u8 = 2,
-        /// Size of what the vendor adds.
+        /// Size of the vendor specific part, in bytes.
         vss: u8 = 3,
-        /// Reclaim groups.
+        /// Number of reclaim groups.
         nrg: u32 = 4,
-        /// Reclaim unit handles.
+        /// Number of reclaim unit handles.
         nruh: u16 = 8,
-        /// Most placement handles of a namespace, less one.
+        /// The most placement handles that a namespace may have, less one.
         maxpids: u16 = 10,
-        /// Namespaces.
+        /// The most namespaces that may exist.
         nns: u32 = 12,
         /// Nominal size of a reclaim unit, in bytes.
         runs: u64 = 16,
-        /// Time until a reclaim unit must be written, in seconds; zero: none.
+        /// Time in which a reclaim unit has to be written, in seconds. Zero means no limit.
         erutl: u32 = 24,
     }
 }
 
-/// The bit of [`Configuration::fdpa`] that says that the configuration is valid.
+/// The bit of [`Configuration::fdpa`] that is set if the configuration is valid.
 pub const FDPA_VALID: u8 = 1 << 7;
 
 layout! {
-    /// A handle in a configuration. Source: base specification 2.1, figure 281.
+    /// A reclaim unit handle in a configuration. Source: base specification 2.1, figure 281.
     pub struct HandleDescriptor [4] {
-        /// Isolation: 1 initially, 2 persistently isolated.
+        /// How data of this handle is isolated: 1 is initially, 2 is persistently.
         ruht: u8 = 0,
     }
 }
@@ -54,15 +54,15 @@ layout! {
 layout! {
     /// The head of the Reclaim Unit Handle Usage log. Source: base specification 2.1, figure 282.
     pub struct UsageHead [8] {
-        /// Handles.
+        /// Number of handles.
         nruh: u16 = 0,
     }
 }
 
 layout! {
-    /// How a handle is used. Source: base specification 2.1, figure 283.
+    /// Who uses a reclaim unit handle. Source: base specification 2.1, figure 283.
     pub struct HandleUsage [8] {
-        /// 0 unused, 1 by hosts, 2 by the controller.
+        /// 0 is nobody, 1 is hosts, 2 is the controller.
         ruha: u8 = 0,
     }
 }
@@ -70,11 +70,11 @@ layout! {
 layout! {
     /// FDP Statistics. Source: base specification 2.1, figure 284.
     pub struct Statistics [64] {
-        /// Bytes that hosts wrote, with metadata.
+        /// Bytes that hosts wrote, metadata included.
         hbmw: u128 = 0,
-        /// Bytes that were written to the media.
+        /// Bytes that the drive wrote to the media.
         mbmw: u128 = 16,
-        /// Bytes that were erased.
+        /// Bytes that the drive erased on the media.
         mbe: u128 = 32,
     }
 }
@@ -82,25 +82,27 @@ layout! {
 layout! {
     /// The head of the FDP Events log. Source: base specification 2.1, figure 285.
     pub struct EventsHead [64] {
-        /// Events.
+        /// Number of events.
         nevents: u32 = 0,
     }
 }
 
 layout! {
-    /// An event. Source: base specification 2.1, figure 286.
+    /// An FDP event. Source: base specification 2.1, figure 286.
     pub struct Event [64] {
         /// What happened.
         kind: u8 = 0,
-        /// What is valid: bit 0 the placement, 1 the namespace, 2 the location.
+        /// Which fields are valid. Bit 0: the placement identifier. Bit 1: the namespace. Bit 2:
+        /// the reclaim group and the handle. [`event_flags`] has the names.
         flags: u8 = 1,
         /// Placement identifier.
         pid: u16 = 2,
-        /// Milliseconds in six bytes, and where they come from.
+        /// The time in milliseconds in the lower six bytes. The upper two bytes say where the time
+        /// comes from.
         timestamp: u64 = 4,
         /// Namespace.
         nsid: u32 = 12,
-        /// What the kind has beside that.
+        /// Further data, which depends on the kind.
         specific: [u8; 16] = 16,
         /// Reclaim group.
         rgid: u16 = 32,
@@ -115,37 +117,38 @@ pub mod event_flags {
     pub const PIV: u8 = 1 << 0;
     /// The namespace is valid.
     pub const NSIDV: u8 = 1 << 1;
-    /// Reclaim group and handle are valid.
+    /// The reclaim group and the handle are valid.
     pub const LV: u8 = 1 << 2;
 }
 
 layout! {
     /// The head of Reclaim Unit Handle Status. Source: base specification 2.1, figure 556.
     pub struct HandleStatusHead [16] {
-        /// Descriptors.
+        /// Number of descriptors that follow.
         nruhsd: u16 = 14,
     }
 }
 
 layout! {
-    /// A placement of a namespace, and its reclaim unit. Source: base specification 2.1, figure
-    /// 557.
+    /// A placement handle of a namespace, and the reclaim unit that it fills. Source: base
+    /// specification 2.1, figure 557.
     pub struct HandleStatus [32] {
         /// Placement identifier.
         pid: u16 = 0,
         /// Reclaim unit handle.
         ruhid: u16 = 2,
-        /// Time that is left until the unit must be written, in seconds; zero: no limit.
+        /// Time that is left to write the reclaim unit, in seconds. Zero means no limit.
         earutr: u32 = 4,
-        /// Blocks that can still be written to the unit.
+        /// Number of blocks that can still be written to the reclaim unit.
         ruamw: u64 = 8,
     }
 }
 
-/// What I/O management does (MO): of Receive it is the status of handles, of Send their update.
+/// The operation (MO) on reclaim unit handles. I/O Management Receive returns their status, and I/O
+/// Management Send updates them.
 pub const OPERATION_HANDLES: u8 = 1;
 
-/// Most placement identifiers of one I/O Management Send.
+/// The most placement identifiers that one I/O Management Send may have.
 pub const PLACEMENTS_MAX: usize = 128;
 
 /// An I/O Management Receive or Send. Source: base specification 2.1, 7.3 and 7.4.
@@ -153,23 +156,24 @@ pub const PLACEMENTS_MAX: usize = 128;
 pub struct IoManagement {
     /// The operation (MO).
     pub operation: u8,
-    /// What the operation needs (MOS): of an update, the count of placement identifiers less one.
+    /// A value for the operation (MOS). For an update, it is the number of placement identifiers,
+    /// less one.
     pub specific: u16,
-    /// Of Receive: bytes to return, a multiple of four.
+    /// Number of bytes to return, a multiple of four. Only Receive has it.
     pub size: u64,
 }
 
 impl IoManagement {
-    /// From its command.
+    /// Takes the fields from an I/O Management command.
     pub const fn of(command: &Command) -> Self {
         let [cdw10, numd, ..] = command.cdw10_to_15;
         Self { operation: cdw10 as u8, specific: (cdw10 >> 16) as u16, size: (numd as u64 + 1) * 4 }
     }
 
-    /// The command that asks for the status of all handles in `size` bytes.
+    /// Makes the command that asks for the status of all handles, in `size` bytes.
     ///
     /// # Panics
-    /// When the size is no multiple of four, or zero.
+    /// If `size` is zero, or not a multiple of four.
     pub fn status(cid: u16, size: u32) -> Command {
         assert!(size > 0 && size.is_multiple_of(4), "the status is read in dwords");
         Command::new(opcode::nvm::IO_MANAGEMENT_RECEIVE, cid)
@@ -177,11 +181,11 @@ impl IoManagement {
             .cdw(11, size / 4 - 1)
     }
 
-    /// The command that moves the handles of `count` placements, which are its data, to fresh
-    /// reclaim units.
+    /// Makes the command that moves the handles of `count` placement identifiers to fresh reclaim
+    /// units. The placement identifiers are the command's data.
     ///
     /// # Panics
-    /// When there are none, or more than [`PLACEMENTS_MAX`].
+    /// If `count` is zero, or more than [`PLACEMENTS_MAX`].
     pub fn update(cid: u16, count: usize) -> Command {
         assert!((1..=PLACEMENTS_MAX).contains(&count), "{count} placements in one command");
         Command::new(opcode::nvm::IO_MANAGEMENT_SEND, cid)

@@ -37,15 +37,16 @@ pub mod fid {
 /// Which value of a feature Get Features asks for (SEL).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Select {
-    /// The present one.
+    /// The value in force.
     Current,
-    /// That of the factory.
+    /// The factory's default.
     Default,
-    /// The saved one.
+    /// The saved value.
     Saved,
-    /// What can be done with it: bit 0 saved, 1 per namespace, 2 changed.
+    /// No value, but what the feature allows. Bit 0: it can be saved. Bit 1: each namespace has its
+    /// own value. Bit 2: it can be changed.
     Capabilities,
-    /// Reserved.
+    /// A reserved number.
     Other,
 }
 
@@ -54,18 +55,18 @@ pub enum Select {
 pub struct FeatureAccess {
     /// The feature.
     pub fid: u8,
-    /// Of Get Features: which value.
+    /// Which value to return. Only Get Features has it.
     pub select: Select,
-    /// Of Set Features: whether it is kept over resets and losses of power.
+    /// Whether the new value outlives resets and losses of power. Only Set Features has it.
     pub save: bool,
-    /// Dword 11: a parameter, or of most features the value.
+    /// Dword 11: the value itself for most features, and a parameter for the others.
     pub cdw11: u32,
     /// Dword 12.
     pub cdw12: u32,
 }
 
 impl FeatureAccess {
-    /// From its command.
+    /// Takes the fields from a Get Features or Set Features command.
     pub const fn of(command: &Command) -> Self {
         let [cdw10, cdw11, cdw12, ..] = command.cdw10_to_15;
         let select = match cdw10 >> 8 & 7 {
@@ -78,13 +79,13 @@ impl FeatureAccess {
         Self { fid: cdw10 as u8, select, save: cdw10 >> 31 != 0, cdw11, cdw12 }
     }
 
-    /// The command that gets the present value. The caller adds where data goes, if the feature has
-    /// data.
+    /// Makes the command that reads the value in force. If the feature has data, the caller adds
+    /// the descriptor of where the data goes.
     pub fn get(cid: u16, fid: u8, cdw11: u32) -> Command {
         Command::new(opcode::admin::GET_FEATURES, cid).cdw(10, fid.into()).cdw(11, cdw11)
     }
 
-    /// The command that sets a value until the next reset.
+    /// Makes the command that sets a value until the next reset.
     pub fn set(cid: u16, fid: u8, cdw11: u32, cdw12: u32) -> Command {
         Command::new(opcode::admin::SET_FEATURES, cid)
             .cdw(10, fid.into())
@@ -93,15 +94,16 @@ impl FeatureAccess {
     }
 }
 
-/// The value of Number of Queues: counts less one of submission queues, then completion queues.
+/// Decodes the value of Number of Queues: how many I/O submission queues and how many I/O
+/// completion queues. The value has each of the two numbers less one.
 pub const fn queue_counts(value: u32) -> (u32, u32) {
     ((value & 0xffff) + 1, (value >> 16) + 1)
 }
 
-/// The value of Number of Queues with as many submission queues as completion queues.
+/// Encodes the value of Number of Queues, for `count` queues of each kind.
 ///
 /// # Panics
-/// When there are none, or more than 65,535.
+/// If `count` is zero, or more than 65,535.
 pub const fn of_queue_count(count: u32) -> u32 {
     assert!(count > 0 && count <= 0xffff, "a controller has 1 to 65,535 I/O queues");
     (count - 1) | (count - 1) << 16
@@ -112,21 +114,23 @@ pub const fn of_queue_count(count: u32) -> u32 {
 pub mod event {
     /// Type: an error.
     pub const ERROR: u8 = 0;
-    /// Error: one that some commands had; the controller goes on. After the one before it (3, a
-    /// persistent internal error), hosts reset the controller.
+    /// Information of an error: a transient internal error. Some commands failed, but the
+    /// controller goes on. A persistent internal error would have the number 3, and hosts reset the
+    /// controller after it.
     pub const ERROR_TRANSIENT: u8 = 4;
     /// Type: SMART.
     pub const SMART: u8 = 1;
     /// Type: a notice.
     pub const NOTICE: u8 = 2;
-    /// Notice: the discovery log has changed.
+    /// Information of a notice: the discovery log has changed.
     pub const NOTICE_DISCOVERY: u8 = 0xf0;
     /// Mask: attributes of a namespace have changed.
     pub const MASK_NAMESPACE: u32 = 1 << 8;
     /// Mask: the discovery log has changed.
     pub const MASK_DISCOVERY: u32 = 1 << 31;
 
-    /// The result of a request for asynchronous events: type, information, and log page.
+    /// The result of an Asynchronous Event Request: the event's type, its information, and the log
+    /// page that has more about it.
     pub const fn result(kind: u8, information: u8, lid: u8) -> u64 {
         kind as u64 | (information as u64) << 8 | (lid as u64) << 16
     }

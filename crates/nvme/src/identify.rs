@@ -1,31 +1,32 @@
-//! What Identify returns. Source: base specification 2.1, 5.1.13; NVM command set 1.1, 4.1.5.
+//! The structures that Identify returns. Source: base specification 2.1, 5.1.13; NVM command set
+//! 1.1, 4.1.5.
 
 use crate::{Ascii, Command, Name, opcode};
 
-/// Size in bytes of everything that Identify returns.
+/// Size in bytes of each structure that Identify returns.
 pub const IDENTIFY_SIZE: usize = 4096;
 
 /// Which structure Identify is asked for (CNS). Source: base specification 2.1, figure 310.
 pub mod cns {
-    /// The namespace, for the NVM command set.
+    /// What the NVM command set says of a namespace.
     pub const NAMESPACE: u8 = 0x00;
-    /// The controller.
+    /// Identifier of the controller.
     pub const CONTROLLER: u8 = 0x01;
-    /// Active namespaces above a number.
+    /// The active namespaces above a given number.
     pub const ACTIVE_NAMESPACES: u8 = 0x02;
-    /// The namespace's identifiers.
+    /// The identifiers of a namespace.
     pub const NAMESPACE_DESCRIPTORS: u8 = 0x03;
-    /// The namespace, for a command set.
+    /// What a given command set says of a namespace.
     pub const COMMAND_SET_NAMESPACE: u8 = 0x05;
-    /// The controller, for a command set.
+    /// What a given command set says of the controller.
     pub const COMMAND_SET_CONTROLLER: u8 = 0x06;
-    /// Active namespaces of a command set above a number.
+    /// The active namespaces of a given command set, above a given number.
     pub const COMMAND_SET_ACTIVE_NAMESPACES: u8 = 0x07;
-    /// The namespace, for all command sets alike.
+    /// What is true of a namespace in every command set.
     pub const INDEPENDENT_NAMESPACE: u8 = 0x08;
-    /// Endurance groups above a number.
+    /// The endurance groups above a given number.
     pub const ENDURANCE_GROUPS: u8 = 0x19;
-    /// Combinations of command sets.
+    /// The combinations of command sets that can be used together.
     pub const COMMAND_SETS: u8 = 0x1c;
 }
 
@@ -35,18 +36,18 @@ pub const CSI_NVM: u8 = 0;
 /// What an Identify asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Identify {
-    /// Which structure; [`cns`] has those that this crate knows.
+    /// Which structure. [`cns`] has the structures that this crate knows.
     pub cns: u8,
-    /// The controller, for some structures.
+    /// Identifier of the controller. Only some structures need it.
     pub cntid: u16,
-    /// More about which one, for some structures.
+    /// A further identifier, which only some structures need.
     pub cns_specific: u16,
-    /// The command set, for some structures.
+    /// The command set. Only some structures need it.
     pub csi: u8,
 }
 
 impl Identify {
-    /// From its command.
+    /// Takes the fields from an Identify command.
     pub const fn of(command: &Command) -> Self {
         let [cdw10, cdw11, ..] = command.cdw10_to_15;
         Self {
@@ -57,7 +58,7 @@ impl Identify {
         }
     }
 
-    /// The command for it. The caller adds the namespace and where its data goes.
+    /// Makes the command. The caller adds the namespace, and the descriptor of where the data goes.
     pub fn command(&self, cid: u16) -> Command {
         Command::new(opcode::admin::IDENTIFY, cid)
             .cdw(10, u32::from(self.cns) | u32::from(self.cntid) << 16)
@@ -68,9 +69,9 @@ impl Identify {
 layout! {
     /// Identify Controller. Source: base specification 2.1, figure 312.
     pub struct Controller [4096] {
-        /// PCI vendor.
+        /// PCI vendor identifier.
         vid: u16 = 0,
-        /// PCI subsystem vendor.
+        /// PCI subsystem vendor identifier.
         ssvid: u16 = 2,
         /// Serial number.
         sn: Ascii<20> = 4,
@@ -82,75 +83,77 @@ layout! {
         rab: u8 = 72,
         /// IEEE identifier of the vendor.
         ieee: [u8; 3] = 73,
-        /// Several ports, several controllers.
+        /// Whether the subsystem may have several ports or several controllers.
         cmic: u8 = 76,
-        /// Longest transfer: 2 to this power, in pages of 4 KiB; zero: no limit.
+        /// The longest transfer, in pages of 4 KiB, as a power of two. Zero means no limit.
         mdts: u8 = 77,
-        /// The controller.
+        /// Identifier of the controller.
         cntlid: u16 = 78,
-        /// Version.
+        /// Version of the specification.
         ver: u32 = 80,
-        /// Time to resume, in µs.
+        /// The longest time to resume from power state D3, in µs.
         rtd3r: u32 = 84,
-        /// Time to shut down, in µs.
+        /// The longest time to enter power state D3, in µs.
         rtd3e: u32 = 88,
-        /// Asynchronous events that it may send.
+        /// The optional asynchronous events that the controller may send.
         oaes: u32 = 92,
         /// Attributes.
         ctratt: u32 = 96,
-        /// Type: 1 I/O, 2 discovery, 3 administrative.
+        /// Type: 1 is I/O, 2 is discovery, 3 is administrative.
         cntrltype: u8 = 111,
         /// GUID of the field-replaceable unit.
         fguid: [u8; 16] = 112,
-        /// Optional admin commands.
+        /// The optional admin commands that the controller supports.
         oacs: u16 = 256,
-        /// Most Aborts at once, less one.
+        /// The most Abort commands at the same time, less one.
         acl: u8 = 258,
-        /// Most requests for asynchronous events at once, less one.
+        /// The most Asynchronous Event Requests at the same time, less one.
         aerl: u8 = 259,
         /// Firmware slots.
         frmw: u8 = 260,
         /// Attributes of log pages.
         lpa: u8 = 261,
-        /// Entries of the error log, less one.
+        /// Number of entries of the error log, less one.
         elpe: u8 = 262,
-        /// Power states, less one.
+        /// Number of power states, less one.
         npss: u8 = 263,
         /// Format of vendor specific admin commands.
         avscc: u8 = 264,
-        /// Power state transitions.
+        /// Whether the controller changes its power state by itself.
         apsta: u8 = 265,
-        /// Temperature of a warning, in kelvin.
+        /// Temperature from which the controller warns, in kelvin.
         wctemp: u16 = 266,
         /// Critical temperature, in kelvin.
         cctemp: u16 = 268,
-        /// All capacity, in bytes.
+        /// Total capacity, in bytes.
         tnvmcap: u128 = 280,
         /// Unallocated capacity, in bytes.
         unvmcap: u128 = 296,
-        /// Granularity of the keep alive timer, in units of 100 ms; zero: no keep alive.
+        /// Granularity of the keep alive timer, in units of 100 ms. Zero means that the controller
+        /// has no such timer.
         kas: u16 = 320,
-        /// Sanitize capabilities.
+        /// What the controller can do to sanitize the media.
         sanicap: u32 = 328,
         /// Highest number of an NVM set.
         nsetidmax: u16 = 338,
         /// Highest number of an endurance group.
         endgidmax: u16 = 340,
-        /// Size of a submission queue entry: least in the lower, most in the upper four bits.
+        /// Size of a submission queue entry, as powers of two. The lower four bits are the minimum,
+        /// the upper four bits the maximum.
         sqes: u8 = 512,
-        /// Size of a completion queue entry, as `sqes`.
+        /// Size of a completion queue entry, encoded like `sqes`.
         cqes: u8 = 513,
-        /// Most commands of a queue at once.
+        /// The most commands that a queue may have at the same time.
         maxcmd: u16 = 514,
         /// Highest number of a namespace.
         nn: u32 = 516,
-        /// Optional NVM commands.
+        /// The optional NVM commands that the controller supports.
         oncs: u16 = 520,
-        /// Fused operations.
+        /// The fused operations that the controller supports.
         fuses: u16 = 522,
         /// Attributes of Format NVM.
         fna: u8 = 524,
-        /// Volatile write cache.
+        /// Whether the drive has a volatile write cache.
         vwc: u8 = 525,
         /// Atomic write unit, in blocks, less one.
         awun: u16 = 526,
@@ -158,31 +161,31 @@ layout! {
         awupf: u16 = 528,
         /// Format of vendor specific I/O commands.
         icsvscc: u8 = 530,
-        /// Write protection.
+        /// The kinds of write protection that a namespace may have.
         nwpc: u8 = 531,
         /// Atomic compare and write unit, in blocks, less one.
         acwu: u16 = 532,
-        /// SGLs.
+        /// The SGLs that the controller supports.
         sgls: u32 = 536,
-        /// Most namespaces; zero: `nn`.
+        /// The most namespaces. Zero means as many as `nn` says.
         mnan: u32 = 540,
-        /// The subsystem.
+        /// The subsystem's name.
         subnqn: Name<256> = 768,
         /// Size of a command capsule of an I/O queue, in units of 16 bytes.
         ioccsz: u32 = 1792,
         /// Size of a response capsule, in units of 16 bytes.
         iorcsz: u32 = 1796,
-        /// Offset of in-capsule data behind the submission queue entry, in units of 16 bytes.
+        /// Offset of in-capsule data after the submission queue entry, in units of 16 bytes.
         icdoff: u16 = 1800,
-        /// Fabrics attributes: bit 0 a static controller model.
+        /// Fabrics attributes. Bit 0: the static controller model.
         fcatt: u8 = 1802,
-        /// Most SGL descriptors of a capsule.
+        /// The most SGL descriptors that a capsule may have.
         msdbd: u8 = 1803,
-        /// Optional Fabrics commands: bit 0 Disconnect.
+        /// The optional Fabrics commands that the controller supports. Bit 0: Disconnect.
         ofcs: u16 = 1804,
-        /// Kind of discovery controller: 1 direct, 2 central.
+        /// Kind of discovery controller: 1 is direct, 2 is central.
         dctype: u8 = 1806,
-        /// Most power of power state 0, in centiwatts.
+        /// The most power that power state 0 takes, in centiwatts.
         psd0_mp: u16 = 2048,
     }
 }
@@ -193,7 +196,7 @@ pub mod ctratt {
     pub const HOST_ID_128: u32 = 1 << 0;
     /// Endurance groups.
     pub const ENDURANCE_GROUPS: u32 = 1 << 4;
-    /// The keep alive timer is restarted by any command (TBKAS).
+    /// Any command restarts the keep alive timer (TBKAS).
     pub const TRAFFIC_BASED_KEEP_ALIVE: u32 = 1 << 6;
     /// Flexible data placement.
     pub const FDPS: u32 = 1 << 19;
@@ -213,7 +216,7 @@ pub mod oncs {
     pub const DSM: u16 = 1 << 2;
     /// Write Zeroes.
     pub const WRITE_ZEROES: u16 = 1 << 3;
-    /// Save in Set Features and Select in Get Features.
+    /// The field Save in Set Features, and the field Select in Get Features.
     pub const FEATURE_SELECT: u16 = 1 << 4;
     /// Timestamp.
     pub const TIMESTAMP: u16 = 1 << 6;
@@ -223,21 +226,21 @@ pub mod oncs {
 
 /// Bits of [`Controller::lpa`].
 pub mod lpa {
-    /// SMART of a namespace.
+    /// Each namespace has a SMART log page of its own.
     pub const SMART_PER_NAMESPACE: u8 = 1 << 0;
     /// Commands Supported and Effects.
     pub const EFFECTS: u8 = 1 << 1;
     /// Offsets and lengths of 32 bits.
     pub const EXTENDED_DATA: u8 = 1 << 2;
-    /// Supported Log Pages, and the like.
+    /// The log pages that list what is supported, such as Supported Log Pages.
     pub const SUPPORTED_LOG_PAGES: u8 = 1 << 5;
 }
 
 /// Types of controllers ([`Controller::cntrltype`]).
 pub mod cntrltype {
-    /// With namespaces.
+    /// An I/O controller: one with namespaces.
     pub const IO: u8 = 1;
-    /// Discovery.
+    /// A discovery controller.
     pub const DISCOVERY: u8 = 2;
 }
 
@@ -246,9 +249,9 @@ layout! {
     pub struct LbaFormat [4] {
         /// Bytes of metadata.
         ms: u16 = 0,
-        /// Size of a block: 2 to this power.
+        /// Size of a block in bytes, as a power of two.
         lbads: u8 = 2,
-        /// Relative performance: 0 best.
+        /// Relative performance: 0 is best.
         rp: u8 = 3,
     }
 }
@@ -260,28 +263,28 @@ layout! {
         nsze: u64 = 0,
         /// Capacity, in blocks.
         ncap: u64 = 8,
-        /// Blocks that are allocated.
+        /// Number of allocated blocks.
         nuse: u64 = 16,
-        /// Features: bit 4 says that `npwg` and the like are there.
+        /// Features. Bit 4: the preferred and optimal sizes, from `npwg` to `nows`, are valid.
         nsfeat: u8 = 24,
-        /// Formats, less one.
+        /// Number of formats, less one.
         nlbaf: u8 = 25,
         /// The format in use.
         flbas: u8 = 26,
-        /// Metadata.
+        /// How the namespace can transfer metadata.
         mc: u8 = 27,
-        /// Protection capabilities.
+        /// The kinds of protection information that the namespace may have.
         dpc: u8 = 28,
-        /// Protection.
+        /// The kind of protection information in use.
         dps: u8 = 29,
-        /// Whether several controllers may have it: bit 0.
+        /// Bit 0: several controllers may have the namespace at the same time.
         nmic: u8 = 30,
-        /// Reservations.
+        /// The reservations that the namespace supports.
         rescap: u8 = 31,
-        /// Progress of a format.
+        /// Progress of a Format NVM command.
         fpi: u8 = 32,
-        /// What deallocated blocks read as: 0 not said, 1 zeros, 2 ones; bit 3: Write Zeroes may
-        /// deallocate.
+        /// Bits 0 to 2: what deallocated blocks read as. 0 is not reported, 1 is zeros, 2 is ones.
+        /// Bit 3: Write Zeroes may deallocate blocks.
         dlfeat: u8 = 33,
         /// Atomic write unit, in blocks, less one.
         nawun: u16 = 34,
@@ -289,7 +292,7 @@ layout! {
         nawupf: u16 = 36,
         /// Atomic compare and write unit, in blocks, less one.
         nacwu: u16 = 38,
-        /// Optimal boundary, in blocks.
+        /// Boundary that I/O should not cross, in blocks.
         noiob: u16 = 46,
         /// Capacity, in bytes.
         nvmcap: u128 = 48,
@@ -305,7 +308,7 @@ layout! {
         nows: u16 = 72,
         /// Group of asymmetric access.
         anagrpid: u32 = 92,
-        /// Attributes: bit 0 write protected.
+        /// Attributes. Bit 0: the namespace is write protected.
         nsattr: u8 = 99,
         /// NVM set.
         nvmsetid: u16 = 100,
@@ -321,15 +324,15 @@ layout! {
 }
 
 layout! {
-    /// Identify Namespace for all command sets alike. Source: base specification 2.1, figure 319.
+    /// Identify Namespace, for every command set. Source: base specification 2.1, figure 319.
     pub struct IndependentNamespace [4096] {
         /// Features.
         nsfeat: u8 = 0,
-        /// Whether several controllers may have it: bit 0.
+        /// Bit 0: several controllers may have the namespace at the same time.
         nmic: u8 = 1,
-        /// Reservations.
+        /// The reservations that the namespace supports.
         rescap: u8 = 2,
-        /// Progress of a format.
+        /// Progress of a Format NVM command.
         fpi: u8 = 3,
         /// Group of asymmetric access.
         anagrpid: u32 = 4,
@@ -339,7 +342,7 @@ layout! {
         nvmsetid: u16 = 10,
         /// Endurance group.
         endgid: u16 = 12,
-        /// Status: bit 0 ready.
+        /// Status. Bit 0: the namespace is ready.
         nstat: u8 = 14,
     }
 }
@@ -347,17 +350,17 @@ layout! {
 layout! {
     /// Identify Controller of the NVM command set. Source: NVM command set 1.1, figure 119.
     pub struct NvmController [4096] {
-        /// Longest Verify, as MDTS; zero: no limit.
+        /// The longest Verify, encoded like `mdts`. Zero means no limit.
         vsl: u8 = 0,
-        /// Longest Write Zeroes, as MDTS; zero: no limit.
+        /// The longest Write Zeroes, encoded like `mdts`. Zero means no limit.
         wzsl: u8 = 1,
-        /// Longest Write Uncorrectable, as MDTS.
+        /// The longest Write Uncorrectable, encoded like `mdts`.
         wusl: u8 = 2,
-        /// Most ranges of Dataset Management; zero: no limit.
+        /// The most ranges of a Dataset Management. Zero means no limit.
         dmrl: u8 = 3,
-        /// Most blocks of such a range; zero: no limit.
+        /// The most blocks of one such range. Zero means no limit.
         dmrsl: u32 = 4,
-        /// Most blocks of a Dataset Management; zero: no limit.
+        /// The most blocks of all ranges of a Dataset Management together. Zero means no limit.
         dmsl: u64 = 8,
     }
 }
@@ -380,7 +383,8 @@ pub fn push_descriptor(out: &mut Vec<u8>, kind: u8, identifier: &[u8]) {
     out.extend(identifier);
 }
 
-/// The identifiers of a namespace, each with its kind. Ends at the first that is empty or cut.
+/// The identifiers of a namespace, each with its kind. The iterator ends at the first identifier
+/// that is empty or incomplete.
 pub fn descriptors(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         let [kind, size, _, _, rest @ ..] = bytes else { return None };

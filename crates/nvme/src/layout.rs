@@ -1,4 +1,4 @@
-//! One table for each structure, from which its encoding and decoding are made.
+//! Makes the encoding and the decoding of a structure from one table of its fields.
 
 use std::fmt;
 
@@ -22,13 +22,13 @@ impl fmt::Display for TooShort {
 
 impl std::error::Error for TooShort {}
 
-/// What a structure may have as a field.
+/// A type that a structure may have as a field.
 pub(crate) trait Field: Sized {
-    /// Bytes that it takes.
+    /// Size of the field in bytes.
     const SIZE: usize;
-    /// From exactly [`SIZE`](Self::SIZE) bytes.
+    /// Decodes the field from exactly [`SIZE`](Self::SIZE) bytes.
     fn get(bytes: &[u8]) -> Self;
-    /// To exactly [`SIZE`](Self::SIZE) bytes.
+    /// Encodes the field into exactly [`SIZE`](Self::SIZE) bytes.
     fn put(&self, bytes: &mut [u8]);
 }
 
@@ -64,12 +64,14 @@ impl<const N: usize> Field for [u8; N] {
     }
 }
 
-/// Text of a fixed size, padded with spaces: serial number, model, firmware revision, service.
+/// Text of a fixed size, padded with spaces. Examples are the serial number, the model and the
+/// firmware revision.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Ascii<const N: usize>([u8; N]);
 
 impl<const N: usize> Ascii<N> {
-    /// The text, cut to its size. Characters beyond printable ASCII become question marks.
+    /// Pads the text, or cuts it to the field's size. Each character that is not printable ASCII
+    /// becomes a question mark.
     pub fn new(text: &str) -> Self {
         let mut bytes = [b' '; N];
         for (byte, c) in bytes.iter_mut().zip(text.chars()) {
@@ -78,7 +80,7 @@ impl<const N: usize> Ascii<N> {
         Self(bytes)
     }
 
-    /// The text without its padding, or nothing if it is not UTF-8.
+    /// The text without its padding. It is empty if the bytes are not UTF-8.
     pub fn text(&self) -> &str {
         std::str::from_utf8(&self.0).unwrap_or_default().trim_end_matches([' ', '\0'])
     }
@@ -113,7 +115,8 @@ impl<const N: usize> Field for Ascii<N> {
 pub struct Name<const N: usize>([u8; N]);
 
 impl<const N: usize> Name<N> {
-    /// The name; `None` if it and the zero byte behind it do not fit, or if it has a zero byte.
+    /// Makes a name. `None` if the text contains a zero byte, or is too long to fit with a zero
+    /// byte after it.
     pub fn new(text: &str) -> Option<Self> {
         let mut bytes = [0; N];
         if text.len() >= N || text.contains('\0') {
@@ -123,7 +126,8 @@ impl<const N: usize> Name<N> {
         Some(Self(bytes))
     }
 
-    /// What is before the first zero byte; `None` if there is no zero byte, or no UTF-8 before it.
+    /// The text before the first zero byte. `None` if there is no zero byte, or if the text is not
+    /// UTF-8.
     pub fn text(&self) -> Option<&str> {
         let end = self.0.iter().position(|&byte| byte == 0)?;
         std::str::from_utf8(&self.0[..end]).ok()
@@ -167,7 +171,8 @@ pub(crate) const fn fits(fields: &[(usize, usize)], size: usize) -> bool {
     end <= size
 }
 
-/// A structure of that many bytes, each field with its type and the offset of its first byte.
+/// Declares a structure and its size in bytes. Each field has its type and the offset of its first
+/// byte.
 macro_rules! layout {
     (
         $(#[$about:meta])*
@@ -193,7 +198,7 @@ macro_rules! layout {
             /// Size in bytes.
             pub const SIZE: usize = $size;
 
-            /// Its bytes. What is reserved is zero.
+            /// Encodes the structure. Reserved bytes are zero.
             pub fn encode(&self) -> [u8; $size] {
                 let mut bytes = [0; $size];
                 $($crate::layout::Field::put(
@@ -203,10 +208,11 @@ macro_rules! layout {
                 bytes
             }
 
-            /// From its bytes. What is reserved and what follows is ignored.
+            /// Decodes the structure from the start of `bytes`. Reserved bytes, and bytes after the
+            /// structure, are ignored.
             ///
             /// # Errors
-            /// When there are fewer than [`SIZE`](Self::SIZE).
+            /// If there are fewer than [`SIZE`](Self::SIZE) bytes.
             pub fn decode(bytes: &[u8]) -> Result<Self, $crate::TooShort> {
                 let Some(bytes) = bytes.first_chunk::<$size>() else {
                     let structure = stringify!($name);

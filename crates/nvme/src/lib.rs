@@ -1,7 +1,7 @@
-//! The bytes of NVMe and of NVMe/TCP, in both directions.
+//! Encodes and decodes the structures of NVMe and NVMe/TCP.
 //!
-//! Each structure has one table of its fields with their offsets; `encode` and `decode` are made
-//! from that table, so both agree. What a structure reserves is written as zero and ignored when
+//! Each structure has one table of its fields and their offsets. A macro makes both `encode` and
+//! `decode` from that table, so the two agree. Reserved bytes are written as zero, and ignored when
 //! read. All integers are little-endian. Nothing here does I/O, reads a clock or keeps state.
 //!
 //! | module | what it has | source |
@@ -41,9 +41,9 @@ pub use completion::Completion;
 pub use layout::{Ascii, Name, TooShort};
 pub use status::Status;
 
-/// The name of each discovery subsystem. Source: base specification 2.1, 4.6.
+/// The name that every discovery subsystem has. Source: base specification 2.1, 4.6.
 pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 /// Longest name of a host or subsystem, in bytes. Source: base specification 2.1, 4.6.
 pub const NQN_SIZE_MAX: usize = 223;
-/// Stands for all namespaces. Source: base specification 2.1, 3.2.1.2.
+/// The namespace number that stands for all namespaces. Source: base specification 2.1, 3.2.1.2.
 pub const NSID_ALL: u32 = 0xffff_ffff;

@@ -1,5 +1,5 @@
-//! Log pages. Source: base specification 2.1, 5.1.12. Those of data placement are in
-//! [`fdp`](crate::fdp).
+//! Log pages. The log pages of data placement are in [`fdp`](crate::fdp). Source: base
+//! specification 2.1, 5.1.12.
 
 use crate::{Ascii, Command, Name, opcode};
 
@@ -38,24 +38,25 @@ pub mod lid {
 pub struct GetLogPage {
     /// The page.
     pub lid: u8,
-    /// What the page needs beside that (Log Specific Parameter), 7 bits.
+    /// A parameter of the page (Log Specific Parameter), 7 bits.
     pub lsp: u8,
-    /// Whether the event of this page is left as it is (Retain Asynchronous Event).
+    /// Whether the asynchronous event that belongs to this page stays pending (Retain Asynchronous
+    /// Event). Otherwise the read clears it.
     pub rae: bool,
-    /// Bytes to return: a multiple of four.
+    /// Number of bytes to return, a multiple of four.
     pub size: u64,
-    /// Log Specific Identifier: the endurance group, for some pages.
+    /// Log Specific Identifier. For some pages, it is the endurance group.
     pub lsi: u16,
     /// First byte to return.
     pub offset: u64,
-    /// Whether the offset is an index (Offset Type).
+    /// Whether `offset` is the index of an entry instead of a byte (Offset Type).
     pub is_index: bool,
     /// The command set.
     pub csi: u8,
 }
 
 impl GetLogPage {
-    /// From its command.
+    /// Takes the fields from a Get Log Page command.
     pub const fn of(command: &Command) -> Self {
         let [cdw10, cdw11, low, high, cdw14, _] = command.cdw10_to_15;
         let dwords = (cdw10 >> 16) as u64 | ((cdw11 & 0xffff) as u64) << 16;
@@ -71,10 +72,10 @@ impl GetLogPage {
         }
     }
 
-    /// The command for it. The caller adds the namespace and where its data goes.
+    /// Makes the command. The caller adds the namespace, and the descriptor of where the data goes.
     ///
     /// # Panics
-    /// When the size is no multiple of four, or zero.
+    /// If `size` is zero, or not a multiple of four.
     pub fn command(&self, cid: u16) -> Command {
         assert!(self.size > 0 && self.size.is_multiple_of(4), "a log page is read in dwords");
         let dwords = self.size / 4 - 1;
@@ -94,25 +95,26 @@ impl GetLogPage {
 layout! {
     /// An entry of the error log. Source: base specification 2.1, figure 209.
     pub struct ErrorEntry [64] {
-        /// Number of the error since the drive was made; zero: an empty entry.
+        /// Number of the error, counted since the drive was made. Zero marks an empty entry.
         error_count: u64 = 0,
         /// The queue.
         sqid: u16 = 8,
         /// The command.
         cid: u16 = 10,
-        /// Its status, with the phase bit.
+        /// The command's status, with the phase bit.
         status: u16 = 12,
-        /// What is wrong: a byte of the command in bits 0 to 7, a bit of it in bits 8 to 10.
+        /// Which part of the command is wrong. Bits 0 to 7 are the number of the byte, bits 8 to 10
+        /// the number of the bit in that byte.
         parameter_location: u16 = 14,
-        /// The block.
+        /// The first block that had the error.
         lba: u64 = 16,
         /// The namespace.
         nsid: u32 = 24,
-        /// A page of the vendor's.
+        /// The log page of the vendor that has more about the error.
         vendor_page: u8 = 28,
-        /// The transport, of an error of the transport: 3 TCP.
+        /// The transport, if the error is one of the transport: 3 is TCP.
         trtype: u8 = 29,
-        /// What the command has beside that.
+        /// Further data, which depends on the command.
         command_specific: u64 = 32,
     }
 }
@@ -120,37 +122,37 @@ layout! {
 layout! {
     /// SMART / Health Information. Source: base specification 2.1, figure 210.
     pub struct Smart [512] {
-        /// Warnings.
+        /// Critical warnings, one bit each.
         critical_warning: u8 = 0,
         /// Temperature, in kelvin.
         composite_temperature: u16 = 1,
-        /// Spare that is left, in percent.
+        /// Spare capacity that is left, in percent.
         available_spare: u8 = 3,
-        /// Threshold of it, in percent.
+        /// Spare capacity below which the drive warns, in percent.
         available_spare_threshold: u8 = 4,
-        /// Life that is used, in percent.
+        /// How much of the expected life is used, in percent.
         percentage_used: u8 = 5,
-        /// Warnings of endurance groups.
+        /// Critical warnings of all endurance groups, one bit each.
         endurance_group_warning: u8 = 6,
-        /// Read, in units of 512,000 bytes.
+        /// Data that hosts read, in units of 512,000 bytes.
         data_units_read: u128 = 32,
-        /// Written, in units of 512,000 bytes.
+        /// Data that hosts wrote, in units of 512,000 bytes.
         data_units_written: u128 = 48,
-        /// Read commands.
+        /// Number of read commands.
         host_read_commands: u128 = 64,
-        /// Write commands.
+        /// Number of write commands.
         host_write_commands: u128 = 80,
-        /// Minutes in which it was busy.
+        /// Time that the controller was busy, in minutes.
         controller_busy_time: u128 = 96,
-        /// Times that power was turned on.
+        /// How often power was turned on.
         power_cycles: u128 = 112,
-        /// Hours.
+        /// Time that power was on, in hours.
         power_on_hours: u128 = 128,
-        /// Losses of power without notice.
+        /// How often power was lost without a shutdown before it.
         unsafe_shutdowns: u128 = 144,
-        /// Errors of the media.
+        /// Number of media errors.
         media_errors: u128 = 160,
-        /// Entries that the error log had.
+        /// Number of entries that the error log ever had.
         error_log_entries: u128 = 176,
     }
 }
@@ -158,9 +160,9 @@ layout! {
 layout! {
     /// Firmware Slot Information. Source: base specification 2.1, figure 211.
     pub struct FirmwareSlot [512] {
-        /// Active slot in bits 0 to 2.
+        /// Bits 0 to 2: the active slot.
         afi: u8 = 0,
-        /// Revision in slot 1.
+        /// Revision of the firmware in slot 1.
         frs1: Ascii<8> = 8,
     }
 }
@@ -168,62 +170,64 @@ layout! {
 layout! {
     /// Endurance Group Information. Source: base specification 2.1, figure 218.
     pub struct EnduranceGroup [512] {
-        /// Warnings.
+        /// Critical warnings, one bit each.
         critical_warning: u8 = 0,
-        /// Spare that is left, in percent.
+        /// Spare capacity that is left, in percent.
         available_spare: u8 = 3,
-        /// Threshold of it, in percent.
+        /// Spare capacity below which the drive warns, in percent.
         available_spare_threshold: u8 = 4,
-        /// Life that is used, in percent.
+        /// How much of the expected life is used, in percent.
         percentage_used: u8 = 5,
-        /// Bytes that can be written in a life, in units of 10^9; zero: not reported.
+        /// How much can be written in the drive's whole life, in units of 10^9 bytes. Zero means
+        /// not reported.
         endurance_estimate: u128 = 32,
-        /// Read by hosts, in units of 10^9 bytes.
+        /// Data that hosts read, in units of 10^9 bytes.
         data_units_read: u128 = 48,
-        /// Written by hosts, in units of 10^9 bytes.
+        /// Data that hosts wrote, in units of 10^9 bytes.
         data_units_written: u128 = 64,
-        /// Written to the media, in units of 10^9 bytes.
+        /// Data that the drive wrote to the media, in units of 10^9 bytes.
         media_units_written: u128 = 80,
-        /// Read commands.
+        /// Number of read commands.
         host_read_commands: u128 = 96,
-        /// Write commands.
+        /// Number of write commands.
         host_write_commands: u128 = 112,
-        /// Errors of the media.
+        /// Number of media errors.
         media_errors: u128 = 128,
-        /// Entries that the error log had.
+        /// Number of entries that the error log ever had.
         error_log_entries: u128 = 144,
-        /// All capacity, in bytes.
+        /// Total capacity, in bytes.
         total_capacity: u128 = 160,
         /// Unallocated capacity, in bytes.
         unallocated_capacity: u128 = 176,
     }
 }
 
-/// Size of Commands Supported and Effects: 256 admin and 256 I/O commands, four bytes each.
-/// Source: base specification 2.1, figure 214.
+/// Size of Commands Supported and Effects, in bytes. It starts with 256 admin commands and 256 I/O
+/// commands, four bytes each; the rest is reserved. Source: base specification 2.1, figure 214.
 pub const EFFECTS_SIZE: usize = 4096;
-/// Offset of the I/O commands in it.
+/// Offset of the I/O commands in Commands Supported and Effects.
 pub const EFFECTS_IO_AT: usize = 1024;
-/// Size of Supported Log Pages and of Feature Identifiers Supported and Effects: 256 times four
-/// bytes. Source: base specification 2.1, figures 208 and 256.
+/// Size in bytes of Supported Log Pages, and of Feature Identifiers Supported and Effects: 256
+/// entries of four bytes each. Source: base specification 2.1, figures 208 and 256.
 pub const SUPPORTED_SIZE: usize = 1024;
 
-/// Bits of an entry of Commands Supported and Effects, and bit 0 of the other two.
+/// Bits of an entry of Commands Supported and Effects. Bit 0 also has this meaning in Supported Log
+/// Pages, and in Feature Identifiers Supported and Effects.
 pub mod effects {
-    /// It is supported.
+    /// The command, log page or feature is supported.
     pub const SUPPORTED: u32 = 1 << 0;
-    /// It may change blocks' contents.
+    /// The command may change the contents of logical blocks.
     pub const LBCC: u32 = 1 << 1;
 }
 
 layout! {
     /// The head of a discovery log. Source: base specification 2.1, figure 294.
     pub struct DiscoveryHead [1024] {
-        /// Changes with each change of the log.
+        /// A number that changes whenever the log changes.
         genctr: u64 = 0,
-        /// Entries.
+        /// Number of entries.
         numrec: u64 = 8,
-        /// Format of the entries; zero.
+        /// Format of the entries: zero.
         recfmt: u16 = 16,
     }
 }
@@ -231,29 +235,30 @@ layout! {
 layout! {
     /// An entry of a discovery log. Source: base specification 2.1, figure 295.
     pub struct DiscoveryEntry [1024] {
-        /// Transport: 3 TCP.
+        /// Transport: 3 is TCP.
         trtype: u8 = 0,
-        /// Address family: 1 IPv4, 2 IPv6.
+        /// Address family: 1 is IPv4, 2 is IPv6.
         adrfam: u8 = 1,
-        /// Kind of subsystem: 1 another discovery, 2 NVM, 3 this discovery.
+        /// Kind of subsystem: 1 is another discovery subsystem, 2 is an NVM subsystem, 3 is this
+        /// discovery subsystem.
         subtype: u8 = 2,
         /// What the transport requires.
         treq: u8 = 3,
         /// The port's number.
         portid: u16 = 4,
-        /// The controller; FFFFh any.
+        /// The controller. FFFFh means any controller.
         cntlid: u16 = 6,
-        /// Most entries of an admin queue.
+        /// The most entries that an admin queue may have.
         asqsz: u16 = 8,
         /// Flags.
         eflags: u16 = 10,
         /// The TCP port, in decimal.
         trsvcid: Ascii<32> = 32,
-        /// The subsystem.
+        /// The subsystem's name.
         subnqn: Name<256> = 256,
         /// The address.
         traddr: Ascii<256> = 512,
-        /// Security of TCP: 0 none.
+        /// Security of the TCP connection: 0 is none.
         sectype: u8 = 768,
     }
 }

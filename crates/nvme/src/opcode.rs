@@ -1,4 +1,4 @@
-//! Opcodes. The two low bits of each say which way data goes.
+//! Opcodes. The two lowest bits of an opcode say in which direction the command's data goes.
 
 /// The admin command set. Source: base specification 2.1, figure 142.
 pub mod admin {
@@ -22,8 +22,8 @@ pub mod admin {
     pub const DIRECTIVE_RECEIVE: u8 = 0x1a;
 }
 
-/// The NVM command set. Source: NVM command set specification 1.1, figure 20; the two of I/O
-/// management are in the base specification 2.1, figure 553.
+/// The NVM command set. Source: NVM command set specification 1.1, figure 20. For the two I/O
+/// Management commands: base specification 2.1, figure 553.
 pub mod nvm {
     /// Flush.
     pub const FLUSH: u8 = 0x00;
@@ -45,8 +45,8 @@ pub mod nvm {
     pub const IO_MANAGEMENT_SEND: u8 = 0x1d;
 }
 
-/// The one opcode of all Fabrics commands; their type is in byte 4. Source: base specification
-/// 2.1, 6.
+/// The opcode that all Fabrics commands share. Byte 4 of the command has its type. Source: base
+/// specification 2.1, 6.
 pub const FABRICS: u8 = 0x7f;
 
 /// The types of Fabrics commands. Source: base specification 2.1, figure 567.
@@ -65,12 +65,14 @@ pub mod fabrics {
     pub const DISCONNECT: u8 = 0x08;
 }
 
-/// Whether a command with this opcode (of Fabrics: with this type) has data from the host.
+/// Whether a command with this opcode has data from the host. For a Fabrics command, pass its type
+/// instead of its opcode.
 pub const fn is_from_host(opcode_or_type: u8) -> bool {
     opcode_or_type & 0b11 == 0b01
 }
 
-/// Whether a command with this opcode (of Fabrics: with this type) has data for the host.
+/// Whether a command with this opcode has data for the host. For a Fabrics command, pass its type
+/// instead of its opcode.
 pub const fn is_to_host(opcode_or_type: u8) -> bool {
     opcode_or_type & 0b11 == 0b10
 }

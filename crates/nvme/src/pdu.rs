@@ -1,4 +1,5 @@
-//! PDUs of NVMe/TCP, with their digests. Source: NVM Express TCP transport specification 1.1, 3.6.
+//! Protocol data units (PDUs) of NVMe/TCP, with their digests. Source: NVM Express TCP transport
+//! specification 1.1, 3.6.
 //!
 //! ```text
 //! | common header, 8 B | of this kind | header digest | padding | data | data digest |
@@ -7,9 +8,13 @@
 //! |<----------------------------------- PLEN -------------------------------------->|
 //! ```
 //!
-//! [`Head`] decodes and checks the common header, and so tells where everything is. Then the bytes
-//! of this kind are decoded by [`IcReq`], [`Command`](crate::Command), [`Completion`](crate::Completion), [`DataHead`], [`R2t`] or
-//! [`TermReq`]. The `push` functions append whole PDUs, or all of one up to its data.
+//! [`Head`] decodes and checks the common header. From then on it is known where each part of the
+//! PDU is. The rest of the header ("of this kind" in the drawing) depends on the kind of PDU:
+//! [`IcReq`], [`IcResp`], [`Command`], [`Completion`], [`DataHead`], [`R2t`] or [`TermReq`] decodes
+//! it. The `push` functions append a whole PDU, or all of a PDU up to its data.
+//!
+//! [`Command`]: crate::Command
+//! [`Completion`]: crate::Completion
 
 mod error;
 mod fields;
@@ -29,11 +34,12 @@ pub const COMMON_SIZE: usize = 8;
 pub const HEADER_SIZE_MAX: usize = 128;
 /// Size in bytes of a digest.
 pub const DIGEST_SIZE: usize = 4;
-/// Most bytes of a wrong PDU that a termination request repeats.
+/// The most bytes of a wrong PDU that a termination request repeats.
 pub const TERM_DATA_SIZE_MAX: usize = 128;
-/// Least value of MAXH2CDATA.
+/// The lowest value that MAXH2CDATA may have, in bytes.
 pub const MAXH2CDATA_MIN: u32 = 4096;
-/// Highest alignment of data that a side may ask for, in bytes: HPDA and CPDA are below 32.
+/// The highest alignment of data that either side may ask for, in bytes. HPDA and CPDA are at most
+/// 31, and stand for (value + 1) dwords.
 pub const ALIGNMENT_MAX: usize = 128;
 
 /// The kind of a PDU. Source: TCP transport 1.1, figure 14.
@@ -61,7 +67,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// From its number.
+    /// The kind with this number, if there is one.
     pub const fn of(number: u8) -> Option<Self> {
         Some(match number {
             0x00 => Self::IcReq,
@@ -77,7 +83,7 @@ impl Kind {
         })
     }
 
-    /// Size in bytes of its header (HLEN), without digest.
+    /// Size of the header in bytes (HLEN), without its digest.
     pub const fn header_size(self) -> usize {
         match self {
             Self::IcReq | Self::IcResp => 128,
@@ -87,17 +93,17 @@ impl Kind {
         }
     }
 
-    /// Whether the host sends it.
+    /// Whether PDUs of this kind come from the host.
     pub const fn is_of_host(self) -> bool {
         matches!(self, Self::IcReq | Self::H2cTermReq | Self::CapsuleCmd | Self::H2cData)
     }
 
-    /// Whether it has digests if the connection has.
+    /// Whether PDUs of this kind have digests, if the connection uses digests.
     const fn may_have_digests(self) -> bool {
         !matches!(self, Self::IcReq | Self::IcResp | Self::H2cTermReq | Self::C2hTermReq)
     }
 
-    /// Whether it may have data.
+    /// Whether PDUs of this kind may have data.
     const fn may_have_data(self) -> bool {
         !matches!(self, Self::IcReq | Self::IcResp | Self::CapsuleResp | Self::R2t)
     }
@@ -105,17 +111,17 @@ impl Kind {
 
 /// Bits of the flags of a PDU.
 pub mod flags {
-    /// It has a header digest.
+    /// The PDU has a header digest.
     pub const HDGSTF: u8 = 1 << 0;
-    /// It has a data digest.
+    /// The PDU has a data digest.
     pub const DDGSTF: u8 = 1 << 1;
-    /// Its data is the last of the transfer.
+    /// The PDU has the last data of its transfer.
     pub const LAST_PDU: u8 = 1 << 2;
-    /// No response capsule follows: the command was successful.
+    /// The command was successful, and no response capsule follows.
     pub const SUCCESS: u8 = 1 << 3;
 }
 
-/// The digests of a connection, which both sides have agreed on.
+/// The digests that both sides of a connection have agreed on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Digests {
     /// Headers have digests.
@@ -125,12 +131,12 @@ pub struct Digests {
 }
 
 impl Digests {
-    /// As ICReq and ICResp have it.
+    /// Encodes the digests for ICReq and ICResp.
     pub const fn bits(self) -> u8 {
         self.header as u8 | (self.data as u8) << 1
     }
 
-    /// From ICReq and ICResp; `None` if a reserved bit is set.
+    /// Decodes the digests of an ICReq or ICResp. `None` if a reserved bit is set.
     pub const fn of_bits(bits: u8) -> Option<Self> {
         if bits & !3 == 0 {
             Some(Self { header: bits & 1 != 0, data: bits & 2 != 0 })

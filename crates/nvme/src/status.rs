@@ -2,13 +2,14 @@
 
 use std::fmt;
 
-/// What became of a command: a type and a code, and whether the host may try again.
+/// Whether a command succeeded, and if not, why: a type, a code, and whether the host may try
+/// again.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct Status(u16);
 
-/// The bit of Do Not Retry, with the phase bit in bit 0.
+/// The bit Do Not Retry. The phase bit is bit 0.
 const DNR: u16 = 1 << 15;
-/// The bit of More: the error log has more about it.
+/// The bit More: the error log has more about this status.
 const MORE: u16 = 1 << 14;
 
 macro_rules! statuses {
@@ -16,7 +17,7 @@ macro_rules! statuses {
         impl Status {
             $($(#[$about])* pub const $name: Self = Self::new($kind, $code);)*
 
-            /// What it says, in words.
+            /// The status in words.
             pub fn text(self) -> &'static str {
                 match (self.kind(), self.code()) {
                     $(($kind, $code) => $text,)*
@@ -28,7 +29,7 @@ macro_rules! statuses {
 }
 
 statuses! {
-    /// The command has done what it should.
+    /// The command succeeded.
     SUCCESS = 0, 0x00, "success";
     /// No such command.
     INVALID_OPCODE = 0, 0x01, "invalid opcode";
@@ -42,11 +43,11 @@ statuses! {
     INTERNAL_ERROR = 0, 0x06, "internal error";
     /// The command was aborted by an Abort.
     ABORT_REQUESTED = 0, 0x07, "command abort requested";
-    /// The queue ended.
+    /// The command was aborted because its queue ended.
     ABORTED_SQ_DELETION = 0, 0x08, "aborted, as its queue was deleted";
-    /// No such namespace, or its format does not fit.
+    /// There is no such namespace, or its format does not suit the command.
     INVALID_NAMESPACE = 0, 0x0b, "invalid namespace or format";
-    /// The command came when it may not.
+    /// The command came at a point where the protocol does not allow it.
     COMMAND_SEQUENCE_ERROR = 0, 0x0c, "command sequence error";
     /// A data descriptor has a wrong length.
     DATA_SGL_LENGTH_INVALID = 0, 0x0f, "data SGL length invalid";
@@ -54,7 +55,7 @@ statuses! {
     SGL_TYPE_INVALID = 0, 0x11, "SGL descriptor type invalid";
     /// A data descriptor has an offset beyond the capsule.
     SGL_OFFSET_INVALID = 0, 0x16, "SGL offset invalid";
-    /// The host's identifier is not as before.
+    /// The host's identifier is not the one that the host gave before.
     HOST_ID_INCONSISTENT = 0, 0x18, "host identifier inconsistent format";
     /// The keep alive timer ran out.
     KEEP_ALIVE_EXPIRED = 0, 0x19, "keep alive timer expired";
@@ -68,7 +69,7 @@ statuses! {
     INVALID_PLACEMENT_HANDLE_LIST = 0, 0x2a, "invalid placement handle list";
     /// The range is beyond the namespace.
     LBA_OUT_OF_RANGE = 0, 0x80, "LBA out of range";
-    /// There is no room.
+    /// There is no room for the data.
     CAPACITY_EXCEEDED = 0, 0x81, "capacity exceeded";
     /// The namespace is not ready.
     NAMESPACE_NOT_READY = 0, 0x82, "namespace not ready";
@@ -88,35 +89,36 @@ statuses! {
     FEATURE_NOT_CHANGEABLE = 1, 0x0e, "feature not changeable";
     /// The feature does not belong to a namespace.
     FEATURE_NOT_NAMESPACE_SPECIFIC = 1, 0x0f, "feature not namespace specific";
-    /// Of Connect: the format of its record is not supported.
+    /// Connect only: the format of its record is not supported.
     CONNECT_INCOMPATIBLE_FORMAT = 1, 0x80, "connect incompatible format";
-    /// Of Connect: no more controllers can be had, or the controller is in use.
+    /// Connect only: no controller is free, or the controller that the host asked for is in use.
     CONNECT_CONTROLLER_BUSY = 1, 0x81, "connect controller busy";
-    /// Of Connect: a parameter is wrong; the result says which.
+    /// Connect only: a parameter is wrong. The result says which.
     CONNECT_INVALID_PARAMETERS = 1, 0x82, "connect invalid parameters";
-    /// Of Connect: the host is not allowed.
+    /// Connect only: the host is not allowed.
     CONNECT_INVALID_HOST = 1, 0x84, "connect invalid host";
-    /// Of a Fabrics command: it is not for this queue.
+    /// Fabrics commands only: the command is not allowed on this queue.
     INVALID_QUEUE_TYPE = 1, 0x85, "invalid queue type";
     /// Data could not be written.
     WRITE_FAULT = 2, 0x80, "write fault";
     /// Data could not be read.
     UNRECOVERED_READ_ERROR = 2, 0x81, "unrecovered read error";
-    /// What is there is not what was compared with it.
+    /// The compared data differs from what the blocks hold.
     COMPARE_FAILURE = 2, 0x85, "compare failure";
 }
 
 impl Status {
-    /// A status of a type (0 to 7) and a code. Bit 0, the phase, is zero on all fabrics.
+    /// A status with this type (0 to 7) and this code. The phase bit is zero, as it is on all
+    /// fabrics.
     ///
     /// # Panics
-    /// When there is no such type.
+    /// If `kind` is above 7.
     pub const fn new(kind: u8, code: u8) -> Self {
         assert!(kind < 8, "a status has a type of three bits");
         Self((kind as u16) << 9 | (code as u16) << 1)
     }
 
-    /// The status type: 0 generic, 1 of the command, 2 of the media, 3 of the path.
+    /// The status type: 0 is generic, 1 belongs to the command, 2 to the media, 3 to the path.
     pub const fn kind(self) -> u8 {
         (self.0 >> 9 & 7) as u8
     }
@@ -126,13 +128,13 @@ impl Status {
         (self.0 >> 1) as u8
     }
 
-    /// The same, and the host shall not retry.
+    /// Returns the status with the bit Do Not Retry: the host shall not retry.
     #[must_use]
     pub const fn dnr(self) -> Self {
         Self(self.0 | DNR)
     }
 
-    /// The same, and the error log has more about it.
+    /// Returns the status with the bit More: the error log has more about this status.
     #[must_use]
     pub const fn more(self) -> Self {
         Self(self.0 | MORE)
@@ -143,22 +145,22 @@ impl Status {
         self.0 & DNR != 0
     }
 
-    /// Whether it is a success.
+    /// Whether the command succeeded.
     pub const fn is_success(self) -> bool {
         self.kind() == 0 && self.code() == 0
     }
 
-    /// Whether both have the same type and code.
+    /// Whether both statuses have the same type and code.
     pub const fn is_same(self, other: Self) -> bool {
         self.kind() == other.kind() && self.code() == other.code()
     }
 
-    /// As it is in a completion, with the phase bit.
+    /// The status as a completion has it, with a phase bit of zero.
     pub const fn bits(self) -> u16 {
         self.0
     }
 
-    /// From a completion. The phase bit is ignored.
+    /// Decodes the status of a completion. The phase bit is ignored.
     pub const fn from_bits(bits: u16) -> Self {
         Self(bits & !1)
     }

@@ -1,5 +1,5 @@
-//! Random bytes in every decoder: none panics, what a head says of its PDU is possible, and what was
-//! encoded is decoded as it was.
+//! Gives random bytes to every decoder. No decoder panics. A decoded head never says something
+//! impossible about its PDU. What was encoded is decoded to the same value.
 
 use fastrand::Rng;
 use slimio_nvme::command::{DsmRange, WriteFlags};
@@ -26,7 +26,8 @@ fn random_bytes_are_survived() {
     });
 }
 
-/// A PDU that may be damaged: its head is refused, or everything that the head says is inside.
+/// Decodes a PDU that may be damaged. Either its head is refused, or every part that the head names
+/// is inside the PDU.
 fn pdus(rng: &mut Rng) {
     let digests = Digests { header: rng.bool(), data: rng.bool() };
     let alignment = [4, 4, 8, 64, 128][rng.usize(..5)];
@@ -42,7 +43,7 @@ fn pdus(rng: &mut Rng) {
     decoded(&bytes, digests, alignment);
 }
 
-/// Decodes a PDU as a connection would. Returns whether it was right.
+/// Decodes a PDU as a connection would. Returns whether the PDU was correct.
 fn decoded(bytes: &[u8], digests: Digests, alignment: usize) -> bool {
     let Some(common) = bytes.first_chunk::<COMMON_SIZE>() else { return false };
     let head = match Head::decode(common, digests, alignment, DATA_SIZE_MAX) {
@@ -94,7 +95,7 @@ fn decoded(bytes: &[u8], digests: Digests, alignment: usize) -> bool {
     !head.has(flags::DDGSTF) || bytes[head.size - DIGEST_SIZE..] == pdu::data_digest(data)
 }
 
-/// A right PDU of any kind.
+/// A correct PDU of a random kind.
 fn pdu(rng: &mut Rng, digests: Digests, alignment: usize) -> Vec<u8> {
     let mut out = Vec::new();
     let data: Vec<u8> = (0..rng.usize(..40)).map(|_| rng.u8(..)).collect();
@@ -146,7 +147,7 @@ fn commands(rng: &mut Rng) {
     assert!(!Status::from_bits(rng.u16(..)).to_string().is_empty());
 }
 
-/// Takes everything from a command that one of its kind may have.
+/// Decodes a command as every kind of command. What is encoded again is decoded to the same value.
 fn look_at(command: &Command) {
     let flags = WriteFlags::of(command);
     let again = flags.on(*command);
@@ -169,7 +170,7 @@ fn structures(rng: &mut Rng) {
     for byte in bytes.iter_mut().take(rng.usize(..1200)) {
         *byte = rng.u8(..);
     }
-    // Those that repeat a part of what they have read must not have invented it.
+    // What a decoder returns must survive being encoded and decoded again.
     macro_rules! all {
         ($($structure:ty)*) => {
             $(match <$structure>::decode(&bytes) {

@@ -1,27 +1,29 @@
-//! What is wrong with a PDU.
+//! Errors of PDUs.
 
 use std::fmt;
 
-/// Why a connection is terminated (FES). Source: TCP transport 1.1, figures 17 and 19.
+/// Why a connection is terminated (FES, Fatal Error Status). FEI (Fatal Error Information) has
+/// more. Source: TCP transport 1.1, figures 17 and 19.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Fes {
     /// A field of the header is wrong; FEI is the field's offset.
     InvalidHeader = 1,
-    /// The PDU came when it may not.
+    /// The PDU came at a point where the protocol does not allow it.
     SequenceError = 2,
     /// The header digest is wrong; FEI is the digest that was received.
     HeaderDigestError = 3,
-    /// The data is beyond its transfer.
+    /// The PDU's data reaches beyond its transfer.
     DataOutOfRange = 4,
-    /// From a controller: more data than its limit. From a host: more R2Ts than its limit.
+    /// The other side exceeded a limit. A controller says so of too much data, a host of too many
+    /// R2Ts.
     LimitExceeded = 5,
-    /// A parameter is not supported; FEI is its offset.
+    /// A parameter is not supported; FEI is the parameter's offset.
     UnsupportedParameter = 6,
 }
 
 impl Fes {
-    /// From its number.
+    /// The error with this number, if there is one.
     pub const fn of(number: u16) -> Option<Self> {
         Some(match number {
             1 => Self::InvalidHeader,
@@ -35,24 +37,24 @@ impl Fes {
     }
 }
 
-/// What is wrong with a PDU: all that a termination request says.
+/// What is wrong with a PDU. It has everything that a termination request says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PduError {
     /// The kind of the error.
     pub fes: Fes,
-    /// More about it: the offset of a field, or a digest.
+    /// More about the error: the offset of a field, or a digest.
     pub fei: u32,
-    /// The field, as the specification calls it, or what is wrong, for people.
+    /// What is wrong, for people to read: the specification's name of the field, or a phrase.
     pub what: &'static str,
 }
 
 impl PduError {
-    /// A field of the header is wrong.
+    /// An error about a wrong field of the header.
     pub const fn field(what: &'static str, offset: u32) -> Self {
         Self { fes: Fes::InvalidHeader, fei: offset, what }
     }
 
-    /// The PDU came when it may not.
+    /// An error about a PDU that came at a point where the protocol does not allow it.
     pub const fn sequence(what: &'static str) -> Self {
         Self { fes: Fes::SequenceError, fei: 0, what }
     }

@@ -1,4 +1,4 @@
-//! PDUs, and headers of data, whose fields have fixed places.
+//! PDUs whose fields have fixed offsets, and the header of data PDUs.
 
 use super::push::{common, push_head};
 use super::{COMMON_SIZE, Digests, Fes, Kind, MAXH2CDATA_MIN, PduError, TERM_DATA_SIZE_MAX};
@@ -6,22 +6,22 @@ use super::{COMMON_SIZE, Digests, Fes, Kind, MAXH2CDATA_MIN, PduError, TERM_DATA
 layout! {
     /// Initialize Connection Request. Source: TCP transport 1.1, figure 15.
     pub struct IcReq [128] {
-        /// Version of the PDUs; zero.
+        /// Version of the PDU format: zero.
         pfv: u16 = 8,
-        /// Alignment of data for the host: in dwords, less one.
+        /// Alignment that the host wants for data sent to it, in dwords, less one.
         hpda: u8 = 10,
         /// The digests that the host wants.
         dgst: u8 = 11,
-        /// Most R2Ts of a command at once, less one.
+        /// The most R2Ts that a command may have at the same time, less one.
         maxr2t: u32 = 12,
     }
 }
 
 impl IcReq {
-    /// Checks its fields, and returns the digests that it asks for.
+    /// Checks the fields, and returns the digests that the host asks for.
     ///
     /// # Errors
-    /// Which field is wrong.
+    /// If a field is wrong. The error says which field.
     pub fn check(&self) -> Result<Digests, PduError> {
         if self.pfv != 0 {
             return Err(PduError { fes: Fes::UnsupportedParameter, fei: 8, what: "PFV" });
@@ -41,22 +41,22 @@ impl IcReq {
 layout! {
     /// Initialize Connection Response. Source: TCP transport 1.1, figure 16.
     pub struct IcResp [128] {
-        /// Version of the PDUs; zero.
+        /// Version of the PDU format: zero.
         pfv: u16 = 8,
-        /// Alignment of data for the controller: in dwords, less one.
+        /// Alignment that the controller wants for data sent to it, in dwords, less one.
         cpda: u8 = 10,
-        /// The digests that the connection has.
+        /// The digests that the connection will have.
         dgst: u8 = 11,
-        /// Most bytes of an H2CData PDU.
+        /// The most bytes of data that an H2CData PDU may have.
         maxh2cdata: u32 = 12,
     }
 }
 
 impl IcResp {
-    /// Checks its fields, and returns the digests that the connection has.
+    /// Checks the fields, and returns the digests that the connection will have.
     ///
     /// # Errors
-    /// Which field is wrong.
+    /// If a field is wrong. The error says which field.
     pub fn check(&self) -> Result<Digests, PduError> {
         if self.pfv != 0 {
             return Err(PduError { fes: Fes::UnsupportedParameter, fei: 8, what: "PFV" });
@@ -79,7 +79,7 @@ impl IcResp {
 layout! {
     /// Terminate Connection Request. Source: TCP transport 1.1, figures 17 and 18.
     pub struct TermReq [24] {
-        /// Fatal error status; [`Fes`] has those that this crate knows.
+        /// Fatal error status. [`Fes`] has the values that this crate knows.
         fes: u16 = 8,
         /// Fatal error information.
         fei: u32 = 10,
@@ -87,8 +87,8 @@ layout! {
 }
 
 impl TermReq {
-    /// Appends the PDU: from a host or a controller, with the first bytes of the PDU that was
-    /// wrong.
+    /// Appends the PDU, with the first bytes of the PDU that was wrong. `kind` says whether it
+    /// comes from a host or from a controller.
     pub fn push(out: &mut Vec<u8>, kind: Kind, error: PduError, wrong: &[u8]) {
         let wrong = &wrong[..wrong.len().min(TERM_DATA_SIZE_MAX)];
         let term = Self { fes: error.fes as u16, fei: error.fei };
@@ -100,11 +100,11 @@ impl TermReq {
 }
 
 layout! {
-    /// Header of data in either direction. Source: TCP transport 1.1, figures 21 and 22.
+    /// Header of a data PDU, in either direction. Source: TCP transport 1.1, figures 21 and 22.
     pub struct DataHead [24] {
         /// The command (CCCID).
         cccid: u16 = 8,
-        /// The transfer, as its R2T named it (TTAG); zero to the host.
+        /// The name that the R2T gave the transfer (TTAG). Zero in data for the host.
         ttag: u16 = 10,
         /// Offset in the command's data, in bytes (DATAO).
         datao: u32 = 12,

@@ -5,7 +5,7 @@ use super::{
 };
 use crate::{Command, Completion, command, completion};
 
-/// A common header that was checked: where everything of its PDU is.
+/// A common header that was checked. It says where each part of its PDU is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// The kind.
@@ -14,7 +14,7 @@ pub struct Head {
     pub flags: u8,
     /// Size of the header with its digest, in bytes.
     pub header_size: usize,
-    /// Offset of the data; if there is none, the size of the PDU.
+    /// Offset of the data in the PDU. If there is no data, it is the size of the PDU.
     pub data_at: usize,
     /// Size of the data without its digest, in bytes.
     pub data_size: usize,
@@ -22,19 +22,19 @@ pub struct Head {
     pub size: usize,
 }
 
-/// Fields of the common header, by their offsets.
+/// Offsets of the fields of the common header.
 const FLAGS_AT: u32 = 1;
 const HLEN_AT: u32 = 2;
 const PDO_AT: u32 = 3;
 const PLEN_AT: u32 = 4;
 
 impl Head {
-    /// From the common header. `data_size_max` is the most data that this side takes in a PDU of
-    /// the other side; `alignment` is what this side has asked data to be aligned to, in bytes (at
-    /// least 4).
+    /// Decodes and checks the common header. `data_size_max` is the most data, in bytes, that this
+    /// side accepts in one PDU. `alignment` is the alignment of data that this side has asked for,
+    /// in bytes; it is at least 4.
     ///
     /// # Errors
-    /// Which field is wrong.
+    /// If a field is wrong. The error says which field.
     pub fn decode(
         bytes: &[u8; COMMON_SIZE],
         digests: Digests,
@@ -63,7 +63,7 @@ impl Head {
         if !has_data {
             return Ok(Self { kind, flags, header_size, data_at: size, data_size: 0, size });
         }
-        // A termination request has no PDO: what it repeats follows its header.
+        // A termination request has no PDO. The bytes that it repeats come right after its header.
         let data_at = if kind.may_have_digests() { usize::from(pdo) } else { header_size };
         if data_at < header_size
             || (kind.may_have_digests() && !data_at.is_multiple_of(alignment.max(4)))
@@ -92,10 +92,10 @@ impl Head {
     /// Checks the header digest, if there is one. `header` is the whole header with its digest.
     ///
     /// # Errors
-    /// When the digest is another.
+    /// If the digest does not match the header.
     ///
     /// # Panics
-    /// When `header` is shorter than [`header_size`](Self::header_size).
+    /// If `header` is shorter than [`header_size`](Self::header_size).
     pub fn check_header(&self, header: &[u8]) -> Result<(), PduError> {
         if !self.has(flags::HDGSTF) {
             return Ok(());
@@ -110,13 +110,13 @@ impl Head {
         }
     }
 
-    /// The header's own part, behind the common header, of a PDU with a submission queue entry.
+    /// Decodes the submission queue entry, which follows the common header in a command capsule.
     pub fn command(header: &[u8; COMMON_SIZE + command::COMMAND_SIZE]) -> Command {
         let (_, entry) = header.split_last_chunk().expect("a header has its entry");
         Command::decode(entry)
     }
 
-    /// The header's own part, behind the common header, of a PDU with a completion queue entry.
+    /// Decodes the completion queue entry, which follows the common header in a response capsule.
     pub fn completion(header: &[u8; COMMON_SIZE + completion::COMPLETION_SIZE]) -> Completion {
         let (_, entry) = header.split_last_chunk().expect("a header has its entry");
         Completion::decode(entry)

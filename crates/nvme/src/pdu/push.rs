@@ -10,8 +10,8 @@ pub fn push_completion(out: &mut Vec<u8>, completion: &Completion, digests: Dige
     push_head(out, Kind::CapsuleResp, 0, &header, digests, 4, 0);
 }
 
-/// Appends a command capsule with its in-capsule data, which may be empty. `alignment` is what the
-/// controller asked for, in bytes.
+/// Appends a command capsule with its in-capsule data, which may be empty. `alignment` is the
+/// alignment of data that the controller asked for, in bytes.
 pub fn push_command(
     out: &mut Vec<u8>,
     command: &Command,
@@ -25,9 +25,9 @@ pub fn push_command(
     push_data(out, data, digests);
 }
 
-/// Appends an H2CData or C2HData up to its data, which is `head.datal` bytes and must follow, then
-/// its [digest](data_digest) if the connection has data digests. `alignment` is what the other side
-/// asked for, in bytes.
+/// Appends an H2CData or C2HData PDU up to its data. The caller then has to append `head.datal`
+/// bytes of data and, if the connection has data digests, their [digest](data_digest). `alignment`
+/// is the alignment of data that the other side asked for, in bytes.
 pub fn push_data_head(
     out: &mut Vec<u8>,
     kind: Kind,
@@ -39,7 +39,7 @@ pub fn push_data_head(
     push_head(out, kind, flags, &head.encode(), digests, alignment, head.datal as usize);
 }
 
-/// Appends data and, if the connection has data digests, its digest. Nothing if there is no data.
+/// Appends data and, if the connection has data digests, its digest. Empty data has no digest.
 pub fn push_data(out: &mut Vec<u8>, data: &[u8], digests: Digests) {
     out.extend_from_slice(data);
     if digests.data && !data.is_empty() {
@@ -47,17 +47,18 @@ pub fn push_data(out: &mut Vec<u8>, data: &[u8], digests: Digests) {
     }
 }
 
-/// The digest behind data.
+/// The digest that follows `data`.
 pub fn data_digest(data: &[u8]) -> [u8; DIGEST_SIZE] {
     crc32c(data).to_le_bytes()
 }
 
-/// CRC32C, as digests have it.
+/// The CRC32C of some bytes, as header and data digests use it.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// Bytes of a PDU with so much data: of its header with digest and padding, and of all.
+/// Two sizes in bytes of a PDU with `data_size` bytes of data: of its header with digest and
+/// padding, and of the whole PDU.
 fn sizes(kind: Kind, digests: Digests, alignment: usize, data_size: usize) -> (usize, usize) {
     let has_digests = kind.may_have_digests();
     let header_size = kind.header_size() + usize::from(has_digests && digests.header) * DIGEST_SIZE;
@@ -75,8 +76,8 @@ pub(super) fn common(kind: Kind, flags: u8, data_at: usize, size: usize) -> [u8;
     [kind as u8, flags, kind.header_size() as u8, data_at as u8, a, b, c, d]
 }
 
-/// Appends a header with its digest and its padding. The first eight bytes of `header` are
-/// replaced.
+/// Appends a header with its digest and its padding. The first eight bytes of `header` are ignored:
+/// they are where the common header goes.
 pub(super) fn push_head(
     out: &mut Vec<u8>,
     kind: Kind,

@@ -1,4 +1,4 @@
-//! Tests by byte vectors of the specification's figures.
+//! Compares encoded PDUs with byte vectors made by hand from the specification's figures.
 
 use super::*;
 use crate::{Command, Completion, Sgl, Status, opcode};
@@ -113,7 +113,6 @@ fn the_other_kinds_are_as_their_figures_have_them() {
     assert_eq!(TermReq::decode(&bytes).map(|term| Fes::of(term.fes)), Ok(Some(Fes::InvalidHeader)));
 }
 
-/// Each case changes one byte of a correct header.
 #[test]
 fn each_wrong_field_is_named_by_its_offset() {
     let mut good = Vec::new();
