@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors of this crate, and the names of commands in them.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -7,30 +7,30 @@ use std::{fmt, io};
 use slimio_nvme::pdu::{Fes, PduError, TermReq};
 use slimio_nvme::{Command, Status, TooShort, opcode};
 
-/// What went wrong. After anything but [`Status`](Self::Status), the connection is of no use: the
-/// caller connects again.
+/// What went wrong. After [`Status`](Self::Status), the connection can still be used. After any
+/// other error, the caller has to connect again.
 #[derive(Debug)]
 pub enum Error {
-    /// A command was refused or failed. The connection goes on.
+    /// A command was refused or failed.
     Status {
-        /// What the command is called.
+        /// The command's name.
         command: Cow<'static, str>,
         /// Its status.
         status: Status,
         /// Dwords 0 and 1 of its completion.
         result: u64,
     },
-    /// The target has closed the connection because of a PDU of ours, and said why.
+    /// The target closed the connection because of a PDU that we sent. The request says why.
     Terminated(TermReq),
-    /// The target sent what it must not.
+    /// The target sent a PDU that the protocol does not allow.
     Pdu(PduError),
-    /// The target returned less than a structure needs.
+    /// The target returned fewer bytes than a structure has.
     Short(TooShort),
     /// The target closed the connection.
     Closed,
-    /// The target did not answer within this time.
+    /// The target did not answer within this time limit.
     TimedOut(Duration),
-    /// The controller did not become ready: its status says that it failed.
+    /// The controller did not become ready, and its status says that it failed.
     NotReady,
     /// A name is too long for NVMe.
     Name(String),
@@ -39,7 +39,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The status of a command that was refused or failed.
+    /// The command's status, if the error is that a command was refused or failed.
     pub fn status(&self) -> Option<Status> {
         match self {
             Self::Status { status, .. } => Some(*status),
@@ -100,7 +100,8 @@ impl From<TooShort> for Error {
     }
 }
 
-/// What a command of an admin or I/O queue is called.
+/// The name of a command. It depends on whether the command runs on an admin queue or on an I/O
+/// queue.
 pub(crate) fn name_of(command: &Command, is_admin: bool) -> Cow<'static, str> {
     use opcode::{admin, fabrics, nvm};
 

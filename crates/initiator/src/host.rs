@@ -1,4 +1,4 @@
-//! A host with a controller of its own.
+//! A host, and the controller that the target made for it.
 
 use std::time::{Duration, Instant};
 
@@ -14,18 +14,18 @@ use slimio_nvme::{Command, DISCOVERY_NQN, NSID_ALL, Name, opcode};
 
 use crate::{Error, IoQueue, Options, Outcome, Queue, Submission, Token, Transport};
 
-/// Entries of the admin queue.
+/// Number of entries of the admin queue.
 const ADMIN_DEPTH: u16 = 32;
-/// In-capsule data that each admin queue takes, in bytes. Source: TCP transport 1.1, 3.3.
+/// In-capsule data that every admin queue accepts, in bytes. Source: TCP transport 1.1, 3.3.
 const ADMIN_IN_CAPSULE_SIZE: usize = 8192;
-/// The namespace of a queue, unless the caller says another.
+/// The namespace that I/O queues use.
 const NSID: u32 = 1;
-/// Offset of the formats in Identify Namespace. Source: NVM command set 1.1, figure 114.
+/// Offset of the list of formats in Identify Namespace. Source: NVM command set 1.1, figure 114.
 const FORMATS_AT: usize = 128;
-/// Time between two looks at whether a controller is ready.
+/// How often to look whether a controller has become ready or has shut down.
 const READY_LOOK: Duration = Duration::from_millis(5);
 
-/// A connected host: an admin queue, and the controller behind it.
+/// A connected host. It has an admin queue, and through it a controller.
 #[derive(Debug)]
 pub struct Host {
     admin: Queue,
@@ -46,7 +46,7 @@ fn transport(options: &Options, qid: u16, depth: u16, in_capsule_size_max: usize
     }
 }
 
-/// Opens a queue of a controller. Returns it with the controller's number.
+/// Opens a queue of a controller. Returns the queue and the controller's number.
 fn open(
     options: &Options,
     qid: u16,
@@ -76,10 +76,11 @@ fn open(
 }
 
 impl Host {
-    /// Connects, enables the controller, waits until it is ready, and identifies it.
+    /// Connects, enables the controller, waits until the controller is ready, and reads what it
+    /// says of itself.
     ///
     /// # Errors
-    /// When the target refuses, fails, or can't be reached.
+    /// If the target refuses, fails, or can't be reached.
     pub fn connect(options: &Options) -> Result<Self, Error> {
         let (admin, cntlid) = open(options, 0, ADMIN_DEPTH, ADMIN_IN_CAPSULE_SIZE, CNTLID_ANY)?;
         let mut host = Self {
@@ -96,10 +97,10 @@ impl Host {
         Ok(host)
     }
 
-    /// What a discovery controller at the address of `options` offers.
+    /// Asks the discovery controller at the address of `options` which subsystems it offers.
     ///
     /// # Errors
-    /// When the target refuses, fails, or can't be reached.
+    /// If the target refuses, fails, or can't be reached.
     pub fn discover(options: &Options) -> Result<Vec<DiscoveryEntry>, Error> {
         let options = Options { subsystem: DISCOVERY_NQN.into(), ..options.clone() };
         let mut host = Self::connect(&options)?;
@@ -112,10 +113,10 @@ impl Host {
         entries.map(|entry| Ok(DiscoveryEntry::decode(entry)?)).collect()
     }
 
-    /// Enables the controller, and waits until it is ready.
+    /// Enables the controller, and waits until the controller is ready.
     ///
     /// # Errors
-    /// When it fails, or is not ready within the time that it has promised.
+    /// If the controller fails, or is not ready within the time that it has promised.
     pub fn enable(&mut self) -> Result<(), Error> {
         let capabilities = Capabilities::of_bits(self.property(Property::Cap)?);
         let time_max = Duration::from_millis(500) * u32::from(capabilities.to.max(1));
@@ -141,29 +142,30 @@ impl Host {
         self.cntlid
     }
 
-    /// What the controller says of itself.
+    /// What Identify returned about the controller.
     pub fn controller(&self) -> &Controller {
         &self.controller
     }
 
-    /// The admin queue, to run any command on it.
+    /// The admin queue, on which the caller can run any command.
     pub fn admin(&mut self) -> &mut Queue {
         &mut self.admin
     }
 
-    /// Opens an I/O queue with that many entries, one of which is always empty.
+    /// Opens an I/O queue with `depth` entries. One entry always stays empty, so `depth - 1`
+    /// commands can be in flight.
     ///
     /// # Errors
-    /// When the target refuses, fails, or can't be reached.
+    /// If the target refuses, fails, or can't be reached.
     ///
     /// # Panics
-    /// When it would have fewer than two entries.
+    /// If `depth` is less than two.
     pub fn open_queue(&mut self, qid: u16, depth: u16) -> Result<IoQueue, Error> {
         let which = Identify { cns: cns::NAMESPACE, ..Identify::default() };
         let namespace = self.identify(which, NSID)?;
         let format = usize::from(Namespace::decode(&namespace)?.flbas & 0xf);
         let format = LbaFormat::decode(&namespace[FORMATS_AT + format * LbaFormat::SIZE..])?;
-        // The size is in units of 16 bytes, and contains the command.
+        // `ioccsz` is in units of 16 bytes. The command itself counts as part of the capsule.
         let capsule = self.controller.ioccsz as usize * 16;
         let in_capsule_size = capsule.saturating_sub(slimio_nvme::command::COMMAND_SIZE);
         let in_capsule_size_max = in_capsule_size.min(self.options.in_capsule_size_max);
@@ -174,7 +176,7 @@ impl Host {
     /// Reads a property of the controller.
     ///
     /// # Errors
-    /// When the command fails, or the connection.
+    /// If the command or the connection fails.
     pub fn property(&mut self, property: Property) -> Result<u64, Error> {
         let outcome = self.admin.run(PropertyAccess::get(property, 0), Vec::new())?;
         Ok(outcome.completion.result)
@@ -183,15 +185,15 @@ impl Host {
     /// Sets a property of the controller.
     ///
     /// # Errors
-    /// When the command fails, or the connection.
+    /// If the command or the connection fails.
     pub fn set_property(&mut self, property: Property, value: u64) -> Result<(), Error> {
         self.admin.run(PropertyAccess::set(property, value, 0), Vec::new()).map(drop)
     }
 
-    /// Runs Identify; returns 4096 bytes.
+    /// Runs Identify, and returns its 4096 bytes.
     ///
     /// # Errors
-    /// When the command fails, or the connection.
+    /// If the command or the connection fails.
     pub fn identify(&mut self, which: Identify, nsid: u32) -> Result<Vec<u8>, Error> {
         let command = which.command(0).nsid(nsid);
         Ok(self.admin.run(command, vec![0; IDENTIFY_SIZE])?.data)
@@ -200,19 +202,19 @@ impl Host {
     /// Identifies a namespace.
     ///
     /// # Errors
-    /// When the command fails, or the connection.
+    /// If the command or the connection fails.
     pub fn namespace(&mut self, nsid: u32) -> Result<Namespace, Error> {
         let bytes = self.identify(Identify { cns: cns::NAMESPACE, ..Identify::default() }, nsid)?;
         Ok(Namespace::decode(&bytes)?)
     }
 
-    /// Asks for I/O queues; returns how many there may be.
+    /// Asks for `count` I/O queues. Returns how many the controller allows.
     ///
     /// # Errors
-    /// When the command fails, or the connection.
+    /// If the command or the connection fails.
     ///
     /// # Panics
-    /// When it asks for none.
+    /// If `count` is zero.
     pub fn set_queue_count(&mut self, count: u16) -> Result<u16, Error> {
         let value = of_queue_count(count.into());
         let result = self.set_feature(fid::NUMBER_OF_QUEUES, 0, value, 0, Vec::new())?;
@@ -223,7 +225,7 @@ impl Host {
     /// Gets a feature's value, and `size` bytes of its data.
     ///
     /// # Errors
-    /// When the command fails, or the connection.
+    /// If the command or the connection fails.
     pub fn feature(
         &mut self,
         fid: u8,
@@ -236,10 +238,10 @@ impl Host {
         Ok((outcome.completion.result as u32, outcome.data))
     }
 
-    /// Sets a feature; returns the result.
+    /// Sets a feature, and returns the result of the command.
     ///
     /// # Errors
-    /// When the command fails, or the connection.
+    /// If the command or the connection fails.
     pub fn set_feature(
         &mut self,
         fid: u8,
@@ -252,37 +254,38 @@ impl Host {
         Ok(self.admin.run(command, data)?.completion.result as u32)
     }
 
-    /// Reads `size` bytes of a log page, a multiple of four.
+    /// Reads `size` bytes of a log page. `size` is a multiple of four.
     ///
     /// # Errors
-    /// When the command fails, or the connection.
+    /// If the command or the connection fails.
     pub fn log_page(&mut self, page: GetLogPage, nsid: u32, size: usize) -> Result<Vec<u8>, Error> {
         let page = GetLogPage { size: size as u64, ..page };
         Ok(self.admin.run(page.command(0).nsid(nsid), vec![0; size])?.data)
     }
 
-    /// SMART / Health Information.
+    /// Reads SMART / Health Information.
     ///
     /// # Errors
-    /// When the command fails, or the connection.
+    /// If the command or the connection fails.
     pub fn smart(&mut self) -> Result<Smart, Error> {
         let page = GetLogPage { lid: lid::SMART, ..GetLogPage::default() };
         Ok(Smart::decode(&self.log_page(page, NSID_ALL, Smart::SIZE)?)?)
     }
 
-    /// FDP Statistics of an endurance group.
+    /// Reads the FDP Statistics of an endurance group.
     ///
     /// # Errors
-    /// When the command fails, or the connection.
+    /// If the command or the connection fails.
     pub fn statistics(&mut self, group: u16) -> Result<Statistics, Error> {
         let page = GetLogPage { lid: lid::FDP_STATISTICS, lsi: group, ..GetLogPage::default() };
         Ok(Statistics::decode(&self.log_page(page, 0, Statistics::SIZE)?)?)
     }
 
-    /// FDP Events of an endurance group: those of the host, or those of the controller.
+    /// Reads the FDP Events of an endurance group: host events if `of_host` is set, and controller
+    /// events otherwise.
     ///
     /// # Errors
-    /// When the command fails, or the connection.
+    /// If the command or the connection fails.
     pub fn fdp_events(&mut self, group: u16, of_host: bool) -> Result<Vec<Event>, Error> {
         let page = GetLogPage {
             lid: lid::FDP_EVENTS,
@@ -300,36 +303,36 @@ impl Host {
     /// Restarts the keep alive timer.
     ///
     /// # Errors
-    /// When the command fails, or the connection.
+    /// If the command or the connection fails.
     pub fn keep_alive(&mut self) -> Result<(), Error> {
         self.admin.run(Command::new(opcode::admin::KEEP_ALIVE, 0), Vec::new()).map(drop)
     }
 
-    /// Asks for an asynchronous event, which [`idle_until`](Self::idle_until) and
-    /// [`take_events`](Self::take_events) return.
+    /// Asks for an asynchronous event. [`idle_until`](Self::idle_until) waits for the event, and
+    /// [`take_events`](Self::take_events) returns it.
     ///
     /// # Errors
-    /// When the connection fails.
+    /// If the connection fails, or if an earlier request for an event has failed.
     pub fn request_event(&mut self) -> Result<(), Error> {
         self.event_requests += 1;
         let command = Command::new(opcode::admin::ASYNC_EVENT_REQUEST, 0);
         let token = Token(self.event_requests);
         let submission = Submission { token, command, data: Vec::new() };
-        // An admin queue with this many requests for events would be another bug of the caller.
+        // A caller that fills the whole admin queue with requests for events has a bug.
         self.admin.submit(submission).expect("the admin queue has room");
         self.collect(Instant::now())
     }
 
-    /// The asynchronous events that have come: the results of the requests for them.
+    /// Returns the asynchronous events that have come, each as the result of its request.
     pub fn take_events(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.events)
     }
 
-    /// Waits until an asynchronous event comes, or until `until`. Sends a Keep Alive at each third of
-    /// the timeout, if there is one.
+    /// Waits until an asynchronous event comes, or until `until`. If there is a keep alive timeout,
+    /// sends a Keep Alive whenever nothing was sent for a third of it.
     ///
     /// # Errors
-    /// When a request for an event failed; when the connection fails.
+    /// If a request for an event has failed, or if the connection fails.
     pub fn idle_until(&mut self, until: Instant) -> Result<(), Error> {
         let third = Duration::from_millis(u64::from(self.options.keep_alive_ms)) / 3;
         while self.events.is_empty() && Instant::now() < until {
@@ -355,10 +358,11 @@ impl Host {
         Ok(())
     }
 
-    /// Shuts the controller down, and waits until that is complete.
+    /// Shuts the controller down, and waits until the shutdown is complete.
     ///
     /// # Errors
-    /// When the command fails, the connection, or the shutdown is not complete in time.
+    /// If the command or the connection fails, or if the shutdown is not complete within the time
+    /// limit.
     pub fn shut_down(mut self) -> Result<(), Error> {
         let shutdown = Configuration::ENABLED.with_shn(1);
         self.set_property(Property::Cc, shutdown.0.into())?;

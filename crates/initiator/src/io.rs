@@ -1,4 +1,4 @@
-//! Commands of an I/O queue.
+//! An I/O queue, and its commands.
 
 use slimio_nvme::command::{
     DIRECTIVE_DATA_PLACEMENT, DSM_DEALLOCATE, DSM_RANGES_MAX, DsmRange, WriteFlags,
@@ -8,12 +8,12 @@ use slimio_nvme::{Command, opcode};
 
 use crate::{Error, Queue};
 
-/// How a write is done.
+/// How durable a write is, and where the drive places its data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Placed {
-    /// Force unit access: the write ends when it is on stable media.
+    /// Force unit access: the write ends only when its data is on stable media.
     pub durable: bool,
-    /// Placement identifier; `None`: no directive.
+    /// The placement identifier. `None` means that the write has no placement directive.
     pub placement: Option<u16>,
 }
 
@@ -30,7 +30,7 @@ impl Placed {
     }
 }
 
-/// An I/O queue, for the namespace that it was opened for.
+/// An I/O queue that sends commands to one namespace.
 #[derive(Debug)]
 pub struct IoQueue {
     queue: Queue,
@@ -43,7 +43,7 @@ impl IoQueue {
         Self { queue, nsid, lba_size }
     }
 
-    /// The queue, to have several commands in flight.
+    /// The queue itself, for callers that want several commands in flight.
     pub fn queue(&mut self) -> &mut Queue {
         &mut self.queue
     }
@@ -53,25 +53,26 @@ impl IoQueue {
         self.lba_size
     }
 
-    /// The command that reads blocks. Its data is the room for them.
+    /// Makes the command that reads blocks. Submit it with room for the blocks as its data.
     pub fn read_command(&self, lba: u64, lbas: u32) -> Command {
         Command::new(opcode::nvm::READ, 0).nsid(self.nsid).blocks(lba, lbas)
     }
 
-    /// The command that writes blocks, which are its data.
+    /// Makes the command that writes blocks. Submit it with the blocks as its data.
     pub fn write_command(&self, lba: u64, lbas: u32, placed: Placed) -> Command {
         placed.on(Command::new(opcode::nvm::WRITE, 0).nsid(self.nsid).blocks(lba, lbas))
     }
 
-    /// The command that makes durable all writes that have ended. It has no data.
+    /// Makes the command that makes all writes durable that have ended. The command has no data.
     pub fn flush_command(&self) -> Command {
         Command::new(opcode::nvm::FLUSH, 0).nsid(self.nsid)
     }
 
-    /// The command that deallocates ranges of first block and count of blocks, and its data.
+    /// Makes the command that deallocates ranges, and the command's data. Each range is a first
+    /// block and a number of blocks.
     ///
     /// # Panics
-    /// When there are none, or more than [`DSM_RANGES_MAX`].
+    /// If there are no ranges, or more than [`DSM_RANGES_MAX`].
     pub fn deallocate_command(&self, ranges: &[(u64, u32)]) -> (Command, Vec<u8>) {
         assert!((1..=DSM_RANGES_MAX).contains(&ranges.len()), "a command has 1 to 256 ranges");
         let data = ranges.iter().flat_map(|&(slba, nlb)| DsmRange { cattr: 0, nlb, slba }.encode());
@@ -85,7 +86,7 @@ impl IoQueue {
     /// Reads blocks.
     ///
     /// # Errors
-    /// When the command fails, or the connection.
+    /// If the command or the connection fails.
     pub fn read(&mut self, lba: u64, lbas: u32) -> Result<Vec<u8>, Error> {
         let room = vec![0; lbas as usize * self.lba_size];
         Ok(self.queue.run(self.read_command(lba, lbas), room)?.data)
@@ -94,33 +95,33 @@ impl IoQueue {
     /// Writes whole blocks.
     ///
     /// # Errors
-    /// When the command fails, or the connection.
+    /// If the command or the connection fails.
     ///
     /// # Panics
-    /// When the data is not whole blocks.
+    /// If `data` is empty, or not a whole number of blocks.
     pub fn write(&mut self, lba: u64, data: &[u8], placed: Placed) -> Result<(), Error> {
         let command = self.write_command(lba, self.lbas_of(data), placed);
         self.queue.run(command, data.to_vec()).map(drop)
     }
 
-    /// Compares blocks with what is there.
+    /// Compares `data` with the blocks from `lba` on.
     ///
     /// # Errors
-    /// With the status [`COMPARE_FAILURE`](slimio_nvme::Status::COMPARE_FAILURE) if they differ; when
-    /// the command fails, or the connection.
+    /// If they differ, with the status [`COMPARE_FAILURE`](slimio_nvme::Status::COMPARE_FAILURE).
+    /// Also if the command or the connection fails.
     ///
     /// # Panics
-    /// When the data is not whole blocks.
+    /// If `data` is empty, or not a whole number of blocks.
     pub fn compare(&mut self, lba: u64, data: &[u8]) -> Result<(), Error> {
         let command = Command::new(opcode::nvm::COMPARE, 0).nsid(self.nsid);
         self.queue.run(command.blocks(lba, self.lbas_of(data)), data.to_vec()).map(drop)
     }
 
-    /// Writes zeros, or deallocates instead if `may_deallocate` and the controller reads deallocated
-    /// blocks as zeros.
+    /// Writes zeros. If `may_deallocate` is set, the controller may deallocate the blocks instead,
+    /// provided that it reads deallocated blocks as zeros.
     ///
     /// # Errors
-    /// When the command fails, or the connection.
+    /// If the command or the connection fails.
     pub fn write_zeroes(
         &mut self,
         lba: u64,
@@ -135,30 +136,31 @@ impl IoQueue {
         self.queue.run(command, Vec::new()).map(drop)
     }
 
-    /// Makes durable all writes that have ended.
+    /// Makes all writes durable that have ended.
     ///
     /// # Errors
-    /// When the command fails, or the connection.
+    /// If the command or the connection fails.
     pub fn flush(&mut self) -> Result<(), Error> {
         self.queue.run(self.flush_command(), Vec::new()).map(drop)
     }
 
-    /// Deallocates ranges of first block and count of blocks.
+    /// Deallocates ranges. Each range is a first block and a number of blocks.
     ///
     /// # Errors
-    /// When the command fails, or the connection.
+    /// If the command or the connection fails.
     ///
     /// # Panics
-    /// When there are none, or more than [`DSM_RANGES_MAX`].
+    /// If there are no ranges, or more than [`DSM_RANGES_MAX`].
     pub fn deallocate(&mut self, ranges: &[(u64, u32)]) -> Result<(), Error> {
         let (command, data) = self.deallocate_command(ranges);
         self.queue.run(command, data).map(drop)
     }
 
-    /// The placements of the namespace and their reclaim units (I/O Management Receive).
+    /// Reads the placement handles of the namespace, with their reclaim units (I/O Management
+    /// Receive).
     ///
     /// # Errors
-    /// When the command fails, or the connection.
+    /// If the command or the connection fails.
     pub fn handle_status(&mut self) -> Result<Vec<HandleStatus>, Error> {
         let size = HandleStatusHead::SIZE + PLACEMENTS_MAX * HandleStatus::SIZE;
         let command = IoManagement::status(0, size as u32).nsid(self.nsid);
@@ -168,23 +170,23 @@ impl IoQueue {
         descriptors.map(|bytes| Ok(HandleStatus::decode(bytes)?)).collect()
     }
 
-    /// Moves the handles of placements to fresh reclaim units (I/O Management Send).
+    /// Moves the handles of placement identifiers to fresh reclaim units (I/O Management Send).
     ///
     /// # Errors
-    /// When the command fails, or the connection.
+    /// If the command or the connection fails.
     ///
     /// # Panics
-    /// When there are no placements, or more than [`PLACEMENTS_MAX`].
+    /// If there are no placement identifiers, or more than [`PLACEMENTS_MAX`].
     pub fn update_handles(&mut self, placements: &[u16]) -> Result<(), Error> {
         let command = IoManagement::update(0, placements.len()).nsid(self.nsid);
         let data = placements.iter().flat_map(|id| id.to_le_bytes()).collect();
         self.queue.run(command, data).map(drop)
     }
 
-    /// Ends the queue as NVMe over Fabrics has it.
+    /// Ends the queue with a Disconnect command.
     ///
     /// # Errors
-    /// When the command fails, or the connection.
+    /// If the command or the connection fails.
     pub fn disconnect(mut self) -> Result<(), Error> {
         self.queue.run(slimio_nvme::fabrics::disconnect(0), Vec::new()).map(drop)
     }

@@ -1,4 +1,5 @@
-//! A small NVMe/TCP host, for tests, fuzzing and benchmarks on machines without the kernel's.
+//! A small NVMe/TCP host for tests, fuzzing and benchmarks. It runs on machines whose kernel has no
+//! NVMe/TCP host.
 //!
 //! ```text
 //!  caller ── Submission ──► protocol ── bytes ──► target      Host: the admin queue, and what is
@@ -7,14 +8,14 @@
 //!                 queue: adds socket and time limits
 //! ```
 //!
-//! A [`Host`] connects, enables its controller and opens an [`IoQueue`] for each connection that is
-//! wanted. Both have a call for each command that returns when the command has ended. To have
-//! several commands in flight, submit them to a [`Queue`] and poll it. There is no thread, and each
-//! call ends within a time limit. [`Protocol`] is the protocol alone. [`RawConnection`] sends any
-//! bytes, for tests of targets.
+//! A [`Host`] connects, enables its controller, and opens an [`IoQueue`] for each I/O connection.
+//! Both types have one method per command, which returns when the command has ended. To have
+//! several commands in flight, submit them to a [`Queue`] and poll the queue. The crate starts no
+//! thread, and each call ends within a time limit. [`Protocol`] is the protocol without a socket.
+//! [`RawConnection`] sends arbitrary bytes, for tests of targets.
 //!
-//! It asks for nothing that NVMe has beyond NVMe/TCP's needs: no authentication, no TLS, no metadata,
-//! no fused commands.
+//! The crate has only the parts of NVMe that NVMe/TCP needs. There is no authentication, no TLS, no
+//! metadata, and there are no fused commands.
 //!
 //! ```no_run
 //! use slimio_initiator::{Host, Options, Placed};

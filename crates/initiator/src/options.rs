@@ -1,38 +1,40 @@
-//! How to connect.
+//! The options of a connection.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use slimio_nvme::pdu::Digests;
 
-/// How to connect, and to what.
+/// What to connect to, and how.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the target listens.
+    /// The address on which the target listens.
     pub address: SocketAddr,
     /// The subsystem's name.
     pub subsystem: String,
     /// This host's name.
     pub host: String,
-    /// This host's identifier. One controller's queues all have the same.
+    /// This host's identifier. All queues of a controller have to give the same identifier.
     pub host_id: [u8; 16],
-    /// The digests that are asked for. The target decides.
+    /// The digests that the host asks for. The target decides which of them the connection uses.
     pub digests: Digests,
-    /// What data to this host is to be aligned to within a PDU, in bytes: 4 to 128, a multiple of 4.
+    /// The alignment, within a PDU, that this host asks for data sent to it. In bytes, from 4 to
+    /// 128, and a multiple of 4.
     pub alignment: usize,
-    /// Keep alive timeout in milliseconds; zero: none.
+    /// Keep alive timeout in milliseconds. Zero means none.
     pub keep_alive_ms: u32,
-    /// Whether the queues have flow control. Without it, a successful read needs no response.
+    /// Whether the submission queues have flow control. Without flow control, a successful read
+    /// needs no response capsule.
     pub has_flow_control: bool,
-    /// The most in-capsule data, in bytes, of I/O queues. What the controller takes is the limit
-    /// anyway; zero: all data is asked for by R2T.
+    /// The most in-capsule data that I/O queues send, in bytes. The controller's own limit holds,
+    /// too. With zero, the controller asks for all data with R2Ts.
     pub in_capsule_size_max: usize,
-    /// How long a call may take at most.
+    /// The longest time that a call may take.
     pub time_max: Duration,
 }
 
 impl Options {
-    /// The usual ones, for a subsystem at an address.
+    /// The usual options for a subsystem at an address.
     pub fn new(address: SocketAddr, subsystem: &str) -> Self {
         Self {
             address,

@@ -1,6 +1,8 @@
-//! One queue's protocol, without its socket: submissions and bytes in, bytes and outcomes out.
+//! The protocol of one queue, without its socket. Submissions and received bytes go in; bytes to
+//! send and outcomes come out.
 //!
-//! What it holds is bounded by what was submitted: a target can make it neither grow nor wait.
+//! The memory that a protocol uses depends only on what was submitted. A target can neither make it
+//! grow without limit nor make it wait.
 
 use std::collections::VecDeque;
 
@@ -13,30 +15,31 @@ use slimio_nvme::{Command, Completion, Sgl, Status, opcode};
 use crate::Error;
 use crate::error::name_of;
 
-/// Most bytes of data in one PDU of the target, and of one command.
+/// The most bytes of data in one PDU from the target, and in one command.
 pub const DATA_SIZE_MAX: usize = 4 << 20;
-/// Most bytes of a PDU of the target that is taken.
+/// The most bytes of a PDU from the target. Longer PDUs are refused.
 pub(crate) const PDU_SIZE_MAX: usize = DATA_SIZE_MAX + 256;
 
-/// Caller's name for a command in flight; comes back in its [`Outcome`].
+/// The caller's name for a command in flight. It comes back in the command's [`Outcome`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
 /// A command to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Submission {
-    /// Names it in its outcome.
+    /// The name that the command's outcome will have.
     pub token: Token,
     /// The command. Its identifier and its data descriptor are set when it is submitted.
     pub command: Command,
-    /// Data for the target; or room for the data that the target returns. The opcode says which.
+    /// Data for the target, or room for the data that the target returns. The opcode decides which
+    /// of the two it is.
     pub data: Vec<u8>,
 }
 
-/// What became of a command.
+/// A command that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The name that the caller gave it.
+    /// The name that the caller gave the command.
     pub token: Token,
     /// The command, as it was sent.
     pub command: Command,
@@ -44,15 +47,16 @@ pub struct Outcome {
     pub qid: u16,
     /// Its completion queue entry.
     pub completion: Completion,
-    /// The data that was submitted, or its room, filled if the command returned data.
+    /// The data that was submitted. If the command returns data, it is the room for that data, now
+    /// filled.
     pub data: Vec<u8>,
 }
 
 impl Outcome {
-    /// The same, if the command was successful.
+    /// Returns the outcome if the command was successful.
     ///
     /// # Errors
-    /// When it was not.
+    /// If the command was not successful.
     pub fn checked(self) -> Result<Self, Error> {
         let Completion { status, result, .. } = self.completion;
         if status.is_success() {
@@ -63,18 +67,19 @@ impl Outcome {
     }
 }
 
-/// What a connection asks for when it begins.
+/// What the host asks for at the start of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Transport {
     /// The queue's number: 0 is the admin queue.
     pub qid: u16,
-    /// The digests that are asked for.
+    /// The digests that the host asks for.
     pub digests: Digests,
-    /// What data to this host is to be aligned to, in bytes: 4 to 128, a multiple of 4.
+    /// The alignment that the host asks for data sent to it. In bytes, from 4 to 128, and a
+    /// multiple of 4.
     pub alignment: usize,
-    /// Commands in flight at once. A queue has one more entry, which is always empty.
+    /// The most commands in flight. The queue has one entry more, which always stays empty.
     pub in_flight_max: u16,
-    /// Most in-capsule data, in bytes.
+    /// The most in-capsule data, in bytes.
     pub in_capsule_size_max: usize,
 }
 
@@ -84,15 +89,15 @@ pub struct Protocol {
     is_initialized: bool,
     transport: Transport,
     digests: Digests,
-    /// What the target wants data to be aligned to, in bytes.
+    /// The alignment that the target asks for data sent to it, in bytes.
     target_alignment: usize,
-    /// Most bytes of an H2CData.
+    /// The most bytes of data in an H2CData PDU.
     h2c_data_size_max: usize,
-    /// By their identifiers.
+    /// By command identifier: the commands in flight.
     in_flight: Vec<Option<InFlight>>,
     free: Vec<u16>,
     out: Vec<u8>,
-    /// Bytes of `out` that were sent.
+    /// How many bytes of `out` were sent.
     sent: usize,
     outcomes: VecDeque<Outcome>,
 }
@@ -100,13 +105,14 @@ pub struct Protocol {
 #[derive(Debug)]
 struct InFlight {
     submission: Submission,
-    /// Bytes of data that went either way; the next ones follow.
+    /// How many bytes of data were transferred so far, in the command's direction. Transfers are in
+    /// order.
     moved: usize,
-    /// A data digest was wrong. As a host does then: the command fails, and the connection goes on.
+    /// Whether a data digest was wrong. If so, the command will fail, but the connection goes on.
     is_damaged: bool,
 }
 
-/// Which way a command's data goes.
+/// Whether the command's data goes from the target to the host.
 fn is_to_host(command: &Command) -> bool {
     let number =
         if command.opcode == opcode::FABRICS { command.nsid as u8 } else { command.opcode };
@@ -114,10 +120,10 @@ fn is_to_host(command: &Command) -> bool {
 }
 
 impl Protocol {
-    /// A new connection, which first asks for what `transport` says.
+    /// Starts a connection: the first output asks the target for what `transport` says.
     ///
     /// # Panics
-    /// When the alignment is impossible.
+    /// If the alignment is not one that NVMe/TCP has.
     pub fn new(transport: Transport) -> Self {
         let Transport { digests, alignment, in_flight_max, .. } = transport;
         assert!(
@@ -141,34 +147,34 @@ impl Protocol {
         }
     }
 
-    /// Whether the target has answered the request that begins a connection. Nothing can be
-    /// submitted before that.
+    /// Whether the target has answered the connection's first request. Before that, nothing can be
+    /// submitted.
     pub fn is_initialized(&self) -> bool {
         self.is_initialized
     }
 
-    /// The digests that the connection has.
+    /// The digests that the connection uses.
     pub fn digests(&self) -> Digests {
         self.digests
     }
 
-    /// Commands in flight.
+    /// Number of commands in flight.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len() - self.free.len()
     }
 
-    /// Whether as many commands are in flight as may be.
+    /// Whether the number of commands in flight is at its limit.
     pub fn is_full(&self) -> bool {
         self.free.is_empty()
     }
 
-    /// Sends a command. Hands it back if as many are in flight as may be.
+    /// Adds a command to the output. Hands the command back if the queue is full.
     ///
     /// # Errors
-    /// The submission, when the queue is full.
+    /// The submission, if the queue is full.
     ///
     /// # Panics
-    /// When the connection is not initialized, or the data is beyond [`DATA_SIZE_MAX`].
+    /// If the connection is not initialized, or if the data is longer than [`DATA_SIZE_MAX`].
     pub fn submit(&mut self, mut submission: Submission) -> Result<(), Submission> {
         assert!(self.is_initialized, "the target has not answered yet");
         let Submission { command, data, .. } = &mut submission;
@@ -189,12 +195,12 @@ impl Protocol {
         Ok(())
     }
 
-    /// What is to be sent.
+    /// The bytes that are to be sent.
     pub fn output(&self) -> &[u8] {
         &self.out[self.sent..]
     }
 
-    /// Notes that the first bytes of the output were sent.
+    /// Notes that the first `bytes` bytes of the output were sent.
     pub fn note_sent(&mut self, bytes: usize) {
         self.sent += bytes;
         if self.sent == self.out.len() {
@@ -203,17 +209,18 @@ impl Protocol {
         }
     }
 
-    /// The outcome of the next command that has ended.
+    /// Takes the outcome of the next command that has ended.
     pub fn next_outcome(&mut self) -> Option<Outcome> {
         self.outcomes.pop_front()
     }
 
-    /// Takes whole PDUs of the target, and returns how many bytes they had. The rest is to be given
-    /// again, with more behind it: at least [`wanted`](Self::wanted) bytes.
+    /// Takes the whole PDUs at the start of `bytes`, and returns how many bytes they had. The
+    /// caller has to pass the rest again, together with bytes received after it: at least
+    /// [`wanted`](Self::wanted) bytes.
     ///
     /// # Errors
-    /// When the target breaks the protocol, or says that we do. The output then ends with why, and
-    /// nothing may be received any more.
+    /// If the target breaks the protocol, or says that we did. If the target broke it, the output
+    /// ends with a request that says why. After an error, nothing more may be received.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<usize, Error> {
         let mut taken = 0;
         while let Some(head) = self.head_of(&bytes[taken..])? {
@@ -231,10 +238,11 @@ impl Protocol {
         Ok(taken)
     }
 
-    /// Bytes of the PDU that `bytes` begin with, if it is known yet.
+    /// Size of the PDU that `bytes` begin with. If the size is not known yet, it is the size of the
+    /// common header.
     ///
     /// # Errors
-    /// When it is no PDU.
+    /// If `bytes` do not begin with a PDU.
     pub fn wanted(&mut self, bytes: &[u8]) -> Result<usize, Error> {
         Ok(self.head_of(bytes)?.map_or(COMMON_SIZE, |head| head.size))
     }
@@ -249,7 +257,8 @@ impl Protocol {
         head.map(Some).map_err(|error| self.terminated(error.into(), common))
     }
 
-    /// Tells the target what is wrong, if it has not done so itself.
+    /// If the target broke the protocol, adds a request to the output that tells it so. Returns the
+    /// error.
     fn terminated(&mut self, error: Error, wrong: &[u8]) -> Error {
         if let Error::Pdu(error) = &error {
             TermReq::push(&mut self.out, Kind::H2cTermReq, *error, wrong);
@@ -292,7 +301,7 @@ impl Protocol {
         self.in_flight.get_mut(usize::from(cid))?.as_mut()
     }
 
-    /// Takes data for the host. Source: TCP transport 1.1, 3.3.2.1.
+    /// Handles a PDU with data for the host. Source: TCP transport 1.1, 3.3.2.1.
     fn take_data(&mut self, head: &Head, pdu: &[u8]) -> Result<(), PduError> {
         let fields = DataHead::decode(pdu).expect("a PDU has its header");
         let data = &pdu[head.data_at..][..head.data_size];
@@ -354,7 +363,7 @@ impl Protocol {
         Ok(())
     }
 
-    /// Ends a command.
+    /// Handles a completion: the command has ended.
     fn end(&mut self, mut completion: Completion) -> Result<(), PduError> {
         let cid = completion.cid;
         let ended = self.in_flight.get_mut(usize::from(cid)).and_then(Option::take);

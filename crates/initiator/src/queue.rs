@@ -1,4 +1,4 @@
-//! A queue: its protocol, its socket, and time limits.
+//! A queue: a protocol with a socket and time limits.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -13,9 +13,10 @@ use slimio_nvme::Command;
 use crate::protocol::PDU_SIZE_MAX;
 use crate::{Error, Outcome, Protocol, Submission, Token, Transport};
 
-/// Bytes that are received at once, unless a PDU has more.
+/// Size of the receive buffer in bytes. The buffer grows if a PDU is longer.
 const INBOX_SIZE: usize = 256 << 10;
-/// Commands of [`Queue::run`] have tokens from here on, which no caller can use.
+/// The first token of commands that [`Queue::run`] submits. Callers can't use this token or any
+/// above it.
 const OWN_TOKENS: u64 = 1 << 63;
 
 /// A connection with one queue.
@@ -24,12 +25,12 @@ pub struct Queue {
     stream: TcpStream,
     protocol: Protocol,
     inbox: Vec<u8>,
-    /// What was received and not taken is `inbox[start..end]`.
+    /// `inbox[start..end]` was received, but not taken yet.
     start: usize,
     end: usize,
     time_max: Duration,
     spin: Duration,
-    /// Outcomes that came while another was waited for.
+    /// Outcomes that came while `run` waited for a different one.
     ready: VecDeque<Outcome>,
     own_tokens: u64,
     /// When a command was last sent.
@@ -37,11 +38,11 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Connects, and waits until both sides have agreed on the transport. Each call of this queue
-    /// takes at most `time_max`.
+    /// Connects, and waits until both sides have agreed on the transport. Each later call takes at
+    /// most `time_max`.
     ///
     /// # Errors
-    /// When the target can't be reached, or answers wrongly.
+    /// If the target can't be reached, or breaks the protocol.
     pub fn open(
         address: SocketAddr,
         transport: Transport,
@@ -71,8 +72,8 @@ impl Queue {
         &self.protocol
     }
 
-    /// Has [`wait`](Self::wait) look for outcomes again and again for that long before it sleeps, which
-    /// costs a core, and saves the time that a wake-up takes.
+    /// Makes [`wait`](Self::wait) look for outcomes in a loop for the time `spin`, before it
+    /// sleeps. That keeps a core busy, but saves the time that a wake-up takes.
     pub fn set_spin(&mut self, spin: Duration) {
         self.spin = spin;
     }
@@ -82,25 +83,25 @@ impl Queue {
         self.sent_at
     }
 
-    /// Submits a command, which is sent by the next call of [`poll`](Self::poll) or
-    /// [`wait`](Self::wait). Hands it back if as many are in flight as may be.
+    /// Submits a command. The next call of [`poll`](Self::poll) or [`wait`](Self::wait) sends it.
+    /// Hands the command back if the queue is full.
     ///
     /// # Errors
-    /// The submission, when the queue is full.
+    /// The submission, if the queue is full.
     ///
     /// # Panics
-    /// When its token has bit 63, or it has too much data.
+    /// If bit 63 of the token is set, or if there is too much data.
     pub fn submit(&mut self, submission: Submission) -> Result<(), Submission> {
         assert!(submission.token.0 < OWN_TOKENS, "bit 63 of tokens is the queue's own");
         self.sent_at = Instant::now();
         self.protocol.submit(submission)
     }
 
-    /// Sends and receives what can be sent and received at once, and moves the outcomes of commands
-    /// that have ended into `outcomes`, in any order.
+    /// Sends and receives as much as it can without waiting. Moves the outcomes of commands that
+    /// have ended into `outcomes`, in any order.
     ///
     /// # Errors
-    /// When the connection is of no use any more. The outcomes that came before that are moved, too.
+    /// If the connection can't be used any more. Even then, outcomes that came earlier are moved.
     pub fn poll(&mut self, outcomes: &mut Vec<Outcome>) -> Result<(), Error> {
         let result = self.turn();
         outcomes.extend(self.ready.drain(..));
@@ -110,11 +111,11 @@ impl Queue {
         result
     }
 
-    /// As [`poll`](Self::poll), and waits until there is an outcome. With nothing in flight, it
-    /// returns at once.
+    /// Like [`poll`](Self::poll), but waits until there is an outcome. Returns at once if nothing
+    /// is in flight.
     ///
     /// # Errors
-    /// When the connection is of no use any more, or there is none within the time limit.
+    /// If the connection can't be used any more, or if there is no outcome within the time limit.
     pub fn wait(&mut self, outcomes: &mut Vec<Outcome>) -> Result<(), Error> {
         let (start, count) = (Instant::now(), outcomes.len());
         loop {
@@ -128,10 +129,10 @@ impl Queue {
         }
     }
 
-    /// Waits at most until `until` for something to receive.
+    /// Like [`poll`](Self::poll), but waits until there is an outcome, or until `until`.
     ///
     /// # Errors
-    /// When the connection is of no use any more.
+    /// If the connection can't be used any more.
     pub fn wait_until(&mut self, until: Instant, outcomes: &mut Vec<Outcome>) -> Result<(), Error> {
         let count = outcomes.len();
         loop {
@@ -146,11 +147,12 @@ impl Queue {
         }
     }
 
-    /// Runs a command and waits until it has ended. `data` is for the target, or room for what it
-    /// returns. Other commands may be in flight.
+    /// Runs a command, and waits until it has ended. `data` is data for the target, or room for the
+    /// data that the target returns. Other commands may be in flight at the same time.
     ///
     /// # Errors
-    /// When the command failed, the connection is of no use any more, or the time limit has passed.
+    /// If the command failed, if the connection can't be used any more, or if the time limit has
+    /// passed.
     pub fn run(&mut self, command: Command, data: Vec<u8>) -> Result<Outcome, Error> {
         self.own_tokens += 1;
         let token = Token(self.own_tokens);
@@ -194,10 +196,11 @@ impl Queue {
         }
     }
 
-    /// Sends and receives what can be sent and received at once.
+    /// Sends and receives as much as it can without waiting.
     fn turn(&mut self) -> Result<(), Error> {
         let sent = self.send();
-        // A target that closes says why before: what it said is more than that it is gone.
+        // Before a target closes the connection, it says why. So receive even if sending failed:
+        // the reason is a better error than "the connection is closed".
         self.receive()?;
         sent?;
         self.send()
@@ -241,7 +244,8 @@ impl Queue {
                     match received {
                         Ok(taken) => self.start += taken,
                         Err(error) => {
-                            // The target shall know why; whether it does changes nothing here.
+                            // The output now has the reason for the target. It does not matter here
+                            // whether the target gets it.
                             let _ = self.send();
                             return Err(error);
                         }
@@ -260,7 +264,7 @@ impl Queue {
         }
     }
 
-    /// Sleeps until there may be something to do.
+    /// Sleeps until something can be received or sent.
     fn sleep(&self, deadline: Instant) -> Result<(), Error> {
         let mut wanted = PollFlags::IN;
         if !self.protocol.output().is_empty() {

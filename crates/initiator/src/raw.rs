@@ -1,4 +1,4 @@
-//! A connection on which a test of a target says what it likes.
+//! A connection on which a test of a target can send anything.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,7 +9,7 @@ use slimio_nvme::pdu::{COMMON_SIZE, Digests, Head, IcReq, Kind};
 use crate::Error;
 use crate::protocol::DATA_SIZE_MAX;
 
-/// A connection that sends any bytes and receives whole PDUs.
+/// A connection that sends arbitrary bytes and receives whole PDUs.
 #[derive(Debug)]
 pub struct RawConnection {
     stream: TcpStream,
@@ -21,7 +21,7 @@ impl RawConnection {
     /// Connects, and sends nothing.
     ///
     /// # Errors
-    /// When the target can't be reached.
+    /// If the target can't be reached.
     pub fn open(address: SocketAddr, time_max: Duration) -> Result<Self, Error> {
         let stream = TcpStream::connect_timeout(&address, time_max)?;
         stream.set_nodelay(true)?;
@@ -30,10 +30,10 @@ impl RawConnection {
         Ok(Self { stream, digests: Digests::default(), time_max })
     }
 
-    /// Has ICReq and ICResp exchanged. The digests hold from then on.
+    /// Sends an ICReq and receives the ICResp. Later PDUs are received with these digests.
     ///
     /// # Errors
-    /// When the target answers anything else.
+    /// If the target answers anything but an ICResp, or does not answer.
     pub fn initialize(&mut self, digests: Digests) -> Result<(), Error> {
         let mut out = Vec::new();
         IcReq { pfv: 0, hpda: 0, dgst: digests.bits(), maxr2t: 0 }.push(&mut out);
@@ -49,15 +49,15 @@ impl RawConnection {
     /// Sends bytes.
     ///
     /// # Errors
-    /// When the socket fails, or takes nothing for the time limit.
+    /// If the socket fails, or accepts no bytes within the time limit.
     pub fn send(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.stream.write_all(bytes).map_err(|error| self.explained(error))
     }
 
-    /// Ends what this side sends.
+    /// Closes the sending side of the connection.
     ///
     /// # Errors
-    /// When the socket fails.
+    /// If the socket fails.
     pub fn finish_sending(&self) -> Result<(), Error> {
         Ok(self.stream.shutdown(std::net::Shutdown::Write)?)
     }
@@ -65,8 +65,8 @@ impl RawConnection {
     /// Receives a PDU.
     ///
     /// # Errors
-    /// [`Closed`](Error::Closed) when there is none; when it is none; when none comes within the time
-    /// limit.
+    /// [`Closed`](Error::Closed) if the target closed the connection. Also if the bytes are not a
+    /// PDU, or if no PDU comes within the time limit.
     pub fn receive(&mut self) -> Result<(Head, Vec<u8>), Error> {
         let mut pdu = vec![0; COMMON_SIZE];
         self.read(&mut pdu)?;

@@ -1,5 +1,5 @@
-//! The initiator's protocol under random targets: it does not panic, ends, and takes no more memory
-//! than what was submitted.
+//! Runs the initiator's protocol against random targets. It must not panic, must end, and its
+//! output must stay within what was submitted.
 
 use fastrand::Rng;
 use slimio_initiator::{Protocol, Submission, Token, Transport};
@@ -30,7 +30,7 @@ fn one_target(rng: &mut Rng) {
         damage(rng, &mut response, &[]);
     }
     let (mut inbox, mut submitted, mut ended) = (response, 0, 0);
-    // No command may have data sent twice, so what is sent is bounded by what was submitted.
+    // A command's data is never sent twice. So what was submitted limits how much is sent.
     let mut sent_max = 1 << 10;
     let mut sent = 0;
     for _ in 0..rng.usize(1..40) {
@@ -63,7 +63,7 @@ fn one_target(rng: &mut Rng) {
             let submission = Submission { token: Token(submitted), command, data };
             if protocol.submit(submission).is_ok() {
                 submitted += 1;
-                // Each part of the data may have a PDU of its own.
+                // In the worst case, every four bytes of the data travel in a separate PDU.
                 sent_max += 256 + size * 12;
             }
             assert!(protocol.in_flight() <= usize::from(DEPTH));
@@ -72,7 +72,7 @@ fn one_target(rng: &mut Rng) {
     }
 }
 
-/// What a target may send, or nearly so.
+/// A PDU that a target may send. Its fields may be wrong, and its bytes may be damaged.
 fn answer(rng: &mut Rng, digests: Digests) -> Vec<u8> {
     let mut out = Vec::new();
     let cid = rng.u16(..=DEPTH);

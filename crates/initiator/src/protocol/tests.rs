@@ -1,4 +1,4 @@
-//! The protocol against byte streams that are written by hand.
+//! Tests the protocol with hand-written byte streams.
 
 use super::*;
 
@@ -15,7 +15,8 @@ fn sent(protocol: &mut Protocol) -> Vec<u8> {
     bytes
 }
 
-/// A connection whose target has agreed to everything and takes 4096 bytes in an H2CData.
+/// A connection whose target has agreed to everything, and accepts up to 4096 bytes of data in an
+/// H2CData.
 fn initialized(digests: Digests) -> Protocol {
     let mut protocol = asking(digests);
     assert_eq!(sent(&mut protocol).len(), 128);
@@ -90,7 +91,7 @@ fn a_read_takes_its_data_in_parts_and_ends_with_a_response() {
         let mut answer = data(0, 0, &[1; 4], 0, digests);
         answer.extend(data(0, 4, &[2; 4], flags::LAST_PDU, digests));
         answer.extend(completion(0, digests));
-        // Byte by byte: only whole PDUs are taken.
+        // The bytes arrive one by one. Only whole PDUs are taken.
         let (mut taken, mut end) = (0, 0);
         while end < answer.len() {
             end += 1;

@@ -1,4 +1,4 @@
-//! Each command, and how it is refused.
+//! What each command does, and when it is refused.
 
 use slimio_initiator::{Error, Host, Options, Placed};
 use slimio_nvme::feature::fid;
@@ -61,7 +61,7 @@ fn zeros_comparisons_flushes_and_deallocations_do_what_they_say() {
     let mut wanted = data;
     wanted[2 * LBA_SIZE..4 * LBA_SIZE].fill(0);
     assert!(queue.read(0, 8).expect("it is read") == wanted);
-    // As many as the controller takes at once.
+    // 128 blocks are the most that the controller accepts in one command.
     queue.write(4000, &content(3, 1), Placed::default()).expect("it is written");
     queue.write_zeroes(3900, 128, true, Placed::default()).expect("they are written");
     assert!(queue.read(4000, 1).expect("it is read").iter().all(|&byte| byte == 0));
@@ -96,7 +96,7 @@ fn what_is_beyond_the_namespace_or_a_limit_is_refused() {
         let command = queue.read_command(0, 1).nsid(nsid);
         refused(queue.queue().run(command, vec![0; LBA_SIZE]), Status::INVALID_NAMESPACE);
     }
-    // Room for another number of bytes than the command moves.
+    // There is room for two blocks, but the command returns one.
     let command = queue.read_command(0, 1);
     refused(queue.queue().run(command, vec![0; 8192]), Status::DATA_SGL_LENGTH_INVALID);
     for opcode in [0x04, 0x0d, 0x33, 0x80, 0xff] {
@@ -168,7 +168,7 @@ fn requests_for_events_wait_and_are_limited() {
     }
     assert_eq!(host.take_events(), []);
     host.keep_alive().expect("other commands go past it");
-    // The refusal may come at once, or a little later.
+    // The refusal may come while the request is sent, or a little later.
     let until = std::time::Instant::now() + crate::target::TIME_MAX;
     let result = host.request_event().and_then(|()| host.idle_until(until));
     refused(result, Status::ASYNC_EVENT_LIMIT_EXCEEDED);

@@ -7,11 +7,13 @@ use slimio_initiator::{Error, Host, IoQueue, Options, Placed, Submission, Token}
 
 use crate::target::{LBA_SIZE, Target, all_digests, connect, content};
 
-/// Writes and reads blocks of a range at random, with many commands in flight, and compares.
+/// Writes and reads random blocks of a range, with many commands in flight. Checks that each read
+/// returns what was written last.
 fn work(queue: &mut IoQueue, lbas: std::ops::Range<u64>, seed: u64, ops: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut written: HashMap<u64, u64> = HashMap::new();
-    // Of a block that is in flight, nothing is known.
+    // By token: the block, and the seed of its content if the command is a write. No two commands
+    // in flight have the same block, because their order would be unknown.
     let mut in_flight: HashMap<u64, (u64, Option<u64>)> = HashMap::new();
     let (mut outcomes, mut begun) = (Vec::new(), 0);
     while begun < ops || !in_flight.is_empty() {

@@ -1,4 +1,4 @@
-//! A target whose drive takes no time, and hosts of it.
+//! A target whose drive takes no time for its operations, and hosts that connect to it.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -24,7 +24,8 @@ impl Target {
         Self::allowing(&[])
     }
 
-    /// Only hosts with these names may connect; none: any.
+    /// Starts a target that lets only hosts with these names connect. An empty list allows every
+    /// host.
     pub(crate) fn allowing(hosts: &[&str]) -> Self {
         let options = DriveOptions::parse("64M,timing=none", Clock::Real).expect("it is right");
         let drive = EmulatedDrive::open(options).expect("there is room for a drive");
@@ -62,7 +63,7 @@ pub(crate) fn all_digests() -> [Digests; 4] {
         .map(|(header, data)| Digests { header, data })
 }
 
-/// Blocks whose content nothing else has.
+/// Blocks whose content depends on the seed, so that no two seeds give the same content.
 pub(crate) fn content(seed: u64, lbas: usize) -> Vec<u8> {
     let mut data = vec![0; lbas * LBA_SIZE];
     fastrand::Rng::with_seed(seed).fill(&mut data);

@@ -1,4 +1,4 @@
-//! Hosts that break the rules or go away, and what others see of it: nothing.
+//! Hosts that break the rules or disappear. Other hosts must not notice.
 
 use std::time::Instant;
 
@@ -10,14 +10,15 @@ use slimio_nvme::{Command, Completion, Name, Sgl, Status, opcode};
 
 use crate::target::{LBA_SIZE, TIME_MAX, Target, content};
 
-/// A raw I/O queue of a host's controller.
+/// A raw connection that is an I/O queue of a host's controller.
 struct Raw {
     connection: RawConnection,
     digests: Digests,
 }
 
 impl Raw {
-    /// Connects the queue. The target may not have seen yet that the one before it is closed.
+    /// Connects the queue. Tries again while the target has not noticed yet that the previous
+    /// connection is closed.
     fn open(target: &Target, host: &Host, digests: Digests) -> Self {
         let begun = Instant::now();
         loop {
@@ -66,7 +67,7 @@ impl Raw {
         R2t::decode(&bytes).expect("it is whole")
     }
 
-    /// Receives until the target says why it ends the connection.
+    /// Receives PDUs until the target says why it ends the connection.
     fn terminated(&mut self) -> Option<Fes> {
         loop {
             let (head, bytes) = self.connection.receive().expect("it says why");
@@ -126,13 +127,14 @@ fn a_write_whose_data_did_not_come_whole_never_happened() {
         assert_eq!((r2t.cccid, r2t.r2tl as usize), (1, begun.len()));
         if sent > 0 {
             let whole = raw.data_pdu(&r2t, 0, &begun[..part], false);
-            // The host goes within the PDU, or behind it.
+            // The host closes the connection in the middle of the data PDU, or after it.
             let bytes = if sent == part { whole.len() } else { sent };
             raw.connection.send(&whole[..bytes]).expect("it is taken");
         }
         drop(raw);
     }
-    // Each of them reconnects and writes something else, which is there.
+    // Nothing of these writes is on the drive. Then a host reconnects, and its complete write is
+    // there.
     let mut raw = Raw::open(&target, &host, Digests::default());
     assert!(queue.read(0, 16).expect("it is read") == before);
     raw.send(&write(1, 0, 16), &[]);
@@ -151,7 +153,7 @@ fn wrong_digests_are_found_and_nothing_is_written() {
     queue.write(0, &before, Placed::default()).expect("it is written");
     let mut raw = Raw::open(&target, &host, Digests { header: true, data: true });
 
-    // The data's digest is wrong, in a capsule and in an H2CData: the command fails alone.
+    // A wrong data digest, in a capsule and then in an H2CData. Only the command fails.
     let mut bytes = Vec::new();
     let data = content(2, 1);
     let command = write(1, 0, 1).sgl(Sgl::in_capsule(LBA_SIZE as u32));
@@ -169,7 +171,7 @@ fn wrong_digests_are_found_and_nothing_is_written() {
     assert!(raw.completion().status.is_same(Status::TRANSIENT_TRANSPORT_ERROR));
     assert!(queue.read(0, 1).expect("it is read") == before);
 
-    // The header's digest is wrong: the connection ends.
+    // A wrong header digest ends the connection.
     let mut bytes = Vec::new();
     pdu::push_command(&mut bytes, &write(3, 0, 1), &[], raw.digests, 4);
     bytes[20] ^= 1;
@@ -210,7 +212,7 @@ fn a_host_that_takes_no_replies_holds_nobody_up() {
         queue.write(1000, &data, Placed::default()).expect("another queue goes on");
         assert!(queue.read(1000, 32).expect("it is read") == data);
     }
-    // When it reads at last, everything is there.
+    // When the host reads its replies at last, all of them come.
     let (mut read, mut ended) = (0, 0);
     while ended < 15 {
         let (head, _) = raw.connection.receive().expect("it was only late");
@@ -242,7 +244,8 @@ fn what_breaks_the_protocol_ends_the_connection_and_no_other() {
         pdu::push_data(&mut out, &[1; 4], Digests::default());
         out
     };
-    // One entry of a queue is always empty, but a target may have room for it.
+    // Sends 20 commands on a queue of 16 entries. One entry has to stay empty, so 15 commands are
+    // allowed, but a target may have room for one more.
     let beyond: Vec<u8> = (0..20).flat_map(|cid| plain(&write(cid, 0, 1), &[])).collect();
     let mut again = Vec::new();
     pdu::IcReq::default().push(&mut again);
@@ -264,7 +267,7 @@ fn what_breaks_the_protocol_ends_the_connection_and_no_other() {
         assert_eq!(raw.terminated(), Some(fes), "{:?}", &bytes[..8]);
         queue.flush().expect("another queue goes on");
     }
-    // Half a PDU, and then nothing more: the host is gone.
+    // A host that sends a part of a PDU and then closes its side is gone.
     let mut raw = Raw::open(&target, &host, Digests::default());
     raw.connection.send(&plain(&good, &[])[..40]).expect("it is taken");
     raw.connection.finish_sending().expect("it can be ended");
