@@ -20,11 +20,11 @@ pub const CONTRACT_LBAS: u64 = 512;
 /// The longest time that a check waits for something that must happen.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Checks everything. Each call of `make` returns a new device with at least [`CONTRACT_LBAS`]
+/// Runs every check. Each call of `make` returns a new device with at least [`CONTRACT_LBAS`]
 /// blocks. The blocks may have any contents.
 ///
 /// # Panics
-/// When the device breaks the contract.
+/// If a device breaks the contract.
 pub fn check_all(mut make: impl FnMut() -> Box<dyn Device>) {
     reads_what_was_written(&mut *make());
     buffers_come_home(&mut *make());
@@ -272,7 +272,7 @@ fn grows_or_stays_as_it_is(device: &mut dyn Device) {
 
 fn a_wait_ends(device: &mut dyn Device) {
     let mut completions = Vec::new();
-    // With nothing in flight there is nothing to wait for.
+    // Nothing is in flight, so these calls must return at once.
     device.wait(None, &mut completions);
     device.wait(Some(PATIENCE), &mut completions);
     device.poll(&mut completions);
@@ -305,7 +305,7 @@ fn readiness_tells_of_completions(device: &mut dyn Device) {
             Some(false),
             "round {round}: nothing is there"
         );
-        // Each third operation fails before the device sees it.
+        // Every third operation is out of range, so it fails before the device sees it.
         let lba = if round % 3 == 2 { outside } else { round };
         device.submit(Token(round), write(lba, pattern(1, round), true)).expect("room");
         device.kick();
@@ -316,7 +316,7 @@ fn readiness_tells_of_completions(device: &mut dyn Device) {
             device.poll(&mut completions);
         }
     }
-    // The device stays readable until every completion was taken.
+    // The descriptor stays readable until every completion was taken.
     let some = device.geometry().in_flight_max.min(4);
     for token in 0..some {
         let lba = u64::from(token);
@@ -365,16 +365,17 @@ fn may_be_dropped_in_flight(make: &mut dyn FnMut() -> Box<dyn Device>) {
             device.kick();
         }
         drop(device);
-        // Suppose that the device freed a buffer while a read could still fill the buffer. Then one
-        // of these new buffers may have the same memory, and the read would change it.
+        // Suppose that the device freed a buffer while a read could still write into its memory.
+        // Then one of these new buffers may get that memory, and the read would change the new
+        // buffer.
         let fresh: Vec<Buffer> = (0..most as usize).map(|_| Buffer::zeroed(16)).collect();
         reads_what_was_written(&mut *make());
         assert!(fresh.iter().all(|buffer| buffer.iter().all(|&byte| byte == 0)));
     }
 }
 
-/// Compares the device with an array of blocks. Many operations are in flight at once, and no two
-/// of them overlap.
+/// Compares the device with an array of blocks. Many operations are in flight at the same time. No
+/// two of them overlap.
 fn is_like_an_array(device: &mut dyn Device, seed: u64) {
     const OPERATIONS: u64 = 600;
     let mut random = Random::new(seed);

@@ -25,7 +25,7 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// A deallocation. It counts as a write of the bytes that deallocated blocks read as.
+    /// A deallocation. It counts as a write of the bytes that a read of deallocated blocks returns.
     pub(crate) fn deallocated(id: u64, space: usize, start: u64, end: u64) -> Self {
         let block: Block = Arc::new([DEALLOCATED; LBA_SIZE]);
         let data = vec![block; (end - start) as usize];
@@ -92,19 +92,20 @@ pub struct Crash {
     pub(crate) seed: u64,
 }
 
-/// Which images are made of a crash.
+/// How many images are made of a crash, and of which kinds.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// If at most this many writes may survive, there is an image for every subset of these writes.
+    /// The most writes for which every subset is tried: if at most this many writes may survive,
+    /// there is one image for each subset of them.
     pub exhaustive_max: usize,
     /// If more than [`exhaustive_max`](Self::exhaustive_max) writes may survive, there is an image
     /// with no write and an image with every write. For each write, there is an image with only
-    /// this write, and an image with all other writes. There are also images of this many random
-    /// subsets.
+    /// this write, and an image with all other writes. In addition, this many random subsets have
+    /// an image.
     pub random_count: usize,
     /// Whether there are also images with torn writes. In some of them, only the last surviving
-    /// write is torn, once in each way of tearing it. In others, all surviving writes are torn,
-    /// each in a random way.
+    /// write is torn: each way of tearing it has an image. In others, all surviving writes are
+    /// torn, each in a random way.
     pub torn: bool,
 }
 
@@ -116,12 +117,12 @@ pub struct Image {
     pub(crate) shrunk: Vec<Shrunk>,
     pub(crate) stable: Blocks,
     pub(crate) cached: Vec<Pending>,
-    /// Writes of a dead process that are still in the kernel. Each lands at some time before
-    /// the next process gets the [claim](crate::SimDisk::claim), or never.
+    /// Writes of a dead process that are still in the kernel. Each of them either lands before the
+    /// next process gets the [claim](crate::SimDisk::claim), or never lands.
     pub(crate) late: Vec<Pending>,
     /// The contents of mapped memory; empty if no memory is mapped, or if its contents are lost.
     pub mapped: Vec<u8>,
-    /// A text for messages that says what led to this image.
+    /// Says what led to this image. Messages of tests contain it.
     pub origin: String,
 }
 
@@ -160,7 +161,7 @@ impl Crash {
         images
     }
 
-    /// The stable blocks if each surviving write is torn in a random way.
+    /// The stable blocks, if each surviving write was torn in a random way.
     fn all_torn(&self, survivors: &[&Pending], index: usize) -> Blocks {
         let mut random = Random::new(self.seed ^ (index as u64) << 32);
         let mut torn = self.stable.clone();
@@ -300,7 +301,8 @@ fn subsets(len: usize, limits: &Limits, seed: u64) -> Vec<Vec<bool>> {
 
 type Kept = Box<dyn Fn(usize) -> bool>;
 
-/// The ways to tear a write of `size` bytes. Each tells which bytes of the write are on the medium.
+/// The ways to tear a write of `size` bytes. Each way has a name, and a function that tells whether
+/// the byte at an offset is on the medium.
 fn tears(size: usize) -> Vec<(String, Kept)> {
     let sectors = size / 512;
     let mut tears: Vec<(String, Kept)> = Vec::new();

@@ -29,11 +29,11 @@ pub struct SimConfig {
     pub order: Order,
     /// Whether completed writes are stable.
     pub write_cache: WriteCache,
-    /// Limit of the operations in flight on each path.
+    /// The most operations that each path may have in flight.
     pub in_flight_max: u32,
-    /// Limit of the length of a transfer, in blocks.
+    /// The longest transfer, in blocks.
     pub transfer_lbas_max: u32,
-    /// Limit of the blocks of all spaces together.
+    /// The most blocks that all spaces may have together.
     pub lbas_max: u64,
     /// Whether the spaces are files. If so, a flush of a space covers only the writes to that
     /// space, and deallocated blocks are holes. A hole takes space again once it is written or
@@ -71,7 +71,7 @@ pub(crate) struct Medium {
     shrunk: Vec<Shrunk>,
     /// Writes of a dead process that are still in flight.
     late: Vec<Pending>,
-    /// The contents that a read returns.
+    /// What a read returns, if no fault changes it.
     current: Blocks,
     stable: Blocks,
     cached: Vec<Pending>,
@@ -111,8 +111,8 @@ impl SimDisk {
         })))
     }
 
-    /// The disk that the next process finds. Mapped memory, if any, must be set again with
-    /// [`set_mapped`](Self::set_mapped).
+    /// The disk that the next process finds. If memory is mapped, the caller has to set it again
+    /// with [`set_mapped`](Self::set_mapped).
     pub fn from_image(config: SimConfig, image: &Image) -> Self {
         let disk = Self::new(config);
         let mut medium = disk.lock();
@@ -138,9 +138,8 @@ impl SimDisk {
         disk
     }
 
-    /// Takes the claim, as the server of a volume does. When this returns, no operation of an
-    /// earlier process is in flight. If a write of an earlier process has not landed by then, it
-    /// never lands.
+    /// Takes the claim, as the server of a volume does. From then on, no operation of an earlier
+    /// process is in flight. A write of an earlier process that has not landed by then never lands.
     pub fn claim(&self) {
         self.lock().late.clear();
     }
@@ -167,7 +166,7 @@ impl SimDisk {
         SimDevice::new(self.clone(), space)
     }
 
-    /// Sets the memory that survives the process. That memory is part of every crash from now on.
+    /// Sets the mapped memory, which survives the process. It is part of every crash from now on.
     pub fn set_mapped(&self, mapped: MappedFile) {
         let mut medium = self.lock();
         medium.pages.clear();
@@ -175,7 +174,7 @@ impl SimDisk {
         medium.sample_mapped();
     }
 
-    /// The contents of mapped memory now; empty if no memory is mapped.
+    /// The present contents of mapped memory. Empty if no memory is mapped.
     pub fn mapped_now(&self) -> Vec<u8> {
         let medium = self.lock();
         let mapped = medium.mapped.as_ref();
@@ -194,7 +193,7 @@ impl SimDisk {
         medium.crash_after = Some(medium.ops + ops);
     }
 
-    /// The crash, if it has happened. All operations after it fail.
+    /// The crash, if it has happened. All operations after a crash fail.
     pub fn crashed(&self) -> Option<Crash> {
         self.lock().crash.clone()
     }
@@ -211,7 +210,7 @@ impl SimDisk {
         medium.crash.clone().expect("it has just crashed")
     }
 
-    /// Number of operations until now.
+    /// Number of operations so far.
     pub fn ops(&self) -> u64 {
         self.lock().ops
     }
@@ -224,7 +223,7 @@ impl SimDisk {
     /// Overwrites a block directly, not through a path. The new contents are stable.
     ///
     /// # Panics
-    /// When `bytes` is not one block.
+    /// If `bytes` is not exactly one block.
     pub fn poke(&self, space: usize, lba: u64, bytes: &[u8]) {
         let block: Block = Arc::new(bytes.try_into().expect("a block is poked whole"));
         let mut medium = self.lock();
@@ -232,7 +231,7 @@ impl SimDisk {
         medium.stable.insert((space, lba), block);
     }
 
-    /// Shortens a space.
+    /// Shortens a space directly, not through a path.
     pub fn truncate(&self, space: usize, lbas: u64) {
         self.lock().space_lbas[space] = lbas;
     }
@@ -325,7 +324,7 @@ impl Medium {
         Ok(())
     }
 
-    /// Bytes by which the spaces can still grow, all together.
+    /// How much all spaces together can still grow, in bytes.
     pub(crate) fn free_space(&self) -> u64 {
         let used = self.space_lbas.iter().sum::<u64>() - self.holes.len() as u64;
         let free = if self.faults.full { 0 } else { self.config.lbas_max.saturating_sub(used) };
@@ -365,7 +364,7 @@ impl Medium {
         Ok(())
     }
 
-    /// Makes the shortening of a space to `lbas` blocks stable.
+    /// Makes it stable that a space was shortened to `lbas` blocks.
     fn settle_length(&mut self, space: usize, lbas: u64) {
         self.shrunk.retain(|shrunk| shrunk.space != space);
         self.stable.retain(|&(other, lba), _| other != space || lba < lbas);
@@ -418,8 +417,8 @@ impl Medium {
         self.next_id - 1
     }
 
-    /// The ids of the writes and shortenings that a flush of a space must cover if the flush is
-    /// submitted now.
+    /// The ids of the writes and shortenings that a flush must cover, if it is submitted now and
+    /// for this space.
     pub(crate) fn flush_covers(&self, space: usize) -> Vec<u64> {
         let is_covered = |other: usize| other == space || !self.config.has_files;
         let writes = self.cached.iter().filter(|write| write.is_reaped && is_covered(write.space));
@@ -457,8 +456,8 @@ impl Medium {
         Ok(())
     }
 
-    /// A newer write has become stable. Removes its blocks from older writes in the cache, so that
-    /// these can't undo the newer write.
+    /// Called when a newer write has become stable. Removes its blocks from older writes in the
+    /// cache, so that the older writes can't undo it.
     fn supersede(&mut self, newer: &Pending) {
         let range = newer.lba..newer.lba + newer.data.len() as u64;
         let mut kept = Vec::new();
@@ -543,9 +542,9 @@ impl Medium {
     }
 }
 
-/// Until the disk is claimed, one in this many operations lets a late write of a dead process land.
-/// The id of a late write selects one of the three numbers, so that writes land early, later, or
-/// long after the recovery.
+/// How likely it is that an operation lets a late write of a dead process land, while the disk is
+/// not claimed: one in this number. The id of a late write selects one of the three numbers. So
+/// some writes land early, some later, and some long after the recovery.
 const LATE_ONE_IN: [u64; 3] = [5, 20, 80];
 
 /// "No such device".

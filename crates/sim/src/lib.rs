@@ -1,5 +1,5 @@
 //! A simulated device for tests. It reorders operations, tears writes and loses unflushed writes.
-//! If a test asks for it, blocks rot and other faults happen.
+//! At a test's request, blocks rot and other faults happen.
 //!
 //! A [`SimDisk`] is a medium with one or more spaces (files of a directory, or one device). A
 //! [`SimDevice`] submits operations to one of these spaces; several paths may share a space. The
@@ -12,14 +12,14 @@
 //! | completion order | any order, which the seed determines; an operation may take very long | each operation completes once, and its buffer comes back |
 //! | a completed write that is neither durable nor flushed | a power cut loses or tears it, in any combination with other writes | it stays readable while there is power; it survives the death of the process |
 //! | a write in flight | after a power cut, none of its data is on the medium, or all, or it is torn (between sectors of 512 bytes, or inside a sector). After the death of the process, none of its blocks are on the medium, or some, or all; missing blocks may be written later, as long as the [claim](SimDisk::claim) is held | – |
-//! | a durable write that has completed | it may rot; it does not make other writes durable | it survives power cuts |
+//! | a durable write that has completed | its blocks may rot; other writes do not become durable through it | it survives power cuts |
 //! | a flush that has completed | – | all writes survive that were reaped, on any path, before the flush was submitted |
-//! | a flush that has failed | no later flush makes the writes stable that this one should have covered | these writes stay readable while there is power |
+//! | a flush that has failed | the writes that the flush should have covered never become stable, not even by a later flush | these writes stay readable while there is power |
 //! | a failed write | none of its data is on the medium | its buffer comes back |
 //! | a deallocation in flight | the same as for a write in flight that fills the blocks with `0xDD` | – |
 //! | a space that is being made longer | it has the old length, the requested length, or a length in between | once the operation has completed, the new length is stable, and a power cut can no longer undo an earlier shortening |
-//! | a space that was made shorter | until a flush covers it, a power cut may restore the old length with the old blocks | it stays short while there is power |
-//! | a flush of one space, if each space is a file | writes to other spaces do not become stable | writes to that space do |
+//! | a space that was made shorter | until a flush covers the shortening, a power cut may restore the old length with the old blocks | the space stays short while there is power |
+//! | a flush of one space, if each space is a file | writes to other spaces do not become stable | writes to that space become stable |
 //! | deallocated blocks | may read as any bytes; here they read as `0xDD` | – |
 //! | blocks that were never written | may read as any bytes; here they read as `0x5A` | – |
 //! | mapped memory, process dies | – | every byte that was stored before is there |
