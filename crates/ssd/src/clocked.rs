@@ -1,4 +1,5 @@
-//! A drive with clocks, which say when each of its dies and channels is free again.
+//! A drive with a clock for each die and each channel. The clock says when the die or channel is
+//! free again.
 //!
 //! Every die does one operation at a time, and every channel transfers one page at a time. A
 //! request of the host waits until its die has done all earlier work, including the collector's.
@@ -44,13 +45,13 @@ impl Clocked {
         &self.ftl
     }
 
-    /// The mapping, for operations that take no time.
+    /// The mapping, to be changed by operations that take no time.
     pub fn ftl_mut(&mut self) -> &mut Ftl {
         &mut self.ftl
     }
 
-    /// Writes `count` blocks from `lba` on, requested at `now`. Returns the time at which the last
-    /// of them is on the media.
+    /// Writes `count` blocks from `lba` on. The host asks for it at `now`. Returns the time at
+    /// which the last block is on the media.
     ///
     /// # Errors
     /// As for [`Ftl::write`]. After an error, nothing has changed.
@@ -72,8 +73,8 @@ impl Clocked {
         Ok(work.end())
     }
 
-    /// Reads `count` blocks from `lba` on, requested at `now`. Returns the time at which the last
-    /// of them has been read. Blocks that hold nothing take no time.
+    /// Reads `count` blocks from `lba` on. The host asks for it at `now`. Returns the time at which
+    /// the last block has been read. Blocks that hold nothing take no time.
     pub fn read(&mut self, now: Duration, lba: u64, count: u64) -> Duration {
         let mut work = self.dies.begin(now);
         for page in (lba..lba.saturating_add(count)).filter_map(|lba| self.ftl.page_of(lba)) {
@@ -82,18 +83,18 @@ impl Clocked {
         work.end()
     }
 
-    /// Deallocates blocks. It takes no time, because the mapping is in the drive's memory.
+    /// Deallocates blocks. This takes no time, because the mapping is in the drive's memory.
     ///
     /// # Errors
-    /// As [`Ftl::deallocate`].
+    /// As for [`Ftl::deallocate`].
     pub fn deallocate(&mut self, lba: u64, count: u64) -> Result<(), FtlError> {
         self.ftl.deallocate(lba, count)
     }
 
-    /// Moves a handle to a fresh unit, at `now`.
+    /// Moves a handle to a fresh unit at the time `now`.
     ///
     /// # Errors
-    /// As [`Ftl::start_fresh_unit`].
+    /// As for [`Ftl::start_fresh_unit`].
     pub fn start_fresh_unit(&mut self, now: Duration, handle: u16) -> Result<(), FtlError> {
         self.ftl.start_fresh_unit(handle, &mut self.dies.begin(now))
     }
@@ -104,7 +105,7 @@ impl Clocked {
         Duration::from_nanos(last.copied().unwrap_or(0))
     }
 
-    /// How long the dies have worked, all of them together.
+    /// How long the dies have worked, added up over all dies.
     pub fn busy(&self) -> Duration {
         Duration::from_nanos(self.dies.busy)
     }
@@ -176,7 +177,7 @@ impl Dies {
     }
 }
 
-/// One request, and the collector's work that it causes.
+/// One request of the host, and the collector's work that the request causes.
 struct Work<'a> {
     dies: &'a mut Dies,
     now: u64,
@@ -228,7 +229,7 @@ mod tests {
         Duration::from_micros(micros)
     }
 
-    /// 64 dies, units of 1024 pages.
+    /// A drive with 64 dies, and units of 1024 pages.
     fn drive(timing: Timing) -> Clocked {
         let mut config = Config { timing, ..Config::scaled(720 << 20) };
         config.thresholds = Thresholds::LAST_MOMENT;
@@ -274,8 +275,8 @@ mod tests {
             }
         }
         assert!(drive.ftl().counters().copied_bytes() > 0, "it has collected");
-        // A die has 16 pages of each unit. A write waits while its die copies some of them and
-        // erases their block, but it never waits for two units.
+        // A die has 16 pages of each unit. A write may wait while its die copies some of these
+        // pages and erases their block. It never waits for two units.
         assert!(slowest > Timing::PAPER.erase, "{slowest:?}");
         assert!(slowest < 2 * Timing::PAPER.erase + 40 * micros(240), "{slowest:?}");
     }
@@ -295,17 +296,17 @@ mod tests {
         assert_eq!(run(), run());
     }
 
-    /// A log and a snapshot are written at the same time. If the collector copies nothing, the log
-    /// must be as fast with a handle of its own as with the snapshot's handle, because its writes
-    /// meet the same number of busy dies in both cases.
+    /// A log and a snapshot are written at the same time, and the collector copies nothing. The log
+    /// must then be as fast with a separate handle as it is when it shares the snapshot's handle,
+    /// because its writes meet the same number of busy dies in both cases.
     #[test]
     fn handles_of_their_own_cost_no_time_by_themselves() {
         const TURNS: u32 = 20_000;
         let mean = |of_log, of_snapshot| {
             let mut drive = Clocked::new(Config::scaled(720 << 20)).expect("it can work");
             let area = drive.ftl().config().lba_count / 8;
-            // Writes the next blocks of an area. After the last block, writing continues at the
-            // first one.
+            // Writes the next blocks of an area. After the last block of the area comes the first
+            // one again.
             let write = |drive: &mut Clocked, now, first, at: &mut u64, count, handle| {
                 if *at + count > area {
                     *at = 0;

@@ -10,34 +10,34 @@ use slimio_device::{LBA_SIZE, PlacementId};
 
 use crate::Geometry;
 
-/// The largest count of handles of a drive. Common NVMe drives have this many in one endurance
-/// group.
+/// The most handles that a drive may have. Common NVMe drives have as many in one endurance group.
 pub const HANDLES_MAX: u16 = 128;
 
-/// The largest count of reclaim groups of a drive.
+/// The most reclaim groups that a drive may have.
 pub const GROUPS_MAX: u16 = 32;
 
-/// The largest count of NAND pages. Page numbers have 32 bits, and one of the numbers means "none".
+/// The most NAND pages that a drive may have. Page numbers have 32 bits, and one of the numbers
+/// means "none".
 const PAGES_MAX: u64 = u32::MAX as u64;
 
-/// The share of the paper's drive that is not exported, in percent of its NAND.
+/// How much of its NAND the paper's drive does not export, in percent.
 pub(crate) const SPARE_PERCENT_DEFAULT: u32 = 25;
 
-/// The count of units that a drive exports if no unit size is given. The paper's drive exports the
-/// same count.
+/// The number of units that a drive exports if no unit size is given. The paper's drive exports as
+/// many.
 const UNITS_DEFAULT: u64 = 180;
 
-/// The counts of dies that a drive may have. The paper's drive has the largest of them.
+/// The numbers of dies that a drive may have. The paper's drive has 64.
 const DIES: [u64; 7] = [64, 32, 16, 8, 4, 2, 1];
 
 /// Where the collector puts the data that it copies. The NVMe base specification calls this the
 /// type of a handle (version 2.1, 3.2.4, "Flexible Data Placement").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
-    /// Copied data of different handles may share a unit, because one frontier takes all copies.
+    /// Copies of different handles' data may share a unit, because one frontier takes all copies.
     Initial,
-    /// Data of different handles never shares a unit, because each handle has a frontier of its own
-    /// for copies.
+    /// Data of different handles never shares a unit, because the collector has a separate frontier
+    /// for the copies of each handle.
     Persistent,
 }
 
@@ -46,11 +46,11 @@ pub enum Isolation {
 pub enum Victims {
     /// The unit with the lowest valid count.
     Greedy,
-    /// The unit that was filled first. The models call this LRU cleaning.
+    /// The unit that was filled first. The analytic models call this LRU cleaning.
     Fifo,
-    /// The unit with the highest product of its age and (1 - u) / (1 + u). Here u is the valid
-    /// share of the unit, and the age counts from the moment the unit was filled. Source: Rosenblum
-    /// and Ousterhout, "The Design and Implementation of a Log-Structured File System", 1992, 3.6.
+    /// The unit with the highest product of age and (1 - u) / (1 + u). Here u is the valid share of
+    /// the unit, and the age is the time since the unit was full. Source: Rosenblum and Ousterhout,
+    /// "The Design and Implementation of a Log-Structured File System", 1992, 3.6.
     CostBenefit,
 }
 
@@ -64,22 +64,24 @@ pub enum Frontiers {
     Shared,
 }
 
-/// When the collector works. This depends on how many reclaim units are free.
+/// When the collector works, depending on how many reclaim units are free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
     /// With this many free units or fewer, a write that needs a new unit waits until the collector
-    /// has freed more units. At least 1, because the collector itself needs a free unit.
+    /// has freed more units. The value is at least 1, because the collector itself needs a free
+    /// unit.
     pub foreground_units: u32,
     /// With this many free units or fewer, the collector also works between the host's writes, on
     /// units that are worth collecting. 0 means never.
     pub background_units: u32,
-    /// A unit is worth collecting in the background if, of each 1000 of its pages, at least this
-    /// many are not valid.
+    /// A unit is worth collecting in the background if at least this share of its pages is not
+    /// valid. The share is in thousandths.
     pub background_invalid_permille: u32,
 }
 
 impl Thresholds {
-    /// The drive collects only when a write has to wait for this, as the analytic models assume.
+    /// The drive collects only when a write has to wait for the collector, as the analytic models
+    /// assume.
     pub const LAST_MOMENT: Self =
         Self { foreground_units: 1, background_units: 0, background_invalid_permille: 1000 };
 
@@ -105,7 +107,7 @@ impl Thresholds {
     }
 }
 
-/// How long NAND takes.
+/// How long each operation of the NAND takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// Reading a page from a die.
@@ -127,7 +129,7 @@ impl Timing {
         transfer: Duration::ZERO,
     };
 
-    /// Nothing takes time, which is enough for counting.
+    /// Nothing takes time. This is enough if a drive is only to count.
     pub const NONE: Self = Self {
         read: Duration::ZERO,
         program: Duration::ZERO,
@@ -145,18 +147,20 @@ impl Timing {
 /// A drive's configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Its NAND.
+    /// The drive's NAND.
     pub geometry: Geometry,
-    /// Logical blocks that it exports.
+    /// Number of logical blocks that the drive exports.
     pub lba_count: u64,
-    /// Reclaim unit handles; 1 is a conventional drive, without data placement.
+    /// Number of reclaim unit handles. With 1, the drive is a conventional one, without data
+    /// placement.
     pub handles: u16,
-    /// Reclaim groups. Unit `u` belongs to group `u % groups`. Each group has a unit for each handle
-    /// and a collector of its own.
+    /// Number of reclaim groups. Unit `u` belongs to group `u % groups`. In each group, each handle
+    /// fills a unit of its own, and the group has its own collector.
     pub groups: u16,
     /// Where the collector puts copies of the handles' data.
     pub isolation: Isolation,
-    /// A bit for each handle that is initially isolated although `isolation` is persistent.
+    /// Exceptions from `isolation`: a handle whose bit is set is initially isolated, even if
+    /// `isolation` is persistent.
     pub initial_handles: u128,
     /// Which unit is collected next.
     pub victims: Victims,
@@ -164,7 +168,7 @@ pub struct Config {
     pub frontiers: Frontiers,
     /// When the collector works.
     pub thresholds: Thresholds,
-    /// How long NAND takes.
+    /// How long each operation of the NAND takes.
     pub timing: Timing,
 }
 
@@ -186,17 +190,17 @@ impl Config {
         }
     }
 
-    /// A drive that exports about `size` bytes with the paper's ratios. It has 240 reclaim units,
-    /// of which 180 are exported. If the units are large enough, the drive has 8 channels of 8
-    /// dies. `size` is rounded down so that each unit has the same count of pages on every die; the
-    /// least size is 11.25 MiB.
+    /// A drive that exports about `size` bytes, with the ratios of the paper's drive. It has 240
+    /// reclaim units, and exports 180 of them. If the units are large enough, the drive has 8
+    /// channels of 8 dies. `size` is rounded down so that each unit has the same number of pages on
+    /// every die. The smallest size is 11.25 MiB.
     pub fn scaled(size: u64) -> Self {
         Self::sized(size, None, SPARE_PERCENT_DEFAULT)
     }
 
-    /// Like the paper's drive, but it exports `size` bytes, and keeps `spare_percent` of its NAND
-    /// as spare space. Its reclaim units have `unit_size` bytes. If `unit_size` is `None`, they
-    /// have a 180th of `size`, and `size` is rounded down as in [`scaled`](Self::scaled).
+    /// Like the paper's drive, but this drive exports `size` bytes, and keeps `spare_percent` of
+    /// its NAND as spare space. Its reclaim units have `unit_size` bytes. If `unit_size` is `None`,
+    /// a unit has a 180th of `size`, and `size` is rounded down as in [`scaled`](Self::scaled).
     pub fn sized(size: u64, unit_size: Option<u64>, spare_percent: u32) -> Self {
         let pages = size / LBA_SIZE as u64;
         let unit_pages = if let Some(unit_size) = unit_size {
@@ -228,9 +232,9 @@ impl Config {
         Self { geometry, lba_count, thresholds, ..Self::paper() }
     }
 
-    /// A drive as in the analytic models. Data may lie in `unit_count` units of `unit_pages` pages
-    /// each. The drive exports `user_units` of these units. It has one frontier, and collects at
-    /// the last moment. One more unit is kept free for the collector.
+    /// A drive like that of the analytic models. It has `unit_count` units of `unit_pages` pages
+    /// each for data, and exports `user_units` of them. It has one frontier, and collects at the
+    /// last moment. In addition, one unit is kept free for the collector.
     pub fn model(user_units: u32, unit_count: u32, unit_pages: u32, victims: Victims) -> Self {
         let geometry = Geometry {
             channels: 1,
@@ -253,7 +257,7 @@ impl Config {
         }
     }
 
-    /// Bytes that it exports.
+    /// How many bytes the drive exports.
     pub fn exported_size(&self) -> u64 {
         self.lba_count * LBA_SIZE as u64
     }
@@ -264,14 +268,14 @@ impl Config {
         if is_initial { Isolation::Initial } else { self.isolation }
     }
 
-    /// Handles that are persistently isolated.
+    /// Number of persistently isolated handles.
     fn persistent_handles(&self) -> u32 {
         let is_persistent = |handle: &u16| self.isolation_of(*handle) == Isolation::Persistent;
         (0..self.handles).filter(is_persistent).count() as u32
     }
 
-    /// Units that are filled at the same time in each group: one for each handle, and those of the
-    /// collector.
+    /// How many units are filled at the same time in each group: one for each handle, and the units
+    /// that the collector fills.
     pub fn frontier_count(&self) -> u32 {
         let handles = u32::from(self.handles);
         let persistent = self.persistent_handles();
@@ -282,7 +286,8 @@ impl Config {
         handles + of_collector
     }
 
-    /// With this many free units or fewer in a group, a write that needs a new unit there waits.
+    /// With this many free units or fewer in a group, a write that needs a new unit of that group
+    /// waits.
     pub(crate) fn foreground_units_of_group(&self) -> u32 {
         (self.thresholds.foreground_units / u32::from(self.groups)).max(1)
     }
@@ -292,16 +297,17 @@ impl Config {
         self.thresholds.background_units / u32::from(self.groups)
     }
 
-    /// Units that the drive needs in addition to those that its exported blocks fill. In each group,
-    /// it needs one for each frontier, because a frontier may be half empty. It also needs the units
-    /// that are kept free, and one more, so that some unit has pages that are not valid.
+    /// How many units the drive needs beyond those that its exported blocks fill. In each group, it
+    /// needs one unit for each frontier, because a frontier may be half empty. It also needs the
+    /// units that are kept free. And it needs one more unit, so that there is always a unit with
+    /// pages that are not valid.
     pub fn spare_units_min(&self) -> u32 {
         let of_group = self.frontier_count() + self.foreground_units_of_group() + 1;
         u32::from(self.groups) * of_group
     }
 
-    /// How many of a placement id's bits name the reclaim group: NVMe's RGIF. They are the upper
-    /// ones.
+    /// How many of a placement id's bits name the reclaim group. These are its upper bits. NVMe
+    /// calls the number RGIF.
     pub fn group_bits(&self) -> u32 {
         u16::BITS - (self.groups.max(1) - 1).leading_zeros()
     }
@@ -312,7 +318,7 @@ impl Config {
         PlacementId(group as u16 | handle)
     }
 
-    /// Group and handle of a placement id; `None` if there is no such group or handle.
+    /// The group and the handle of a placement id. `None` if there is no such group or handle.
     pub fn parse_placement(&self, placement: PlacementId) -> Option<(u16, u16)> {
         let shift = u16::BITS - self.group_bits();
         let group = (u32::from(placement.0) >> shift) as u16;

@@ -10,20 +10,20 @@ use std::num::NonZeroU32;
 
 use slimio_device::LBA_SIZE;
 
-/// The NAND of a drive. A NAND page holds one logical block of [`LBA_SIZE`] bytes. Planes are not
-/// modelled: their blocks count as blocks of the die.
+/// The NAND of a drive. A NAND page holds one logical block of [`LBA_SIZE`] bytes. There are no
+/// planes: the blocks of a die's planes all count as blocks of the die.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Channels, which transfer independently of one another.
+    /// Number of channels. Channels transfer independently of one another.
     pub channels: u32,
-    /// Dies on each channel, which read, program and erase independently of one another.
+    /// Number of dies on each channel. Dies read, program and erase independently of one another.
     pub dies_per_channel: u32,
-    /// Erase blocks in each die.
+    /// Number of erase blocks in each die.
     pub blocks_per_die: u32,
-    /// NAND pages in each erase block.
+    /// Number of NAND pages in each erase block.
     pub pages_per_block: u32,
-    /// The count of dies that one reclaim unit spans. It must divide the count of all dies. A unit
-    /// has one block of each die that it spans. `None` means all dies.
+    /// The number of dies that one reclaim unit spans. The number of all dies must be a multiple of
+    /// it. A unit has one block of each die that it spans. `None` means that a unit spans all dies.
     pub dies_per_unit: Option<NonZeroU32>,
 }
 
@@ -40,12 +40,12 @@ impl Geometry {
         dies_per_unit: None,
     };
 
-    /// All dies.
+    /// Number of dies.
     pub const fn die_count(&self) -> u32 {
         self.channels * self.dies_per_channel
     }
 
-    /// Dies that a reclaim unit spans.
+    /// Number of dies that a reclaim unit spans.
     pub const fn unit_dies(&self) -> u32 {
         match self.dies_per_unit {
             Some(dies) => dies.get(),
@@ -53,28 +53,28 @@ impl Geometry {
         }
     }
 
-    /// NAND pages of a reclaim unit.
+    /// Number of NAND pages of a reclaim unit.
     pub const fn unit_pages(&self) -> u32 {
         self.unit_dies() * self.pages_per_block
     }
 
-    /// Bytes of a reclaim unit.
+    /// Size of a reclaim unit in bytes.
     pub const fn unit_size(&self) -> u64 {
         self.unit_pages() as u64 * LBA_SIZE as u64
     }
 
-    /// All reclaim units.
+    /// Number of reclaim units.
     pub const fn unit_count(&self) -> u32 {
         self.blocks_per_die * (self.die_count() / self.unit_dies())
     }
 
-    /// All NAND pages.
+    /// Number of NAND pages.
     pub const fn page_count(&self) -> u64 {
         self.unit_count() as u64 * self.unit_pages() as u64
     }
 
-    /// The die of a NAND page. Consecutive pages of a unit are on consecutive dies, which are on
-    /// different channels.
+    /// The die of a NAND page. Consecutive pages of a unit are on consecutive dies, and consecutive
+    /// dies are on different channels.
     pub const fn die_of(&self, page: u32) -> u32 {
         let dies = self.unit_dies();
         let groups = self.die_count() / dies;

@@ -1,10 +1,11 @@
-//! The inner workings of an SSD, in software and with exact counters.
+//! The inside of an SSD, emulated in software with exact counters.
 //!
-//! [`Ftl`] is the flash translation layer alone: a mapping of logical blocks to NAND pages, reclaim
-//! units, handles and the collector. It does no I/O, holds no data and reads no clock, so the same
-//! writes and deallocations give the same state and the same [`Counters`]. It tells an [`Observer`]
-//! what happens to the NAND, as it happens. [`Clocked`] adds time: every die and channel has a
-//! clock. [`EmulatedDrive`] adds the bytes, and is a device like any other.
+//! [`Ftl`] is only the flash translation layer. It has the mapping of logical blocks to NAND pages,
+//! the reclaim units, the handles and the collector. It does no I/O, holds no data and reads no
+//! clock. So the same writes and deallocations always give the same state and the same
+//! [`Counters`]. An [`Observer`] can follow each operation on the NAND. [`Clocked`] adds time:
+//! every die and every channel has a clock. [`EmulatedDrive`] adds the data, and is a device like
+//! any other.
 //!
 //! ```
 //! use slimio_ssd::{Config, Ftl};
@@ -21,7 +22,7 @@
 //! # Ok::<(), slimio_ssd::ConfigError>(())
 //! ```
 //!
-//! [`trace`] records what a host asks of a device, so that [`replay`] can repeat it.
+//! [`trace`] records the requests of a host, so that [`replay`] can repeat them.
 
 mod clocked;
 mod config;

@@ -1,7 +1,7 @@
-//! How a user names an emulated drive.
+//! The text by which a user names an emulated drive.
 //!
 //! ```text
-//! emulated:4G                                    in a temporary file, deleted with the process
+//! emulated:4G                                    in a temporary file, deleted when the process ends
 //! emulated:/data/drive,size=4G,ru=64M            in a file, opened again at the next start
 //! emulated:/data/drive,size=4G,ru=64M,fdp=off    the same without data placement
 //! ```
@@ -19,10 +19,10 @@ use crate::{Clock, Config, DataPlace, Deallocated, DriveOptions, Isolation, Timi
 /// What the name of an emulated drive begins with.
 pub const PREFIX: &str = "emulated:";
 
-/// A deallocation takes effect after this time at the latest.
+/// The longest time after which a deallocation may take effect.
 const DEALLOCATE_MAX: Duration = Duration::from_secs(3600);
 
-/// Options by name, with their values.
+/// The names of the options, and their values.
 const OPTIONS: &str = "size=SIZE, ru=SIZE, spare=PERCENT, fdp=on|off, handles=COUNT, \
                        isolation=persistent|initial, initial=HANDLE|FIRST-LAST, groups=COUNT, victims=greedy|fifo|cost-benefit, \
                        background=PERCENT, timing=paper|channels|none, cache=SIZE, \
@@ -41,11 +41,11 @@ impl fmt::Display for SpecError {
 impl std::error::Error for SpecError {}
 
 impl DriveOptions {
-    /// The drive that `spec` names. `spec` is the text after [`PREFIX`]: a size or a file, then
-    /// options, all separated by commas.
+    /// Parses the text after [`PREFIX`]: a size or a file, followed by options, all separated by
+    /// commas.
     ///
     /// # Errors
-    /// When an option is unknown, or a value is impossible.
+    /// If an option is unknown, or a value is impossible.
     pub fn parse(spec: &str, clock: Clock) -> Result<Self, SpecError> {
         let mut parts = spec.split(',');
         let first = parts.next().unwrap_or_default();
@@ -87,7 +87,7 @@ impl DriveOptions {
     }
 }
 
-/// The options that were given; `None` for those that were not.
+/// The options that the user gave. An option that was not given is `None`.
 #[derive(Default)]
 struct Given {
     size: Option<u64>,
@@ -112,13 +112,13 @@ impl Given {
         self.spare_percent.unwrap_or(SPARE_PERCENT_DEFAULT)
     }
 
-    /// The options with which an existing drive, which was `made` this way, is opened. If the
-    /// user's options ask for another drive than that, the result asks for that other drive, so
-    /// that opening fails.
+    /// The options for opening an existing drive that was `made` this way. If the user's options
+    /// describe a different drive, the result describes that different drive, so that opening it
+    /// fails.
     fn over(&self, mut made: SavedConfig, data: DataPlace, clock: Clock) -> DriveOptions {
         let config = &made.config;
         let (size, unit_size) = (config.exported_size(), config.geometry.unit_size());
-        // If the unit size was not given, the drive's size was rounded when the drive was made.
+        // If the user gave no unit size when the drive was made, the drive's size was rounded.
         let is_rounded =
             |given| self.unit_size.is_none() && Config::scaled(given).exported_size() == size;
         let given_size = self.size.filter(|given| !is_rounded(*given)).unwrap_or(size);
@@ -135,7 +135,8 @@ impl Given {
         self.rest_over(made, data, clock)
     }
 
-    /// A drive `made` this way, with all options applied except sizes and spare.
+    /// A drive that was `made` this way, with the user's options applied, except for the sizes and
+    /// the spare space.
     fn rest_over(&self, made: SavedConfig, data: DataPlace, clock: Clock) -> DriveOptions {
         let SavedConfig { mut config, .. } = made;
         let has_fdp = self.has_fdp.unwrap_or(made.has_fdp || self.handles.is_some());
@@ -222,7 +223,7 @@ fn unit_size(text: &str) -> Result<u64, SpecError> {
     is_whole.then_some(size).ok_or_else(why)
 }
 
-/// A size in bytes: a number, then optionally K, M, G or T for a power of 1024.
+/// Parses a size in bytes: a number, which may end with K, M, G or T for a power of 1024.
 fn parse_size(text: &str) -> Result<u64, SpecError> {
     let lower = text.to_ascii_lowercase();
     let short = lower.trim_end_matches("ib").trim_end_matches('b');
@@ -238,7 +239,7 @@ fn parse_size(text: &str) -> Result<u64, SpecError> {
     size.ok_or_else(|| SpecError(format!("{text} is not a size such as 4G or 64M")))
 }
 
-/// Handles as bits: one, or the first and the last of several.
+/// Parses one handle, or the first and the last of several. Returns a bit for each handle.
 fn parse_handles(text: &str) -> Result<u128, SpecError> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let (first, last) = (parse_number(first)?, parse_number(last)?);
@@ -248,7 +249,7 @@ fn parse_handles(text: &str) -> Result<u128, SpecError> {
     Ok((first..=last).fold(0, |bits, handle| bits | 1 << handle))
 }
 
-/// A percentage; `None` if it is 100 or more.
+/// Parses a percentage. `None` if it is 100 or more.
 fn parse_percent(text: &str) -> Result<Option<u32>, SpecError> {
     let number = parse_number(text.trim_end_matches('%'))?;
     Ok(u32::try_from(number).ok().filter(|percent| *percent < 100))

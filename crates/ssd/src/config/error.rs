@@ -12,55 +12,56 @@ pub enum ConfigError {
         /// What the drive has none of.
         what: &'static str,
     },
-    /// More pages than can be numbered.
+    /// There are more pages than can be numbered.
     TooLarge,
-    /// The count of dies is not a multiple of the dies of a unit.
+    /// The number of dies is not a multiple of the number of dies of a unit.
     UnevenUnits {
-        /// Dies of the drive.
+        /// Number of dies of the drive.
         dies: u32,
-        /// Dies of each unit.
+        /// Number of dies of each unit.
         unit_dies: u32,
     },
     /// The exported capacity ends inside a reclaim unit.
     NotWholeUnits {
-        /// Blocks to export.
+        /// Number of blocks to export.
         lba_count: u64,
-        /// Pages of a unit.
+        /// Number of pages of a unit.
         unit_pages: u64,
     },
-    /// No handles, or more than [`HANDLES_MAX`].
+    /// There are no handles, or more than [`HANDLES_MAX`].
     Handles {
-        /// Handles asked for.
+        /// The requested number of handles.
         handles: u16,
     },
-    /// Fewer units than handles, although each handle needs a unit.
+    /// There are fewer units than handles, although each handle needs a unit.
     MoreHandlesThanUnits {
-        /// Handles asked for.
+        /// The requested number of handles.
         handles: u16,
-        /// Units of the drive.
+        /// Number of units of the drive.
         units: u32,
     },
-    /// No reclaim groups, more than [`GROUPS_MAX`], or groups with too few units for the handles.
+    /// There are no reclaim groups, or more than [`GROUPS_MAX`], or a group has too few units for
+    /// the handles.
     Groups {
-        /// Groups asked for.
+        /// The requested number of groups.
         groups: u16,
-        /// Units of the drive.
+        /// Number of units of the drive.
         units: u32,
     },
-    /// Several handles, although the collector shares the host's frontier.
+    /// There are several handles, although the collector shares the host's frontier.
     SharedFrontier {
-        /// Handles asked for.
+        /// The requested number of handles.
         handles: u16,
     },
     /// No unit is kept free, so the collector has no unit to copy into.
     NothingKeptFree,
-    /// Too little NAND beyond what is exported.
+    /// There is too little NAND beyond what is exported.
     NoSpare {
-        /// Units of the drive.
+        /// Number of units of the drive.
         units: u32,
-        /// Of these, units that are not exported.
+        /// How many of these units are not exported.
         spare: u32,
-        /// Units that must not be exported.
+        /// How many units must not be exported.
         needed: u32,
         /// The drive's configuration.
         config: Box<Config>,
