@@ -1,9 +1,9 @@
 //! Replays a recorded trace on a drive, and counts what the drive writes.
 //!
-//! Only the order of the events matters here, not their times. A write that covers a part of a page
-//! writes the whole page. A deallocation frees only pages that it covers completely, since a drive
-//! may ignore partly covered ones. Write-zeroes requests are written like data, because the host
-//! wants the blocks to stay mapped.
+//! Only the order of the events matters here, not their times. A write that covers only a part of a
+//! page writes the whole page. A deallocation frees only the pages that it covers completely,
+//! because a drive may ignore pages that are only partly covered. A Write Zeroes is replayed as a
+//! write of data, because the host wants the blocks to stay mapped.
 
 mod separation;
 
@@ -18,13 +18,13 @@ use crate::trace::{ByteRange, STREAMS_MAX, TraceError, TraceEvent, TraceReader};
 use crate::{Config, ConfigError, Counters, Ftl, FtlError};
 use separation::Census;
 
-/// What the drive holds when the trace begins.
+/// What the drive holds before the trace begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precondition {
     /// Nothing, because the drive is new or all of it was deallocated.
     Empty,
-    /// Every block was written once, from the first to the last, through handle 0. Counting begins
-    /// after that.
+    /// Every block was written once, from the first to the last, through handle 0. These writes are
+    /// not counted.
     Written,
 }
 
@@ -33,33 +33,33 @@ pub enum Precondition {
 pub struct Replay {
     /// The drive.
     pub config: Config,
-    /// The handle of each of the trace's streams; streams beyond the end of this list use handle 0.
+    /// The handle of each stream of the trace. Streams beyond the end of this list use handle 0.
     pub handles: Vec<u16>,
-    /// What the drive holds at the beginning.
+    /// What the drive holds before the trace begins.
     pub precondition: Precondition,
-    /// Factor for every address and length of the trace. It repeats the experiment on a drive that
-    /// is this many times larger, with all sizes larger by the same factor. A factor of 1 replays
-    /// the trace as recorded.
+    /// A factor for every address and length of the trace. A factor of 10 repeats the experiment on
+    /// a drive ten times larger, with all sizes ten times larger. A factor of 1 replays the trace
+    /// as recorded.
     pub stretch: u64,
 }
 
-/// The drive at one moment of a replay. Counts do not include the writes of the precondition.
+/// The drive at one moment of a replay. The counts do not include the writes of the precondition.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
     /// Time in the trace, in nanoseconds.
     pub time_ns: u64,
     /// Bytes that the host has written.
     pub host_bytes: u64,
-    /// Bytes written to the media.
+    /// Bytes that the drive has written to the media.
     pub media_bytes: u64,
-    /// Share of the exported blocks that hold something.
+    /// The share of the exported blocks that hold data.
     pub utilization: f64,
-    /// Reclaim units that hold blocks of several streams.
+    /// Number of reclaim units that hold blocks of several streams.
     pub mixed_units: u32,
 }
 
 impl Point {
-    /// Write amplification since `before`; `None` if the host has not written since then.
+    /// Write amplification since `before`. `None` if the host has written nothing since then.
     pub fn waf_since(&self, before: &Self) -> Option<f64> {
         let host = self.host_bytes - before.host_bytes;
         (host > 0).then(|| (self.media_bytes - before.media_bytes) as f64 / host as f64)
@@ -69,30 +69,31 @@ impl Point {
 /// The result of a replay.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The drive over time: at the beginning, each time that the host has written a hundredth of
-    /// its capacity, and at the end.
+    /// The drive over time. There is a point at the beginning, another whenever the host has
+    /// written a hundredth of the drive's capacity, and one at the end.
     pub points: Vec<Point>,
-    /// For each mark, the bytes that the host had written before it, and its text.
+    /// For each mark, how many bytes the host had written before the mark, and the mark's text.
     pub marks: Vec<(u64, String)>,
-    /// The drive's counters, including the precondition.
+    /// The drive's counters. They include the precondition.
     pub counters: Counters,
-    /// Bytes erased, not including the precondition.
+    /// How many bytes were erased, without those of the precondition.
     pub erased_bytes: u64,
-    /// Events before the place where the trace is cut off, because its recording was not finished;
-    /// `None` if it has its end.
+    /// How many events come before the place where the trace is cut off, because its recording was
+    /// not finished. `None` if the trace is complete.
     pub cut_after: Option<u64>,
     /// Whether the streams stayed apart. What a precondition wrote counts as stream 0.
     pub separation: Separation,
 }
 
 impl Outcome {
-    /// Write amplification of the whole trace; `None` if it has no write.
+    /// Write amplification of the whole trace. `None` if the trace has no write.
     pub fn waf(&self) -> Option<f64> {
         let [first, .., last] = self.points.as_slice() else { return None };
         last.waf_since(first)
     }
 
-    /// Write amplification of the trace's second half, by bytes that the host wrote.
+    /// Write amplification of the trace's second half. The trace is halved by the bytes that the
+    /// host wrote.
     pub fn waf_of_second_half(&self) -> Option<f64> {
         let last = self.points.last()?;
         let middle = self.points.iter().find(|point| point.host_bytes * 2 >= last.host_bytes)?;
@@ -111,10 +112,10 @@ pub enum ReplayError {
     TooSmall {
         /// Size of the recorded device.
         device_bytes: u64,
-        /// What the drive exports.
+        /// How much the drive exports.
         exported_bytes: u64,
     },
-    /// The drive refuses a request.
+    /// The drive refused a request.
     Refused(FtlError),
 }
 
@@ -147,7 +148,8 @@ impl From<FtlError> for ReplayError {
 }
 
 impl Replay {
-    /// Replays a trace to its end, or to the place where it is cut off, which the outcome tells.
+    /// Replays a trace to its end, or to the place where it is cut off. [`Outcome::cut_after`] says
+    /// which of the two it was.
     ///
     /// # Errors
     /// If the trace can't be read or has no event, if the drive can't be made, or if the drive does
@@ -240,8 +242,8 @@ impl Run {
         }
     }
 
-    /// Multiplies a range by the stretch factor. This does not overflow, since the stretched device
-    /// was found to fit the drive.
+    /// Multiplies a range by the stretch factor. This does not overflow, because `run` has checked
+    /// that the stretched device fits the drive.
     fn stretched(&self, range: ByteRange) -> ByteRange {
         ByteRange { start: range.start * self.stretch, end: range.end * self.stretch }
     }

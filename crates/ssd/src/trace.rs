@@ -1,7 +1,8 @@
-//! Traces: what a host wrote to a device and deallocated there, recorded once and replayed often.
+//! Traces: records of what a host wrote and deallocated on a device. A trace is recorded once, and
+//! can be replayed any number of times.
 //!
-//! A trace has addresses and times, but no data, so it needs only a few bytes for each write. Its
-//! format, little-endian:
+//! A trace has addresses and times, but no data, so each write takes only a few bytes. This is the
+//! format of a trace. Numbers are little-endian:
 //!
 //! ```text
 //! | magic | version | text length | device bytes | checksum | text | block | block | ... | end |
@@ -11,13 +12,14 @@
 //! end:   a block with zero length and zero events; its payload is the count of all events, 8 B
 //! ```
 //!
-//! The text says how the trace was made, in lines `name: value`. In a payload, an event is a tag
-//! (its kind, plus eight times its stream), then numbers. Each byte holds seven bits of a number.
-//! The first number is the nanoseconds since the event before. If the event has a range, two
-//! numbers follow, both in sectors of 512 bytes. They are the range's start, relative to the end of
-//! the stream's last range, and the range's length. If the event is a mark, the next number is the
-//! size of the mark's text, and the text follows. If a trace has no end block, it was not finished.
-//! Then a reader reports this behind the last whole block, because nobody knows what is missing.
+//! The text says how the trace was made, in lines of the form `name: value`. In a payload, an event
+//! is a tag followed by numbers. The tag is the kind of the event plus eight times its stream. A
+//! number takes one byte for each seven of its bits. The first number is the time since the
+//! previous event, in nanoseconds. If the event has a range, two numbers follow, both in sectors of
+//! 512 bytes: the start of the range, relative to the end of the stream's last range, and the
+//! length of the range. If the event is a mark, the next number is the size of the mark's text, and
+//! the text follows. A trace without an end block was not finished. A reader reports that after the
+//! last whole block, because nobody knows how much is missing.
 
 mod reader;
 mod tape;
@@ -29,33 +31,33 @@ pub use reader::{TraceError, TraceReader};
 pub use tape::{Tape, TapeError};
 pub use writer::TraceWriter;
 
-/// Streams that an event may name: 0 to 30.
+/// The number of streams. Events may name the streams 0 to 30.
 pub const STREAMS_MAX: u8 = 31;
-/// Both ends of a range are multiples of this, in bytes.
+/// Size of a sector in bytes. Both ends of a range are multiples of it.
 pub const SECTOR_SIZE: u64 = 512;
-/// Limit of the size of a header's text, in bytes.
+/// The longest text that a header may have, in bytes.
 pub const TEXT_SIZE_MAX: usize = 64 << 10;
 
 const MAGIC: &[u8; 8] = b"SLIMTRCE";
 const VERSION: u32 = 1;
-/// Size of the header's fields in front of its text.
+/// Size of the header's fields before the text, in bytes.
 const HEADER_SIZE: usize = 32;
-/// Size of the fields in front of a block's payload.
+/// Size of the fields before a block's payload, in bytes.
 const BLOCK_HEADER_SIZE: usize = 16;
-/// A block is written when its payload has reached this size.
+/// A block is written as soon as its payload has reached this size, in bytes.
 const PAYLOAD_SIZE: usize = 64 << 10;
-/// Limit of the size of a payload. The last event may reach beyond [`PAYLOAD_SIZE`], and the
-/// longest events are marks.
+/// The largest payload that is possible, in bytes. The last event may reach beyond
+/// [`PAYLOAD_SIZE`]. The longest events are marks.
 const PAYLOAD_SIZE_MAX: usize = PAYLOAD_SIZE + TEXT_SIZE_MAX + 64;
 
-/// How a trace was made, and of which device.
+/// How a trace was made, and on which device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceHeader {
     /// Size of the device, in bytes. No range reaches beyond it.
     pub device_bytes: u64,
-    /// How the trace was made, for people and for the replay: names and values, in order. Names
-    /// have no colon. Neither names nor values have a line feed. Values have no white space at
-    /// their ends.
+    /// How the trace was made, as names and values, in order. Both people and the replay read them.
+    /// Names contain no colon. Neither names nor values contain a line feed. Values neither begin
+    /// nor end with white space.
     pub about: Vec<(String, String)>,
 }
 
@@ -74,7 +76,7 @@ impl TraceHeader {
     }
 }
 
-/// Bytes of a device, half-open; both ends are multiples of [`SECTOR_SIZE`].
+/// A half-open range of a device's bytes. Both ends are multiples of [`SECTOR_SIZE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteRange {
     /// First byte.
@@ -100,25 +102,25 @@ impl ByteRange {
     }
 }
 
-/// What a host asked of the device.
+/// What a host asked the device to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TraceEvent {
-    /// Data was written. The stream is the lifetime that the host gave the data; the header names
-    /// the streams. A host that gives no lifetimes has only stream 0.
+    /// Data was written. The stream stands for the lifetime that the host gave the data. The header
+    /// names the streams. A host that gives no lifetimes uses only stream 0.
     Write {
         /// The number of the stream, below [`STREAMS_MAX`].
         stream: u8,
-        /// Where.
+        /// The range of bytes.
         range: ByteRange,
     },
     /// The host asked the device to fill this range with zeros.
     WriteZeros {
-        /// Where.
+        /// The range of bytes.
         range: ByteRange,
     },
-    /// This range holds nothing any more, after a discard, a deallocation or a TRIM.
+    /// The host gave up this range, by a discard, a deallocation or a TRIM.
     Deallocate {
-        /// Where.
+        /// The range of bytes.
         range: ByteRange,
     },
     /// The host asked the device to make earlier writes stable.
@@ -130,7 +132,8 @@ pub enum TraceEvent {
 /// An event and its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceRecord {
-    /// Nanoseconds since the trace began. The times of the records never decrease.
+    /// Time since the trace began, in nanoseconds. A record is never earlier than the record before
+    /// it.
     pub time_ns: u64,
     /// What happened.
     pub event: TraceEvent,

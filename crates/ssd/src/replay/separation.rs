@@ -1,8 +1,8 @@
-//! Whether the streams of a trace stay apart: in the host's addresses, and in the drive's reclaim
-//! units.
+//! Checks whether the streams of a trace stay apart, both in the host's addresses and in the
+//! drive's reclaim units.
 //!
-//! Write amplification alone does not show whether data placement works, because a host that
-//! deallocates what it frees may have a write amplification of 1 even without data placement.
+//! Write amplification alone does not show whether data placement works. A host that deallocates
+//! the blocks that it frees may have a write amplification of 1 even without data placement.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,12 +15,13 @@ const STREAMS: usize = STREAMS_MAX as usize;
 /// How far the streams of a trace stayed apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Separation {
-    /// Blocks that the host wrote in each stream, up to the last stream that has any.
+    /// How many blocks the host wrote in each stream. The list ends with the last stream that has
+    /// any.
     pub written: Vec<u64>,
-    /// Blocks that another stream overwrote: the stream that they were in, the stream that
-    /// overwrote them, and their count.
+    /// Blocks of one stream that another stream overwrote: the stream that the blocks were in, the
+    /// stream that overwrote them, and the number of blocks.
     pub changed: Vec<(u8, u8, u64)>,
-    /// The largest count of reclaim units that held blocks of several streams at one time.
+    /// The most reclaim units that held blocks of several streams at the same time.
     pub mixed_units_max: u32,
 }
 
@@ -34,16 +35,16 @@ pub enum NotSeparate {
     },
     /// Blocks of one stream were overwritten by another.
     Changed {
-        /// The stream that they were in.
+        /// The stream that the blocks were in.
         from: u8,
-        /// The stream that overwrote them.
+        /// The stream that overwrote the blocks.
         to: u8,
         /// How many blocks were overwritten.
         blocks: u64,
     },
     /// Reclaim units held blocks of several streams.
     Mixed {
-        /// The largest count of such units at one time.
+        /// The most such units at the same time.
         units: u32,
     },
 }
@@ -67,10 +68,9 @@ impl fmt::Display for NotSeparate {
 impl std::error::Error for NotSeparate {}
 
 impl Separation {
-    /// Checks that each of the first `streams` streams has writes. Also checks that no two streams
-    /// had data at the same addresses without a deallocation in between, and that no reclaim unit
-    /// had data of two streams at one time. Streams in `sharing` may overwrite each other's
-    /// addresses.
+    /// Checks three conditions. Each of the first `streams` streams has writes. No stream overwrote
+    /// blocks of another stream without a deallocation in between; only streams in `sharing` may
+    /// overwrite each other's blocks. No reclaim unit held data of two streams at the same time.
     ///
     /// # Errors
     /// The first condition that does not hold.
@@ -92,14 +92,14 @@ impl Separation {
     }
 }
 
-/// Follows the streams of a trace through a drive.
+/// Follows the data of each stream through the drive.
 pub(super) struct Census {
     unit_pages: u32,
-    /// The stream whose data each page was last programmed with.
+    /// For each page, the stream of the data that the page was last programmed with.
     stream_of_page: Vec<u8>,
-    /// Valid pages of each unit and stream.
+    /// For each unit, the number of valid pages of each stream.
     valid: Vec<[u32; STREAMS]>,
-    /// For each unit, the count of streams that have valid pages in it.
+    /// For each unit, the number of streams that have valid pages in the unit.
     kinds: Vec<u8>,
     mixed_units: u32,
     mixed_units_max: u32,
@@ -131,12 +131,12 @@ impl Census {
         census
     }
 
-    /// From now on, the host writes this stream.
+    /// Notes that the host's writes belong to this stream from now on.
     pub(super) fn writes(&mut self, stream: u8) {
         self.stream = stream;
     }
 
-    /// The page holds nothing any more.
+    /// Notes that the page no longer holds data.
     pub(super) fn remove(&mut self, page: NandPage) {
         let stream = self.stream_of_page[page.0 as usize];
         let unit = (page.0 / self.unit_pages) as usize;

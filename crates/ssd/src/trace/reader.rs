@@ -1,4 +1,4 @@
-//! Reading a trace back, a block at a time.
+//! Reads a trace, one block at a time.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -15,16 +15,16 @@ pub enum TraceError {
     Io(io::Error),
     /// The input is not a trace.
     NotATrace,
-    /// The trace was written by a later version.
+    /// The trace has a version that this program does not know.
     Version(u32),
     /// The trace's end is missing, because recording or copying it was interrupted.
     Cut {
-        /// Events before the cut.
+        /// Number of events before the cut.
         events: u64,
     },
-    /// The trace's bytes are not those that were written.
+    /// The trace's bytes have changed since they were written.
     Damaged {
-        /// Events before the damage.
+        /// Number of events before the damage.
         events: u64,
     },
 }
@@ -56,15 +56,16 @@ impl std::error::Error for TraceError {
     }
 }
 
-/// Reads a trace: an iterator of its records. It ends after the trace's end, or after an error.
+/// Reads a trace, as an iterator over its records. The iterator ends with the trace, or after an
+/// error.
 #[derive(Debug)]
 pub struct TraceReader<R> {
     input: R,
     header: TraceHeader,
     payload: Vec<u8>,
-    /// Bytes of `payload` that are already decoded.
+    /// How many bytes of `payload` are already decoded.
     taken: usize,
-    /// Events left in `payload`, according to the header of its block.
+    /// How many events are left in `payload`, according to the header of the block.
     payload_events: u32,
     events: u64,
     time_ns: u64,
@@ -138,7 +139,7 @@ impl<R: Read> TraceReader<R> {
         Ok(Some(record))
     }
 
-    /// Reads the next block. `false` at the end of the trace.
+    /// Reads the next block. Returns `false` at the end of the trace.
     fn next_block(&mut self) -> Result<bool, TraceError> {
         let mut fields = [0; BLOCK_HEADER_SIZE];
         if fill(&mut self.input, &mut fields)? < BLOCK_HEADER_SIZE {
@@ -165,8 +166,8 @@ impl<R: Read> TraceReader<R> {
         if self.payload_events == 0 { Err(self.damaged()) } else { Ok(true) }
     }
 
-    /// Decodes the next event; `None` if it is malformed. Random damage does not get here, because
-    /// the checksum has been verified.
+    /// Decodes the next event. `None` if the event is malformed. This can't be random damage,
+    /// because the checksum was verified before.
     fn decode(&mut self) -> Option<TraceRecord> {
         let tag = *self.payload.get(self.taken)?;
         self.taken += 1;
@@ -238,7 +239,7 @@ impl<R: Read> Iterator for TraceReader<R> {
     }
 }
 
-/// Reads until `bytes` is full or the input ends. Returns the count of bytes read.
+/// Reads until `bytes` is full or the input ends. Returns how many bytes were read.
 fn fill(input: &mut impl Read, bytes: &mut [u8]) -> Result<usize, TraceError> {
     let mut filled = 0;
     while filled < bytes.len() {

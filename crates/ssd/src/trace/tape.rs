@@ -1,4 +1,4 @@
-//! A trace that several threads record, and its clock.
+//! A trace with a clock, which several threads can record together.
 
 use std::fmt;
 use std::fs::File;
@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use super::{TraceEvent, TraceHeader, TraceWriter};
 
-/// Records events, from any thread, each with the time of the call. If an event can't be recorded,
-/// the error is reported once, and the trace is given up: it gets no end block, so that readers
-/// refuse it.
+/// Records events from any thread. The time of an event is the time of the call. If an event can't
+/// be recorded, the error is reported once, and the trace is given up. It then gets no end block,
+/// so that readers refuse it.
 #[derive(Debug)]
 pub struct Tape {
     began: Instant,
@@ -57,7 +57,7 @@ impl Tape {
     /// Begins a trace in an empty file. Its clock starts now.
     ///
     /// # Errors
-    /// When the file can't be written, or the header is not valid.
+    /// If the file can't be written, or the header is not valid.
     pub fn new(file: File, header: &TraceHeader) -> io::Result<Self> {
         let writer = TraceWriter::new(file, header)?;
         Ok(Self { began: Instant::now(), writer: Mutex::new(Some(writer)) })
@@ -66,12 +66,12 @@ impl Tape {
     /// Adds an event with the current time.
     ///
     /// # Errors
-    /// When the event was not recorded: [`TapeError::Failed`] the first time, [`TapeError::Over`]
-    /// from then on.
+    /// If the event was not recorded: with [`TapeError::Failed`] the first time, and with
+    /// [`TapeError::Over`] from then on.
     pub fn record(&self, event: &TraceEvent) -> Result<(), TapeError> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let open = writer.as_mut().ok_or(TapeError::Over)?;
-        // The clock is read under the lock, so that times are in order.
+        // Read the clock under the lock, so that the times of events are in order.
         let time_ns = self.began.elapsed().as_nanos() as u64;
         open.push(time_ns, event).map_err(|error| {
             *writer = None;
@@ -79,7 +79,7 @@ impl Tape {
         })
     }
 
-    /// Ends the trace; returns how many events it has.
+    /// Ends the trace. Returns how many events it has.
     ///
     /// # Errors
     /// If the end can't be written, or if the trace was given up or finished before.

@@ -1,4 +1,4 @@
-//! Traces written and read back, cut and damaged.
+//! Tests that write traces, cut or damage them, and read them back.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -13,15 +13,15 @@ fn header() -> TraceHeader {
     TraceHeader { device_bytes: DEVICE, about }
 }
 
-/// Records with every kind of event. There are enough of them to fill several blocks.
+/// Records with every kind of event, enough to fill several blocks.
 fn records() -> Vec<TraceRecord> {
     let mut records = Vec::new();
     let mut at = |time_ns, event| records.push(TraceRecord { time_ns, event });
     at(0, TraceEvent::Mark("load".into()));
     for index in 0..20_000u64 {
         let stream = (index % 3) as u8;
-        // The ranges go forward and backward on the device, so that distances between them have
-        // both signs.
+        // The ranges go forward and backward on the device, so that the distances between them are
+        // positive and negative.
         let range =
             ByteRange::new(index * 7919 * 512 % (DEVICE - (1 << 20)), (index % 9 + 1) * 512);
         at(index * 1000, TraceEvent::Write { stream, range });

@@ -1,4 +1,4 @@
-//! Writing a trace, an event at a time.
+//! Writes a trace, one event at a time.
 
 use std::io::{self, Write};
 
@@ -7,8 +7,8 @@ use super::{
     TraceHeader, VERSION, checksum, tag,
 };
 
-/// Writes a trace. If [`finish`](Self::finish) is not called, the trace has no end block, and readers
-/// say so.
+/// Writes a trace. If [`finish`](Self::finish) is not called, the trace has no end block, and
+/// readers report it as cut off.
 #[derive(Debug)]
 pub struct TraceWriter<W> {
     out: W,
@@ -22,7 +22,7 @@ pub struct TraceWriter<W> {
 }
 
 impl<W: Write> TraceWriter<W> {
-    /// Begins a trace on `out`, which needs no buffer because it gets blocks of 64 KiB.
+    /// Begins a trace on `out`. `out` needs no buffer, because it gets blocks of 64 KiB.
     ///
     /// # Errors
     /// If `out` can't be written, if the header's text is too long, or if a reader could not read
@@ -55,12 +55,13 @@ impl<W: Write> TraceWriter<W> {
         })
     }
 
-    /// Adds an event. A time before that of the last event is replaced by the last event's time.
+    /// Adds an event. If `time_ns` is earlier than the time of the last event, the event gets that
+    /// time instead.
     ///
     /// # Errors
-    /// If the trace can't be written, or if it can't hold the event. It can't if the event's range
-    /// is beyond the device or does not consist of whole sectors, if the stream is too high, or if
-    /// the mark is too long. Such an event is not added.
+    /// If the trace can't be written, or can't hold the event. It can't hold an event whose range
+    /// is beyond the device or does not consist of whole sectors, whose stream is too high, or
+    /// whose mark is too long. Such an event is not added.
     pub fn push(&mut self, time_ns: u64, event: &TraceEvent) -> io::Result<()> {
         let (kind, stream, range) = match event {
             TraceEvent::Write { stream, range } => (tag::WRITE, *stream, Some(*range)),
@@ -93,15 +94,15 @@ impl<W: Write> TraceWriter<W> {
         if self.payload.len() >= PAYLOAD_SIZE { self.end_block() } else { Ok(()) }
     }
 
-    /// Events so far.
+    /// Number of events so far.
     pub fn event_count(&self) -> u64 {
         self.events
     }
 
-    /// Writes what was added, so that it is there even if the trace is never finished.
+    /// Writes all added events, so that readers find them even if the trace is never finished.
     ///
     /// # Errors
-    /// When the trace can't be written.
+    /// If the trace can't be written.
     pub fn flush(&mut self) -> io::Result<()> {
         if self.payload_events > 0 { self.end_block() } else { Ok(()) }
     }
@@ -109,7 +110,7 @@ impl<W: Write> TraceWriter<W> {
     /// Ends the trace, flushes its output and returns it.
     ///
     /// # Errors
-    /// When it can't be written.
+    /// If the trace can't be written.
     pub fn finish(mut self) -> io::Result<W> {
         self.flush()?;
         let (fields, events) = ([0; 8], self.events.to_le_bytes());
@@ -154,7 +155,7 @@ fn put_number(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// Maps small numbers of either sign to small unsigned numbers.
+/// Maps numbers near zero, positive or negative, to small unsigned numbers.
 fn zigzag(number: i64) -> u64 {
     (number << 1 ^ number >> 63) as u64
 }
