@@ -1,8 +1,9 @@
-//! Measures for how long a drive is locked: how long a look at it waits at most, while another thread
-//! writes so much that the drive makes checkpoints, and while the whole drive is deallocated.
+//! Measures how long a drive stays locked. One thread looks at the drive again and again; the
+//! result is the longest time that such a look waits. Meanwhile, a second thread fills the drive,
+//! writes at random places so that the drive makes checkpoints, and deallocates the whole drive.
 //!
-//! `locked FOLDER [SIZE] [yes|no]`: makes a drive of that size (2G without one), with that value of
-//! `sync=`, in the folder. Removes the drive at the end.
+//! `locked FOLDER [SIZE] [yes|no]` makes a drive in the folder. The size is 2G if none is given.
+//! `yes` or `no` is the value of `sync=`. The drive is removed at the end.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -22,7 +23,7 @@ fn run(queue: &mut DriveQueue, op: Op) -> Option<Buffer> {
     completions.remove(0).buffer
 }
 
-/// The longest look while `work` runs.
+/// The longest time that a look at the drive takes while `work` runs.
 fn longest(watch: &DriveWatch, work: impl FnOnce()) -> Duration {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -1,9 +1,10 @@
-//! Measures the operations per second of a queue in this process: 4 KiB at random blocks, on a
-//! drive whose NAND takes no time. Beside them, the same reads and writes of a file, which is what
-//! an operation would cost if the drive cost nothing.
+//! Measures how many operations per second a queue in this process can do. The operations read and
+//! write 4 KiB at random blocks, on a drive whose NAND takes no time. For comparison, the same
+//! reads and writes go to a plain file: that is what they would cost if the drive itself cost
+//! nothing.
 //!
-//! `queue [SPEC]`: the drive to measure, which should have `timing=none`. Without it, a drive of
-//! 1 GiB in a temporary file.
+//! `queue [SPEC]` measures the drive that SPEC names, which should have `timing=none`. Without
+//! SPEC, it measures a drive of 1 GiB in a temporary file.
 
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -15,7 +16,7 @@ use slimio_ssd::{Clock, DriveOptions, EmulatedDrive};
 
 const DEPTH: u64 = 32;
 
-/// Operations of a measurement.
+/// Number of operations of a measurement.
 const OPS: u64 = 2_000_000;
 
 fn main() -> std::io::Result<()> {

@@ -1,8 +1,9 @@
-//! Measures how long a drive takes to open after its process was killed, when its journal is as
-//! long as it gets.
+//! Measures how long a drive takes to open after its process was killed. The journal is then as
+//! long as it can get.
 //!
-//! `restart FOLDER [SIZE]`: makes a drive of that size (2G without one) in the folder, in a process
-//! that fills it, overwrites it at random and is killed. Removes the drive at the end.
+//! `restart FOLDER [SIZE]` makes a drive in the folder. The size is 2G if none is given. A child
+//! process fills the drive and overwrites it at random, and then is killed. The drive is removed at
+//! the end.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use slimio_device::{Buffer, Lba, Op, PlacementId, Token, WholeDevice};
 use slimio_sim::Random;
 use slimio_ssd::{Clock, DriveOptions, EmulatedDrive};
 
-/// Rounds, each with another count of writes since the drive was filled.
+/// Number of rounds. Each round kills the process after a different number of writes.
 const ROUNDS: u64 = 8;
 
 fn open(file: &Path, size: &str) -> std::io::Result<EmulatedDrive> {
@@ -22,7 +23,8 @@ fn open(file: &Path, size: &str) -> std::io::Result<EmulatedDrive> {
     EmulatedDrive::open(options).map_err(std::io::Error::other)
 }
 
-/// Writes until it is killed. `writes` says how many writes at random there are.
+/// The child process: writes to the drive, says so, and then waits to be killed. The first round
+/// fills the drive before that.
 fn write(file: &Path, size: &str, round: u64) -> std::io::Result<()> {
     let drive = open(file, size)?;
     let lbas = drive.lba_count();
@@ -39,7 +41,8 @@ fn write(file: &Path, size: &str, round: u64) -> std::io::Result<()> {
     if round == 0 {
         (0..lbas).for_each(&mut write);
     }
-    // The journal is as long as it gets just before an eighth of the drive's blocks were written.
+    // The drive makes a checkpoint when an eighth of its blocks were written. The journal is
+    // longest just before that.
     for _ in 0..lbas / 8 * (round + 1) - round * 100 - 100 {
         write(random.below(lbas));
     }

@@ -1,6 +1,6 @@
-//! Measures the page writes per second that the simulation reaches on one core while the collector
-//! works. The writes overwrite uniformly random blocks of a full drive that stores no bytes. The
-//! first measurements use the mapping alone, the last one uses clocks too.
+//! Measures how many page writes per second the simulation reaches on one core while the collector
+//! works. The writes overwrite uniformly random blocks of a full drive that stores no data. The
+//! first measurements use only the mapping. The last measurement also uses clocks.
 
 use std::io::Write;
 use std::time::Duration;
@@ -9,13 +9,14 @@ use rustix::time::{ClockId, clock_gettime};
 use slimio_sim::Random;
 use slimio_ssd::{Clocked, Config, Ftl, Victims};
 
-/// Pages of a reclaim unit.
+/// Number of pages of a reclaim unit.
 const UNIT_PAGES: u32 = 1024;
 
-/// Pages that the host writes during a measurement.
+/// Number of pages that the host writes during a measurement.
 const WRITES: u64 = 20_000_000;
 
-/// CPU seconds of this process, so that other processes do not affect the measurement.
+/// The CPU time of this process, in seconds. CPU time is used so that other processes do not affect
+/// the measurement.
 fn cpu_seconds() -> f64 {
     let used = clock_gettime(ClockId::ProcessCPUTime);
     used.tv_sec as f64 + used.tv_nsec as f64 * 1e-9

@@ -182,7 +182,7 @@ struct Run {
     census: Census,
     handles: [u16; STREAMS_MAX as usize],
     stretch: u64,
-    /// Host, media and erased bytes of the precondition.
+    /// The host bytes, media bytes and erased bytes of the precondition.
     before: (u64, u64, u64),
     look_every: u64,
     time_ns: u64,

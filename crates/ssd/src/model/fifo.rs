@@ -1,28 +1,28 @@
-//! Units are collected in the order in which they were filled.
+//! FIFO cleaning: units are collected in the order in which they were filled.
 
 use super::{ModelError, check_alpha, effective_alpha, lambert_w0};
 
-/// Write amplification under FIFO cleaning (also called LRU, or least recently written), for a
-/// drive of many units: the solution of `1 - 1/A = e^(-alpha / A)`, which is `A = alpha / (alpha +
-/// W0(-alpha e^-alpha))`.
+/// Write amplification A under FIFO cleaning, for a drive of many units. FIFO is also called LRU,
+/// or least recently written. A is the solution of `1 - 1/A = e^(-alpha / A)`, which is `A = alpha
+/// / (alpha + W0(-alpha e^-alpha))`.
 ///
-/// Let the drive have T units of Np pages, of which U are exported. A unit is collected `T Np / A`
-/// host writes after it was filled. A page is copied if it is still valid at that time, and each
-/// host write leaves it valid with probability `1 - 1 / (U Np)`. W0 is the principal branch; the
-/// other branch gives the trivial root `-alpha`, an infinite A. The result does not depend on how
-/// many pages a unit has.
+/// Let the drive have T units of Np pages each, and export U of the units. A unit is collected `T
+/// Np / A` host writes after it was filled. A page is copied if it is still valid at that time.
+/// Each host write leaves the page valid with probability `1 - 1 / (U Np)`. W0 is the principal
+/// branch of Lambert's function. The other branch gives the trivial root `-alpha`, which means an
+/// infinite A. The result does not depend on the number of pages in a unit.
 ///
 /// For a drive with trimmed pages, pass the [`effective_alpha`](super::effective_alpha).
 ///
-/// Range: `alpha >= ALPHA_MIN`; uniform writes, many units ([`fifo_finite`] is for few), one
-/// frontier.
+/// Range: `alpha >= ALPHA_MIN`, uniform writes, one frontier, and many units. [`fifo_finite`] is
+/// for few units.
 ///
 /// Source: Desnoyers, "Analytic Modeling of SSD Write Performance", SYSTOR 2012 (and ACM
 /// Transactions on Storage 10(2), 2014), LRU cleaning; the same form in Xiang and Kurkoski, arXiv
 /// 1110.4245, 2011.
 ///
 /// # Errors
-/// When alpha is out of range.
+/// If alpha is out of range.
 pub fn fifo(alpha: f64) -> Result<f64, ModelError> {
     check_alpha(alpha)?;
     let w = lambert_w0(-alpha * (-alpha).exp()).ok_or(ModelError::Alpha { alpha })?;
@@ -32,32 +32,33 @@ pub fn fifo(alpha: f64) -> Result<f64, ModelError> {
 /// The size of a drive, for [`fifo_finite`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Units {
-    /// Units that the exported capacity would fill.
+    /// Number of units that the exported capacity would fill.
     pub user_units: u32,
-    /// Units that data may lie in, without the unit that is kept free for the collector.
+    /// Number of units that data may lie in. The unit that is kept free for the collector is not
+    /// counted.
     pub unit_count: u32,
-    /// Pages of a unit.
+    /// Number of pages of a unit.
     pub unit_pages: u32,
-    /// Part of the logical pages that holds data, as in [`effective_alpha`].
+    /// The part of the logical pages that holds data, as in [`effective_alpha`].
     pub live_share: f64,
 }
 
-/// As [`fifo`], for a drive of a given size: the solution of
-/// `A = 1 / (1 - (1 - 1 / L)^(T' Np / A))` with `L` live pages and `T' = T - 1 / (2 A)`.
+/// Like [`fifo`], but for a drive of a given size. A is the solution of `A = 1 / (1 - (1 - 1 /
+/// L)^(T' Np / A))`, with `L` live pages and `T' = T - 1 / (2 A)`.
 ///
-/// The power is `e^(-c / A)` with `c = -T' Np ln(1 - 1 / L)`, so the closed form of [`fifo`] solves
-/// this equation too, with `c` in place of alpha.
+/// The power is `e^(-c / A)` with `c = -T' Np ln(1 - 1 / L)`. So the closed form of [`fifo`], with
+/// `c` in place of alpha, solves this equation, too.
 ///
-/// Range: as [`fifo`], for any number of units.
+/// Range: as for [`fifo`], but with any number of units.
 ///
 /// Source: Desnoyers 2012 and, with trims, Lee et al., `HotStorage` 2025, before the authors let
-/// the size go to infinity. The term `1 / (2 A)` in T' is derived here. A new unit begins with
-/// copies, and the host's writes follow. The host's pages are one part in A of the unit. Since the
-/// unit is collected as a whole, a page of the host sees on average `Np / (2 A)` fewer host writes
-/// before the collection.
+/// the size go to infinity. The term `1 / (2 A)` in T' is not from these papers. It is derived as
+/// follows. A new unit is first filled with copies, and then with the host's writes. The host's
+/// pages are `Np / A` of the unit's pages. The unit is collected as a whole. So a page of the host
+/// sees on average `Np / (2 A)` fewer host writes before it is collected.
 ///
 /// # Errors
-/// When the drive has no pages, or no spare pages.
+/// If the drive has no pages, or no spare pages.
 pub fn fifo_finite(units: &Units) -> Result<f64, ModelError> {
     if units.user_units == 0 || units.unit_pages == 0 {
         return Err(ModelError::NoPages);
@@ -68,8 +69,8 @@ pub fn fifo_finite(units: &Units) -> Result<f64, ModelError> {
     if live <= 1.0 {
         return Ok(1.0);
     }
-    // The iteration converges fast, because T' depends little on A, and even less if there are many
-    // units.
+    // The iteration converges fast, because T' depends little on A. With many units, T' depends on
+    // A even less.
     for _ in 0..STEPS {
         let written = count - 0.5 / waf;
         let alpha = effective_alpha(written / user, units.live_share)?;
@@ -78,7 +79,7 @@ pub fn fifo_finite(units: &Units) -> Result<f64, ModelError> {
     Ok(waf)
 }
 
-/// Steps of the fixed point in [`fifo_finite`].
+/// Number of steps of the fixed-point iteration in [`fifo_finite`].
 const STEPS: usize = 16;
 
 #[cfg(test)]
@@ -91,7 +92,7 @@ mod tests {
         fifo(effective_alpha(alpha_of_spare(spare).unwrap(), live_share).unwrap()).unwrap()
     }
 
-    /// The values are computed from the implicit equation, independently of this code.
+    /// The expected values were computed from the implicit equation, independently of this code.
     #[test]
     fn fifo_has_its_known_values() {
         for (spare, ratio, any, live) in [
@@ -106,7 +107,7 @@ mod tests {
             let found = with_trims(spare, ratio, Trims::LivePage);
             assert!(live.is_nan() || (found - live).abs() < 6e-5, "live {ratio}: {found}");
         }
-        // Overprovisioning 0.3, Xiang and Kurkoski.
+        // A value for an overprovisioning of 0.3, from Xiang and Kurkoski.
         assert!((fifo(1.3).unwrap() - 2.36).abs() < 0.005);
     }
 
@@ -117,8 +118,8 @@ mod tests {
             let waf = fifo(alpha).unwrap();
             let error = 1.0 - 1.0 / waf - (-alpha / waf).exp();
             assert!(waf >= 1.0 && error.abs() < 1e-9, "alpha {alpha}: {waf}, {error}");
-            // The trivial root, 1/A = 0, solves the equation too. This check makes sure that the
-            // result is another root.
+            // The trivial root, 1/A = 0, solves the equation, too. This check makes sure that the
+            // result is not the trivial root.
             assert!(waf < 2.0 / (alpha - 1.0) + 2.0, "alpha {alpha}: {waf}");
         }
     }

@@ -1,37 +1,37 @@
-//! The unit with the fewest valid pages is collected next.
+//! Greedy cleaning: the unit with the fewest valid pages is collected next.
 
 use super::{ModelError, check_alpha};
 
-/// Write amplification under greedy cleaning with units of `unit_pages` pages, for a drive of many
-/// units.
+/// Write amplification A under greedy cleaning, for a drive of many units of `unit_pages` pages.
 ///
-/// Let the drive have T units of Np pages, and export as many pages as U units have. A host write
-/// takes a page from a given unit of `i` valid pages with the probability `i / (U Np)`. In steady
-/// state, units go from `i` to `i - 1` valid pages as often as units are collected, which is `V`
-/// times per host write. So there are `V U Np / i` units with `i` valid pages, for each `i` from
-/// `Np` down to the valid count of victims. Victims have `k` or `k - 1` valid pages, because a share `q` of the units that
-/// reach `k` loses one more page before it is collected. The counts of units add up to T, and each
-/// victim frees `Np - (k - q)` pages for host writes:
+/// Let the drive have T units of Np pages each, and export as many pages as U units have. A host
+/// write makes a page of a given unit invalid with probability `i / (U Np)`, where `i` is the
+/// number of the unit's valid pages. In steady state, units go from `i` to `i - 1` valid pages as
+/// often as units are collected. Let that be `V` times per host write. So there are `V U Np / i`
+/// units with `i` valid pages, for each `i` from `Np` down to the valid count of victims. Victims
+/// have `k` or `k - 1` valid pages: of the units that reach `k`, a share `q` loses one more page
+/// before its collection. The numbers of units add up to T, and each victim frees `Np - (k - q)`
+/// pages for host writes:
 ///
 /// ```text
 /// alpha = A (H(Np) - H(k) + q / k)      A = Np / (Np - k + q)      H: harmonic numbers
 /// ```
 ///
-/// These equations have one solution with a whole `k` and `0 <= q <= 1`. The code finds it by
-/// counting `k` down from `Np`. For large units, the harmonic numbers become logarithms, and the
-/// result becomes that of [`fifo`](super::fifo).
+/// These equations have one solution with a whole number `k` and `0 <= q <= 1`. The code finds the
+/// solution by counting `k` down from `Np`. For large units, the harmonic numbers tend to
+/// logarithms, and the result tends to that of [`fifo`](super::fifo).
 ///
-/// Range: `alpha >= ALPHA_MIN`, `unit_pages >= 1`; uniform writes; one frontier; at least a few
-/// hundred units, because with fewer, there are not units of every valid count. For alpha above `H(Np)`, victims have no valid
-/// pages, and A is 1.
+/// Range: `alpha >= ALPHA_MIN`, `unit_pages >= 1`, uniform writes, one frontier, and at least a few
+/// hundred units. With fewer units, some valid counts would have no unit. For alpha above `H(Np)`,
+/// victims have no valid pages, and A is 1.
 ///
-/// Source: the balance is that of the mean-field models (Van Houdt, "A mean field model for a class
+/// Source: the balance comes from the mean-field models (Van Houdt, "A mean field model for a class
 /// of garbage collection algorithms in flash-based solid state drives", SIGMETRICS 2013), in the
-/// limit of greedy choice; Desnoyers 2012 has a closed form of the same kind. The interpolation
-/// with `q` is derived here, and checked against simulation.
+/// limit of greedy choice. Desnoyers 2012 has a closed form of the same kind. The interpolation
+/// with `q` is derived here, and was checked against simulation.
 ///
 /// # Errors
-/// When alpha is out of range, or units have no pages.
+/// If alpha is out of range, or units have no pages.
 pub fn greedy(alpha: f64, unit_pages: u32) -> Result<f64, ModelError> {
     check_alpha(alpha)?;
     if unit_pages == 0 {
@@ -41,7 +41,7 @@ pub fn greedy(alpha: f64, unit_pages: u32) -> Result<f64, ModelError> {
     // H(Np) - H(k)
     let mut above = 0.0;
     for k in (1..=unit_pages).rev().map(f64::from) {
-        // What alpha would be if all victims had k - 1 valid pages.
+        // The value that alpha would have if all victims had k - 1 valid pages.
         let reached = pages * (above + 1.0 / k) / (pages - k + 1.0);
         if reached >= alpha {
             let q = (alpha * (pages - k) - pages * above) / (pages / k - alpha);
@@ -59,9 +59,9 @@ mod tests {
 
     #[test]
     fn greedy_has_its_known_values() {
-        // The expected values were simulated independently of this code. The spare factor is 0.1,
-        // with no trims for the first value, and with 0.1 trims of any page per write for the
-        // second.
+        // The expected values come from a simulation that is independent of this code. The spare
+        // factor is 0.1. The first value is without trims, the second with 0.1 trims of any page
+        // per write.
         for (alpha, simulated) in [(1.0 / 0.9, 5.0002), (1.1 / 0.9, 2.8867)] {
             let waf = greedy(alpha, 128).unwrap();
             assert!((waf / simulated - 1.0).abs() < 0.005, "{waf} for {simulated}");
@@ -77,8 +77,8 @@ mod tests {
                 let left = pages * (1.0 - 1.0 / waf);
                 let whole = left.floor();
                 let harmonic = |n: f64| (1..=n as u32).map(|i| 1.0 / f64::from(i)).sum::<f64>();
-                // If the mean count of valid pages is not a whole number, its harmonic number is
-                // interpolated between those of the two whole numbers around it.
+                // If the mean number of valid pages is not a whole number, its harmonic number is
+                // interpolated between the harmonic numbers of the two nearest whole numbers.
                 let between = (left - whole) / (whole + 1.0);
                 let found = waf * (harmonic(pages) - harmonic(whole) - between);
                 let all_empty = harmonic(pages) <= alpha;

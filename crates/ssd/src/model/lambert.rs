@@ -1,25 +1,26 @@
 //! Lambert's W function on its principal branch.
 //!
-//! The function is not taken from a crate. Only one real branch is needed, on `-1/e <= x < 0`, and
-//! ten lines compute it. The crates also depend on complex numbers.
+//! The function is not taken from a crate, because only one real branch is needed, on `-1/e <= x <
+//! 0`, and ten lines compute it. The crates that have it also bring complex numbers with them.
 
 use std::f64::consts::E;
 
-/// Limit of the steps of Halley's iteration. From the starting values below, five suffice.
+/// The most steps of Halley's iteration. From the starting values below, five steps suffice.
 const STEPS_MAX: usize = 32;
 
-/// The principal branch W0: the `w >= -1` with `w e^w = x`.
+/// The principal branch W0: the number `w >= -1` for which `w e^w = x`.
 ///
-/// Computed by Halley's iteration. Near the branch point it starts from the series around that
-/// point (Newton's method would converge slowly there), elsewhere from `ln(1 + x)`. Range:
-/// `x >= -1/e`; `None` below that and for NaN. An `x` below -1/e by a rounding error counts as
-/// -1/e. Precision: some units in the last place. Near the branch point, where W0 is as steep as a
-/// square root, only about half of the digits are exact.
+/// The method is Halley's iteration. Near the branch point, it starts from the series around that
+/// point, because Newton's method would converge slowly there. Elsewhere, it starts from `ln(1 +
+/// x)`. Range: `x >= -1/e`. The result is `None` for lower numbers and for NaN. An `x` that is
+/// below -1/e by only a rounding error counts as -1/e. Precision: a few units in the last place.
+/// Near the branch point, where W0 is as steep as a square root, only about half of the digits are
+/// exact.
 ///
 /// Source: Corless, Gonnet, Hare, Jeffrey, Knuth, "On the Lambert W Function", Advances in
-/// Computational Mathematics 5, 1996: the series is (4.22), the iteration (5.9).
+/// Computational Mathematics 5, 1996. The series is equation (4.22), the iteration is (5.9).
 pub fn lambert_w0(x: f64) -> Option<f64> {
-    // Distance to the branch point.
+    // The distance to the branch point.
     let p_squared = 2.0 * (E * x + 1.0);
     if x.is_nan() || p_squared < -1e-14 {
         return None;
@@ -34,7 +35,7 @@ pub fn lambert_w0(x: f64) -> Option<f64> {
         let error = w * e_w - x;
         let denominator = e_w * (w + 1.0) - (w + 2.0) * error / (2.0 * w + 2.0);
         let step = error / denominator;
-        // At the branch point itself the derivative is 0.
+        // At the branch point itself, the derivative is 0.
         if !step.is_finite() {
             break;
         }

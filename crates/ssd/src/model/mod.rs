@@ -1,15 +1,17 @@
-//! Write amplification by formula: how much spare space, and how much TRIM, a drive needs.
+//! Formulas for write amplification. They tell how much spare space, and how much TRIM, a drive
+//! needs.
 //!
-//! Everything here assumes uniform writes of single pages to a page-mapped drive in steady state,
-//! whose collector writes to the same frontier as the host. Then two numbers determine the result:
+//! All formulas assume a page-mapped drive in steady state, to which a host writes single pages,
+//! uniformly at random. The collector writes to the same frontier as the host. Under these
+//! assumptions, two numbers determine the result:
 //!
-//! * **alpha**, the count of NAND pages that data may lie in, divided by that of logical pages
-//!   ([`alpha_of_spare`]);
+//! * **alpha**, the number of NAND pages that data may lie in, divided by the number of logical
+//!   pages ([`alpha_of_spare`]);
 //! * the **live share**, the part of the logical pages that holds data ([`Trims::live_share`]).
 //!
-//! To the collector a trimmed page is spare space like any other, so the formulas take alpha
-//! divided by the live share ([`effective_alpha`]). The two meanings of "trim ratio" ([`Trims`])
-//! differ only in the live share that they give.
+//! For the collector, a trimmed page is spare space like any other. So the formulas take alpha
+//! divided by the live share ([`effective_alpha`]). "Trim ratio" has two meanings ([`Trims`]),
+//! which differ only in the live share that they lead to.
 //!
 //! ```
 //! use slimio_ssd::model::{Trims, alpha_of_spare, effective_alpha, fifo, greedy};
@@ -35,24 +37,24 @@ pub use fifo::{Units, fifo, fifo_finite};
 pub use greedy::greedy;
 pub use lambert::lambert_w0;
 
-/// The least spare factor for which the formulas are evaluated. Below it, rounding errors reach the
-/// fourth digit.
+/// The lowest spare factor for which the formulas are evaluated. With lower ones, rounding errors
+/// reach the fourth digit.
 pub const SPARE_MIN: f64 = 1e-5;
 
-/// The least alpha for which the formulas are evaluated, from [`SPARE_MIN`].
+/// The lowest alpha for which the formulas are evaluated. It follows from [`SPARE_MIN`].
 pub const ALPHA_MIN: f64 = 1.0 + SPARE_MIN;
 
-/// Which trims count in the ratio of trims to writes.
+/// Which trims are counted in the ratio of trims to writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trims {
-    /// Trims of pages drawn from all logical pages, including those that hold nothing, so some
-    /// trims have no effect. The term `(1 + D) / (U Np)` of the CXL flash model has this meaning:
-    /// writes and trims hit every page equally often.
+    /// Trims of pages that are drawn from all logical pages. Some of these pages hold nothing, so
+    /// some trims have no effect. The term `(1 + D) / (U Np)` of the CXL flash model has this
+    /// meaning: writes and trims hit every page equally often.
     ///
     /// Source: Lee et al., "Revisiting Trim for CXL Memory", `HotStorage` 2025.
     AnyPage,
-    /// Trims of pages that hold data, each of which makes one page free. A store that deallocates
-    /// the blocks of its own files or segments does this.
+    /// Trims of pages that hold data. Each such trim makes one page free. A store that deallocates
+    /// the blocks of its own files or segments trims in this way.
     ///
     /// Source: Frankie, Hughes, Kreutz-Delgado, "Analysis of Trim Commands on Overprovisioning and
     /// Write Amplification in Solid State Drives", arXiv 1208.1794, 2012.
@@ -60,17 +62,17 @@ pub enum Trims {
 }
 
 impl Trims {
-    /// Share of the logical pages that hold data in steady state, with `ratio` trims per write.
+    /// The share of the logical pages that hold data in steady state, with `ratio` trims per write.
     ///
     /// A write adds a live page with probability `1 - live`. Per write, trims of any page remove
-    /// `ratio * live` live pages, so in balance `live = 1 / (1 + ratio)`. Trims of live pages
-    /// remove `ratio` live pages, so `live = 1 - ratio`.
+    /// `ratio * live` live pages. In balance, this gives `live = 1 / (1 + ratio)`. Trims of live
+    /// pages remove `ratio` live pages per write, which gives `live = 1 - ratio`.
     ///
-    /// Range: `ratio >= 0` for any pages, `0 <= ratio < 1` for live ones, because a host that trims
-    /// as much as it writes keeps nothing.
+    /// Range: `ratio >= 0` for trims of any page, and `0 <= ratio < 1` for trims of live pages. A
+    /// host that trims as many live pages as it writes keeps nothing.
     ///
     /// # Errors
-    /// When the ratio is out of this range.
+    /// If the ratio is out of this range.
     pub fn live_share(self, ratio: f64) -> Result<f64, ModelError> {
         if !(ratio.is_finite() && ratio >= 0.0) {
             return Err(ModelError::TrimRatio { ratio });
@@ -83,7 +85,7 @@ impl Trims {
         }
     }
 
-    /// A name in words.
+    /// The name in words.
     pub const fn name(self) -> &'static str {
         match self {
             Self::AnyPage => "trims of any page",
@@ -92,17 +94,18 @@ impl Trims {
     }
 }
 
-/// Alpha of a drive that does not export the part `spare` of its NAND: `1 / (1 - spare)`.
+/// Alpha of a drive with the spare factor `spare`, which is the part of the NAND that the drive
+/// does not export. Alpha is `1 / (1 - spare)`.
 ///
-/// The spare factor is relative to all of the NAND, and overprovisioning is relative to what is
-/// exported. With a spare factor of 0.1, overprovisioning is 0.111.
+/// The spare factor is relative to all of the NAND. Overprovisioning is relative to the exported
+/// part: a spare factor of 0.1 is an overprovisioning of 0.111.
 ///
 /// Range: `SPARE_MIN <= spare < 1`.
 ///
 /// Source: Desnoyers, "Analytic Modeling of SSD Write Performance", SYSTOR 2012.
 ///
 /// # Errors
-/// When the factor is out of this range.
+/// If the factor is out of this range.
 pub fn alpha_of_spare(spare: f64) -> Result<f64, ModelError> {
     if (SPARE_MIN..1.0).contains(&spare) {
         Ok(1.0 / (1.0 - spare))
@@ -111,18 +114,18 @@ pub fn alpha_of_spare(spare: f64) -> Result<f64, ModelError> {
     }
 }
 
-/// Alpha as the collector sees it when only `live_share` of the logical pages holds data and the
-/// rest is spare.
+/// Alpha as the collector sees it, if only the part `live_share` of the logical pages holds data
+/// and the rest is spare.
 ///
-/// With [`Trims::AnyPage`] this is `alpha * (1 + ratio)`, the extension of the FIFO formula in Lee
-/// et al.; with [`Trims::LivePage`] it is `alpha / (1 - ratio)`, the effective overprovisioning of
-/// Frankie et al. The division by the live share is right for every way to choose victims, if the
-/// choice depends only on which pages are valid.
+/// With [`Trims::AnyPage`], this is `alpha * (1 + ratio)`, as in the extension of the FIFO formula
+/// by Lee et al. With [`Trims::LivePage`], it is `alpha / (1 - ratio)`, the effective
+/// overprovisioning of Frankie et al. The division by the live share is right for every choice of
+/// victims that depends only on which pages are valid.
 ///
-/// Range: `0 < live_share <= 1`; writes and trims that hit every page equally often.
+/// Range: `0 < live_share <= 1`. Writes and trims hit every page equally often.
 ///
 /// # Errors
-/// When one of the two is out of range.
+/// If `alpha` or `live_share` is out of range.
 pub fn effective_alpha(alpha: f64, live_share: f64) -> Result<f64, ModelError> {
     check_alpha(alpha)?;
     if live_share > 0.0 && live_share <= 1.0 {
@@ -139,12 +142,12 @@ fn check_alpha(alpha: f64) -> Result<(), ModelError> {
 /// Why a formula can't be evaluated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ModelError {
-    /// No spare space, or nothing but spare space.
+    /// There is no spare space, or nothing but spare space.
     Spare {
         /// The spare factor.
         spare: f64,
     },
-    /// No more NAND pages than logical pages, or infinitely many.
+    /// There are no more NAND pages than logical pages, or infinitely many.
     Alpha {
         /// NAND pages over logical pages.
         alpha: f64,
@@ -154,7 +157,7 @@ pub enum ModelError {
         /// Trims per write.
         ratio: f64,
     },
-    /// As many trims of live pages as writes, or more.
+    /// There are as many trims of live pages as writes, or more.
     NothingLives {
         /// Trims per write.
         ratio: f64,
@@ -164,7 +167,7 @@ pub enum ModelError {
         /// Live pages over logical pages.
         live_share: f64,
     },
-    /// A drive without pages.
+    /// The drive has no pages.
     NoPages,
 }
 

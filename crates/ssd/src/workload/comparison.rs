@@ -1,4 +1,4 @@
-//! Compares formula and simulation.
+//! Compares the formulas with the simulation.
 
 use std::fmt;
 
@@ -11,43 +11,43 @@ use crate::{Config, ConfigError, Ftl, Victims};
 /// The parameters of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Case {
-    /// Part of the NAND that is not exported; the drive rounds it to whole units.
+    /// The part of the NAND that is not exported. The drive rounds it to whole units.
     pub spare: f64,
     /// Which trims are counted in `ratio`.
     pub trims: Trims,
     /// Trims per write.
     pub ratio: f64,
-    /// How victims are chosen; there are formulas for FIFO and greedy.
+    /// How victims are chosen. There are formulas for FIFO and greedy.
     pub victims: Victims,
 }
 
 /// The size of the simulated drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Units that data may lie in.
+    /// Number of units that data may lie in.
     pub unit_count: u32,
-    /// Pages of each unit.
+    /// Number of pages of each unit.
     pub unit_pages: u32,
 }
 
 impl Size {
-    /// The formulas are for an infinitely large drive, and this size is large enough for them.
+    /// A size that is large enough for the formulas, which are for an infinitely large drive.
     pub const DEFAULT: Self = Self { unit_count: 4000, unit_pages: 128 };
 }
 
 /// The results of formula and simulation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Compared {
-    /// The spare factor that the drive really has.
+    /// The drive's spare factor, after rounding.
     pub spare: f64,
-    /// WAF by formula, for an infinitely large drive.
+    /// WAF by the formula for an infinitely large drive.
     pub model: f64,
     /// WAF by the formula for a drive of this size, if there is one.
     pub finite: Option<f64>,
     /// The simulation's steady state.
     pub steady: Steady,
-    /// WAF right after the drive was filled in sequence, while the host writes a third of its
-    /// capacity.
+    /// WAF while the host writes a third of the drive's capacity, right after the drive was filled
+    /// in sequence.
     pub first_third: f64,
 }
 
@@ -102,15 +102,15 @@ impl fmt::Display for CompareError {
 
 impl std::error::Error for CompareError {}
 
-/// Evaluates the formula for the drive's rounded spare factor, and simulates the drive with the
-/// stream of writes that `seed` gives.
+/// Evaluates the formula for the drive's rounded spare factor. Simulates the drive with the stream
+/// of writes that `seed` gives.
 ///
 /// # Errors
 /// If the case is out of the formula's range, if the drive can't be made, or if the drive never
 /// reaches a steady state.
 pub fn compare(case: &Case, size: Size, seed: u64) -> Result<Compared, CompareError> {
     // The case is checked before the drive is made, because the errors of this check are clearer
-    // than those of making a drive.
+    // than the errors of making a drive.
     alpha_of_spare(case.spare)?;
     let live_share = case.trims.live_share(case.ratio)?;
     let exported = f64::from(size.unit_count) * (1.0 - case.spare);

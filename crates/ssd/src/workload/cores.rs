@@ -4,10 +4,10 @@ use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Runs `work` on every item, on all cores; the results are in the items' order.
+/// Runs `work` on every item, on all cores. The results are in the order of the items.
 ///
 /// # Panics
-/// When `work` panics.
+/// If `work` panics.
 pub fn on_all_cores<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
     let next = AtomicUsize::new(0);

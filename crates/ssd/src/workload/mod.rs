@@ -1,6 +1,6 @@
-//! Streams of host writes and deallocations, generated from a seed, and their effect on a drive.
+//! Generates streams of host writes and deallocations from a seed, and runs them on a drive.
 //!
-//! Invariant: the seed determines the whole stream, and the drive has no randomness, so a run can
+//! Invariant: the seed determines the whole stream, and the drive has no randomness. So a run can
 //! be repeated on any machine.
 
 mod comparison;
@@ -32,7 +32,7 @@ pub enum HostOp {
     Deallocate {
         /// The first block.
         lba: u64,
-        /// How many.
+        /// The number of blocks.
         count: u64,
     },
 }
@@ -41,7 +41,7 @@ impl HostOp {
     /// Runs the operation, through the drive's first handle.
     ///
     /// # Errors
-    /// If its blocks are beyond the drive.
+    /// If the operation's blocks are beyond the drive.
     pub fn run(self, drive: &mut Ftl) -> Result<(), FtlError> {
         match self {
             Self::Write { lba } => drive.write(lba, 0),

@@ -1,7 +1,7 @@
-//! The first workload of SlimIO's paper (SC Workshops 2025): SETs with snapshots at the same time,
-//! scaled to the size of a drive. The paper's drive has 180 GiB.
+//! The first workload of SlimIO's paper (SC Workshops 2025): SETs, with snapshots at the same time.
+//! The amounts are scaled to the size of a drive. The paper's drive has 180 GiB.
 
-/// What ran on the paper's drive.
+/// The amounts that ran on the paper's drive.
 const KEYS: f64 = 5_321_523.0;
 const REQUESTS: f64 = 28_835_840.0;
 const LOG_BYTES: f64 = 52.5 * (1_u64 << 30) as f64;
@@ -9,17 +9,17 @@ const LOG_BYTES: f64 = 52.5 * (1_u64 << 30) as f64;
 /// The amounts of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PaperRun {
-    /// Keys, each set once before the run begins.
+    /// Number of keys. Each key is set once before the run begins.
     pub key_count: u64,
     /// Size of a value, in bytes.
     pub value_size: usize,
     /// How often an on-demand snapshot is taken while clients write.
     pub repetitions: u32,
-    /// SETs of each repetition, with keys drawn uniformly.
+    /// Number of SETs in each repetition. Their keys are drawn uniformly.
     pub requests: u64,
     /// The log is rewritten when it has grown by this many bytes.
     pub log_bytes: u64,
-    /// Connections, each with one SET at a time.
+    /// Number of connections. Each connection has one SET at a time.
     pub clients: usize,
 }
 

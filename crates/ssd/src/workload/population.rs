@@ -1,20 +1,20 @@
-//! Virtual machines that come and go on one drive: their jobs, sizes, beginnings and ends.
+//! Draws virtual machines that come and go on one drive: their jobs, sizes, beginnings and ends.
 //!
 //! The population is invented. The paper (Lee et al., "Revisiting Trim for CXL Memory",
-//! `HotStorage` 2025) gives the traffic of each job, the two mixes of jobs, the count of 5000
-//! machines, and their peak of 22.75 GiB. It does not give the machines' sizes, lifetimes and
-//! arrivals. These are drawn at random: sizes from those that Azure offered, lifetimes from a
-//! log-normal distribution, and arrivals from a Poisson process that fills the drive to a given
-//! share.
+//! `HotStorage` 2025) gives the traffic of each job, the two mixes of jobs, the number of machines
+//! (5000), and the most memory that they had together (22.75 GiB). It does not give the machines'
+//! sizes, lifetimes and arrivals. They are drawn at random here. Sizes are drawn from those that
+//! Azure offered, lifetimes from a log-normal distribution, and arrivals from a Poisson process
+//! that fills the drive to a given share.
 
 use fastrand::Rng;
 
 /// The job of a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Job {
-    /// Its name in the paper.
+    /// The job's name in the paper.
     pub name: &'static str,
-    /// Traffic of its writes to memory, in bytes per second.
+    /// How much the job writes to memory, in bytes per second.
     pub write_rate: f64,
 }
 
@@ -22,7 +22,8 @@ const fn job(name: &'static str, write_mb_per_s: u32) -> Job {
     Job { name, write_rate: write_mb_per_s as f64 * 1e6 }
 }
 
-/// The YCSB workloads. Source, also of [`DLRM`]: Lee et al., table of memory access traffic.
+/// The YCSB workloads. Source of the rates, here and in [`DLRM`]: Lee et al., table of memory
+/// access traffic.
 pub const YCSB: [Job; 6] = [
     job("YCSB A", 147),
     job("YCSB B", 154),
@@ -35,12 +36,13 @@ pub const YCSB: [Job; 6] = [
 /// Training and inference of a recommendation model.
 pub const DLRM: [Job; 2] = [job("DLRM training", 500), job("DLRM inference", 267)];
 
-/// Sizes of machines in GiB, and the percentage of machines with each. The sizes are those of the
-/// Azure machines of 2017. The percentages are assumed: small machines are common, large ones rare.
+/// The sizes of machines in GiB, each with the percentage of machines that have this size. The
+/// sizes are those of the Azure machines of 2017. The percentages are assumed: small machines are
+/// common, large ones rare.
 pub const SIZES: [(f64, u32); 5] = [(0.75, 10), (1.75, 40), (3.5, 30), (7.0, 15), (14.0, 5)];
 
-/// Bytes of the drive that the machines share. The paper writes GB, but the number is a sum of
-/// sizes of machines (14 + 7 + 1.75), which are in GiB.
+/// Size of the drive that the machines share, in bytes. The paper writes GB. But the number is a
+/// sum of machine sizes (14 + 7 + 1.75), and those are in GiB.
 pub const CAPACITY: f64 = 22.75 * GIB;
 
 /// The spread of lifetimes: the standard deviation of their logarithm.
@@ -51,39 +53,40 @@ const GIB: f64 = (1_u64 << 30) as f64;
 /// The parameters that a population is drawn from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Population {
-    /// Count of machines.
+    /// Number of machines.
     pub count: u32,
-    /// Part of the machines that runs a YCSB workload; the others run DLRM.
+    /// The part of the machines that run a YCSB workload. The others run DLRM.
     pub ycsb_share: f64,
-    /// Mean time that a machine runs after its memory was loaded, in seconds.
+    /// How long a machine runs on average after its memory was loaded, in seconds.
     pub run_s: f64,
-    /// Part of the drive that the machines would hold on average if no machine ever had to wait.
-    /// The time in which a machine loads its memory is not counted.
+    /// The part of the drive that the machines would hold on average if no machine ever had to
+    /// wait, and if loading the memory took no time.
     pub load: f64,
 }
 
 /// A machine, from its arrival to its end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stay {
-    /// When it begins, in seconds from the start of the schedule.
+    /// When the machine begins, in seconds from the start of the schedule.
     pub start_s: f64,
     /// When it ends.
     pub end_s: f64,
-    /// Bytes of its memory. It writes all of it once, then at random places.
+    /// Size of its memory, in bytes. The machine first writes the whole memory once, and then at
+    /// random places.
     pub memory: f64,
-    /// Its job.
+    /// The machine's job.
     pub job: Job,
 }
 
 impl Stay {
-    /// Bytes that the machine writes.
+    /// How many bytes the machine writes.
     pub fn written(&self) -> f64 {
         (self.end_s - self.start_s) * self.job.write_rate
     }
 }
 
 /// Draws a population, and starts its machines in the order in which they arrive. A machine that
-/// does not fit waits until it fits, and all later machines wait until it has started.
+/// does not fit waits for room, and all later machines wait until that machine has started.
 pub fn schedule(population: &Population, seed: u64) -> Vec<Stay> {
     let mut rng = Rng::with_seed(seed);
     let mean_memory: f64 =
@@ -91,7 +94,7 @@ pub fn schedule(population: &Population, seed: u64) -> Vec<Stay> {
     let mut arrived_s = 0.0;
     let mut begun_s = 0.0;
     let mut stays: Vec<Stay> = Vec::new();
-    // The machines on the drive: when each ends, and its memory.
+    // The machines on the drive: the time at which each ends, and the size of its memory.
     let mut present: Vec<(f64, f64)> = Vec::new();
     for _ in 0..population.count {
         let job = draw_job(population.ycsb_share, &mut rng);
@@ -140,30 +143,30 @@ fn draw_log_normal(rng: &mut Rng) -> f64 {
     (LIFETIME_SIGMA * normal - LIFETIME_SIGMA * LIFETIME_SIGMA / 2.0).exp()
 }
 
-/// The machines' activity in a stretch of time.
+/// What the machines do in a stretch of time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stretch {
-    /// When it begins, in seconds.
+    /// When the stretch begins, in seconds.
     pub start_s: f64,
     /// When it ends.
     pub end_s: f64,
-    /// Part of the drive that machines held, on average.
+    /// The part of the drive that machines held, on average.
     pub held_share: f64,
-    /// Bytes that machines wrote.
+    /// How many bytes machines wrote.
     pub written: f64,
-    /// Bytes that machines gave back.
+    /// How many bytes machines gave back.
     pub given_back: f64,
 }
 
 impl Stretch {
-    /// Bytes given back per byte written: the trim ratio of this stretch.
+    /// The trim ratio of this stretch: how many bytes were given back for each byte written.
     pub fn trim_ratio(&self) -> f64 {
         if self.written > 0.0 { self.given_back / self.written } else { 0.0 }
     }
 }
 
-/// Divides the time until the last machine begins into `count` equal stretches. After that time the
-/// drive only empties.
+/// Divides the time until the last machine begins into `count` equal stretches. The time after that
+/// is left out, because the drive then only empties.
 pub fn stretches(stays: &[Stay], count: u32) -> Vec<Stretch> {
     let last_s = stays.iter().map(|stay| stay.start_s).fold(0.0, f64::max);
     let len_s = last_s / f64::from(count);

@@ -1,12 +1,12 @@
-//! Write amplification at true steady state.
+//! Measures write amplification in a true steady state.
 //!
-//! A drive that was just filled in sequence is far from steady: all units are fully valid, and the
-//! first victims are better than any later ones. A window is as many host writes as the drive has
-//! blocks. With probability 1/e, a block has not been overwritten after one window. The influence
-//! of the past decays at this rate, so the windows become more and more alike. The state counts as
-//! steady when the WAFs of the last [`ALIKE`] windows are within [`CLOSE`] of one another, and are
-//! neither in rising nor in falling order. After that, the WAF is measured over the next
-//! [`MEASURED`] windows, which do not affect this decision.
+//! A drive that was just filled in sequence is far from steady: all pages of its units are valid,
+//! and the first victims are better than any later victims. A window is as many host writes as the
+//! drive has blocks. After one window, a block has still not been overwritten with probability 1/e.
+//! The influence of the past decays at this rate, so the windows become more and more alike. The
+//! state counts as steady when two conditions hold: the WAFs of the last [`ALIKE`] windows differ
+//! by at most [`CLOSE`], and they neither only rise nor only fall. Then the WAF is measured over
+//! the next [`MEASURED`] windows, which have no part in that decision.
 
 use std::fmt;
 
@@ -15,13 +15,13 @@ use slimio_planted::is_planted;
 use super::HostOp;
 use crate::{Ftl, FtlError};
 
-/// Windows that must be alike.
+/// Number of windows that must be alike.
 const ALIKE: usize = 3;
-/// Largest difference between the WAFs of windows that are alike, relative to their mean.
+/// The largest difference between the WAFs of windows that count as alike, relative to their mean.
 const CLOSE: f64 = 0.004;
-/// Windows that are measured.
+/// Number of windows that are measured.
 const MEASURED: usize = 6;
-/// After this many windows, the drive counts as never steady.
+/// After this many windows, the drive counts as one that never becomes steady.
 pub const WINDOWS_MAX: usize = 100;
 
 /// What was measured at steady state.
@@ -29,11 +29,12 @@ pub const WINDOWS_MAX: usize = 100;
 pub struct Steady {
     /// Write amplification: bytes written to the media per byte that the host wrote.
     pub waf: f64,
-    /// Largest difference between the WAFs of the measured windows, relative to their mean.
+    /// The largest difference between the WAFs of the measured windows, relative to their mean.
     pub spread: f64,
-    /// Part of the blocks that held data: the mean over the ends of the measured windows.
+    /// The part of the blocks that held data. It is the mean of the values at the ends of the
+    /// measured windows.
     pub live_share: f64,
-    /// Windows until the state was steady, without the first fill.
+    /// Number of windows until the state was steady. The first fill is not counted.
     pub settled_after: usize,
 }
 
@@ -44,11 +45,11 @@ pub enum SteadyError {
     Drive(FtlError),
     /// The stream ended.
     Ended,
-    /// Windows did not become alike.
+    /// The windows did not become alike.
     Restless {
         /// WAF of the last window.
         last: f64,
-        /// WAF of the window before.
+        /// WAF of the window before that.
         before: f64,
     },
 }
@@ -110,11 +111,10 @@ pub fn run_to_steady_state(
 }
 
 /// Fills `drive` in sequence, then runs `stream` until it has written `host_pages`. Returns the WAF
-/// of these writes alone, which is the result of a measurement that does not wait for the steady
-/// state.
+/// of only these writes. This is what a measurement finds that does not wait for the steady state.
 ///
 /// # Errors
-/// When the stream does not fit the drive, or ends.
+/// If the stream does not fit the drive, or ends.
 pub fn run_after_fill(
     drive: &mut Ftl,
     mut stream: impl Iterator<Item = HostOp>,

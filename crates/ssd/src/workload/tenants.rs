@@ -1,10 +1,10 @@
-//! The writes of virtual machines that come and go, and their effect on a drive.
+//! Generates the writes of virtual machines that come and go, and runs them on a drive.
 //!
-//! A drive of some ten thousand pages represents the real drive. Each of its pages represents many
-//! pages of the real drive, and all other sizes and rates are scaled in the same way. A machine
-//! first writes all of its memory once, in sequence. Then it writes at random places. A new machine
-//! gets pieces of memory from all over the drive, as from an allocator that has been in use for a
-//! while.
+//! A small drive of some ten thousand pages stands for the real drive. Each of its pages stands for
+//! many pages of the real drive, and all other sizes and rates are scaled in the same way. A
+//! machine first writes all of its memory once, in sequence. Then it writes at random places. A new
+//! machine gets pieces of memory from all over the drive, as from an allocator that has been in use
+//! for a while.
 
 use fastrand::Rng;
 use slimio_planted::is_planted;
@@ -13,10 +13,10 @@ use super::HostOp;
 use super::population::{CAPACITY, Stay, Stretch};
 use crate::{Ftl, FtlError};
 
-/// Pages of a piece. Memory is handed out in pieces.
+/// Number of pages of a piece. Machines get their memory in pieces.
 pub const PIECE_PAGES: u64 = 16;
 
-/// The writes and deallocations of all machines of a schedule, with the current time.
+/// The stream of writes and deallocations of all machines of a schedule, with the current time.
 #[derive(Clone, Debug)]
 pub struct Tenants {
     rng: Rng,
@@ -24,7 +24,7 @@ pub struct Tenants {
     coming: Vec<Stay>,
     present: Vec<Tenant>,
     free: Vec<u32>,
-    /// Pieces that machines gave back, but that are not deallocated yet.
+    /// Pieces that machines gave back, and that are not deallocated yet.
     trims: Vec<u32>,
     with_trim: bool,
     page_size: f64,
@@ -34,10 +34,10 @@ pub struct Tenants {
 #[derive(Clone, Debug)]
 struct Tenant {
     end_s: f64,
-    /// Pages per second.
+    /// How many pages the machine writes per second.
     rate: f64,
     pieces: Vec<u32>,
-    /// Pages written in sequence so far.
+    /// How many pages the machine has written in sequence so far.
     loaded: u64,
 }
 
@@ -59,8 +59,8 @@ impl Tenant {
 }
 
 impl Tenants {
-    /// The stream of a schedule for a drive of `lba_count` pages that represent [`CAPACITY`]. The
-    /// writes are the same with and without trims.
+    /// The stream of a schedule, for a drive of `lba_count` pages that stand for [`CAPACITY`]. The
+    /// writes are the same with trims and without.
     pub fn new(schedule: &[Stay], lba_count: u64, with_trim: bool, seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         let mut free: Vec<u32> = (0..(lba_count / PIECE_PAGES) as u32).collect();
@@ -84,7 +84,7 @@ impl Tenants {
         self.now_s
     }
 
-    /// Removes machines that have ended, and adds those that begin.
+    /// Removes the machines that have ended, and adds the machines that begin.
     fn turn(&mut self) {
         while let Some(index) = self.present.iter().position(|tenant| tenant.end_s <= self.now_s) {
             let gone = self.present.swap_remove(index);
@@ -142,23 +142,24 @@ impl Iterator for Tenants {
     }
 }
 
-/// Writes between two samples of how full a drive is.
+/// Number of writes between two samples of how full a drive is.
 const SAMPLE_WRITES: u64 = 256;
 
-/// A drive's writes in a stretch of time.
+/// What a drive wrote in a stretch of time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Moment {
-    /// Write amplification; `None` if the host wrote nothing.
+    /// Write amplification. `None` if the host wrote nothing.
     pub waf: Option<f64>,
     /// Pages written to the media.
     pub media_pages: u64,
-    /// Part of the logical pages that was mapped, sampled every `SAMPLE_WRITES` writes. Write
-    /// amplification is not a linear function of that part, so its mean alone would not suffice.
+    /// Samples of the part of the logical pages that was mapped, one every `SAMPLE_WRITES` writes.
+    /// The mean alone would not suffice, because write amplification is not a linear function of
+    /// that part.
     pub mapped_shares: Vec<f64>,
 }
 
 impl Moment {
-    /// The mean of the samples; NaN without samples.
+    /// The mean of the samples. NaN if there are none.
     pub fn mapped_share(&self) -> f64 {
         self.mapped_shares.iter().sum::<f64>() / self.mapped_shares.len() as f64
     }
@@ -167,7 +168,7 @@ impl Moment {
 /// Runs a stream on a drive until the end of the last stretch.
 ///
 /// # Errors
-/// When the stream does not fit the drive.
+/// If the stream does not fit the drive.
 pub fn run_tenants(
     drive: &mut Ftl,
     tenants: &mut Tenants,

@@ -1,19 +1,20 @@
-//! Uniformly random writes of single blocks, with trims in between.
+//! Generates uniformly random writes of single blocks, with trims in between.
 
 use fastrand::Rng;
 
 use super::HostOp;
 use crate::model::{ModelError, Trims};
 
-/// An endless stream of uniform writes to a drive on which every block has been written. After each
-/// `1 / ratio` writes there is a trim of one block.
+/// An endless stream of uniform writes to a drive on which every block has been written once. There
+/// are `ratio` trims of one block for each write, evenly spaced.
 #[derive(Clone, Debug)]
 pub struct UniformWrites {
     rng: Rng,
     lba_count: u32,
     /// Trims per write.
     ratio: f64,
-    /// Trims, and parts of a trim, that are due. When this reaches 1, one trim is issued.
+    /// How many trims are due, including a fraction of a trim. When the number reaches 1, one trim
+    /// is issued.
     due: f64,
     target: Target,
 }
@@ -28,8 +29,8 @@ impl UniformWrites {
     /// The stream of `seed` for a drive of `lba_count` blocks.
     ///
     /// # Errors
-    /// If the ratio is out of the range of [`Trims::live_share`], or if there are no blocks or at
-    /// least 2^32 of them.
+    /// If the ratio is out of the range of [`Trims::live_share`], if there are no blocks, or if
+    /// there are 2^32 blocks or more.
     pub fn new(lba_count: u64, trims: Trims, ratio: f64, seed: u64) -> Result<Self, ModelError> {
         trims.live_share(ratio)?;
         let lba_count = u32::try_from(lba_count).unwrap_or(0);
@@ -71,7 +72,7 @@ impl Iterator for UniformWrites {
 #[derive(Clone, Debug)]
 struct LiveSet {
     lbas: Vec<u32>,
-    /// The index of each block in `lbas`; [`ABSENT`] for blocks that are not in it.
+    /// For each block, its index in `lbas`, or [`ABSENT`] if `lbas` does not have the block.
     place_of: Vec<u32>,
 }
 
@@ -113,7 +114,8 @@ mod tests {
 
     use super::*;
 
-    /// Blocks that are live after `ops` operations, and how many of the operations were trims.
+    /// The blocks that are live after `ops` operations, and the number of trims among these
+    /// operations.
     fn live_after(trims: Trims, ratio: f64, ops: usize) -> (HashSet<u64>, usize) {
         let stream = UniformWrites::new(1000, trims, ratio, 7).unwrap();
         let (mut live, mut trimmed): (HashSet<u64>, usize) = ((0..1000).collect(), 0);
