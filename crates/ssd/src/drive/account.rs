@@ -1,4 +1,5 @@
-//! What an emulated drive reports of its data placement, as an NVMe drive with FDP does.
+//! What an emulated drive reports about its data placement. It is what an NVMe drive with FDP
+//! reports.
 
 use slimio_device::{
     DeviceError, FdpAccount, FdpEvent, FdpStatistics, PlacementHandle, PlacementId,
@@ -9,7 +10,7 @@ use super::Shared;
 #[derive(Debug)]
 pub(super) struct Account {
     core: Shared,
-    /// Handles that hosts see.
+    /// Number of handles that hosts see.
     handles: u16,
 }
 

@@ -1,4 +1,4 @@
-//! What an administrator asks of a drive, beside reading and writing.
+//! Requests of an administrator, which neither read nor write blocks.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use super::request::Request;
 use crate::{EventKind, FtlError};
 
 impl Core {
-    /// Moves handles to fresh units, at `now`: all of them, or none if one is unknown.
+    /// Moves handles to fresh units at the time `now`. If one of the placements is unknown, no
+    /// handle is moved.
     pub(super) fn update_handles(
         &mut self,
         now: Duration,
@@ -26,7 +27,7 @@ impl Core {
         placements.iter().try_for_each(|placement| self.drive.start_fresh_unit(now, placement.0))
     }
 
-    /// Says which kinds of events a handle records.
+    /// Turns the recording of these kinds of events on or off for a handle.
     pub(super) fn enable_events(
         &mut self,
         now: Duration,
@@ -34,15 +35,15 @@ impl Core {
         kinds: &[EventKind],
         is_enabled: bool,
     ) -> Result<(), FtlError> {
-        // This is an error if there is no such handle.
+        // This call fails if there is no such handle.
         self.drive.ftl().enabled_events(handle)?;
         let of_kind = |kind: &EventKind| Request::Enable { handle, kind: kind.code(), is_enabled };
         self.journal_all(now, kinds.iter().map(of_kind))?;
         self.drive.ftl_mut().enable_events(handle, kinds, is_enabled)
     }
 
-    /// Journals requests that can't fail, which the caller applies then. Sets the time of their
-    /// events.
+    /// Stores requests in the journal, and sets the time for the events that they cause. The caller
+    /// applies the requests afterwards. They must be requests that can't fail.
     fn journal_all(
         &mut self,
         now: Duration,

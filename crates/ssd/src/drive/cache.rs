@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A volatile cache. Only the free room in the cache is modelled. Blocks leave the cache, in order,
-/// when they are on the media.
+/// A volatile cache. It keeps no data, and models only how much room is free. Blocks leave the
+/// cache in order, each when it is on the media.
 #[derive(Debug)]
 pub(super) struct Cache {
     pub(super) lbas_max: u64,
     lbas: u64,
-    /// Each element has a count of blocks, and the time at which these blocks are on the media.
+    /// The blocks in the cache. Each element is a number of blocks, and the time at which these
+    /// blocks are on the media.
     taken: VecDeque<(u64, Duration)>,
     empty_at: Duration,
 }
@@ -20,8 +21,8 @@ impl Cache {
         Self { lbas_max: u64::from(lbas_max), lbas: 0, taken, empty_at: Duration::ZERO }
     }
 
-    /// Takes blocks that will be on the media at `written`. Returns the time at which there is room
-    /// for them.
+    /// Takes blocks that will be on the media at `written`. Returns the time at which the cache has
+    /// room for them.
     pub(super) fn take(&mut self, lbas: u64, now: Duration, written: Duration) -> Duration {
         self.empty_at = self.empty_at.max(written);
         if lbas > self.lbas_max {

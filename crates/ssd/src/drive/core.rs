@@ -20,39 +20,39 @@ use super::undo::Undo;
 use super::{Clock, DriveOptions, Shared};
 use crate::Clocked;
 
-/// Limit of the blocks that one operation transfers, which are 8 MiB.
+/// The most blocks that one operation may transfer: 8 MiB.
 const TRANSFER_LBAS_MAX: u32 = 2048;
 
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) drive: Clocked,
-    /// The drive's own time, used with [`Clock::Virtual`].
+    /// The drive's own time. It is used with [`Clock::Virtual`].
     pub(super) now: Duration,
     clock: Clock,
     /// The Unix time when the drive was opened.
     opened_at: Duration,
-    /// `None` if the drive does not remember. It is dropped before the data, whose lock protects
-    /// both.
+    /// `None` if the drive does not outlive its process. The journal is dropped before the data,
+    /// because the lock of the data file protects both files.
     pub(super) journal: Option<Journal>,
     pub(super) data: Arc<Data>,
     pub(super) has_fdp: bool,
-    /// Blocks that hold nothing read as bytes of this value.
+    /// The value of the bytes of a block that holds nothing.
     nothing: u8,
     is_sync: bool,
     pub(super) cache: Option<Cache>,
     deallocate_latency: Duration,
     /// Pending deallocations, in the order of the times at which they take effect.
     pub(super) deallocating: VecDeque<Pending>,
-    /// Blocks that were deallocated, and whose space was not given back yet.
+    /// Blocks that were deallocated, but whose space was not given back yet.
     pub(super) freeing: VecDeque<LbaRange>,
-    /// How many deallocations have taken effect. It changes only under the lock.
+    /// How many deallocations have taken effect. The number changes only under the lock.
     pub(super) deallocations: Arc<AtomicU64>,
     pub(super) undo: Option<Undo>,
-    /// How often the power was cut. It changes only under the lock.
+    /// How often the power was cut. The number changes only under the lock.
     cuts: Arc<AtomicU64>,
 }
 
-/// What a path or queue keeps from when it was opened.
+/// What a path or queue remembers of the time when it was opened.
 #[derive(Debug, Default)]
 pub(super) struct Opened {
     /// How often the power had been cut.
@@ -62,15 +62,15 @@ pub(super) struct Opened {
 
 #[derive(Debug)]
 pub(super) struct StartedOp {
-    /// When it completes.
+    /// When the operation completes.
     pub(super) due: Duration,
     pub(super) buffer: Option<Buffer>,
     pub(super) result: Result<(), DeviceError>,
     pub(super) what: OpKind,
-    /// Whether it completes only when all that was written is durable.
+    /// Whether everything that was written has to be durable before the operation completes.
     is_sync: bool,
     cuts: u64,
-    /// How many deallocations had taken effect when it began.
+    /// How many deallocations had taken effect when the operation began.
     pub(super) deallocations: u64,
 }
 
@@ -81,7 +81,7 @@ pub(super) enum OpKind {
     },
     Write {
         lba: u64,
-        /// By which id the write can be undone; `None` if power is never cut.
+        /// The id by which the write can be undone. `None` if power is never cut.
         undo: Option<u64>,
         durable: bool,
     },
@@ -127,7 +127,7 @@ impl Core {
         }
     }
 
-    /// How often the power was cut, for reading without the lock.
+    /// How often the power was cut. The caller can read the number without the lock.
     pub(super) fn cuts(&self) -> Arc<AtomicU64> {
         self.cuts.clone()
     }
@@ -155,7 +155,7 @@ impl Core {
         }
     }
 
-    /// Begins an operation at `now`, of a path that was opened like this. After that, the caller
+    /// Begins an operation at the time `now`. `opened` is what its path remembers. The caller then
     /// [moves](StartedOp::transfer) the bytes of the operation.
     pub(super) fn begin(
         &mut self,
@@ -293,8 +293,9 @@ impl Core {
         Ok((due, OpKind::Write { lba, undo, durable: durable || self.cache.is_none() }))
     }
 
-    /// A host changes blocks that are not mapped into memory. If they were, they are the drive's again,
-    /// and so is all that was mapped with them: whoever mapped it has given it up.
+    /// Is called when a host changes blocks that are not mapped into memory now. If the drive has
+    /// noted that they are mapped, the note is out of date, because whoever mapped them has given
+    /// up the whole range. The note is then removed, and the range belongs to the drive again.
     fn take_from_memory(&mut self, range: LbaRange) -> Result<(), DeviceError> {
         let Some(journal) = &self.journal else { return Ok(()) };
         let mapped = journal.mapped();
@@ -304,14 +305,14 @@ impl Core {
         self.set_mapped(0..0)
     }
 
-    /// Notes that these blocks are mapped into memory, and no others.
+    /// Notes that these blocks, and no others, are mapped into memory.
     pub(super) fn set_mapped(&mut self, mapped: Range<u64>) -> Result<(), DeviceError> {
         self.give_back_all()?;
         let Some(journal) = &mut self.journal else { return Ok(()) };
         journal.set_mapped(self.drive.ftl(), mapped)
     }
 
-    /// The Unix time in milliseconds at `now` by the drive's clock.
+    /// The Unix time, in milliseconds, when the drive's clock is at `now`.
     pub(super) fn wall_ms(&self, now: Duration) -> u64 {
         (self.opened_at + now).as_millis() as u64
     }
@@ -369,21 +370,21 @@ impl Core {
 impl Drop for Core {
     fn drop(&mut self) {
         self.deallocate_until(Duration::MAX);
-        // If this fails, the next process does it, because the checkpoint is not made.
+        // If this fails, the checkpoint is not made, and so the next process gives the space back.
         if self.give_back_all().is_err() {
             return;
         }
         if let Some(journal) = &mut self.journal {
-            // If this fails, the next process goes on from the checkpoint before.
+            // If this fails, the next process starts from the previous checkpoint.
             drop(journal.checkpoint(self.drive.ftl()));
         }
     }
 }
 
 impl Shared {
-    /// Begins an operation at `now`, or at the drive's own time if `now` is `None`, and moves its
-    /// bytes. The path was opened like this. If the operation has to be durable in the file system,
-    /// this is left to [`InFlight::settle`](super::queue::InFlight::settle).
+    /// Begins an operation and moves its bytes. It begins at `now`, or at the drive's own time if
+    /// `now` is `None`. `opened` is what its path remembers. If the operation has to be durable in
+    /// the file system, [`InFlight::settle`](super::queue::InFlight::settle) does that later.
     pub(super) fn begin(
         &self,
         op: Op,
@@ -394,8 +395,8 @@ impl Shared {
     ) -> StartedOp {
         let mut core = self.lock();
         if core.is_sync && core.is_checkpoint_due() && !matches!(op, Op::Read { .. }) {
-            // What is durable before the checkpoint need not be made durable under the lock. A failure
-            // is kept for the checkpoint.
+            // The checkpoint makes everything durable under the lock. This sync without the lock
+            // leaves it less to do. If this sync fails, the checkpoint fails, too.
             drop(core);
             drop(self.durability.sync());
             core = self.lock();
@@ -404,22 +405,22 @@ impl Shared {
         let mut begun = core.begin(op, now, opened, scratch);
         let nothing = core.nothing;
         if core.undo.is_none() {
-            // The bytes are moved without the lock, so that other paths can use the drive
-            // meanwhile.
+            // Move the bytes without the lock, so that other paths can use the drive meanwhile.
             drop(core);
             begun.transfer(data, scratch, nothing);
             self.settle(&mut begun, nothing);
         } else {
-            // The bytes are moved under the lock. The next write to these blocks keeps a copy of
-            // them, so that a power cut can undo that write. So they must be complete by then.
+            // Move the bytes under the lock. The next write to these blocks copies their bytes
+            // first, so that a power cut can undo that write. So the bytes must be complete before
+            // the next write begins.
             begun.transfer(data, scratch, nothing);
             drop(core);
         }
         begun
     }
 
-    /// Makes durable, in the file system that the drive's files are on, the operations that were
-    /// begun before this.
+    /// Makes all operations that began before this call durable in the file system of the drive's
+    /// files.
     pub(super) fn make_durable(&self) -> Result<(), DeviceError> {
         self.durability.sync()
     }
@@ -450,17 +451,18 @@ impl StartedOp {
         }
     }
 
-    /// Whether the operation has begun well, and its effect has to be made durable.
+    /// Whether the operation has begun without an error, and its effect still has to be made
+    /// durable.
     pub(super) fn is_unsynced(&self) -> bool {
         self.is_sync && self.result.is_ok()
     }
 
-    /// Notes whether the operation's effect was made durable.
+    /// Notes the result of making the operation's effect durable.
     pub(super) fn set_synced(&mut self, synced: Result<(), DeviceError>) {
         (self.is_sync, self.result) = (false, synced);
     }
 
-    /// The blocks whose bytes it moves.
+    /// The blocks whose bytes the operation moves.
     pub(super) fn blocks(&self) -> LbaRange {
         let lbas = self.buffer.as_ref().map_or(0, |buffer| buffer.len_lbas() as u64);
         match self.what {
@@ -480,7 +482,7 @@ impl StartedOp {
     }
 
     fn end_in(&mut self, shared: &Shared) {
-        // Only what changes the drive when it ends needs the lock.
+        // Only an operation that changes the drive when it ends needs the lock.
         let core = match &self.what {
             OpKind::Deallocate | OpKind::Write { undo: Some(_), .. } => Some(shared.lock()),
             OpKind::Flush { covers } if !covers.is_empty() => Some(shared.lock()),

@@ -14,8 +14,9 @@ use rustix::fs::{XattrFlags, getxattr, setxattr};
 use super::DataPlace;
 use super::state_file::StateFile;
 
-/// The attribute of a data file with the id of its state file, which is a little-endian number of eight
-/// bytes. A copy of the file may lack it, and so does every file where there are no attributes.
+/// The extended attribute of a data file that holds the id of its state file, as a little-endian
+/// number of eight bytes. A copy of the data file may lack the attribute. On a file system without
+/// extended attributes, every data file lacks it.
 pub(super) const ID_ATTRIBUTE: &str = "user.slimio.drive";
 
 #[derive(Debug)]
@@ -39,8 +40,8 @@ impl fmt::Display for Data {
 }
 
 impl Data {
-    /// Opens the bytes of a drive of `lba_count` blocks. Returns whether they are new. New bytes have no
-    /// [room](Self::make_room) yet.
+    /// Opens the bytes of a drive of `lba_count` blocks. Also returns whether they are new. New
+    /// bytes have no [room](Self::make_room) yet.
     pub(super) fn open(place: &DataPlace, lba_count: u64) -> Result<(Self, bool), OpenError> {
         let size = lba_count * LBA_SIZE as u64;
         match place {
@@ -64,8 +65,8 @@ impl Data {
         }
     }
 
-    /// Gives new bytes their length. In a file with a name, this is the last step of making a drive: a
-    /// file that is empty has no drive yet.
+    /// Gives new bytes their length. For a file with a name, this is the last step of making a
+    /// drive: an empty file means that there is no drive yet.
     pub(super) fn make_room(&self, lba_count: u64) -> Result<(), OpenError> {
         match self {
             Self::File { file, .. } => file.set_size(lba_count * LBA_SIZE as u64),
@@ -80,7 +81,7 @@ impl Data {
         file.contents()
     }
 
-    /// Maps a range, in bytes.
+    /// Maps a range into memory. Offset and size are in bytes.
     pub(super) fn map(&self, offset: u64, size: usize) -> Result<MappedFile, OpenError> {
         match self {
             Self::File { file, .. } => file.map(offset, size),
@@ -105,15 +106,16 @@ impl Data {
         (size == id.len()).then_some(u64::from_le_bytes(id))
     }
 
-    /// Notes the id of the state file that belongs to these bytes, if the file system can.
+    /// Notes the id of the state file that belongs to these bytes, if the file system can store it.
     pub(super) fn set_id(&self, id: u64) {
         if let Self::File { named: Some((path, _)), .. } = self {
-            // The drive works as well without it. Only another drive's state file is not noticed then.
+            // The drive also works without the id. Then it does not notice if the state file
+            // belongs to another drive.
             let _ = setxattr(path, ID_ATTRIBUTE, &id.to_le_bytes(), XattrFlags::empty());
         }
     }
 
-    /// Calls `see` with each of these blocks that is not in a hole of the file, in order.
+    /// Calls `see`, in order, for each of these blocks that is not in a hole of the file.
     pub(super) fn each_written_in(
         &self,
         blocks: Range<u64>,
@@ -156,7 +158,7 @@ impl Data {
         matches!(self, Self::File { file, .. } if file.is_mapped(range))
     }
 
-    /// Makes durable what was written.
+    /// Makes everything durable that was written.
     pub(super) fn sync(&self) -> Result<(), DeviceError> {
         match self {
             Self::File { file, .. } => file.sync(),
@@ -164,7 +166,8 @@ impl Data {
         }
     }
 
-    /// Gives the room of blocks back to the file system. They read as zeros then.
+    /// Gives the space of blocks back to the file system. From then on, the file reads as zeros
+    /// there.
     pub(super) fn deallocate(&self, range: LbaRange) -> Result<(), DeviceError> {
         match self {
             Self::File { file, .. } => file.deallocate(range),

@@ -5,10 +5,11 @@
 //!         (under the lock)   (a piece under the lock)
 //! ```
 //!
-//! A write is mapped before it has its bytes in the file. So a block that holds nothing must have no
-//! old bytes in the file: if the process were killed in between, the block would have them again. So
-//! there is no checkpoint, and no acknowledgement, before the space was given back. Until then, the next
-//! process finds the deallocation in the journal, and finishes it.
+//! A write maps its blocks before their bytes are in the file. If the process is killed in between,
+//! such a block is mapped, but has the bytes that were in the file before. So the file must have no
+//! old bytes for a block that holds nothing. Therefore a deallocation is acknowledged, and a
+//! checkpoint made, only when the space was given back. Until then, the next process finds the
+//! deallocation in the journal, and finishes it.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,33 +26,33 @@ use super::journal::Journal;
 use super::request::Request;
 use crate::Ftl;
 
-/// Limit of the blocks whose space is given back at once, which are 4 MiB. The drive is locked
-/// meanwhile. With 2 GiB at once, it was locked for 700 ms, and in pieces for at most 5 ms at a time
+/// The most blocks whose space is given back at once: 4 MiB. The drive is locked meanwhile. With 2
+/// GiB at once, it was locked for 700 ms. In pieces, it was locked for at most 5 ms at a time
 /// (`--example locked`).
 const PIECE_LBAS_MAX: u64 = 1024;
 
-/// How long others may take the lock between two pieces.
+/// The time between two pieces, in which others can take the lock.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// A deallocation that has begun and has no effect yet.
+/// A deallocation that has begun, but has not taken effect yet.
 #[derive(Debug)]
 pub(super) struct Pending {
-    /// When it takes effect.
+    /// When the deallocation takes effect.
     pub(super) due: Duration,
     pub(super) range: LbaRange,
-    /// That of its queue.
+    /// The canceller of the deallocation's queue.
     pub(super) canceller: Canceller,
 }
 
-/// Cancels the deallocations of a [`DriveQueue`](super::DriveQueue) that have begun and have no effect
-/// yet. An owner of blocks who has been told that a queue is gone may write them at once. A deallocation
-/// that came later would take away what was written.
+/// Cancels the deallocations of a [`DriveQueue`](super::DriveQueue) that have begun, but have not
+/// taken effect yet. A host that learns that its queue is gone may write to the blocks at once. If
+/// an old deallocation took effect after that, it would destroy the new data.
 #[derive(Clone, Debug, Default)]
 pub struct Canceller(Arc<AtomicBool>);
 
 impl Canceller {
-    /// Cancels the queue's deallocations. Each of them has taken effect before anything else begins on
-    /// the drive, or never does.
+    /// Cancels the queue's deallocations. Each of them either never takes effect, or has taken
+    /// effect before the next operation begins on the drive.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::SeqCst);
     }
@@ -62,8 +63,8 @@ impl Canceller {
 }
 
 impl Core {
-    /// Applies the deallocations that are due, to the mapping. One that can't be stored has no effect:
-    /// its request fails.
+    /// Applies the deallocations that are due to the mapping. A deallocation that can't be stored
+    /// in the journal has no effect, and its request fails.
     pub(super) fn deallocate_until(&mut self, now: Duration) {
         while let Some(first) = self.deallocating.front()
             && first.due <= now
@@ -86,7 +87,7 @@ impl Core {
             }
             if let Some(undo) = &mut self.undo {
                 let ftl = self.drive.ftl();
-                // What can't be read can't be undone.
+                // If the old data can't be read, the deallocation can't be undone.
                 if let Ok(id) = undo.begin(&self.data, start.0..end.0, |lba| ftl.writer_of(lba)) {
                     undo.end(id, self.cache.is_none());
                 }
@@ -95,7 +96,7 @@ impl Core {
         }
     }
 
-    /// Deallocates blocks in the mapping. Their space is to be given back.
+    /// Deallocates blocks in the mapping, and notes that their space has to be given back.
     pub(super) fn forget(&mut self, range: LbaRange) {
         let freed = self.drive.deallocate(range.start.0, range.end.0 - range.start.0);
         freed.expect("it was within the drive when it was asked for");
@@ -113,7 +114,7 @@ impl Core {
         journal.make_ready(self.drive.ftl(), count, !self.freeing.is_empty())
     }
 
-    /// Whether the next change of the mapping makes a checkpoint.
+    /// Whether the next change of the mapping will make a checkpoint.
     pub(super) fn is_checkpoint_due(&self) -> bool {
         let is_due = |journal: &Journal| journal.is_due(self.drive.ftl());
         self.freeing.is_empty() && self.journal.as_ref().is_some_and(is_due)
@@ -125,8 +126,8 @@ impl Core {
         Ok(())
     }
 
-    /// Gives back the space of some blocks that were deallocated and hold nothing. Returns whether
-    /// there are more.
+    /// Gives back the space of the next piece of deallocated blocks that still hold nothing.
+    /// Returns whether there are more pieces.
     fn give_back_piece(&mut self) -> Result<bool, DeviceError> {
         let Some(first) = self.freeing.front_mut() else { return Ok(false) };
         let piece = first.start.0..first.end.0.min(first.start.0 + PIECE_LBAS_MAX);
@@ -138,8 +139,9 @@ impl Core {
         Ok(!self.freeing.is_empty())
     }
 
-    /// Gives back the space of blocks that were deallocated and are written anew. They are mapped
-    /// before their bytes arrive, which may be never: then they must not have those of before.
+    /// Gives back the space of deallocated blocks that are about to be written again. The blocks
+    /// are mapped before their new bytes arrive. If the new bytes never arrive, the blocks must not
+    /// have their old bytes.
     pub(super) fn give_back_within(&self, range: LbaRange) -> Result<(), DeviceError> {
         for freeing in &self.freeing {
             let (start, end) = (freeing.start.max(range.start), freeing.end.min(range.end));
@@ -151,7 +153,7 @@ impl Core {
     }
 }
 
-/// Gives back the space of those of these blocks that hold nothing.
+/// Gives back the space of all blocks in the range that hold nothing.
 fn give_back_free(data: &Data, ftl: &Ftl, blocks: Range<u64>) -> Result<(), DeviceError> {
     let is_free = |lba: &u64| ftl.page_of(*lba).is_none();
     let mut at = blocks.start;
@@ -167,7 +169,8 @@ fn give_back_free(data: &Data, ftl: &Ftl, blocks: Range<u64>) -> Result<(), Devi
 }
 
 impl Shared {
-    /// Gives back the space of everything that was deallocated. Others get the lock in between.
+    /// Gives back the space of everything that was deallocated. Others get the lock between two
+    /// pieces.
     pub(super) fn give_back<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
@@ -180,8 +183,10 @@ impl Shared {
         Ok(())
     }
 
-    /// An operation has moved its bytes. Blocks of it may have been deallocated meanwhile, by another
-    /// path. Then they have no bytes, whoever was first. They read as bytes of the value `nothing`.
+    /// Is called when an operation has moved its bytes. Meanwhile, another path may have
+    /// deallocated some of the operation's blocks. These blocks hold nothing, no matter which of
+    /// the two came first. So the bytes of a write are removed there, and a read returns bytes of
+    /// the value `nothing`.
     pub(super) fn settle(&self, begun: &mut StartedOp, nothing: u8) {
         let is_same = self.deallocations.load(Ordering::SeqCst) == begun.deallocations;
         if is_same || is_planted("late-bytes-stay") {
@@ -219,7 +224,8 @@ mod tests {
         LbaRange { start: Lba(start), end: Lba(end) }
     }
 
-    /// One path writes a block and another deallocates it. The bytes arrive last.
+    /// One path writes blocks, and another path deallocates some of them. The bytes of the write
+    /// arrive last.
     #[test]
     fn bytes_that_arrive_after_a_deallocation_do_not_stay() {
         let folder = tempfile::tempdir().expect("a directory for the test");
@@ -247,8 +253,8 @@ mod tests {
         assert_eq!(bytes, [7, 0, 0, 7, 0]);
     }
 
-    /// A write of a block that was deallocated begins before the block's space was given back, and
-    /// fails, or its process is killed.
+    /// A block is deallocated. Before its space was given back, a write of the block begins. The
+    /// write then fails, or its process is killed.
     #[test]
     fn a_block_that_is_written_anew_never_has_the_bytes_of_before() {
         let folder = tempfile::tempdir().expect("a directory for the test");
@@ -268,7 +274,8 @@ mod tests {
         assert_eq!(found, [0; 2 * LBA_SIZE]);
     }
 
-    /// A checkpoint would make the next process forget what is still to be given back.
+    /// After a checkpoint, the next process does not know any more which space has to be given
+    /// back.
     #[test]
     fn what_was_deallocated_has_no_bytes_when_a_checkpoint_is_made() {
         let folder = tempfile::tempdir().expect("a directory for the test");
@@ -291,8 +298,8 @@ mod tests {
     }
 
     /// Paths read the clock before they lock the drive, so a request that begins later may have an
-    /// earlier time. The test begins such a deallocation. It must take effect at its own time, and
-    /// not wait for the one that began before it.
+    /// earlier time. The test begins two deallocations like that. The second one must take effect
+    /// at its own time, and must not wait for the first one.
     #[test]
     fn a_late_deallocation_has_its_effect_when_it_is_acknowledged_whoever_else_waits() {
         let millis = Duration::from_millis;

@@ -1,4 +1,4 @@
-//! What makes a drive's flushes durable in the file system that its files are on.
+//! Makes a drive's flushes durable in the file system of the drive's files.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -9,19 +9,21 @@ use slimio_planted::is_planted;
 use super::data::Data;
 use super::journal::Journal;
 
-/// Closes at the first failure to store something, or to make it durable. The kernel reports such a
-/// failure only once, to whoever asks first, and may then count as written what is not. So nothing is
-/// durable any more, and nothing may change the drive, whoever was told.
+/// A latch that closes when something can't be stored or made durable for the first time. The
+/// kernel reports such a failure only once, to the first sync after it. After that, it may treat
+/// the lost data as written. So from then on nothing counts as durable and nothing may change the
+/// drive, no matter which sync got the report.
 #[derive(Debug, Default)]
 pub(super) struct Latch {
     failure: OnceLock<DeviceError>,
-    /// Held while something is made durable, so that nobody is told that it is, while somebody else
-    /// has just been told that it is not.
+    /// Held during a sync. Two syncs at the same time could get different results: one takes the
+    /// kernel's report of a failure, and the other succeeds. With this lock, the second sync sees
+    /// that the latch is closed.
     turn: Mutex<()>,
 }
 
 impl Latch {
-    /// Why it is closed, if it is.
+    /// The failure that closed the latch, if the latch is closed.
     pub(super) fn failure(&self) -> Option<&DeviceError> {
         self.failure.get()
     }
@@ -31,10 +33,10 @@ impl Latch {
         self.failure.get_or_init(|| failure).clone()
     }
 
-    /// Makes something durable with `sync`.
+    /// Makes something durable by calling `sync`.
     ///
     /// # Errors
-    /// The first failure ever: this one, or one before.
+    /// The failure that closed the latch: that of this call, or an earlier one.
     pub(super) fn sync(
         &self,
         sync: impl FnOnce() -> Result<(), DeviceError>,
@@ -49,31 +51,33 @@ impl Latch {
 
 #[derive(Debug)]
 pub(super) struct Durability {
-    /// The data and the state file, and what closes when they fail; `None` if nothing is made durable.
+    /// The data file, the state file, and the latch that closes if one of them fails. `None` if
+    /// nothing is made durable.
     files: Option<(Arc<Data>, Arc<ImageFile>, Arc<Latch>)>,
     syncs: Syncs,
 }
 
-/// The syncs so far. Threads that wait for the same sync need only one more for all of them.
+/// The syncs so far. If several threads wait at the same time, one more sync serves all of them.
 #[derive(Debug, Default)]
 struct Syncs {
-    /// Count of those that have begun.
+    /// Number of syncs that have begun.
     begun: AtomicU64,
-    /// The last one that has ended well. Held while one runs.
+    /// The number of the last sync that ended well. The lock is held while a sync runs.
     ended: Mutex<u64>,
 }
 
-/// A sync that begins later than this many others covers what was written before.
+/// A moment, as the number of syncs that had begun until then. Syncs with a higher number cover
+/// everything that was written before that moment.
 #[derive(Clone, Copy, Debug)]
 struct Since(u64);
 
 impl Syncs {
-    /// To be asked for when all is written that a sync shall cover.
+    /// The present moment. Ask for it after writing everything that a sync has to cover.
     fn now(&self) -> Since {
         Since(self.begun.load(Ordering::Acquire))
     }
 
-    /// Runs `sync`, unless another thread has begun one since then, and it ended well.
+    /// Runs `sync`. Does nothing if another thread's sync began after `since` and ended well.
     fn run<E>(&self, since: Since, sync: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         let is_covered =
@@ -95,7 +99,8 @@ impl Durability {
         Self { files, syncs: Syncs::default() }
     }
 
-    /// Makes durable all that was written, and all entries of the journal, before this call.
+    /// Makes everything durable that was written before this call, and all entries that the journal
+    /// had before this call.
     pub(super) fn sync(&self) -> Result<(), DeviceError> {
         let Some((data, state, latch)) = &self.files else { return Ok(()) };
         if is_planted("drive-flush-left-out") {
@@ -109,7 +114,8 @@ impl Durability {
                 state.sync()
             })
         })?;
-        // Another thread's sync may have gone well before something failed.
+        // The sync that served this call may have been another thread's, and something may have
+        // failed after it.
         latch.failure().map_or(Ok(()), |failure| Err(failure.clone()))
     }
 }
@@ -160,7 +166,8 @@ mod tests {
         assert_eq!(count, 3, "one that has failed serves nobody");
     }
 
-    /// A disk may take a tenth of a second for a sync, and a host has hundreds of flushes in flight.
+    /// A disk may take a tenth of a second for a sync, and a host may have hundreds of flushes in
+    /// flight. So one sync must serve all of them.
     #[test]
     fn what_has_begun_is_made_durable_by_one_sync() {
         let folder = tempfile::tempdir().expect("a directory for the test");
@@ -211,8 +218,8 @@ mod tests {
         assert_eq!(tokens.len(), 3);
     }
 
-    /// The kernel tells the checkpoint that its predecessor's bytes did not reach the disk, and nobody
-    /// else.
+    /// Bytes did not reach the disk. The kernel reports that only to the checkpoint, and not to the
+    /// flush that follows.
     #[test]
     fn a_flush_fails_after_a_checkpoint_could_not_be_made_durable() {
         let folder = tempfile::tempdir().expect("a directory for the test");

@@ -1,5 +1,6 @@
-//! How a drive remembers: each request that changes its mapping is an entry of a journal before it
-//! takes effect, and now and then a checkpoint makes the older entries unnecessary.
+//! How a drive outlives its process. Each request that changes the mapping is stored as an entry of
+//! the journal before the request takes effect. Now and then, a checkpoint makes the older entries
+//! unnecessary.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,11 +16,12 @@ use super::request::{Entry, Request};
 use super::state_file::{Head, StateFile, Store};
 use crate::Ftl;
 
-/// What the kernel's "input/output error" is numbered.
+/// The kernel's number for "input/output error".
 const EIO: i32 = 5;
 
-/// A checkpoint is made after this many changed pages on a small drive. On others, it is made after
-/// as many pages as the drive exports. This limits how long a start replays.
+/// On a small drive, a checkpoint is made after this many changed pages. On other drives, it is
+/// made after as many changed pages as the drive exports. This limits how long a start replays
+/// entries.
 const PAGES_MIN: u64 = 65_536;
 
 /// The journal of an open drive.
@@ -30,11 +32,12 @@ pub(super) struct Journal {
     head: Head,
     /// The sequence number of the next entry.
     next: u64,
-    /// Entries that will come later, and for which there must be room then.
+    /// Number of entries that will come later, and for which room is reserved.
     reserved: u64,
-    /// Pages that were changed since the latest checkpoint.
+    /// Number of pages that were changed since the latest checkpoint.
     pages: u64,
-    /// Closes when something can't be stored. From then on, the drive refuses what would change it.
+    /// Closes when something can't be stored. From then on, the drive refuses every request that
+    /// would change it.
     latch: Arc<Latch>,
     data: Arc<Data>,
     /// Memory for the next checkpoint.
@@ -42,10 +45,10 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// The journal of a new drive, or of a drive whose journal is lost.
+    /// Begins the journal of a new drive, or of a drive whose journal is lost.
     ///
     /// # Errors
-    /// As [`StateFile::create`].
+    /// As for [`StateFile::create`].
     pub(super) fn create(
         file: &StateFile,
         data: &Arc<Data>,
@@ -56,11 +59,11 @@ impl Journal {
         Ok(Self::of(store, head, data.clone()))
     }
 
-    /// Goes on with the journal of a drive that was closed or killed, and is now `made` this way
-    /// with this mapping.
+    /// Continues the journal of a drive that was closed, or whose process was killed. The drive now
+    /// has the configuration `made` and the mapping `ftl`.
     ///
     /// # Errors
-    /// When the first checkpoint can't be made durable.
+    /// If the first checkpoint can't be made durable.
     pub(super) fn go_on(
         store: Store,
         data: &Arc<Data>,
@@ -81,27 +84,28 @@ impl Journal {
         Self { store, head, next, reserved: 0, pages: 0, latch, data, bytes: Vec::new() }
     }
 
-    /// Closes when something can't be stored.
+    /// The latch that closes when something can't be stored.
     pub(super) fn latch(&self) -> Arc<Latch> {
         self.latch.clone()
     }
 
-    /// From now on, makes another file durable in place of the state file.
+    /// From now on, syncs act on another file instead of the state file.
     #[cfg(test)]
     pub(super) fn sync_another(&mut self, other: ImageFile) {
         self.store.image = Arc::new(other);
     }
 
-    /// The state file, whose contents are to be made durable with those of the data file.
+    /// The state file. It has to be made durable together with the data file.
     pub(super) fn image(&self) -> Arc<ImageFile> {
         self.store.image.clone()
     }
 
     /// Makes sure that there is room for `count` more entries, and that what is stored outlives the
-    /// process. When it is time, this makes a checkpoint, unless it `may_wait` and there is room.
+    /// process. Makes a checkpoint if it is time for one. The checkpoint is put off if it
+    /// `may_wait` and there is still room.
     ///
     /// # Errors
-    /// When something could not be stored, now or before. Then nothing may change the drive.
+    /// If something could not be stored, now or earlier. Then nothing may change the drive.
     pub(super) fn make_ready(
         &mut self,
         ftl: &Ftl,
@@ -123,12 +127,13 @@ impl Journal {
         self.used() >= self.store.layout.entries / 2 || self.pages >= pages_max
     }
 
-    /// Whether `count` more entries have no room before the next checkpoint.
+    /// Whether there is no room for `count` more entries until a checkpoint is made.
     pub(super) fn is_short(&self, count: u64) -> bool {
         self.used() + self.reserved + count > self.store.layout.entries
     }
 
-    /// Reserves room for an entry that comes later. [`make_ready`](Self::make_ready) was called.
+    /// Reserves room for an entry that comes later. The caller has called
+    /// [`make_ready`](Self::make_ready) before.
     pub(super) fn reserve(&mut self) {
         self.reserved += 1;
     }
@@ -143,10 +148,10 @@ impl Journal {
         self.reserved = 0;
     }
 
-    /// As [`append`](Self::append), into reserved room.
+    /// Like [`append`](Self::append), but uses reserved room.
     ///
     /// # Errors
-    /// As [`append`](Self::append).
+    /// As for [`append`](Self::append).
     pub(super) fn append_reserved(
         &mut self,
         request: Request,
@@ -159,10 +164,11 @@ impl Journal {
         self.append(request, time_ms)
     }
 
-    /// Stores a request of this time, before it is applied. There must be room.
+    /// Stores a request and its time. The caller applies the request afterwards. There must be room
+    /// for the entry.
     ///
     /// # Errors
-    /// When it does not outlive the process.
+    /// If the entry would not outlive the process.
     pub(super) fn append(&mut self, request: Request, time_ms: u64) -> Result<(), DeviceError> {
         assert!(self.used() < self.store.layout.entries, "there is room for the entry");
         self.store.put(&Entry { sequence: self.next, time_ms, request }, self.head.id);
@@ -174,20 +180,20 @@ impl Journal {
         Err(self.latch.close(DeviceError::Io { errno: EIO }))
     }
 
-    /// Why something could not be stored, if so.
+    /// The failure to store something, if there was one.
     pub(super) fn failure(&self) -> Option<&DeviceError> {
         self.latch.failure()
     }
 
-    /// The blocks that are mapped into memory, or were when blocks were last mapped.
+    /// The blocks that were mapped into memory most recently. They may still be mapped.
     pub(super) fn mapped(&self) -> &Range<u64> {
         &self.head.made.mapped
     }
 
-    /// Notes that these blocks are mapped into memory, and no others.
+    /// Notes that these blocks, and no others, are mapped into memory.
     ///
     /// # Errors
-    /// As [`checkpoint`](Self::checkpoint).
+    /// As for [`checkpoint`](Self::checkpoint).
     pub(super) fn set_mapped(&mut self, ftl: &Ftl, mapped: Range<u64>) -> Result<(), DeviceError> {
         if *self.mapped() == mapped {
             return Ok(());
@@ -196,11 +202,12 @@ impl Journal {
         self.checkpoint(ftl)
     }
 
-    /// Makes a checkpoint of a mapping that the journal does not lead to. No entry that was stored
-    /// until now, whole or not, is ever taken for one that follows the checkpoint.
+    /// Makes a checkpoint of a mapping that is not the result of the journal's entries. Sequence
+    /// numbers are raised, so that no entry that was stored until now, whole or not, is ever taken
+    /// for an entry after this checkpoint.
     ///
     /// # Errors
-    /// As [`checkpoint`](Self::checkpoint).
+    /// As for [`checkpoint`](Self::checkpoint).
     pub(super) fn restart(&mut self, ftl: &Ftl) -> Result<(), DeviceError> {
         if !is_planted("sequence-not-raised") {
             self.next += self.store.layout.entries + 1;
@@ -209,15 +216,17 @@ impl Journal {
     }
 
     /// Makes a checkpoint of the mapping as it is at the end of the journal. The drive is locked
-    /// meanwhile. On a drive of 2 GiB, that takes at most 3 ms (`--example locked`), and with
-    /// `sync=yes` up to 20 ms, because what came since the sync before it is made durable.
+    /// meanwhile. On a drive of 2 GiB, this takes at most 3 ms (`--example locked`). With
+    /// `sync=yes`, it takes up to 20 ms, because it makes everything durable that was written since
+    /// the last sync.
     ///
     /// # Errors
-    /// When it can't be stored. From then on, the drive refuses what would change it.
+    /// If the checkpoint can't be stored. From then on, the drive refuses every request that would
+    /// change it.
     pub(super) fn checkpoint(&mut self, ftl: &Ftl) -> Result<(), DeviceError> {
         let head = Head { number: self.head.number + 1, next: self.next, ..self.head.clone() };
-        // Blocks that the checkpoint has as deallocated have no old data in the file any more, before
-        // the entries that say so are unnecessary.
+        // The checkpoint makes the entries of deallocations unnecessary. So before it is complete,
+        // it must be durable that the deallocated blocks have no old data in the file.
         let (data, latch) = (&self.data, &self.latch);
         let sync = |state: &ImageFile| latch.sync(|| data.sync().and_then(|()| state.sync()));
         let made = self.store.checkpoint(head, ftl, &mut self.bytes, sync);
@@ -226,7 +235,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Entries behind the latest checkpoint.
+    /// Number of entries after the latest checkpoint.
     fn used(&self) -> u64 {
         self.next - self.head.next
     }

@@ -1,4 +1,4 @@
-//! The configuration that a drive was made with, as it is kept beside its data.
+//! The configuration that a drive was made with, as the state file stores it.
 
 use std::ops::Range;
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::{Deallocated, DriveOptions, Size};
 use crate::Geometry;
 use crate::config::{Config, Frontiers, Isolation, Thresholds, Timing, Victims};
 
-/// Limit of the numbers of a configuration.
+/// The most numbers that a configuration may have.
 pub(super) const NUMBERS_MAX: usize = 40;
 
 /// A drive's configuration. Some of it may change from one start to the next.
@@ -21,7 +21,7 @@ pub(crate) struct SavedConfig {
     pub(crate) deallocate_latency: Duration,
     pub(crate) deallocated: Deallocated,
     pub(crate) is_sync: bool,
-    /// Blocks that were mapped into memory. Stores to them do not pass through the drive.
+    /// Blocks that were mapped into memory. Stores to this memory do not pass through the drive.
     pub(crate) mapped: Range<u64>,
 }
 
@@ -73,8 +73,8 @@ impl SavedConfig {
         ]
     }
 
-    /// The configuration as numbers. Those that were added later are 0 for what a drive without
-    /// them had.
+    /// The configuration as numbers. Newer versions have more numbers. In each number that was
+    /// added later, 0 stands for what drives had before.
     pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
         let Self { config, has_fdp, cache_lbas, deallocate_latency, mapped, .. } = self;
         let Config { geometry, lba_count, handles, thresholds, timing, .. } = config;

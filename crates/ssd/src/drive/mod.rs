@@ -1,20 +1,21 @@
-//! An emulated SSD as a device: it stores data, and operations take as long as on NAND.
+//! An emulated SSD as a device: it stores data, and its operations take as long as they would on
+//! NAND.
 //!
 //! ```text
 //!  path ── op ──► core: mapping, collector, clocks ──► when it completes
 //!     └─── bytes ──► data: a file, block by block where the host put them
 //! ```
 //!
-//! The file holds each logical block at its address, so nothing in the file moves when the
-//! collector copies a page. Blocks that hold nothing read as zeros or a pattern, and take no room in
-//! the file.
+//! The file holds each logical block at its logical address, so nothing in the file moves when the
+//! collector copies a page. Blocks that hold nothing read as zeros or as a pattern, and take no
+//! room in the file.
 //!
 //! # What it promises
 //! It keeps the contract of [`Device`]. If the drive has a cache, a write that is not durable
 //! completes when the cache has room for it. Until a flush, a [power cut](EmulatedDrive::cut_power)
 //! may lose such a write. The cache hides the latency of writes, but every write still goes to the
 //! NAND. A deallocation takes effect when it is acknowledged. It then removes all data of its
-//! blocks, also data that was written between the request and the acknowledgement.
+//! blocks, including data that was written between the request and the acknowledgement.
 
 mod account;
 mod admin;
@@ -65,7 +66,7 @@ pub use self::watch::DriveWatch;
 /// The clock that determines when a drive's operations complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// The machine's clock. Each path has a thread that waits as long as NAND would take.
+    /// The machine's clock. Each path has a thread that waits for as long as NAND would take.
     Real,
     /// The drive's own clock, which advances only when a caller waits for the drive or polls it. No
     /// thread sleeps, and the same work always takes the same time.
@@ -79,22 +80,22 @@ pub enum DataPlace {
     Temporary,
     /// In the file at this path, which is created if it is missing. The drive's configuration,
     /// mapping, counters and events are in a second file, the state file. Its name is that of the
-    /// data file with `.mapping` appended. Whatever ends the process, the next one that opens the
-    /// drive finds them as the last acknowledged operation left them, or an operation that was
-    /// under way. If the state file is missing or damaged, everything in the data file counts as
-    /// written by the first handle, in the order of the blocks.
+    /// data file with `.mapping` appended. However the process ends, the next process that opens
+    /// the drive finds the state that the last acknowledged operation left. Operations that were
+    /// still in flight may have taken effect, too. If the state file is missing or damaged, all
+    /// data in the data file counts as written by the first handle, in the order of the blocks.
     File(PathBuf),
-    /// Nowhere: a written block reads as a pattern made from its address.
+    /// Nowhere. A written block reads as a pattern made from its address.
     Dropped,
 }
 
-/// How blocks that hold nothing read.
+/// What a read of blocks that hold nothing returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deallocated {
-    /// As zeros, which a drive may promise (NVMe's DLFEAT, 001b).
+    /// Zeros. The drive promises that (001b in NVMe's DLFEAT).
     Zeros,
-    /// As bytes `0xDD`, so that a host that relies on zeros is found out. A drive promises nothing
-    /// then (DLFEAT, 000b).
+    /// Bytes of the value `0xDD`, which reveal a host that relies on zeros. The drive promises
+    /// nothing (000b in DLFEAT).
     Pattern,
 }
 
@@ -110,29 +111,29 @@ impl Deallocated {
 /// How an emulated drive is made.
 #[derive(Clone, Debug)]
 pub struct DriveOptions {
-    /// Its configuration.
+    /// The drive's configuration.
     pub config: Config,
-    /// Whether hosts see its handles. If they do not, it is a conventional drive.
+    /// Whether hosts see the drive's handles. If not, it is a conventional drive.
     pub has_fdp: bool,
-    /// The clock that determines when its operations complete.
+    /// The clock that determines when operations complete.
     pub clock: Clock,
-    /// Where its bytes are.
+    /// Where the drive's bytes are.
     pub data: DataPlace,
-    /// The count of blocks that its volatile cache holds. If it is 0, the drive has no cache, so
+    /// The number of blocks that the volatile cache holds. With 0, the drive has no cache, and
     /// every write is stable.
     pub cache_lbas: u32,
     /// Time from the request for a deallocation until it takes effect and is acknowledged.
     pub deallocate_latency: Duration,
-    /// How blocks that hold nothing read.
+    /// What a read of blocks that hold nothing returns.
     pub deallocated: Deallocated,
-    /// Whether a flush and a durable write are also durable in the file system of the drive's file,
-    /// so that they survive a failure of the machine. Such a drive says that it has a volatile
-    /// cache, because hosts flush only those.
+    /// Whether flushes and durable writes are also made durable in the file system of the drive's
+    /// file, so that the data survives a failure of the machine. Such a drive reports a volatile
+    /// cache, because hosts send no flushes to a drive without one.
     pub is_sync: bool,
-    /// Whether its power may be cut. If so, the drive keeps in memory the data that unstable writes
-    /// have replaced.
+    /// Whether the drive's power may be cut. If so, the drive keeps in memory the data that
+    /// unstable writes have replaced.
     pub can_lose_power: bool,
-    /// Limit of the operations in flight on one path.
+    /// The most operations that may be in flight on one path.
     pub in_flight_max: u32,
 }
 
@@ -157,7 +158,7 @@ impl DriveOptions {
     /// Checks that the drive exists, so that opening it does not create a new one.
     ///
     /// # Errors
-    /// When the drive's file is missing.
+    /// If the drive's file is missing.
     pub fn check_exists(&self) -> Result<(), OpenError> {
         match &self.data {
             DataPlace::File(path) if !path.exists() => {
@@ -173,7 +174,7 @@ pub struct EmulatedDrive {
     core: Shared,
     data: Arc<Data>,
     options: DriveOptions,
-    /// Why its mapping is lost, if it is lost.
+    /// Why the drive's mapping is lost, if it is lost.
     lost: Option<Lost>,
     placements: Vec<PlacementId>,
 }
@@ -197,7 +198,7 @@ impl Shared {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The machine's time since the drive was made.
+    /// The time since the drive was made, by the machine's clock.
     fn real_now(&self) -> Duration {
         self.start.elapsed()
     }
@@ -254,18 +255,18 @@ impl EmulatedDrive {
         self.core.lock().cut_power(survives);
     }
 
-    /// Its counters as they are now.
+    /// The drive's counters as they are now.
     pub fn counters(&self) -> Counters {
         self.core.lock().drive.ftl().counters().clone()
     }
 
-    /// The mapping as it is now.
+    /// Calls `look` with the mapping as it is now.
     pub fn with_ftl<T>(&self, look: impl FnOnce(&Ftl) -> T) -> T {
         look(self.core.lock().drive.ftl())
     }
 
-    /// Opens a queue whose operations begin in the thread that calls it. Any number of queues and
-    /// paths may be open.
+    /// Opens a queue, whose operations begin in the calling thread. Any number of queues and paths
+    /// may be open.
     ///
     /// # Panics
     /// If the drive has [`Clock::Virtual`].
@@ -280,7 +281,7 @@ impl EmulatedDrive {
         DriveWatch(self.core.clone())
     }
 
-    /// How blocks that hold nothing read.
+    /// What a read of blocks that hold nothing returns.
     pub fn deallocated(&self) -> Deallocated {
         self.options.deallocated
     }

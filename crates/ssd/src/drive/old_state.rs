@@ -1,4 +1,4 @@
-//! The state file as the format before the present one had it. It is only read, and replaced.
+//! The previous format of the state file. Files of this format are only read, and then replaced.
 //!
 //! ```text
 //! | magic | checksum | numbers of the head, zeros | mapping, once the drive was closed |

@@ -1,4 +1,5 @@
-//! A queue whose operations begin in the thread that calls it, and complete when it polls.
+//! A queue whose operations begin in the calling thread, and complete when a thread polls the
+//! queue.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -13,10 +14,10 @@ use super::data::Data;
 use super::deallocation::Canceller;
 
 /// A queue to an emulated drive, without a thread of its own. The thread that begins an operation
-/// also moves its bytes, and the same or another thread reaps it when it is due.
+/// also moves the operation's bytes. The same or another thread reaps the operation when it is due.
 ///
-/// Like the operations of a [`Device`](slimio_device::Device), those in flight on a queue are in no
-/// order. The caller limits how many there are.
+/// Like the operations of a [`Device`](slimio_device::Device), the operations in flight on a queue
+/// may complete in any order. The caller has to limit their number.
 #[derive(Debug)]
 pub struct DriveQueue {
     core: Shared,
@@ -24,7 +25,8 @@ pub struct DriveQueue {
     geometry: Geometry,
     opened: Opened,
     begun: InFlight,
-    /// Whether what is to be made durable was left to the next [`poll`](Self::poll).
+    /// Whether the last [`poll`](Self::poll) has left it to the next one to make operations
+    /// durable.
     has_waited: bool,
     scratch: Scratch,
 }
@@ -42,42 +44,44 @@ impl DriveQueue {
         Self { core, data, geometry, opened, begun, has_waited: false, scratch }
     }
 
-    /// What the queue can do. Its `in_flight_max` is that of the drive's paths, and not enforced.
+    /// What the queue can do. The queue does not enforce `in_flight_max`, which is the limit of the
+    /// drive's paths.
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
 
-    /// Begins an operation that arrived at `arrived`. It takes effect in the mapping at once, and
-    /// its bytes are moved, which takes as long as a read or write of a cached file. An operation
-    /// that is impossible completes with an error.
+    /// Begins an operation that arrived at the time `arrived`. The operation takes effect in the
+    /// mapping at once. This call also moves the operation's bytes, which takes as long as a read
+    /// or write of a cached file. An impossible operation completes with an error.
     ///
-    /// If the drive has `sync=yes`, flushes and durable writes become durable in the next
-    /// [`poll`](Self::poll), all of them by one sync.
+    /// If the drive has `sync=yes`, a later [`poll`](Self::poll) makes flushes and durable writes
+    /// durable, all of them by one sync.
     pub fn begin(&mut self, token: Token, op: Op, arrived: Instant) {
         self.begin_at(token, op, arrived.saturating_duration_since(self.core.start));
     }
 
-    /// As [`begin`](Self::begin), by the drive's clock.
+    /// Like [`begin`](Self::begin), but `arrived` is a time of the drive's clock.
     pub(super) fn begin_at(&mut self, token: Token, op: Op, arrived: Duration) {
         let (opened, scratch) = (&self.opened, &mut self.scratch);
         let begun = self.core.begin(op, Some(arrived), opened, &self.data, scratch);
         self.begun.push(token, begun);
     }
 
-    /// When the next operation completes, or has to be made durable by [`poll`](Self::poll); `None`
-    /// if none is in flight.
+    /// When the next operation completes, or when [`poll`](Self::poll) has to make one durable.
+    /// `None` if no operation is in flight.
     pub fn next_due(&self) -> Option<Instant> {
         Some(self.core.start + self.next_due_at()?)
     }
 
-    /// As [`next_due`](Self::next_due), by the drive's clock.
+    /// Like [`next_due`](Self::next_due), but as a time of the drive's clock.
     pub(super) fn next_due_at(&self) -> Option<Duration> {
         self.begun.next_due()
     }
 
-    /// Moves the operations that are due into `completions`, in the order of their times. If there
-    /// are none, or if some of the others have waited for one call already, it makes durable what has
-    /// to be. That takes as long as the disk takes.
+    /// Moves the operations that are due into `completions`, in the order of the times at which
+    /// they were due. Then, it may make flushes and durable writes durable, which takes as long as
+    /// the disk takes. It does that if no operation was due, or if the previous call has not done
+    /// it.
     pub fn poll(&mut self, completions: &mut Vec<Completion>) {
         if self.begun.count() == 0 {
             return;
@@ -98,25 +102,25 @@ impl DriveQueue {
         }
     }
 
-    /// What cancels the deallocations of the queue, for another thread. When the queue is dropped, they
-    /// are cancelled.
+    /// Returns what another thread needs to cancel the queue's deallocations. Dropping the queue
+    /// also cancels them.
     pub fn canceller(&self) -> Canceller {
         self.opened.canceller.clone()
     }
 
-    /// Count of operations that have begun and were not moved into completions yet.
+    /// Number of operations that have begun, but were not moved into completions yet.
     pub fn in_flight(&self) -> usize {
         self.begun.count()
     }
 }
 
-/// Operations that have begun, by the times at which they are due.
+/// Operations that have begun, ordered by the times at which they are due.
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
     ops: BinaryHeap<Waiting>,
     /// Flushes and durable writes that are not durable in the file system yet.
     unsynced: Vec<(Token, StartedOp)>,
-    /// Count of operations that were ever added.
+    /// How many operations were ever added to `ops`.
     count: u64,
 }
 
@@ -134,8 +138,9 @@ impl InFlight {
         self.ops.push(Waiting { number: self.count, token, op });
     }
 
-    /// Makes durable what has to be. A disk takes as long for one sync of many operations as for one
-    /// operation, and its host may have hundreds of them in flight. Returns whether there was something.
+    /// Makes all flushes and durable writes durable that are not yet durable. One sync serves all
+    /// of them, because a host may have hundreds of them in flight, and a sync takes no longer for
+    /// many operations than for one. Returns whether there were any.
     pub(super) fn settle(&mut self, shared: &Shared) -> bool {
         if self.unsynced.is_empty() {
             return false;
@@ -148,7 +153,8 @@ impl InFlight {
         true
     }
 
-    /// When the next operation is due. One that is not durable yet is due at once.
+    /// When the next operation is due. A flush or durable write that is not durable yet counts as
+    /// due at once.
     pub(super) fn next_due(&self) -> Option<Duration> {
         if !self.unsynced.is_empty() {
             return Some(Duration::ZERO);
@@ -156,8 +162,8 @@ impl InFlight {
         Some(self.ops.peek()?.op.due)
     }
 
-    /// Takes the next operation, if it is due at `now`. Those that are due at the same time come in
-    /// the order in which they began.
+    /// Takes the next operation, if it is due at `now`. Operations that are due at the same time
+    /// come in the order in which they were added.
     pub(super) fn take_due(&mut self, now: Duration) -> Option<(Token, StartedOp)> {
         if self.ops.peek()?.op.due > now {
             return None;
@@ -170,7 +176,8 @@ impl InFlight {
     }
 }
 
-/// An operation in the heap, whose greatest element is the one that is due first.
+/// An operation in the heap. The operation that is due first counts as the greatest, because the
+/// heap returns its greatest element.
 #[derive(Debug)]
 struct Waiting {
     number: u64,

@@ -1,4 +1,5 @@
-//! A path whose operations complete by the machine's clock: a thread moves their bytes and waits.
+//! A path whose operations complete by the machine's clock. A thread moves their bytes, and waits
+//! until they are due.
 //!
 //! ```text
 //!  submit ──► queued ──kick──► arrived ──► thread: begin, bytes, sleep ──► finished ──poll──►
@@ -24,7 +25,7 @@ use super::queue::DriveQueue;
 
 pub(super) struct RealTimePath {
     core: Shared,
-    /// A copy of the drive's geometry, because the drive may be locked for long while the file
+    /// A copy of the drive's geometry. The drive itself may be locked for long while the file
     /// system frees space.
     geometry: Geometry,
     queued: Vec<(Token, Op)>,
@@ -90,7 +91,7 @@ impl RealTimePath {
         if !state.finished.is_empty() {
             self.in_flight -= state.finished.len();
             completions.append(&mut state.finished);
-            // This clears the descriptor, and does not block, because the descriptor was signalled
+            // This clears the descriptor. It does not block, because the descriptor was signalled
             // when the completions were added.
             let _ = rustix::io::read(&self.meeting.event, &mut [0; 8]);
         }
@@ -169,13 +170,13 @@ impl Drop for RealTimePath {
         self.meeting.lock().is_over = true;
         self.meeting.work.notify_one();
         if let Some(thread) = self.thread.take() {
-            // The thread ends early only by a panic, which it has reported itself.
+            // The thread ends early only if it panics. It has then reported the panic itself.
             drop(thread.join());
         }
     }
 }
 
-/// What the thread owns.
+/// Everything that the thread owns.
 struct Worker {
     queue: DriveQueue,
     core: Shared,

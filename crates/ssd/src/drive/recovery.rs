@@ -1,13 +1,14 @@
-//! How a drive's state is restored: from a checkpoint, and the journal behind it.
+//! Restores a drive's state from a checkpoint and the journal entries after it.
 //!
 //! ```text
 //! older checkpoint ── entries ──► latest checkpoint ── entries ──► end
 //! ```
 //!
-//! A kill leaves no gap: all entries are there, from the latest checkpoint to the end, or from the
-//! older one if the kill came while the latest was made. So if something that was stored later is
-//! there, behind what can't be read, the file is damaged, or the machine has failed and has lost what
-//! was not flushed. Then the drive goes on from where the entries end, and says so.
+//! If only the process was killed, there is no gap: all entries from the latest checkpoint to the
+//! end are there. If the kill came while the latest checkpoint was being made, all entries from the
+//! older checkpoint on are there. So a gap with something newer after it means that the file is
+//! damaged, or that the machine failed and lost what was not flushed. The drive then goes on from
+//! the last entry before the gap, and says so.
 
 use slimio_device::{Lba, LbaRange};
 use slimio_planted::is_planted;
@@ -17,46 +18,47 @@ use super::request::{ENTRY_SIZE, Entry, Request};
 use super::state_file::{Head, Layout, Store};
 use crate::Ftl;
 
-/// A drive as its state file has it.
+/// A drive, as its state file describes it.
 pub(super) struct Recovered {
     pub(super) made: SavedConfig,
     pub(super) ftl: Ftl,
-    /// What the journal behind the checkpoint says was deallocated.
+    /// What the entries after the checkpoint say was deallocated.
     pub(super) deallocated: Vec<LbaRange>,
-    /// Whether something followed that is lost.
+    /// Whether later entries are lost.
     pub(super) is_cut: bool,
     pub(super) store: Store,
     pub(super) end: JournalEnd,
 }
 
-/// Where a journal goes on.
+/// What is needed to continue a journal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JournalEnd {
     /// The number of the latest checkpoint.
     pub(super) number: u64,
-    /// All entries so far have lower sequence numbers.
+    /// The next sequence number. All entries so far have lower numbers.
     pub(super) next: u64,
     /// The seed of the entries' checksums.
     pub(super) id: u64,
 }
 
-/// A checkpoint, and the entries behind it.
+/// The result of applying the entries after a checkpoint.
 struct Replayed {
     ftl: Ftl,
     deallocated: Vec<LbaRange>,
-    /// The first sequence number of which there is no entry.
+    /// The first sequence number that has no entry.
     next: u64,
 }
 
 impl Store {
-    /// The drive at the end of the journal, from the latest checkpoint that is whole. `heads` are
-    /// those that are valid, the latest first.
+    /// Restores the drive as it was at the end of the journal, from the latest checkpoint that is
+    /// whole. `heads` are the valid heads, the latest first.
     pub(super) fn recover(self, heads: &[Head]) -> Option<Recovered> {
         let latest = heads.first()?;
         let (head, Replayed { ftl, deallocated, next }) =
             heads.iter().find_map(|head| Some((head, self.replay(head)?)))?;
         let last = self.last_from(head.id, next);
-        // From an older checkpoint, the journal must lead as far as to the latest.
+        // If the older checkpoint was used, the entries after it must reach as far as the latest
+        // one.
         let is_cut = next < latest.next
             || last.is_some()
             || next < head.next + self.layout.entries && !self.is_end(head.id, next);
@@ -66,15 +68,15 @@ impl Store {
         Some(Recovered { made: latest.made.clone(), ftl, deallocated, is_cut, store: self, end })
     }
 
-    /// Applies the entries that follow a checkpoint. `None` if the checkpoint is not whole, or if one
-    /// of the entries can't be applied.
+    /// Applies the entries after a checkpoint. `None` if the checkpoint is not whole, or if one of
+    /// the entries can't be applied.
     fn replay(&self, head: &Head) -> Option<Replayed> {
         if Layout::of(&head.made.config) != self.layout {
             return None;
         }
         let mut ftl = Ftl::decode(head.made.config.clone(), self.body(head)?)?;
         let mut deallocated = Vec::new();
-        // There are never more entries behind a checkpoint than there is room for.
+        // There are never more entries after a checkpoint than the journal has room for.
         for next in head.next..head.next + self.layout.entries {
             let Some(entry) = Entry::decode(self.place(next), head.id, next) else {
                 return Some(Replayed { ftl, deallocated, next });
@@ -90,7 +92,7 @@ impl Store {
         Some(Replayed { ftl, deallocated, next: head.next + self.layout.entries })
     }
 
-    /// The highest sequence number of an entry in the file, from `from` on.
+    /// The highest sequence number of all entries in the file, if it is at least `from`.
     fn last_from(&self, id: u64, from: u64) -> Option<u64> {
         let is_entry = |index: u64| {
             let place = self.place(index);
@@ -101,8 +103,8 @@ impl Store {
         (0..self.layout.entries).filter_map(is_entry).max()
     }
 
-    /// Whether the place of an entry that was never stored is as it is then: it was never used, or has
-    /// an entry of the lap before.
+    /// Whether the place of this entry looks as if the entry was never stored. Then the place is
+    /// unused, or has an entry of the previous lap.
     fn is_end(&self, id: u64, sequence: u64) -> bool {
         let place = self.place(sequence);
         *place == [0; ENTRY_SIZE] || Entry::decode(place, id, Entry::sequence(place)).is_some()

@@ -1,4 +1,4 @@
-//! What a drive knows when it is opened: what it has remembered, or what can be told from its data.
+//! What a drive knows when it is opened: what its state file has, or else what its data shows.
 
 use std::sync::Arc;
 
@@ -30,12 +30,13 @@ pub(super) struct Remembered {
     pub(super) ftl: Ftl,
     /// `None` if the drive has no file with a name.
     pub(super) journal: Option<Journal>,
-    /// Why the mapping is lost, if it is.
+    /// Why the mapping is lost, if it is lost.
     pub(super) lost: Option<Lost>,
 }
 
 impl Remembered {
-    /// Opens the state beside `data`, which may be new, of a drive that is now `made` this way.
+    /// Opens the state file beside `data`, which may be new. `made` is the configuration that the
+    /// drive is opened with.
     pub(super) fn open(data: &Arc<Data>, is_new: bool, made: SavedConfig) -> Result<Self, Refusal> {
         let Some(beside) = data.beside() else {
             let ftl = fresh(&made)?;
@@ -71,7 +72,7 @@ impl Remembered {
         Ok(Self { ftl, journal, lost })
     }
 
-    /// Goes on with a journal.
+    /// Continues a journal.
     fn go_on(data: &Arc<Data>, made: SavedConfig, recovered: Recovered) -> Result<Self, Refusal> {
         let Recovered { made: before, ftl, deallocated, is_cut, store, end } = recovered;
         let made = over(Some(&before), made)?;
@@ -83,7 +84,7 @@ impl Remembered {
                  -x {ID_ATTRIBUTE} {data}"
             )));
         }
-        // It may be a copy.
+        // The data file may be a copy that lacks the id.
         data.set_id(end.id);
         let mut ftl = ftl.with_config(made.config.clone());
         give_back(data, &made, &ftl, deallocated)?;
@@ -99,9 +100,10 @@ impl Remembered {
     }
 }
 
-/// Gives back the space of blocks that were deallocated and hold nothing. A process that was killed
-/// may not have done so, or a failure of the machine may have undone it. If this were left out, the
-/// next write to such a block could bring the old data back: it is mapped before it has its new data.
+/// Gives back the space of blocks that were deallocated and hold nothing. The previous process may
+/// have been killed before it did that, or a failure of the machine may have undone it. Without
+/// this, the next write to such a block could bring the old data back, because a write maps the
+/// block before the new data is in the file.
 fn give_back(
     data: &Data,
     made: &SavedConfig,
@@ -113,7 +115,8 @@ fn give_back(
     let mut free: Vec<LbaRange> = Vec::new();
     for LbaRange { start, end } in deallocated {
         data.each_written_in(start.0.max(from)..end.0, |lba| {
-            // What was mapped into memory is not the drive's to give back.
+            // Blocks that were mapped into memory do not belong to the drive, so it must not give
+            // them back.
             if made.mapped.contains(&lba) || ftl.page_of(lba).is_some() {
                 return;
             }
@@ -133,7 +136,8 @@ fn give_back(
     Ok(())
 }
 
-/// A drive that is `made` this way and was made as `before` says, if that is known.
+/// The configuration of a drive that was made as `before` says, if that is known, and is now opened
+/// as `made` says.
 fn over(before: Option<&SavedConfig>, made: SavedConfig) -> Result<SavedConfig, Refusal> {
     let Some(before) = before else { return Ok(made) };
     if let Some(why) = before.difference(&made) {
@@ -146,15 +150,17 @@ fn fresh(made: &SavedConfig) -> Result<Ftl, Refusal> {
     Ftl::new(made.config.clone()).map_err(|error| Refusal::Unsuitable(error.to_string()))
 }
 
-/// A drive whose data counts as written by the first handle, in the order of the blocks.
+/// A drive with a new mapping: its data counts as written by the first handle, in the order of the
+/// blocks.
 fn of_data(data: &Data, made: &SavedConfig) -> Result<Ftl, Refusal> {
     let mut ftl = fresh(made)?;
     take_over(data, made, &mut ftl)?;
     Ok(ftl)
 }
 
-/// Maps all blocks with data that are not mapped, as if the first handle had written them. Nothing of
-/// it is counted, but it is noted that handles refer to other units than before.
+/// Maps all blocks that have data but are not mapped, as if the first handle had written them. This
+/// does not change the counters. But it records an event, because the handles now refer to other
+/// units than before.
 fn take_over(data: &Data, made: &SavedConfig, ftl: &mut Ftl) -> Result<(), Refusal> {
     let mut blocks = Vec::new();
     data.each_written_in(0..made.config.lba_count, |lba| {

@@ -1,13 +1,13 @@
-//! What changes a drive's mapping, as entries of its journal.
+//! The requests that change a drive's mapping, as entries of its journal.
 //!
 //! ```text
 //! | checksum | sequence | time in ms | kind | flag | placement | lba | count |
 //! 0          8          14           20     21     22          24    28      32
 //! ```
 //!
-//! All integers are little-endian. The checksum (XXH3, with the drive's id as its seed) covers the
-//! rest. The mapping is a function of the requests, so the requests since a checkpoint restore it
-//! exactly, counters and events included.
+//! All integers are little-endian. The checksum is XXH3 with the drive's id as its seed, and covers
+//! the rest of the entry. The requests alone determine the mapping. So the requests since a
+//! checkpoint restore it exactly, counters and events included.
 
 use slimio_planted::is_planted;
 use twox_hash::XxHash3_64;
@@ -16,13 +16,13 @@ use crate::{EventKind, Ftl, FtlError};
 
 pub(super) const ENTRY_SIZE: usize = 32;
 
-/// A number of six bytes is below this.
+/// All numbers of six bytes are below this.
 const SIX_BYTES: u64 = 1 << 48;
 
 /// A request that changes a drive's mapping, counters or events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
-    /// `placement` is what the host named, whether it exists or not.
+    /// `placement` is the placement that the host named, even if it does not exist.
     Write {
         lba: u32,
         count: u32,
@@ -44,7 +44,7 @@ pub(super) enum Request {
 }
 
 impl Request {
-    /// Applies the request to a mapping, as it was applied when the entry was made.
+    /// Applies the request to a mapping, in the same way as when the entry was made.
     pub(super) fn apply(self, ftl: &mut Ftl) -> Result<(), FtlError> {
         match self {
             Self::Write { lba, count, placement } => {
@@ -61,7 +61,7 @@ impl Request {
         }
     }
 
-    /// Pages that the request changes in the mapping.
+    /// Number of pages that the request changes in the mapping.
     pub(super) fn pages(self) -> u64 {
         match self {
             Self::Write { count, .. } | Self::Deallocate { count, .. } => count.into(),
@@ -69,7 +69,7 @@ impl Request {
         }
     }
 
-    /// Kind, flag, placement, lba and count.
+    /// The fields of an entry: kind, flag, placement, lba and count.
     fn fields(self) -> (u8, bool, u16, u32, u32) {
         match self {
             Self::Write { lba, count, placement } => (1, false, placement, lba, count),
@@ -97,9 +97,9 @@ impl Request {
 /// A request in the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// Its number in the journal. No two entries of a drive have the same.
+    /// The entry's number in the journal. No two entries of a drive have the same number.
     pub(super) sequence: u64,
-    /// The Unix time of the request in milliseconds.
+    /// The Unix time of the request, in milliseconds.
     pub(super) time_ms: u64,
     pub(super) request: Request,
 }
@@ -121,7 +121,7 @@ impl Entry {
         bytes
     }
 
-    /// The entry with number `sequence`; `None` if the bytes are not that entry.
+    /// Decodes the entry with the number `sequence`. `None` if the bytes are not that entry.
     pub(super) fn decode(bytes: &[u8; ENTRY_SIZE], id: u64, sequence: u64) -> Option<Self> {
         let checksum = XxHash3_64::oneshot_with_seed(id, &bytes[8..]);
         if bytes[..8] != checksum.to_le_bytes() {
@@ -141,7 +141,7 @@ impl Entry {
     }
 }
 
-/// A number of six bytes.
+/// Decodes a number of six bytes.
 fn six(bytes: &[u8; ENTRY_SIZE], at: usize) -> u64 {
     let mut number = [0; 8];
     number[..6].copy_from_slice(&bytes[at..at + 6]);

@@ -5,11 +5,11 @@
 //! 0      4096   8192
 //! ```
 //!
-//! A checkpoint has a head, with the drive's configuration, and a body, with its whole state. The
-//! checkpoints are made in turn, each over the one before the last, so one is whole at any moment.
-//! A head is written when its body is there. It names the first [entry](super::request) that is not
-//! in the body. Entries are written round and round. The journal is so long that no entry behind
-//! the latest checkpoint is overwritten.
+//! A checkpoint has a head with the drive's configuration, and a body with the drive's whole state.
+//! A new checkpoint overwrites the older of the two, so at any moment one of them is whole. A head
+//! is written after its body. It names the first [entry](super::request) that is not part of the
+//! body. Entries are written in a ring. The ring is so long that no entry after the latest
+//! checkpoint is overwritten.
 //!
 //! All integers are little-endian. The checksum (XXH3) of a head covers the rest of it, with the
 //! checksum of the body:
@@ -20,7 +20,7 @@
 //! ```
 //!
 //! The file is mapped into memory, so what is stored in it outlives the process without a system
-//! call. It is made beside its final name, and renamed when it is whole.
+//! call. A new file is made under another name, and gets its final name when it is whole.
 
 use std::fmt::{self, Display};
 use std::fs::File;
@@ -40,7 +40,7 @@ use super::recovery::Recovered;
 use super::request::{ENTRY_SIZE, Entry};
 use crate::{Config, Ftl};
 
-/// What the magics of all versions begin with. The last byte is the version.
+/// The first bytes of the magic of every version. The byte after them is the version.
 const MAGIC_OF_ALL: [u8; 7] = *b"SLIMSSD";
 
 const MAGIC: [u8; 8] = *b"SLIMSSD3";
@@ -54,23 +54,23 @@ const NUMBERS_FROM: usize = 64;
 
 const _: () = assert!(NUMBERS_FROM + 8 * NUMBERS_MAX <= HEAD_SIZE, "a configuration fits");
 
-/// A checkpoint is made at the latest after this many entries, on a small drive.
+/// On a small drive, a checkpoint is made after this many entries at the latest.
 const ENTRIES_MIN: u64 = 4096;
 
-/// How long an opening waits for the process that had the file, and was killed, to be gone.
+/// How long opening the file waits for the end of a killed process that still has the file.
 const END_MAX: Duration = Duration::from_secs(10);
 
-/// Where what is in a state file.
+/// What is where in a state file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     body_size: usize,
-    /// Entries that the journal has room for.
+    /// How many entries the journal has room for.
     pub(super) entries: u64,
 }
 
 impl Layout {
-    /// The journal has room for twice the entries after which a checkpoint is made. These are in
-    /// proportion to the drive, because a checkpoint is.
+    /// A checkpoint is made when half of the journal is used. The length of the journal is
+    /// proportional to the size of the drive, because the size of a checkpoint is, too.
     pub(super) fn of(config: &Config) -> Self {
         let body_size = Ftl::encoded_size_max(config).next_multiple_of(LBA_SIZE);
         let half = (config.lba_count / 8).max(ENTRIES_MIN);
@@ -102,11 +102,12 @@ impl Layout {
 /// The head of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Head {
-    /// Counts the checkpoints of the file.
+    /// The number of the checkpoint. Each checkpoint of the file has a higher number than the one
+    /// before it.
     pub(super) number: u64,
     /// The first entry that is not in the body.
     pub(super) next: u64,
-    /// The id of the file, which is the seed of the entries' checksums.
+    /// The id of the file. It is also the seed of the entries' checksums.
     pub(super) id: u64,
     pub(super) body_size: u64,
     pub(super) body_checksum: u64,
@@ -164,10 +165,10 @@ impl Head {
 pub(super) enum Lost {
     /// There is no valid state file beside the data file.
     All,
-    /// The state file is of a version that stored the mapping only when the drive was closed, and
-    /// has none, because the drive was not closed properly.
+    /// The state file has no mapping. It is of a version that stored the mapping only when the
+    /// drive was closed, and the drive was not closed properly.
     Mapping,
-    /// The journal goes on behind an entry, or a checkpoint, that is not there.
+    /// An entry or a checkpoint is missing, but the journal has later entries.
     Tail,
 }
 
@@ -195,9 +196,9 @@ impl Display for Lost {
     }
 }
 
-/// What a state file tells of a drive.
+/// What a state file says about a drive.
 pub(super) enum Found {
-    /// A drive of the present format, with its mapping or the most of it.
+    /// A drive of the present format, with all or most of its mapping.
     Whole(Recovered),
     /// A drive without its mapping, or of an older format.
     Part(Option<SavedConfig>, Result<Ftl, Lost>),
@@ -218,7 +219,7 @@ impl StateFile {
         Ok(Self { path: name.into() })
     }
 
-    /// The configuration of the drive, if there is a valid one.
+    /// Reads the configuration of the drive, if there is a valid one.
     pub(super) fn read_made(&self) -> Option<SavedConfig> {
         let mut heads = Vec::new();
         io::Read::read_to_end(
@@ -230,10 +231,10 @@ impl StateFile {
         latest.map(|head| head.made).or_else(|| old_state::decode_head(&heads))
     }
 
-    /// What the drive's last process left.
+    /// Reads what the drive's last process left.
     ///
     /// # Errors
-    /// If the file is of a version that this one does not know, or can't be read.
+    /// If the file has a version that this program does not know, or can't be read.
     pub(super) fn read(&self) -> Result<Found, OpenError> {
         let failed = |error: &io::Error| OpenError::Io {
             doing: "reading",
@@ -271,12 +272,13 @@ impl StateFile {
         Ok(store.recover(&heads).map_or(lost, Found::Whole))
     }
 
-    /// Makes the file new, with a first checkpoint and an id that no other file has. It replaces an
-    /// older one at the end. Before that, `set_id` is called: if the process is killed in between,
-    /// there is an older file that was not good enough, or none.
+    /// Makes a new file, with a first checkpoint and an id that no other file has. As the last
+    /// step, the new file replaces an older one. `set_id` is called just before that. If the
+    /// process is killed in between, only the older file is there, which was of no use, or no file
+    /// at all.
     ///
     /// # Errors
-    /// When there is no room for it. Then an older file stays as it was.
+    /// If there is no room for the file. An older file then stays as it was.
     pub(super) fn create(
         &self,
         made: &SavedConfig,
@@ -286,7 +288,7 @@ impl StateFile {
         let mut new = self.path.clone().into_os_string();
         new.push(".new");
         let new = PathBuf::from(new);
-        // A process that was killed here may have left it.
+        // A process that was killed at this point may have left such a file.
         drop(std::fs::remove_file(&new));
         let made_file = Store::create(&new, Layout::of(&made.config)).and_then(|mut store| {
             let id = XxHash3_64::oneshot(&unique());
@@ -316,11 +318,11 @@ impl StateFile {
     }
 }
 
-/// The version of a file without a valid head, if it is one that this program does not know.
+/// The version of a file that has no valid head, if this program does not know that version.
 fn unknown_version(start: &[u8]) -> Option<u8> {
     let parts = start.chunks(HEAD_SIZE).take(2);
     let versions = parts.filter_map(|part| part.strip_prefix(&MAGIC_OF_ALL)?.first().copied());
-    // Anything else than a graphic character is a part of a head that was cut off.
+    // A version is a graphic character. Any other byte means that the head was cut off.
     let mut unknown =
         versions.filter(|version| version.is_ascii_graphic() && !matches!(version, b'2' | b'3'));
     unknown.next()
@@ -349,8 +351,8 @@ impl fmt::Debug for Store {
 
 impl Store {
     fn open(path: &Path, layout: Layout) -> Result<Self, OpenError> {
-        // The drive's data file is locked by now. So if somebody has this file, it is a process
-        // that was killed and has not given back both yet.
+        // This process has locked the drive's data file by now. So if another process has the state
+        // file, that process was killed, and has given back only one of the two files so far.
         let begin = Instant::now();
         let image = loop {
             match ImageFile::open(path) {
@@ -386,11 +388,12 @@ impl Store {
         in_this_order();
     }
 
-    /// Makes a checkpoint of a drive. `head` is filled in, with what the body is. `bytes` is
-    /// memory to use. With [`SavedConfig::is_sync`], `sync` makes the state file durable.
+    /// Makes a checkpoint of a drive. Returns `head`, with the body's size and checksum filled in.
+    /// `bytes` is memory that is used for the body. With [`SavedConfig::is_sync`], `sync` makes the
+    /// state file durable, once after the body and once after the head.
     ///
     /// # Errors
-    /// Those of `sync`.
+    /// If `sync` fails.
     pub(super) fn checkpoint(
         &mut self,
         head: Head,
@@ -428,8 +431,9 @@ impl Store {
     }
 }
 
-/// What was stored before is in memory before what is stored after. The process may be killed at
-/// any moment, but what it has stored stays, in the order in which the processor was told.
+/// Keeps the order of stores: those before this call happen before those after it. The process may
+/// be killed at any moment, and what it has stored until then stays, in the order of the machine
+/// code. So it suffices that the compiler does not change the order.
 fn in_this_order() {
     std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
 }

@@ -1,4 +1,5 @@
-//! The earlier contents of blocks, for writes and deallocations that a power cut may still undo.
+//! Keeps the earlier contents of blocks, for writes and deallocations that a power cut may still
+//! undo.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -14,8 +15,8 @@ pub(super) type Held = Option<(Box<[u8]>, u16)>;
 #[derive(Debug, Default)]
 pub(super) struct Undo {
     next_id: u64,
-    /// For each block, its writes and deallocations that are not stable, oldest first, each with
-    /// what the block held before it.
+    /// For each block, its writes and deallocations that are not stable, oldest first. Each comes
+    /// with what the block held before.
     layers: BTreeMap<u64, Vec<(u64, Held)>>,
     /// Writes and deallocations that are not stable: their blocks, and whether they have completed.
     writes: HashMap<u64, (Range<u64>, bool)>,
@@ -50,7 +51,7 @@ impl Undo {
         Ok(id)
     }
 
-    /// A write or deallocation has completed.
+    /// Notes that a write or deallocation has completed.
     pub(super) fn end(&mut self, id: u64, is_stable: bool) {
         if is_stable {
             self.make_stable(&[id]);
@@ -59,7 +60,7 @@ impl Undo {
         }
     }
 
-    /// A write was refused after all, and has replaced nothing.
+    /// Notes that a write was refused after it had begun, and has replaced nothing.
     pub(super) fn forget(&mut self, id: u64) {
         let Some((range, _)) = self.writes.remove(&id) else { return };
         for lba in range {
@@ -90,9 +91,9 @@ impl Undo {
         }
     }
 
-    /// The blocks that a power cut restores, and the last stable contents of each. Blocks for which
-    /// `survives` returns true keep their latest contents and are left out. Afterwards there is
-    /// nothing left to undo.
+    /// Cuts the power. Returns the blocks that have to be restored, each with its last stable
+    /// contents. Blocks for which `survives` returns true keep their latest contents, and are left
+    /// out. Afterwards, nothing is left to undo.
     pub(super) fn cut(&mut self, mut survives: impl FnMut(u64) -> bool) -> Vec<(u64, Held)> {
         self.writes.clear();
         std::mem::take(&mut self.layers)

@@ -12,7 +12,7 @@ use super::core::{Opened, Scratch};
 use super::data::Data;
 use super::queue::InFlight;
 
-/// The drive's clock advances by this time at each poll, so that a caller that only polls makes
+/// Each poll advances the drive's clock by this time, so that a caller that only polls makes
 /// progress.
 const LOOK: Duration = Duration::from_micros(1);
 
@@ -22,7 +22,7 @@ pub(super) struct VirtualTimePath {
     data: Arc<Data>,
     geometry: Geometry,
     opened: Opened,
-    /// Submitted but not kicked.
+    /// Operations that were submitted, but not kicked.
     queued: VecDeque<(Token, Op)>,
     begun: InFlight,
     scratch: Scratch,

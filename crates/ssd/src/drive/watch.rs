@@ -1,4 +1,4 @@
-//! A look at a drive from beside its paths, and what an administrator can ask of it.
+//! A way to look at a drive without a path to it, and to run an administrator's requests.
 
 use slimio_device::PlacementId;
 
@@ -10,23 +10,25 @@ use crate::{EventKind, FdpEventRecord, Ftl, FtlError};
 pub struct DriveWatch(pub(super) Shared);
 
 impl DriveWatch {
-    /// The mapping as it is now. The drive is locked while `look` runs.
+    /// Calls `look` with the mapping as it is now. The drive is locked while `look` runs.
     pub fn with_ftl<T>(&self, look: impl FnOnce(&Ftl) -> T) -> T {
         look(self.0.lock().drive.ftl())
     }
 
-    /// NVMe's Reclaim Unit Handle Update: moves a placement's handle to a fresh reclaim unit, now.
+    /// Moves a placement's handle to a fresh reclaim unit, now. This is NVMe's Reclaim Unit Handle
+    /// Update.
     ///
     /// # Errors
-    /// When there is no such placement. Then nothing has changed.
+    /// If there is no such placement. Then nothing has changed.
     pub fn update_handle(&self, placement: PlacementId) -> Result<(), FtlError> {
         self.update_handles(&[placement])
     }
 
-    /// As [`update_handle`](Self::update_handle), for all of these placements or none.
+    /// Like [`update_handle`](Self::update_handle), but for several placements: all of their
+    /// handles are moved, or none.
     ///
     /// # Errors
-    /// When one of the placements does not exist. Then nothing has changed.
+    /// If one of the placements does not exist. Then nothing has changed.
     pub fn update_handles(&self, placements: &[PlacementId]) -> Result<(), FtlError> {
         let mut core = self.0.lock();
         let now = core.drive_now(&self.0);
@@ -39,23 +41,23 @@ impl DriveWatch {
         self.with_ftl(|ftl| ftl.host_events().copied().collect())
     }
 
-    /// The log of what the controller did unasked, oldest first, at most
+    /// The log of what the controller did without being asked, oldest first, at most
     /// [`EVENTS_MAX`](crate::EVENTS_MAX) events.
     pub fn controller_events(&self) -> Vec<FdpEventRecord> {
         self.with_ftl(|ftl| ftl.controller_events().copied().collect())
     }
 
-    /// The kinds of events that the drive knows, by their codes, and whether a handle records them
-    /// (FDP Events, feature 1Eh). It is empty for a handle that does not exist.
+    /// For each kind of event that the drive knows, its code and whether a handle records it (FDP
+    /// Events, feature 1Eh). Empty if there is no such handle.
     pub fn enabled_events(&self, handle: u16) -> Vec<(u8, bool)> {
         self.with_ftl(|ftl| ftl.enabled_events(handle).unwrap_or_default())
     }
 
-    /// Says which kinds of events, by their codes, a handle records from now on. Codes that the
-    /// drive does not know are passed over.
+    /// Turns the recording of kinds of events on or off for a handle. The kinds are given by their
+    /// codes. Codes that the drive does not know are ignored.
     ///
     /// # Errors
-    /// When there is no such handle. Then nothing has changed.
+    /// If there is no such handle. Then nothing has changed.
     pub fn enable_events(
         &self,
         handle: u16,

@@ -4,10 +4,11 @@ use super::units::UnitState;
 use super::{Ftl, number};
 
 impl Ftl {
-    /// Checks the mapping and all units. Panics with the violated invariant as its message.
+    /// Checks the mapping and all units. If an invariant is violated, panics with that invariant as
+    /// the message.
     ///
-    /// For tests, which call it between other calls. In a build without debug assertions it does
-    /// nothing.
+    /// This is for tests, which call it between other calls. In a build without debug assertions,
+    /// it does nothing.
     pub fn check(&self) {
         if !cfg!(debug_assertions) {
             return;
@@ -23,7 +24,8 @@ impl Ftl {
         let mut mapped = 0;
         for (lba, page) in (0..).zip(&self.page_of) {
             let Some(page) = number(*page) else { continue };
-            // A page names only one block, so two blocks can't be on the same page.
+            // A page names only one block. So this check also shows that no two blocks are on the
+            // same page.
             let back = number(self.lba_of[page as usize]);
             assert_eq!(back, Some(lba), "the page that a block is on names that block");
             valid[(page / self.unit_pages) as usize] += 1;

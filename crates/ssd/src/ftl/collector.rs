@@ -1,8 +1,9 @@
 //! The collector, and how handles get fresh units.
 //!
-//! Each reclaim group is collected alone: copies stay in the group of their victim. The invariant of
-//! the [module above](super) holds for each group, except that a group may run out of pages that are
-//! not valid. Then collecting gains nothing there, and a handle goes on in another group.
+//! Each reclaim group is collected separately: copies stay in the group of their victim. The
+//! invariant of the [parent module](super) holds for each group, with one exception. All pages of a
+//! group's filled units may be valid. Then collecting that group gains nothing, and the handle goes
+//! on in another group.
 
 use super::counters::Cause;
 use super::events::{EventKind, FdpEventRecord};
@@ -11,13 +12,14 @@ use super::{Ftl, NandPage, Observer, link};
 use crate::{Frontiers, Isolation};
 
 impl Ftl {
-    /// Gives a fresh unit to a handle whose frontier in a group is full. Before that, it collects
-    /// until enough units are free. If the group has no room left, the handle goes on in another.
+    /// Gives a fresh unit to a handle whose frontier in a group is full. If too few units are free,
+    /// collects first, until enough are free. If the group has no room left, the handle goes on in
+    /// another group.
     pub(super) fn turn_handle(&mut self, group: u16, handle: u16, observer: &mut impl Observer) {
         let frontier = self.frontier_of(group, handle);
         let units_min = self.config.foreground_units_of_group();
         let mut from = group;
-        // A collector that shares the frontier may have given the frontier a unit.
+        // If the collector shares the frontier, it may have given the frontier a unit already.
         while self.frontiers[frontier].is_full() {
             if self.units.free_in(from) > units_min {
                 let unit = self.units.open(from, Owner::Handle(handle), self.unit_pages);
@@ -36,13 +38,14 @@ impl Ftl {
         }
     }
 
-    /// Whether collecting in a group frees pages. In the only group of a drive, it always does.
+    /// Whether collecting in a group frees pages. If the drive has only one group, collecting
+    /// always does.
     fn can_gain(&self, group: u16) -> bool {
         self.config.groups == 1 || self.units.can_gain(group, self.unit_pages)
     }
 
-    /// The group with the most free units, of those that can give one. The drive has spare units for
-    /// all groups, so there is one.
+    /// Of the groups that can give a unit, the one with the most free units. There is always such a
+    /// group, because the drive has spare units for all groups.
     fn group_with_room(&self) -> u16 {
         let units_min = self.config.foreground_units_of_group();
         let has_room =
@@ -93,7 +96,8 @@ impl Ftl {
         observer.erase(victim);
     }
 
-    /// Records that the collector moved `moved` blocks out of a unit, of which `first` was the first.
+    /// Records that the collector moved `moved` blocks out of a unit. `first` is the first of these
+    /// blocks.
     fn note_reallocated(&mut self, group: u16, owner: Owner, moved: u32, first: u64) {
         let event = FdpEventRecord::new(EventKind::Reallocated).in_namespace();
         let event = event.with_moved(moved, first);
@@ -106,8 +110,8 @@ impl Ftl {
         }
     }
 
-    /// Where copies of data go that is in a unit of `owner`: the number of the frontier in its group,
-    /// and who fills its units.
+    /// Where the collector copies data from a unit of `owner`: the number of the frontier in its
+    /// group, and the owner of the units that this frontier fills.
     fn frontier_of_copies(&self, owner: Owner) -> (u16, Owner) {
         let handles = self.config.handles;
         if self.config.frontiers == Frontiers::Shared {

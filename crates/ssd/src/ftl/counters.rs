@@ -1,33 +1,35 @@
-//! An SSD's counters: bytes that hosts wrote, that were written to the media, and that were erased.
+//! An SSD's counters: how much hosts wrote, how much was written to the media, and how much was
+//! erased.
 
 use slimio_device::LBA_SIZE;
 
 use super::Owner;
 
-/// Exact counts since the drive was made, in all and for each handle.
+/// Exact counts since the drive was made, for the whole drive and for each handle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters {
-    /// The counts of each handle, then those of units with data of several handles.
+    /// The counts of each handle, and then the counts of units with data of several handles.
     owners: Vec<HandleCounters>,
     host_pages: u64,
     unit_size: u64,
 }
 
-/// The counts of one handle, in pages of [`LBA_SIZE`] bytes unless said otherwise.
+/// The counts of one handle. Pages have [`LBA_SIZE`] bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandleCounters {
-    /// Written by the host.
+    /// Number of pages that the host wrote.
     pub host_pages: u64,
-    /// Copied by the collector.
+    /// Number of pages that the collector copied.
     pub copied_pages: u64,
-    /// Filled with padding when the host moved the handle to a fresh unit.
+    /// Number of pages that were filled with padding when the host moved the handle to a fresh
+    /// unit.
     pub padded_pages: u64,
-    /// Reclaim units erased.
+    /// Number of reclaim units that were erased.
     pub erased_units: u64,
 }
 
 impl HandleCounters {
-    /// Pages written to the media.
+    /// Number of pages that were written to the media.
     pub fn media_pages(&self) -> u64 {
         self.host_pages + self.copied_pages + self.padded_pages
     }
@@ -47,35 +49,36 @@ impl Counters {
         Self { owners, host_pages: 0, unit_size }
     }
 
-    /// Pages that hosts wrote.
+    /// Number of pages that hosts wrote.
     pub fn host_pages(&self) -> u64 {
         self.host_pages
     }
 
-    /// Bytes that hosts wrote: NVMe's HBMW.
+    /// Number of bytes that hosts wrote. NVMe calls it HBMW.
     pub fn host_bytes(&self) -> u64 {
         self.host_pages * LBA_SIZE as u64
     }
 
-    /// Bytes that were written to the media: NVMe's MBMW.
+    /// Number of bytes that were written to the media. NVMe calls it MBMW.
     pub fn media_bytes(&self) -> u64 {
         let pages: u64 = self.owners.iter().map(HandleCounters::media_pages).sum();
         pages * LBA_SIZE as u64
     }
 
-    /// Bytes that the collector copied: a part of [`media_bytes`](Self::media_bytes).
+    /// Number of bytes that the collector copied. They are a part of
+    /// [`media_bytes`](Self::media_bytes).
     pub fn copied_bytes(&self) -> u64 {
         let pages: u64 = self.owners.iter().map(|owner| owner.copied_pages).sum();
         pages * LBA_SIZE as u64
     }
 
-    /// Bytes that were erased: NVMe's MBE.
+    /// Number of bytes that were erased. NVMe calls it MBE.
     pub fn erased_bytes(&self) -> u64 {
         let units: u64 = self.owners.iter().map(|owner| owner.erased_units).sum();
         units * self.unit_size
     }
 
-    /// Write amplification: media bytes over host bytes; `None` before the first write.
+    /// Write amplification: media bytes divided by host bytes. `None` before the first write.
     pub fn waf(&self) -> Option<f64> {
         (self.host_pages > 0).then(|| self.media_bytes() as f64 / self.host_bytes() as f64)
     }
@@ -105,7 +108,8 @@ impl Counters {
         std::iter::once(self.host_pages).chain(of_owners)
     }
 
-    /// Counters with as many handles and the same unit size as `like`, from the numbers of `next`.
+    /// Makes counters from the numbers that `next` returns. `like` gives the number of handles and
+    /// the unit size.
     pub(super) fn from_numbers(like: &Self, mut next: impl FnMut() -> Option<u64>) -> Option<Self> {
         let mut counters = like.clone();
         counters.host_pages = next()?;

@@ -9,11 +9,11 @@ use slimio_device::PlacementId;
 
 use super::state::Input;
 
-/// The largest count of events that each of a drive's two logs keeps. The FDP events log page has
-/// room for this many. Older events are dropped.
+/// The most events that each of a drive's two logs keeps. The FDP Events log page has room for this
+/// many. Older events are dropped.
 pub const EVENTS_MAX: usize = 63;
 
-/// The namespace of a drive's blocks. A drive has one.
+/// The one namespace that a drive has.
 const NAMESPACE: u32 = 1;
 
 /// What happened.
@@ -21,7 +21,7 @@ const NAMESPACE: u32 = 1;
 pub enum EventKind {
     /// The host moved a handle to a fresh unit before the handle's current unit was full.
     UnitNotFull,
-    /// The drive was turned on and has lost its mapping, so its handles refer to other units than
+    /// The drive was turned on, and has lost its mapping. So its handles refer to other units than
     /// before.
     HandlesReset,
     /// A write named a placement that does not exist.
@@ -43,7 +43,7 @@ impl EventKind {
         Self::HandleMoved,
     ];
 
-    /// Its number in the specification.
+    /// The number of this kind in the specification.
     pub fn code(self) -> u8 {
         match self {
             Self::UnitNotFull => 0,
@@ -59,7 +59,7 @@ impl EventKind {
         Self::ALL.into_iter().find(|kind| kind.code() == code)
     }
 
-    /// Whether hosts cause it. If not, the controller does.
+    /// Whether hosts cause events of this kind. If not, the controller does.
     pub fn is_of_host(self) -> bool {
         self.code() < 0x80
     }
@@ -75,7 +75,7 @@ impl EventKind {
     }
 }
 
-/// An event that a drive has recorded: the fields of NVMe's FDP event.
+/// An event that a drive has recorded. It has the fields of NVMe's FDP event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FdpEventRecord {
     /// What happened.
@@ -86,8 +86,8 @@ pub struct FdpEventRecord {
     pub placement: Option<PlacementId>,
     /// The namespace that the event is about, if it is about one (NSID).
     pub nsid: Option<u32>,
-    /// Reclaim group and handle of the unit that the event is about, if it is about one (RGID and
-    /// RUHID).
+    /// The reclaim group and the handle of the unit that the event is about, if it is about one
+    /// (RGID and RUHID).
     pub location: Option<(u16, u16)>,
     /// The bytes that are specific to the kind of the event.
     pub specific: [u8; 16],
@@ -98,24 +98,24 @@ impl FdpEventRecord {
         Self { kind, time_ms: 0, placement: None, nsid: None, location: None, specific: [0; 16] }
     }
 
-    /// The event is about the drive's namespace.
+    /// Returns the event with the drive's namespace.
     pub(super) fn in_namespace(self) -> Self {
         Self { nsid: Some(NAMESPACE), ..self }
     }
 
-    /// The event is about this placement.
+    /// Returns the event with this placement.
     pub(super) fn with_placement(self, placement: u16) -> Self {
         Self { placement: Some(PlacementId(placement)), ..self }
     }
 
-    /// The event is about a unit of this handle in this group.
+    /// Returns the event with the location of a unit: its group and its handle.
     pub(super) fn at(self, group: u16, handle: u16) -> Self {
         Self { location: Some((group, handle)), ..self }
     }
 
-    /// `moved` blocks were moved, of which `first` was the first. Source: NVM command set
-    /// specification 1.1, "Media Reallocated". The count has 16 bits; a greater one becomes the
-    /// greatest that they can hold.
+    /// Returns the event with the number of moved blocks and the first of them. The field for the
+    /// number has 16 bits. A greater number becomes the greatest that fits. Source: NVM command set
+    /// specification 1.1, "Media Reallocated".
     pub(super) fn with_moved(mut self, moved: u32, first: u64) -> Self {
         const LBA_IS_VALID: u8 = 1;
         self.specific[0] = LBA_IS_VALID;
@@ -125,11 +125,11 @@ impl FdpEventRecord {
     }
 }
 
-/// An event as bytes: its kind, which of the optional fields it has, placement (2 bytes), namespace
-/// (4), time (8), group (2), handle (2), and the specific bytes (16).
+/// Size of an encoded event: its kind (1 byte), which of the optional fields it has (1), placement
+/// (2), namespace (4), time (8), group (2), handle (2), and the specific bytes (16).
 const RECORD_SIZE: usize = 36;
 
-/// The bits of an encoded event that say which optional fields it has: those that NVMe has, too.
+/// The bits of an encoded event that say which optional fields it has. NVMe uses the same bits.
 const HAS_PLACEMENT: u8 = 1;
 const HAS_NAMESPACE: u8 = 2;
 const HAS_LOCATION: u8 = 4;
@@ -168,12 +168,12 @@ impl FdpEventRecord {
     }
 }
 
-/// Both logs, and which kinds of events each handle records.
+/// Both logs of a drive, and which kinds of events each handle records.
 #[derive(Clone, Debug)]
 pub(super) struct Events {
     host: VecDeque<FdpEventRecord>,
     controller: VecDeque<FdpEventRecord>,
-    /// For each handle, a bit for each kind that it records.
+    /// For each handle, a bit for each kind of event that the handle records.
     enabled: Vec<u8>,
     /// The time that new events get, in milliseconds since the Unix epoch.
     pub(super) now_ms: u64,
@@ -191,8 +191,8 @@ impl Events {
         }
     }
 
-    /// Records an event of `handle`, if that handle records its kind. An event of no single handle
-    /// is recorded if any handle records its kind.
+    /// Records an event of `handle`, if that handle records events of this kind. Without a handle,
+    /// the event is recorded if any handle records events of this kind.
     pub(super) fn push(&mut self, handle: Option<u16>, event: FdpEventRecord) {
         let bit = event.kind.bit();
         let is_enabled = match handle {
@@ -209,12 +209,14 @@ impl Events {
         log.push_back(FdpEventRecord { time_ms: self.now_ms, ..event });
     }
 
-    /// The encoded events of a drive with this count of handles have no more bytes.
+    /// The largest size that the encoded events of a drive with this number of handles can have, in
+    /// bytes.
     pub(super) fn encoded_size_max(handles: u16) -> usize {
         usize::from(handles) + 2 * (4 + EVENTS_MAX * RECORD_SIZE)
     }
 
-    /// Appends what each handle records, and the events of both logs, each log after its length.
+    /// Appends which kinds each handle records, and then both logs. Each log begins with its
+    /// length.
     pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
         bytes.extend(&self.enabled);
         for log in [&self.host, &self.controller] {

@@ -1,14 +1,14 @@
 //! The flash translation layer: the mapping of logical blocks to NAND pages, and the collector.
 //!
-//! A write goes to the next NAND page of its handle's frontier, a reclaim unit that is being
-//! filled. The page that held the block before is no longer valid. If free units run short, the
-//! collector takes a victim. It copies the valid pages of the victim to one of the collector's
-//! frontiers (or to the host's, if collector and host share one), and then erases the victim.
+//! A write goes to the next NAND page of its handle's frontier, which is a reclaim unit that is
+//! being filled. The page that held the block before is no longer valid. If free units run short,
+//! the collector chooses a victim. It copies the valid pages of the victim to one of its own
+//! frontiers, or to the host's frontier if collector and host share one. Then it erases the victim.
 //!
 //! Invariant: between calls, at least `foreground_units` units are free, so the collector can
-//! always begin. [`Config::check`] makes sure that, if fewer units are free, some filled unit has a
-//! page that is not valid. So each collection gains free pages, and the collector stops after some
-//! collections.
+//! always begin. [`Config::check`] makes sure of one more thing: if fewer units are free, some
+//! filled unit has a page that is not valid. So each collection gains free pages, and the collector
+//! stops after a limited number of collections.
 
 mod check;
 mod collector;
@@ -34,15 +34,16 @@ use events::Events;
 use units::{Frontier, Units};
 use victims::VictimIndex;
 
-/// A NAND page, counted through all reclaim units.
+/// The number of a NAND page. Pages are numbered through all reclaim units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NandPage(pub u32);
 
 /// The number of a page or block plus one, or `None`. `None` is stored as zero, so the tables of an
-/// empty drive are zeroed memory. That memory takes no room, because nothing touches it.
+/// empty drive are zeroed memory. Zeroed memory takes no room until something is written to it.
 type Link = Option<NonZeroU32>;
 
-/// The link to a page or a block; there are fewer than 2^32 - 1 of either.
+/// The link to a page or a block. Adding one does not overflow, because there are fewer than 2^32 -
+/// 1 pages or blocks.
 fn link(number: u32) -> Link {
     NonZeroU32::new(number + 1)
 }
@@ -51,7 +52,7 @@ fn number(link: Link) -> Option<u32> {
     link.map(|number| number.get() - 1)
 }
 
-/// Is told what happens to the NAND, as it happens. Each method does nothing by default.
+/// Follows what happens to the NAND, as it happens. By default, each method does nothing.
 pub trait Observer {
     /// `page` is programmed with the host's data for `lba`.
     fn program(&mut self, page: NandPage, lba: u64) {
@@ -63,7 +64,7 @@ pub trait Observer {
         let _ = page;
     }
 
-    /// `page` is filled with padding, because the host moves its handle to another unit.
+    /// `page` is filled with padding, because the host moves the page's handle to another unit.
     fn pad(&mut self, page: NandPage) {
         let _ = page;
     }
@@ -99,10 +100,11 @@ pub struct Ftl {
     units: Units,
     /// The filled units of each group.
     victims: Vec<VictimIndex>,
-    /// For each group, the handles' frontiers, then those of the collector: one for each persistently
-    /// isolated handle, and one for all others, if there are any.
+    /// For each group, first the frontiers of the handles, and then those of the collector. The
+    /// collector has one for each persistently isolated handle, and one for all other handles, if
+    /// there are any.
     frontiers: Vec<Frontier>,
-    /// Count of the frontiers of each group.
+    /// Number of frontiers in each group.
     group_frontiers: usize,
     counters: Counters,
     events: Events,
@@ -117,17 +119,18 @@ pub enum FtlError {
     OutOfRange {
         /// First block that is beyond the exported blocks.
         lba: u64,
-        /// Blocks that are exported.
+        /// Number of exported blocks.
         lba_count: u64,
     },
     /// The drive has no such handle.
     UnknownHandle {
         /// The handle that was named.
         handle: u16,
-        /// Handles that the drive has.
+        /// Number of handles that the drive has.
         handles: u16,
     },
-    /// The drive could not store that it was asked for this, so it would be forgotten.
+    /// The drive could not store the request in its journal, so the request's effect would not
+    /// outlive the process.
     NotStored,
 }
 
@@ -192,23 +195,23 @@ impl Ftl {
         &self.config
     }
 
-    /// Counts of what was written, copied and erased until now.
+    /// How much was written, copied and erased so far.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Logical blocks that are mapped.
+    /// Number of mapped logical blocks.
     pub fn mapped_count(&self) -> u64 {
         self.mapped_count
     }
 
-    /// The page that a logical block is on; `None` if the block holds nothing or is beyond the
+    /// The page that a logical block is on. `None` if the block holds nothing, or is beyond the
     /// drive.
     pub fn page_of(&self, lba: u64) -> Option<NandPage> {
         number(*self.page_of.get(usize::try_from(lba).ok()?)?).map(NandPage)
     }
 
-    /// The logical block that a page holds; `None` if the page is not valid.
+    /// The logical block that a page holds. `None` if the page is not valid.
     pub fn lba_of(&self, page: NandPage) -> Option<u64> {
         self.lba_of.get(page.0 as usize)?;
         self.valid_lba(page.0).map(u64::from)
@@ -223,15 +226,16 @@ impl Ftl {
         })
     }
 
-    /// Count of reclaim units that are erased and not in use.
+    /// Number of reclaim units that are erased and not in use.
     pub fn free_units(&self) -> u32 {
         self.units.free_count()
     }
 
-    /// Pages that the host can still write to the reclaim unit of a placement: NVMe's RUAMW.
+    /// How many pages the host can still write to the reclaim unit of a placement. NVMe calls it
+    /// RUAMW.
     ///
     /// # Errors
-    /// When there is no such placement.
+    /// If there is no such placement.
     pub fn handle_pages_left(&self, placement: u16) -> Result<u32, FtlError> {
         let (group, handle) = self.parse(placement)?;
         Ok(self.frontiers[self.frontier_of(group, handle)].pages_left())
@@ -242,25 +246,26 @@ impl Ftl {
         self.events.of_host()
     }
 
-    /// The latest [`EVENTS_MAX`] events of what the controller did unasked, oldest first.
+    /// The latest [`EVENTS_MAX`] events of what the controller did without being asked, oldest
+    /// first.
     pub fn controller_events(&self) -> impl Iterator<Item = &FdpEventRecord> {
         self.events.of_controller()
     }
 
-    /// The kinds of events, by their codes, and whether a handle records them.
+    /// For each kind of event, its code and whether a handle records it.
     ///
     /// # Errors
-    /// When there is no such handle.
+    /// If there is no such handle.
     pub fn enabled_events(&self, handle: u16) -> Result<Vec<(u8, bool)>, FtlError> {
         self.check_handle(handle)?;
         let of_kind = |kind: EventKind| (kind.code(), self.events.is_enabled(handle, kind));
         Ok(EventKind::ALL.into_iter().map(of_kind).collect())
     }
 
-    /// Says whether a handle records events of these kinds from now on.
+    /// Turns the recording of these kinds of events on or off for a handle.
     ///
     /// # Errors
-    /// When there is no such handle.
+    /// If there is no such handle.
     pub fn enable_events(
         &mut self,
         handle: u16,
@@ -275,18 +280,19 @@ impl Ftl {
     }
 
     /// Sets the time that new events get, in milliseconds since the Unix epoch. Nothing else
-    /// depends on it.
+    /// depends on this time.
     pub fn set_time(&mut self, now_ms: u64) {
         self.events.now_ms = now_ms;
     }
 
-    /// Records that the drive has lost its mapping, so that its handles refer to other units.
+    /// Records that the drive has lost its mapping, and that its handles therefore refer to other
+    /// units.
     pub(crate) fn note_handles_reset(&mut self) {
         self.events.push(None, FdpEventRecord::new(EventKind::HandlesReset));
     }
 
-    /// The placement that a write goes to. For an unknown placement, an event is recorded, and it is
-    /// the first one, as FDP specifies.
+    /// The placement that a write goes to. If `placement` does not exist, records an event and
+    /// returns the first placement, as FDP specifies.
     pub(crate) fn accept(&mut self, placement: u16) -> u16 {
         if self.parse(placement).is_ok() {
             return placement;
@@ -296,13 +302,14 @@ impl Ftl {
     }
 
     /// Records that a host named a placement that does not exist. The write goes to the first
-    /// handle, whose settings say whether the event is recorded.
+    /// handle, so that handle's settings decide whether the event is recorded.
     pub fn note_invalid_placement(&mut self, placement: u16) {
         let event = FdpEventRecord::new(EventKind::InvalidPlacement);
         self.events.push(Some(0), event.in_namespace().with_placement(placement));
     }
 
-    /// Writes one logical block to a placement, which is a handle if there is one group.
+    /// Writes one logical block to a placement. If the drive has only one group, a placement is the
+    /// number of a handle.
     ///
     /// # Errors
     /// If the block is beyond the drive, or if there is no such placement.
@@ -310,7 +317,7 @@ impl Ftl {
         self.write_observed(lba, placement, &mut ())
     }
 
-    /// Maps blocks as if the first handle had written them, without counting.
+    /// Maps blocks as if the first handle had written them. The counters stay as they are.
     pub(crate) fn take_over(&mut self, blocks: &[u64]) {
         let counters = self.counters.clone();
         for lba in blocks {
@@ -319,16 +326,16 @@ impl Ftl {
         self.counters = counters;
     }
 
-    /// The placement that a block is at, with handle 0 if the block is in a mixed unit; `None` if the
-    /// block holds nothing.
+    /// The placement that a block has. In a mixed unit, it names handle 0. `None` if the block
+    /// holds nothing.
     pub(crate) fn writer_of(&self, lba: u64) -> Option<u16> {
         let unit = self.page_of(lba)?.0 / self.unit_pages;
         let (group, handle) = (self.units.group_of(unit), self.units.owner(unit).handle());
         Some(self.config.placement(group, handle).0)
     }
 
-    /// Maps a block to a page of its placement after a power cut has restored its data. This does
-    /// not count as a write. Does nothing if the block is mapped.
+    /// Maps a block to a page of this placement, after a power cut has restored the block's data.
+    /// This does not count as a write. Does nothing if the block is mapped already.
     pub(crate) fn bring_back(&mut self, lba: u64, placement: u16) {
         if self.page_of(lba).is_none() {
             let counters = self.counters.clone();
@@ -337,7 +344,7 @@ impl Ftl {
         }
     }
 
-    /// As [`write`](Self::write), and tells `observer` what happens to the NAND.
+    /// Like [`write`](Self::write), but also tells `observer` what happens to the NAND.
     ///
     /// # Errors
     /// As for [`write`](Self::write).
@@ -364,8 +371,8 @@ impl Ftl {
         }
         self.counters.wrote(Owner::Handle(handle), Cause::Host, 1);
         self.close_if_full(frontier);
-        // Once for each row of pages across the unit's dies, the drive decides whether to collect
-        // in the background.
+        // The drive decides about background collection once for each row of pages across the
+        // unit's dies.
         if page.is_multiple_of(self.config.geometry.unit_dies()) {
             let group = self.units.group_of(page / self.unit_pages);
             if self.units.free_in(group) <= self.config.background_units_of_group() {
@@ -378,11 +385,11 @@ impl Ftl {
     /// Deallocates blocks. Some of them may hold nothing already.
     ///
     /// # Errors
-    /// When some of them are beyond the drive.
+    /// If some of the blocks are beyond the drive.
     pub fn deallocate(&mut self, lba: u64, count: u64) -> Result<(), FtlError> {
         self.check_range(lba, count)?;
-        // Blocks that were written together are often in the same unit, so each run of blocks in
-        // one unit is invalidated at once.
+        // Blocks that were written together are often in the same unit. So each run of blocks in
+        // one unit is invalidated in one step.
         let (mut unit, mut pages) = (u32::MAX, 0);
         for index in lba as usize..(lba + count) as usize {
             let Some(page) = number(self.page_of[index].take()) else { continue };
@@ -397,12 +404,13 @@ impl Ftl {
         Ok(())
     }
 
-    /// Moves a handle to a fresh reclaim unit of a group, both of which the placement names. The pages left in its current unit are filled with
-    /// padding, which counts as written to the media (as QEMU's emulated drive counts it). If the
-    /// handle's current unit is empty, nothing happens.
+    /// Moves a handle to a fresh reclaim unit. The placement names the handle, and the group of the
+    /// unit. The pages left in the handle's current unit are filled with padding. The padding
+    /// counts as written to the media, as it does in QEMU's emulated drive. If the current unit is
+    /// empty, nothing happens.
     ///
     /// # Errors
-    /// When there is no such placement.
+    /// If there is no such placement.
     pub fn start_fresh_unit(
         &mut self,
         placement: u16,
@@ -430,8 +438,8 @@ impl Ftl {
         Ok(())
     }
 
-    /// Collects one unit of a group in which few units are free and a filled unit is worth
-    /// collecting, both according to the background thresholds. Returns whether it collected one.
+    /// Collects one unit, if the background thresholds say so: if in some group few units are free,
+    /// and a filled unit is worth collecting. Returns whether a unit was collected.
     pub fn collect_in_background(&mut self, observer: &mut impl Observer) -> bool {
         let units_max = self.config.background_units_of_group();
         (0..self.config.groups).any(|group| {
@@ -439,7 +447,7 @@ impl Ftl {
         })
     }
 
-    /// Group and handle of a placement.
+    /// The group and the handle of a placement.
     fn parse(&self, placement: u16) -> Result<(u16, u16), FtlError> {
         let handles = self.config.handles;
         let parsed = self.config.parse_placement(PlacementId(placement));
@@ -465,7 +473,7 @@ impl Ftl {
     }
 
     /// Programs the next page of a frontier with a block, and returns the page. The frontier must
-    /// not be full. The caller maps the block to the page.
+    /// not be full. The caller then maps the block to the page.
     fn program(&mut self, frontier: usize, lba: u32) -> u32 {
         let (unit, page) = self.frontiers[frontier].take();
         self.lba_of[page as usize] = link(lba);
@@ -497,7 +505,7 @@ impl Ftl {
         }
     }
 
-    /// The block that a page holds; `None` if the page is not valid.
+    /// The block that a page holds. `None` if the page is not valid.
     #[inline]
     fn valid_lba(&self, page: u32) -> Option<u32> {
         number(self.lba_of[page as usize]).filter(|lba| self.page_of[*lba as usize] == link(page))

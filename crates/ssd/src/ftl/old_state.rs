@@ -1,12 +1,12 @@
-//! The state of a drive as the format before the present one had it. It is only read.
+//! The previous format of a drive's state. States of this format are only read.
 //!
 //! ```text
 //! | magic | checksum | lba_count | units, unit_pages, handles, frontiers | counters |
 //! | page of each block ... | each unit ... | free units ... | each frontier ... |
 //! ```
 //!
-//! All integers are little-endian. The checksum (XXH3) covers everything after it. The order of the
-//! victims and the events are missing.
+//! All integers are little-endian. The checksum (XXH3) covers everything after it. The format has
+//! neither the order of the victims nor the events.
 
 use twox_hash::XxHash3_64;
 
@@ -20,11 +20,11 @@ const MAGIC: [u8; 8] = *b"SLIMSSD1";
 /// The checksum covers the bytes from here on.
 const HEAD_SIZE: usize = 16;
 
-/// No page: the block is not mapped.
+/// Stands for "no page": the block is not mapped.
 const UNMAPPED: u32 = u32::MAX;
 
 impl Ftl {
-    /// The drive that `bytes` describe. `None` if the bytes are damaged, or if that drive does not
+    /// The drive that `bytes` describe. `None` if the bytes are damaged, or if the drive does not
     /// have the shape that `config` says.
     pub(crate) fn decode_old(config: Config, bytes: &[u8]) -> Option<Self> {
         let (head, rest) = bytes.split_at_checked(HEAD_SIZE)?;

@@ -1,10 +1,11 @@
-//! A drive's state as bytes, from which a drive goes on exactly as if it had never stopped.
+//! A drive's state as bytes. A drive that is decoded from them goes on exactly as if it had never
+//! stopped.
 //!
 //! ```text
 //! | shape | counters | events | page of each block | units | free units | frontiers | victims |
 //! ```
 //!
-//! All integers are little-endian. Whoever stores the bytes adds a checksum.
+//! All integers are little-endian. The bytes have no checksum: the code that stores them adds one.
 
 use super::events::Events;
 use super::units::{Frontier, Owner, Saved, UnitState, Units};
@@ -12,14 +13,14 @@ use super::victims::VictimIndex;
 use super::{Counters, Ftl, Link};
 use crate::Config;
 
-/// Written for [`Owner::Mixed`], where otherwise the number of a handle stands.
+/// Stands for [`Owner::Mixed`] in place of a handle's number.
 const MIXED: u32 = u32::MAX;
 
-/// The sizes of the numbers that the state has for each unit.
+/// How many bytes the state has for each unit.
 const UNIT_SIZE: usize = 20;
 
 impl Ftl {
-    /// No state of a drive with this configuration has more bytes.
+    /// The largest size that the state of a drive with this configuration can have, in bytes.
     pub(crate) fn encoded_size_max(config: &Config) -> usize {
         let units = config.geometry.unit_count() as usize;
         let numbers = 8 * (5 + 1 + 4 * (usize::from(config.handles) + 1));
@@ -57,7 +58,8 @@ impl Ftl {
         assert!(size <= Self::encoded_size_max(&self.config), "there is room for all of it");
     }
 
-    /// The numbers that must be equal in the drive that was encoded and in the one being decoded.
+    /// Numbers that must be the same in the encoded drive and in the configuration that it is
+    /// decoded with.
     pub(super) fn shape(&self) -> [u64; 5] {
         [
             self.config.lba_count,
@@ -68,8 +70,8 @@ impl Ftl {
         ]
     }
 
-    /// The drive that `bytes` describe. `None` if that drive does not have the shape that `config`
-    /// says, or if the bytes describe none.
+    /// The drive that `bytes` describe. `None` if the bytes do not describe a drive, or if the
+    /// drive does not have the shape that `config` says.
     pub(crate) fn decode(config: Config, bytes: &[u8]) -> Option<Self> {
         let mut input = Input(bytes);
         let mut ftl = Self::new(config).ok()?;
@@ -116,7 +118,7 @@ impl Ftl {
         Some(())
     }
 
-    /// Computes how many pages of each unit are valid. `None` if blocks share a page.
+    /// Computes how many pages of each unit are valid. `None` if two blocks are on the same page.
     pub(super) fn count_valid(&mut self) -> Option<()> {
         for (lba, page) in (0..).zip(&self.page_of) {
             let Some(page) = super::number(*page) else { continue };
@@ -128,7 +130,8 @@ impl Ftl {
         Some(())
     }
 
-    /// The same drive with another policy, other thresholds or other times.
+    /// The same drive with a different configuration. Only the policy, the thresholds, the timing
+    /// and the like may differ.
     pub(crate) fn with_config(mut self, config: Config) -> Self {
         assert_eq!(config.geometry, self.config.geometry, "the NAND stays the same");
         if config.victims != self.config.victims {
@@ -140,7 +143,7 @@ impl Ftl {
         self
     }
 
-    /// Makes the index of the victims from the units, in the order in which they were filled.
+    /// Rebuilds the index of victims. The units get into it in the order in which they were filled.
     pub(super) fn order_victims_by_age(&mut self) {
         let fresh = VictimIndex::new(self.config.victims, self.units.count(), self.unit_pages);
         self.victims.fill(fresh);

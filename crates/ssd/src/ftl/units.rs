@@ -1,14 +1,15 @@
-//! Reclaim units: which handle fills each, how many of its pages are valid, and which are free.
+//! Reclaim units: which handle fills each unit, how many of its pages are valid, and which units
+//! are free.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Who filled a unit.
+/// Who fills or has filled a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
-    /// A handle, or the collector with one handle's data.
+    /// A handle, or the collector with the data of a single handle.
     Handle(u16),
-    /// The collector, with data of any handle.
+    /// The collector, with data of several handles.
     Mixed,
 }
 
@@ -36,19 +37,20 @@ pub enum UnitState {
 /// A unit as it is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnitReport {
-    /// Its state.
+    /// The unit's state.
     pub state: UnitState,
-    /// Who filled it, or fills it; `None` when it is free.
+    /// Who fills or has filled the unit. `None` if the unit is free.
     pub owner: Option<Owner>,
-    /// Pages that hold a block.
+    /// Number of pages that hold a block.
     pub valid: u32,
-    /// Pages that were programmed since it was erased.
+    /// Number of pages that were programmed since the unit was last erased.
     pub written: u32,
-    /// How often it was erased.
+    /// How often the unit was erased.
     pub erase_count: u32,
 }
 
-/// Where the next page goes: a unit that is being filled, or none yet.
+/// Where the next page goes: into a unit that is being filled. At first, a frontier may have no
+/// unit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frontier {
     unit: u32,
@@ -57,7 +59,7 @@ pub(super) struct Frontier {
 }
 
 impl Frontier {
-    /// No unit, and so no page left.
+    /// A frontier without a unit, so it has no pages left.
     pub(super) const NONE: Self = Self { unit: u32::MAX, next: 0, end: 0 };
 
     pub(super) fn numbers(&self) -> [u32; 3] {
@@ -92,7 +94,7 @@ impl Frontier {
         self.next = self.end;
     }
 
-    /// The unit and its next page. The frontier must not be full.
+    /// Takes the next page. Returns the unit and the page. The frontier must not be full.
     pub(super) fn take(&mut self) -> (u32, u32) {
         let page = self.next;
         self.next += 1;
@@ -100,7 +102,7 @@ impl Frontier {
     }
 }
 
-/// The data about a unit that is stored while its drive is closed.
+/// What a drive's state has about a unit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Saved {
     pub(super) state: UnitState,
@@ -114,11 +116,11 @@ pub(super) struct Units {
     valid: Vec<u32>,
     state: Vec<UnitState>,
     owner: Vec<Owner>,
-    /// Count of pages that the host had written when the unit was filled.
+    /// How many pages the host had written when the unit became full.
     closed_at: Vec<u64>,
     erase_count: Vec<u32>,
-    /// The free units of each group. The unit that has been free longest is taken first, so that all
-    /// wear evenly.
+    /// The free units of each group. The unit that has been free longest is taken first, so that
+    /// all units wear evenly.
     free: Vec<VecDeque<u32>>,
 }
 
@@ -135,7 +137,7 @@ impl Units {
         }
     }
 
-    /// Units as they were stored, with no valid pages yet.
+    /// Restores units from a stored state. Their valid pages are counted later.
     pub(super) fn of_saved(saved: &[Saved], free: &[u32], groups: u16) -> Self {
         Self {
             valid: vec![0; saved.len()],
@@ -175,7 +177,7 @@ impl Units {
 
     #[inline]
     pub(super) fn group_of(&self, unit: u32) -> u16 {
-        // A division for each write would cost too much where it is not needed.
+        // With a single group, this saves a division for each write.
         if self.free.len() == 1 {
             return 0;
         }
@@ -186,7 +188,8 @@ impl Units {
         self.free[usize::from(group)].len() as u32
     }
 
-    /// Whether collecting can free pages in a group: whether a filled unit has one that is not valid.
+    /// Whether collecting in a group can free pages, which means that a filled unit has a page that
+    /// is not valid.
     pub(super) fn can_gain(&self, group: u16, unit_pages: u32) -> bool {
         let units = (u32::from(group)..self.count()).step_by(self.free.len());
         units.into_iter().any(|unit| self.is_closed(unit) && self.valid(unit) < unit_pages)
@@ -260,7 +263,7 @@ impl Units {
     }
 }
 
-/// Units by group, each group in the given order.
+/// Distributes units to their groups. In each group, the units keep their order.
 fn in_groups(units: impl Iterator<Item = u32>, groups: u16) -> Vec<VecDeque<u32>> {
     let mut free = vec![VecDeque::new(); usize::from(groups)];
     for unit in units {

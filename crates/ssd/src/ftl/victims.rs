@@ -1,4 +1,4 @@
-//! An index that makes it cheap to choose which filled unit is collected next.
+//! An index of the filled units, which makes it cheap to choose the next victim.
 
 use std::collections::VecDeque;
 
@@ -7,13 +7,13 @@ use slimio_planted::is_planted;
 use super::units::Units;
 use crate::Victims;
 
-/// The filled units of a group, by the policy that chooses among them.
+/// The filled units of a group, in the form that the policy for choosing victims needs.
 #[derive(Clone, Debug)]
 pub(super) enum VictimIndex {
     Greedy(ByValidCount),
-    /// In the order they were filled.
+    /// In the order in which they were filled.
     Fifo(VecDeque<u32>),
-    /// No index: each choice computes the scores of all units, because scores change with time.
+    /// No index. Each choice computes the scores of all units, because scores change with time.
     CostBenefit,
 }
 
@@ -26,7 +26,7 @@ impl VictimIndex {
         }
     }
 
-    /// A unit has been filled.
+    /// Notes that a unit has been filled.
     pub(super) fn insert(&mut self, unit: u32, valid: u32) {
         match self {
             Self::Greedy(units) => units.insert(unit, valid),
@@ -35,7 +35,7 @@ impl VictimIndex {
         }
     }
 
-    /// The valid count of a filled unit has fallen.
+    /// Notes that the valid count of a filled unit has fallen to `valid`.
     #[inline]
     pub(super) fn moved(&mut self, unit: u32, valid: u32) {
         if let Self::Greedy(units) = self
@@ -58,7 +58,7 @@ impl VictimIndex {
         }
     }
 
-    /// All filled units in the index, each with its valid count if the index has it; `None` if
+    /// All filled units in the index, each with its valid count if the index has it. `None` if
     /// there is no index.
     pub(super) fn known(&self) -> Option<Vec<(u32, Option<u32>)>> {
         match self {
@@ -73,8 +73,8 @@ impl VictimIndex {
         self.known().unwrap_or_default().into_iter().map(|(unit, _)| unit).collect()
     }
 
-    /// Fills a group's empty index with units in the order of [`in_order`](Self::in_order). `None` if
-    /// these are not the filled units of the group.
+    /// Fills the empty index of a group with units, which come in the order of
+    /// [`in_order`](Self::in_order). `None` if they are not exactly the filled units of the group.
     pub(super) fn restore(&mut self, group: u16, in_order: Vec<u32>, units: &Units) -> Option<()> {
         if matches!(self, Self::CostBenefit) {
             return in_order.is_empty().then_some(());
@@ -91,7 +91,8 @@ impl VictimIndex {
             return None;
         }
         match self {
-            // The unit that was inserted last is the first of its list.
+            // Units are inserted in reverse order, because an insertion goes to the front of its
+            // list.
             Self::Greedy(lists) => {
                 in_order.iter().rev().for_each(|unit| lists.insert(*unit, units.valid(*unit)));
             }
@@ -101,8 +102,8 @@ impl VictimIndex {
         Some(())
     }
 
-    /// The next victim of a group after the host has written `now` pages; `None` if none of its units
-    /// is filled.
+    /// The next victim of a group. `now` is the number of pages that the host has written so far.
+    /// `None` if no unit of the group is filled.
     pub(super) fn choose(
         &mut self,
         group: u16,
@@ -130,9 +131,9 @@ impl VictimIndex {
     }
 }
 
-/// The benefit of collecting a unit divided by its cost. The age counts from 1. If it counted from
-/// 0, every unit that was just filled would have the benefit 0, whether none or all of its pages
-/// are valid.
+/// The benefit of collecting a unit, divided by the cost. Ages begin at 1 here. If they began at 0,
+/// every unit that was just filled would have a benefit of 0, no matter how many of its pages are
+/// valid.
 fn benefit(valid: u32, unit_pages: u32, age: u64) -> f64 {
     let (valid, all) = (f64::from(valid), f64::from(unit_pages));
     (all - valid) / (all + valid) * (age + 1) as f64
@@ -145,7 +146,7 @@ const NONE: u32 = u32::MAX;
 pub(super) struct ByValidCount {
     heads: Vec<u32>,
     links: Vec<Link>,
-    /// No unit has a lower valid count.
+    /// A lower bound: no unit has a lower valid count.
     least: u32,
 }
 
