@@ -1,5 +1,5 @@
-//! Drives whose state file is damaged, or was left by a failure of the machine: what is lost is told,
-//! and the data is not lost.
+//! Drives whose state file is damaged, or was left incomplete by a failure of the machine. Such a
+//! drive says that a part of its state is lost. Its data is not lost.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ fn asked(stamp: u64) -> Ask {
     Ask::Write { lba: stamp, count: 1, placement: 3 }
 }
 
-/// Writes to as many blocks of a drive, each with its number.
+/// Writes one block for each number in `blocks`, filled with that number.
 fn write_all(drive: &mut EmulatedDrive, model: &mut Model, blocks: std::ops::Range<u64>) {
     for stamp in blocks {
         ask(drive, model, asked(stamp), stamp);
@@ -29,18 +29,19 @@ fn change(killed: &Path, change: impl FnOnce(&mut [u8])) {
     std::fs::write(state_of(killed), bytes).expect("it can be written");
 }
 
-/// The place of the head of a checkpoint.
+/// The offset of the head of a checkpoint.
 fn head(number: usize) -> usize {
     (number % 2) * 4096
 }
 
-/// A place in the body of a checkpoint.
+/// The offset of a byte in the body of a checkpoint.
 fn body(state: &[u8], number: usize) -> usize {
     let size = (journal(state) - BODIES) / 2;
     BODIES + (number % 2) * size + 300
 }
 
-/// Opens a drive of which some is lost. It says so, and all blocks have their data.
+/// Opens a drive whose journal has lost its end. Checks that the drive says so, and that all blocks
+/// have their data.
 fn open_cut(killed: PathBuf, blocks: u64) -> EmulatedDrive {
     let mut again = drive(&small(killed));
     let notes = again.notes();
@@ -62,7 +63,8 @@ fn a_damaged_entry_is_told_and_what_is_behind_it_has_its_data() {
     let mut model = Model::new(small(file.clone()).config);
     let mut first = drive(&small(file.clone()));
     write_all(&mut first, &mut model, 0..100);
-    // Also the last one: nothing follows it, but it is not as if it had never been stored.
+    // The last entry is also damaged. Nothing follows it, but its place does not look as if it had
+    // never been stored.
     for entry in [0, 50, 99] {
         let killed = as_killed(&file);
         change(&killed, |bytes| bytes[journal(bytes) + entry * ENTRY_SIZE + 25] ^= 4);
@@ -73,8 +75,8 @@ fn a_damaged_entry_is_told_and_what_is_behind_it_has_its_data() {
     }
 }
 
-/// A failure of the machine may lose any part of the journal that was not flushed. What is behind
-/// the first gap must not come back, even if the drive is asked the same again.
+/// A failure of the machine may lose any part of the journal that was not flushed. Entries after
+/// the first gap must not come back, even if the host sends the lost request again.
 #[test]
 fn what_is_behind_a_gap_in_the_journal_never_comes_back() {
     let folder = tempfile::tempdir().expect("a directory for the test");
@@ -99,7 +101,8 @@ fn what_is_behind_a_gap_in_the_journal_never_comes_back() {
     assert!(third.with_ftl(|ftl| second.with_ftl(|other| are_same(ftl, other))));
 }
 
-/// The journal leads from the first checkpoint beyond the second, so that one is not needed.
+/// The entries after the first checkpoint reach beyond the second one, so the second one is not
+/// needed.
 #[test]
 fn a_damaged_checkpoint_is_not_missed_if_the_journal_leads_beyond_it() {
     let folder = tempfile::tempdir().expect("a directory for the test");
@@ -120,7 +123,8 @@ fn a_damaged_checkpoint_is_not_missed_if_the_journal_leads_beyond_it() {
     }
 }
 
-/// The first checkpoint after a start begins the journal anew, so the one before can't replace it.
+/// The first checkpoint after a start also restarts the journal. So an older checkpoint can't
+/// replace it.
 #[test]
 fn an_older_checkpoint_is_not_taken_for_the_latest() {
     let folder = tempfile::tempdir().expect("a directory for the test");
@@ -140,7 +144,7 @@ fn an_older_checkpoint_is_not_taken_for_the_latest() {
         let mut path = again.open_path().expect("there is room");
         do_all(&mut *path, [write(20, 1, 20, true), Op::Deallocate { range: range(0, 1) }]);
         drop((path, again));
-        // It goes on as any other.
+        // The drive goes on like any other drive.
         let last = drive(&small(killed));
         assert_eq!(last.notes().len(), 1);
         assert_eq!(last.counters().host_bytes(), 11 * LBA_SIZE as u64);

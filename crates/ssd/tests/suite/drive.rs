@@ -1,4 +1,4 @@
-//! The emulated drive as a device.
+//! Tests the emulated drive as a device.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use slimio_ssd::{Clock, Config, DataPlace, Deallocated, DriveOptions, EmulatedDr
 
 pub(crate) fn options(clock: Clock) -> DriveOptions {
     let options = DriveOptions::new(Config::scaled(24 << 20), clock);
-    // A test that finds zeros could not tell what was never written from what holds nothing.
+    // With zeros, a test could not tell whether the drive knows that a block holds nothing, or has
+    // just read zeros from its file.
     DriveOptions { deallocated: Deallocated::Pattern, ..options }
 }
 
@@ -50,7 +51,7 @@ pub(crate) fn do_all(path: &mut dyn Device, ops: impl IntoIterator<Item = Op>) {
     }
 }
 
-/// The byte that a block is full of.
+/// The value that all bytes of a block have.
 pub(crate) fn byte_at(path: &mut dyn Device, lba: u64) -> u8 {
     let (read, result) = run(path, Op::Read { lba: Lba(lba), buffer: Buffer::zeroed(1) });
     assert_eq!(result, Ok(()));
@@ -166,8 +167,8 @@ fn what_was_not_flushed_is_gone_when_power_is_cut() {
     let mut drive = drive(&losing_power());
     let mut path = drive.open_path().expect("there is room");
     do_all(&mut *path, [write(0, 8, 1, true)]);
-    // Block 1 is overwritten durably, block 2 before a flush, block 3 before the flush and again
-    // after it, and block 4 after the flush.
+    // Block 1 is overwritten durably. Block 2 is overwritten before a flush, block 3 before and
+    // after the flush, and block 4 after the flush.
     do_all(&mut *path, [write(1, 1, 2, true), write(2, 1, 2, false), write(3, 1, 2, false)]);
     do_all(&mut *path, [Op::Flush, write(3, 1, 3, false), write(4, 1, 3, false)]);
     // This write is in flight, and does not complete before the cut.
@@ -204,7 +205,8 @@ fn a_flush_saves_what_was_over_before_it_and_not_more() {
     let mut drive = drive(&losing_power());
     let mut path = drive.open_path().expect("there is room");
     do_all(&mut *path, [write(0, 4, 1, true), write(0, 1, 2, false)]);
-    // Flush and write are in flight at the same time, so the flush does not cover the write.
+    // The flush and the write are in flight at the same time, so the flush does not cover the
+    // write.
     path.submit(Token(1), Op::Flush).expect("there is room");
     path.submit(Token(2), write(1, 1, 2, false)).expect("there is room");
     let mut completions = Vec::new();
@@ -283,8 +285,8 @@ fn a_durable_write_takes_no_room_in_the_cache() {
     assert!(drive.now() < Timing::PAPER.program);
 }
 
-/// A file system takes long to free space, and the drive is locked in the meantime. A path must
-/// report its geometry nevertheless, and not wait for the lock.
+/// A file system may take long to free space, and the drive is locked meanwhile. A path must still
+/// report its geometry without waiting for the lock.
 #[test]
 fn what_a_path_can_do_is_known_while_the_drive_is_busy() {
     for clock in [Clock::Virtual, Clock::Real] {
@@ -304,7 +306,8 @@ fn a_large_drive_that_holds_nothing_takes_no_memory() {
     };
     let before = resident();
     let ftl = slimio_ssd::Ftl::new(Config::scaled(1 << 40)).expect("it can work");
-    // Its mapping has 2.3 GiB. Other tests that run at the same time take little memory.
+    // The drive's mapping has 2.3 GiB. The limit leaves room for the memory of other tests that run
+    // at the same time.
     assert!(resident() < before + (500 << 20));
     assert_eq!(ftl.mapped_count(), 0);
 }

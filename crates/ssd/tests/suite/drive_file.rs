@@ -1,4 +1,4 @@
-//! Emulated drives in files: what survives until the next start.
+//! Tests what of an emulated drive in a file survives until the next start.
 
 use std::path::{Path, PathBuf};
 
@@ -47,11 +47,11 @@ fn a_drive_in_a_file_is_there_again() {
     assert!(refused.to_string().contains("it has 8 bytes, the drive"), "{refused}");
 }
 
-/// Copies the files of a drive that is open. The copies are what killing its process now would
-/// leave. Returns the name of the data file.
+/// Copies the files of an open drive. The copies are what would be left if its process were killed
+/// now. Returns the path of the copied data file.
 pub(crate) fn as_killed(file: &Path) -> PathBuf {
     let copy = file.with_file_name("killed");
-    // A copy over another one would have that one's attributes.
+    // Remove an earlier copy. Otherwise, the new copy would keep the attributes of the earlier one.
     drop(std::fs::remove_file(&copy));
     std::fs::copy(file, &copy).expect("it can be copied");
     std::fs::copy(file.with_extension("mapping"), copy.with_extension("mapping"))
@@ -70,8 +70,8 @@ fn a_drive_in_a_file_is_made_once() {
     let all = ",size=64M,ru=1M,spare=30%,handles=4,isolation=initial,cache=1M,timing=none";
     let made = parse(all);
     drop(drive(&made));
-    // An option that is left out keeps its earlier value. An option may also be given again with
-    // its earlier value.
+    // An option that is left out keeps its earlier value. It may also be given again with that
+    // value.
     for options in ["", all, ",size=64M", ",ru=1M", ",spare=30%", ",handles=4,fdp=on"] {
         let again = parse(options);
         assert_eq!((&again.config, again.cache_lbas), (&made.config, made.cache_lbas), "{options}");
@@ -134,7 +134,8 @@ fn what_was_mapped_did_not_pass_through_the_drive() {
     };
     drop((mapped, path, first));
     assert_eq!(mapped_lbas(&drive(&in_file(killed.clone()))), [0]);
-    // Even if only the data is left, it is known which of it is the drive's: both bodies are gone.
+    // Both bodies are destroyed, so only the data and the heads are left. The drive still knows
+    // which data belongs to it.
     let state = killed.with_extension("mapping");
     let mut bytes = std::fs::read(&state).expect("it is there");
     let journal_size = 8192 * 32;
@@ -148,7 +149,8 @@ fn what_was_mapped_did_not_pass_through_the_drive() {
     assert!(!lbas.iter().any(|lba| (16..48).contains(lba)), "{lbas:?}");
 }
 
-/// A drive of which only the data file is left.
+/// Destroys the bodies of both checkpoints, and opens the drive. Of its state, only the heads are
+/// left.
 fn with_both_bodies_damaged(killed: PathBuf) -> EmulatedDrive {
     let state = killed.with_extension("mapping");
     let mut bytes = std::fs::read(&state).expect("it is there");
@@ -165,7 +167,8 @@ fn what_is_written_where_memory_was_mapped_is_the_drives_again() {
     let folder = tempfile::tempdir().expect("a directory for the test");
     let file = folder.path().join("drive");
     let mut first = drive(&in_file(file.clone()));
-    // Two ranges, one after the other. Between them is nothing that was ever mapped.
+    // Two ranges are mapped, one after the other. The blocks between the two ranges were never
+    // mapped.
     for offset in [0, 4 << 20] {
         drop(first.map(offset, 64 << 10).expect("it can be mapped"));
     }
@@ -175,7 +178,7 @@ fn what_is_written_where_memory_was_mapped_is_the_drives_again() {
     let mut path = last.open_path().expect("there is room");
     assert_eq!(byte_at(&mut *path, 500), 5);
     drop((last, path));
-    // Another program has the drive now, and writes where nothing is mapped any more.
+    // A host now writes to blocks that were mapped before and are not mapped any more.
     let mut path = first.open_path().expect("there is room");
     do_all(&mut *path, [write(1030, 1, 6, true)]);
     let mut last = with_both_bodies_damaged(as_killed(&file));

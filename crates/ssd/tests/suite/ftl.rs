@@ -59,7 +59,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
-/// Valid drives, many of them with barely enough spare units.
+/// Configurations that can work. Many of them have barely enough spare units.
 fn configs() -> impl Strategy<Value = Config> {
     let geometry = (1..3_u32, 1..4_u32, 1..6_u32, any::<bool>(), 1..20_u32);
     let how = (
@@ -144,7 +144,7 @@ fn run(config: &Config, steps: &[Step]) {
                 let placement = placement_of(config, handle);
                 drive.start_fresh_unit(placement, &mut naive).expect("there is such a handle");
                 let left = drive.handle_pages_left(placement);
-                // A collector that shares the frontier may already have written to the unit.
+                // If the collector shares the frontier, it may already have written to the unit.
                 let is_shared = config.frontiers == Frontiers::Shared;
                 assert!(is_shared || left == Ok(config.geometry.unit_pages()), "{left:?}");
             }
@@ -156,7 +156,7 @@ fn run(config: &Config, steps: &[Step]) {
     }
 }
 
-/// A placement of the handle that `number` stands for, in any group.
+/// Some placement of the drive, chosen by `number`.
 fn placement_of(config: &Config, number: u16) -> u16 {
     config.placement(number / config.handles % config.groups, number % config.handles).0
 }
@@ -263,8 +263,8 @@ fn a_full_drive_can_be_overwritten_for_ever() {
 
 #[test]
 fn lifetimes_apart_cost_nothing_and_mixed_they_do() {
-    // Half of the drive is overwritten in order. After every eighth write, a block of another
-    // quarter of the drive is overwritten, in order too, so the data in that quarter lives four
+    // One half of the drive is overwritten in order. After every eighth write, a block of another
+    // quarter of the drive is overwritten, also in order. So the data in that quarter lives four
     // times as long.
     let waf = |handles: u16| {
         let mut drive = Ftl::new(Config { handles, ..Config::scaled(64 << 20) }).expect("it works");
@@ -342,7 +342,7 @@ fn events_tell_what_became_of_the_handles() {
     assert_eq!(codes, [0, 2, 3, 0x80, 0x81]);
 }
 
-/// Notes the pages that the collector copies out of its latest victim.
+/// Records the pages that the collector copies out of its latest victim.
 #[derive(Default)]
 struct Copies {
     from: Vec<NandPage>,

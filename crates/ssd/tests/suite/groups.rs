@@ -1,4 +1,4 @@
-//! Reclaim groups, and handles of both types on one drive.
+//! Tests reclaim groups, and drives that have handles of both isolation types.
 
 use std::collections::HashSet;
 
@@ -28,7 +28,7 @@ fn a_placement_has_its_group_in_the_upper_bits() {
     assert_eq!(config(3).parse_placement(PlacementId(0xC000)), None, "there is no such group");
 }
 
-/// Two groups, with one handle each beside the collector's.
+/// A drive with two groups and one handle, which collects only at the last moment.
 fn grouped() -> Config {
     let mut config = Config { groups: 2, handles: 1, ..small() };
     config.thresholds = Thresholds::LAST_MOMENT;
@@ -74,7 +74,7 @@ fn a_handle_whose_group_is_full_goes_on_in_another_and_says_so() {
         );
         assert_eq!(event.location, Some((0, 0)), "it goes on in the other group");
     }
-    // What was full has room again, so the handle returns.
+    // The full group has room again, so the handle returns to it.
     drive.deallocate(0, config.lba_count).expect("it is within the drive");
     let before = drive.controller_events().count();
     for lba in 0..config.lba_count / 4 {

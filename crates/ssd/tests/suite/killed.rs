@@ -1,4 +1,5 @@
-//! Kills processes that use a drive, and compares what they leave with what they were told is done.
+//! Kills processes that use a drive. Compares the drive that they leave with the requests that were
+//! acknowledged to them.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -12,11 +13,11 @@ use slimio_ssd::{Clock, Config, DataPlace, DriveOptions, DriveQueue, EmulatedDri
 use crate::drive::drive;
 use crate::model::{Ask, Model, are_same, placements};
 
-/// The variable that names the drive's file, and that with the seed.
+/// The environment variables with the drive's file and with the seed.
 const FILE: &str = "SLIMIO_SSD_KILLED_FILE";
 const SEED: &str = "SLIMIO_SSD_KILLED_SEED";
 
-/// The test's name.
+/// The name of the test that the child process runs.
 const NAME: &str = "killed::what_was_acknowledged_is_there_whenever_it_is_killed";
 
 const ROUNDS: u64 = 40;
@@ -76,7 +77,8 @@ fn use_until_killed(file: &Path) {
     let lbas = options.config.lba_count;
     let drive = drive(&options);
     let (mut queue, mut random) = (drive.open_queue(), Random::new(seed));
-    // The parent reads from its end of this pipe. The test harness itself writes to another.
+    // The parent reads from the other end of this pipe. The test harness itself does not write to
+    // it.
     let mut told = std::io::stderr();
     for number in 0.. {
         let asked = Ask::random(&mut random, lbas);
@@ -86,8 +88,8 @@ fn use_until_killed(file: &Path) {
     }
 }
 
-/// Runs the test below in a process of its own, which is killed. Returns how many requests it has begun, and how many it
-/// was told are done.
+/// Runs the test below in a child process, and kills the process. Returns how many requests the
+/// process had begun, and how many of them were acknowledged.
 fn run_and_kill(file: &Path, seed: u64, after: Duration) -> (u64, u64) {
     let test = std::env::current_exe().expect("it is running");
     let mut child = Command::new(test)
@@ -117,7 +119,7 @@ fn run_and_kill(file: &Path, seed: u64, after: Duration) -> (u64, u64) {
 
 #[test]
 fn what_was_acknowledged_is_there_whenever_it_is_killed() {
-    // The processes that are killed run this test, too.
+    // The child processes run this test, too. They end here.
     if let Some(file) = std::env::var_os(FILE) {
         return use_until_killed(Path::new(&file));
     }
@@ -140,7 +142,7 @@ fn what_was_acknowledged_is_there_whenever_it_is_killed() {
         for number in 0..done {
             model.apply(Ask::random(&mut asks, lbas), stamp(seed, number));
         }
-        // The last request may have taken effect or not, and so may each of its blocks.
+        // The last request may have taken effect or not. The same holds for each of its blocks.
         let before = model.clone();
         if !drive.with_ftl(|ftl| are_same(ftl, &model.ftl)) {
             assert!(begun > done, "round {seed}: what was done after {done} requests is not there");

@@ -1,4 +1,5 @@
-//! A drive in a file, beside a mapping that is given the same requests and is never interrupted.
+//! A model of a drive in a file: a mapping that gets the same requests as the drive, and is never
+//! interrupted.
 
 use std::collections::HashMap;
 
@@ -6,7 +7,7 @@ use slimio_device::PlacementId;
 use slimio_sim::Random;
 use slimio_ssd::{Config, EventKind, FdpEventRecord, Ftl};
 
-/// What a host asks of the drive.
+/// A request of a host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ask {
     Write { lba: u64, count: u64, placement: u16 },
@@ -16,7 +17,8 @@ pub(crate) enum Ask {
 }
 
 impl Ask {
-    /// A request for a drive of `lba_count` blocks with eight handles. Some placements do not exist.
+    /// A random request for a drive of `lba_count` blocks with eight handles. Some of the named
+    /// placements do not exist.
     pub(crate) fn random(random: &mut Random, lba_count: u64) -> Self {
         let count = 1 + random.below(16);
         let lba = random.below(lba_count - 64);
@@ -33,11 +35,11 @@ impl Ask {
     }
 }
 
-/// What a drive must hold after some requests.
+/// The state that a drive must have after some requests.
 #[derive(Clone)]
 pub(crate) struct Model {
     pub(crate) ftl: Ftl,
-    /// The stamp that each block was last written with.
+    /// For each block, the stamp that it was last written with.
     pub(crate) stamps: HashMap<u64, u64>,
 }
 
@@ -73,7 +75,8 @@ impl Model {
     }
 }
 
-/// Whether two mappings are the same in all that can be seen of them, but for the times of events.
+/// Whether two mappings are the same in everything that is visible from outside. The times of
+/// events are not compared.
 pub(crate) fn are_same(one: &Ftl, other: &Ftl) -> bool {
     let lbas = one.config().lba_count;
     let events = |ftl: &Ftl| {

@@ -1,5 +1,5 @@
-//! NAND as an array of cells, with its own counters. It only observes the drive, and uses none of
-//! the mapping's state.
+//! A naive model of NAND: an array of cells, with its own counters. The model only observes the
+//! drive, and uses no state of the drive's mapping.
 
 use std::collections::BTreeSet;
 
@@ -13,21 +13,21 @@ enum Cell {
     Data { lba: u64, version: u64, handle: u16 },
 }
 
-/// A naive drive: an array of cells, and the page of each block's latest version.
+/// A naive drive: an array of cells, and for each block the page with its latest version.
 #[derive(Debug)]
 pub(crate) struct Naive {
     unit_pages: u32,
     groups: u32,
     victims: Victims,
     cells: Vec<Cell>,
-    /// Latest version of each block; 0 if it holds nothing.
+    /// The latest version of each block. 0 if the block holds nothing.
     versions: Vec<u64>,
     places: Vec<Option<u32>>,
     next_version: u64,
     /// The handle of the write in progress.
     pub(crate) handle: u16,
-    /// For each filled unit, the count of host pages when the unit was filled, and the unit's place
-    /// in the order in which units were filled.
+    /// For each filled unit, how many pages the host had written when the unit became full, and the
+    /// unit's place in the order in which units were filled.
     filled: Vec<Option<(u64, u64)>>,
     fills: u64,
     pub(crate) host_pages: Vec<u64>,
@@ -72,7 +72,7 @@ impl Naive {
         self.places.iter().flatten().count() as u64
     }
 
-    /// The block that is valid in a page.
+    /// The block that a page holds, if the page is valid.
     pub(crate) fn valid_lba(&self, page: u32) -> Option<u64> {
         match self.cells[page as usize] {
             Cell::Data { lba, version, .. }
@@ -93,7 +93,7 @@ impl Naive {
         self.pages(unit).filter(|page| self.cells[*page as usize] != Cell::Erased).count() as u32
     }
 
-    /// Handles whose pages are in a unit, valid or not.
+    /// The handles whose pages are in a unit. Pages that are not valid count, too.
     pub(crate) fn handles_in(&self, unit: u32) -> BTreeSet<u16> {
         let handle = |page| match self.cells[page as usize] {
             Cell::Data { handle, .. } => Some(handle),
@@ -121,7 +121,7 @@ impl Naive {
         }
     }
 
-    /// How good a victim a unit is; higher is better.
+    /// How good a unit is as a victim. Higher is better.
     fn merit(&self, unit: u32) -> f64 {
         let (at, order) = self.filled[unit as usize].expect("only filled units are collected");
         let valid = f64::from(self.valid_count(unit)) / f64::from(self.unit_pages);
@@ -157,8 +157,8 @@ impl Observer for Naive {
         for other in of_group {
             if self.filled[other as usize].is_some() {
                 let others = self.merit(other);
-                // If equal scores are near a million, rounding may make them differ in their last
-                // digit.
+                // Scores that ought to be equal may differ in their last digit, because of
+                // rounding.
                 let is_as_good = others <= merit + 1e-9 * merit.abs();
                 assert!(is_as_good, "{other} is a better victim than {unit}: {others}, {merit}");
             }

@@ -1,4 +1,4 @@
-//! Queues of an emulated drive, whose operations begin in the caller's thread.
+//! Tests queues of an emulated drive. Their operations begin in the caller's thread.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -53,7 +53,7 @@ fn what_is_begun_in_a_queue_is_on_the_drive() {
     assert_eq!(refused.result, Err(DeviceError::OutOfRange));
 }
 
-/// A host that has reset its controller writes the blocks anew.
+/// A host that has reset its controller may write the blocks again at once.
 #[test]
 fn a_deallocation_of_a_queue_that_is_gone_takes_nothing_away() {
     let latency = Duration::from_millis(5);
@@ -84,7 +84,8 @@ fn operations_complete_when_they_are_due_and_in_that_order() {
     let drive = drive(&real());
     let mut queue = drive.open_queue();
     let before = Instant::now();
-    // The first takes two pages of one die, the second waits for one page of another die.
+    // The first operation programs two pages on one die. The second operation waits for one page on
+    // another die. The third one reads a block that holds nothing.
     queue.begin(Token(1), write(0, 9, 1, true), before);
     queue.begin(Token(2), Op::Read { lba: Lba(3), buffer: Buffer::zeroed(1) }, before);
     queue.begin(Token(3), Op::Read { lba: Lba(100), buffer: Buffer::zeroed(1) }, before);
@@ -177,7 +178,7 @@ fn handles_are_updated_all_or_none() {
     let about: Vec<_> = events.iter().map(|event| (event.kind, event.placement)).collect();
     let not_full = |handle| (EventKind::UnitNotFull, Some(PlacementId(handle)));
     assert_eq!(about, [not_full(1), not_full(2)]);
-    // The drive's clock and the machine's may differ in how they round.
+    // The drive's clock and the machine's clock may round differently.
     let slack = Duration::from_millis(20);
     for event in events {
         let at = Duration::from_millis(event.time_ms);

@@ -1,4 +1,4 @@
-//! What a drive in a file remembers, whatever happens to its process and to the file beside it.
+//! Tests what a drive in a file remembers, whatever happens to its process and to its state file.
 
 use std::path::{Path, PathBuf};
 
@@ -10,17 +10,17 @@ use crate::drive::{byte_at, do_all, drive, range, write};
 use crate::drive_file::{as_killed, in_file};
 use crate::model::{Ask, Model, are_same, placements};
 
-/// Bytes of an entry of the journal, which is at the end of the state file.
+/// Size of a journal entry in bytes. The journal is at the end of the state file.
 pub(crate) const ENTRY_SIZE: usize = 32;
 
-/// Entries of the journal of a small drive.
+/// How many entries the journal of a small drive has room for.
 const ENTRIES: usize = 8192;
 
-/// Where the bodies of the checkpoints begin in a state file. The first is that of the checkpoints
-/// with even numbers.
+/// Where the bodies of the checkpoints begin in a state file. The first body belongs to the
+/// checkpoints with even numbers.
 pub(crate) const BODIES: usize = 8192;
 
-/// Where the journal is in a state file.
+/// Where the journal begins in a state file.
 pub(crate) fn journal(state: &[u8]) -> usize {
     state.len() - ENTRIES * ENTRY_SIZE
 }
@@ -29,12 +29,12 @@ pub(crate) fn state_of(file: &Path) -> PathBuf {
     file.with_extension("mapping")
 }
 
-/// A drive without a cache, whose NAND is small.
+/// A small drive without a cache.
 pub(crate) fn small(file: PathBuf) -> DriveOptions {
     DriveOptions { config: Config::scaled(12 << 20), ..in_file(file) }
 }
 
-/// Asks the drive and tells the model.
+/// Sends a request to the drive, and applies it to the model.
 pub(crate) fn ask(drive: &mut EmulatedDrive, model: &mut Model, asked: Ask, stamp: u64) {
     let mut path = drive.open_path().expect("there is room");
     match asked {
@@ -68,7 +68,7 @@ fn a_killed_drive_is_exactly_as_it_was() {
     let mut model = Model::new(options.config.clone());
     let mut drive = drive(&options);
     let mut stamp = 0;
-    // The journal goes round more than twice, and checkpoints come at their times.
+    // The journal wraps around more than twice, and the drive makes checkpoints as usual.
     for _ in 0..60 {
         for _ in 0..random.below(700) {
             stamp += 1;
@@ -113,7 +113,7 @@ fn a_drive_that_is_closed_and_opened_is_as_it_was_and_goes_on_so() {
     assert!(model.ftl.counters().copied_bytes() > 0, "the collector has worked");
 }
 
-/// A process may be killed in a checkpoint: the body is written, then the head.
+/// A process may be killed during a checkpoint. The body is written first, and then the head.
 #[test]
 fn a_checkpoint_may_be_cut_off_anywhere() {
     let folder = tempfile::tempdir().expect("a directory for the test");
@@ -161,7 +161,8 @@ fn what_is_damaged_is_told_from_what_is_whole() {
         std::fs::write(&state, bytes).expect("it can be written");
         EmulatedDrive::open(in_file(file.clone()))
     };
-    // One of two heads or bodies is enough, because the journal leads from the older one as well.
+    // One of the two checkpoints is enough, because the journal also has all entries after the
+    // older one.
     let second_body = usize::midpoint(8192, journal(&whole));
     for place in [20, 64, 4000, 4096 + 70, 8192 + 300, second_body + 300] {
         let mut bytes = whole.clone();
@@ -232,7 +233,8 @@ fn the_state_of_another_drive_of_the_same_options_is_refused_and_copies_are_not(
     let refused = refused.expect_err("it is another drive's").to_string();
     assert!(refused.contains("belongs to another drive"), "{refused}");
     std::fs::write(state_of(&file), own).expect("it can be written");
-    // A copy lacks the attribute at first. It can be opened, and belongs to its own file from then on.
+    // A copy lacks the attribute at first. The copy can be opened, and from then on has the id of
+    // the state file that is beside it.
     let copy = as_killed(&file);
     for _ in 0..2 {
         let mut again = drive(&in_file(copy.clone()));
@@ -249,13 +251,13 @@ fn the_state_of_another_drive_of_the_same_options_is_refused_and_copies_are_not(
     assert!(refused.contains("setfattr -x user.slimio.drive"), "{refused}");
     rustix::fs::removexattr(&copy, "user.slimio.drive").expect("it is there");
     assert_eq!(drive(&in_file(copy)).notes().len(), 1);
-    // Without its file, it begins a new one, and goes on with that.
+    // A drive without its state file makes a new one, and goes on with it.
     std::fs::remove_file(state_of(&file)).expect("it is there");
     assert_eq!(drive(&in_file(file.clone())).notes().len(), 2);
     assert_eq!(drive(&in_file(file)).notes().len(), 1);
 }
 
-/// As after an editor, or a copy to a device with larger blocks.
+/// A state file may get longer through an editor, or through a copy to a device with larger blocks.
 #[test]
 fn a_state_file_that_is_longer_than_it_has_to_be_is_whole() {
     let folder = tempfile::tempdir().expect("a directory for the test");
@@ -270,7 +272,8 @@ fn a_state_file_that_is_longer_than_it_has_to_be_is_whole() {
     assert_eq!(byte_at(&mut *again.open_path().expect("there is room"), 0), 1);
 }
 
-/// As after `ln`, or where a container has the file alone: the name has no state file beside it.
+/// A data file may get a second name that has no state file beside it, for example through `ln`, or
+/// in a container that has only the data file.
 #[test]
 fn a_drive_that_was_written_under_another_name_does_not_go_back() {
     let folder = tempfile::tempdir().expect("a directory for the test");
@@ -310,7 +313,8 @@ fn what_a_power_cut_undoes_stays_undone() {
     assert_eq!(again.counters(), first.counters());
     assert!(again.with_ftl(|ftl| first.with_ftl(|other| are_same(ftl, other))));
     drop((path, again));
-    // The journal does not lead from the checkpoint before to what is left after the cut.
+    // The state after the cut can't be reached from the previous checkpoint with the entries of the
+    // journal.
     let killed = as_killed(&file);
     let mut bytes = std::fs::read(state_of(&killed)).expect("it is there");
     bytes[BODIES] ^= 1;
@@ -341,7 +345,7 @@ fn options_that_change_do_not_change_what_was() {
     again.with_ftl(Ftl::check);
 }
 
-/// A state file that a version before the journal has written, with its data file.
+/// The fixtures are data files with state files that were written by a version without a journal.
 #[test]
 fn a_drive_of_the_older_format_is_taken_over() {
     let folder = tempfile::tempdir().expect("a directory for the test");
@@ -373,8 +377,9 @@ fn a_drive_of_the_older_format_is_taken_over() {
     assert_eq!(killed.with_ftl(Ftl::mapped_count), 1);
 }
 
-/// A process may be killed between the entry of a deallocation and the hole that it makes, and several
-/// threads may be there at once. What is mapped into memory keeps its bytes.
+/// A process may be killed after it has stored the entry of a deallocation and before it has made
+/// the hole in the file. Several threads may be at that point at the same time. Blocks that are
+/// mapped into memory keep their bytes.
 #[test]
 fn deallocations_that_were_cut_off_are_finished() {
     use std::os::unix::fs::FileExt;
@@ -399,7 +404,7 @@ fn deallocations_that_were_cut_off_are_finished() {
     drop(mapped);
 }
 
-/// The variable that names the file of the drive that is opened where files can't be long.
+/// The environment variable with the drive's file, for a child process that can't write long files.
 const FULL: &str = "SLIMIO_SSD_FULL";
 
 #[test]
@@ -420,7 +425,7 @@ fn a_drive_whose_state_finds_no_room_is_not_opened_and_loses_nothing() {
     let mut path = first.open_path().expect("there is room");
     do_all(&mut *path, [write(0, 4, 1, true)]);
     drop((path, first));
-    // A state file that has to be made anew, because it is damaged.
+    // A damaged state file, which the drive has to replace with a new one.
     std::fs::write(state_of(&file), b"what is this?").expect("it can be written");
     let limited = "trap '' XFSZ; ulimit -f 200; exec \"$0\" \"$@\"";
     let name = "remember::a_drive_whose_state_finds_no_room_is_not_opened_and_loses_nothing";
@@ -449,7 +454,8 @@ fn a_drive_that_can_not_be_remembered_is_not_opened() {
     assert!(matches!(refused, OpenError::Io { .. }), "{refused:?}");
 }
 
-/// A first start may end anywhere: here, because there is a folder in the place of the state file.
+/// A first start may be cut off at any point. Here, it fails because there is a folder in the place
+/// of the state file.
 #[test]
 fn a_drive_whose_first_start_was_cut_off_has_lost_nothing() {
     let folder = tempfile::tempdir().expect("a directory for the test");
@@ -460,7 +466,8 @@ fn a_drive_whose_first_start_was_cut_off_has_lost_nothing() {
     let first = drive(&in_file(file.clone()));
     assert_eq!((first.notes().len(), first.watch().host_events().len()), (1, 0));
     drop(first);
-    // Its state was there, and its data had no room yet.
+    // As if the first start had been cut off later: the state file is there, but the data file is
+    // still empty.
     std::fs::write(&file, []).expect("it can be written");
     let mut again = drive(&in_file(file));
     assert_eq!((again.notes().len(), again.watch().host_events().len()), (1, 0));
@@ -468,8 +475,8 @@ fn a_drive_whose_first_start_was_cut_off_has_lost_nothing() {
     do_all(&mut *path, [write(0, 1, 1, true)]);
 }
 
-/// With `sync=yes`, flushes and durable writes reach the disk, which this test can't see. It sees
-/// that hosts are told to flush, and that it works.
+/// With `sync=yes`, flushes and durable writes reach the disk. This test can't check that. It
+/// checks that hosts are told to flush, and that flushes succeed.
 #[test]
 fn a_drive_that_syncs_says_that_it_has_a_volatile_cache() {
     let folder = tempfile::tempdir().expect("a directory for the test");

@@ -1,4 +1,4 @@
-//! Replays of traces on a drive.
+//! Tests replays of traces on a drive.
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
 
 use slimio_ssd::replay::{NotSeparate, Outcome, Precondition, Replay, ReplayError};
@@ -95,8 +95,8 @@ fn what_a_replay_counts_is_what_the_drive_counts() {
 fn streams_are_followed_into_every_reclaim_unit() {
     let lbas = config().lba_count;
     let quarter = lbas / 4;
-    // Two streams write in turn, each all over its half of the drive. Then a quarter is
-    // deallocated.
+    // Two streams write in turn, each at random places in its half of the drive. Then a quarter of
+    // the drive is deallocated.
     let mut random = fastrand::Rng::with_seed(1);
     let turns = (0..12 * quarter).map(|index| {
         let stream = index % 2;
@@ -115,7 +115,7 @@ fn streams_are_followed_into_every_reclaim_unit() {
     let together = replayed_on(config(), vec![0, 0], &events);
     let units = together.separation.mixed_units_max;
     assert_eq!(together.separation.check(2, &[]), Err(NotSeparate::Mixed { units }));
-    // The mixed units are counted directly, in the mapping that the same writes leave.
+    // Count the mixed units directly, in the mapping that the same writes leave.
     let mut drive = Ftl::new(config()).unwrap();
     for event in &events {
         match event {
@@ -134,15 +134,15 @@ fn streams_are_followed_into_every_reclaim_unit() {
     assert!(mixed > 0 && drive.counters().copied_bytes() > 0, "{mixed} mixed");
     assert_eq!(together.points.last().unwrap().mixed_units, mixed);
 
-    // If the handles are initially isolated, copies of both handles are in one unit, so both
-    // streams are in it too.
+    // With initially isolated handles, copies of both handles' data share a unit. So that unit has
+    // blocks of both streams.
     let initial = Config { isolation: Isolation::Initial, ..config() };
     let copied = replayed_on(initial, vec![0, 1], &events);
     assert!(copied.counters.mixed().copied_pages > 0 && copied.separation.mixed_units_max > 0);
 }
 
-/// If the drive is larger by the stretch factor, the replay must write and copy the same shares of
-/// the drive.
+/// On a drive that is larger by the stretch factor, the replay must write and copy the same shares
+/// of the drive.
 #[test]
 fn a_stretched_trace_is_the_same_experiment_on_a_larger_drive() {
     let small = Config::scaled(45 << 20);
@@ -186,7 +186,7 @@ fn a_block_that_changes_its_stream_is_noticed_unless_it_was_deallocated() {
     assert_eq!(checked(&[&first[..], &deallocate, &again].concat(), &[]), Ok(()));
 }
 
-/// A recorder that was killed leaves whole blocks, and no end.
+/// A recorder that was killed leaves whole blocks, but no end block.
 #[test]
 fn a_trace_that_was_not_finished_is_replayed_as_far_as_it_goes() {
     let config = config();
@@ -217,7 +217,7 @@ fn a_trace_that_can_not_be_replayed_is_refused_with_a_sentence() {
     let text = replay(config.clone(), &bytes);
     assert!(text.starts_with("it is of a device of 58982912 bytes, and the drive has"), "{text}");
     let bytes = trace(config.lba_count * PAGE, &[write(0, 0, PAGE), write(0, PAGE, PAGE)]);
-    // In the middle of its only block with events.
+    // The cut is in the middle of the only block with events.
     let text = replay(config.clone(), &bytes[..bytes.len() - 30]);
     assert_eq!(text, "it is cut off after 0 events: its recording was not finished");
     let text = replay(Config { handles: 0, ..config }, &bytes);

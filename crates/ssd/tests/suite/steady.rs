@@ -1,5 +1,5 @@
-//! Compares the formulas with the drive at steady state. Most of the deviation exists because the
-//! drives are small. The finite form of the formula takes their size into account.
+//! Compares the formulas with simulated drives in steady state. The two deviate mainly because the
+//! drives are small. The finite form of the formula takes the size of a drive into account.
 
 use slimio_ssd::model::{Trims, Units, effective_alpha, fifo, fifo_finite, greedy};
 use slimio_ssd::workload::{Steady, UniformWrites, run_to_steady_state};
@@ -9,8 +9,8 @@ use slimio_ssd::{Config, Ftl, Victims};
 const TOLERANCE: f64 = 0.01;
 const UNIT_PAGES: u32 = 64;
 
-/// Exported units and all units, for spare factors of 0.05, 0.1 and 0.3. The drives have enough
-/// units that a tenth of a unit has no visible effect.
+/// The number of exported units and of all units, for spare factors of 0.05, 0.1 and 0.3. The
+/// drives are so large that a fraction of a unit has no visible effect.
 const DRIVES: [(u32, u32); 3] = [(1900, 2000), (900, 1000), (700, 1000)];
 
 fn simulated(drive: (u32, u32), victims: Victims, trims: Trims, ratio: f64) -> Steady {
