@@ -11,14 +11,14 @@ fn lab(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_slimio-lab")).args(args).output().expect("it starts")
 }
 
-/// What the lab prints if it succeeds.
+/// What a verb of the lab prints; it must succeed.
 fn said(args: &[&str]) -> String {
     let output = lab(args);
     assert!(output.status.success(), "{args:?}: {output:?}");
     String::from_utf8(output.stdout).expect("it is text")
 }
 
-/// The sentence with which the lab refuses.
+/// The sentence with which a verb of the lab refuses to run.
 fn refused(args: &[&str]) -> String {
     let output = lab(args);
     assert!(!output.status.success(), "{args:?}: {output:?}");

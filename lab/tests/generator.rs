@@ -31,7 +31,7 @@ fn writer() -> RequestWriter {
 }
 
 /// A server that answers every SET with `reply` at once, but sleeps for [`STALL`] at request number
-/// `stall_at`. While it sleeps, nobody is answered.
+/// `stall_at`. Meanwhile, no client gets an answer.
 struct Stalling {
     reply: &'static [u8],
     stall_at: u64,

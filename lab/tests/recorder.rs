@@ -1,4 +1,5 @@
-//! The recorded device: its trace holds exactly the requests made of it, to the byte.
+//! The recorded device: its trace holds exactly the requests that were made to the device, to the
+//! byte.
 //!
 //! The tests need root, FUSE and loop devices. If one of them is missing, the tests say so.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -30,7 +31,7 @@ fn header() -> TraceHeader {
     TraceHeader { device_bytes: SIZE, about: vec![("workload".into(), "a test".into())] }
 }
 
-/// Whether devices can be recorded here; if not, says loudly why.
+/// Whether devices can be recorded here. If not, prints the reason.
 fn is_possible() -> bool {
     let refused = can_record();
     if let Err(why) = &refused {
@@ -198,8 +199,8 @@ fn what_stock_redis_writes_and_its_file_system_discards_is_recorded() {
 }
 
 /// Starts a process that records stock Redis on ext4, and waits until the file system is mounted.
-/// It also waits for the trace file, which is made only after the mount of an earlier recording is
-/// gone.
+/// It also waits for the trace file, because the trace is made only once the mount of an earlier
+/// recording is gone.
 fn start_recording(scratch: &Scratch, redis: &Path, trace: &Path) -> Child {
     let mut recording = Command::new(env!("CARGO_BIN_EXE_slimio-lab"));
     recording.args(["trace", "--size", "360", "--redis"]).arg(redis);

@@ -15,7 +15,7 @@ use slimio_lab::proc::{children, deleted_files};
 use slimio_lab::recorder::Workload;
 use slimio_lab::server::{Policy, Server};
 
-/// Log bytes per SET, at most: a value of 4096 bytes and the rest of its record.
+/// Upper limit of a SET's bytes in the log: a value of 4096 bytes, and the rest of its record.
 const RECORD_BYTES: u64 = 4096 + 64;
 
 /// A workload of some seconds.

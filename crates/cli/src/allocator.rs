@@ -10,7 +10,7 @@ pub(crate) fn describe() -> Allocator {
 
 /// The allocator's name as INFO shows it.
 fn name() -> &'static str {
-    // "5.3.1-0-g81034ce1…"
+    // The text of the version looks like "5.3.1-0-g81034ce1…".
     match version::read().ok().and_then(|text: &str| text.split('-').next()) {
         Some(number) => format!("jemalloc-{number}").leak(),
         None => "jemalloc",

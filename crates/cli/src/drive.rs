@@ -20,7 +20,7 @@ pub(crate) enum Drive {
 }
 
 impl Drive {
-    /// Does it.
+    /// Runs the subcommand.
     ///
     /// # Errors
     /// A sentence with a remedy.

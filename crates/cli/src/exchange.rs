@@ -20,7 +20,7 @@ use slimio_storage::{Area, RootChoice, SlotName, SlotSummary, superblock};
 use crate::tools::say;
 use crate::volume;
 
-/// Time between two lines about the progress.
+/// Time from one line about the progress to the next.
 const SAY_EVERY: Duration = Duration::from_secs(1);
 
 /// `slimio export`
@@ -119,8 +119,9 @@ impl Export {
                 .map_err(|e| format!("cannot read the password from {}: {e}", file.display()))?;
             server.call(&[b"AUTH", without_line_end(&text)])?;
         }
-        // The volume is opened before the server is asked for a snapshot. In the other order, the
-        // server would replace its on-demand snapshot in vain if the volume could not be read here.
+        // The volume is opened before the server is asked for a snapshot. In the other order, if
+        // the volume could not be read here, the server would have replaced its on-demand snapshot
+        // for nothing.
         let mut media = slimio_volume::open_beside(path)
             .map_err(|error| volume::explain(&error, &self.volume))?;
         let mut superblock = || {
@@ -151,7 +152,7 @@ impl Export {
         let source = SlotSource { device: &mut *device, volume_id: superblock.volume_id, summary };
         export_slot(source, &mut exporter, &mut Progress::new("exporting").heard())?;
         // The server keeps the snapshot pinned as long as the connection is open. So if the server
-        // answers this request, nobody replaced the snapshot while it was read.
+        // still answers now, nothing has replaced the snapshot while it was being read.
         server.call(&[b"PING"]).map_err(|why| {
             format!("the server released the snapshot while it was read ({why}); try again")
         })?;

@@ -120,7 +120,8 @@ fn say(text: &str) {
 /// go to standard error.
 fn tool() -> Command {
     let command = Cli::parse().command;
-    // A program that `shortcut run` starts would inherit it.
+    // `shortcut` leaves the signal alone: a program that `shortcut run` starts would inherit that
+    // the signal is ignored.
     if !matches!(command, Command::Shortcut(_)) {
         slimio_device::ignore_file_size_signal();
     }
@@ -149,9 +150,9 @@ fn serve_args(args: &[OsString]) -> Option<&[OsString]> {
     }
 }
 
-/// Whether the first argument names a configuration file, as redis-server's first argument does. It
-/// does so if it looks like a path, even if no such file exists, or if a file has this name. If the
-/// argument is the name of a command, it does not count as a file, even if such a file exists.
+/// Whether the first argument names a configuration file, as redis-server's first argument does. An
+/// argument that looks like a path counts as one, even if no such file exists. So does the name of
+/// an existing file. The name of a command never does, even if a file has this name.
 fn is_configuration(arg: &OsStr) -> bool {
     let is_command = || Cli::command().get_subcommands().any(|command| arg == command.get_name());
     let is_path = arg.as_bytes().contains(&b'/') || arg.as_bytes().ends_with(b".conf");

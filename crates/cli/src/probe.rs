@@ -54,7 +54,7 @@ fn machine() {
     say(&format!("block size: {LBA_SIZE}"));
 }
 
-/// The io_uring features that the server uses and the kernel lacks.
+/// Names the io_uring features that the server would use but the kernel lacks.
 fn without(features: Features) -> String {
     let Features { deferred, cooperative, multishot_accept, multishot_receive } = features;
     let lacks: Vec<&str> = [
@@ -75,7 +75,7 @@ fn without(features: Features) -> String {
 fn device(path: &Path) -> Result<(), String> {
     let refused = |error: &OpenError| explain(error, &path.display().to_string());
     let mut device = open_whole(path, PathOptions::default()).map_err(|error| refused(&error))?;
-    // How the device is reached is certain only after a path to it was opened.
+    // Which I/O path the device gets is known only after one was opened.
     drop(device.open_path().map_err(|error| refused(&error))?);
     for (name, value) in device.facts() {
         say(&format!("{name}: {value}"));

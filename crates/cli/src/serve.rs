@@ -43,8 +43,8 @@ pub(crate) fn run(args: &[impl AsRef<OsStr>]) -> Result<(), String> {
     slimio_server::logging::init(config.choice("loglevel"), config.path("logfile"))
         .map_err(|e| e.to_string())?;
     let (stop, signal) = UnixStream::pair().map_err(|e| explain_system("watch signals", &e))?;
-    // Opening may wait for a volume. Meanwhile nobody reads the signals from the socket. So until
-    // the volume is open, a signal ends the process at once.
+    // Opening a volume may wait, and until the volume is open, nobody reads from the socket that a
+    // signal has come. So until then, a signal ends the process at once.
     let is_opening = Arc::new(AtomicBool::new(true));
     for number in [SIGTERM, SIGINT] {
         register_conditional_shutdown(number, 0, is_opening.clone())

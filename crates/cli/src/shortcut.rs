@@ -84,12 +84,13 @@ impl Shortcut {
     }
 }
 
-/// The name of the library that is loaded into a program, and what names another one.
+/// The file name of the library that is loaded into a program.
 const LIBRARY: &str = "libslimio_preload.so";
+/// The environment variable with the path of another library to load.
 const LIBRARY_VARIABLE: &str = "SLIMIO_PRELOAD";
 
 impl RunArgs {
-    /// Runs the program, and ends as it has ended.
+    /// Runs the program, and exits with its status.
     fn run(&self) -> Result<(), String> {
         let run = Run {
             program: self.program.clone(),
@@ -102,7 +103,7 @@ impl RunArgs {
         let program = self.program[0].display();
         let status = run.run(say_of_run);
         let status = status.map_err(|error| format!("{program}: {error}"))?;
-        // As a shell says that a signal has ended a program.
+        // A shell reports the end of a program by a signal with the same number.
         let by_signal = status.signal().map(|signal| 128 + signal);
         std::process::exit(status.code().or(by_signal).unwrap_or(1));
     }
@@ -129,8 +130,7 @@ impl RunArgs {
     }
 }
 
-/// Finds the library: beside this program, or where a package would have it.
-/// The command for the guard: this program.
+/// The command that starts a guard: this program with other arguments.
 fn guard() -> Result<Vec<OsString>, String> {
     let program = std::env::current_exe().map_err(|error| format!("where is slimio? {error}"))?;
     Ok(vec![program.into(), "shortcut".into(), "guard".into()])
@@ -140,9 +140,10 @@ fn say_of_run(line: &str) {
     eprintln!("slimio: {line}");
 }
 
+/// Finds the library: beside this program, or where a package puts it.
 fn library() -> Result<PathBuf, String> {
     if let Some(path) = std::env::var_os(LIBRARY_VARIABLE) {
-        // A program may be started in another folder.
+        // The path is made absolute, because the program may start others in other folders.
         return std::path::absolute(path).map_err(|error| format!("{LIBRARY_VARIABLE}: {error}"));
     }
     let program = std::env::current_exe().map_err(|error| format!("where is slimio? {error}"))?;

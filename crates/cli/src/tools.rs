@@ -81,9 +81,9 @@ pub(crate) struct Verify {
     volume: VolumeArg,
 }
 
-/// Prints a line of the tool's output. If nobody reads the output any more, as with `| head`, the
+/// Prints a line of the tool's output. If nobody reads the output any more, as behind `| head`, the
 /// program ends. If the line can't be written for another reason, the program ends with an error.
-/// So call this function only when no work is half done.
+/// So this function may be called only when no work is half done.
 pub(crate) fn say(line: &str) {
     let Err(error) = writeln!(io::stdout(), "{line}") else { return };
     if error.kind() == io::ErrorKind::BrokenPipe {
@@ -121,7 +121,7 @@ impl Inspect {
 }
 
 impl Verify {
-    /// Reads everything that opening the volume would read, and the other snapshots.
+    /// Reads everything that a start would read, and also the other snapshots.
     pub(crate) fn run(&self) -> Result<(), String> {
         let mut storage = self.volume.open_existing()?;
         let report = verify(&mut *storage.media, &mut |_| {})
@@ -148,7 +148,7 @@ fn open_watched(spec: &str) -> Result<Option<(Storage, DriveWatch)>, String> {
     Ok(Some((storage, watch)))
 }
 
-/// The line about a volume that was last written on another device.
+/// What `inspect` says of a volume that was last written on another device.
 const IS_A_COPY: &str = "a copy: a server starts on it only with --volume-identity accept";
 
 fn describe(copy: &SuperblockCopy) -> String {

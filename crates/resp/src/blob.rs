@@ -48,10 +48,10 @@ impl Blob {
         }
     }
 
-    /// Takes pieces over without copying them.
+    /// Makes a string of existing pieces, without copying them.
     ///
     /// Panics if a piece other than the last does not hold exactly [`BLOB_PIECE_SIZE`] bytes, or if
-    /// the last piece is empty or longer than that.
+    /// the last piece is empty or holds more than [`BLOB_PIECE_SIZE`] bytes.
     pub fn from_pieces(pieces: Vec<Piece>) -> Self {
         let size = pieces.iter().map(|piece| piece.len()).sum();
         if let Some((last, full)) = pieces.split_last() {
@@ -149,7 +149,8 @@ impl Blob {
         self.append(&bytes[over..]);
     }
 
-    /// Extends the string with zeros to `size` bytes, unless it is that long already.
+    /// Extends the string with zeros to `size` bytes. A string that has as many bytes already stays
+    /// as it is.
     fn grow_zeroed(&mut self, size: usize) {
         static ZEROS: OnceLock<Piece> = OnceLock::new();
 

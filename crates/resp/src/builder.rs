@@ -34,8 +34,8 @@ impl BlobBuilder {
         self.size - self.received
     }
 
-    /// Number of bytes that may be received next. These are the bytes that still fit in the piece
-    /// being filled, but no more than are still to come.
+    /// Number of bytes that may be received next: as many as still fit in the piece being filled,
+    /// but no more than are still to come.
     pub fn wanted(&self) -> usize {
         self.remaining().min(BLOB_PIECE_SIZE - self.received % BLOB_PIECE_SIZE)
     }

@@ -18,8 +18,8 @@ pub struct Request {
     sealed: Option<Box<Sealed>>,
 }
 
-/// Arguments with the bytes that they are ranges of. Neither the bytes nor the list of arguments
-/// has to move when more arguments arrive.
+/// Arguments, together with the bytes that they are ranges of. When more arguments arrive, neither
+/// these bytes nor the list of arguments has to move.
 #[derive(Clone, Debug, Default)]
 struct Sealed {
     parts: Vec<SealedPart>,
@@ -94,7 +94,7 @@ impl Request {
         self.sealed = None;
     }
 
-    /// Stores the arguments received so far, and with them the bytes that they are ranges of. Later
+    /// Stores the arguments received so far, together with `bytes`, of which they are ranges. Later
     /// arguments are ranges of other bytes.
     pub fn seal(&mut self, bytes: Vec<u8>) {
         let items = std::mem::take(&mut self.items);

@@ -1,6 +1,6 @@
 //! Descriptors that a ring owns. A descriptor is closed only when no operation on it is in flight.
-//! Otherwise, its number could become that of another file, and an operation that the kernel has
-//! not seen yet would use this other file.
+//! Otherwise, another file could get the same number, and an operation that the kernel has not seen
+//! yet would use that file.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 

@@ -97,8 +97,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.begin(socket, payload, Kind::Receive)
     }
 
-    /// Receives once, and appends the received bytes to `bytes`. It receives at most `limit` bytes,
-    /// and never more than fit into the capacity of `bytes`. Completes with
+    /// Receives once, and appends the received bytes to `bytes`: at most `limit` bytes, and never
+    /// more than fit into the capacity of `bytes`. Completes with
     /// [`Outcome::ReceivedInto`](crate::Outcome::ReceivedInto) as soon as there is anything to
     /// receive.
     ///
@@ -131,7 +131,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     }
 
     /// Completes a single time, with [`Outcome::Polled`](crate::Outcome::Polled), when the
-    /// descriptor is ready. If it is ready already, the operation completes immediately.
+    /// descriptor is ready. That is at once if the descriptor is ready already.
     pub fn poll(&mut self, fd: Fd, interest: Interest, payload: T) -> OpId {
         self.begin(fd, payload, Kind::Poll { events: interest.events(), is_multishot: false })
     }
@@ -203,9 +203,9 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.begin(fd, payload, Kind::Nothing)
     }
 
-    /// Asks to cancel an operation. The operation's last completion comes in any case. It has the
-    /// error [`Errno::CANCELED`] or, if the operation ended before the cancel, the operation's
-    /// result.
+    /// Asks to cancel an operation. The operation's last completion comes in any case. If the
+    /// operation ended before the cancel, that completion has the operation's result. Otherwise, it
+    /// has the error [`Errno::CANCELED`].
     pub fn cancel(&mut self, op: OpId) {
         let Some(in_flight) = self.in_flight.get_mut(op.0) else { return };
         in_flight.is_cancelled = true;

@@ -35,9 +35,9 @@ impl Registered {
 }
 
 impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
-    /// Registers memory with the kernel. If the memory of a file transfer or of a command lies
-    /// within the registered memory, the kernel need not pin it for that operation. A ring can
-    /// register only one range, which stays registered until the ring is dropped.
+    /// Registers memory with the kernel. For a file transfer or a command whose memory lies within
+    /// the registered memory, the kernel need not pin pages. A ring can register only one range,
+    /// which stays registered until the ring is dropped.
     ///
     /// # Errors
     /// The kernel's error: `ENOMEM` when no more memory may be locked (`ulimit -l`), `EFAULT` for

@@ -30,8 +30,8 @@ const DROP_ASK_PAUSE: Duration = Duration::from_millis(1);
 /// microseconds.
 const TRIAL_MAX: Duration = Duration::from_secs(5);
 
-/// How often a submission is tried if the kernel has no memory for it. The tries are a millisecond
-/// apart.
+/// How often a submission is tried at most while the kernel has no memory for it. The tries are a
+/// millisecond apart.
 const SUBMIT_TRIES_MAX: u32 = 1000;
 
 /// Names an operation in flight, for [`Ring::cancel`]. Names are never reused.
@@ -130,8 +130,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
 
     /// The bytes that were received into a buffer.
     ///
-    /// # Panics
-    /// When this ring has not handed out a buffer of that number, or when its buffers are smaller.
+    /// # Panics When this ring has not handed out a buffer of that number, or when the ring's
+    /// buffers are smaller than `provided` says.
     pub fn bytes(&self, provided: &Provided) -> &[u8] {
         self.pool.as_ref().expect("a buffer comes from a pool").bytes(provided)
     }
@@ -413,8 +413,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// refuse the use of a ring that it has made. With [`Features::deferred`], the ring belongs to
     /// this thread from then on.
     ///
-    /// # Errors
-    /// Why the ring can't be used; it is then useless.
+    /// # Errors Why the ring can't be used. After an error, the ring is useless.
     ///
     /// # Panics
     /// When something is in flight.

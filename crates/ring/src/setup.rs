@@ -133,7 +133,7 @@ fn trial<W: Width>(polling: Polling) -> Result<Ring<(), Vec<u8>, W>, Refused> {
     Ok(ring)
 }
 
-/// Finds out whether there are rings that take commands of the NVMe driver (kernel 5.19).
+/// Finds out whether the kernel makes rings that take commands of the NVMe driver (kernel 5.19).
 ///
 /// # Errors
 /// Why there are none.
@@ -148,7 +148,7 @@ pub fn probe_wide() -> Result<Features, Refused> {
     Ok(ring.features())
 }
 
-/// Finds out whether there are rings that poll for what `polling` says.
+/// Finds out whether the kernel makes rings with this kind of polling.
 ///
 /// # Errors
 /// Why there are none.

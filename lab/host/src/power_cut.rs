@@ -29,8 +29,8 @@ pub enum Entry {
     },
 }
 
-/// Which writes survive a cut. This concerns only writes that neither a flush nor FUA has made
-/// stable.
+/// Which writes survive a cut, of those that neither a flush nor FUA has made stable. All stable
+/// writes survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survivors {
     /// All of them.

@@ -1,4 +1,5 @@
-//! Child processes: started in the workspace root, without stdin, echoed before they run.
+//! Child processes. They are started in the workspace root, without stdin, and their command lines
+//! are printed first.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};

@@ -51,7 +51,7 @@ measure() {
     echo '!hist:keys=dev' >$commands/trigger
 }
 
-# profile NAME: kernel functions that the server calls for a lone client.
+# profile NAME: counts the kernel functions that the server calls for a lone client.
 profile() {
     echo >$tracing/trace
     ls "/proc/$server/task" >$tracing/set_ftrace_pid
@@ -114,7 +114,7 @@ serve() {
 # Seconds that a snapshot of uncompressed values takes.
 snapshot() {
     redis-cli CONFIG SET rdbcompression no >/dev/null
-    # No other snapshot comes in between.
+    # Makes sure that no other snapshot comes in between.
     redis-cli CONFIG SET auto-aof-rewrite-percentage 0 >/dev/null
     redis-cli DEBUG POPULATE "$snapshot_keys" key 4096 >/dev/null
     [ "$(redis-cli DBSIZE)" = "$snapshot_keys" ] || return 1
@@ -172,6 +172,6 @@ while [ $round -lt "$rounds" ]; do
             stop
         }
     done
-    # Each round starts with another contender.
+    # The next round starts with the next contender.
     contenders="${contenders#* } ${contenders%% *}"
 done

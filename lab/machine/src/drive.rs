@@ -24,10 +24,10 @@ use crate::tools;
 pub(crate) const ADDRESS: &str = "10.0.2.2:4420";
 /// Modules that the guest loads to reach the drive.
 pub(crate) const MODULES: &[&str] = &["virtio_net", "nvme_tcp"];
-/// How long the drive may take to start, and to end.
+/// How long the drive may take to start, and how long to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// The beginning of the drive's message about its address.
+/// The beginning of the address in the drive's message.
 const LISTENS_AT: &str = "127.0.0.1:";
 
 /// The drive of one machine.
@@ -40,12 +40,12 @@ pub(crate) struct Drive {
     running: Option<Child>,
 }
 
-/// What the guest asks to be done with the drive.
+/// What the guest asks the host to do with the drive.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     /// Start it, with further flags of `slimio drive serve`.
     Start(Vec<String>),
-    /// End it in good order, as a person would.
+    /// Stop it with a signal that lets it end in good order.
     Stop,
     /// End it without a chance to write anything.
     Kill,
@@ -173,7 +173,7 @@ impl Drive {
         self.folder.join("drive.port")
     }
 
-    /// What the drive has said since its last start.
+    /// The file with the drive's output since its last start.
     fn log(&self) -> PathBuf {
         self.folder.join("drive.log")
     }

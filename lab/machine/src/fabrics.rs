@@ -1,4 +1,5 @@
-//! `cargo x lab fabrics`: fio on the emulated drive beside the kernel's own NVMe/TCP target, in one boot.
+//! `cargo x lab fabrics`: measures the emulated drive beside the kernel's own NVMe/TCP target with
+//! fio, in one boot.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -20,7 +21,7 @@ const SECONDS: u32 = 2;
 const WORKLOADS: [(&str, u32); 4] =
     [("randread", 1), ("randread", 32), ("randwrite", 1), ("randwrite", 32)];
 const TARGETS: [&str; 2] = ["drive", "memory"];
-/// Two programs that only answer each other.
+/// The measurement of two programs that only answer each other.
 const ECHO: (&str, (&str, u32)) = ("echo", ("pingpong", 1));
 
 /// Measures, and writes the table to the lab's folder. The only argument is the number of rounds.
@@ -41,7 +42,8 @@ pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
 /// What the machine has printed.
 #[derive(Debug, Default)]
 struct Measured {
-    /// Target, workload, depth, operations per second; in the order of the rounds.
+    /// Target, workload, queue depth and operations per second of each measurement, in the order of
+    /// the rounds.
     rows: Vec<(String, String, u32, f64)>,
 }
 
@@ -63,7 +65,7 @@ impl Measured {
         self.rows.iter().filter(of).map(|row| row.3).collect()
     }
 
-    /// `None` if a measurement of a round is missing.
+    /// The results as a table. `None` if a round lacks a measurement.
     fn table(&self, rounds: usize) -> Option<String> {
         let mut table = "| fio, 4 KiB | depth | kernel's target, IOPS | emulated drive, IOPS | ratio | its range |\n\
             |---|---:|---:|---:|---:|---|\n"

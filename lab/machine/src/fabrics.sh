@@ -1,6 +1,7 @@
 #!/bin/sh
-# fio on the emulated drive and on the kernel's own target, which has a block device in memory, in one
-# machine. Both are reached over NVMe/TCP on loopback. Prints, for each round: row TARGET RW DEPTH IOPS
+# Measures the emulated drive and the kernel's own target with fio, in one machine. The kernel's
+# target has a block device in memory. fio reaches both over NVMe/TCP on loopback. Prints, for each
+# round: row TARGET RW DEPTH IOPS
 . lab-test
 . lab-fabrics
 
@@ -22,12 +23,13 @@ connect memory 127.0.0.1 4420
 connect "$drive" 127.0.0.1 4421
 set +e
 
-# Every block is written before anything is measured.
+# Writes every block first, so that no measurement meets a block that was never written.
 for nqn in memory "$drive"; do
     dd if=/dev/urandom of="$(block_of "$(device_of "$nqn")")" bs=1M count=$size_mib oflag=direct 2>/dev/null
 done
 
-# measure TARGET NQN RW DEPTH: fields 8 and 49 are those of reads and of writes.
+# measure TARGET NQN RW DEPTH. In fio's output, field 8 has the reads per second, and field 49 the
+# writes.
 measure() {
     iops=$(fio --name=x --filename="$(block_of "$(device_of "$2")")" --rw="$3" --bs=4k --iodepth="$4" --direct=1 \
         --ioengine=io_uring --time_based --ramp_time=1 --runtime="$seconds" --output-format=terse |
@@ -35,7 +37,8 @@ measure() {
     echo "row $1 $3 $4 $iops"
 }
 
-# Two programs that send each other 4 KiB in turn, and do nothing else: no program answers a host faster.
+# Measures two programs that send each other 4 KiB in turn, and do nothing else. No target can
+# answer a host faster than that.
 echoes() {
     both="--ioengine=net --protocol=tcp --port=5001 --bs=4k --size=100g --pingpong=1"
     fio --name=echo $both --listen --rw=read >/results/echo.log 2>&1 &
@@ -54,7 +57,7 @@ while [ $round -lt "$rounds" ]; do
     echoes
     for rw in randread randwrite; do
         for depth in 1 32; do
-            # Each round begins with another target.
+            # Rounds begin with one target and the other in turn.
             if [ $((round % 2)) = 0 ]; then
                 measure memory memory $rw $depth
                 measure drive "$drive" $rw $depth

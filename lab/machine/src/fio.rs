@@ -1,5 +1,4 @@
-//! Measurements by fio, in a machine with the general kernel, whose script prints what it has
-//! measured.
+//! Runs scripts that measure with fio, in a machine with the general kernel.
 
 use std::time::Duration;
 
@@ -13,12 +12,11 @@ use crate::namespaces::Namespace;
 use crate::tools::{self, Kernel};
 use crate::{folder, names};
 
-/// Runs `script` in a machine with these modules. Prints each line that the script prints, and gives
-/// it to `take`. What the script leaves in `/results` is afterwards in the folder `lab/NAME/results`
-/// of the target folder.
+/// Runs `script` in a machine with these kernel modules. Each line that the script prints is
+/// printed here, too, and then passed to `take`. The files that the script leaves in `/results` are
+/// copied to the folder `lab/NAME/results` of the target folder.
 ///
-/// # Errors
-/// When there can be no such machine, or the script fails.
+/// # Errors When the machine can't be set up, or the script fails.
 pub(super) fn run(
     name: &str,
     modules: &[&str],
@@ -26,7 +24,7 @@ pub(super) fn run(
     script: String,
     mut take: impl FnMut(&str),
 ) -> Result<(), Failure> {
-    // fio comes with the longer form of the lab.
+    // fio is installed together with the general kernel.
     let tools = tools::install(Kernel::General)?;
     programs::build_binaries(&["--release"])?;
     let mut guest = Guest::new(&tools)?;

@@ -53,12 +53,12 @@ impl Guest {
         }
         guest.cpio.file("etc/passwd", 0o644, b"root:x:0:0:root:/tmp:/bin/sh\n");
         guest.cpio.file("etc/group", 0o644, b"root:x:0:\n");
-        // Debian's package would make both files when it is installed.
+        // On a real machine, Debian's package makes these two files when it is installed.
         guest.cpio.file("etc/nvme/hostid", 0o644, format!("{HOST}\n").as_bytes());
         let name = format!("nqn.2014-08.org.nvmexpress:uuid:{HOST}\n");
         guest.cpio.file("etc/nvme/hostnqn", 0o644, name.as_bytes());
-        // These programs come before busybox, because busybox's own versions of some of them lack
-        // options that are needed.
+        // These programs come before busybox, because busybox has some of these programs, too, but
+        // without options that are needed.
         for program in PROGRAMS {
             let path = find(program).ok_or_else(|| format!("{program} is not installed"))?;
             guest.program(&path)?;

@@ -72,8 +72,8 @@ fn sessions(words: &[String], is_long: bool) -> Result<(), Failure> {
     report.finish()
 }
 
-/// The number of rounds, which is the only argument of the comparison `verb`. Without it, there are
-/// `ROUNDS_DEFAULT` rounds.
+/// Reads the number of rounds, the only argument of the comparison `verb`. The default is
+/// `ROUNDS_DEFAULT`.
 fn rounds(args: &[String], verb: &str) -> Result<usize, Failure> {
     match args {
         [] => Ok(ROUNDS_DEFAULT),
@@ -84,8 +84,8 @@ fn rounds(args: &[String], verb: &str) -> Result<usize, Failure> {
     }
 }
 
-/// Prepares the sessions that need no general kernel, for a run that has other parts, too. If the
-/// lab can't be installed, the sessions are skipped, except in CI, where this is a failure.
+/// Prepares the sessions that do without the general kernel, for a run that also has other parts.
+/// If the lab can't be installed, the sessions are skipped, except in CI, where this is a failure.
 pub fn prepare(report: &mut Report) -> Result<Option<Suite>, Failure> {
     match tools::install(Kernel::Cloud) {
         Ok(_) => Suite::prepare(&[], false, report).map(Some),

@@ -30,7 +30,7 @@ use crate::tools::Tools;
 const MEMORY_MIB: u32 = 2048;
 /// The interval of checks whether QEMU still runs.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How long QEMU may take to open its sockets, and to end when told to.
+/// How long QEMU may take to open its sockets, and how long to end when it is told to.
 const PATIENCE: Duration = Duration::from_secs(60);
 const CONSOLE: &str = "console.log";
 /// What `init.sh` says when the machine lacks a module or a namespace.
@@ -88,7 +88,7 @@ pub(crate) enum Ended {
     /// By itself, with the exit status of the task.
     Status(i32),
     /// QEMU or the guest's kernel died, or the machine lacks a module or a namespace. No program in
-    /// the guest should be able to cause such an end. So this end says nothing about the task.
+    /// the guest should be able to cause such an end, so it says nothing about the task.
     Broken(Failure),
 }
 

@@ -112,9 +112,9 @@ impl Namespace {
         KINDS.iter().position(|kind| kind.name == self.kind.name).map_or(0, |index| index + 1)
     }
 
-    /// QEMU's arguments. The node `disk-NAME` is between the device and all other nodes, so that
-    /// the nodes below `disk-NAME` can be exchanged while the machine runs. A flush in the guest does not
-    /// flush on the host: that would take time, and no test depends on it.
+    /// QEMU's arguments. The node `disk-NAME` comes right below the device, so that the nodes below
+    /// `disk-NAME` can be exchanged while the machine runs. A flush in the guest does not flush on
+    /// the host: that would take time, and no test depends on it.
     pub(crate) fn arguments(&self, folder: &Path) -> Vec<String> {
         let Kind { name, subsystem, controller, namespace, .. } = self.kind;
         let image = self.image(folder);

@@ -111,7 +111,7 @@ fn parse_mark(text: &str) -> Option<(u64, u64)> {
     Some((client.parse().ok()?, number.parse().ok()?))
 }
 
-/// Where to cut: evenly between the first acknowledged write and the end.
+/// Where to cut: at even distances from the first acknowledged write to the end.
 fn cuts(seen: &[Marks]) -> Result<Vec<usize>, Failure> {
     let first = seen.iter().position(|marks| marks.values().any(|number| *number > 1));
     let first = first.ok_or("nothing that was acknowledged is in the record")?;

@@ -1,5 +1,5 @@
-//! Runs a session: the boot, the power cuts after it, and then both once more for each planted bug
-//! that the power cuts must catch.
+//! Runs a session: the boot, the power cuts after it, and then boot and power cuts once more for
+//! each planted bug that the power cuts must catch.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,14 +22,14 @@ use crate::{built_or_given, folder, names};
 
 /// Longer than any session takes, even on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(420);
-/// If a machine broke, this number of its last lines is repeated at the end of the run.
+/// If a machine broke, this many of its last lines are repeated at the end of the run.
 const LINES_TOLD: usize = 10;
 /// The programs that are also built with planted bugs, separately. Test programs always have
 /// planted bugs.
 const PLANTED: [&str; 2] = ["slimio", "libslimio_preload.so"];
 
-/// What cargo builds for sessions. All of it is built before the first session begins, because
-/// while the server with planted bugs is built, it replaces the ordinary server.
+/// What cargo builds for sessions. Everything is built before the first session begins: a build
+/// with planted bugs replaces the ordinary server for a while.
 #[derive(Debug)]
 pub(super) struct Built {
     /// The folder of the programs with all planted bugs built in but inactive, if a session needs them.

@@ -15,7 +15,7 @@
 //! # drive: size=1G                 options of an emulated drive that the host serves over NVMe/TCP
 //! ```
 //!
-//! A session whose comments promise more than it would check is refused.
+//! A session is refused if its comments promise more than the session would check.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -83,10 +83,10 @@ pub struct Suite {
 
 impl Suite {
     /// The sessions whose name contains one of `words`. If there are no words, these are all
-    /// sessions. Sessions that need the general kernel are then left out unless the run `is_long`,
-    /// and the report says so. Everything that the sessions need is installed and built. While it
-    /// is built, a server with planted bugs replaces the ordinary one, so nothing else may use the
-    /// server meanwhile.
+    /// sessions. Without words, a run that is not `is_long` leaves out the sessions that need the
+    /// general kernel, and the report says so. Everything that the sessions need is installed and
+    /// built. During the build, a server with planted bugs replaces the ordinary one for a while.
+    /// So nothing else may use the server until this returns.
     pub(super) fn prepare(
         words: &[String],
         is_long: bool,
@@ -283,8 +283,8 @@ mod tests {
         assert!(parse("# record: PLAIN\n# planted: ack-before-flush\n").is_ok());
     }
 
-    /// Each line of a guide's shell blocks must be in the session. If the session cannot run a line, its
-    /// comments contain this line with the reason. Returns the number of lines.
+    /// Each line of a guide's shell blocks must be in the session. A line that the session cannot
+    /// run must be in a comment of the session, with the reason. Returns the number of lines.
     fn lines_that_are_typed(guide: &str, session: &str) -> usize {
         let session = fs::read_to_string(root().join(FOLDER).join(session)).unwrap();
         let blocks = guide.split("```").filter_map(|block| block.strip_prefix("sh\n"));
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn the_guide_is_run_as_it_is_typed() {
         let guide = fs::read_to_string(root().join("docs/fdp.md")).unwrap();
-        // The sections after this one are about measuring.
+        // The sections after the one about WAF are about measuring.
         let sections: Vec<&str> = guide.split("\n## ").collect();
         let last = sections.iter().position(|section| section.starts_with("WAF")).unwrap();
         assert!(lines_that_are_typed(&sections[..=last].join("\n"), "guide") > 20);

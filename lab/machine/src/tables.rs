@@ -10,7 +10,7 @@ use slimio_host::Failure;
 use crate::guest::said;
 use crate::trace::{self, Busy};
 
-/// The bases of the ratios: one for servers, one for ways to write, one for snapshots.
+/// What the ratios refer to: one base for servers, one for ways to write, one for snapshots.
 const BASE: &str = "stock-ext4";
 const BASE_WAY: &str = "append";
 const BASE_SNAPSHOT: &str = "slimio-block";

@@ -13,7 +13,7 @@ use slimio_host::process::{command, target_dir};
 use crate::modules::Modules;
 
 const QEMU: &str = "qemu-system-x86_64";
-/// The first version that supports FDP.
+/// The first major version of QEMU that supports FDP.
 const QEMU_MAJOR_MIN: u32 = 8;
 /// Programs for each guest, and the Debian package each comes in.
 const PROGRAMS: &[(&str, &str)] = &[

@@ -1,5 +1,5 @@
-//! `cargo x lab trim`: fio writes and trims an emulated drive over NVMe/TCP, and the write amplification that
-//! the drive counts is compared with the formula's.
+//! `cargo x lab trim`: fio writes and trims emulated drives over NVMe/TCP. The write amplification
+//! that each drive counts is compared with that of the formula.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,12 +18,12 @@ const TABLE: &str = "trim.md";
 const SIZE_MIB: u32 = 64;
 const UNIT_KIB: u32 = 64;
 const PAGE_KIB: u32 = 4;
-/// The capacity is written this often before anything is measured.
+/// Before anything is measured, as much is written as this many times the capacity.
 const SETTLE: u32 = 8;
-/// Measured windows. In each of them, the capacity is written [`WRITES`] times.
+/// Number of measured windows. In each window, as much is written as [`WRITES`] times the capacity.
 const WINDOWS: usize = 4;
 const WRITES: u32 = 2;
-/// The drives. None of them is in the tables of `docs/write-amplification.md`.
+/// The drives. They differ from all drives in the tables of `docs/write-amplification.md`.
 const POINTS: [Point; 6] = [
     Point { spare_percent: 14, trims_percent: 12, victims: Victims::Fifo },
     Point { spare_percent: 18, trims_percent: 25, victims: Victims::Fifo },
@@ -50,9 +50,9 @@ impl Victims {
 
 #[derive(Clone, Copy, Debug)]
 struct Point {
-    /// The drive's option `spare`. The drive keeps a part of it free.
+    /// The drive's option `spare`, in percent. The drive keeps a part of this spare NAND free.
     spare_percent: u32,
-    /// Trims for 100 writes that fio is asked for.
+    /// How many trims fio is asked to make for 100 writes.
     trims_percent: u32,
     victims: Victims,
 }
@@ -128,7 +128,7 @@ impl Measured {
         }
     }
 
-    /// `None` if a window was not measured.
+    /// The results as a table. `None` if a window is missing.
     fn table(&self) -> Result<Option<String>, ModelError> {
         let mut table = "| collector | spare | trims per write | live, model | live | WAF, model | WAF | error |\n\
             |---|---:|---:|---:|---:|---:|---:|---:|\n"
@@ -163,7 +163,8 @@ impl Measured {
 const USER_UNITS: u32 = SIZE_MIB * 1024 / UNIT_KIB;
 
 impl Point {
-    /// The formula's write amplification of a drive whose data may lie in `unit_count` units.
+    /// The write amplification by the formula, for a drive whose data may lie in `unit_count`
+    /// units.
     fn predicted(&self, unit_count: f64, ratio: f64) -> Result<f64, ModelError> {
         let (user_units, unit_pages) = (USER_UNITS, UNIT_KIB / PAGE_KIB);
         let live_share = Trims::AnyPage.live_share(ratio)?;

@@ -1,25 +1,28 @@
 #!/bin/sh
-# fio writes and trims random blocks of emulated drives, each with other spare NAND. Prints, for each
-# drive and window: row DRIVE WRITES TRIMS UNITS UNITS_FREE MAPPED_BYTES HOST_BYTES MEDIA_BYTES
-# (sectors that the kernel sent; the rest as `slimio drive stats` has it).
+# fio writes and trims random blocks of emulated drives, which differ in their spare NAND. Prints,
+# for each drive and window: row DRIVE WRITES TRIMS UNITS UNITS_FREE MAPPED_BYTES HOST_BYTES
+# MEDIA_BYTES (sectors that the kernel sent; the rest as `slimio drive stats` has it).
 . lab-test
 . lab-fabrics
 
 load_modules
 ip link set lo mtu 65536
 
-# field NAME: a number of the drive's statistics. The first one is the drive's, the others are those of its handles.
+# field NAME: a number of the drive's statistics. If several fields have this name, the first one
+# counts: it is that of the whole drive, and the others are those of its handles.
 field() { grep -o "\"$1\":[0-9]*" /tmp/stats | head -n 1 | cut -d: -f2; }
 
 row() {
     slimio drive stats --json >/tmp/stats
-    # The 7th field is sectors written, the 14th is sectors discarded.
+    # In the file `stat`, the 7th field counts sectors written, and the 14th sectors discarded.
+    # After `set`, they are $8 and $15.
     set -- "$1" $(cat "/sys/block/$2/stat")
     echo "row $1 $8 ${15} $(field units) $(field units_free) $(field mapped_bytes) $(field host_bytes) $(field media_bytes)"
 }
 
-# window COUNT: writes COUNT times the capacity, and trims beside that. Each time fio draws other blocks: with
-# seeds that follow one another it draws blocks that are not independent, and the write amplification is lower.
+# window COUNT: writes as much as COUNT times the capacity, and trims meanwhile. fio takes a random
+# seed each time. With seeds such as 1, 2, 3, the blocks that it draws in different windows are not
+# independent, and the write amplification comes out lower.
 window() {
     fio --filename="$block" --bs=4k --direct=1 --ioengine=libaio --norandommap --randrepeat=0 --thread \
         --flow_id=1 --exitall --output-format=terse \

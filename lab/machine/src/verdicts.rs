@@ -70,8 +70,8 @@ mod tests {
         assert!(finish(&[skipped, GOOD], 0).unwrap_err().contains("SLIMIO_NVME_PLAIN"));
     }
 
-    /// If a test failed, the session has failed even if its exit status is 0, because this status
-    /// is only that of the script's last command.
+    /// A session with a failed test has failed, even if its exit status is 0: that is only the
+    /// status of the script's last command.
     #[test]
     fn a_failure_counts_whatever_comes_behind_it() {
         let bad = "test result: FAILED. 2 passed; 1 failed; 0 ignored";

@@ -23,7 +23,8 @@ impl Scratch {
         Self { path }
     }
 
-    /// A stock server in the directory; if none is installed, says loudly that the test is skipped.
+    /// The configuration of a stock server in the directory. If no stock server is installed,
+    /// prints loudly that the test is skipped.
     pub(crate) fn stock(&self, policy: Policy) -> Option<ServerConfig> {
         let Some(program) = find_program("redis-server") else {
             eprintln!("SKIPPED: redis-server is not installed, nothing was tested against it");

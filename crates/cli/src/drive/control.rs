@@ -1,9 +1,9 @@
-//! How the tools find a drive that is served, and ask for its counts.
+//! How the tools find a drive that is being served, and ask for its counts.
 //!
-//! A drive listens on a socket without a file, whose name is made from that of the drive. So
-//! nothing is left behind by a process that was killed. Who asks sends a word: `json` is answered
-//! by a line, `page` by a page each second, each with a form feed behind it, until who asked hangs
-//! up.
+//! A drive listens on an abstract Unix socket: the socket has no file, so a killed process leaves
+//! nothing behind. The socket's name is made from the drive's name. A client sends one word. For
+//! `json`, the drive answers with one line of JSON. For `page`, it sends a page each second until
+//! the client hangs up; a form feed ends each page.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::linux::net::SocketAddrExt as _;
@@ -21,26 +21,27 @@ use super::page;
 
 /// What the names of all sockets begin with.
 const PREFIX: &str = "slimio-drive/";
-/// Longest name of a drive, in bytes: the kernel's names of sockets have 107. Of a longer one, the
-/// end is taken.
+/// Longest name of a drive in a socket's name, in bytes. The kernel allows 107 bytes for the whole
+/// name. Of a longer name of a drive, only the end is used.
 const NAME_SIZE_MAX: usize = 90;
-/// Who may ask at once.
+/// Number of clients that may ask at the same time.
 const ASKING_MAX: usize = 8;
-/// What is behind each page.
+/// The byte that ends each page, a form feed.
 pub(super) const PAGE_END: u8 = 0x0c;
-/// Time between two pages.
+/// Time from one page to the next.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Time after an error until the next try.
 const RETRY: Duration = Duration::from_millis(100);
-/// Time for the one who connects to say what it wants, and for the drive to answer.
+/// Time that a client has to say what it wants, and that the drive has to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest word that is read.
+/// Longest word that is read, in bytes.
 const WORD_SIZE_MAX: u64 = 16;
 
 /// The name of the drive at a path.
 pub(super) fn name_of(path: &Path) -> String {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    // The file may not exist yet, but its directory does. It has the same name before and after.
+    // The file may not exist yet, but its directory does. So the directory is resolved instead, and
+    // the drive has the same name before and after the file is made.
     let whole = absolute.canonicalize().ok().or_else(|| {
         let directory = absolute.parent()?.canonicalize().ok()?;
         Some(directory.join(absolute.file_name()?))
@@ -56,16 +57,16 @@ fn address_of(name: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("{PREFIX}{}", &name[start..]))
 }
 
-/// Answers who asks about a drive, in threads of its own, until the process ends.
+/// Starts threads that answer questions about a drive until the process ends.
 pub(super) fn serve(name: &str, about: &str, subsystem: &Arc<Subsystem>) -> io::Result<()> {
     let listener = UnixListener::bind_addr(&address_of(name)?)?;
-    // The drive ends with its server, and not with the process.
+    // A weak reference, because the drive must end with its server, not with these threads.
     let (about, subsystem) = (about.to_owned(), Arc::downgrade(subsystem));
     let asking = Arc::new(AtomicUsize::new(0));
     std::thread::Builder::new().name("control".into()).spawn(move || {
         for stream in listener.incoming() {
             let Ok(stream) = stream else {
-                // The process may have no more descriptors: others have to close first.
+                // The process may have no file descriptor left: some must be closed first.
                 std::thread::sleep(RETRY);
                 continue;
             };
@@ -75,7 +76,7 @@ pub(super) fn serve(name: &str, about: &str, subsystem: &Arc<Subsystem>) -> io::
             asking.fetch_add(1, Ordering::Relaxed);
             let (about, subsystem, count) = (about.clone(), subsystem.clone(), asking.clone());
             let answer = move || {
-                // It has hung up, or said nothing.
+                // An error means that the client has hung up, or said nothing in time.
                 let _: io::Result<()> = answer(stream, &about, &subsystem);
                 count.fetch_sub(1, Ordering::Relaxed);
             };
@@ -87,8 +88,9 @@ pub(super) fn serve(name: &str, about: &str, subsystem: &Arc<Subsystem>) -> io::
     Ok(())
 }
 
-/// Whether the other side is of the same user, or of root. Anybody may ask, and anybody may take the
-/// name of a drive.
+/// Whether the process at the other end runs as the same user as this one, or as root. The kernel
+/// does not check this: any user can connect to the socket, and any user can bind the name of a
+/// drive first.
 fn is_allowed(stream: &UnixStream) -> bool {
     let own = rustix::process::geteuid();
     socket_peercred(stream).is_ok_and(|peer| is_trusted(peer.uid, own))
@@ -122,7 +124,8 @@ fn answer(mut stream: UnixStream, about: &str, subsystem: &Weak<Subsystem>) -> i
     }
 }
 
-/// Asks a drive. Without a name, the only one that is served.
+/// Sends `word` to a drive. If `drive` is `None`, the only drive that is served on this machine is
+/// asked.
 ///
 /// # Errors
 /// A sentence with a remedy.
@@ -210,7 +213,8 @@ mod tests {
         assert!(!is_trusted(other, own) && !is_trusted(own, root));
     }
 
-    /// A drive makes its last checkpoint when its last owner is gone.
+    /// A drive makes its last checkpoint when its last owner is gone, so the threads that answer
+    /// must not own it.
     #[test]
     fn who_answers_questions_does_not_keep_the_drive() {
         let options = DriveOptions::parse("64M,timing=none", Clock::Real).expect("it is a drive");
@@ -230,7 +234,7 @@ mod tests {
         assert!(ask().contains("host_bytes"));
         let known = Arc::downgrade(&subsystem);
         drop(subsystem);
-        // Who answered before has it until its thread ends.
+        // The thread that gave the answer owns the drive until it ends.
         while known.strong_count() > 0 {
             std::thread::sleep(Duration::from_millis(1));
         }

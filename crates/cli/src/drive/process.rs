@@ -1,15 +1,17 @@
 //! Keeps the process that serves a drive out of the kernel's way when memory is short.
 //!
 //! If a file system on the drive is mounted on the same machine, the kernel may write to the drive
-//! to get memory, and waits for this process. So this process must not wait for memory itself: its
-//! pages stay in memory, and what the kernel allocates for it starts no writing.
+//! to free memory, and then waits for this process. So this process must not wait for memory
+//! itself. Its pages are locked in memory. When the kernel allocates memory for this process, it
+//! does not write anything to disk to make room.
 
 use std::io;
 
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, configure_io_flusher_behavior, geteuid, getrlimit};
 
-/// Does both, or says what it could not do.
+/// Locks the process's memory, and marks the process as one that writes to a disk. If either fails,
+/// a warning is logged.
 pub(super) fn keep_out_of_reclaim() {
     let wanted = [
         ("its memory can't be locked", lock_memory()),
@@ -27,7 +29,7 @@ pub(super) fn keep_out_of_reclaim() {
 }
 
 fn lock_memory() -> io::Result<()> {
-    // Below a limit, locking would work now, and later allocations would fail.
+    // With a limit, locking might succeed now, but later allocations could fail.
     let limit = getrlimit(Resource::Memlock).current;
     if limit.is_some() && !geteuid().is_root() {
         return Err(io::Error::other("there is a limit (ulimit -l)"));

@@ -64,7 +64,7 @@ impl Serve {
         let identity = identity_of(&name);
         let names =
             SubsystemOptions { nqn: self.nqn.clone(), allowed: self.allow.clone(), name: identity };
-        // Nothing is made of what is then refused.
+        // Wrong names are refused before any file of the drive is made.
         names.check().map_err(|e| e.to_string())?;
         process::keep_out_of_reclaim();
         let drive = EmulatedDrive::open(options)
@@ -110,20 +110,21 @@ impl Serve {
     }
 }
 
-/// What identifies a drive.
+/// A name for the drive: that of its file, or a random one if it has no file.
 fn name_of(data: &DataPlace) -> String {
     match data {
         DataPlace::File(path) => control::name_of(path),
         DataPlace::Temporary | DataPlace::Dropped => {
-            // In containers, processes on several machines have the same number.
+            // The process number is not enough: in containers, it is the same on several machines.
             let random = std::fs::read_to_string("/proc/sys/kernel/random/uuid");
             format!("temporary-{}-{}", std::process::id(), random.unwrap_or_default().trim())
         }
     }
 }
 
-/// What a drive has its NQN and its other identifiers from, if none are given. Two machines may have
-/// a drive at the same path, and a host that finds the same identifiers takes both for one drive.
+/// The text from which a drive's NQN and its other identifiers are made, if none are given. The
+/// text contains the machine's id: two machines may have a drive at the same path, and a host would
+/// take two drives with the same identifiers for one drive.
 fn identity_of(name: &str) -> String {
     let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
     format!("{}{name}", machine.trim())
@@ -135,10 +136,11 @@ fn record(path: &Path, drive: &EmulatedDrive) -> Result<Recorder, String> {
         .map_err(|e| format!("cannot make the trace {}: {e}; name a new file", path.display()))
 }
 
-/// Where the drive is, and how a host gets it.
+/// Says where the drive is, and how a host connects to it.
 fn invitation(address: SocketAddr, subsystem: &Subsystem, description: &str) -> String {
     let (nqn, port) = (subsystem.nqn(), address.port());
-    // One that stands for all addresses of this machine is none that a host can connect to.
+    // A host can't connect to an unspecified address (0.0.0.0), which stands for all addresses of
+    // this machine.
     let reached = match address.ip() {
         ip if ip.is_unspecified() => "ADDRESS".to_owned(),
         ip => ip.to_string(),
@@ -149,12 +151,13 @@ fn invitation(address: SocketAddr, subsystem: &Subsystem, description: &str) -> 
     )
 }
 
-/// Ends the process if it has not ended by itself after [`STOP_TIME_MAX`]. A disk may be slow, or nobody
-/// may read what the process logs. Nothing is lost: what was acknowledged is in the drive's files.
+/// Ends the process if it has not ended by itself after [`STOP_TIME_MAX`]. That happens if a disk
+/// is slow, or if nobody reads the pipe that the process logs to. Nothing is lost: everything that
+/// was acknowledged is in the drive's files.
 fn leave_at_last() {
     std::thread::spawn(|| {
         std::thread::sleep(STOP_TIME_MAX);
-        // This may be what the process waits for.
+        // Another thread logs this, because logging may be the very thing that hangs.
         std::thread::spawn(|| {
             log::warn!("the drive did not stop in {STOP_TIME_MAX:?}; it is left as by kill -9");
         });
@@ -165,7 +168,7 @@ fn leave_at_last() {
 
 /// Waits for a signal.
 fn wait(mut stopped: UnixStream) {
-    // An error is as good a reason to stop as a byte.
+    // A byte means that a signal came. An error is a reason to stop, too.
     let _ = stopped.read(&mut [0]);
 }
 

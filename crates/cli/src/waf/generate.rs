@@ -198,8 +198,8 @@ mod tests {
         replay.run(trace.expect("it is a trace")).expect("it is whole")
     }
 
-    /// Everything that the clients and snapshots of the run ask for must be in the trace. No two
-    /// lifetimes may share addresses or reclaim units.
+    /// The trace must hold all that the run's clients and snapshots write. No two lifetimes may
+    /// share addresses or reclaim units.
     #[test]
     fn a_generated_trace_has_every_lifetime_to_itself() {
         let size = 360 << 20;
@@ -233,11 +233,12 @@ mod tests {
         assert!(without >= 1.02, "{without} without");
     }
 
-    /// The drive is full and has little spare NAND. If its collector wants more free units than
-    /// there can be, it copies from every unit that holds some dead data. With data placement, dead
-    /// data shares a unit only with live data of the same lifetime. There is one such unit for each
-    /// snapshot that replaces another, and one whenever the log's start moves. If the collector
-    /// wants no more free units than the spare NAND provides, the collector must copy nothing.
+    /// The drive is full and has little spare NAND. If the collector is told to keep more units
+    /// free than there can be, it copies from every unit that holds some dead data. With data
+    /// placement, dead data shares a unit only with live data of the same lifetime. There is one
+    /// such unit for each snapshot that replaces another, and one whenever the log's start moves.
+    /// If the collector need not keep more units free than the spare NAND provides, it must copy
+    /// nothing.
     #[test]
     fn with_data_placement_only_units_in_which_a_lifetime_goes_on_are_copied() {
         let size = 1440 << 20;

@@ -1,5 +1,5 @@
-//! A device that records its operations, and keeps only the data of the superblock. This is enough
-//! for a host that never reads other data back, and it allows a drive of any size.
+//! A device that records its operations, and keeps only the data of the superblock. That is enough
+//! for a host that reads nothing else back. So the drive can have any size.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -19,7 +19,7 @@ use slimio_storage::Lifetime;
 const TRANSFER_LBAS_MAX: u32 = 256;
 const IN_FLIGHT_MAX: u32 = 64;
 
-/// The device. It has a placement for each lifetime, and a completed write is stable.
+/// The device. It has a placement for each lifetime. A completed write counts as durable.
 pub(super) struct Hollow {
     lba_count: u64,
     placements: Vec<PlacementId>,
@@ -53,7 +53,7 @@ impl Record {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the time of what is recorded from here on.
+    /// Sets the time that later operations are recorded with.
     pub(super) fn set_time(&self, time: Duration) {
         self.lock().time_ns = time.as_nanos() as u64;
     }
@@ -63,7 +63,7 @@ impl Record {
         self.lock().push(&TraceEvent::Mark(what.into()));
     }
 
-    /// Ends the trace; returns how many events it has. The device must not be in use any more.
+    /// Ends the trace, and returns the number of its events. Nobody may use the device any more.
     pub(super) fn finish(self) -> io::Result<u64> {
         let state =
             Arc::into_inner(self.0).ok_or_else(|| io::Error::other("it is still in use"))?;

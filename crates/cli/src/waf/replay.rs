@@ -12,7 +12,7 @@ use crate::tools::say;
 
 /// Number of rows of a table over time.
 const ROWS: u64 = 10;
-/// Fields of a point, in their order.
+/// Names of a point's fields, in the order in which they are printed.
 const POINT_FIELDS: &str = "handles,seconds,host_bytes,media_bytes,utilization,mixed_units";
 const MIB: f64 = (1 << 20) as f64;
 

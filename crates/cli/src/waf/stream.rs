@@ -14,12 +14,13 @@ use slimio_storage::{
 
 use super::hollow::{Hollow, Record};
 
-/// Bytes of a SET in the log, and of a key in a snapshot, in addition to the value.
+/// Bytes that a SET has in the log in addition to its value.
 const COMMAND_OVERHEAD: usize = 40;
+/// Bytes that a key has in a snapshot in addition to its value.
 const ENTRY_OVERHEAD: usize = 24;
-/// Entries of a snapshot's chunk.
+/// Number of entries in a chunk of a snapshot.
 const CHUNK_ENTRIES: u64 = 64;
-/// The size and the count of the log's buffers are those of the server.
+/// The log has buffers of the same size and number as in the server.
 const BUFFER_LBAS: u32 = (256 << 10) / LBA_SIZE as u32;
 const BUFFER_COUNT: usize = 64;
 const COMMITS_IN_FLIGHT: usize = 2;
@@ -126,7 +127,7 @@ impl Server {
     pub(super) fn run(mut self) -> Result<(), Error> {
         self.record.mark("set every key once");
         self.serve(self.run.key_count)?;
-        // The length of the log may have started a rewrite. It must end first.
+        // The log may have grown so long that a rewrite was started. That rewrite must end first.
         self.end_snapshot()?;
         self.begin(SnapshotKind::Wal)?;
         self.end_snapshot()?;

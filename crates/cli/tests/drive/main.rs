@@ -1,5 +1,5 @@
-//! `slimio drive serve`, killed under load again and again: what was acknowledged is there, nothing
-//! else is, and the counters go on.
+//! `slimio drive serve` is killed under load again and again. After each restart, everything that
+//! was acknowledged is there, nothing else is, and the counters go on from their last values.
 
 mod traced;
 
@@ -17,19 +17,20 @@ use slimio_lab::drive::{LBA_SIZE, Served};
 const HOSTS: u64 = 3;
 /// Blocks that each host has for itself.
 const LBAS: u64 = 2000;
-/// Commands of a host in flight.
+/// Commands that each host keeps in flight.
 const DEPTH: usize = 16;
-/// Commands that are acknowledged in a life before the drive is killed.
+/// Number of commands that must be acknowledged before the drive is killed.
 const ACKNOWLEDGED_MIN: u64 = 5000;
 const LIVES: u64 = 4;
-/// Of this many commands, one deallocates, one flushes, and one write is durable.
+/// On average, of this many commands, one deallocates, one flushes, and one is a write that is
+/// durable at once.
 const SELDOM: u64 = 16;
 
-/// What a host knows of its blocks. Version 0 is a block without data.
+/// What a host knows of its blocks. Version 0 stands for a block without data.
 #[derive(Debug, Default)]
 struct Blocks {
     acknowledged: HashMap<u64, u64>,
-    /// Commands that were not acknowledged when the drive was killed.
+    /// Commands in flight when the drive was killed. Each may or may not have had its effect.
     possible: HashMap<u64, u64>,
     versions: u64,
     acknowledged_writes: u64,
@@ -57,9 +58,10 @@ fn connect(served: &Served, number: u64) -> (Host, IoQueue) {
 }
 
 impl Blocks {
-    /// Writes until the drive is gone.
+    /// Sends commands until the drive is gone.
     ///
-    /// Each acknowledged command counts in `acknowledged`. When there are enough, `enough` is told.
+    /// Adds each acknowledged command to `acknowledged`, the count of all hosts. When the count
+    /// reaches [`ACKNOWLEDGED_MIN`], a message goes to `enough`.
     fn write(
         &mut self,
         queue: &mut IoQueue,
@@ -68,7 +70,7 @@ impl Blocks {
         enough: &Sender<()>,
     ) {
         let mut rng = fastrand::Rng::with_seed(seed);
-        // By token: the block, and its version; no block for a flush.
+        // For each token, the block and its new version. A flush has no block.
         let mut in_flight: HashMap<u64, Option<(u64, u64)>> = HashMap::new();
         let (mut outcomes, mut tokens): (Vec<Outcome>, u64) = (Vec::new(), 0);
         loop {
@@ -114,7 +116,7 @@ impl Blocks {
         }
     }
 
-    /// Checks each block, and takes what is there for acknowledged.
+    /// Checks each block. What a block holds now counts as acknowledged from here on.
     fn check(&mut self, queue: &mut IoQueue, first: u64) {
         for lba in first..first + LBAS {
             let found = queue.read(lba, 1).expect("it can be read");

@@ -1,4 +1,4 @@
-//! A trace of what hosts did, replayed by `slimio waf`.
+//! `slimio waf` replays a trace of what hosts did to a drive.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,8 +11,8 @@ use super::connect;
 /// Number of blocks of each write, and of each deallocation.
 const RUN: u64 = 8;
 
-/// The served drive has the properties that `slimio waf` simulates by default. So the replay must have
-/// the write amplification that the drive has counted.
+/// The served drive has the properties that `slimio waf` simulates by default. So the replay must
+/// give the same write amplification that the drive itself counted.
 #[test]
 fn a_trace_of_a_drive_has_its_write_amplification() {
     let folder = tempfile::tempdir().expect("there is a temporary folder");

@@ -1,12 +1,13 @@
-//! `slimio drive serve` with `sync=yes`: what a host has flushed outlives a failure of the machine that
-//! serves the drive.
+//! `slimio drive serve` with `sync=yes`: what a host has flushed outlives a power cut of the
+//! machine that serves the drive.
 //!
 //! ```text
 //!   host ── NVMe/TCP ── slimio drive serve ── ext4 ── disk that records ──► images ── ext4 ── drive
 //! ```
 //!
-//! The host writes, deallocates and flushes, one after the other. The server is killed twice and serves
-//! again. After a cut, each block must be as its last stable command has left it, or as a later one has.
+//! The host writes, deallocates and flushes, one command after the other. The server is killed and
+//! restarted twice. After a cut, each block must be as its last durable command left it, or as one
+//! of the commands after that left it.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -26,12 +27,13 @@ const SIZE: u64 = 64 << 20;
 /// The drive makes a checkpoint after 4096 entries of its journal.
 const COMMANDS: usize = 10_000;
 
-/// Blocks that the host uses, of those that the drive has.
+/// Number of the drive's blocks that the host uses.
 const BLOCKS: u64 = 2048;
 
 const CUTS: usize = 24;
 
-/// A command of the host, and how many requests the disk had got when it was acknowledged.
+/// A command of the host, and how many requests the disk had received when the command was
+/// acknowledged.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     command: HostCommand,
@@ -56,7 +58,7 @@ impl HostCommand {
         }
     }
 
-    /// Runs the command, whose blocks are full of `stamp`.
+    /// Runs the command. A write fills its blocks with `stamp`.
     fn run(self, queue: &mut IoQueue, stamp: u64) {
         match self {
             Self::Write { lba, count, durable } => {
@@ -91,7 +93,8 @@ fn spec(place: &Place) -> String {
     format!("{},size=12M,timing=none,sync=yes", place.mounted().join("drive").display())
 }
 
-/// What the disk was asked, what the host has asked, and the requests before the drive was made.
+/// What the disk was asked, what the host asked of the drive, and how many requests the disk had
+/// received before the drive was made.
 struct Recorded {
     entries: Vec<Entry>,
     asked: Vec<Asked>,
@@ -134,7 +137,7 @@ impl Recorded {
         let is_flush = |asked: &Asked| matches!(asked.command, HostCommand::Flush);
         let flushed = self.asked[..ended].iter().rposition(is_flush).unwrap_or(0);
         let mut allowed = Allowed { stamps: vec![vec![0]; BLOCKS as usize], written: (0, 0) };
-        // The command that was under way may have had its effect.
+        // One more command may have had its effect: the command that was under way at the cut.
         for (index, asked) in self.asked.iter().enumerate().take(ended + 1) {
             let (lba, count, stamp, is_durable) = match asked.command {
                 HostCommand::Write { lba, count, durable } => (lba, count, index + 1, durable),
@@ -179,7 +182,8 @@ fn check_drive(place: &Place, survivors: Survivors, allowed: &Allowed) -> Result
     let drive = EmulatedDrive::open(options).map_err(|why| why.to_string())?;
     drive.with_ftl(Ftl::check);
     let notes = drive.notes();
-    // There is no gap if all that was not flushed is lost, or nothing.
+    // If all unflushed requests survive, or none of them, the mapping's journal has no gap, and
+    // nothing is to be cut off its end.
     let may_be_cut = matches!(survivors, Survivors::Some(_));
     let is_told = |note: &String| may_be_cut && note.starts_with("the end of the SSD's mapping");
     if !notes[1..].iter().all(is_told) {
@@ -198,7 +202,7 @@ fn check_drive(place: &Place, survivors: Survivors, allowed: &Allowed) -> Result
             queue.poll(&mut completions);
         }
         let read = completions.remove(0).buffer.unwrap();
-        // A write that was not stable may be torn.
+        // A write that was not durable may be torn: then each of its words is old or new.
         let words = read.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
         if let Some(word) = words.into_iter().find(|word| !stamps.contains(word)) {
             return Err(format!("block {lba} has {word:x}, and may have {stamps:x?}"));
@@ -217,7 +221,7 @@ fn a_drive_that_syncs() {
     let recorded = record(&place);
     let Recorded { entries, asked, made } = &recorded;
     assert!(asked.len() > 9000 && entries.len() > made + 500, "{} requests", entries.len());
-    // The first cuts are while the drive is made.
+    // The first cuts come while the drive is being made.
     let begin = (asked[0].told - made).min(8);
     let evenly = (1..=CUTS).map(|cut| asked[0].told + (entries.len() - asked[0].told) * cut / CUTS);
     for cut in (*made..made + begin).chain(evenly) {
@@ -227,8 +231,8 @@ fn a_drive_that_syncs() {
             assert_eq!(checked, Ok(()), "cut behind {cut} of {}, {survivors:?}", entries.len());
         }
     }
-    // The check is done once more on a disk that has not flushed anything since the first command, and
-    // must fail there.
+    // The check is done once more, on a disk that has flushed nothing since the first command.
+    // There it must fail.
     let (before, behind) = entries.split_at(asked[0].told);
     let volatile = behind.iter().cloned().filter_map(Entry::without_stability);
     let volatile = [before, &volatile.collect::<Vec<_>>()].concat();

@@ -1,5 +1,5 @@
-//! Power cuts under stock programs, with and without `slimio shortcut run`: what a program has
-//! acknowledged before the cut must be there after it.
+//! Power cuts under stock programs, with and without `slimio shortcut run`: every write that a
+//! program acknowledged before the cut must be there after the cut.
 //!
 //! ```text
 //!   program ── ext4 ── disk that records ──► all requests ──► images ── ext4 ── stock program
@@ -7,9 +7,10 @@
 //!      └── acknowledges write N ── after request M                 are 1 to N there? ┘
 //! ```
 //!
-//! A client sends a write when the one before is acknowledged. The ledger notes how many requests the
-//! disk had got by then. A cut behind a request leaves what was flushed before; of what was not, none,
-//! all or some. The tests need root, FUSE and loop devices. If one of them is missing, they say so.
+//! A client sends its next write when the last one is acknowledged. For each write, the ledger
+//! notes how many requests the disk had received when the write was acknowledged. After a cut, the
+//! disk still has all that was flushed before the cut. Of the rest it has nothing, everything, or
+//! some. The tests need root, FUSE and loop devices. If one of these is missing, the tests say so.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod drive;
@@ -30,7 +31,7 @@ use slimio_shortcut::Profile;
 
 use place::{Mount, Place, Running, command, text};
 
-/// A program, its clients, and how it is asked what is there.
+/// A program, its clients, and how the program is asked which writes are there.
 trait Program {
     /// Size of the file system, in bytes.
     const SIZE: u64;
@@ -40,29 +41,31 @@ trait Program {
     /// How many cuts there are, each with three images.
     const CUTS: usize;
 
-    /// Makes the files that are there before the program starts.
+    /// Makes the files that the program needs before it starts.
     fn prepare(&self, _place: &Place) {}
     /// Starts the program in `place`, with its clients.
     fn start(&self, place: &Place) -> (Running, Vec<Box<dyn Client>>);
-    /// Starts the stock program on what a power cut has left. Returns how many writes of each client are
-    /// there: all from the first to this one, and nothing else. The error says why it can't be told.
+    /// Starts the stock program on what a power cut has left. Returns a number for each client:
+    /// exactly its writes from the first to this number are there. The error says why no such
+    /// number can be given.
     fn recover(&self, place: &Place) -> Result<Vec<u64>, String>;
 }
 
-/// A client of a program that runs.
+/// A client of a running program.
 trait Client: Send {
-    /// Makes a write. Returns when it is acknowledged.
+    /// Makes a write. Returns when the write is acknowledged.
     fn write(&mut self, number: u64);
 }
 
-/// What a disk was asked to do, and how many requests it had got when each write was acknowledged.
+/// What a disk was asked to do, and how many requests it had received when each write was
+/// acknowledged.
 struct Recorded {
     entries: Vec<Entry>,
     /// A list for each client.
     ledger: Vec<Vec<usize>>,
 }
 
-/// The whole test of a program: without a profile, of the stock program alone.
+/// The whole test of a program. Without a profile, the program runs without `slimio shortcut run`.
 fn outlives_power_cuts<P: Program>(program: &P, profile: Option<&'static str>) {
     if let Err(why) = can_record() {
         eprintln!("SKIPPED: no power was cut: {why}");
@@ -87,8 +90,8 @@ fn outlives_power_cuts<P: Program>(program: &P, profile: Option<&'static str>) {
             );
         }
     }
-    // A check that can't fail proves nothing. So it is done once more on a disk that has not flushed
-    // anything since the first write, and must fail there.
+    // A check that can't fail proves nothing. So the check is done once more, on a disk that has
+    // flushed nothing since the first write. There it must fail.
     let (before, behind) = entries.split_at(recorded.positions()[0]);
     let volatile = behind.iter().cloned().filter_map(Entry::without_stability);
     let entries = [before, &volatile.collect::<Vec<_>>()].concat();
@@ -99,7 +102,7 @@ fn outlives_power_cuts<P: Program>(program: &P, profile: Option<&'static str>) {
     );
 }
 
-/// The last write of a client may be there before it is acknowledged.
+/// Whether all acknowledged writes are there. A client's write in flight may be there, too.
 fn is_kept(found: &Result<Vec<u64>, String>, acknowledged: &[u64]) -> bool {
     found.as_ref().is_ok_and(|found| {
         let mut all = found.iter().zip(acknowledged);
@@ -110,7 +113,8 @@ fn is_kept(found: &Result<Vec<u64>, String>, acknowledged: &[u64]) -> bool {
 
 fn record<P: Program>(program: &P, place: &Place) -> Recorded {
     let disk = KeptDisk::new(place.folder(), P::SIZE).unwrap();
-    // Nothing is left to be written in the background.
+    // The file system is made completely now, so that the kernel writes nothing for it in the
+    // background later.
     let mut make = command("mkfs.ext4");
     make.args(["-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", "-J", "size=4"]);
     text(make.arg(disk.device())).unwrap();
@@ -138,8 +142,9 @@ fn record<P: Program>(program: &P, place: &Place) -> Recorded {
 }
 
 impl Recorded {
-    /// Where to cut, evenly over the acknowledged writes: in turn just when one was acknowledged, and
-    /// between two.
+    /// Where to cut, as positions in the disk's requests, spread evenly over the acknowledged
+    /// writes. Every other cut is right at the acknowledgement of a write; the others are halfway
+    /// to the next acknowledgement.
     fn cuts(&self, count: usize) -> Vec<usize> {
         let positions = self.positions();
         let last = positions.len() - 1;
@@ -151,14 +156,14 @@ impl Recorded {
         (0..count).map(cut).collect()
     }
 
-    /// Where any client was told of a write, in order.
+    /// The positions of all acknowledgements, in order.
     fn positions(&self) -> Vec<usize> {
         let mut positions = self.ledger.concat();
         positions.sort_unstable();
         positions
     }
 
-    /// How many writes each client was told of before a cut.
+    /// The number of each client's writes that were acknowledged before a cut.
     fn acknowledged(&self, cut: usize) -> Vec<u64> {
         let told = |ledger: &Vec<usize>| ledger.iter().filter(|position| **position <= cut).count();
         self.ledger.iter().map(|ledger| told(ledger) as u64).collect()
@@ -184,11 +189,12 @@ fn recover<P: Program>(
     found.and_then(|found| checked.map(|_| found))
 }
 
-/// A client that is a process: it reads a write from a line, and answers with the number.
+/// A client that is a process: for each line that it reads, it makes a write, and answers with the
+/// write's number.
 struct Lines {
     requests: ChildStdin,
     answers: BufReader<ChildStdout>,
-    /// The line of a write.
+    /// Makes the line for the write of a number.
     line: Box<dyn Fn(u64) -> String + Send>,
     _process: Running,
 }
@@ -211,12 +217,13 @@ impl Client for Lines {
     }
 }
 
-/// What SQL says of a table with the writes of all clients.
+/// A query that sums up the table with the writes of all clients.
 const SUMMARY: &str = "SELECT client, count(*), max(number), \
     sum(CASE WHEN length(value) = number * 397 % 1500 THEN 1 ELSE 0 END) \
     FROM t GROUP BY client ORDER BY client";
 
-/// The numbers of writes, from the lines that [`SUMMARY`] gives: numbers, with anything between.
+/// The number of each client's writes, from the answer to [`SUMMARY`]. An answer's line has
+/// numbers, with anything between them.
 fn summed_up(lines: &str, clients: usize) -> Result<Vec<u64>, String> {
     let mut all = vec![0; clients];
     for line in lines.lines() {

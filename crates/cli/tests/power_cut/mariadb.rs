@@ -1,4 +1,4 @@
-//! MariaDB as it comes, but with a smaller log, so that images are small.
+//! MariaDB with its default settings, except for a smaller log: that keeps the images small.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use slimio_testing::server::find_program;
 use super::place::{Place, Running, text, wait_for};
 use super::{Client, Lines, Program, SUMMARY, is_installed, outlives_power_cuts, summed_up};
 
-/// The program of the server. It refuses to run as root unless it is asked to.
+/// The path of the server's program. The program runs as root only if it is asked to.
 struct MariaDb(PathBuf);
 
 const USER: &str = "--user=root";
@@ -22,7 +22,8 @@ impl MariaDb {
         serve.args(["--no-defaults", USER, LOG_SIZE, "--skip-networking"]).arg(data(place));
         serve.arg(temporary(place));
         if place.is_short() {
-            // A log that it writes directly is left to it.
+            // Without this, MariaDB would write its log with `O_DIRECT`, and such a log does not go
+            // the short way.
             serve.arg("--innodb-log-file-buffering");
         }
         let socket = socket(place);
@@ -42,7 +43,8 @@ fn data(place: &Place) -> String {
     format!("--datadir={}", place.mounted().join("data").display())
 }
 
-/// A server that starts removes the temporary tables of others from a folder that they share.
+/// Each server gets a temporary folder of its own, because a server that starts removes all
+/// temporary tables in its folder, those of other servers included.
 fn temporary(place: &Place) -> String {
     format!("--tmpdir={}", place.memory().display())
 }

@@ -1,4 +1,4 @@
-//! Where a program runs, and as whom.
+//! Where a program runs, and as which user.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -14,8 +14,8 @@ use tempfile::TempDir;
 /// Time limit for what normally takes only a moment.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Two folders: one in which the file system is mounted, and one in memory, for stages, sockets and
-/// what programs say. Everybody may use both, because some programs run as another user.
+/// Two folders: the file system is mounted in one; the other is in memory, for stages, sockets and
+/// the output of programs. Every user may use both, because some programs run as another user.
 pub(crate) struct Place {
     folder: TempDir,
     memory: TempDir,
@@ -69,7 +69,7 @@ impl Place {
         self.memory.path().join("stages")
     }
 
-    /// Removes what would not survive a power cut: the stages in memory, and the sockets there with
+    /// Removes what a power cut would not leave: the stages in memory, and the sockets there with
     /// their lock files.
     pub(crate) fn forget(&self) {
         for entry in fs::read_dir(self.memory()).unwrap().flatten() {
@@ -81,7 +81,7 @@ impl Place {
         assert!(removed.is_ok() || !self.stages().exists());
     }
 
-    /// The last lines that a program has said.
+    /// The last lines of output.
     pub(crate) fn last_said(&self) -> String {
         let said = fs::read_to_string(self.said()).unwrap();
         let lines: Vec<&str> = said.lines().collect();
@@ -92,7 +92,7 @@ impl Place {
         self.memory.path().join("said")
     }
 
-    /// Whether it is `slimio shortcut run` that runs the program.
+    /// Whether programs run under `slimio shortcut run`.
     pub(crate) fn is_short(&self) -> bool {
         self.profile.is_some()
     }
@@ -112,8 +112,8 @@ impl Place {
 
     /// The command that runs `program` as `user` directly.
     pub(crate) fn stock(&self, user: Option<&str>, program: &Path) -> Command {
-        // If this test dies, the program gets a signal, and ends, too. `slimio shortcut run` passes
-        // the signal on to its program.
+        // If this test dies, the kernel sends the program a signal that ends it, too. `slimio
+        // shortcut run` passes the signal on to its program.
         let mut all = command("setpriv");
         all.args(["--pdeathsig", "TERM"]);
         if let Some(user) = user {
@@ -125,28 +125,29 @@ impl Place {
         all
     }
 
-    /// Checks that a log was written the short way if there is a profile, and none was if there is no
-    /// profile.
+    /// Checks which way logs were written: at least one the short way if there is a profile, and
+    /// none if there is no profile.
     pub(crate) fn check_said(&self) {
         let said = fs::read_to_string(self.said()).unwrap();
         assert_eq!(said.contains(": written the short way"), self.is_short(), "{said}");
     }
 }
 
-/// A program that runs. It and all in its process group end when this is dropped.
+/// A running program. When this is dropped, all processes of the program's process group end.
 pub(crate) struct Running {
     pub(crate) child: Child,
     end: Signal,
 }
 
 impl Running {
-    /// It is killed at the end.
+    /// Starts a program that is killed at the end.
     pub(crate) fn new(command: &mut Command) -> Self {
         Self::ended_by(Signal::KILL, command)
     }
 
-    /// The program is ended by `end`. That is for a program that stops at once on this signal, but
-    /// first frees what the kernel would keep after SIGKILL, such as shared memory.
+    /// Starts a program that gets the signal `end` at the end. This is for a program that stops at
+    /// once on that signal, but first frees what the kernel would keep after SIGKILL, such as
+    /// shared memory.
     pub(crate) fn ended_by(end: Signal, command: &mut Command) -> Self {
         Self { child: command.process_group(0).spawn().unwrap(), end }
     }
@@ -155,7 +156,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let group = Pid::from_child(&self.child);
-        // There may be nobody left.
+        // All its processes may have ended already.
         let _ = kill_process(group, self.end);
         let begin = Instant::now();
         while matches!(self.child.try_wait(), Ok(None)) && begin.elapsed() < PATIENCE / 3 {
@@ -166,7 +167,8 @@ impl Drop for Running {
     }
 }
 
-/// A mounted file system. If the test fails, it is unmounted as soon as nobody uses it.
+/// A mounted file system. If the test fails, the file system is unmounted as soon as nobody uses
+/// it.
 pub(crate) struct Mount {
     point: PathBuf,
 }
@@ -178,7 +180,7 @@ impl Mount {
         Self { point: point.to_owned() }
     }
 
-    /// Unmounts it, when programs that were killed are gone.
+    /// Unmounts the file system once the killed programs are gone.
     pub(crate) fn finish(self) {
         wait_for("unmounting", || text(command("umount").arg(&self.point)).is_ok());
         std::mem::forget(self);
@@ -195,7 +197,8 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     Command::new(program)
 }
 
-/// What a command has printed. If it fails, the error is all that it has printed, errors included.
+/// The output of a command. If the command fails, the error has all its output, standard error
+/// included.
 pub(crate) fn text(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|error| error.to_string())?;
     let [out, err] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));

@@ -1,4 +1,4 @@
-//! PostgreSQL as it comes.
+//! PostgreSQL with its default settings.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,9 +9,9 @@ use rustix::process::Signal;
 use super::place::{Place, Running, text, wait_for};
 use super::{Client, Lines, Program, SUMMARY, is_installed, outlives_power_cuts, summed_up};
 
-/// Debian has its programs here, in a folder for each version.
+/// Debian has PostgreSQL's programs here, in a folder for each version.
 const VERSIONS: &str = "/usr/lib/postgresql";
-/// It does not run as root, but as the user that its package makes.
+/// PostgreSQL refuses to run as root. This is the user that its package makes.
 const USER: &str = "postgres";
 
 /// The folder of the programs.
@@ -38,7 +38,7 @@ impl Postgres {
         };
         serve.arg("-D").arg(data(place)).arg("-k").arg(place.memory());
         serve.args(["-c", "listen_addresses="]).stdout(Stdio::null());
-        // An immediate stop: nothing is written any more.
+        // SIGQUIT makes PostgreSQL stop at once, without writing anything more.
         let mut running = Running::ended_by(Signal::QUIT, &mut serve);
         let mut has_ended = false;
         wait_for("no answer", || {
@@ -91,14 +91,15 @@ impl Program for Postgres {
     }
 
     fn recover(&self, place: &Place) -> Result<Vec<u64>, String> {
-        // This says which process the server was. By now, it may be one of another test.
+        // The file has the process number of the server before the cut. By now, a process of
+        // another test may have that number, and the server would refuse to start.
         let _ = fs::remove_file(data(place).join("postmaster.pid"));
         let _running = self.serve(place, true)?;
         summed_up(&self.ask(place, SUMMARY)?, Self::CLIENTS)
     }
 }
 
-/// The number of the user.
+/// The numeric id of [`USER`].
 fn user_id() -> u32 {
     let users = fs::read_to_string("/etc/passwd").unwrap();
     let user = users.lines().find_map(|line| line.strip_prefix("postgres:x:")).unwrap();

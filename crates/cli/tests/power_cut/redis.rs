@@ -14,11 +14,11 @@ use super::{Client, Program, is_installed, outlives_power_cuts};
 
 struct Redis {
     program: PathBuf,
-    /// How many power cuts it has come back from.
+    /// How many power cuts the server has recovered from.
     recoveries: Cell<u32>,
 }
 
-/// A connection, and the number of its client.
+/// A client: its number, and its connection.
 struct Setter(usize, Connection);
 
 impl Redis {
@@ -82,7 +82,8 @@ impl Program for Redis {
     }
 
     fn recover(&self, place: &Place) -> Result<Vec<u64>, String> {
-        // In turn, `run` cuts the zeros off, and `repair` does it for the stock server.
+        // Something has to cut the zeros off the log: in turn, `run` does so for its own server,
+        // and `repair` for the stock server.
         let is_stock = self.recoveries.replace(self.recoveries.get() + 1).is_multiple_of(2);
         if place.is_short() && is_stock {
             let mut repair = command(place.slimio());
@@ -119,7 +120,7 @@ fn redis() -> Option<Redis> {
     is_installed(program.as_deref(), "redis-server").then(|| Redis::new(program.unwrap()))
 }
 
-/// That of the system, or the one that `cargo x peers` gets.
+/// The system's Valkey, or the one that `cargo x peers` gets.
 fn valkey() -> Option<Redis> {
     let peer = || {
         let folder = slimio_host::process::target_dir();

@@ -8,7 +8,8 @@ use super::{Client, Lines, Program, is_installed, outlives_power_cuts, summed_up
 /// A Python with the module of SQLite.
 struct Sqlite(PathBuf);
 
-/// The log begins anew every 40 pages, so that it is copied to the database and written over, too.
+/// The log begins anew every 40 pages, so that the test also covers copying the log to the
+/// database, and overwriting the log.
 const WRITE: &str = "\
 import sqlite3, sys
 db = sqlite3.connect(sys.argv[1], isolation_level=None)
@@ -38,13 +39,14 @@ fn path(place: &Place) -> PathBuf {
 
 impl Program for Sqlite {
     const SIZE: u64 = 64 << 20;
-    /// Two would wait for each other.
+    /// One client, because two would wait for each other's lock.
     const CLIENTS: usize = 1;
     const WRITES: u64 = 200;
     const CUTS: usize = 8;
 
     fn start(&self, place: &Place) -> (Running, Vec<Box<dyn Client>>) {
-        // The program is its own client. What this returns beside it does nothing.
+        // The program is its own client. The process that is returned beside the client does
+        // nothing.
         let mut write = place.run(None, &self.0);
         let client = Lines::new(write.args(["-c", WRITE]).arg(path(place)), |it| it.to_string());
         (Running::new(&mut command("true")), vec![Box::new(client)])
@@ -57,7 +59,8 @@ impl Program for Sqlite {
 }
 
 fn sqlite() -> Option<Sqlite> {
-    // What the path has may be a script that looks for a Python first.
+    // The `python3` in `PATH` may be a script that looks for a Python first. So Python itself is
+    // asked where it is.
     let found =
         text(command("python3").args(["-c", "import sqlite3, sys; print(sys.executable)"])).ok();
     let program = found.as_deref().map(|found| Path::new(found.trim()));

@@ -1,4 +1,4 @@
-//! A program sees the same, whatever it does to its log.
+//! Whatever a program does to its log, it sees the same with and without the short path.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -7,7 +7,8 @@ use super::{Place, text};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shortcut/calls.py");
 const COUNT: &str = "250";
-/// A program that waits for a lease until the kernel takes it away needs more.
+/// Time limit for all calls of a script. If a call waits until the kernel takes a lease away, the
+/// script takes longer than this.
 const LONGEST: Duration = Duration::from_secs(40);
 const SEEDS: usize = 6;
 

@@ -1,4 +1,4 @@
-//! Databases of other kinds, whose logs are written over and read, or say themselves where they end.
+//! SQLite, whose log is read and overwritten, and RocksDB, whose log itself says where it ends.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -38,14 +38,16 @@ impl<'a> Database<'a> {
         Self { place, name, folder }
     }
 
-    /// Starts to write records, under `run`. Each line of its output is the number of records so far.
+    /// Starts a program under `run` that writes records. Each line of its output is the number of
+    /// records so far.
     fn write(&self) -> Running {
         let mut command = self.place.run(&[&"--profile", &self.name, &"--", &"python3", &"-B"]);
         command.args([SCRIPT, self.name]).arg(&self.folder).stdout(Stdio::piped());
         Running(command.spawn().unwrap())
     }
 
-    /// How many records there are, by the stock program. Fails if one is missing before the last.
+    /// The number of records that the stock program finds. Fails if a record before the last is
+    /// missing.
     fn count(&self) -> usize {
         count(self.name, &self.folder)
     }
@@ -73,7 +75,8 @@ fn check_kills(name: &'static str) {
         run.wait().unwrap();
         wait_for("end of the program", || rustix::process::test_kill_process(program).is_err());
         acknowledged = last.parse().unwrap();
-        // What is durable is in the file, mended or not.
+        // In every other round, the stock program reads the log before it is mended: what is
+        // durable must be in the file already.
         if round % 2 == 0 {
             let found = database.count();
             assert!(
@@ -102,7 +105,7 @@ fn rocksdb_keeps_what_it_has_acknowledged() {
     }
 }
 
-/// Zeros behind the log are what a power cut leaves. Neither program minds.
+/// A power cut leaves zeros behind the end of the log. Both SQLite and RocksDB can read such a log.
 #[test]
 fn zeros_behind_a_log_that_says_where_it_ends_may_stay() {
     let Some(place) = Place::new() else { return };
@@ -127,7 +130,8 @@ fn zeros_behind_a_log_that_says_where_it_ends_may_stay() {
     }
 }
 
-/// A database that is opened without the short path removes its log, and nobody asks for that any more.
+/// A killed program leaves a log to mend. Then the stock program opens the database and removes the
+/// log. The next `run` must forget the log.
 #[test]
 fn a_log_that_the_stock_program_has_removed_is_forgotten() {
     let Some(place) = Place::new() else { return };
@@ -150,7 +154,8 @@ fn a_log_that_the_stock_program_has_removed_is_forgotten() {
     assert!(place.stages().is_empty());
 }
 
-/// Two connections of a process, and another process, see what there is while a third writes.
+/// While one connection writes, two others see what it has written so far: one in the same process,
+/// and one in another process.
 #[test]
 fn connections_of_sqlite_see_each_other() {
     let Some(place) = Place::new() else { return };
@@ -190,8 +195,8 @@ fn connections_of_sqlite_see_each_other() {
     assert!(place.stages().is_empty());
 }
 
-/// A log that is written over and over stays on the short way: its frames are read for each checkpoint,
-/// and it begins anew after that.
+/// A log that is overwritten again and again stays on the short way, although each checkpoint reads
+/// the log's frames before the log begins anew.
 #[test]
 fn sqlite_stays_on_the_short_way() {
     let Some(place) = Place::new() else { return };

@@ -1,4 +1,4 @@
-//! What was written outlives the program, its keeper, or both.
+//! What a program has written is not lost if the program, its keeper or both are killed.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -12,7 +12,7 @@ use slimio_testing::client::Reply;
 use super::redis::Redis;
 use super::{LEASES, Place, Running, child_of, guard_of, kill, library, pid, wait_for};
 
-/// Who is killed, in this order.
+/// A process that a test kills.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Killed {
     Program,
@@ -21,7 +21,8 @@ pub(crate) enum Killed {
 }
 pub(crate) use Killed::{Guard, Keeper, Program};
 
-/// Every order that makes a difference. Where the guard is not killed, it gives the log back.
+/// All orders of killing that differ in their effect. If the guard is not killed, it gives the log
+/// back.
 pub(crate) const ORDERS: [&[Killed]; 6] = [
     &[Program],
     &[Guard, Program, Keeper],
@@ -36,7 +37,7 @@ pub(crate) fn kill_in_order(order: &[Killed], keeper: Pid, program: Pid, pause: 
     let guard = guard_of(keeper);
     for (number, killed) in order.iter().enumerate() {
         if number > 0 {
-            // The program goes on without its keeper for a while.
+            // Gives a program whose keeper was killed some time to go on without it.
             std::thread::sleep(Duration::from_millis(pause));
         }
         let process = match killed {
@@ -44,7 +45,8 @@ pub(crate) fn kill_in_order(order: &[Killed], keeper: Pid, program: Pid, pause: 
             Keeper => keeper,
             Guard => guard,
         };
-        // The guard may have ended with its keeper.
+        // An error means that the process has ended already, such as a guard whose keeper was
+        // killed.
         let _ = kill_process(process, Signal::KILL);
     }
     if order == [Keeper] {
@@ -53,7 +55,7 @@ pub(crate) fn kill_in_order(order: &[Killed], keeper: Pid, program: Pid, pause: 
     }
 }
 
-/// A function for python3 that kills the keeper and its guard.
+/// A Python function that kills the keeper and its guard.
 const KILL_KEEPER: &str = "\
 import os
 def kill_keeper():
@@ -85,10 +87,10 @@ fn what_was_acknowledged_outlives_every_kill() {
             redis.client();
             (pid(&redis.run), child_of(pid(&redis.run)))
         };
-        // What was left over was mended before.
+        // `run` has mended the log of the last round before it started this server.
         let held = redis.client().expect(&["DBSIZE"]).unwrap();
         let Reply::Integer(held) = held else { panic!("{held:?}") };
-        // The last one may have been written without having been acknowledged.
+        // The last SET of the round before may have been written without being acknowledged.
         assert!(
             [0, 1].contains(&(held - acknowledged as i64)),
             "round {round}: {held} of {acknowledged}; {}",
@@ -108,8 +110,8 @@ fn what_was_acknowledged_outlives_every_kill() {
     assert!(acknowledged > 50, "{acknowledged}");
 }
 
-/// With `everysec`, what the program has written is in memory for a moment. It is not lost with the
-/// program.
+/// With `everysec`, what the program has written is only in memory for up to a second. It must not
+/// be lost if the program is killed.
 #[test]
 fn what_was_only_written_outlives_the_program() {
     let Some(place) = Place::new() else { return };
@@ -136,7 +138,7 @@ fn what_was_only_written_outlives_the_program() {
     }
 }
 
-/// Logs that were renamed or removed after both were killed.
+/// Logs are renamed and removed after the program and its keeper were killed.
 #[test]
 fn a_log_is_found_where_it_is_now() {
     let Some(place) = Place::new() else { return };
@@ -168,12 +170,12 @@ fn a_log_is_found_where_it_is_now() {
         "{}",
         place.said()
     );
-    // It may come back, with its file system.
+    // The stage of the removed log stays: the log may come back when a file system is mounted.
     assert_eq!(place.stages().len(), 1);
     assert!(place.status().contains("removed.log: needs mending"));
 }
 
-/// A power cut leaves zeros behind the log, no stage, and a note.
+/// After a power cut there are zeros behind the log's end, and a note about the log, but no stage.
 #[test]
 fn a_power_cut_is_repaired_before_the_start() {
     let Some(place) = Place::new() else { return };
@@ -198,7 +200,8 @@ fn a_power_cut_is_repaired_before_the_start() {
     assert_eq!(fs::read_dir(place.notes()).unwrap().count(), 0, "nothing is noted any more");
 }
 
-/// A child that the killed program has forked, as Redis does for a snapshot, still has everything open.
+/// A child that the killed program has forked still has the log open, like the child that Redis
+/// forks for a snapshot.
 #[test]
 fn a_child_that_is_left_keeps_nobody_from_mending() {
     let _leases = LEASES.lock();
@@ -215,7 +218,8 @@ fn a_child_that_is_left_keeps_nobody_from_mending() {
     );
     let mut command = place.python(&format!("{KILL_KEEPER}{text}"));
     assert!(!command.status().unwrap().success());
-    // The kernel lets somebody in after a while, which is shortened for this test.
+    // The lease of the killed program lives on in the child. The kernel takes the lease away after
+    // this many seconds; the test lowers them to save time.
     let limit = "/proc/sys/fs/lease-break-time";
     let before = fs::read_to_string(limit).unwrap();
     fs::write(limit, "5").unwrap();
@@ -226,11 +230,12 @@ fn a_child_that_is_left_keeps_nobody_from_mending() {
     assert_eq!(super::text(&output), "b'durable, staged'\n", "{}", place.said());
     assert!(place.said().contains("forked by the killed program"), "{}", place.said());
     assert!(place.stages().is_empty());
-    // The child has the file as the killed program has left it, and writes on.
+    // The child's descriptor still works, and the child goes on writing where the killed program
+    // stopped.
     wait_for("child's write", || fs::read(&log).unwrap() == b"durable, staged, the child");
 }
 
-/// The program is idle, so it does not notice that its keeper was killed. The guard does.
+/// An idle program does not notice that its keeper was killed, but the guard does.
 #[test]
 fn nobody_waits_for_a_log_whose_keeper_was_killed() {
     let Some(place) = Place::new() else { return };
@@ -261,7 +266,8 @@ fn nobody_waits_for_a_log_whose_keeper_was_killed() {
     assert!(place.said().contains("the keeper is gone"), "{}", place.said());
 }
 
-/// Without its guard, a keeper does the same as before. A service manager does not end it.
+/// A keeper whose guard was killed goes on as before. SIGTERM, as a service manager sends it, does
+/// not end the guard.
 #[test]
 fn a_killed_guard_changes_nothing() {
     let Some(place) = Place::new() else { return };
@@ -287,7 +293,7 @@ fn a_killed_guard_changes_nothing() {
     assert!(place.stages().is_empty());
 }
 
-/// A file system on which writes wait, until this is dropped.
+/// A frozen file system: writes to it wait until this is dropped.
 struct Frozen<'a>(&'a Path);
 
 impl<'a> Frozen<'a> {
@@ -303,7 +309,8 @@ impl Drop for Frozen<'_> {
     }
 }
 
-/// A write of the killed program is under way when the next start comes, and reaches the file after that.
+/// When the next `run` starts, a write of the killed program is still under way. The write reaches
+/// the file only afterwards.
 #[test]
 fn a_write_that_is_under_way_is_waited_for() {
     let Some(place) = Place::new() else { return };
@@ -323,7 +330,8 @@ fn a_write_that_is_under_way_is_waited_for() {
     let guard = guard_of(keeper);
     let frozen = Frozen::new(place.path());
     run.stdin.take().unwrap().write_all(b"\n").unwrap();
-    // It may be the keeper's, for which the program waits then.
+    // Either the program or its keeper does the write. If the keeper does it, the program waits for
+    // the keeper.
     let is_writing = |process: Pid| {
         let state = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
         state.unwrap().contains(") D ")
@@ -333,7 +341,8 @@ fn a_write_that_is_under_way_is_waited_for() {
         kill(process);
     }
     run.wait().unwrap();
-    // Its notes and what it says are on the file system that is frozen.
+    // The usual folder for notes and the usual file for output are on the frozen file system, so
+    // this `run` gets others.
     let memory = tempfile::tempdir_in("/dev/shm").unwrap();
     let mut next = Command::new(env!("CARGO_BIN_EXE_slimio"));
     next.args(["shortcut", "run", "--stages"]).arg(place.stages_path());

@@ -21,7 +21,7 @@ class Sqlite:
         self.file = sqlite3.connect(os.path.join(folder, "ledger.db"), isolation_level=None)
         self.file.execute("PRAGMA journal_mode=WAL")
         self.file.execute("PRAGMA synchronous=FULL")
-        # So that the log is written over after every few records.
+        # The log is to be overwritten again after every few records.
         self.file.execute("PRAGMA wal_autocheckpoint=40")
         self.file.execute("CREATE TABLE IF NOT EXISTS ledger(number INTEGER PRIMARY KEY, value BLOB)")
 
@@ -37,12 +37,12 @@ class Rocksdb:
     """By the C functions of the library."""
 
     def __init__(self, folder):
-        # Debian's is named after its version.
+        # In Debian, the library's file name ends with its version.
         names = [name for name in os.listdir("/usr/lib/x86_64-linux-gnu") if name.startswith("librocksdb.so.")]
         self.call = ctypes.CDLL(sorted(names, key=len)[0])
         options = self.function("rocksdb_options_create")()
         self.function("rocksdb_options_set_create_if_missing")(ctypes.c_void_p(options), ctypes.c_ubyte(1))
-        # So that a new log is begun after every few hundred records.
+        # A small buffer, so that a new log begins after every few hundred records.
         self.function("rocksdb_options_set_write_buffer_size")(ctypes.c_void_p(options), ctypes.c_size_t(1 << 20))
         path = os.path.join(folder, "ledger").encode()
         self.file = self.checked("rocksdb_open", ctypes.c_void_p(options), path)

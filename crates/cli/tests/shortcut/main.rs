@@ -1,4 +1,5 @@
-//! `slimio shortcut run` with real programs: redis-server, and scripts that do what programs do.
+//! `slimio shortcut run` with real programs: redis-server, and scripts that act like programs with
+//! logs.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod calls;
@@ -24,13 +25,15 @@ use rustix::process::{Pid, Signal, kill_process};
 use slimio_testing::loops::Mounted;
 use tempfile::TempDir;
 
-/// Held by a test that changes how long the kernel waits for leases, or in which somebody waits for one.
+/// Held by each test that changes how long the kernel waits for leases, and by each test in which a
+/// process waits for a lease.
 static LEASES: Mutex<()> = Mutex::new(());
 
-/// How long something may take that takes a moment.
+/// Time limit for what normally takes only a moment.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A file system that logs are written to the short way, a folder for what is staged, and what is said.
+/// A file system whose logs go the short way, a folder for the stages, and a file for the output of
+/// programs.
 struct Place {
     mounted: Mounted,
     stages: TempDir,
@@ -52,12 +55,13 @@ impl Place {
         self.mounted.path()
     }
 
-    /// `slimio shortcut run` with further words, which end with a program. What is said goes to a file.
+    /// `slimio shortcut run` with these further words, the last of which are a program with its
+    /// arguments. Standard error goes to a file.
     fn run(&self, words: &[&dyn AsRef<OsStr>]) -> Command {
         self.run_with(self.stages.path(), words)
     }
 
-    /// The same with another folder for what is staged.
+    /// Like [`Place::run`], with another folder for the stages.
     fn run_with(&self, stages: &Path, words: &[&dyn AsRef<OsStr>]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_slimio"));
         command.args(["shortcut", "run", "--stages"]).arg(stages);
@@ -68,7 +72,7 @@ impl Place {
         command
     }
 
-    /// The same with a script for python3, whose files `*.log` are meant.
+    /// Like [`Place::run`], for a script that python3 runs. Its files `*.log` go the short way.
     fn python(&self, text: &str) -> Command {
         self.run(&[&"--match", &"*.log", &"--", &"python3", &self.script(text)])
     }
@@ -91,12 +95,12 @@ impl Place {
         self.stages.path().join("said")
     }
 
-    /// Everything that programs and their keepers have said so far.
+    /// Everything that programs and their keepers have written to standard error so far.
     fn said(&self) -> String {
         fs::read_to_string(self.said_path()).unwrap()
     }
 
-    /// Names of the stages that are there.
+    /// Paths of the stages that exist.
     fn stages(&self) -> Vec<PathBuf> {
         let paths = fs::read_dir(self.stages.path()).unwrap().map(|entry| entry.unwrap().path());
         paths.filter(|path| path.extension() == Some(OsStr::new("stage"))).collect()
@@ -109,7 +113,7 @@ impl Place {
     }
 }
 
-/// A program that is killed if the test ends before it does, as is its keeper.
+/// A program under `run`. If the test ends first, the program and its keeper are killed.
 struct Running(Child);
 
 impl Drop for Running {
@@ -146,7 +150,7 @@ fn private() -> fs::Permissions {
     std::os::unix::fs::PermissionsExt::from_mode(0o700)
 }
 
-/// The library, which is built with this test.
+/// The preload library, which is built together with this test.
 fn library() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_slimio"));
     program.with_file_name("deps").join("libslimio_preload.so")

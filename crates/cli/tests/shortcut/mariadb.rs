@@ -33,7 +33,8 @@ impl MariaDb {
         made.args(["--no-defaults", "--user=root", "--skip-test-db"]);
         made.arg("--auth-root-authentication-method=normal");
         made.arg(format!("--datadir={}", folder.join("data").display()));
-        // A server that starts removes the temporary tables of others from a folder that they share.
+        // Each server gets a temporary folder of its own, because a server that starts removes all
+        // temporary tables in its folder, those of other servers included.
         made.arg(format!("--tmpdir={}", folder.display()));
         text(&made.output().unwrap());
         Some(Self { folder, program })
@@ -55,7 +56,7 @@ impl MariaDb {
         words
     }
 
-    /// A client that runs the lines of its input.
+    /// A client that runs each line of its input.
     fn client(&self) -> Command {
         let mut command = Command::new("mariadb");
         command.args(["--no-defaults", "-u", "root", "-N", "-B", "-n", "-S"]);
@@ -89,9 +90,10 @@ fn what_was_committed_outlives_a_killed_server() {
     running.wait().unwrap();
     assert!(acknowledged.iter().all(|count| *count > 0), "{acknowledged:?}");
     let said = place.said();
-    // A new log is only allocated. It was filled when it was opened.
+    // MariaDB only allocates the blocks of a new log. Only a log whose blocks were written before
+    // goes the short way, so the library filled this one with zeros when MariaDB opened it.
     assert_eq!(said.matches("ib_logfile0: written the short way\n").count(), 1, "{said}");
-    // It starts without us, and has everything.
+    // The server starts without `run`, and has every row.
     let mut command = Command::new(&mariadb.program);
     command.args(mariadb.arguments()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut running = Running(command.spawn().unwrap());

@@ -1,4 +1,4 @@
-//! Exit statuses, signals, daemons, threads, full disks, and what is not taken.
+//! Exit statuses, signals, daemons, threads, full disks, and files that the library leaves alone.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -23,7 +23,7 @@ fn it_ends_as_the_program_ends() {
     assert_eq!(run("exit 7").code(), Some(7));
     assert_eq!(run("kill -9 $$").code(), Some(137));
     assert!(place.said().contains("no file was written the short way"), "{}", place.said());
-    // It is the parent of what the program leaves behind, and waits for that.
+    // `run` becomes the parent of the processes that the program leaves behind, and waits for them.
     assert_eq!(run("(sleep 0.3; echo late > late) & exit 3").code(), Some(3));
     fs::remove_file("late").unwrap();
 }
@@ -62,7 +62,7 @@ fn a_daemon_is_looked_after() {
     let mut command = place.python(&text);
     let mut run = Running(command.spawn().unwrap());
     wait_for("daemon's log", || place.status().contains("daemon.log: goes the short way; 5 bytes"));
-    // The signal reaches the daemon.
+    // `run` passes the signal on to the daemon.
     kill_process(pid(&run), Signal::TERM).unwrap();
     assert_eq!(run.wait().unwrap().code(), Some(5));
     assert_eq!(fs::read(place.path().join("daemon.log")).unwrap(), b"line\n");
@@ -103,7 +103,7 @@ fn append_by_threads(kills_keeper: bool) {
         run.wait().unwrap();
     }
     let has_ended = || rustix::process::test_kill_process(program).is_err();
-    // Others look at it meanwhile.
+    // Meanwhile, this test reads the log as another program would.
     let mut seen = 0;
     while !has_ended() && matches!(run.try_wait(), Ok(status) if kills_keeper || status.is_none()) {
         let now = fs::read(&log).unwrap_or_default();
@@ -154,7 +154,8 @@ fn text_of(command: &mut Command) -> String {
     text(&command.stdout(Stdio::piped()).output().unwrap())
 }
 
-/// What the keeper is told while it works wakes it. If nothing was appended, nothing else would.
+/// A message to the keeper wakes it even if it comes while the keeper works. If nothing was
+/// appended, nothing else would wake the keeper.
 #[test]
 fn nobody_waits_long_for_the_file() {
     let Some(place) = Place::new() else { return };
@@ -176,7 +177,7 @@ fn nobody_waits_long_for_the_file() {
     assert!(command.status().unwrap().success(), "{}", place.said());
 }
 
-/// Without a keeper, the program goes on by itself, and others see its log.
+/// After its keeper was killed, the program goes on by itself, and others see what it appends.
 #[test]
 fn a_program_goes_on_without_its_keeper() {
     let Some(place) = Place::new() else { return };
@@ -198,7 +199,7 @@ fn a_program_goes_on_without_its_keeper() {
     append("one\n");
     assert!(place.status().contains(".log: goes the short way"));
     let program = child_of(pid(&run));
-    // The guard would give the file back.
+    // The guard is killed first, because it would give the file back.
     kill(guard_of(pid(&run)));
     run.kill().unwrap();
     assert_eq!(run.wait().unwrap().signal(), Some(9));
@@ -211,7 +212,8 @@ fn a_program_goes_on_without_its_keeper() {
     wait_for("end of the program", || rustix::process::test_kill_process(program).is_err());
 }
 
-/// A child of a program, such as one that saves a snapshot, closes what it does not need.
+/// A child, such as one that saves a snapshot, closes the descriptors that it does not need. The
+/// parent's log must still go the short way after that.
 #[test]
 fn a_child_that_closes_the_log_does_not_end_it() {
     let Some(place) = Place::new() else { return };
@@ -236,8 +238,8 @@ fn a_child_that_closes_the_log_does_not_end_it() {
     assert!(run.wait().unwrap().success());
 }
 
-/// What is never synced is written by the keeper after a while: what is appended at first, what is
-/// appended when the keeper has come to rest, and what a forked child appends.
+/// The keeper writes what the program never syncs after a while. That is so for what is appended at
+/// first, for what is appended once the keeper is at rest, and for what a forked child appends.
 #[test]
 fn what_is_not_synced_is_written_at_last() {
     let Some(place) = Place::new() else { return };
@@ -256,11 +258,12 @@ fn what_is_not_synced_is_written_at_last() {
     let mut to = run.stdin.take().unwrap();
     let mut said = BufReader::new(run.stdout.take().unwrap());
     wait_for("taken log", || place.stages().len() == 1);
-    // Who opens the file would have it written, so the stage is asked: for the length of the log, for
-    // what is written of it, and for what the keeper was told, which is nothing while it rests.
+    // Opening the file would cause the write that the test waits for, so the test reads the stage
+    // instead. Three fields count: the log's length, how much of the log is written, and what the
+    // keeper was told, which is 0 while the keeper rests.
     let is_written = |length: u64| {
         let header = fs::read(&place.stages()[0]).unwrap();
-        // A new stage is empty for a moment.
+        // A new stage's file is empty for a moment.
         let Some(header) = header.get(4096..) else { return false };
         let field = |at: usize| u64::from_le_bytes(header[at..][..8].try_into().unwrap());
         [field(32), field(40), field(80)] == [length, length, 0]
@@ -269,7 +272,8 @@ fn what_is_not_synced_is_written_at_last() {
     for line in ["first\n", "at rest\n", "by a child\n", "last\n"] {
         let by_child = line == "by a child\n";
         if by_child {
-            // The keeper hears of it when the child has ended.
+            // The keeper is stopped until the child has ended, so it hears of what the child
+            // appended only after that.
             kill_process(pid(&run), Signal::STOP).unwrap();
         }
         std::io::Write::write_all(&mut to, line.as_bytes()).unwrap();
@@ -284,7 +288,7 @@ fn what_is_not_synced_is_written_at_last() {
     assert!(run.wait().unwrap().success());
 }
 
-/// If there is no room for what is to be staged, the kernel writes the log.
+/// If the memory has no room for a stage, the log goes through the kernel as usual.
 #[test]
 fn without_memory_the_log_is_left_to_the_kernel() {
     let Some(place) = Place::new() else { return };
@@ -308,7 +312,8 @@ fn without_memory_the_log_is_left_to_the_kernel() {
     assert!(place.said().contains("left to the kernel: no stage"), "{}", place.said());
 }
 
-/// A program that is stopped in the middle of a write keeps nobody else from its own log.
+/// One program is stopped in the middle of a write. Another program's log must still be readable at
+/// once.
 #[test]
 fn a_stopped_program_holds_up_no_other() {
     let _leases = LEASES.lock();
@@ -339,7 +344,7 @@ fn a_stopped_program_holds_up_no_other() {
     wait_for("writes", || fs::metadata(&stopped_log).unwrap().len() > 0);
     std::thread::sleep(Duration::from_millis(100));
     kill_process(stopped, Signal::STOP).unwrap();
-    // Somebody waits for the stopped program's log.
+    // This reader has to wait, because the stopped program can't give its log back.
     let waiting = std::thread::spawn(move || fs::read(stopped_log).unwrap());
     for _ in 0..3 {
         let begin = Instant::now();
@@ -365,7 +370,8 @@ fn a_stopped_program_holds_up_no_other() {
     assert!(place.stages().is_empty());
 }
 
-/// Another program knows nothing of the stage, so the file is given back before it has it.
+/// A program that inherits a descriptor knows nothing of the stage. So the file must be given back
+/// before that program starts.
 #[test]
 fn another_program_inherits_the_log() {
     let Some(place) = Place::new() else { return };
@@ -385,7 +391,7 @@ fn another_program_inherits_the_log() {
     assert_eq!(fs::read(&log).unwrap(), b"parent\nchild\nparent\n");
 }
 
-/// The keeper looks after several logs, whichever is closed first.
+/// The keeper looks after several logs at once, and the program may close them in any order.
 #[test]
 fn logs_are_closed_in_any_order() {
     let Some(place) = Place::new() else { return };
@@ -413,7 +419,8 @@ fn logs_are_closed_in_any_order() {
     assert!(place.stages().is_empty());
 }
 
-/// A child of vfork(2) has its parent's memory, and must not take it for its own.
+/// A child of vfork(2) runs in its parent's memory, so the library must not treat that memory as
+/// the child's own.
 #[test]
 fn programs_that_are_started_change_nothing() {
     let Some(place) = Place::new() else { return };
@@ -435,7 +442,7 @@ fn programs_that_are_started_change_nothing() {
     assert_eq!(fs::read(&log).unwrap(), b"parent,child,parent");
 }
 
-/// A program that counts on limits is left alone.
+/// A program with a limit of file sizes must get the same errors as without the short path.
 #[test]
 fn a_limited_program_meets_its_limits() {
     let Some(place) = Place::new() else { return };
@@ -457,7 +464,8 @@ fn a_limited_program_meets_its_limits() {
     assert_eq!(fs::metadata(&log).unwrap().len(), 10_000);
 }
 
-/// The library's own descriptors can't be replaced or closed, and are not seen as open.
+/// The program can neither replace nor close the library's own descriptors: they seem not to be
+/// open.
 #[test]
 fn the_librarys_descriptors_stay() {
     let Some(place) = Place::new() else { return };
@@ -483,7 +491,7 @@ fn the_librarys_descriptors_stay() {
     assert_eq!(fs::read(place.path().join("other")).unwrap(), b"untouched");
 }
 
-/// The keeper dies while a thread waits for it in `open`, and others append meanwhile.
+/// The keeper is killed while one thread waits for it in `open`, and another appends.
 #[test]
 fn what_is_appended_while_the_keeper_dies_is_kept() {
     let Some(place) = Place::new() else { return };

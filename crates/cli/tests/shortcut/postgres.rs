@@ -13,7 +13,7 @@ use super::{Place, Running, pid, text, wait_for};
 /// PostgreSQL refuses to run as root.
 const USER: &str = "postgres";
 
-/// A data folder, and the programs for it.
+/// A data folder, and the folder of PostgreSQL's programs.
 struct Postgres {
     folder: PathBuf,
     programs: PathBuf,
@@ -47,7 +47,7 @@ impl Postgres {
         command
     }
 
-    /// The words that start the server, as its user.
+    /// The command line that starts the server as [`USER`].
     fn server(&self) -> Vec<String> {
         let server = self.programs.join("postgres").display().to_string();
         let (data, folder) = (self.data().display().to_string(), self.folder.display().to_string());
@@ -56,7 +56,7 @@ impl Postgres {
         words.into_iter().chain(more).map(str::to_owned).collect()
     }
 
-    /// A client that runs the lines of its input, each in a transaction of its own.
+    /// A client that runs each line of its input in a transaction of its own.
     fn client(&self) -> Command {
         let mut command = Command::new(self.programs.join("psql"));
         command.args(["-qAtX", "-v", "ON_ERROR_STOP=1", "-U", USER, "-d", "postgres", "-h"]);
@@ -104,7 +104,7 @@ fn what_was_committed_outlives_a_killed_server() {
     run(postgres.client(), "create schema t; create table t.a (c int, n int)");
     let inserting = insert_until_killed(|| postgres.client());
     wait_for_rows(&place, || postgres.client());
-    // A new segment of the log is begun by one process, and written by all.
+    // One process begins a new segment of the log, and then all processes write to it.
     run(postgres.client(), "select pg_switch_wal()");
     wait_for_rows(&place, || postgres.client());
     kill_all(postgres.postmaster());
@@ -114,7 +114,7 @@ fn what_was_committed_outlives_a_killed_server() {
     assert!(acknowledged.iter().all(|count| *count > 0), "{acknowledged:?}");
     let said = place.said();
     assert_eq!(said.matches(": written the short way").count(), 1, "{said}");
-    // It starts without us, and has everything.
+    // The server starts without `run`, and has every row.
     let words = postgres.server();
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).current_dir(&postgres.folder);

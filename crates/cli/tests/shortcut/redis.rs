@@ -18,7 +18,7 @@ pub(crate) struct Redis {
 }
 
 impl Redis {
-    /// Starts a server in a folder. `None` if none is installed.
+    /// Starts a server in a folder of its own. `None` if no redis-server is installed.
     pub(crate) fn start(place: &Place, policy: &str) -> Option<Self> {
         let Some(program) = find_program("redis-server") else {
             eprintln!("SKIPPED: redis-server is not installed");
@@ -43,7 +43,7 @@ impl Redis {
         client.unwrap()
     }
 
-    /// The log that grows.
+    /// The append-only file that the server is writing.
     pub(crate) fn log(&self) -> PathBuf {
         let folder = fs::read_dir(self.folder.join("appendonlydir")).unwrap();
         let paths = folder.map(|entry| entry.unwrap().path());
@@ -59,7 +59,7 @@ impl Redis {
     }
 }
 
-/// Checks a log as an operator does.
+/// Checks a log with the tool that operators use.
 fn check(log: &Path) {
     let mut command = Command::new("redis-check-aof");
     let said = text(&command.arg(log).output().unwrap());
@@ -78,7 +78,7 @@ fn whoever_opens_the_running_log_sees_just_the_log() {
             client.expect(&["SET", &format!("k:{round}:{key}"), &"v".repeat(key * 40)]).unwrap();
         }
         let longer = fs::metadata(&log).unwrap().len();
-        // To open the log takes until the zeros behind its end have been cut off.
+        // Opening the log waits until the keeper has cut off the zeros behind the log's end.
         let seen = fs::read(&log).unwrap();
         assert!(seen.ends_with(b"\r\n"), "round {round}: there is something behind the log");
         assert!(
@@ -97,7 +97,7 @@ fn whoever_opens_the_running_log_sees_just_the_log() {
     redis.stop();
     check(&log);
     assert!(place.stages().is_empty());
-    // Stock Redis starts from it.
+    // Stock Redis can start from this log.
     let redis = Redis::start(&place, "always").unwrap();
     assert_eq!(redis.client().expect(&["GET", "last"]).unwrap(), Reply::Bulk(b"2".into()));
     redis.stop();

@@ -1,4 +1,5 @@
-//! Clients of SQL servers that insert rows until the server is killed, and what is there afterwards.
+//! Clients that insert rows until their SQL server is killed, and a check of the rows that are
+//! there afterwards.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -11,12 +12,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::{Place, text};
 
 pub(crate) const CLIENTS: usize = 4;
-/// Rows of all clients that are enough.
+/// The server is killed after all clients together have inserted this many rows.
 const ROWS: usize = 400;
 
-/// Starts clients that insert the rows `(client, 1)`, `(client, 2)`, … into the table `t.a`. The
-/// function makes a client that runs each line of its input. A thread ends with its client, and returns
-/// how many rows were acknowledged.
+/// Starts clients that insert the rows `(client, 1)`, `(client, 2)`, … into the table `t.a`.
+/// `client` makes a client that runs each line of its input. Each thread serves one client, ends
+/// with it, and returns how many of its rows were acknowledged.
 pub(crate) fn insert_until_killed(client: impl Fn() -> Command) -> Vec<JoinHandle<usize>> {
     let inserting = (0..CLIENTS).map(|number| {
         let mut client = client();
@@ -47,7 +48,8 @@ pub(crate) fn insert_until_killed(client: impl Fn() -> Command) -> Vec<JoinHandl
     inserting.collect()
 }
 
-/// Waits until many rows are there. Returns what `slimio shortcut status` says then.
+/// Waits until [`ROWS`] rows are there. Returns the output of `slimio shortcut status` at that
+/// moment.
 pub(crate) fn wait_for_rows(place: &Place, client: impl Fn() -> Command) -> String {
     super::wait_for("rows", || {
         std::thread::sleep(Duration::from_millis(100));
@@ -58,21 +60,21 @@ pub(crate) fn wait_for_rows(place: &Place, client: impl Fn() -> Command) -> Stri
         let before = status.split(behind).next().unwrap();
         before.split_whitespace().last().unwrap().parse().unwrap()
     };
-    // Some transactions share a sync.
+    // There are fewer syncs than rows, because some transactions share a sync.
     let least = ROWS / CLIENTS / 2;
     assert!(number(" writes went the short way") > least, "{status}{}", place.said());
     assert!(number(" syncs had nothing to do") > least, "{status}{}", place.said());
     status
 }
 
-/// Checks that every acknowledged row is there, and no row is without the one before it.
+/// Checks that every acknowledged row is there, and that no row before the last is missing.
 pub(crate) fn check(client: impl Fn() -> Command, acknowledged: &[usize]) {
     for (number, acknowledged) in acknowledged.iter().enumerate() {
         let sql = format!("select count(*) from t.a where c = {number}");
         let count: usize = run(client(), &sql).trim().parse().unwrap();
         let sql = format!("select max(n) from t.a where c = {number}");
         let last: usize = run(client(), &sql).trim().parse().unwrap();
-        // The last one may be there without having been acknowledged.
+        // A client's last row may have been inserted without being acknowledged.
         let possible = *acknowledged..=acknowledged + 1;
         assert!(possible.contains(&last), "client {number}: {last} of {acknowledged} rows");
         assert_eq!(count, last, "client {number}");
@@ -86,7 +88,7 @@ pub(crate) fn run(mut client: Command, sql: &str) -> String {
     text(&running.wait_with_output().unwrap())
 }
 
-/// Kills a process and all that it has started, without giving any of them time to clean up.
+/// Kills a process and all its descendants at once, so that none of them can clean up.
 pub(crate) fn kill_all(process: Pid) {
     let children = children(process);
     let _ = kill_process(process, Signal::KILL);
@@ -103,7 +105,7 @@ fn children(process: Pid) -> Vec<Pid> {
     found
 }
 
-/// The library, where another user can read it.
+/// A copy of the library where other users can read it.
 pub(crate) fn library_for_all(place: &Place) -> PathBuf {
     let path = place.path().join("libslimio_preload.so");
     std::fs::copy(super::library(), &path).unwrap();

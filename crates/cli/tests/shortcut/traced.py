@@ -27,7 +27,7 @@ def act(fd, what, block):
     elif what == "part":
         os.pwrite(fd, bytes([byte]) * 100, block * BLOCK + random.randrange(BLOCK - 100))
     elif what == "end":
-        # Behind a hole, so that there are new blocks.
+        # A hole in front of the block, so that the file system has to allocate new blocks.
         os.ftruncate(fd, (block + 1) * BLOCK)
         os.pwrite(fd, aligned(byte), block * BLOCK)
     else:

@@ -1,5 +1,5 @@
-//! When a program's `fdatasync` returns, the disk has the writes that it made durable, and was flushed
-//! after them.
+//! When a program's `fdatasync` returns, the disk must have received the writes that it makes
+//! durable, and after them a flush.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -17,7 +17,7 @@ const LOG_SIZE: usize = 1 << 20;
 const BLOCK: u64 = 4096;
 const STEPS: usize = 150;
 
-/// Whether a block was written since the last step, and a flush was after that.
+/// Whether `events` has a write of the block, and a flush after that write.
 fn is_durable(events: &[TraceEvent], block: u64) -> bool {
     let covers = |event: &TraceEvent| match event {
         TraceEvent::Write { range: ByteRange { start, end }, .. } => {

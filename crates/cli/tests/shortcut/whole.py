@@ -100,7 +100,7 @@ def by_stream(fd):
 
 
 def by_many(fd):
-    # More than the library has room for.
+    # More descriptors than the library has room for.
     many = [os.open(PATH, os.O_RDWR) for _ in range(250)]
     os.fdatasync(fd)
     os.pwrite(many[-1], b"many", 5)
@@ -119,7 +119,7 @@ def copied(fd):
         os.sendfile(fd, source.fileno(), 0, 100)
 
 
-# Each leaves something that only the kernel can make durable.
+# Each of these changes leaves something that only a sync by the kernel makes durable.
 CHANGES = [
     lambda fd: os.pwrite(fd, b"some", 100),
     lambda fd: os.pwrite(fd, aligned(3)[:BLOCK - 1], 0),
@@ -138,9 +138,9 @@ CHANGES = [
     lambda fd: python("os.pwrite(os.open(sys.argv[1], os.O_WRONLY), b'other', 33)"),
     lambda fd: os.truncate(PATH, SIZE - BLOCK),
     lambda fd: os.truncate(PATH, SIZE),
-    # Nothing is written, and nothing is broken.
+    # An invalid address: the write fails, and must do no harm.
     lambda fd: libc.pwrite(fd, ctypes.c_void_p(65536), BLOCK, ctypes.c_long(0)),
-    # These stay for good.
+    # This flag stays on, so every later write also needs the kernel's sync.
     lambda fd: fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND) or os.pwrite(fd, aligned(3), 0),
 ]
 FOR_GOOD = [by_file_stream, by_copy, by_control, by_message, by_heir, by_map, by_stream, by_many]
@@ -155,7 +155,8 @@ def changes():
         assert flushes() > before, f"change {number} is not durable"
         os.close(fd)
     for change in FOR_GOOD:
-        # Each needs a file that has no such debt yet.
+        # After one of these changes, the file needs the kernel's sync for good. So each change gets
+        # a new file.
         os.rename(PATH, PATH + change.__name__)
         with open(PATH, "wb") as file:
             file.write(bytes(SIZE))
@@ -171,7 +172,8 @@ def changes():
 
 def direct():
     os.close(os.open(PATH, os.O_RDWR))
-    # The connection to the keeper stays.
+    # Counted after the first log was closed, because the library keeps its connection to the
+    # keeper.
     count = len(os.listdir("/proc/self/fd"))
     for flags in (0, os.O_DSYNC):
         fd = os.open(PATH, os.O_RDWR | flags)
@@ -186,10 +188,10 @@ def direct():
             with open(PATH, "rb") as file:
                 file.seek(round * BLOCK)
                 assert file.read(2 * BLOCK) == aligned(round, 2)
-        # The program's own position and flags are as they were.
+        # The position and flags of the program's descriptor have not changed.
         assert os.lseek(fd, 0, os.SEEK_CUR) == 0
         assert fcntl.fcntl(fd, fcntl.F_GETFL) & (os.O_DIRECT | os.O_DSYNC) == flags
-        # What the program writes directly is left to it.
+        # After the program has set O_DIRECT itself, its writes go through the kernel.
         fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT)
         os.pwrite(fd, aligned(8), 0)
         if not flags:
@@ -197,7 +199,8 @@ def direct():
             os.fdatasync(fd)
             assert flushes() > before
         fcntl.fcntl(fd, fcntl.F_SETFL, flags)
-        # Whoever shares the open file may have it written at its end, whatever the offset.
+        # Another process that shares the open file can set O_APPEND. Then Linux appends every
+        # write, whatever its offset.
         child = os.fork()
         if child == 0:
             fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_APPEND)
@@ -227,14 +230,15 @@ def locks():
         os.pwrite(fd, aligned(round), 0)
         os.pwrite(fd, b"some", 0)
         os.fdatasync(fd)
-    # A second one is no reason to close a third.
+    # When `again` is opened, the library must close no other descriptor of the file: that would
+    # release the lock.
     again = os.open(PATH, os.O_RDWR)
     os.pwrite(again, aligned(5), 0)
     assert is_locked()
     os.close(fd)
     os.close(again)
     assert not is_locked()
-    # A lock by a descriptor that can only read.
+    # The same with a lock on a descriptor that can only read.
     reading = os.open(PATH, os.O_RDONLY)
     fcntl.lockf(reading, fcntl.LOCK_SH)
     fd = os.open(PATH, os.O_RDWR)
@@ -245,7 +249,7 @@ def locks():
 
 
 def orphan():
-    """The keeper is killed: what was started before goes on, what is started later syncs by itself."""
+    """The keeper is killed. Processes that started before go on as usual; later ones sync their writes themselves."""
     fd = settled()
     os.kill(os.getppid(), 9)
     assert quiet(fd, os.fdatasync)

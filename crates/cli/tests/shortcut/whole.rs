@@ -1,4 +1,4 @@
-//! Logs that are overwritten in whole blocks, by scripts that do what programs do.
+//! Scripts that overwrite a log in whole blocks, as databases do.
 
 use std::fs::{self, File};
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use super::{Place, text};
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shortcut/whole.py");
 const SIZE: usize = 64 * 4096;
 
-/// The script, for a log that was filled before. It ends when its output does.
+/// The command that runs one part of the script, on a log whose blocks were written before.
 fn script(place: &Place, what: &str) -> Command {
     let path = place.path().join("ib_logfile0");
     fs::write(&path, vec![0; SIZE]).unwrap();
@@ -50,7 +50,7 @@ fn no_debt_is_lost_if_the_keeper_is_killed() {
     let output = script(&place, "orphan").output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     assert_eq!(said, "done\n", "{}", place.said());
-    // The next keeper removes what the killed one has left.
+    // The next keeper removes the files that the killed keeper has left.
     text(&script(&place, "locks").output().unwrap());
     let left = fs::read_dir(place.stages.path()).unwrap().count();
     assert_eq!(left, 1, "only what was said is left");

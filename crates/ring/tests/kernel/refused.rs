@@ -188,8 +188,8 @@ fn what_the_kernel_has_not_taken_ends_and_what_it_has_goes_on() {
 }
 
 /// The kernel's polling thread sleeps, and the filter refuses the call that wakes the thread. If
-/// something else wakes the thread, the thread takes the queued operations. So these must not be
-/// ended.
+/// something else wakes the thread later, it takes the queued operations. So the ring must not end
+/// them.
 #[test]
 fn what_a_thread_of_the_kernels_may_take_does_not_end() {
     let polling = Polling { submissions_idle_ms: Some(1), completions: false };
