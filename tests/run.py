@@ -11,7 +11,8 @@ sys.path.insert(0, ROOT)
 from harness import runner  # noqa: E402
 from harness.target import TARGET, with_io_uring, without_io_uring  # noqa: E402
 
-# Several times the memory that a run takes.
+# A file system in memory is used only if it has this many bytes free, which is several times what a
+# run takes.
 MEMORY_MIN = 4 << 30
 
 
@@ -61,8 +62,8 @@ def main():
 
 
 def memory():
-    """A file system in memory that takes direct I/O (Linux 6.6) and has room. If there is none, the
-    usual place for temporary files."""
+    """The folder for the servers' data: on a file system in memory, if it takes direct I/O (Linux
+    6.6) and has room. Otherwise, the usual folder for temporary files."""
     place = "/dev/shm"
     try:
         with tempfile.NamedTemporaryFile(dir=place) as file:

@@ -1,1 +1,1 @@
-"""Programs and libraries that people use, unchanged."""
+"""Tests with programs and libraries that people use, unchanged."""

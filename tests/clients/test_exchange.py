@@ -65,8 +65,8 @@ def module_id(name, version):
 
 
 def with_module_key():
-    """An RDB file of version 10 with a key of a module's type. A checksum of 0 means that there is
-    none."""
+    """An RDB file of version 10 with a key of a module's type. Its checksum is 0, which means that
+    there is no checksum."""
     value = module_id("ReJSON-RL", 3) + b"\x05\x02{}" + b"\x00"
     return b"REDIS0010" + b"\xfe\x00" + b"\x07\x08document" + value + b"\xff" + bytes(8)
 
@@ -177,7 +177,7 @@ class Exchange(TestCase):
             self.assertIn(b"wrote 1 keys", done.stdout)
 
     def test_a_password_out_of_a_file(self):
-        """A password may have any bytes, and its line may have any ending."""
+        """The password in the file may have any bytes, and any line end after it."""
         server = Server()
         self.addCleanup(server.close)
         password, file = b"caf\xe9 \xff", self.path("password")

@@ -1,5 +1,5 @@
-"""go-redis and Jedis, unchanged. The clients do what programs usually do, and the server is killed
-meanwhile."""
+"""go-redis and Jedis, unchanged. Programs do through them what programs usually do, and the server
+is killed meanwhile."""
 
 import os
 import subprocess

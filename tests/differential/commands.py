@@ -1,8 +1,8 @@
-"""Random commands, drawn to reach every branch: right, nearly right, and wrong ones.
+"""Random commands, some right, some nearly right, some wrong, so that they reach every branch.
 
 A command here is a list of strings or bytes. Two servers never run a command at the same
-millisecond. So no key is given a time that passes while a run lasts. No two times are so close that
-the difference between the servers could change their order (`EXPIRE … GT`).
+millisecond. So no key gets an expiry that comes while a run lasts. Nor are two expiries so close
+that they could be in different orders on the two servers, which matters for `EXPIRE … GT`.
 """
 
 import time
@@ -39,8 +39,8 @@ class Draw(DrawSets, DrawLists):
         return self.spoilt(command)
 
     def spoilt(self, command):
-        """Now and then drops or adds an argument. Commands that may block are left as they are,
-        because another argument would become their timeout."""
+        """Now and then drops or adds an argument. A command that may block stays as it is, because
+        its last argument is its timeout, and then another argument would be last."""
         if str(command[0]).lower() in BLOCKING:
             return command
         chance = self.random.random()
@@ -78,8 +78,8 @@ class Draw(DrawSets, DrawLists):
         return self.random.choice([self.random.choice(STRINGS), self.integer(), self.float()])
 
     def content(self):
-        """A value to set a key to. It may have a zero byte; in other arguments, Redis's C code
-        takes a zero byte for the end of the string."""
+        """A value to set a key to. It may have a zero byte. Other arguments may not: there, Redis's
+        C code takes a zero byte for the end of the string."""
         return self.random.choice([self.value(), self.value(), self.value(), b"\x00\x01\r\n\x00"])
 
     def float(self):
@@ -272,8 +272,8 @@ class Draw(DrawSets, DrawLists):
             options += [self.cased(option[0]), *option[1:]]
         time = self.date_milliseconds() if any(str(option).lower() == "absttl" for option in options) else self.milliseconds()
         if time == 2**63 - 1:
-            # In Redis, the sum of this time and the time of day overflows, and the key is gone. In
-            # SlimIO the key stays.
+            # In Redis, the sum of the largest number and the time of day overflows, and the key
+            # expires at once. In SlimIO the key stays. So 0 is used instead.
             time = 0
         return [self.key(), self.one_of(0, 0, time), payloads.draw(self.random), *options]
 
@@ -341,14 +341,14 @@ WEIGHTS = {
 NAMES = [name for weight, names in WEIGHTS.items() for name in names.split() for _ in range(weight)]
 NAMES += set_commands.NAMES + list_commands.NAMES
 
-# From each of these sizes on, a large string is received, kept or cut in another way.
+# At each of these sizes, the way changes in which a large string is received, kept or cut.
 LARGE_SIZES = [32 << 10, 256 << 10, 512 << 10]
 LARGE_NAMES = "SET SET GET GETSET GETDEL GETEX APPEND APPEND SETRANGE SETRANGE GETRANGE STRLEN COPY RENAME".split()
 
 
 class DrawOfSets(Draw):
-    """Commands on sets, and some on whole keys, on few keys. So the sets have much in common, and
-    often change their form."""
+    """Commands on sets, and some on keys of any type. All use the same few keys, so the sets have
+    many common members, and often change their form."""
 
     def names(self):
         return set_commands.NAMES * 3 + "DEL COPY RENAME MULTI EXEC EXEC HELLO TYPE EXPIRE SELECT SET".split()

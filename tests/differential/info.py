@@ -4,7 +4,7 @@ import re
 
 
 def fields(text):
-    """Reads INFO as an exporter of metrics does: a line is a name and a value."""
+    """Reads INFO as an exporter of metrics does. Each line has a name and a value."""
     found = {}
     for line in text.decode().split("\r\n"):
         if line and not line.startswith("# "):
@@ -24,7 +24,7 @@ FORMS = {
 
 
 def form(value):
-    """The form of a value, as far as a reader must know it."""
+    """The form of a value, such as a number or a word, on which a reader relies."""
     return next((name for pattern, name in FORMS.items() if re.fullmatch(pattern, value)), "word")
 
 

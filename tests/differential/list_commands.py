@@ -1,6 +1,6 @@
-"""Random commands on lists, right and wrong ones. `Draw` has these among its own."""
+"""Random commands on lists, right and wrong ones. `Draw` inherits these methods."""
 
-# Near the sizes at which a list changes its form, in Redis 7.0 and later.
+# Sizes near those at which a list changes its form in Redis 7.0 and later.
 LARGE_COUNTS = [40, 127, 128, 129, 400, 800, 2100]
 ELEMENTS = ["", "01", "-0", "+1", "1.0", "9223372036854775807", "-9223372036854775808", "9223372036854775808",
             "32768", "-32769", "2147483648", "a" * 63, "b" * 64, "e" * 300, "f" * 2000, "g" * 8180, "h" * 9000,
@@ -42,7 +42,7 @@ class DrawLists:
     rpushx = lpushx
 
     def lpop(self):
-        # Most elements are popped in small numbers, so that the list is there for later commands.
+        # Most counts are small, so that later commands still find the list.
         count = self.one_of(0, 1, 2, 5, 30, 40, 127, 1000, -1, "abc", "", -(2**63), 2**63 - 1, 2**63, "+1", "01")
         return [self.key(), *self.one_of([], [], [], [count], [count, 1])]
 
@@ -61,7 +61,7 @@ class DrawLists:
         return [self.key(), self.index(), self.index()]
 
     def ltrim(self):
-        # Most trims leave much.
+        # Most trims leave most elements.
         return [self.key(), *self.one_of((0, -1), (1, -1), (0, -2), (2, -3), (0, 99), (-100, -1), (40, -1), (0, -40),
                                          (self.index(), self.index()))]
 
@@ -82,7 +82,8 @@ class DrawLists:
                 ["nosuch"], ["RANK"],
             )
             options += [self.cased(str(option[0])), *option[1:]]
-        # Stock 7.0 negates the smallest number, which has no opposite.
+        # Stock 7.0 negates the rank. So the smallest number, which has no negative in 64 bits, is
+        # replaced.
         options = [1 if option == -(2**63) else option for option in options]
         return [self.key(), self.element(), *options]
 
@@ -93,7 +94,7 @@ class DrawLists:
         return [self.key(), self.key()]
 
     def timeout(self):
-        # With a longer timeout, the test would wait.
+        # The timeouts are short, so that the test need not wait long.
         return self.one_of("0.001", "1e-3", "0.0001", "0.001", "-1", "abc", "")
 
     def blpop(self):

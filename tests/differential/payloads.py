@@ -80,9 +80,9 @@ WRONG_VALUES = [
 
 
 def draw(random):
-    """A payload, which is mostly right. Stock Redis 7.0 by default checks only parts of a value, so
-    a damaged payload keeps the old checksum, which is then wrong. Stock Redis refuses versions
-    after its own.
+    """A random payload. Most payloads are right. A damaged payload keeps its old checksum, which is
+    then wrong: by default, stock Redis 7.0 checks only parts of the value itself. Stock Redis
+    refuses versions after its own.
     """
     whole = payload(random.choice(VALUES), random.choice([6, 9, 10, 10, 10, 999]))
     chance = random.random()

@@ -1,5 +1,5 @@
-"""Decides whether two replies count as the same: they must be equal on the wire, except for times
-and order."""
+"""Decides whether two replies count as the same: they must be equal on the wire. Times may differ a
+little, and some commands may reply in any order."""
 
 # How far apart replies that depend on the time may be.
 CLOCK_SLACK = {"ttl": 2, "expiretime": 2, "pttl": 2000, "pexpiretime": 2000}

@@ -1,6 +1,6 @@
-"""Random commands on sets, right and wrong ones. `Draw` has these among its own."""
+"""Random commands on sets, right and wrong ones. `Draw` inherits these methods."""
 
-# Near the sizes at which a set changes its form, in Redis 7.0 and later.
+# Sizes near those at which a set changes its form in Redis 7.0 and later.
 LARGE_COUNTS = [127, 128, 129, 130, 511, 512, 513, 514]
 MEMBERS = ["", "01", "-0", "+1", "1.0", "9223372036854775807", "-9223372036854775808", "9223372036854775808",
            "32768", "-32769", "2147483648", "a" * 64, "b" * 65, "c" * 20, "d" * 21, "e" * 300, b"\x00\xff\r\n"]
@@ -20,7 +20,8 @@ class DrawSets:
         return self.random.choice([*MEMBERS, self.value()])
 
     def many_members(self):
-        """Integers or words in a row, at times with one of the other kind at some place."""
+        """Successive integers, or successive words. At times, one of the other kind is among
+        them."""
         start = self.random.randrange(200)
         kind = self.one_of("", "", "m")
         members = [f"{kind}{start + n}" for n in range(self.random.choice(LARGE_COUNTS))]
@@ -74,7 +75,7 @@ class DrawSets:
         return [count, *keys, *(self.cased(str(option)) for option in options)]
 
     def spop(self):
-        # Most members are popped in small numbers, so that the set is there for later commands.
+        # Most counts are small, so that later commands still find the set.
         count = self.one_of(0, 1, 2, 5, 100, 127, 1000, -1, "abc", "", -(2**63), 2**63 - 1, 2**63, "+1", "01")
         return [self.key(), *self.one_of([], [], [count], [count], [count, 1])]
 

@@ -1,5 +1,6 @@
-"""Several clients that wait for lists at once, on SlimIO and on stock redis-server: who is served, with what, and in
-which order. All pushed elements differ, so the replies tell the order."""
+"""Several clients wait for lists at once, on SlimIO and on stock redis-server. Both servers must
+serve the same clients, with the same elements, in the same order. All pushed elements differ, so
+the replies show the order."""
 
 import random
 import unittest
@@ -19,7 +20,8 @@ ENDS = ("LEFT", "RIGHT")
 
 
 class Pair:
-    """A client of both servers. A request that waits is the last one that it sends."""
+    """A client of both servers. While a request of the client waits, the client sends nothing
+    more."""
 
     def __init__(self, servers):
         self.clients = [Arriving(server.address) for server in servers]
@@ -37,7 +39,7 @@ class Pair:
 
 
 def keys_of(commands):
-    """The keys of the first of these commands that waits."""
+    """The keys that the first blocking command among these waits for."""
     for name, *words in commands:
         if name in ("BLPOP", "BRPOP"):
             return words[:-1]
@@ -112,7 +114,7 @@ class BlockedClients(TestCase):
         self.settle()
 
     def replace(self, draw, number):
-        """Ends the connection of a client that waits, from either side."""
+        """Ends the connection of a waiting client: the client hangs up, or the server kills it."""
         pair = self.pairs[number]
         is_killed = draw.random() < 0.5
         self.history.append((number, "is killed" if is_killed else "hangs up"))
@@ -121,7 +123,8 @@ class BlockedClients(TestCase):
                 observer("CLIENT", "KILL", "ID", client.id)
             else:
                 client.close()
-            # An element that is pushed before the server sees the end would be lost.
+            # The test waits until the server has seen the end, because an element that is pushed
+            # before that would be lost.
             until(lambda: not observer("CLIENT", "LIST", "ID", client.id))
         pair.close()
         self.pairs[number] = Pair(self.servers)
@@ -165,7 +168,8 @@ class BlockedClients(TestCase):
         return draw.choice(choices)
 
     def settle(self):
-        """Waits until each client has its replies or waits, at both servers, and compares them."""
+        """Waits until, on both servers, each client either has all its replies or is blocked. Then
+        compares the replies."""
         for index, observer in enumerate(self.observers):
             try:
                 until(lambda: self.is_quiet(index, observer))

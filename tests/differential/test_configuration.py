@@ -9,7 +9,7 @@ from harness.server import Server
 from harness.target import TestCase, slimio_only, stock_is_installed
 
 DOCUMENT = os.path.join(os.path.dirname(__file__), "../../docs/configuration.md")
-# Directives that the harness itself sets.
+# Directives that the harness sets itself.
 OF_THE_HARNESS = {"port", "dir", "volume"}
 
 
@@ -70,7 +70,7 @@ class Defaults(TestCase):
         sets += [
             ["slowlog-log-slower-than", "-01"], ["slowlog-log-slower-than", "-7"], ["Timeout", "x"], ["TIMEOUT", "-1"],
             ["Slave-Priority", "x"], ["slave-priority", "-1"], ["Replica-Priority", "x"], ["maxmemory-policy", "x"],
-            # Both names of one directive, and one of them twice.
+            # Both names of a directive in one command, and one name twice.
             [pair[0], 7, pair[1], 8], [pair[1], 9, pair[0], 10], [pair[0], 7, pair[0].upper(), 8],
             ["replica-priority", 7, "slave-priority", 8], ["slave-priority", 7, "timeout", 1, "slave-priority", 8],
             [pair[0], 7, pair[1], "x"], [pair[0], "x", pair[1], 7],
@@ -228,7 +228,7 @@ class Rewrite(TestCase):
                 self.assertEqual(other("SET", "k", number), b"OK")
                 self.assertEqual([client.read(), client.read()], [(b"+", b"OK")] * 2)
                 self.assertIn(f"timeout {number}\n", self.written())
-            # In a transaction, the reply of CONFIG REWRITE must be in its place.
+            # In a transaction, the reply to CONFIG REWRITE must come in the command's place.
             client("MULTI")
             client("CONFIG", "REWRITE")
             client("PING")

@@ -16,7 +16,8 @@ class Files(TestCase):
     seconds = 3
 
     def shown(self, text, **others):
-        """The settings that this file leads to on both servers; `others` are the files beside it."""
+        """The settings that a file with this text leads to, on both servers. `others` are further
+        files in the same folder."""
         both = []
         for stock in (False, True):
             with Server(stock=stock, start=False) as server:

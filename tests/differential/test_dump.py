@@ -58,8 +58,8 @@ class Dump(TestCase):
                 self.assertEqual(replies, [(b"-", b"ERR Bad data format")] * 2)
 
     def test_no_damage_is_worse_than_an_error(self):
-        # Only SlimIO is tested, because stock Redis accepts some of these payloads, and says so in
-        # its log.
+        # Only SlimIO is tested, because stock Redis accepts some of these payloads and only logs a
+        # warning.
         ours = self.clients[0]
         for value in VALUES:
             for at in range(len(value)):

@@ -14,8 +14,9 @@ COMMANDS_PER_ROUND = 150
 ROUNDS = 12
 KEYS = ["a", "b", "c", "d"]
 COUNTS = [1, 2, 3, 4, 5, 8, 9, 16, 17, 127, 128, 129, 130, 511, 512, 513]
-# An intset may always have more members than a listpack. If it may not, the encoding of a set with
-# members of both kinds depends on the order in which stock walks its tables, which is random.
+# In each row, an intset may have more members than a listpack. Otherwise, the encoding of a set
+# with integers and words would depend on the order in which stock walks its tables, and that order
+# is random.
 LIMITS = {
     "set-max-intset-entries": [129, 200, 512, 600],
     "set-max-listpack-entries": [0, 1, 4, 16, 128],
@@ -44,7 +45,7 @@ class Draw:
         return self.random.choice(KEYS)
 
     def words(self):
-        """Integers or words in a row, at times with one of another kind among them."""
+        """Successive integers, or successive words. At times, one of another kind is among them."""
         start = self.random.choice([0, 0, 1, 100, -5])
         mark = self.random.choice(["", "", "m"])
         words = [f"{mark}{start + n}" for n in range(self.random.choice(COUNTS))]

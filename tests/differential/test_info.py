@@ -1,6 +1,6 @@
 """Compares every section and every field of `INFO` with stock redis-server. The names and their
-order are the same, and the values have the same form. Unless a value depends on time or memory, it
-is the same after the same commands."""
+order are the same, and the values have the same form. After the same commands the values are equal,
+too, except those that depend on time or memory."""
 
 import random
 import re
@@ -16,9 +16,9 @@ from harness.wait import until
 
 ROUNDS = 25
 COMMANDS_PER_ROUND = 60
-# Bytes that both servers read at once, less some for the head of a request.
+# Upper limit of a request that both servers read in one piece, without the request's head.
 READ_SIZE = 16_000
-# Bytes that an argument takes besides its text, at most.
+# Upper limit of the bytes that an argument takes in addition to its text.
 ARGUMENT_HEAD_SIZE = 12
 SECTIONS_ROUNDS = 300
 
@@ -44,7 +44,7 @@ A_PROCESS = "each server is a separate process"
 A_MOMENT = "it depends on the moment"
 MEMORY = "each server lays its memory out in its own way"
 A_LOG = "the logs differ"
-# Fields of which only the form is compared, not the value. Each has a reason.
+# Fields whose values differ, so that only their form is compared. Each has its reason.
 VALUES = {
     **dict.fromkeys(["redis_build_id", "process_id", "run_id", "tcp_port", "executable", "multiplexing_api",
                      "master_replid"], A_PROCESS),
@@ -66,7 +66,7 @@ VALUES = {
     **dict.fromkeys(["aof_current_size", "aof_base_size", "aof_buffer_length", "aof_pending_bio_fsync",
                      "current_cow_peak", "current_cow_size", "rdb_last_cow_size", "aof_last_cow_size"], A_LOG),
 }
-# Further such fields, by prefix of the name.
+# The same for all fields whose name has this prefix.
 VALUES_BY_PREFIX = {
     **dict.fromkeys(["used_memory", "allocator_", "rss_overhead_", "mem_"], MEMORY),
     "used_cpu_": A_MOMENT,
@@ -83,8 +83,8 @@ def is_compared(name):
 
 
 def ordered(names):
-    """The names. Those that contain a command's name are sorted, because stock has them in the
-    order of its table."""
+    """The names in a comparable order. Names that contain a command's name are sorted, because
+    stock has them in the order of its command table."""
     names = list(names)
     return [name for name in names if not OF_A_COMMAND.match(name)], sorted(
         filter(OF_A_COMMAND.match, names))
@@ -175,7 +175,8 @@ class Info(TestCase):
             client.send(encode("EXEC"))
         for client in pair:
             until(lambda: fields(client("INFO", "clients"))["blocked_clients"] == "1")
-        # The loop above asked the two servers for INFO a different number of times.
+        # The counts are reset, because the loop above has asked the two servers for INFO a
+        # different number of times.
         self.both(pair, ["CONFIG", "RESETSTAT"])
         self.look(pair, "somebody waits")
         self.both(pair, ["CLIENT", "UNPAUSE"])
@@ -208,10 +209,12 @@ class Info(TestCase):
             commands = [draw.command() for _ in range(COMMANDS_PER_ROUND)]
             # Stock counts each key whose type it looks at as a hit.
             commands = [command for command in commands if command[0].lower() != "scan" or "TYPE" not in command]
-            # How many reads a larger request takes is not the same.
+            # Larger requests are left out, because the servers need different numbers of reads for
+            # them.
             size = lambda command: sum(ARGUMENT_HEAD_SIZE + len(str(word)) for word in command)
             commands = [command for command in commands if size(command) < READ_SIZE]
-            # Which members are popped decides which later commands find something.
+            # SPOP is left out, because the choice of members is random, and later commands depend
+            # on it.
             commands = [command for command in commands if command[0].lower() != "spop"]
             lengths = [[len(str(client.raw(*command))) for command in commands] for client in pair]
             # The replies may differ in length, because RANDOMKEY's key and HELLO's server differ.

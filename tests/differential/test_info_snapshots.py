@@ -1,4 +1,5 @@
-"""`INFO persistence` and `INFO memory`, field by field, during and after snapshots: as in stock."""
+"""Compares `INFO persistence` and `INFO memory`, field by field, with stock, during and after
+snapshots."""
 
 import os
 import re
@@ -21,7 +22,8 @@ SIZES = {
     "current_cow_peak", "current_cow_size", "rdb_last_cow_size", "aof_last_cow_size", "aof_current_size",
     "aof_base_size", "aof_buffer_length", "aof_pending_bio_fsync", "current_save_keys_processed",
     "current_fork_perc", "current_cow_size_age",
-    # Stock counts writes that a slow flush held up.
+    # In stock, this counts writes that had to wait for a slow flush. Such waits depend on the
+    # machine.
     "aof_delayed_fsync",
 }
 # Seconds, or -1. The number of seconds depends on the machine.
@@ -53,8 +55,8 @@ class Stock:
 
 
 class Ours:
-    """SlimIO. Requests that run in the same turn of the event loop as BGSAVE find a snapshot that
-    has just begun."""
+    """SlimIO. Requests that are sent together with BGSAVE run in the same turn of the event loop,
+    so they find a snapshot that has just begun."""
 
     def __init__(self, test):
         self.server = SpoiltServer(
@@ -203,7 +205,8 @@ class Snapshots(TestCase):
         with self.pair[0].server.client() as client:
 
             def held():
-                """What is shown while all values are held; nothing if the snapshot was faster than the changes."""
+                """INFO's fields while the snapshot holds all old values. `False` if the snapshot
+                was faster than the changes."""
                 wait_until_over(client)
                 self.fill(client)
                 *_, info, memory = client.pipeline([["BGSAVE"], *changes, ["INFO", "persistence"], ["INFO", "memory"]])
@@ -242,7 +245,8 @@ class Snapshots(TestCase):
             self.assertLessEqual(number["used_memory"], number["used_memory_peak"])
             self.assertGreater(number["used_memory_dataset"], KEY_COUNT * len(VALUE))
             if side is self.pair[0]:
-                # In stock, this need not hold, because stock asks its allocator twice.
+                # This need not hold in stock, because stock asks its allocator at two different
+                # moments.
                 rest = number["used_memory"] - number["used_memory_overhead"]
                 self.assertEqual(number["used_memory_dataset"], rest)
             self.assertLessEqual(number["used_memory_startup"], number["used_memory_overhead"])
@@ -252,7 +256,7 @@ class Snapshots(TestCase):
 
 
 def without(seen, name):
-    """Leaves out a field, because in SlimIO `SAVE` is a snapshot like any other, and has a
-    duration."""
+    """The fields without `name`. This is for `SAVE`, which in SlimIO is a snapshot like any other,
+    and so has a duration."""
     kind, reply = seen
     return kind, {field: value for field, value in reply.items() if field != name}

@@ -1,4 +1,5 @@
-"""SLOWLOG, LATENCY, MEMORY, OBJECT, and hash commands with wrong arguments: beside stock redis-server."""
+"""Compares SLOWLOG, LATENCY, MEMORY, OBJECT, and hash commands with wrong arguments, with stock
+redis-server."""
 
 import random
 import unittest
@@ -98,7 +99,8 @@ class Inspection(TestCase):
                     for rest in ([], ["WITHVALUES"], ["withvalues"], ["VALUES"], ["WITHVALUES", "x"]):
                         is_huge = count.startswith("-") and len(count) > 10
                         if is_huge and key != "none" and not (rest == ["VALUES"] or len(rest) > 1):
-                            # With this count alone, the reply would be endless.
+                            # A count so far below zero would make the reply endless, so another
+                            # argument makes the command invalid.
                             rest = [*rest, "x"] if rest else ["x"]
                         self.both(clients, "HRANDFIELD", key, count, *rest, seen=shape)
                 for command in ("HGETALL", "HKEYS", "HVALS", "HLEN"):
@@ -335,7 +337,8 @@ def ordered(items):
 
 
 def scanned(client, key, rest):
-    """All that a whole scan finds, without duplicates, and whether it took several steps."""
+    """Everything that a whole scan finds, without duplicates, and whether the scan took several
+    steps."""
     cursor, steps, found = b"0", 0, set()
     while steps == 0 or cursor != b"0":
         _, ((_, cursor), (kind, items)) = client.raw("HSCAN", key, cursor, *rest)

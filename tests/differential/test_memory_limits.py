@@ -14,25 +14,25 @@ from harness.target import TestCase, slimio_only, stock_is_installed
 from harness.wait import until
 
 MIB = 1 << 20
-# The limit is the memory that the server uses before, and this much more.
+# The limit is the memory that the server uses at the start, plus this.
 ROOM = 12 * MIB
 VALUE_SIZE = 1000
-# More keys than there is room for.
+# More keys than fit into the limit.
 KEYS = 13_000
 BATCH = 500
 # Memory for other things: connections, tables that double, the allocator's rounding, a reader's
 # buffers.
 SLACK = 2 * MIB
 # Number of keys in SlimIO divided by the number in stock. A key takes some 1080 bytes in SlimIO,
-# and 1110 bytes in stock. Besides, stock's tables double now and then, and a reader's buffers take
-# memory.
+# and some 1110 bytes in stock. The bounds also allow for stock's tables, which double now and then,
+# and for a reader's buffers.
 KEYS_RATIO = (0.85, 1.3)
-# While clients hold memory, fewer keys remain. This is the missing keys' memory divided by what the
-# clients should hold. A watched key takes 100 bytes in SlimIO and 160 bytes in stock, and stock's
-# buffers are larger than their contents.
+# While clients hold memory, fewer keys remain. This is the memory of the missing keys, divided by
+# what the clients should hold. A watched key takes 100 bytes in SlimIO and 160 bytes in stock, and
+# stock's buffers are larger than their contents.
 HELD_RATIO = (0.7, 1.9)
-# The growth that INFO reports, divided by what the clients should hold; and the growth of RSS,
-# divided by the growth that INFO reports.
+# The growth of memory that INFO reports, divided by what the clients should hold. Below it, the
+# growth of RSS, divided by the growth that INFO reports.
 USED_RATIO = (0.6, 2.0)
 RSS_RATIO = (0.5, 3.0)
 # Stock does not count queued commands as part of the request, so stock has no limit there.
@@ -56,7 +56,7 @@ def watched_keys(client):
 
 
 def unread_replies(client):
-    """Replies that nobody reads, more than the kernel buffers."""
+    """Replies that nobody reads: more than fit into the kernel's buffers."""
     client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
     client.send(encode("ECHO", "x" * 10_000) * 2000)
 
@@ -130,8 +130,8 @@ class MemoryLimits(TestCase):
                 held = [client for way in HOLDERS for client in self.hold(server, way, 2)]
                 fewer, refused = self.write(server, options)
                 self.leave(server, held)
-                # This is done at once, while the allocator still has the memory that the clients
-                # held.
+                # The keys are set again at once, while the allocator still keeps the memory that
+                # the clients held.
                 more, refused_then = self.write(server, options)
                 seen.append((fewer, more, refused, refused_then))
                 with server.client() as client:
@@ -208,8 +208,8 @@ class MemoryLimits(TestCase):
                 server.close()
 
     def test_what_can_be_in_a_transaction_when_there_is_no_room(self):
-        """Also tests whether EXEC then runs. At `full` and `room`, another client sets the memory
-        limit."""
+        """Each script says which commands a client sends. At `full` and `room`, another client sets
+        the memory limit. The replies also show whether EXEC runs the queued commands."""
         limits = {"full": 1, "room": 0}
         servers = self.serve()
         others = [self.client(server) for server in servers]

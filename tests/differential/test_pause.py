@@ -33,7 +33,7 @@ class Steps:
         return next(line for line in fields if line["name"] == name)
 
     def postpone(self, observer, client, name, *command):
-        """Sends a command that the pause holds up, and waits until it is held up."""
+        """Sends a command that the pause must hold up, and waits until the server holds it up."""
         client.send(encode(*command))
         word = command[0].lower()
 

@@ -1,5 +1,5 @@
-"""Sends random pipelines of right and wrong requests up to the end of the connection. Every byte of
-the replies, the counters, and the contents of the databases are those of stock redis-server."""
+"""Sends random pipelines of right and wrong requests until the connection ends. SlimIO must send
+the same bytes as stock redis-server, and then have the same counters and the same data."""
 
 import random
 import re
@@ -19,7 +19,8 @@ REQUESTS_MAX = 25
 LARGE_SIZE_MIN = 10_000
 PASSWORD = "secret"
 TIMEOUT_SECONDS = 20
-# Commands whose reply is the same on both, down to the order of elements.
+# Commands to which both servers reply with the same bytes: even the elements come in the same
+# order.
 NAMES = """SET SET SET SET GET GET GET GETDEL GETSET GETEX SETNX SETEX APPEND STRLEN INCR DECR INCRBY DECRBY
     INCRBYFLOAT MGET MSET MSETNX GETRANGE SUBSTR SETRANGE DEL UNLINK EXISTS TOUCH TYPE RENAME RENAMENX MOVE COPY SWAPDB
     EXPIRE PERSIST EXPIREAT SELECT WATCH UNWATCH MULTI MULTI EXEC EXEC EXEC DISCARD DBSIZE PING ECHO HSET HMSET HGET
@@ -34,8 +35,8 @@ BROKEN = [
     b"*2\r\n$3\r\nGET\r\n$536870913\r\n", b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$99999999999999999999\r\n",
     b'SET k "unbalanced\r\n', b"SET k 'a'b\r\n", b'GET "k\\"\r\n', b"'\n", b'PING "a"b\n',
 ]
-# The same, but only if the server finds no end of line in later requests. So these requests come
-# last.
+# Like `BROKEN`, but only as long as no end of line follows. So nothing may be sent after one of
+# these.
 ENDLESS = [b"*" + b"1" * 70_000, b"*1\r\n$" + b"1" * 70_000, b"x" * 70_000, b"*1\r\n" + b"x" * 70_000]
 # Empty or odd requests that are no protocol errors.
 ODD = [
@@ -49,7 +50,7 @@ ODD = [
 WAITS_FOR_EVER = "stock closes a connection when the last reply is sent, so never if the client wants none"
 ENDS_AT_ZERO = "for stock a line's text ends at a zero byte, so it waits for the end of this line"
 HALF_A_REPLY = "stock announces the number of a transaction's replies, but leaves one of them out here"
-# What is sent; what differs, and why; our reply, and stock's.
+# Each row has what is sent, what differs and why, our reply, and stock's reply.
 OTHERWISE = [
     (encode("CLIENT", "REPLY", "OFF") + encode("QUIT"), WAITS_FOR_EVER, (b"", "closed"), (b"", "open")),
     (encode("CLIENT", "REPLY", "SKIP") + b"*abc\r\n", WAITS_FOR_EVER, (b"", "closed"), (b"", "open")),
@@ -106,14 +107,15 @@ class DrawPipeline(Draw):
         if chance < 0.23:
             return encode(*self.hello())
         if chance < 0.25:
-            # Not in a transaction, see HALF_A_REPLY.
+            # CLIENT REPLY must not run in a transaction: see HALF_A_REPLY.
             return encode("DISCARD") + encode(*self.reply_mode())
         if chance < 0.28:
             return encode(*self.authentication())
         return encode(*self.command())
 
     def end(self):
-        """The last request, whether the server is to close the connection after it, and later requests."""
+        """The last request, whether the server closes the connection after it, and requests that
+        are still sent behind it."""
         chance = self.random.random()
         behind = [self.request() for _ in range(self.one_of(0, 0, 1, 5))]
         if chance < 0.35:
@@ -185,8 +187,8 @@ class Pipelines(TestCase):
                 self.fail(f"seed {seed}, cut at {cuts}:\n{lines}\nours, and that of stock:\n{found}")
 
     def difference(self, requests, cuts, pause, is_ended_by_server):
-        """Sends these requests to both servers, whose databases are empty. Returns the difference,
-        or None."""
+        """Sends these requests to both servers, whose databases are empty. Returns the first
+        difference, or None."""
         for observer in self.observers:
             observer.pipeline([["FLUSHALL"], ["CONFIG", "RESETSTAT"]])
         if any(b"REPLY" in request for request in requests):

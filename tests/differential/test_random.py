@@ -64,12 +64,13 @@ class Pair:
         return self.state_difference(len(script))
 
     def settle(self, who, command, ours, theirs, queued):
-        """Called after a command that chooses members at random. Checks the members, and makes the
-        sets equal again. Returns whether the members may be what they are."""
+        """Called after a command that chooses members at random. Checks the choice of both servers,
+        and makes their sets equal again. Returns whether both choices were allowed."""
         key = command[1:2]
         stock = self.connections[who][1]
         if theirs == (b"+", b"QUEUED"):
-            # It is not known yet which members are chosen, so the whole set is removed.
+            # The command is only queued, so its choice is not known yet, and the whole set is
+            # removed.
             if str(command[0]).lower() == "spop" and key:
                 for client in self.connections[who]:
                     client("DEL", *key)
@@ -85,7 +86,8 @@ class Pair:
             return members.issuperset(mine) and (may_repeat or len(set(mine)) == len(mine))
         if sorted(mine) == sorted(other):
             return len(set(mine)) == len(mine)
-        # Adds first, so that the key is never gone.
+        # Members are added before others are removed, so that the set is never empty and the key
+        # stays.
         stock("SADD", *key, *other)
         return stock("SREM", *key, *mine) == len(mine)
 
@@ -137,7 +139,8 @@ def state_of(client):
         hashes = client.pipeline([["HGETALL", key] for key in keys])
         sets = client.pipeline([["SMEMBERS", key] for key in keys])
         lists = client.pipeline([["LRANGE", key, 0, -1] for key in keys])
-        # For each key, all but one of these reply with an error, which is compared, too.
+        # Each of these commands reads one type, so all but one reply with an error. The errors are
+        # compared, too.
         hashes = [(kind, sorted(pairs((kind, items))) if kind == b"*" else items) for kind, items in hashes]
         sets = [(kind, sorted(items) if kind == b"*" else items) for kind, items in sets]
         values = list(zip(strings, hashes, sets, lists))
@@ -177,7 +180,7 @@ def cut_down(pair, script, shows):
 
 
 class Compared(TestCase):
-    """Base class of two of the classes below."""
+    """Base class of the tests that compare replies."""
 
     def run_rounds(self, draw_class, rounds):
         with Server() as ours, Server(stock=True) as theirs:
@@ -204,7 +207,7 @@ def kind_of(difference):
 
 
 def explain(pair, seed, script, difference):
-    """Cuts the script down, and says what was different."""
+    """Cuts the script down, and describes the difference in words."""
     wanted = kind_of(difference)
 
     def shows(found):
@@ -258,7 +261,8 @@ class LargeValues(Compared):
 
 @unittest.skipUnless(stock_is_installed(), "redis-server is not installed")
 class KilledInBetween(TestCase):
-    """Random commands, then SIGKILL and a start: the state is still that of a Redis that was not killed."""
+    """Runs random commands, kills the server, and starts it again. The state must equal that of a
+    Redis that was not killed."""
 
     seconds = 30
 
@@ -278,7 +282,8 @@ class KilledInBetween(TestCase):
 
     def test_each_policy(self):
         for policy in ("always", "everysec", "no"):
-            # A stock Redis that is killed may lose its last writes unless it flushes each of them.
+            # If stock Redis itself is under test, it gets `always`, because otherwise it may lose
+            # its last writes with a kill.
             policy = "always" if TARGET.is_stock else policy
             with self.subTest(policy):
                 self.run_lives(Draw, LIVES, appendfsync=policy)

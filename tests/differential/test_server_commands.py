@@ -1,4 +1,5 @@
-"""Connection and server commands, word for word beside stock redis-server."""
+"""Compares the replies to connection and server commands, word for word, with stock
+redis-server."""
 
 import random
 import time
@@ -125,7 +126,8 @@ class SideBySide(TestCase):
     def test_save_points(self):
         for points in ("900 1 300 10", "900 1", "", "900", "900 1 300", "900 -1", "0 1", "-1 1", "900 0",
                        "1 1 1 1", "a b", "900 x", "3600 1",
-                       # An extra blank makes an empty word, which is the number 0.
+                       # An extra blank makes an empty word, which both servers read as the number
+                       # 0.
                        " 900 1", "900 1 ", "900  1", "900 ", "900  300 1", "900 1  ", " ", "  ",
                        "\t900 1", "900\t1", "900 1\n", "900 \t", "0900 +1", "900 +", "'900' 1", "1.5 1",
                        "9223372036854775807 1", "9223372036854775808 1", "-9223372036854775809 1",
@@ -448,9 +450,9 @@ class SideBySide(TestCase):
             # The buckets are powers of two, and are cumulative.
             buckets = [value[3] for value in found.values()]
             self.assertTrue(all(bucket[-1] == value[1] for bucket, value in zip(buckets, found.values())))
-            # The command is in the bucket of the time that it took. On a busy machine, this time is
-            # longer. Redis names a bucket by the largest time that it does not distinguish from the
-            # power of two.
+            # The command's bucket must match the time that it took, which is longer on a busy
+            # machine. A bucket's name is not quite a power of two. It is the largest time that the
+            # histogram can't tell from that power.
             upper_us, count = found[b"debug"][3]
             powers = [1024 << power for power in range(15, 32)]
             self.assertIn(upper_us, [(power + power // 128 - 1) // 1000 for power in powers])
@@ -502,7 +504,7 @@ def comparable(line, reply):
 def without_idle_time(reply, took):
     """The reply with zero for a key that was last used at most `took` seconds ago."""
     kind, idle = reply
-    # Both servers count the ticks of a clock that has whole seconds.
+    # Both servers count whole seconds, so a short time may count as one second more.
     return (kind, 0) if kind == b":" and 0 <= idle <= took + 1 else reply
 
 

@@ -1,5 +1,5 @@
-"""Several clients at once, with random commands: keys that are watched, keys that expire between commands, and
-databases that are swapped, on SlimIO and on stock redis-server."""
+"""Several clients send random commands at once, to SlimIO and to stock redis-server. Keys are
+watched, keys expire between commands, and databases are swapped."""
 
 import io
 import random
@@ -23,7 +23,7 @@ DBS = ("0", "1")
 # Lifetime of a key that is to expire soon. It is longer than a millisecond, because stock reads the
 # clock twice in `PEXPIRE k 1`, and deletes the key at once when a millisecond begins in between.
 SOON_MS = "2"
-# After this, such a key has expired.
+# After this time, a key with the lifetime `SOON_MS` has expired.
 EXPIRED_AFTER_SECONDS = 0.004
 
 
@@ -150,7 +150,8 @@ class Pair:
         return all([client.has(len(self.open)) for client in self.clients])
 
     def take(self):
-        """The replies that both servers have sent, as (command, ours, that of stock)."""
+        """The replies that have arrived from both servers, as (command, our reply, stock's
+        reply)."""
         count = min(len(self.open), *(len(client.whole) for client in self.clients))
         replies = list(zip(self.open, *(client.take(count) for client in self.clients)))
         self.open = self.open[len(replies):]
@@ -163,7 +164,7 @@ class Pair:
 
 
 def unit(draw, pair, number, is_paused):
-    """Commands that belong together, and those of them that get a reply."""
+    """Commands that belong together, and the commands among them that get a reply."""
     chance = draw.random()
     is_free = not pair.in_multi and not pair.open
     if chance < 0.04 and is_free:
@@ -178,7 +179,8 @@ def unit(draw, pair, number, is_paused):
         return commands, commands
     commands = [plain(draw, number, is_paused or not is_free) for _ in range(draw.choice([1, 1, 1, 1, 2, 4]))]
     if len(commands) > 1:
-        # No key is to expire soon, because it might not expire between commands that run at once.
+        # No key may expire soon: these commands run at once, and the key might expire between them
+        # on only one server.
         commands = [command for command in commands if not is_soon(command)] or [["PING"]]
     return commands, commands
 
@@ -194,8 +196,8 @@ def plain(draw, number, is_timeless):
 
 @unittest.skipUnless(stock_is_installed(), "redis-server is not installed")
 class PausedClients(TestCase):
-    """The same, while commands are paused, clients are killed, and some clients turn replies
-    off."""
+    """Like `SeveralClients`, but commands are paused, clients are killed, and some clients turn
+    replies off."""
 
     seconds = 20
 
@@ -301,7 +303,8 @@ class PausedClients(TestCase):
         self.assertEqual(*[client.whole for client in pair.clients], self.lines())
 
     def go_on(self):
-        """Ends the pause: commands that were held up run in the order in which they came."""
+        """Ends the pause. The commands that were held up then run in the order in which they
+        came."""
         self.both("CLIENT", "UNPAUSE")
         self.is_paused = False
         for number, pair in enumerate(self.pairs):
@@ -310,7 +313,7 @@ class PausedClients(TestCase):
             self.check(number)
 
     def pause_all(self, draw):
-        """Pauses everything, also reads and the command that would end the pause."""
+        """Pauses all commands, even reads, and even the command that would end the pause."""
         self.both("CLIENT", "PAUSE", SHORT_MS, "ALL")
         for number in draw.sample(range(len(self.pairs)), 3):
             commands, replied = unit(draw, self.pairs[number], number, True)

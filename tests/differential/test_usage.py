@@ -1,12 +1,13 @@
-"""How often a key counts as used under LFU: after each command as in stock redis-server."""
+"""Under LFU, each command must count as the same number of uses of a key as in stock
+redis-server."""
 
 import unittest
 
 from harness.server import Server
 from harness.target import TestCase, stock_is_installed
 
-# No value is a number below 10000, because stock shares one object, and its count, among all keys
-# that hold such a number.
+# No value is a number below 10000, because all keys with such a number share one object in stock,
+# and so share its count of uses.
 KEYS = {
     "text": ["SET", "text", "some text"],
     "number": ["SET", "number", "1234567"],

@@ -1,1 +1,2 @@
-"""What happens when something is wrong: each case ends with a clear message and loses nothing."""
+"""Tests of what happens when something is wrong. Each case must end with a clear message, and
+nothing may be lost."""

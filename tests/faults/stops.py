@@ -1,5 +1,5 @@
-"""How long everybody else waits while one client's largest requests run: the longest turn of the event
-loop, in CPU time of the command thread.
+"""Measures how long all other clients wait while one client's largest requests run. This is the
+longest turn of the event loop, in CPU time of the command thread.
 
     python3 -B tests/faults/stops.py [--server "PROGRAM serve"]      # the table of docs/memory.md
 """
@@ -42,8 +42,8 @@ class Requests:
         return b"*%d\r\n%s%s" % (count, join(words), self.pairs if pairs else self.keys)
 
     def rows(self):
-        """Rows. Each row has a name, the requests to run first, and the measured request or a
-        function that sends it."""
+        """Yields rows. Each row has a name, the requests to run first, and what is measured: a
+        request, or a function that sends one."""
         large, many = self.large, self.of_many
         keys = [many("MSET", pairs=True)]
         fields = [many("HSET", "h", pairs=True)]
@@ -150,8 +150,8 @@ class Requests:
         yield "50 clients with KEYS", keys, keys_for_many
 
     def of_sets(self, draw):
-        """The rows of sets: the members of the set `s` are the keys. The set `t` has half of these
-        members, and others."""
+        """The rows of sets. The members of the set `s` are the names of the keys. The set `t` has
+        half of these members, and others."""
         many = self.of_many
         other = join(b"key:%d" % (n * 2) for n in range(self.count))
         both = [many("SADD", "s"), b"*%d\r\n%s%s" % (self.count + 2, join([b"SADD", b"t"]), other)]
@@ -180,7 +180,8 @@ class Requests:
         yield "sintercard", both, many("SINTERCARD", str(self.count))
 
     def of_lists(self, draw):
-        """The rows of lists: the list `l` has the keys as elements, and `m` one element."""
+        """The rows of lists. The elements of the list `l` are the names of the keys. The list `m`
+        has one element."""
         many, half = self.of_many, str(self.count // 2)
         both = [many("RPUSH", "l"), encode("RPUSH", "m", "one")]
         for name in ("lpush", "rpush"):
@@ -222,14 +223,15 @@ class Requests:
         yield "queueing PING", [], encode("MULTI") + encode("PING") * self.count + encode("DISCARD")
 
     def watched(self):
-        """Many keys that are watched, and then forgotten."""
+        """Many keys that are watched, and then watched no more."""
         keys = [f"key:{n}" for n in range(self.count)]
         parts = [encode("WATCH", *keys[at : at + 2000]) for at in range(0, self.count, 2000)]
         yield "watch", [], b"".join(parts)
         yield "unwatch", [], b"".join(parts) + encode("UNWATCH")
 
     def pipelines(self, keys, fields):
-        """Many requests that each take long, and options that could go on forever."""
+        """Many requests that each take long, and requests that repeat an option any number of
+        times."""
         yield "incrbyfloat", [], encode("INCRBYFLOAT", "n", "1e-11999") * 500
         yield "scan", keys, encode("SCAN", 0, "COUNT", 10_000, "MATCH", "*no*such*key*") * 300
         names = [f"key:{n}" for n in range(1000)]
@@ -242,7 +244,7 @@ class Requests:
 
 
 def talk(server, request):
-    """Sends a request, and reads until it is answered."""
+    """Sends a request, and reads its whole reply."""
     with server.client() as client:
         client.socket.settimeout(60)
         end = encode("ECHO", END)
@@ -292,7 +294,8 @@ def expire_many(server, count):
 
 
 def longest_stop(requests, before, request):
-    """Milliseconds of CPU time of the longest turn while a request runs, on a separate server."""
+    """Runs a request on a server of its own. Returns the CPU time of the longest turn, in
+    milliseconds."""
     flags = {"command_cpu_tracking": "yes", "enable_debug_command": "yes"}
     with Server(client_output_buffer_limit="normal 0 0 0", **flags) as server:
         for each in before:

@@ -9,7 +9,7 @@ from harness.target import TARGET, TestCase, slimio_only
 
 
 def run(*args):
-    """Exit status and output."""
+    """Runs the program; returns its exit status and output."""
     line = [TARGET.command[0], *args]
     done = subprocess.run(line, capture_output=True, timeout=60, check=False)
     return done.returncode, (done.stdout + done.stderr).decode(errors="replace")

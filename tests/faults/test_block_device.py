@@ -78,7 +78,7 @@ class BlockDevice(TestCase):
 
 @slimio_only
 class SmallDevice(TestCase):
-    """Log and snapshots compete for the extents of one pool, and none has a fixed share."""
+    """The log and the snapshots take extents from one pool, and none of them has a fixed share."""
 
     seconds = 30
     size = 128 << 20

@@ -1,6 +1,6 @@
-"""Clients that wait hand elements on to each other, and the server is killed meanwhile. An element
-that was served once is never served again. No element whose push was acknowledged is lost, except
-elements that were on their way to a client."""
+"""Waiting clients hand elements on to each other, and the server is killed meanwhile. No element
+may be served twice. If the push of an element was acknowledged, the element may only be lost if it
+was on its way to a client."""
 
 import random
 import signal
@@ -16,7 +16,7 @@ SERVED_MAX = 150
 
 
 class Takers:
-    """What clients have taken, over all lives."""
+    """What clients have taken, over all lives of the server."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -56,7 +56,8 @@ class Kills(TestCase):
             return
 
     def take(self, server, index, life, all_of, done):
-        """Waits for elements, until the connection breaks. Some are moved before they are taken."""
+        """Waits for elements until the connection breaks. Some elements are moved to another list
+        before they are taken."""
         try:
             with server.client() as client:
                 while True:
@@ -96,8 +97,8 @@ class Kills(TestCase):
         self.assertEqual(len(left), len(set(left)), "there twice")
         self.assertEqual(set(left) & set(all_of.taken), set(), "served, and there again")
         self.assertLessEqual(set(left) | set(all_of.taken), all_of.pushed, "invented")
-        # With each kill, an element that was served to a client may be lost on its way: one reply
-        # for each client.
+        # Each kill may lose the elements of one reply for each client: those that were on their way
+        # to the client.
         lost = all_of.acknowledged - set(left) - set(all_of.taken)
         self.assertLessEqual(len(lost), LIVES * TAKERS, f"lost: {sorted(lost)}")
         self.assertGreater(len(all_of.taken), LIVES, "too little was served")

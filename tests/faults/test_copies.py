@@ -1,5 +1,5 @@
 """Copies of volumes: sparse copies, copies on full file systems, and two copies that serve at once.
-Each copy is made as `docs/copies.md` says, and opens with all data or is refused with a clear
+Each copy is made as `docs/copies.md` says. Each must open with all data, or be refused with a clear
 message."""
 
 import os
@@ -35,7 +35,7 @@ def copy_sparse(test, program, source, copy):
         test.skipTest(f"there is no {program}: install the package {program}")
     for line in PROGRAMS[program](source, copy):
         subprocess.run(line, check=True, capture_output=True)
-    # Data that are not written back yet may count for more space than they will take.
+    # Before the kernel has written data back, they may count for more space than they will take.
     subprocess.run(["sync", *(os.path.join(copy, name) for name in os.listdir(copy))], check=True)
     test.assertTrue(has_holes(copy, "buffers"), "nothing was left out")
 
@@ -51,7 +51,7 @@ def value(number):
 
 
 def write(server, start, count):
-    """Writes keys; all are acknowledged when this returns."""
+    """Writes keys. When this returns, all of them are acknowledged."""
     with server.client() as client:
         replies = client.pipeline([["SET", f"key:{n}", value(n)] for n in range(start, start + count)])
     if any(text != b"OK" for _, text in replies):
@@ -67,7 +67,8 @@ def check(test, server, count):
 
 
 def filled(test, policy, **options):
-    """A killed server with snapshots, a log after them, and records that are only in the buffers."""
+    """A killed server, whose volume has snapshots, a log after them, and records that are only in
+    the buffers."""
     server = Server(appendfsync=policy, **SMALL, **options)
     test.addCleanup(server.close)
     write(server, 0, 2000)
@@ -148,7 +149,8 @@ class OnFullFileSystem:
         return server
 
     def taken(self):
-        """Blocks of each file, without lock and claim, which any command may create."""
+        """Number of blocks of each file. The lock and claim files are left out, because any command
+        may create them."""
         names = sorted(set(os.listdir(self.copy)) - {"lock", "claim"})
         return {name: os.stat(os.path.join(self.copy, name)).st_blocks for name in names}
 
@@ -160,8 +162,8 @@ class OnFullFileSystem:
             with self.assertRaises(StartError) as refused:
                 server.start()
             self.assertRegex(str(refused.exception), "sparse copy left out: no space left; make room")
-        # There is room for only a part of what was left out. A start that is refused must not keep
-        # that room.
+        # There is room for only a part of the blocks that the sparse copy has left out. A start
+        # that is refused must not keep that room.
         os.truncate(self.fs.ballast, os.stat(self.fs.ballast).st_size - (512 << 10))
         self.fs.write_back()
         before = self.taken()
@@ -171,7 +173,8 @@ class OnFullFileSystem:
             self.assertRegex(str(refused.exception), "sparse copy left out: no space left; make room")
             self.fs.write_back()
             for name, blocks in self.taken().items():
-                # The file system's own tables may keep the space that they took.
+                # A few blocks more are allowed: the file system's own tables may keep the space
+                # that they took.
                 self.assertLessEqual(blocks, before[name] + 8, f"a start that is refused took space for {name}")
         status, said = tool("verify", "--volume", self.copy)
         self.assertEqual(status, 0, said)
@@ -224,7 +227,7 @@ class Two(TestCase):
         origin = filled(self, "everysec")
         copy = origin.folder + "-copy"
         self.addCleanup(shutil.rmtree, copy, ignore_errors=True)
-        # The lock and claim files are copied, too. But no process holds the copied ones.
+        # The lock and claim files are copied, too, but no process holds the copies.
         origin.start()
         origin.kill()
         shutil.copytree(origin.volume, copy)
@@ -237,8 +240,8 @@ class Two(TestCase):
                 check(self, server, count)
 
     def test_the_second_pass_of_rsync_brings_what_is_in_buffers(self):
-        """A store to a dirty mapped page changes neither the file's time nor its length. So rsync
-        finds the change only with `--ignore-times`."""
+        """A store to a mapped page that is already dirty changes neither the file's time nor its
+        length. So rsync finds such a change only with `--ignore-times`."""
         if shutil.which("rsync") is None:
             self.skipTest("there is no rsync: install the package rsync")
         origin = filled(self, "everysec")
@@ -290,7 +293,8 @@ class Load(threading.Thread):
         return ["MSET", "number", number, f"key:{number % self.KEYS}", value(number)]
 
     def check(self, test, server, low, high):
-        """Checks that the data are those of one moment between two numbers."""
+        """Checks that the data are those of one moment, at which the client had counted to a number
+        from `low` to `high`."""
         with server.client() as client:
             number = int(client("GET", "number"))
             keys = client.pipeline([["GET", f"key:{key}"] for key in range(self.KEYS)])
@@ -302,14 +306,14 @@ class Load(threading.Thread):
 
 
 class Running:
-    """Copies of a volume whose server serves, and rewrites its log all the time."""
+    """Copies of a volume while its server serves clients and rewrites its log all the time."""
 
     seconds = 60
     COPIES = 5
 
     def copies(self, kind, copy, is_one_moment=True):
-        """Makes copies with `copy`: each opens with all writes that were acknowledged before the copy
-        began, or is refused. Returns how many were refused."""
+        """Makes copies with `copy`. Each must open with all writes that were acknowledged before
+        the copy began, or be refused. Returns how many were refused."""
         policy = self.policy
         with Server(start=False) as server:
             fs = SmallFileSystem(self, kind, server.folder + "-mount")
@@ -320,8 +324,8 @@ class Running:
         with Load(server) as load:
             for number in range(self.COPIES):
                 target = f"{server.folder}-copy-{number}"
-                # Some records are only in the buffers when the log is copied. They may be
-                # overwritten before the buffers are copied.
+                # Some records are only in the buffers when the log is copied, and may be
+                # overwritten there before the buffers are copied.
                 is_exact = is_one_moment or policy == "always"
                 low = load.acknowledged if is_exact else load.a_second_ago()
                 path = copy(fs, server.volume, target)

@@ -1,4 +1,5 @@
-"""The CPU time of a request grows with its size and no faster, whatever it contains."""
+"""The CPU time of a request must not grow faster than the request's size, whatever the request
+contains."""
 
 import os
 import socket
@@ -25,8 +26,8 @@ class CpuOfRequests(TestCase):
         return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
     def cost(self, command, words, is_whole=True):
-        """CPU seconds that the server takes for a request. The server gets the whole request only
-        if `is_whole`."""
+        """CPU seconds that the server takes for a request. If `is_whole` is false, the request's
+        end is not sent."""
         request = encode(command, *words)
         with self.server.client() as client:
             before = self.cpu_seconds()
@@ -50,8 +51,8 @@ class CpuOfRequests(TestCase):
         self.assertLess(many, 8 * few + 0.2)
 
     def cost_of_watching(self, keys):
-        """CPU seconds that the server takes while one client watches all keys, with as many in a
-        request as it may."""
+        """CPU seconds that the server takes while one client watches all keys, with as many keys in
+        each WATCH as a request may have."""
         with self.server.client() as client:
             before = self.cpu_seconds()
             for at in range(0, len(keys), 2000):
@@ -59,8 +60,8 @@ class CpuOfRequests(TestCase):
             return self.cpu_seconds() - before
 
     def test_patterns(self):
-        """Tries costly patterns on one long key: patterns of stars, with one long class, and of
-        many characters. Patterns that are too long are refused."""
+        """Tries costly patterns on one long key: patterns with many stars, with one long class, or
+        with many characters. Patterns that are too long are refused."""
         stars, class_, wild = "*a" * 30_000, "*[" + "b" * 30_000 + "]*", "*?" + "a" * 4000 + "*"
         with self.server.client() as client:
             client("SET", "a" * 60_000, "v")

@@ -1,5 +1,5 @@
-"""A killed server's writes may reach the device after its process has ended. The next server reads
-nothing before these writes have ended."""
+"""A killed server's writes may reach the device after its process has ended. The next server must
+read nothing before these writes have ended."""
 
 import fcntl
 import os
@@ -25,7 +25,7 @@ PATIENCE_SECONDS = 5
 
 @slimio_only
 class DeadWrites(TestCase):
-    """Really kills a server on a device that holds its writes up."""
+    """Kills a real server on a device that holds up the server's writes."""
 
     seconds = 60
 
@@ -81,8 +81,8 @@ class DeadWrites(TestCase):
 
     def kill_in_flight(self, server):
         """Kills a server that has writes in flight. Returns whether these writes have outlived the
-        process. Writes in a system call do not, because the process ends only when they have
-        ended."""
+        process. A write in a system call does not, because the process can't end before the
+        call."""
         server.preexec = self.held.enter
         server.flags |= {"appendfsync": "everysec"}
         server.start()
@@ -218,7 +218,7 @@ class OnItsWay:
 
 
 def opened(server, volume):
-    """What a server has open of a volume: names of files, or the name of the device."""
+    """What a server has open of a volume: the names of its files, or the name of its device."""
     names = descriptors(server).values()
     of_volume = (n for n in names if n.startswith(volume + "/") or n.startswith("/dev/loop"))
     return {os.path.basename(name) for name in of_volume}
@@ -232,7 +232,7 @@ def descriptors(server):
         try:
             found[fd] = os.readlink(os.path.join(fds, fd))
         except FileNotFoundError:
-            # The descriptor was closed meanwhile, for example because it was a connection.
+            # The descriptor has been closed meanwhile, such as that of a connection.
             pass
     return found
 

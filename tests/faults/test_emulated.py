@@ -1,5 +1,5 @@
-"""A volume on an emulated SSD with data placement, overwritten several times: its collector copies
-nothing."""
+"""A volume on an emulated SSD with data placement is overwritten several times. The SSD's collector
+must copy nothing."""
 
 import os
 import random
@@ -17,8 +17,8 @@ ROUNDS = 4
 KEYS = 250
 VALUE_SIZE = 64 << 10
 LIFETIMES = ("superblock", "log", "wal_snapshot", "snapshot")
-# If the log is longer than this, the writer waits, because on a busy machine a client fills the log
-# faster than snapshots are written.
+# If the log is longer than this, the writer waits. Otherwise, on a busy machine, a client would
+# fill the log faster than snapshots are written.
 LOG_BYTES_MAX = 64 << 20
 # A little more than the interval at which the server reads the drive's counters.
 COUNTED_SECONDS = 30
@@ -123,7 +123,7 @@ class Emulated(TestCase):
         self.assertIn("(kill -9)", own["io_path_why_not_better"])
         server.restart()
         self.check_data(server)
-        # The drive remembers where its data is, and what it has counted.
+        # The restarted drive still knows where its data is, and what it has counted.
         after = self.counted(server)
         self.assertNotIn("is lost", after["io_path_why_not_better"])
         for field in ("device_host_bytes", "device_media_bytes", "device_erased_bytes"):
@@ -133,7 +133,8 @@ class Emulated(TestCase):
         self.check_by_name_alone()
 
     def check_by_name_alone(self):
-        """The options that the drive was made with are kept beside it."""
+        """The drive's name alone is enough to open it, because the options that it was made with
+        are kept beside its file."""
         code, text = tool("inspect", "--volume", self.name)
         self.assertEqual(code, 0, text)
         self.assertIn(" reclaim units: ", text)

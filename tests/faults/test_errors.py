@@ -1,5 +1,5 @@
-"""Writes and flushes that fail: the log is latched, and no write is acknowledged that may be
-lost."""
+"""Writes and flushes fail. The log must be latched, and no write that may be lost may be
+acknowledged."""
 
 import errno
 import unittest
@@ -80,8 +80,8 @@ class FailingDevice(TestCase):
                     self.run_fault(policy, write=number, path_end="/wal")
 
     def test_a_flush_of_the_log(self):
-        # Writes fail, too, because a durable write may include its flush, and then no flush can
-        # fail alone.
+        # Writes must fail, too: a durable write may include its flush, and then there is no
+        # separate flush that could fail.
         for policy in ("always", "everysec"):
             with self.subTest(policy):
                 self.run_fault(policy, write=errno.EIO, flush=errno.EIO, path_end="/wal")
@@ -94,7 +94,7 @@ class FailingDevice(TestCase):
                 client("SET", f"key:{number}", number)
                 acknowledged.append(number)
         server.spoil(write=errno.EIO, flush=errno.EIO, path_end="/super")
-        # The superblock is written when a segment is taken, so only some megabytes later.
+        # The superblock is written only when the log takes its next segment, after some megabytes.
         with server.client(timeout=ATTEMPT_SECONDS) as client:
             for _ in range(400):
                 try:

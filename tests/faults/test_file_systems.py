@@ -39,8 +39,8 @@ class Writer:
                     if number % 10 == 9:
                         after()
         except ConnectionError:
-            # It is unknown whether this write took effect. The server must be alive, and must say
-            # that its log is latched.
+            # Whether this write took effect is unknown. The server must still be alive, and must
+            # say that its log is latched.
             self.acknowledged.pop(key, None)
             self.test.assertTrue(server.is_alive(), ended(server))
             self.test.assertEqual(server.info()["log_latched"], "1")
@@ -73,7 +73,7 @@ class OnFileSystem:
     def server(self, **flags):
         flags = {"log_segment_size": "1mb", "appendfsync": self.policy} | flags
         server = Server(volume=self.volume, **flags)
-        # The server ends before the volume's file system is unmounted.
+        # This cleanup ends the server before the volume's file system is unmounted.
         self.addCleanup(server.close)
         return server
 
@@ -91,8 +91,8 @@ class OnFileSystem:
         return True
 
     def run_full(self, server):
-        """Fills the disk up, writes, and kills the server several times. Then makes room, after
-        which writes must succeed."""
+        """Fills the disk up, writes, and kills the server several times. Then makes room. After
+        that, writes must succeed."""
         self.fs.fill()
         self.writer.write(server, 200, self.fs.write_back)
         self.assertTrue(server.is_alive(), ended(server))
@@ -161,8 +161,8 @@ class OnXfs(OnReflinks, TestCase):
     kind = "xfs"
 
     def test_the_buffers_alone_are_copied_then_full(self):
-        """The log goes on without its mapped buffers. Later records are acknowledged when they are
-        written."""
+        """The log must go on without its mapped buffers. From then on, a record is acknowledged
+        only when it is written to the log."""
         server = self.server()
         self.assertTrue(self.writer.write(server, 100, self.fs.write_back))
         self.fs.copy(os.path.join(self.volume, "buffers"), "copy")
@@ -172,7 +172,8 @@ class OnXfs(OnReflinks, TestCase):
         self.assertIn("could not provide a page of the log's mapped buffers", server.said())
         for _ in range(2):
             server.kill()
-            # Fills the space that the kernel had kept for the server, or has freed late.
+            # Fills the disk again: the kernel may have kept some space for the killed server, or
+            # freed some late.
             self.fs.write_back()
             self.fs.fill()
             server.start()
@@ -208,8 +209,9 @@ class OnBtrfs(OnReflinks, TestCase):
         self.assertIn("when its record is written", info["io_path_why_not_better"])
 
     def test_a_quota_that_is_used_up(self):
-        """Under a quota btrfs refuses overwrites, too, so that no server can start. The volume can be inspected
-        and copied, and serves with all its data when the quota is raised."""
+        """At the limit of a quota, btrfs refuses even overwrites, so no server can start. The
+        volume can still be inspected and copied. Once the quota is raised, a server starts with all
+        data."""
         run("btrfs", "quota", "enable", self.fs.mount)
         server = self.server()
         self.assertTrue(self.writer.write(server, 20))

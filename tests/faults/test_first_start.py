@@ -1,4 +1,4 @@
-"""A first start that is killed, at any point, is completed by the next one."""
+"""A first start is killed at any point. The next start must complete it."""
 
 import os
 import random
@@ -38,7 +38,8 @@ class Killed(TestCase):
         shutil.rmtree(self.volume, ignore_errors=True)
 
     def each_call(self, is_killed_at, check):
-        """Kills at each call in turn, each time from an empty folder; returns the number of calls."""
+        """Kills at each call in turn, and begins with an empty folder each time. Returns the number
+        of calls."""
         for number in range(1, CALLS_MAX, self.step):
             self.empty()
             with self.subTest(f"call {number}"):
@@ -90,7 +91,8 @@ class FirstStart(Killed):
         print("killed at", self.calls(io_backend="plain"), "calls")
 
     def test_at_each_call_behind_a_kill(self):
-        """Remains of the first start, including an unfinished file, are cleared away."""
+        """The second start is killed at each of its calls. A later start must clear away what the
+        first one has left, including an unfinished file."""
         number = 1
         while not os.path.exists(os.path.join(self.volume, "buffers.new")):
             self.empty()
@@ -124,8 +126,8 @@ class FirstStart(Killed):
 @slimio_only
 @unittest.skipIf(compiler() is None, "there is no C compiler for the program that kills")
 class Tools(Killed):
-    """Tools make a volume by the same calls as a server, but make a larger one. So a short run does
-    not kill at each call."""
+    """Tools make a volume by the same calls as a server, but a larger one. So a short run of the
+    tests does not kill at each of these calls."""
 
     seconds = 100
 
@@ -171,8 +173,8 @@ class Tools(Killed):
         print("killed at", self.each_call(lambda n: self.killer.tool(n, *command), check), "calls")
 
     def test_a_volume_that_is_replaced(self):
-        """After a kill, all of the volume's contents are there or none, even if the command is not
-        repeated."""
+        """After a kill, the volume must have all of its contents or none, even if nobody repeats
+        the command."""
         with Server(volume=self.volume, **SMALL) as server:
             self.fill(server)
         original = self.volume + "-original"
@@ -195,8 +197,8 @@ class Tools(Killed):
 @slimio_only
 @unittest.skipIf(compiler() is None, "there is no C compiler for the program that kills")
 class PowerCut(Killed):
-    """The file system as it is on its device when a first start is killed: data that the kernel has not
-    written back are lost, and so are names and lengths."""
+    """A first start is killed and the power is cut: all is lost that the kernel has not written
+    back to the device, even names and lengths of files."""
 
     seconds = 60
 
@@ -222,8 +224,8 @@ class PowerCut(Killed):
 
     def mount_copy_of(self, image):
         run("cp", "--sparse=always", image, self.image)
-        # With this interval, the kernel writes nothing back by itself. So a copy of the image is of
-        # one moment.
+        # With this interval, the kernel writes nothing back by itself. So the image does not change
+        # while it is copied.
         run("mount", "-o", "loop,commit=300", self.image, self.mount)
         self.is_mounted = True
 

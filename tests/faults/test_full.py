@@ -1,4 +1,5 @@
-"""No room for the log: reads go on, room can be made, a restart changes nothing, nothing hangs."""
+"""The log has no room. Reads must go on, operators can make room, a restart changes nothing, and
+nothing hangs."""
 
 import base64
 import errno
@@ -15,7 +16,7 @@ from harness.server import Server
 from harness.target import TestCase, slimio_only
 from harness.wait import until
 
-# A snapshot of such values is as large as the values themselves.
+# The value can't be compressed, so a snapshot of such values is as large as the values themselves.
 VALUE = base64.b64encode(random.Random(0).randbytes(37_500))
 WRITES_MAX = 4000
 # Number of requests in a pipeline.
@@ -23,7 +24,7 @@ AT_ONCE = 128
 
 
 def write_until_refused(test, client):
-    """Returns the number of acknowledged writes and the refusal."""
+    """Returns the number of acknowledged writes, and the error of the refused one."""
     for number in range(WRITES_MAX):
         kind, text = client.raw("SET", f"key:{number}", VALUE)
         if kind == b"-":
@@ -55,9 +56,8 @@ def check_full(test, server, count):
 @slimio_only
 @unittest.skipIf(compiler() is None, "there is no C compiler for the library that fails writes")
 class LimitReached(TestCase):
-    """The log reaches its own limit, `log-size-max`, and there is no room for the snapshot that
-    would shorten the log. Writes to the first slot fail, because the first snapshot always goes
-    there."""
+    """The log reaches its own limit, `log-size-max`, and the snapshot that would shorten the log
+    fails. For this, writes to the first slot fail: the first snapshot always goes there."""
 
     seconds = 10
 
@@ -212,8 +212,8 @@ class FileSystemFull(TestCase):
 
 @slimio_only
 class SmallFileSystem(TestCase):
-    """A small data set on a small file system, overwritten as fast as possible: the log must neither take
-    space that its next snapshot needs, nor keep space that it does not use."""
+    """A small data set on a small file system is overwritten as fast as possible. The log must not
+    take space that its next snapshot needs, and must not keep space that it does not use."""
 
     seconds = 15
     size = "240m"
@@ -275,7 +275,7 @@ class SmallFileSystem(TestCase):
             overwrite(chance.choices(keys, k=8_000))
 
     def requests(self, chance, block, *command):
-        """Requests that overwrite random keys, out of keys with 24 MB of values."""
+        """Requests that overwrite random keys. All values together have 24 MB."""
         for _ in range(AT_ONCE):
             yield self.request(chance, block, chance.randrange(6000), *command)
 
@@ -285,7 +285,8 @@ class SmallFileSystem(TestCase):
 
 
 def mount_small(test, folder):
-    """Mounts 64 MiB: ext4 on a loop device, else tmpfs. Returns which, or None."""
+    """Mounts a file system of 64 MiB: ext4 on a loop device or, if that fails, tmpfs. Returns which
+    of the two, or None."""
     if os.geteuid() != 0:
         return None
     image = folder + ".image"

@@ -1,4 +1,4 @@
-"""A device that hangs holds up only clients that wait for it."""
+"""A device that hangs must hold up only the clients that wait for the device."""
 
 import threading
 import time
@@ -43,7 +43,8 @@ class HungDevice(TestCase):
                 held.hold()
                 for client in writers:
                     client.send(encode("SET", "k", "after"))
-                # As long as there are only writers, the server itself may block on the device.
+                # A client that connects now must be served, although the server itself may block on
+                # the device while there are only writers.
                 with server.client() as operator:
                     self.assertIn(b"used_memory", operator("INFO"))
                     self.assertTrue(operator("MEMORY", "STATS"))

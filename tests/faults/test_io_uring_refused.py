@@ -1,4 +1,5 @@
-"""io_uring refused by a real seccomp filter: the server says so and works correctly without it."""
+"""A real seccomp filter refuses io_uring. The server must say so, and work correctly without
+io_uring."""
 
 import os
 import sys

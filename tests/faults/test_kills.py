@@ -24,7 +24,7 @@ class Writer:
 
     Round n is `INCR count`, then a transaction that sets `a` and `b` to n, then a value. In some
     rounds this value has many blocks. So after any crash, `a` equals `b`, and `count` equals `a` or
-    is one more. All of them are between the last acknowledged and the last sent round.
+    is one more. All three are between the last acknowledged and the last sent round.
     """
 
     def __init__(self, name):
@@ -73,8 +73,8 @@ class Writer:
         client.read()
 
     def check(self, test, client, when):
-        """Compares what was sent and acknowledged with the data set, and continues from the state
-        of the data set."""
+        """Compares the data set with what was sent and acknowledged. The next rounds count on from
+        the data set's numbers."""
         values = client("MGET", *(f"{self.name}:{what}" for what in ("count", "a", "b", "big")))
         count, first, second = (int(value or 0) for value in values[:3])
         big = int((values[3] or b"0").split(b":")[0])
@@ -110,7 +110,7 @@ class Lives(TestCase):
             except (AssertionError, ReplyError, ValueError) as error:
                 problems.append(error)
             finally:
-                # No more rounds will come: release the waiting thread.
+                # No more rounds will come, so the thread that waits for them is released.
                 done.release(ACKNOWLEDGED_MAX)
 
         threads = [threading.Thread(target=work, args=(writer,)) for writer in self.writers]
@@ -170,7 +170,7 @@ class No(Lives):
 
 
 class Canary(Lives):
-    """The tests must catch a server that keeps nothing, or they prove nothing."""
+    """If the tests did not catch a server that keeps nothing, they would prove nothing."""
 
     policy = "no"
     seconds = 1

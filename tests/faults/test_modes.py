@@ -1,5 +1,5 @@
-"""File modes: whatever the umask, only the owner can read or enter files and folders that a server
-or a tool made."""
+"""File modes. Whatever the umask, only the owner can read the files, and enter the folders, that a
+server or a tool makes."""
 
 import configparser
 import os
@@ -118,7 +118,7 @@ class Modes(TestCase):
                 os.chmod(path, 0o644)
                 server.start()
                 self.assertEqual(mode(path), 0o600)
-            # A file of buffers that is found unfinished must not keep its mode.
+            # If a start finds an unfinished file of buffers, the file must not keep its mode.
             server.kill()
             with open(path + ".new", "wb"):
                 os.chmod(path + ".new", 0o644)
@@ -146,7 +146,7 @@ class Modes(TestCase):
 
 
 def read_unit(name):
-    """The directives of a systemd file in `dist`, each of which occurs once."""
+    """The directives of a systemd file in `dist`. No directive may occur twice."""
     parser = configparser.RawConfigParser()
     parser.optionxform = str
     with open(os.path.join(ROOT, "dist", name), encoding="utf-8") as file:

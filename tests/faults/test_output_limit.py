@@ -5,7 +5,8 @@ from harness.server import Server
 from harness.target import TestCase, slimio_only
 
 LIMIT = 1 << 20
-# A step of a long command, the allocator's overhead, and other work of a server.
+# Memory that a server may take in addition: for a step of a long command, the allocator's overhead,
+# and other work.
 SLACK = 24 << 20
 FIELDS = 20_000
 

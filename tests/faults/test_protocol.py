@@ -176,8 +176,8 @@ class TooMany(TestCase):
     def test_maxclients(self):
         with Server(maxclients=10) as server:
             clients = [server.client()]
-            # The harness has checked by a connection that the server serves. The test waits until
-            # that connection is closed.
+            # To see whether the server serves, the harness has made a connection. The test waits
+            # until that connection is closed.
             until(
                 lambda: b"connected_clients:1\r\n" in clients[0]("INFO", "clients"),
                 what="the first client to be alone",
@@ -274,7 +274,8 @@ def server_lets_in(server):
 
 
 def address_of_this_machine():
-    """An address of a network card. It is found by asking for a route, which sends nothing."""
+    """The address of a network card. The test asks the kernel for a route to find it; nothing is
+    sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))

@@ -1,9 +1,9 @@
 """A filter refuses one of the system calls that a server makes. Each call is refused in turn. The
 calls are found by tracing a server.
 
-The server works in the next best way and says so, or it ends with a message that names the call.
-There is no third outcome: no panic, no signal, no hang. `slimio probe`, under the same filter,
-predicts the outcome.
+Either the server works in the next best way and says so, or it ends with a message that names the
+call. There must be no other outcome: no panic, no signal, no hang. `slimio probe`, under the same
+filter, predicts the outcome.
 """
 
 import subprocess
@@ -73,7 +73,7 @@ def use(server):
 
 
 class EachCall:
-    """`backend` is a value of the directive `io-backend`."""
+    """The tests for one I/O path. `backend` is a value of the directive `io-backend`."""
 
     backend = None
 
@@ -177,7 +177,7 @@ class EachCallOfPlainCalls(EachCall, TestCase):
 
 @slimio_only
 class Later(TestCase):
-    """The filter comes while the server runs: a preloaded library installs it."""
+    """The filter comes only while the server already runs: a preloaded library installs it."""
 
     seconds = 10
 

@@ -1,4 +1,5 @@
-"""A start that lacks something says truthfully what it lacks, and what can be done about it."""
+"""Something that a start needs is missing. The server must say truthfully what is missing, and what
+to do about it."""
 
 import contextlib
 import os
@@ -15,7 +16,8 @@ from harness.tool import tool
 from harness.wait import until
 
 SMALL = {"log_segment_size": "1mb", "log_buffers": 4, "log_buffer_size": "64kb", "maxclients": 10}
-# This is more than a server and its clients need, so a start must succeed with fewer descriptors.
+# More descriptors than a server and its clients need, so a start must succeed before the test gets
+# here.
 DESCRIPTORS_MAX = 80
 
 
@@ -37,8 +39,8 @@ class Remedies(TestCase):
             server.take_port()
             server.spawn()
             try:
-                # Without spare descriptors no client can connect. So the test also takes this line,
-                # which the server prints just before it serves.
+                # Without spare descriptors no client can connect. So this line, which the server
+                # prints just before it serves, counts as well.
                 ready = lambda: "Ready to accept" in server.said() or server.is_serving()
                 until(ready, START_SECONDS, "serving or refusing")
                 return None
@@ -80,7 +82,8 @@ class Remedies(TestCase):
 
     def test_too_long_files(self):
         def limit(size):
-            # Besides the error, the limit sends a signal that kills unless it is ignored.
+            # At the limit, the kernel also sends a signal, which kills the process unless the
+            # signal is ignored.
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
@@ -110,8 +113,8 @@ class Remedies(TestCase):
             unmount(self.volume)
 
     def test_no_room_for_a_new_volume(self):
-        """Tries each size that is too small. Once the file system is large enough, the same
-        directory serves."""
+        """Tries each size that is too small, in turn. Once the file system is large enough, a
+        server starts in the same directory."""
         with self.mounted("-t", "tmpfs", "-o", "size=4k", "slimio-test"):
             refused = 0
             for pages in range(1, 2000):

@@ -14,7 +14,8 @@ SECONDS_MAX = 60
 
 
 def tool(*args):
-    """Runs a tool of the server's own binary: exit status, standard output, standard error."""
+    """Runs a tool of the server's own binary. Returns exit status, standard output and standard
+    error."""
     line = [TARGET.command[0], *(str(arg) for arg in args)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
     return done.returncode, done.stdout, done.stderr
@@ -140,7 +141,7 @@ class Rollback(TestCase):
         server = self.written()
         path = os.path.join(server.volume, "super")
         with open(path, "r+b") as file:
-            # The four copies of the superblock, each with its version after eight bytes.
+            # There are four copies of the superblock. Each has its version after eight bytes.
             for copy in range(4):
                 file.seek(copy * 16384 + 8)
                 file.write((99).to_bytes(4, "little"))

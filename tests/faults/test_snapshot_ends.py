@@ -93,8 +93,8 @@ class Ends(TestCase):
                     server.close()
 
     def test_killed_behind_a_rewrite_that_its_log_took_along(self):
-        """`appendonly no` ends the log during a rewrite. The contents at the log's end are there
-        after the kill, and nothing that came later."""
+        """`appendonly no` ends the log during a rewrite. After the kill, the data are those at the
+        log's end, without anything that came later."""
         server = self.server(appendfsync="always")
         with server.client() as client:
             fill(client)
@@ -158,8 +158,8 @@ class Ends(TestCase):
                     self.assertEqual((status, what in said), (1, True), said)
                     if kind == "wal":
                         self.assertIn(what, refusal(volume=server.volume))
-                        # Once the bit is repaired, the snapshot has everything, because looking at
-                        # it changed nothing.
+                        # Verify and start must have changed nothing. So once the bit is flipped
+                        # back, the snapshot has everything.
                         flip_bit(path, self.damaged_at(held)[part])
                     server.start()
                     with server.client() as client:
@@ -229,7 +229,7 @@ class Failures(TestCase):
 
 @slimio_only
 class Memory(TestCase):
-    """`snapshot-memory-limit`: writers at the limit wait, until the snapshot has written more."""
+    """`snapshot-memory-limit`: at the limit, writers wait until the snapshot has written more."""
 
     seconds = 8
 
@@ -254,5 +254,5 @@ class Memory(TestCase):
             self.assertEqual(info["rdb_last_bgsave_status"], "ok")
             self.assertGreater(int(info["snapshot_writes_waited"]), 0)
             self.assertGreater(int(info["rdb_last_cow_size"]), 4 << 20)
-            # At most one value more than fits is taken.
+            # The snapshot takes at most one value more than fits.
             self.assertLess(int(info["rdb_last_cow_size"]), (8 << 20) + 2 * size)

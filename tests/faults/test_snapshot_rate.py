@@ -1,4 +1,5 @@
-"""The rate of a snapshot: `snapshot-rate` while commands are served, otherwise as fast as possible."""
+"""The rate of a snapshot. While commands are served, it is `snapshot-rate`. Otherwise, the snapshot
+is as fast as possible."""
 
 from harness.resp import ReplyError
 from harness.server import Server
@@ -10,7 +11,7 @@ KEYS = 4000
 # Eight megabytes would take more than two minutes at this rate.
 SLOW = 64 << 10
 # At this rate, eight megabytes take some seconds. At a sixteenth of this rate, they take longer
-# than a test.
+# than a test may.
 RATE = 2 << 20
 # The traffic must have no pause of 100 ms, because the server would take such a pause for its end.
 PAUSE_SECONDS = 0.05
@@ -37,7 +38,7 @@ class SnapshotRate(TestCase):
         return until(is_held_back)
 
     def server(self, **flags):
-        # No other snapshot is taken meanwhile.
+        # These settings keep the server from taking other snapshots meanwhile.
         server = Server(snapshot_rate=SLOW, save="", auto_aof_rewrite_percentage=0, **flags)
         self.addCleanup(server.close)
         return server
@@ -62,10 +63,11 @@ class SnapshotRate(TestCase):
             until(lambda: self.all_replaced_without_a_pause(client, server), self.seconds)
 
     def all_replaced_without_a_pause(self, client, server):
-        """Whether no SET has waited, although the snapshot is throttled and may hold no more than a
-        quarter of the replaced data. If SETs had to wait for a snapshot of this rate, every 50 of
-        them would wait for a second and a half."""
-        # A new snapshot must not begin with data that the last try has replaced.
+        """Replaces all keys during a throttled snapshot, which may hold only a quarter of the
+        replaced data. Returns whether no SET had to wait. At this rate, each 50 SETs would wait for
+        a second and a half."""
+        # The snapshot of the last try must be over, so that the next one begins with the present
+        # data.
         until(lambda: server.info()["rdb_bgsave_in_progress"] == "0")
         absence = self.begin(client, server)
         for start in range(0, KEYS, 50):
@@ -130,8 +132,8 @@ class SnapshotRate(TestCase):
             self.begin(client, server)
             complete = saves_complete(server)
             client("FLUSHALL")
-            # The next snapshot has little to take, and does not wait until the pause of the last
-            # one has ended.
+            # The next snapshot has little to write. It must not wait until the pause of the last
+            # one would have ended.
             until(lambda: traffic(client) and saves_complete(server) > complete)
 
 

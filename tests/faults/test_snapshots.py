@@ -439,7 +439,7 @@ class FailingSnapshots(TestCase):
         return "abc"[min({0, 1, 2} - numbers)]
 
     def test_a_failed_snapshot_that_nothing_asks_for_stops_nobody(self):
-        """As in Redis, a failed snapshot stops writes only if `save` is set."""
+        """As in Redis, a failed snapshot makes the server refuse writes only if `save` is set."""
         server = self.server(save="")
         with server.client() as client:
             client("SET", "a", 1)

@@ -7,7 +7,8 @@ from harness.target import TestCase, slimio_only
 LIMIT_MS = 10
 TRIES = 12
 
-# These commands run queued commands without a break, or have no large form.
+# Commands without a row of their own, because they run queued commands without a break, or have no
+# large form.
 WITHOUT_ROW = {
     "exec", "multi", "discard", "monitor", "quit", "reset",
 }
@@ -23,8 +24,8 @@ class Stops(TestCase):
     def check_half(self, half):
         for name, before, request in list(self.requests.rows())[half::2]:
             with self.subTest(name):
-                # CPU time also grows when other processes use the cores, and includes the time in
-                # which a hypervisor lends them to others. So only the best try counts.
+                # Only the best try counts. CPU time also grows while other processes use the cores,
+                # and it includes the time in which a hypervisor lends the cores to others.
                 tries = (longest_stop(self.requests, before, request) for _ in range(TRIES))
                 took = next((took for took in tries if took < LIMIT_MS), None)
                 self.assertIsNotNone(took, f"{name} stops others for more than {LIMIT_MS} ms")

@@ -46,7 +46,8 @@ class Supervised(TestCase):
                     server.kill()
                     server.spawn()
                     self.assertEqual(listener.recv(100), b"READY=1")
-                    # The client is neither refused nor told that data are still being loaded.
+                    # A client that connects now must neither be refused nor hear that data are
+                    # still being loaded.
                     with server.client() as client:
                         self.assertEqual(client("GET", "kept"), word.encode())
 

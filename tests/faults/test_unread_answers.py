@@ -8,7 +8,7 @@ from harness.target import TARGET, TestCase, slimio_only
 
 
 def run(*args, stdout):
-    """Runs a tool: exit status and standard error."""
+    """Runs a tool. Returns its exit status and standard error."""
     line = [TARGET.command[0], *args]
     done = subprocess.run(line, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     return done.returncode, done.stderr

@@ -1,5 +1,5 @@
-"""The log's mapped buffers on a disk that is partly unreadable, or goes away: no signal ends the server,
-the error is a clear message, and nothing acknowledged is lost."""
+"""The log's mapped buffers are on a disk that is partly unreadable, or goes away. No signal may end
+the server, the error must be a clear message, and nothing acknowledged may be lost."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ LARGE = "x" * MIB
 
 
 def forget(path, start, end):
-    """Drops a file's pages from the kernel's cache, except those that a process uses."""
+    """Drops a file's pages from the kernel's cache, except pages that a process has mapped."""
     descriptor = os.open(path, os.O_RDWR)
     try:
         os.fsync(descriptor)
@@ -101,7 +101,8 @@ class Unreadable:
         self.ends_in_a_sentence(server)
 
     def ends_in_a_sentence(self, server):
-        """Checks a server after its disk has stopped working."""
+        """Checks that a server whose disk has stopped working latches its log, keeps its data in
+        memory, and is ended by no signal."""
 
         def noticed():
             try:
@@ -170,7 +171,8 @@ class OnDevice(Unreadable, TestCase):
         self.image.spoil((self.start + start, self.start + end))
 
     def test_the_device_shrinks(self):
-        """The device becomes smaller, as a logical volume may, and the mapped range is gone."""
+        """The device becomes smaller, as a logical volume may, so that the mapped range is behind
+        its end."""
         server = self.server()
         self.fill(server)
         self.image.shrink(self.start + MIB // 4)
@@ -180,6 +182,6 @@ class OnDevice(Unreadable, TestCase):
     @contextlib.contextmanager
     def nothing_cached(self):
         yield
-        # The last close of the device would drop the cache, but another process may have the device
-        # open.
+        # The kernel drops the cache when nobody has the device open any more. But another process
+        # may still have it open, so the pages are dropped here.
         forget(self.volume, 0, 256 * MIB)

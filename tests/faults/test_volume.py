@@ -1,4 +1,5 @@
-"""A volume that was changed: it is opened with all data, or refused with a clear message."""
+"""Somebody has changed a volume. It must be opened with all data, or refused with a clear
+message."""
 
 import itertools
 import os
@@ -15,7 +16,7 @@ KEY_COUNT = 600
 
 
 def fill(client):
-    """Fills some segments; every key is acknowledged and durable."""
+    """Fills some segments of the log. Afterwards, every key is acknowledged and durable."""
     for start in range(0, KEY_COUNT, 20):
         commands = [["SET", f"key:{n}", f"{n}:" + "x" * 9000] for n in range(start, start + 20)]
         client.pipeline(commands)

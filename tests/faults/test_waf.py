@@ -8,7 +8,7 @@ from harness.target import TestCase, slimio_only
 from harness.tool import tool
 
 SMALL = ("--units", 1000, "--unit-pages", 64)
-# Formula and simulation may differ by this many percent.
+# How far formula and simulation may differ, in percent.
 TOLERANCE_PERCENT = 1.0
 
 
@@ -67,8 +67,8 @@ class Waf(TestCase):
                 self.assertEqual(os.listdir(folder), ["trace"])
             with open(trace, encoding="utf-8") as file:
                 self.assertEqual(file.read(), "an older one")
-            # If the path names no regular file, the trace is written to it, and no file replaces
-            # it.
+            # If the path does not name a regular file, the trace is written into what is there, and
+            # no file replaces that.
             self.said("generate", "--size", "720M", "--repetitions", 1, "--out", "/dev/null")
             self.assertFalse(os.path.isfile("/dev/null"))
 

@@ -1,1 +1,2 @@
-"""Shared by the black-box tests: servers, a wire-level client, waiting, and the runner."""
+"""What the black-box tests share: servers, a client that shows the bytes on the wire, waiting, and
+the runner."""

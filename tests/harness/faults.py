@@ -1,4 +1,5 @@
-"""A server whose wall clock and writes a test can spoil while it runs (see `faults.c`)."""
+"""A server with faults: while it runs, a test can move its wall clock, and make its writes and
+flushes fail (see `faults.c`)."""
 
 import mmap
 import os
@@ -31,8 +32,8 @@ class SpoiltServer(Server):
             raise
 
     def spoil(self, clock_shift=0, write=0, flush=0, path_end=""):
-        """Sets the seconds to add to the wall clock, and the errors of writes and flushes. Errors
-        hit files whose path ends with `path_end`."""
+        """Sets the seconds that are added to the wall clock, and the error numbers with which
+        writes and flushes fail. Only files whose path ends with `path_end` get errors."""
         self.memory[: struct.calcsize(LAYOUT)] = struct.pack(
             LAYOUT, clock_shift, write, flush, path_end.encode()
         )

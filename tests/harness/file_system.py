@@ -84,11 +84,12 @@ class SmallFileSystem:
         return folder
 
     def copy(self, folder, to):
-        """Copies a folder without copying data: the folder and its copy share each block."""
+        """Copies a folder by reflink: no data is copied, and the folder and its copy share each
+        block."""
         target = os.path.join(self.mount, to)
         if self.kind == "btrfs":
-            # btrfs shares no blocks between a file that is overwritten in place and one that is
-            # not, unless the copy is a snapshot.
+            # The volume's files are overwritten in place. With such files, btrfs shares blocks only
+            # between a subvolume and its snapshot.
             run("btrfs", "-q", "subvolume", "snapshot", folder, target)
         else:
             run("cp", "-r", "--reflink=always", folder, target)

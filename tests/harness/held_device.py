@@ -7,9 +7,9 @@ from .held_writes import HeldWrites
 from .loop_device import LoopDevice, run
 from .server import Server
 
-# A volume needs a device of about this size at least.
+# About the smallest device that a volume fits on.
 DEVICE_SIZE = 160 << 20
-# mkfs.xfs needs more.
+# The smallest device that mkfs.xfs accepts is larger.
 XFS_SIZE = 320 << 20
 
 MKFS_OPTIONS = {

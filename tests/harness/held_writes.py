@@ -9,7 +9,8 @@ import uuid
 from harness.loop_device import run
 from harness.wait import until
 
-# This rate is so slow that no test would see a write complete.
+# The kernel can't stop writes altogether. At this rate, no test lives long enough to see a write
+# complete.
 BYTES_PER_SECOND = 1
 
 QUIET_TIMES = 20

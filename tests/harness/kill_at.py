@@ -35,7 +35,8 @@ class Killer:
         self.counts = "every" if TARGET.is_every_call else "changing"
 
     def tool(self, number, *args):
-        """Runs one of the tools. Returns whether it was killed; otherwise it must have succeeded."""
+        """Runs one of the tools. Returns whether the tool was killed. A tool that was not killed
+        must have succeeded."""
         line = [*self.in_front(number), TARGET.command[0], *(str(arg) for arg in args)]
         done = subprocess.run(
             line, capture_output=True, text=True, timeout=TOOL_SECONDS_MAX, check=False
@@ -46,8 +47,8 @@ class Killer:
         return False
 
     def server(self, number, folder, **options):
-        """Starts a server. Returns whether the server was killed before it served. In any case it
-        has ended afterwards."""
+        """Starts a server. Returns whether the server was killed before it served. A server that
+        served is ended, too, before this returns."""
         address = os.path.join(folder, "notify")
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
             ready.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -84,7 +85,7 @@ def end_sender(ready, tracer):
     space = socket.CMSG_SPACE(CREDENTIALS.size)
     _, [(_, _, credentials)], _, _ = ready.recvmsg(1024, space)
     pid, _, _ = CREDENTIALS.unpack(credentials)
-    # The server may have been killed at a call after this message.
+    # The server may be gone already, killed at a call after this message.
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     # The tracer ends when the server has ended.

@@ -43,8 +43,8 @@ class FilteredServer(Server):
             raise
 
     def put_filter_on(self):
-        """Puts the filter on. Returns when the filter is in force, or when it has ended the
-        server."""
+        """Puts the filter on. Returns when the filter is in force, or when the server has ended
+        because of it."""
         before = self.filters()
         os.kill(self.process.pid, signal.SIGUSR2)
         until(lambda: not self.is_alive() or self.filters() != before, what="the filter")

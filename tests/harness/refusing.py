@@ -2,10 +2,10 @@
 
     refusing.py [--errno NAME] CALL[,CALL]… program [argument]…
 
-A CALL is the number of a system call, or `number:index=value` for those of its calls whose
-argument `index` is `value` (only its lower half is compared). The filter answers them with EPERM
-(or another errno) and lets everything else through; it is inherited by the program and cannot be
-taken off.
+A CALL is the number of a system call. With `number:index=value`, only calls whose argument `index`
+is `value` are refused; of the argument, the lower 32 bits are compared. The filter answers refused
+calls with EPERM (or another errno), and lets everything else through. The program inherits the
+filter, and cannot take it off.
 """
 
 import ctypes
@@ -71,8 +71,8 @@ class Program(ctypes.Structure):
 
 
 def install(calls, refusal):
-    """Puts the filter on this process. All other calls that are needed for this are made before the
-    filter is in force."""
+    """Puts the filter on this process. Any other call that this needs is made before, because the
+    filter might refuse it."""
     libc = ctypes.CDLL(None, use_errno=True)
     code = filter_program(calls, refusal)
     program = Program(len(code) // 8, code)

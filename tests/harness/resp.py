@@ -1,8 +1,8 @@
 """A client that shows what is on the wire.
 
-A raw reply is a pair: the type byte and the payload, nested for aggregates. So `+OK` and `$2 OK`
-differ, and so do the two kinds of null. Calling a `Client` turns raw replies into plain Python
-values.
+A raw reply is a pair: the type byte and the payload, nested for aggregates. So a test can tell
+`+OK` from `$2 OK`, and one kind of null from the other. Calling a `Client` turns raw replies into
+plain Python values.
 """
 
 import socket

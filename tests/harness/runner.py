@@ -12,7 +12,7 @@ from .target import TARGET
 
 FOLDERS = ["clients", "differential", "faults"]
 TEST_SECONDS_MAX = 240
-# With `--every-call`, a test takes long.
+# The limit is higher with `--every-call`, because then a test takes long.
 TEST_SECONDS_MAX_EVERY_CALL = 3600
 
 

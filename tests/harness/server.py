@@ -23,9 +23,9 @@ PORTS = range(20_000, 32_000)
 
 
 def reserve_port():
-    """A port, and the open file that keeps other tests from it. Without this file, two servers
-    might get the same port. The second server would end, but a client that connects meanwhile would
-    reach another test's server."""
+    """A port, and an open file. The lock on this file keeps other tests from using the port.
+    Without it, two servers might get the same port. The second server would end, but a client that
+    connects meanwhile would reach another test's server."""
     folder = os.path.join(tempfile.gettempdir(), f"slimio-test-ports-{os.getuid()}")
     os.makedirs(folder, exist_ok=True)
     for _ in PORTS:
@@ -49,10 +49,10 @@ class Server:
     """A server process, which starts when the object is made, unless `start` is false. On exit, the
     process is killed and its folder is removed.
 
-    `flags` are directives. `stock` starts stock redis-server, or the
-    program with this path that takes its flags. `volume` is a folder, a device or an
-    emulated SSD to use instead of a fresh folder, and is not removed. `launcher` is put in front of
-    the command line.
+    `flags` are directives. If `stock` is true, stock redis-server is started. `stock` can also be
+    the path of another program that takes redis-server's flags. `volume` is a folder, a device or
+    an emulated SSD to use instead of a fresh folder, and is not removed. `launcher` is put in front
+    of the command line.
     """
 
     def __init__(self, stock=False, volume=None, launcher=(), start=True, **flags):
@@ -113,7 +113,7 @@ class Server:
             self.port_lock = None
 
     def spawn(self):
-        """Starts without waiting."""
+        """Starts the server without waiting until it serves."""
         with open(self.log_path, "ab") as log:
             self.log_start = log.tell()
             self.process = subprocess.Popen(
@@ -145,7 +145,8 @@ class Server:
         try:
             with self.client(timeout=5) as client:
                 if self.flags.get("requirepass"):
-                    # Without the password, a server that is loading looks like one that serves.
+                    # To a client without the password, a server that is still loading replies like
+                    # one that serves.
                     client.raw("AUTH", self.flags["requirepass"])
                 kind, text = client.raw("PING")
                 return kind == b"+" or text.startswith((b"NOAUTH", b"DENIED", b"MISCONF"))
@@ -192,7 +193,7 @@ class Server:
 
 
 def refusal(seconds=START_SECONDS, **options):
-    """Starts a server that must refuse to start; returns its output."""
+    """Starts a server that must refuse to start. Returns the server's output."""
     server = Server(start=False, **options)
     server.take_port()
     try:

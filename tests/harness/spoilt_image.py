@@ -1,6 +1,6 @@
-"""An image file with unreadable bytes, on which a loop device can be made. The image is served by a
-file system in user space that has only this file. The kernel's own modules for such devices are
-missing from most kernels."""
+"""An image file with unreadable bytes, on which a loop device can be made. A file system in user
+space serves the image, its only file. The kernel has modules for such devices, but most kernels are
+built without them."""
 
 import ctypes
 import errno
@@ -62,10 +62,11 @@ class SpoiltImage:
         self.process.wait()
 
     def shrink(self, size):
-        """Makes the image smaller, and returns when nothing can be written after its new end."""
+        """Makes the image smaller. Returns when nothing can be written behind the new end any
+        more."""
 
         def is_small():
-            # A write that was under way has made the image long again.
+            # If a write that was under way has made the image longer again, this cuts it once more.
             os.truncate(self.backing, size)
             return os.stat(self.path).st_size == size
 

@@ -25,7 +25,7 @@ class Target:
 
     @property
     def is_stock(self):
-        """Whether stock redis-server itself is under test: in this case, SlimIO's own tests are
+        """Whether stock redis-server itself is under test. If so, tests of what only SlimIO has are
         skipped."""
         return "slimio" not in os.path.basename(self.command[0])
 
@@ -95,6 +95,6 @@ def stock_is_installed():
 
 
 class TestCase(unittest.TestCase):
-    """Shows whole differences, however long."""
+    """Like `unittest.TestCase`, but shows whole differences, however long."""
 
     maxDiff = None

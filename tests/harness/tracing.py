@@ -19,14 +19,14 @@ def strace():
 
 
 def calls_of(use, **flags):
-    """Every call that a server makes while `use` runs on it, as {name: call} (see `refusing`); for calls
-    in `KINDS`, also each kind that occurs, as `name:value`."""
+    """Runs `use` on a server. Returns every system call that the server makes, as {name: call} (see
+    `refusing`). For calls in `KINDS`, each kind that occurs is there, too, as `name:value`."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "trace")
         launcher = [strace(), "-f", "-n", "-X", "raw", "-s", "0", "-o", path]
         with Server(launcher=launcher, **flags) as server:
             use(server)
-            # If strace were killed, the server would be left running.
+            # The server is told to end, because killing strace would leave it running.
             with server.client() as client:
                 client.socket.sendall(b"SHUTDOWN\r\n")
                 server.process.wait(30)

@@ -6,7 +6,7 @@ POLL_SECONDS = 0.01
 
 
 def until(condition, seconds=20, what="the condition"):
-    """Calls `condition` until it returns something true, and returns that."""
+    """Calls `condition` again and again until it returns something true. Returns that value."""
     deadline = time.monotonic() + seconds
     while True:
         value = condition()
@@ -18,8 +18,8 @@ def until(condition, seconds=20, what="the condition"):
 
 
 class Absence:
-    """How long a busy machine kept the test itself from running: the longest time between two calls
-    of `look`."""
+    """The longest time between two successive calls of `look`. So a test can tell how long a busy
+    machine kept the test itself from running."""
 
     def __init__(self):
         self.seconds = 0

@@ -2,9 +2,9 @@
 
     without_io_uring.py [--errno NAME] program [argument]…
 
-The filter answers the three io_uring system calls with EPERM (or another errno), clone3 with ENOSYS
-as that profile does, and lets everything else through; it is inherited by the program and cannot be
-taken off.
+The filter answers the three io_uring system calls with EPERM (or another errno), and clone3 with
+ENOSYS, as Docker's profile does. It lets everything else through. The program inherits the filter,
+and cannot take it off.
 """
 
 import ctypes

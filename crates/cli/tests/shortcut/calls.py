@@ -1,5 +1,5 @@
-"""Does things to a log file, and says what it sees. Run with the same seed, it sees the same whether the
-log goes the short way or not.
+"""Makes random system calls on a log file, and prints what they return. Two runs with the same seed
+must print the same, whether or not the log goes the short way.
 
     python3 calls.py FOLDER SEED COUNT
 """
@@ -181,7 +181,7 @@ def read_over():
 
 
 class Control(ctypes.Structure):
-    """struct aiocb of glibc on 64-bit machines, as far as it is used."""
+    """`struct aiocb` of glibc on 64-bit machines, with names for the fields that are used here."""
 
     _fields_ = [
         ("fd", ctypes.c_int), ("opcode", ctypes.c_int), ("priority", ctypes.c_int), ("bytes", ctypes.c_char_p),

@@ -1,9 +1,10 @@
-"""Writes numbered records to a database, a durable transaction each, and says the number of each one
-that was acknowledged.
+"""Writes numbered records to a database, each in a durable transaction. Prints the number of each
+record once it is acknowledged.
 
     python3 ledger.py sqlite|rocksdb FOLDER [check]
 
-With `check`, it says how many records there are instead. It fails if one is missing before the last.
+With `check`, prints how many records there are instead, and fails if a record before the last is
+missing.
 """
 
 import ctypes
@@ -34,7 +35,7 @@ class Sqlite:
 
 
 class Rocksdb:
-    """By the C functions of the library."""
+    """RocksDB, through the C functions of its library."""
 
     def __init__(self, folder):
         # In Debian, the library's file name ends with its version.

@@ -20,7 +20,7 @@ def aligned(byte):
 
 
 def act(fd, what, block):
-    """A step of one of the processes."""
+    """What one of the two processes does in one step."""
     byte = random.randrange(256)
     if what == "whole":
         os.pwrite(fd, aligned(byte), block * BLOCK)
@@ -59,7 +59,7 @@ def by(who, what, block):
 
 
 def place(block):
-    """Where a block is on the device, in bytes."""
+    """The byte offset of a block on the device."""
     size = struct.unpack("i", fcntl.ioctl(fd, FIGETBSZ, struct.pack("i", 0)))[0]
     at = struct.unpack("i", fcntl.ioctl(fd, FIBMAP, struct.pack("i", block * BLOCK // size)))[0]
     return at * size

@@ -1,4 +1,4 @@
-"""What a program can do to a log that is overwritten in whole blocks: see whole.rs."""
+"""Does to a log what programs can do to logs that are overwritten in whole blocks: see whole.rs."""
 
 import array
 import ctypes
@@ -22,7 +22,8 @@ def aligned(byte, count=1):
 
 
 def flushes():
-    """A real sync, or a direct write, has the device flush its cache."""
+    """How often the device has flushed its cache. A real sync causes a flush, and so does a direct
+    write that is durable."""
     with open(f"/sys/block/{DEVICE}/stat") as text:
         return int(text.read().split()[15])
 
@@ -33,7 +34,8 @@ def direct_is_open(path=PATH):
 
 
 def quiet(fd, call):
-    """Whether a call makes nothing durable, tried again if the kernel flushes just then."""
+    """Whether a call causes no flush. Tried again, because the kernel may flush at the same moment
+    for another reason."""
     for _ in range(50):
         before = flushes()
         call(fd)
@@ -43,7 +45,7 @@ def quiet(fd, call):
 
 
 def settled():
-    """An open file without a debt."""
+    """Opens the log, and syncs it until nothing is left that only the kernel can make durable."""
     fd = os.open(PATH, os.O_RDWR)
     os.fdatasync(fd)
     assert quiet(fd, os.fdatasync), "a sync has nothing to do"
