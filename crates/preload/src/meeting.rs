@@ -24,8 +24,8 @@ use slimio_shortcut::protocol::{Meeting, Message, VARIABLE};
 
 use crate::open_logs::{self, DESCRIPTORS};
 
-/// This library's descriptors have the highest possible numbers, because a program may count on low
-/// numbers for its own. There is room for this many.
+/// How many descriptors this library may have. They get the highest possible numbers, because a
+/// program may count on low numbers for its own descriptors.
 const DESCRIPTORS_OURS: i32 = 160;
 /// A program whose limit of descriptors is lower than this is left alone.
 const DESCRIPTORS_MIN: u64 = 512;
@@ -88,7 +88,8 @@ fn state() -> Option<&'static State> {
 /// Where the page is, for [`after_fork`].
 static STATE: AtomicPtr<State> = AtomicPtr::new(null_mut());
 
-/// A forked child notes that this memory is now its own, before it can have a child by vfork(2).
+/// Called in a forked child. Notes that this memory is now the child's own, before the child can
+/// itself call vfork(2).
 extern "C" fn after_fork() {
     // SAFETY: the page is there for good.
     if let Some(state) = unsafe { STATE.load(Ordering::Acquire).as_ref() } {
@@ -138,8 +139,8 @@ pub(crate) fn process_here(taker: i32) -> Process {
     }
 }
 
-/// Notes that this memory is the process's own, not borrowed. This is so because the process opens
-/// a file.
+/// Notes that this memory is the process's own, not borrowed. Called when the process opens a file,
+/// which a child of vfork(2) does not do.
 pub(crate) fn is_own_memory() {
     if let Some(told) = told() {
         told.state.process.store(process(), Ordering::Relaxed);
@@ -152,7 +153,7 @@ fn of_memory() -> i32 {
 }
 
 /// Makes this process lock the file of a stage. `slot` is the number of the stage's log in the
-/// table. This makes the system call only once.
+/// table. Only the first call for a log makes the system call.
 pub(crate) fn lock(slot: usize, stage: &File) {
     let Some(told) = told() else { return };
     let bit = 1 << slot;
@@ -179,8 +180,8 @@ pub(crate) fn process() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
-/// Whether the program's descriptors or the size of its files are limited so tightly that it may
-/// count on the limit. This library's descriptors or zeros ahead would then be too much.
+/// Whether the program's limit of descriptors or of file sizes is so low that the program may
+/// depend on it. Then this library's descriptors, or the zeros ahead, would be too much.
 pub(crate) fn is_limited() -> bool {
     let files = getrlimit(Resource::Nofile).current;
     let bytes = getrlimit(Resource::Fsize).current;
@@ -200,13 +201,12 @@ pub(crate) fn out_of_the_way(file: impl AsFd) -> io::Result<OwnedFd> {
 /// Asks the keeper to take a file. Returns the keeper's number for the log and the stage's file, or
 /// `None` if the file is left to the kernel.
 ///
-/// # Errors
-/// If the keeper is gone. It may have begun to take the file.
+/// # Errors If the keeper is gone. The keeper may have begun to take the file before that.
 pub(crate) fn take(file: BorrowedFd<'_>, is_self_ending: bool) -> io::Result<Option<(u32, File)>> {
     let Some(told) = told() else { return Ok(None) };
     let _lock = Lock::take(told.state);
     let Some(socket) = told.socket(true) else { return Ok(None) };
-    // If sending fails, the keeper has not got the file.
+    // If sending fails, the keeper does not have the file.
     let take = Message::Take { token: told.meeting.token.clone(), is_self_ending };
     if take.send(socket, &[file], true).is_err() {
         return Ok(None);
@@ -245,16 +245,16 @@ pub(crate) fn prepare(file: BorrowedFd<'_>) {
     }
 }
 
-/// Tells the keeper that something was appended, or that there is something to do.
+/// Tells the keeper that something was appended, or that other work is due.
 pub(crate) fn tell(number: u32) {
     let Some(told) = told() else { return };
-    // A forked child has no connection yet.
+    // A forked child has no connection yet. To make one, it takes the lock.
     let lock = (told.state.socket.load(Ordering::Relaxed) == 0).then(|| Lock::take(told.state));
     let socket = told.socket(true);
     drop(lock);
     if let Some(socket) = socket {
-        // If the socket is full, the message is dropped. The keeper has messages to handle then,
-        // and looks at all logs anyway.
+        // If the socket is full, the message is dropped. That does no harm: the keeper still has
+        // messages to handle, and then looks at all logs anyway.
         let _ = Message::Appended(number).send(socket, &[], false);
     }
 }

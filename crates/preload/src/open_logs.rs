@@ -29,8 +29,9 @@ pub(crate) const OWN: u8 = u8::MAX;
 const ZEROS_MAX: u64 = 128 << 20;
 const CLOSE_PAUSE: Duration = Duration::from_micros(20);
 
-/// For each descriptor: zero, the number of its log plus one, the number of its file of whole
-/// blocks plus `LOGS` plus one, or [`OWN`].
+/// What each descriptor is for. Zero: nothing here. Up to `LOGS`: the number of a log, plus one.
+/// Above that: the number of a file of whole blocks, plus `LOGS`, plus one. [`OWN`]: this library
+/// itself.
 pub(crate) static TABLE: [AtomicU8; DESCRIPTORS] = [const { AtomicU8::new(0) }; DESCRIPTORS];
 static SLOTS: [Slot; LOGS] = [const { Slot::new() }; LOGS];
 
@@ -51,10 +52,10 @@ impl Slot {
     }
 }
 
-/// A log that this process has opened, or a process that this one was forked from.
+/// A log that was opened by this process, or by a process that this one was forked from.
 struct OpenLog {
     number: u32,
-    /// The process that has opened it.
+    /// The process that has opened the log.
     taker: i32,
     file: LogFile<OwnedFd>,
     /// The stage's file. Its lock shows that the stage is in use, for as long as the file is open.
@@ -66,7 +67,7 @@ pub(crate) struct Using {
     slot: &'static Slot,
 }
 
-/// The log that a descriptor is for.
+/// The log that the descriptor belongs to.
 pub(crate) fn of(descriptor: c_int) -> Option<Using> {
     let entry = TABLE.get(descriptor as usize)?;
     match entry.load(Ordering::Acquire) {
@@ -111,7 +112,7 @@ pub(crate) fn is_own(descriptor: c_int) -> bool {
     TABLE.get(descriptor as usize).is_some_and(|entry| entry.load(Ordering::Relaxed) == OWN)
 }
 
-/// Asks for a file that the program has just opened for writing, with these flags, to be taken.
+/// Asks the keeper to take a file that the program has just opened for writing, with these flags.
 pub(crate) fn opened(descriptor: c_int, flags: c_int, kind: Kind) {
     if (descriptor as usize) < DESCRIPTORS {
         // If the file can't be taken, it is left to the kernel, and the keeper has reported why.
@@ -150,7 +151,7 @@ fn ask(file: BorrowedFd<'_>, flags: c_int, kind: Kind) -> io::Result<Option<Open
     match meeting::take(file, kind == Kind::SelfEnding) {
         Ok(None) => Ok(None),
         Ok(Some((number, stage))) => {
-            // Until now, no descriptor of the file was closed, because that would drop the
+            // Until here, this library must close no descriptor of the file: that would drop the
             // program's locks on the file (F_SETLK).
             let log = meeting::out_of_the_way(file).and_then(|own| {
                 let taker = meeting::process();
@@ -172,10 +173,11 @@ fn ask(file: BorrowedFd<'_>, flags: c_int, kind: Kind) -> io::Result<Option<Open
     }
 }
 
-/// Cuts a file to a size if it has only zeros after that. Other bytes may come from somebody else
-/// who has appended, so they stay.
+/// Cuts a file to `size` if it has only zeros after that. Other bytes stay, because somebody else
+/// may have appended them.
 fn cut_zeros(file: BorrowedFd<'_>, size: u64) -> io::Result<()> {
-    // The program's descriptor may be for writing only.
+    // The file is opened again for reading, because the program's descriptor may be for writing
+    // only.
     let reader = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
     let behind = reader.metadata()?.len().saturating_sub(size);
     if behind > ZEROS_MAX {
@@ -233,9 +235,9 @@ pub(crate) fn close(descriptor: c_int) -> Option<io::Result<()>> {
     released
 }
 
-/// Gives a log back for good. This is for a program that uses the log in a way that only the kernel
-/// can serve, or hands it to a process that does not know of the stage. If this fails, the next
-/// call reports the failure.
+/// Gives a log back for good. This is called if the program uses the log in a way that only the
+/// kernel can serve, or hands the log to a process that does not know of the stage. If giving it
+/// back fails, the next call on the log reports the failure.
 ///
 /// Nothing is closed, because that would drop the program's locks on the file (`F_SETLK`).
 pub(crate) fn give_up(descriptor: c_int) {
@@ -260,8 +262,9 @@ pub(crate) fn sync_all() {
     }
 }
 
-/// Called before another program is started. Gives back every log that the program inherits. If
-/// this process itself becomes the program, also gives back all logs that this process has opened.
+/// Called before another program is started. Gives back every log that the new program inherits. If
+/// this process itself turns into the new program, all logs that this process has opened are given
+/// back, too.
 pub(crate) fn give_up_before_exec(by_this_process: bool) {
     for descriptor in 0..DESCRIPTORS as c_int {
         if matches!(TABLE[descriptor as usize].load(Ordering::Relaxed), 0 | OWN) {
@@ -288,8 +291,8 @@ impl Using {
         log.as_ref().expect("a slot in the table has a log")
     }
 
-    /// If the keeper is dead, gives the file back. Otherwise, a process that opens the file would
-    /// wait for long, and nobody would mend the file.
+    /// If the keeper is dead, gives the file back. If it were not given back, a process that opens
+    /// the file would wait for long, and nobody would mend the file.
     fn leave_if_alone(&self) {
         let file = &self.log().file;
         if !file.stage().is_kept() && !is_planted("keeper-not-missed") {
@@ -369,8 +372,8 @@ impl Using {
         }
     }
 
-    /// Lets the kernel read or write a file that is not taken. Returns `None` if the file is taken
-    /// now, or still had direct I/O, which is off now. The caller then tries again.
+    /// Lets the kernel read or write a file that is not taken. Returns `None` if the caller must
+    /// try again: the file is taken now, or direct I/O was still on and has just been turned off.
     fn unless_taken(&self, next: impl Fn() -> ssize_t) -> io::Result<Option<ssize_t>> {
         let file = &self.log().file;
         let Some((result, error)) = file.unless_taken(|| (next(), errno()))? else {

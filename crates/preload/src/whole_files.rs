@@ -26,15 +26,16 @@ use crate::open_logs::{LOGS, OWN, TABLE, failed};
 
 /// The number of files that can be open at once.
 const FILES: usize = OWN as usize - 1 - LOGS;
-/// The kernel writes for descriptors with one of these flags. With `O_APPEND`, a write goes to the
-/// end of the file, whatever its offset (see pwrite(2)). With `O_DIRECT`, nothing would be gained,
-/// because the program can already let one write be flushed while it makes the next.
+/// Writes by a descriptor with one of these flags are left to the kernel. With `O_APPEND`, a write
+/// goes to the end of the file, whatever its offset (see pwrite(2)). With `O_DIRECT`, nothing would
+/// be gained: the program can already flush one write while it makes the next.
 const OTHERS: OFlags = OFlags::APPEND.union(OFlags::DIRECT);
 /// A bit of `users` that marks a slot as not free.
 const BUSY: usize = 1 << 63;
 
 static SLOTS: [Slot; FILES] = [const { Slot::new() }; FILES];
-/// The table of debts. Empty before the first look; `None` inside if there is no table.
+/// The table of debts. The cell is empty before the first use, and holds `None` if there is no
+/// table.
 static DEBTS: OnceLock<Option<Debts>> = OnceLock::new();
 /// Whether a sync after a write has failed. Without a table, each write is synced at once.
 static HAS_FAILED: AtomicBool = AtomicBool::new(false);
@@ -64,8 +65,8 @@ pub(crate) struct Using {
     descriptor: c_int,
 }
 
-/// Maps the table of debts when the library is loaded. So every process that the program forks has
-/// the table, even if the keeper is gone by then.
+/// Maps the table of debts when the library is loaded. So every process that the program forks
+/// later has the table, even if the keeper is gone by then.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOAD: extern "C" fn() = load;
@@ -88,7 +89,7 @@ fn number_of(descriptor: c_int) -> Option<usize> {
     (number > LOGS && number != usize::from(OWN)).then(|| number - LOGS - 1)
 }
 
-/// The file that a descriptor is for.
+/// The file that the descriptor belongs to.
 pub(crate) fn of(descriptor: c_int) -> Option<Using> {
     let number = number_of(descriptor)?;
     let slot = &SLOTS[number];
@@ -135,7 +136,7 @@ pub(crate) fn opened(descriptor: c_int, flags: c_int) {
     };
     let found = SLOTS.iter().enumerate().find(|(_, slot)| is_free(slot));
     let (Some((number, slot)), Some(entry)) = (found, TABLE.get(descriptor as usize)) else {
-        // There is no room for this descriptor, so writes by it are not seen.
+        // There is no room for this descriptor, so this library will not see writes by it.
         if let Some((_, slot)) = found {
             slot.users.store(0, Ordering::SeqCst);
         }
@@ -145,8 +146,9 @@ pub(crate) fn opened(descriptor: c_int, flags: c_int) {
         if debt.is_new() {
             meeting::prepare(file);
         }
-        // The direct descriptor is opened, copied to a number out of the way, and closed. Closing
-        // any descriptor of a file drops the process's locks on the file (F_SETLK).
+        // To get a direct descriptor with a high number, a descriptor is opened, copied and closed.
+        // That is not possible if the process has locks on the file: closing any descriptor of a
+        // file drops them (F_SETLK).
         let is_locked = is_locked_here(file) && !is_planted("locks-not-looked-for");
         let is_left = OTHERS.intersects(OFlags::from_bits_retain(flags as u32));
         let is_ours = !is_left && !is_locked && !meeting::is_limited();
@@ -159,8 +161,8 @@ pub(crate) fn opened(descriptor: c_int, flags: c_int) {
     entry.store((LOGS + 1 + number) as u8, Ordering::SeqCst);
 }
 
-/// Whether this process has a record lock on the file. It may have got the lock by any descriptor.
-/// If the kernel does not tell, returns true.
+/// Whether this process has a record lock on the file, by whatever descriptor. If the kernel does
+/// not tell, the answer is true.
 fn is_locked_here(file: BorrowedFd<'_>) -> bool {
     let Ok(status) = rustix::fs::fstat(file) else { return true };
     let Ok(locks) = std::fs::read_to_string("/proc/locks") else { return true };
@@ -208,7 +210,8 @@ pub(crate) fn around<const N: usize, T>(descriptors: [c_int; N], next: impl FnOn
     result
 }
 
-/// Called when the program has opened a file by a stream. Writes by a stream are not seen.
+/// Called when the program has opened a file by a stream. This library does not see writes by a
+/// stream.
 pub(crate) fn opened_by_stream(descriptor: c_int) {
     // SAFETY: the program has opened the descriptor just now.
     let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
@@ -217,8 +220,8 @@ pub(crate) fn opened_by_stream(descriptor: c_int) {
     }
 }
 
-/// Called when the program has changed a file by its path. This leaves a debt only if some process
-/// has opened the file.
+/// Called when the program has changed a file by its path. Notes a debt only if some process has
+/// opened the file.
 pub(crate) fn changed_at(path: &CStr) {
     let Some(Some(debts)) = DEBTS.get() else { return };
     let error = errno();
@@ -248,7 +251,7 @@ pub(crate) fn sync(descriptor: c_int, is_forced: bool, next: impl FnOnce() -> c_
     }
 }
 
-/// Notes that a file may be changed in a way that is not seen, from now on.
+/// Notes that, from now on, the file may be changed in ways that this library does not see.
 pub(crate) fn owe_for_good(descriptor: c_int) {
     if let Some(file) = of(descriptor).as_ref().and_then(Using::file) {
         file.debt().owe_for_good();

@@ -11,7 +11,7 @@ use crate::error::{Doing, Result};
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// TCP.
+    /// A TCP port.
     Tcp(SocketAddr),
     /// A Unix socket.
     Unix(PathBuf),

@@ -1,5 +1,5 @@
-//! A blocking connection for everything that is not measured: control, INFO, and the lab's ledger
-//! (a test that kills the server and looks for acknowledged writes that are missing).
+//! A blocking connection for everything that is not measured: control, INFO, and the lab's ledger.
+//! The ledger is a test that kills the server and looks for missing acknowledged writes.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};

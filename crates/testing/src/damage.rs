@@ -12,7 +12,7 @@ const SECONDS: &str = "SLIMIO_FUZZ_SECONDS";
 /// Seconds of a run, unless the environment says otherwise.
 const SECONDS_DEFAULT: u64 = 2;
 
-/// Bytes at which formats change their meaning: ends, signs, and marks of lengths.
+/// Bytes that have a special meaning in formats: ends, signs, and marks of lengths.
 const BYTES: &[u8] =
     &[0, 1, 2, 3, 0x3f, 0x40, 0x7f, 0x80, 0x81, 0xc0, 0xc3, 0xe0, 0xf0, 0xfe, 0xff];
 
@@ -65,8 +65,8 @@ impl Drop for Named {
     }
 }
 
-/// Damages bytes in one to four places. `others` are valid bytes of the same kind, of which a piece
-/// may get into `bytes`.
+/// Damages bytes in one to four places. `others` are valid bytes of the same kind. A piece of them
+/// may be copied into `bytes`.
 pub fn damage(rng: &mut Rng, bytes: &mut Vec<u8>, others: &[Vec<u8>]) {
     for _ in 0..=rng.usize(..4) {
         damage_once(rng, bytes, others);

@@ -1,6 +1,6 @@
 //! A volume whose paths to the log, or to the snapshots, can be held. A held path reports no
-//! completion until it is released. Tests on a simulated disk need none of this, because the disk's
-//! faults can hold single blocks, fail operations, or fill the disk up.
+//! completion until it is released. Tests on a simulated disk do without this: the disk's faults
+//! can hold single blocks, fail operations, or fill the disk up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

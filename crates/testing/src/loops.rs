@@ -78,7 +78,7 @@ impl Mounted {
         Some(Self { directory, device })
     }
 
-    /// The block device that it is on.
+    /// The block device that holds the file system.
     pub fn device(&self) -> &Path {
         self.device.path()
     }
@@ -89,12 +89,12 @@ impl Mounted {
         let name = self.device().file_name().expect("a device has a name");
         let statistics = Path::new("/sys/block").join(name).join("stat");
         let text = std::fs::read_to_string(statistics).expect("the kernel counts");
-        // The sixteenth number: flushes (Documentation/block/stat.rst of the kernel).
+        // The sixteenth number counts flushes (Documentation/block/stat.rst of the kernel).
         let flushes = text.split_whitespace().nth(15).and_then(|count| count.parse().ok());
         flushes.expect("it counts flushes")
     }
 
-    /// Where it is mounted.
+    /// Where the file system is mounted.
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
@@ -102,7 +102,8 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // A program that another thread has just started has copies of all descriptors for a moment.
+        // Unmounting may fail for a moment: if another thread has just started a program, that
+        // program has copies of all descriptors until its exec.
         for _ in 0..100 {
             let unmounted = Command::new("umount").arg(self.path()).output();
             if unmounted.is_ok_and(|unmounted| unmounted.status.success()) {

@@ -1,6 +1,6 @@
 //! Random data commands, for tests that compare their effects: in memory, in the log, in snapshots,
-//! on a stock server. Some tests draw their own requests instead, because they shrink the requests,
-//! take them from the command table, or must know from a value who wrote it.
+//! on a stock server. Some tests draw requests of their own instead: they shrink the requests, take
+//! them from the command table, or must be able to tell from a value who wrote it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,8 +11,8 @@ pub fn pick<'a, T: ?Sized>(rng: &mut Rng, from: &[&'a T]) -> &'a T {
     from[rng.usize(..from.len())]
 }
 
-/// The seed of a test. If a run is to be repeated, the seed comes from the environment. Otherwise,
-/// it comes from the clock.
+/// The seed of a test. To repeat a run, put its seed in `SLIMIO_SEED`. Without this variable, the
+/// seed comes from the clock.
 ///
 /// # Panics
 /// When `SLIMIO_SEED` is no number.
@@ -88,8 +88,8 @@ impl Generator {
             words.push(word);
         }
         if name.starts_with("bl") || name.starts_with("br") {
-            // The words stay as they are, because with another timeout the command might wait
-            // forever.
+            // The words of a blocking command stay as they are, because with another timeout the
+            // command might wait forever.
             return words;
         }
         if self.rng.usize(..40) == 0 {
@@ -306,8 +306,8 @@ impl Generator {
         }
     }
 
-    /// Mostly an integer, often of a few that recur. So sets of integers are frequent, and some of
-    /// them become large.
+    /// Mostly an integer, often one of a few that recur. So sets of integers are frequent, and some
+    /// of them become large.
     fn member(&mut self) -> Vec<u8> {
         match self.rng.usize(..40) {
             0 => self.value(),

@@ -104,8 +104,8 @@ pub struct ServerConfig {
     pub policy: Policy,
     /// Further flags, verbatim.
     pub extra: Vec<String>,
-    /// A command under which the server runs: a program and its arguments; empty if the server runs
-    /// by itself.
+    /// A program and its arguments, to which the server's command line is appended. Empty if the
+    /// server is started directly.
     pub under: Vec<String>,
 }
 
@@ -301,8 +301,8 @@ impl Drop for Server {
     }
 }
 
-/// A command for `program`. When our own process dies, however it dies, the kernel kills the
-/// process of the command. If `setpriv` is not installed, the kernel does not do so.
+/// A command for `program`. When our own process dies, for whatever reason, the kernel kills the
+/// command's process. This needs `setpriv`; if it is not installed, the command's process lives on.
 fn bound_to_our_life(program: &Path) -> Command {
     const SETPRIV: &str = "/usr/bin/setpriv";
     if !Path::new(SETPRIV).exists() {

@@ -19,7 +19,7 @@ use slimio_storage::{
     recover,
 };
 
-/// Rounds of each kind of path; the kinds take turns.
+/// Rounds for each kind of path. The kinds take turns.
 const ROUNDS: usize = 5;
 
 /// Bytes of a chunk's payload.
@@ -52,8 +52,8 @@ impl RecoverSink for Nothing {
     }
 }
 
-/// Makes an empty volume. Its id must be new. If an earlier volume in this place had the same id,
-/// the remains of that volume would count as data of the new one.
+/// Makes an empty volume. `volume_id` must be new: if an earlier volume in this place had the same
+/// id, its remains would count as data of the new volume.
 fn open(place: &Path, options: PathOptions, volume_id: VolumeId) -> Result<Storage, Error> {
     let mut storage = slimio_volume::open(place, options, true, u64::MAX)?;
     let layout = FormatOptions {

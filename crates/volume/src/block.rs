@@ -60,7 +60,7 @@ pub(crate) fn make_volume(
             why: format!("it holds {what}"),
         });
     }
-    // How the device is reached is certain only after a path to it was opened.
+    // Which I/O path the device gets is known only after one was opened.
     let start = device.open_path()?;
     let exists = contents != Contents::Nothing
         && is_unfinished(&mut *pool.path(Area::Superblock, start)) != Ok(true);
@@ -127,7 +127,7 @@ impl Media for BlockMedia {
             Area::Superblock | Area::Wal => self.device.open_path()?,
         };
         let path = self.recorded(path);
-        // The layer of placements lies above the extents, because it recognises a snapshot's
+        // The layer of placements is above the layer of extents, because it recognises a snapshot's
         // beginning by the address within the area.
         let placements = self.placements.of_path(area);
         Ok(Box::new(Layered::new(placements, self.pool.path(area, path))))

@@ -20,8 +20,7 @@ const OTHERS: u32 = 0o077;
 
 /// Opens the volume in a directory.
 ///
-/// # Errors
-/// The reason why it can't be opened.
+/// # Errors Why the directory can't be opened.
 pub(crate) fn open(
     path: &Path,
     options: PathOptions,
@@ -72,7 +71,7 @@ fn check_directory(path: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// A layer over a path that does not let the path's file grow beyond a limit.
+/// A layer over a path that keeps the path's file from growing beyond a limit.
 struct Limit {
     lbas_max: u64,
 }
@@ -103,8 +102,8 @@ struct DirectoryMedia {
 }
 
 impl DirectoryMedia {
-    /// Removes what an unfinished first start has left, so that every file is made anew. These
-    /// remains can't be used, because nobody knows which of the files' lengths and names would
+    /// Removes what an unfinished first start has left, so that every file is made anew. The
+    /// remains can't be used, because it is unknown which of the files' lengths and names would
     /// survive a power cut.
     fn clear_unfinished(&mut self) -> Result<(), OpenError> {
         if self.found == Found::Volume {
@@ -239,7 +238,7 @@ impl Media for DirectoryMedia {
             });
         }
         file.check_readable(&self.directory.file_path(BUFFERS))?;
-        // Although the buffers can be read, it may be impossible to map the file for writing again.
+        // The file could be read, but it may be impossible to map it for writing again.
         self.outlives_process = self.directory.why_not_mapped(BUFFERS).is_none();
         Ok(file.buffers(size))
     }

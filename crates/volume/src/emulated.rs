@@ -10,11 +10,10 @@ pub(crate) fn spec(path: &Path) -> Option<&str> {
     path.to_str()?.strip_prefix(PREFIX)
 }
 
-/// Opens the drive that `spec` names. It runs in real time. If `create` is set, a missing drive is
-/// made.
+/// Opens the drive that `spec` names. The drive runs in real time. If `create` is set, a missing
+/// drive is made.
 ///
-/// # Errors
-/// The reason why it can't be opened.
+/// # Errors Why the drive can't be opened.
 pub(crate) fn open(
     path: &Path,
     spec: &str,

@@ -22,14 +22,13 @@ use std::path::Path;
 use slimio_device::{OpenError, PathOptions, WholeDevice, open_whole};
 use slimio_storage::Storage;
 
-/// Opens the volume at `path`, which no other process can open until the result is dropped. If
+/// Opens the volume at `path`. No other process can open the volume until the result is dropped. If
 /// `create` is set, a missing directory, or the missing file of an emulated SSD (`emulated:…`), is
 /// made. If `path` holds anything other than a volume, opening is refused.
 ///
 /// The log's area does not grow beyond `wal_size_max` bytes.
 ///
-/// # Errors
-/// Why it can't be taken.
+/// # Errors Why the volume can't be opened.
 pub fn open(
     path: &Path,
     options: PathOptions,
@@ -74,8 +73,7 @@ pub fn open_on(
 /// Like [`open`], but only for a device. The device's writes, deallocations and flushes are
 /// recorded in a new file at `trace`, each write with its lifetime as the stream.
 ///
-/// # Errors
-/// The reason why it can't be opened, or why it can't be recorded.
+/// # Errors Why the device can't be opened or recorded.
 pub fn open_traced(
     path: &Path,
     options: PathOptions,

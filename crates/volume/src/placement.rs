@@ -10,7 +10,8 @@ use slimio_device::{FdpAccount, FdpStatistics, Layer, Lba, Op, PlacementId, Whol
 use slimio_planted::is_planted;
 use slimio_storage::{Area, DeviceCounts, Lifetime, PlacementMonitor, PlacementReport};
 
-/// Time between two requests for the device's counters, each of which takes one admin command.
+/// Time from one request for the device's counters to the next. Each request takes one admin
+/// command.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 
 /// Before a snapshot begins, its handle gets a fresh reclaim unit if the handle's current unit is
@@ -125,7 +126,7 @@ impl Placements {
         Self { is_recorded: true, ..self }
     }
 
-    /// Whether these placements are [for recorded paths](Self::of_recorded).
+    /// Whether these placements are for recorded paths: see [`of_recorded`](Self::of_recorded).
     pub(crate) fn are_recorded(&self) -> bool {
         self.is_recorded
     }
@@ -197,8 +198,8 @@ impl Monitor {
             return Some(monitor);
         }
         let (end, ended) = channel();
-        // If the process has no permission to read the counters now, it will have none later
-        // either, so no thread is started.
+        // If the process may not read the counters now, it may not later either, so no thread is
+        // started.
         let thread = at_open.ok().and_then(|at_open| {
             let counted = counted.clone();
             let ask = move || {

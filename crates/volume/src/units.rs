@@ -26,11 +26,10 @@ pub struct Unit {
     pub valid: [u32; OWNERS.len()],
 }
 
-/// Opens the volume on an existing emulated SSD, together with a [`DriveWatch`] of the drive.
-/// `path` is the drive's name.
+/// Opens the volume on an existing emulated SSD. Also returns a [`DriveWatch`] of the drive. `path`
+/// is the drive's name.
 ///
-/// # Errors
-/// The reason why it can't be opened.
+/// # Errors Why the volume can't be opened.
 pub fn open_watched(
     path: &Path,
     options: DriveOptions,

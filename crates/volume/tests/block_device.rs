@@ -1,5 +1,5 @@
-//! Each area of a block device is itself a device that keeps the contract of devices, and no area
-//! reaches into another.
+//! Each area of a block device must itself keep the contract of devices, and no area may reach into
+//! another.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::fs::File;

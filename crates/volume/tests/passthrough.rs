@@ -1,8 +1,8 @@
-//! Volumes on namespaces of real NVMe devices, like those of `cargo x lab`. What the namespaces
-//! hold is lost.
+//! Volumes on namespaces of real NVMe devices, like those of `cargo x lab`. The tests destroy what
+//! the namespaces hold.
 //!
-//! Each test runs on the namespaces that the environment names. If it names none, the test says
-//! that it is skipped.
+//! Each test runs on the namespaces that the environment names. If the environment names none, the
+//! test prints that it is skipped.
 
 mod common;
 mod lifetimes;

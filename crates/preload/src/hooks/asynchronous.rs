@@ -1,5 +1,5 @@
-//! Asynchronous reading and writing (aio(7)). Threads of libc do it, and they call the kernel
-//! directly.
+//! Asynchronous reading and writing (aio(7)). libc does this in threads of its own, which call the
+//! kernel directly. So the file is left to the kernel first.
 
 #![expect(unsafe_code, reason = "the caller's pointers are raw")]
 

@@ -17,7 +17,7 @@ const FIDEDUPERANGE: c_ulong = 0xc018_9436;
 
 fn seek(fd: c_int, offset: off_t, whence: c_int, next: impl FnOnce() -> off_t) -> off_t {
     let Some(log) = of(fd) else { return next() };
-    // To ask for the position, or to go to the end, the kernel is not needed.
+    // The kernel is not needed to ask for the position, or to go to the end.
     let answer = match (whence, offset) {
         (libc::SEEK_CUR, 0) => log.position(),
         (libc::SEEK_END, 0) => log.seek_end(),
@@ -48,8 +48,8 @@ unsafe fn cut_at(path: *const c_char, next: impl FnOnce() -> c_int) -> c_int {
     result
 }
 
-/// The descriptor that a call with a path is for, if the path is empty and the flags allow that;
-/// otherwise -1.
+/// The descriptor that a call with a path is about: `fd` if the path is empty and the flags allow
+/// that, otherwise -1.
 ///
 /// # Safety
 /// `path` is null or a C string.
@@ -65,7 +65,7 @@ fn advise(fd: c_int, advice: c_int, next: impl FnOnce() -> c_int) -> c_int {
     if advice == libc::POSIX_FADV_WILLNEED && of(fd).is_some() { 0 } else { next() }
 }
 
-/// Maps a file after giving it back, because stores to mapped memory are not seen.
+/// Gives a file back and then maps it, because this library does not see stores to mapped memory.
 fn map(fd: c_int, flags: c_int, next: impl FnOnce() -> *mut c_void) -> *mut c_void {
     give_up(fd);
     let mapped = next();
@@ -75,8 +75,8 @@ fn map(fd: c_int, flags: c_int, next: impl FnOnce() -> *mut c_void) -> *mut c_vo
     mapped
 }
 
-/// Corrects the size in `status`: the log's length, not the length of the file with its zeros
-/// ahead.
+/// Corrects the size in `status`: puts the log's length in place of the file's length, which
+/// includes the zeros ahead.
 ///
 /// # Safety
 /// `status` is what fstat(2) has filled if `result` is zero.

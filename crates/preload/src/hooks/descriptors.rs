@@ -16,14 +16,14 @@ use crate::whole_files;
 /// `CLOSE_RANGE_CLOEXEC`: nothing is closed before an exec.
 const CLOSE_RANGE_CLOEXEC: c_int = 4;
 
-/// Gives a file up, because another process or stream may write to it from now on without being
-/// seen.
+/// Gives a file up, because from now on another process or a stream may write to it, and this
+/// library would not see that.
 pub(super) fn hand_on(fd: c_int) {
     give_up(fd);
     whole_files::owe_for_good(fd);
 }
 
-/// Closes what `next` closes. If a write has failed, reports the failure as close(2) does.
+/// Closes what `next` closes. If an earlier write has failed, reports the failure as close(2) does.
 fn close_by(fd: c_int, next: impl FnOnce() -> c_int) -> c_int {
     let left = close_log(fd);
     whole_files::close(fd);
@@ -62,7 +62,7 @@ fn close_all(first: c_uint, last: c_uint, next: impl Fn(c_uint, c_uint) -> c_int
 /// Makes `other` a copy of `fd`.
 fn copy_to(fd: c_int, other: c_int, next: impl FnOnce() -> c_int) -> c_int {
     if is_own(other) {
-        // dup2(2) fails like this if another thread is just taking the number.
+        // dup2(2) fails with the same error if another thread is just taking the number.
         return failed(&Errno::BUSY.into()) as c_int;
     }
     hand_on(fd);
@@ -97,8 +97,8 @@ unsafe fn give_up_sent(message: *const msghdr) {
     }
 }
 
-/// Gives all logs up before the program limits the size of its files, because zeros ahead would
-/// count against the limit.
+/// Gives all logs up before the program limits the size of its files, because the zeros ahead would
+/// count towards the limit.
 ///
 /// # Safety
 /// `limit` is null or can be read.

@@ -23,7 +23,8 @@ fn opened(descriptor: c_int, flags: c_int) -> c_int {
     let is_for_writing = flags & libc::O_ACCMODE != libc::O_RDONLY;
     if descriptor >= 0 && is_for_writing && flags & OTHERS == 0 && meeting::is_told() {
         let error = errno();
-        // A stream of libc may have closed an earlier file with this number, which was not seen.
+        // An earlier file with this number may have been closed by a stream of libc, unseen by this
+        // library.
         open_logs::close(descriptor);
         whole_files::close(descriptor);
         match meant(descriptor) {
@@ -60,7 +61,7 @@ unsafe fn opened_by_stream(stream: *mut FILE, mode: *const c_char) -> *mut FILE 
     stream
 }
 
-/// How the file that the program has opened is written; `None` if no pattern is for it.
+/// How the file that the program has opened is written. `None` if no pattern matches its path.
 fn meant(descriptor: c_int) -> Option<Kind> {
     // SAFETY: the descriptor was opened just now.
     let file = unsafe { BorrowedFd::borrow_raw(descriptor) };

@@ -1,6 +1,7 @@
 //! Functions with a variable number of arguments. Rust can't define such functions. So each is a
 //! piece of assembly that keeps all arguments, calls the function that must run first, and jumps to
-//! libc's function. Only x86-64 has these pieces; on other machines, these calls are not seen.
+//! libc's function. The assembly exists only for x86-64. On other machines, this library does not
+//! see these calls.
 
 #![cfg(target_arch = "x86_64")]
 #![expect(unsafe_code, reason = "it is assembly")]
@@ -20,7 +21,8 @@ macro_rules! passed_on {
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name() {
-            // The arguments are in six registers, eight of floating point, `al` and on the stack.
+            // The arguments are in six integer registers, in eight floating-point registers, in
+            // `al`, and on the stack.
             naked_asm!(
                 "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "push rax",
                 "sub rsp, 128",

@@ -142,7 +142,8 @@ hooks! {
         }
     }
 
-    /// sync_file_range(2). For a log, the whole file is synced, which does more than was asked for.
+    /// sync_file_range(2). Of a log, the whole file is synced, which is more than the program asked
+    /// for.
     fn sync_file_range(fd: c_int, offset: off_t, count: off_t, flags: c_uint) -> c_int [next] {
         if let Some(log) = of(fd)
             && log.sync(|| 0) != 0

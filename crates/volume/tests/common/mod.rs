@@ -6,7 +6,7 @@ use slimio_storage::{
     Chunk, Error, Policy, Record, RecoverOptions, RecoverSink, Storage, Volume, recover,
 };
 
-/// Payloads of chunks and records, in the order in which they came back.
+/// Payloads of chunks and records, in the order in which recovery delivered them.
 #[derive(Default)]
 struct Collector(Vec<Vec<u8>>);
 
