@@ -1,6 +1,6 @@
 //! Makes a drive's flushes durable in the file system of the drive's files.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use slimio_device::{DeviceError, ImageFile};
@@ -74,7 +74,9 @@ struct Since(u64);
 impl Syncs {
     /// The present moment. Ask for it after writing everything that a sync has to cover.
     fn now(&self) -> Since {
-        Since(self.begun.load(Ordering::Acquire))
+        // The count must not be read before the writes have reached the page cache.
+        fence(Ordering::SeqCst);
+        Since(self.begun.load(Ordering::SeqCst))
     }
 
     /// Runs `sync`. Does nothing if another thread's sync began after `since` and ended well.
@@ -85,7 +87,8 @@ impl Syncs {
         if is_covered {
             return Ok(());
         }
-        let number = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
+        let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        fence(Ordering::SeqCst);
         sync()?;
         *ended = number;
         Ok(())
