@@ -45,8 +45,9 @@ class Stock:
         test.addCleanup(self.server.close)
 
     def fail(self, client, command):
-        client(*command)
+        # The child keeps the delay that it was born with, so it is still there to be killed.
         client("CONFIG", "SET", "rdb-key-save-delay", 10_000_000)
+        client(*command)
         children = ["pgrep", "-P", str(self.server.process.pid)]
         child = until(lambda: subprocess.run(children, capture_output=True, check=False).stdout)
         os.kill(int(child), signal.SIGKILL)
