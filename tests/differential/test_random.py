@@ -8,7 +8,7 @@ import random
 import unittest
 
 from differential.commands import Draw, DrawLarge, DrawOfLists, DrawOfSets
-from differential.replies import near, pairs, same
+from differential.replies import SLACK_MS, near, pairs, same
 from harness.server import Server
 from harness.target import TARGET, TestCase, stock_is_installed
 
@@ -120,7 +120,7 @@ def different_state(clients):
     ours, theirs = map(state_of, clients)
     for place in sorted(set(ours) | set(theirs)):
         mine, other = ours.get(place), theirs.get(place)
-        if mine is None or other is None or mine[0] != other[0] or not near(mine[1], other[1], 2000):
+        if mine is None or other is None or mine[0] != other[0] or not near(mine[1], other[1], SLACK_MS):
             return ["(state of)", place], mine, other
     return None
 
