@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import threading
-import time
 
 from harness.file_system import SmallFileSystem
 from harness.server import Server, StartError
@@ -266,7 +265,6 @@ class Load(threading.Thread):
     def __init__(self, server):
         super().__init__()
         self.server, self.acknowledged, self.sent, self.is_over = server, 0, 0, False
-        self.history = []
 
     def __enter__(self):
         self.start()
@@ -283,11 +281,14 @@ class Load(threading.Thread):
                 first, self.sent = self.sent + 1, self.sent + self.DEPTH
                 client.pipeline([self.request(number) for number in range(first, self.sent + 1)])
                 self.acknowledged = self.sent
-                self.history.append((time.monotonic(), self.acknowledged))
 
-    def a_second_ago(self):
-        now = time.monotonic()
-        return max((number for at, number in self.history if at < now - 1), default=0)
+    def durable(self):
+        """A number whose writes, and all before them, are durable."""
+        number = self.acknowledged
+        with self.server.client() as client:
+            client("SET", "behind", number)
+            client("WAITAOF", 1, 0, 0)
+        return number
 
     def request(self, number):
         return ["MSET", "number", number, f"key:{number % self.KEYS}", value(number)]
@@ -327,7 +328,7 @@ class Running:
                 # Some records are only in the buffers when the log is copied, and may be
                 # overwritten there before the buffers are copied.
                 is_exact = is_one_moment or policy == "always"
-                low = load.acknowledged if is_exact else load.a_second_ago()
+                low = load.acknowledged if is_exact else load.durable()
                 path = copy(fs, server.volume, target)
                 high = load.sent
                 second = Server(volume=path, start=False, **flags)
