@@ -11,8 +11,9 @@ import unittest
 from .target import TARGET
 
 FOLDERS = ["clients", "differential", "faults"]
-TEST_SECONDS_MAX = 240
-# The limit is higher with `--every-call`, because then a test takes long.
+# Only a test that hangs takes this long, whatever else the machine does.
+TEST_SECONDS_MAX = 600
+# The limit is higher with `--every-call`, because then a test takes longer.
 TEST_SECONDS_MAX_EVERY_CALL = 3600
 
 
