@@ -4,6 +4,9 @@ use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::kills::{ORDERS, kill_in_order};
@@ -11,6 +14,8 @@ use super::{Place, Running, child_of, guard_of, kill, pid, text, wait_for};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shortcut/ledger.py");
 const ROUNDS: usize = 6;
+/// Records of a round, at least.
+const RECORDS_MIN: usize = 10;
 
 /// Whether the library of RocksDB is there.
 fn has_rocksdb() -> bool {
@@ -67,8 +72,13 @@ fn check_kills(name: &'static str) {
         let mut run = database.write();
         let mut said = BufReader::new(run.stdout.take().unwrap()).lines();
         let first = said.next().unwrap().unwrap();
-        let reading = std::thread::spawn(move || said.map_while(Result::ok).last());
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        let reading = std::thread::spawn(move || {
+            said.map_while(Result::ok).inspect(|_| _ = counted.fetch_add(1, Relaxed)).last()
+        });
         let (keeper, program) = (pid(&run), child_of(pid(&run)));
+        wait_for("records", || count.load(Relaxed) >= RECORDS_MIN);
         std::thread::sleep(Duration::from_millis(40 + 23 * round as u64));
         kill_in_order(order, keeper, program, round as u64 % 3 * 9);
         let last = reading.join().unwrap().unwrap_or(first);
@@ -88,7 +98,7 @@ fn check_kills(name: &'static str) {
     }
     let found = database.count();
     assert!(found >= acknowledged, "{found} of {acknowledged}; {}", place.said());
-    assert!(acknowledged > 50, "{acknowledged}");
+    assert!(acknowledged >= ROUNDS * RECORDS_MIN, "{acknowledged}");
     assert!(place.said().contains("written the short way"), "{}", place.said());
     assert!(fs::read_dir(place.notes()).unwrap().next().is_none(), "nothing is to be cut");
 }
