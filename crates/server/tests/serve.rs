@@ -22,7 +22,6 @@ mod upgrade;
 mod waiting;
 
 use std::path::Path;
-use std::time::Duration;
 
 use common::{BACK_ENDS, Client, Running, config, encode, start, until};
 use crashes::{Kind, SimMedia, launch_on};
@@ -128,7 +127,6 @@ fn a_large_value_that_comes_while_a_save_ends_is_whole() {
     let config = config("plain", Path::new("simulated"), "log-buffers 4\nhz 500");
     let server = launch_on(media, false, config, WallClock::System).served().unwrap();
     let mut client = server.connect();
-    client.set_patience(Duration::from_secs(4));
     for _ in 0..100 {
         for piece in bytes.chunks(1 << 10) {
             client.send_bytes(piece);

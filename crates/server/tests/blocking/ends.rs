@@ -1,7 +1,5 @@
 //! Clients that stop waiting without being served.
 
-use std::time::Duration;
-
 use super::{NOTHING, Waiters, id_of, integer, popped};
 use crate::common::{BACK_ENDS, start, until};
 use crate::{info, serving};
@@ -151,7 +149,6 @@ fn the_end_of_the_server_ends_all_waits() {
 fn timeouts_are_read_as_in_redis() {
     serving("", |server| {
         let mut client = server.connect();
-        client.set_patience(Duration::from_secs(5));
         let negative = "-ERR timeout is negative\r\n";
         let no_float = "-ERR timeout is not a float or out of range\r\n";
         let times = [

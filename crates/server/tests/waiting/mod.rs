@@ -132,7 +132,6 @@ fn check_stays_closing(requests: &[u8], begin: &[&str], end: &[&str]) {
         other.send(&["APPEND", "held", "v"]);
         world.wait_until_run("other", "append");
         let mut client = world.connect_unnamed();
-        client.set_patience(Duration::from_secs(2));
         // These are more replies than the socket's buffers hold, so the client stays until it has
         // read them.
         client.send_bytes(&encoded(&["GET", "v"]).repeat(400));
@@ -239,7 +238,6 @@ fn large_values_do_not_add_up_to_the_limit_of_the_query_buffer() {
 fn nobody_waits_within_a_transaction() {
     serving("appendfsync no", |server| {
         let mut client = server.connect();
-        client.set_patience(Duration::from_secs(5));
         assert_eq!(client.call(&["SET", "k", "v"]), "+OK\r\n");
         for expected in ["*2\r\n:0\r\n:0\r\n", "*2\r\n:1\r\n:0\r\n"] {
             send_all(
