@@ -6,6 +6,7 @@ use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use rustix::fs::FallocateFlags;
 use slimio_device::WriteLease;
@@ -105,7 +106,12 @@ fn other_file_systems_rule_it_out() {
     if let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") {
         let path = mounted.path().join("log");
         drop(written(&path));
-        assert!(ran(&["mount", "-o", "remount,ro"], mounted.path()));
+        // A process that another test starts has the file open for writing, too, from its fork to
+        // its exec.
+        let begin = Instant::now();
+        while !ran(&["mount", "-o", "remount,ro"], mounted.path()) {
+            assert!(begin.elapsed() < Duration::from_secs(20), "something is open for writing");
+        }
         let found = refusals(&path);
         assert!(found.iter().any(|one| matches!(one, Refusal::NotWritable(_))), "{found:?}");
         let found = refusals(&mounted.path().join("lost+found"));

@@ -103,8 +103,9 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         // Unmounting may fail for a moment: if another thread has just started a program, that
-        // program has copies of all descriptors until its exec.
-        for _ in 0..100 {
+        // program has copies of all descriptors until its exec. A killed program's files are closed
+        // a little after its end.
+        for _ in 0..1000 {
             let unmounted = Command::new("umount").arg(self.path()).output();
             if unmounted.is_ok_and(|unmounted| unmounted.status.success()) {
                 return;
