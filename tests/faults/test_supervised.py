@@ -44,6 +44,7 @@ class Supervised(TestCase):
                     with server.client() as client:
                         client("SET", "kept", word)
                     server.kill()
+                    server.take_port()
                     server.spawn()
                     self.assertEqual(listener.recv(100), b"READY=1")
                     # A client that connects now must neither be refused nor hear that data are

@@ -4,6 +4,9 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -65,15 +68,18 @@ def kill_keeper():
     os.kill(keeper, 9)
 ";
 
-/// Sets keys until the server does not answer any more. Returns how many it has acknowledged.
-fn set_until_killed(redis: &Redis, first: usize) -> std::thread::JoinHandle<usize> {
-    let mut client = redis.client();
+const ROUNDS: usize = 12;
+/// The least number of acknowledged writes in a round.
+const WRITES_MIN: usize = 5;
+
+/// Sets keys until the server does not answer any more. `count` is how many it has acknowledged.
+fn set_until_killed(redis: &Redis, count: &Arc<AtomicUsize>) -> std::thread::JoinHandle<()> {
+    let (mut client, count) = (redis.client(), Arc::clone(count));
     std::thread::spawn(move || {
-        let mut count = first;
-        while client.expect(&["SET", &format!("k:{count}"), &"v".repeat(count % 900)]).is_ok() {
-            count += 1;
+        let mut key = count.load(Relaxed);
+        while client.expect(&["SET", &format!("k:{key}"), &"v".repeat(key % 900)]).is_ok() {
+            key = 1 + count.fetch_add(1, Relaxed);
         }
-        count
     })
 }
 
@@ -81,7 +87,7 @@ fn set_until_killed(redis: &Redis, first: usize) -> std::thread::JoinHandle<usiz
 fn what_was_acknowledged_outlives_every_kill() {
     let Some(place) = Place::new() else { return };
     let mut acknowledged = 0;
-    for (round, order) in ORDERS.into_iter().cycle().take(12).enumerate() {
+    for (round, order) in ORDERS.into_iter().cycle().take(ROUNDS).enumerate() {
         let Some(mut redis) = Redis::start(&place, "always") else { return };
         let (keeper, program) = {
             redis.client();
@@ -96,10 +102,13 @@ fn what_was_acknowledged_outlives_every_kill() {
             "round {round}: {held} of {acknowledged}; {}",
             place.said()
         );
-        let setting = set_until_killed(&redis, held as usize);
+        let count = Arc::new(AtomicUsize::new(held as usize));
+        let setting = set_until_killed(&redis, &count);
+        wait_for("writes", || count.load(Relaxed) >= held as usize + WRITES_MIN);
         std::thread::sleep(Duration::from_millis(40 + 23 * round as u64));
         kill_in_order(order, keeper, program, round as u64 % 3 * 9);
-        acknowledged = setting.join().unwrap();
+        setting.join().unwrap();
+        acknowledged = count.load(Relaxed);
         redis.run.wait().unwrap();
         wait_for("end of the program", || rustix::process::test_kill_process(program).is_err());
         if *order == [Program] {
@@ -107,7 +116,7 @@ fn what_was_acknowledged_outlives_every_kill() {
             assert!(place.stages().is_empty());
         }
     }
-    assert!(acknowledged > 50, "{acknowledged}");
+    assert!(acknowledged >= ROUNDS * WRITES_MIN, "{acknowledged}");
 }
 
 /// With `everysec`, what the program has written is only in memory for up to a second. It must not
