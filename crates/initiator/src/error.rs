@@ -39,7 +39,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The command's status, if the error is that a command was refused or failed.
+    /// The command's status, if this is a [`Status`](Self::Status) error.
     pub fn status(&self) -> Option<Status> {
         match self {
             Self::Status { status, .. } => Some(*status),

@@ -76,8 +76,7 @@ fn open(
 }
 
 impl Host {
-    /// Connects, enables the controller, waits until the controller is ready, and reads what it
-    /// says of itself.
+    /// Connects, enables the controller, waits until the controller is ready, and identifies it.
     ///
     /// # Errors
     /// If the target refuses, fails, or can't be reached.

@@ -63,7 +63,8 @@ impl IoQueue {
         placed.on(Command::new(opcode::nvm::WRITE, 0).nsid(self.nsid).blocks(lba, lbas))
     }
 
-    /// Makes the command that makes all writes durable that have ended. The command has no data.
+    /// Makes a Flush command. After a flush, every write that had ended before it is durable. The
+    /// command has no data.
     pub fn flush_command(&self) -> Command {
         Command::new(opcode::nvm::FLUSH, 0).nsid(self.nsid)
     }
@@ -104,7 +105,7 @@ impl IoQueue {
         self.queue.run(command, data.to_vec()).map(drop)
     }
 
-    /// Compares `data` with the blocks from `lba` on.
+    /// Compares `data` with the contents of the blocks from `lba` on.
     ///
     /// # Errors
     /// If they differ, with the status [`COMPARE_FAILURE`](slimio_nvme::Status::COMPARE_FAILURE).
@@ -136,7 +137,7 @@ impl IoQueue {
         self.queue.run(command, Vec::new()).map(drop)
     }
 
-    /// Makes all writes durable that have ended.
+    /// Flushes. Afterwards, every write that had ended before is durable.
     ///
     /// # Errors
     /// If the command or the connection fails.

@@ -1,8 +1,8 @@
 //! The protocol of one queue, without its socket. Submissions and received bytes go in; bytes to
 //! send and outcomes come out.
 //!
-//! The memory that a protocol uses depends only on what was submitted. A target can neither make it
-//! grow without limit nor make it wait.
+//! What was submitted limits the memory that a [`Protocol`] uses. A target can neither make a
+//! `Protocol` grow beyond that, nor make it wait.
 
 use std::collections::VecDeque;
 
@@ -43,9 +43,9 @@ pub struct Outcome {
     pub token: Token,
     /// The command, as it was sent.
     pub command: Command,
-    /// The queue that it was submitted to: 0 is the admin queue.
+    /// The queue that the command was submitted to: 0 is the admin queue.
     pub qid: u16,
-    /// Its completion queue entry.
+    /// The command's completion queue entry.
     pub completion: Completion,
     /// The data that was submitted. If the command returns data, it is the room for that data, now
     /// filled.
@@ -257,8 +257,8 @@ impl Protocol {
         head.map(Some).map_err(|error| self.terminated(error.into(), common))
     }
 
-    /// If the target broke the protocol, adds a request to the output that tells it so. Returns the
-    /// error.
+    /// If the target broke the protocol, adds a request to the output that tells the target what is
+    /// wrong. Returns the error.
     fn terminated(&mut self, error: Error, wrong: &[u8]) -> Error {
         if let Error::Pdu(error) = &error {
             TermReq::push(&mut self.out, Kind::H2cTermReq, *error, wrong);

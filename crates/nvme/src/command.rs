@@ -35,7 +35,7 @@ pub const PSDT_SGL: u8 = 0b01 << 6;
 pub struct Sgl {
     /// A memory address, or an offset in the capsule, depending on the type.
     pub address: u64,
-    /// Bytes of data.
+    /// Size of the data in bytes.
     pub length: u32,
     /// Type in the upper four bits, subtype in the lower four.
     pub identifier: u8,
@@ -176,8 +176,8 @@ impl Command {
         bytes
     }
 
-    /// Decodes a command. Any bytes make a command: whether the command is supported is decided
-    /// elsewhere.
+    /// Decodes a command. It can't fail, because any bytes are a command. Other code decides
+    /// whether the command is supported.
     pub fn decode(bytes: &[u8; COMMAND_SIZE]) -> Self {
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let u32_at = |at: usize| u32::from(u16_at(at)) | u32::from(u16_at(at + 2)) << 16;
@@ -209,7 +209,7 @@ pub struct WriteFlags {
     pub deallocate: bool,
     /// What to check, or to generate, of the protection information.
     pub protection: u8,
-    /// The directive type: 0 none, 2 data placement.
+    /// The directive type: 0 is none, 2 is data placement.
     pub directive: u32,
     /// A value for the directive. For data placement, it is the placement identifier.
     pub directive_specific: u16,

@@ -6,7 +6,7 @@ use crate::{Command, Name, Status, opcode};
 /// A Connect command. Source: base specification 2.1, 6.3, figure 571.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Connect {
-    /// Format of the record; zero.
+    /// Format of the record: zero.
     pub recfmt: u16,
     /// The queue to create: 0 is the admin queue, any other number is an I/O queue.
     pub qid: u16,
@@ -61,9 +61,9 @@ layout! {
         hostid: [u8; 16] = 0,
         /// The controller. FFFFh asks for any controller.
         cntlid: u16 = 16,
-        /// The subsystem.
+        /// The subsystem's name.
         subnqn: Name<256> = 256,
-        /// The host.
+        /// The host's name.
         hostnqn: Name<256> = 512,
     }
 }
@@ -250,7 +250,7 @@ impl Configuration {
         (self.0 >> 4 & 7) as u8
     }
 
-    /// Size of a memory page. The size is 2 to the power of (12 + this value), in bytes.
+    /// Size of a memory page: 2 to the power of (12 + this value), in bytes.
     pub const fn mps(self) -> u8 {
         (self.0 >> 7 & 0xf) as u8
     }
@@ -287,7 +287,7 @@ impl Configuration {
 pub struct ControllerStatus {
     /// Whether the controller is ready.
     pub rdy: bool,
-    /// Whether the controller failed for good (Controller Fatal Status).
+    /// Whether the controller has failed and can't go on (Controller Fatal Status).
     pub cfs: bool,
     /// Shutdown status: 0 is none, 1 is under way, 2 is complete.
     pub shst: u8,

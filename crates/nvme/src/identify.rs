@@ -8,17 +8,17 @@ pub const IDENTIFY_SIZE: usize = 4096;
 
 /// Which structure Identify is asked for (CNS). Source: base specification 2.1, figure 310.
 pub mod cns {
-    /// What the NVM command set says of a namespace.
+    /// What the NVM command set says about a namespace.
     pub const NAMESPACE: u8 = 0x00;
-    /// Identifier of the controller.
+    /// What is true of the controller in every command set.
     pub const CONTROLLER: u8 = 0x01;
     /// The active namespaces above a given number.
     pub const ACTIVE_NAMESPACES: u8 = 0x02;
     /// The identifiers of a namespace.
     pub const NAMESPACE_DESCRIPTORS: u8 = 0x03;
-    /// What a given command set says of a namespace.
+    /// What a given command set says about a namespace.
     pub const COMMAND_SET_NAMESPACE: u8 = 0x05;
-    /// What a given command set says of the controller.
+    /// What a given command set says about the controller.
     pub const COMMAND_SET_CONTROLLER: u8 = 0x06;
     /// The active namespaces of a given command set, above a given number.
     pub const COMMAND_SET_ACTIVE_NAMESPACES: u8 = 0x07;

@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-/// There are fewer bytes than the structure has.
+/// The error that there are fewer bytes than the structure has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooShort {
     /// Name of the structure.
     pub structure: &'static str,
-    /// Bytes that the structure has.
+    /// How many bytes the structure has.
     pub needed: usize,
-    /// Bytes that there are.
+    /// How many bytes there are.
     pub found: usize,
 }
 

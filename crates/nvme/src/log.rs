@@ -148,7 +148,7 @@ layout! {
         power_cycles: u128 = 112,
         /// Time that power was on, in hours.
         power_on_hours: u128 = 128,
-        /// How often power was lost without a shutdown before it.
+        /// How often power was lost without a shutdown before.
         unsafe_shutdowns: u128 = 144,
         /// Number of media errors.
         media_errors: u128 = 160,

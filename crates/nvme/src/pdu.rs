@@ -8,10 +8,10 @@
 //! |<----------------------------------- PLEN -------------------------------------->|
 //! ```
 //!
-//! [`Head`] decodes and checks the common header. From then on it is known where each part of the
-//! PDU is. The rest of the header ("of this kind" in the drawing) depends on the kind of PDU:
-//! [`IcReq`], [`IcResp`], [`Command`], [`Completion`], [`DataHead`], [`R2t`] or [`TermReq`] decodes
-//! it. The `push` functions append a whole PDU, or all of a PDU up to its data.
+//! [`Head`] decodes and checks the common header, and says where each part of the PDU is. The rest
+//! of the header ("of this kind" in the drawing) depends on the kind of PDU: [`IcReq`], [`IcResp`],
+//! [`Command`], [`Completion`], [`DataHead`], [`R2t`] or [`TermReq`] decodes it. The `push`
+//! functions append a whole PDU, or all of a PDU up to its data.
 //!
 //! [`Command`]: crate::Command
 //! [`Completion`]: crate::Completion

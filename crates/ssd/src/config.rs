@@ -49,8 +49,8 @@ pub enum Victims {
     /// The unit that was filled first. The analytic models call this LRU cleaning.
     Fifo,
     /// The unit with the highest product of age and (1 - u) / (1 + u). Here u is the valid share of
-    /// the unit, and the age is the time since the unit was full. Source: Rosenblum and Ousterhout,
-    /// "The Design and Implementation of a Log-Structured File System", 1992, 3.6.
+    /// the unit, and the age is the time since the unit became full. Source: Rosenblum and
+    /// Ousterhout, "The Design and Implementation of a Log-Structured File System", 1992, 3.6.
     CostBenefit,
 }
 
@@ -129,7 +129,7 @@ impl Timing {
         transfer: Duration::ZERO,
     };
 
-    /// Nothing takes time. This is enough if a drive is only to count.
+    /// No operation takes time. This is enough for a drive that only has to count.
     pub const NONE: Self = Self {
         read: Duration::ZERO,
         program: Duration::ZERO,
@@ -292,7 +292,8 @@ impl Config {
         (self.thresholds.foreground_units / u32::from(self.groups)).max(1)
     }
 
-    /// With this many free units or fewer in a group, its collector works in the background.
+    /// With this many free units or fewer in a group, the group's collector works in the
+    /// background.
     pub(crate) fn background_units_of_group(&self) -> u32 {
         self.thresholds.background_units / u32::from(self.groups)
     }
@@ -306,8 +307,8 @@ impl Config {
         u32::from(self.groups) * of_group
     }
 
-    /// How many of a placement id's bits name the reclaim group. These are its upper bits. NVMe
-    /// calls the number RGIF.
+    /// How many bits of a placement id name the reclaim group. They are the upper bits of the id.
+    /// NVMe calls this number RGIF.
     pub fn group_bits(&self) -> u32 {
         u16::BITS - (self.groups.max(1) - 1).leading_zeros()
     }

@@ -33,7 +33,7 @@ pub use writer::TraceWriter;
 
 /// The number of streams. Events may name the streams 0 to 30.
 pub const STREAMS_MAX: u8 = 31;
-/// Size of a sector in bytes. Both ends of a range are multiples of it.
+/// Size of a sector in bytes. Both ends of a range are multiples of this size.
 pub const SECTOR_SIZE: u64 = 512;
 /// The longest text that a header may have, in bytes.
 pub const TEXT_SIZE_MAX: usize = 64 << 10;

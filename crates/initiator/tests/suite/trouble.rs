@@ -133,8 +133,8 @@ fn a_write_whose_data_did_not_come_whole_never_happened() {
         }
         drop(raw);
     }
-    // Nothing of these writes is on the drive. Then a host reconnects, and its complete write is
-    // there.
+    // None of these writes has changed the drive. After a new connection, a complete write changes
+    // it.
     let mut raw = Raw::open(&target, &host, Digests::default());
     assert!(queue.read(0, 16).expect("it is read") == before);
     raw.send(&write(1, 0, 16), &[]);

@@ -15,8 +15,8 @@ pub enum Fes {
     HeaderDigestError = 3,
     /// The PDU's data reaches beyond its transfer.
     DataOutOfRange = 4,
-    /// The other side exceeded a limit. A controller says so of too much data, a host of too many
-    /// R2Ts.
+    /// The other side exceeded a limit. A controller reports this for too much data, and a host for
+    /// too many R2Ts.
     LimitExceeded = 5,
     /// A parameter is not supported; FEI is the parameter's offset.
     UnsupportedParameter = 6,

@@ -31,8 +31,8 @@ pub(super) struct Core {
     clock: Clock,
     /// The Unix time when the drive was opened.
     opened_at: Duration,
-    /// `None` if the drive does not outlive its process. The journal is dropped before the data,
-    /// because the lock of the data file protects both files.
+    /// `None` if the drive's state does not outlive the process. The journal is dropped before the
+    /// data, because the lock of the data file protects both files.
     pub(super) journal: Option<Journal>,
     pub(super) data: Arc<Data>,
     pub(super) has_fdp: bool,
@@ -55,7 +55,7 @@ pub(super) struct Core {
 /// What a path or queue remembers of the time when it was opened.
 #[derive(Debug, Default)]
 pub(super) struct Opened {
-    /// How often the power had been cut.
+    /// How often the power had been cut by then.
     cuts: u64,
     pub(super) canceller: Canceller,
 }
@@ -293,9 +293,10 @@ impl Core {
         Ok((due, OpKind::Write { lba, undo, durable: durable || self.cache.is_none() }))
     }
 
-    /// Is called when a host changes blocks that are not mapped into memory now. If the drive has
-    /// noted that they are mapped, the note is out of date, because whoever mapped them has given
-    /// up the whole range. The note is then removed, and the range belongs to the drive again.
+    /// Is called when a host changes blocks that are not mapped into memory now. If the drive still
+    /// has a note that these blocks are mapped, the note is out of date: whoever mapped them has
+    /// given up the whole mapped range. The note is then removed, and the range belongs to the
+    /// drive again.
     fn take_from_memory(&mut self, range: LbaRange) -> Result<(), DeviceError> {
         let Some(journal) = &self.journal else { return Ok(()) };
         let mapped = journal.mapped();
@@ -395,8 +396,8 @@ impl Shared {
     ) -> StartedOp {
         let mut core = self.lock();
         if core.is_sync && core.is_checkpoint_due() && !matches!(op, Op::Read { .. }) {
-            // The checkpoint makes everything durable under the lock. This sync without the lock
-            // leaves it less to do. If this sync fails, the checkpoint fails, too.
+            // The checkpoint will sync under the lock. This sync without the lock comes first, so
+            // that the other one has less to write. If this sync fails, the checkpoint fails, too.
             drop(core);
             drop(self.durability.sync());
             core = self.lock();
@@ -419,8 +420,8 @@ impl Shared {
         begun
     }
 
-    /// Makes all operations that began before this call durable in the file system of the drive's
-    /// files.
+    /// Syncs the drive's files. All operations that began before this call are then durable in the
+    /// files' file system.
     pub(super) fn make_durable(&self) -> Result<(), DeviceError> {
         self.durability.sync()
     }

@@ -158,7 +158,7 @@ impl Data {
         matches!(self, Self::File { file, .. } if file.is_mapped(range))
     }
 
-    /// Makes everything durable that was written.
+    /// Syncs the file. Everything that was written is then durable.
     pub(super) fn sync(&self) -> Result<(), DeviceError> {
         match self {
             Self::File { file, .. } => file.sync(),

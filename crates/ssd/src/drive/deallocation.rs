@@ -7,9 +7,9 @@
 //!
 //! A write maps its blocks before their bytes are in the file. If the process is killed in between,
 //! such a block is mapped, but has the bytes that were in the file before. So the file must have no
-//! old bytes for a block that holds nothing. Therefore a deallocation is acknowledged, and a
-//! checkpoint made, only when the space was given back. Until then, the next process finds the
-//! deallocation in the journal, and finishes it.
+//! old bytes for a block that holds nothing. Therefore the space is given back before the
+//! deallocation is acknowledged, and before a checkpoint is made. Until then, the next process
+//! finds the deallocation in the journal, and finishes it.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,8 +51,8 @@ pub(super) struct Pending {
 pub struct Canceller(Arc<AtomicBool>);
 
 impl Canceller {
-    /// Cancels the queue's deallocations. Each of them either never takes effect, or has taken
-    /// effect before the next operation begins on the drive.
+    /// Cancels the queue's deallocations. Each of them either takes effect before the next
+    /// operation begins on the drive, or never takes effect.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::SeqCst);
     }
@@ -63,7 +63,7 @@ impl Canceller {
 }
 
 impl Core {
-    /// Applies the deallocations that are due to the mapping. A deallocation that can't be stored
+    /// Changes the mapping for all deallocations that are due. A deallocation that can't be stored
     /// in the journal has no effect, and its request fails.
     pub(super) fn deallocate_until(&mut self, now: Duration) {
         while let Some(first) = self.deallocating.front()
@@ -274,8 +274,7 @@ mod tests {
         assert_eq!(found, [0; 2 * LBA_SIZE]);
     }
 
-    /// After a checkpoint, the next process does not know any more which space has to be given
-    /// back.
+    /// After a checkpoint, the next process no longer knows which space has to be given back.
     #[test]
     fn what_was_deallocated_has_no_bytes_when_a_checkpoint_is_made() {
         let folder = tempfile::tempdir().expect("a directory for the test");

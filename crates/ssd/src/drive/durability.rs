@@ -9,9 +9,9 @@ use slimio_planted::is_planted;
 use super::data::Data;
 use super::journal::Journal;
 
-/// A latch that closes when something can't be stored or made durable for the first time. The
-/// kernel reports such a failure only once, to the first sync after it. After that, it may treat
-/// the lost data as written. So from then on nothing counts as durable and nothing may change the
+/// A latch that closes at the first failure to store something, or to make it durable. The kernel
+/// reports such a failure only to the first sync after it. From then on, the kernel may treat the
+/// lost data as written. So after a failure nothing counts as durable, and nothing may change the
 /// drive, no matter which sync got the report.
 #[derive(Debug, Default)]
 pub(super) struct Latch {
@@ -66,8 +66,8 @@ struct Syncs {
     ended: Mutex<u64>,
 }
 
-/// A moment, as the number of syncs that had begun until then. Syncs with a higher number cover
-/// everything that was written before that moment.
+/// A moment, given by the number of syncs that had begun until then. Syncs with a higher number
+/// cover everything that was written before that moment.
 #[derive(Clone, Copy, Debug)]
 struct Since(u64);
 
@@ -102,8 +102,8 @@ impl Durability {
         Self { files, syncs: Syncs::default() }
     }
 
-    /// Makes everything durable that was written before this call, and all entries that the journal
-    /// had before this call.
+    /// Syncs the drive's files. Everything that was written before this call is then durable, and
+    /// so are all entries that the journal had before this call.
     pub(super) fn sync(&self) -> Result<(), DeviceError> {
         let Some((data, state, latch)) = &self.files else { return Ok(()) };
         if is_planted("drive-flush-left-out") {

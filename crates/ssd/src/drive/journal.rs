@@ -1,6 +1,6 @@
-//! How a drive outlives its process. Each request that changes the mapping is stored as an entry of
-//! the journal before the request takes effect. Now and then, a checkpoint makes the older entries
-//! unnecessary.
+//! How a drive's state outlives the process. Each request that changes the mapping is stored as an
+//! entry of the journal before the request takes effect. Now and then, a checkpoint makes the older
+//! entries unnecessary.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -217,8 +217,8 @@ impl Journal {
 
     /// Makes a checkpoint of the mapping as it is at the end of the journal. The drive is locked
     /// meanwhile. On a drive of 2 GiB, this takes at most 3 ms (`--example locked`). With
-    /// `sync=yes`, it takes up to 20 ms, because it makes everything durable that was written since
-    /// the last sync.
+    /// `sync=yes`, it takes up to 20 ms, because everything that was written since the last sync
+    /// has to reach the disk.
     ///
     /// # Errors
     /// If the checkpoint can't be stored. From then on, the drive refuses every request that would

@@ -25,8 +25,7 @@ pub struct DriveQueue {
     geometry: Geometry,
     opened: Opened,
     begun: InFlight,
-    /// Whether the last [`poll`](Self::poll) has left it to the next one to make operations
-    /// durable.
+    /// Whether the last [`poll`](Self::poll) has put off the sync to the next one.
     has_waited: bool,
     scratch: Scratch,
 }
@@ -79,9 +78,9 @@ impl DriveQueue {
     }
 
     /// Moves the operations that are due into `completions`, in the order of the times at which
-    /// they were due. Then, it may make flushes and durable writes durable, which takes as long as
-    /// the disk takes. It does that if no operation was due, or if the previous call has not done
-    /// it.
+    /// they were due. Then, if flushes or durable writes need a sync, it may run one, which takes
+    /// as long as the disk takes. It runs the sync if no operation was due, or if the previous call
+    /// has put the sync off.
     pub fn poll(&mut self, completions: &mut Vec<Completion>) {
         if self.begun.count() == 0 {
             return;
@@ -102,8 +101,8 @@ impl DriveQueue {
         }
     }
 
-    /// Returns what another thread needs to cancel the queue's deallocations. Dropping the queue
-    /// also cancels them.
+    /// Returns a [`Canceller`], with which another thread can cancel the queue's deallocations.
+    /// Dropping the queue also cancels them.
     pub fn canceller(&self) -> Canceller {
         self.opened.canceller.clone()
     }
@@ -138,9 +137,9 @@ impl InFlight {
         self.ops.push(Waiting { number: self.count, token, op });
     }
 
-    /// Makes all flushes and durable writes durable that are not yet durable. One sync serves all
-    /// of them, because a host may have hundreds of them in flight, and a sync takes no longer for
-    /// many operations than for one. Returns whether there were any.
+    /// Runs a sync if flushes or durable writes wait for one. One sync serves all of them: a host
+    /// may have hundreds of them in flight, and a sync takes no longer for many operations than for
+    /// one. Returns whether any of them waited.
     pub(super) fn settle(&mut self, shared: &Shared) -> bool {
         if self.unsynced.is_empty() {
             return false;

@@ -60,7 +60,7 @@ const ENTRIES_MIN: u64 = 4096;
 /// How long opening the file waits for the end of a killed process that still has the file.
 const END_MAX: Duration = Duration::from_secs(10);
 
-/// What is where in a state file.
+/// The layout of a state file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     body_size: usize,
@@ -328,7 +328,7 @@ fn unknown_version(start: &[u8]) -> Option<u8> {
     unknown.next()
 }
 
-/// Bytes that no other call gets.
+/// Bytes that no other call returns.
 fn unique() -> Vec<u8> {
     let time = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     let mut bytes = time.as_nanos().to_le_bytes().to_vec();

@@ -28,8 +28,8 @@ pub enum EventKind {
     InvalidPlacement,
     /// The collector moved data to another unit.
     Reallocated,
-    /// A handle went on in another unit although the host had not asked for it, and its current
-    /// unit was not full.
+    /// The controller moved a handle to another unit without being asked. The drive does that when
+    /// the handle's group has no room left.
     HandleMoved,
 }
 
@@ -80,7 +80,7 @@ impl EventKind {
 pub struct FdpEventRecord {
     /// What happened.
     pub kind: EventKind,
-    /// When it happened, in milliseconds since the Unix epoch.
+    /// When the event happened, in milliseconds since the Unix epoch.
     pub time_ms: u64,
     /// The placement that the event is about, if it is about a single one (PID).
     pub placement: Option<PlacementId>,

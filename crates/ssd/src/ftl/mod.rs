@@ -326,8 +326,8 @@ impl Ftl {
         self.counters = counters;
     }
 
-    /// The placement that a block has. In a mixed unit, it names handle 0. `None` if the block
-    /// holds nothing.
+    /// The placement that a block belongs to. For a block in a mixed unit, the placement names
+    /// handle 0. `None` if the block holds nothing.
     pub(crate) fn writer_of(&self, lba: u64) -> Option<u16> {
         let unit = self.page_of(lba)?.0 / self.unit_pages;
         let (group, handle) = (self.units.group_of(unit), self.units.owner(unit).handle());

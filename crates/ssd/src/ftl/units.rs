@@ -102,7 +102,7 @@ impl Frontier {
     }
 }
 
-/// What a drive's state has about a unit.
+/// What the stored state of a drive says about a unit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Saved {
     pub(super) state: UnitState,

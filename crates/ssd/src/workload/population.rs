@@ -69,7 +69,7 @@ pub struct Population {
 pub struct Stay {
     /// When the machine begins, in seconds from the start of the schedule.
     pub start_s: f64,
-    /// When it ends.
+    /// When the machine ends, in seconds.
     pub end_s: f64,
     /// Size of its memory, in bytes. The machine first writes the whole memory once, and then at
     /// random places.
@@ -148,7 +148,7 @@ fn draw_log_normal(rng: &mut Rng) -> f64 {
 pub struct Stretch {
     /// When the stretch begins, in seconds.
     pub start_s: f64,
-    /// When it ends.
+    /// When the stretch ends, in seconds.
     pub end_s: f64,
     /// The part of the drive that machines held, on average.
     pub held_share: f64,
