@@ -201,7 +201,8 @@ pub(crate) fn out_of_the_way(file: impl AsFd) -> io::Result<OwnedFd> {
 /// Asks the keeper to take a file. Returns the keeper's number for the log and the stage's file, or
 /// `None` if the file is left to the kernel.
 ///
-/// # Errors If the keeper is gone. The keeper may have begun to take the file before that.
+/// # Errors
+/// If the keeper is gone. The keeper may have begun to take the file before that.
 pub(crate) fn take(file: BorrowedFd<'_>, is_self_ending: bool) -> io::Result<Option<(u32, File)>> {
     let Some(told) = told() else { return Ok(None) };
     let _lock = Lock::take(told.state);

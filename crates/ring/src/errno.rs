@@ -18,7 +18,8 @@ impl Errno {
 
     /// Wraps a positive error number.
     ///
-    /// # Panics When the number is not positive.
+    /// # Panics
+    /// When the number is not positive.
     pub fn new(number: i32) -> Self {
         assert!(number > 0, "{number} is no error number");
         Self(number)

@@ -130,8 +130,9 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
 
     /// The bytes that were received into a buffer.
     ///
-    /// # Panics When this ring has not handed out a buffer of that number, or when the ring's
-    /// buffers are smaller than `provided` says.
+    /// # Panics
+    /// When this ring has not handed out a buffer of that number, or when the ring's buffers are
+    /// smaller than `provided` says.
     pub fn bytes(&self, provided: &Provided) -> &[u8] {
         self.pool.as_ref().expect("a buffer comes from a pool").bytes(provided)
     }
@@ -413,7 +414,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// refuse the use of a ring that it has made. With [`Features::deferred`], the ring belongs to
     /// this thread from then on.
     ///
-    /// # Errors Why the ring can't be used. After an error, the ring is useless.
+    /// # Errors
+    /// Why the ring can't be used. After an error, the ring is useless.
     ///
     /// # Panics
     /// When something is in flight.

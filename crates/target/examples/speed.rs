@@ -1,4 +1,5 @@
-//! How fast the target serves one connection on this machine, and how late it is.
+//! Measures how fast the target serves one connection on this machine, and by how much its replies
+//! are late.
 //!
 //! ```text
 //! cargo run --release -p slimio-target --example speed -- SPEC DEPTH SECONDS [spin]
@@ -36,7 +37,7 @@ fn main() -> Result<(), Failure> {
     admin.stream.write_all(&capsule(&PropertyAccess::set(Property::Cc, enabled, 1), &[]))?;
     admin.reap(1, |_| {})?;
     let mut io = Queue::open(&server, subsystem.nqn(), 1, admin.cntlid)?;
-    // A host that sleeps is late by as much as waking up takes.
+    // With `spin`, the host polls. A host that sleeps would add the time that it takes to wake up.
     io.is_spinning = args.next().is_some_and(|word| word == "spin");
     for (name, code) in [("write", opcode::nvm::WRITE), ("read", opcode::nvm::READ)] {
         let mut latencies = io.load(code, lbas, depth, Duration::from_secs(seconds))?;
@@ -96,8 +97,8 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Receives until `count` commands have completed. Tells `see` the result of each that has a
-    /// response, and the command of each.
+    /// Receives until `count` commands have completed. `see` gets the result of each completed
+    /// command.
     fn reap(&mut self, count: usize, mut see: impl FnMut(u64)) -> Result<(), Failure> {
         let mut seen = 0;
         while seen < count {
@@ -153,7 +154,7 @@ impl Queue {
         Ok(is_readable)
     }
 
-    /// Keeps `depth` commands under way. Returns how long each took.
+    /// Keeps `depth` commands in flight. Returns how long each took.
     fn load(
         &mut self,
         code: u8,

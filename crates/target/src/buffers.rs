@@ -1,8 +1,10 @@
-//! Memory for the data of commands: bounded for one connection and for all of them, and used again.
+//! Memory for the data of commands. It is bounded for each connection and for all together, and
+//! buffers are used again.
 //!
-//! Each connection has a share of its own, and takes what it needs beyond it from a budget that is
-//! everybody's. The share is enough for two of the longest transfers, and no command needs more. So a
-//! command that waits for memory waits only for commands of its own connection.
+//! Each connection has a share of its own. What it needs beyond the share comes from a budget that
+//! all connections have in common. The share is enough for two of the longest transfers, and no
+//! command needs more. So a command that waits for memory waits only for commands of its own
+//! connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,14 +21,14 @@ const CLASSES: usize = LBAS_MAX.trailing_zeros() as usize + 1;
 const OWN_LBAS: usize = 2 * LBAS_MAX;
 /// Blocks that all connections may have beyond their shares.
 const BUDGET_LBAS: usize = DATA_BUDGET / LBA_SIZE;
-/// Blocks of free buffers that a connection keeps.
+/// Blocks of free buffers that a connection keeps at most.
 const KEPT_LBAS_MAX: usize = 1 << 10;
-/// Blocks that a connection may take, beside those of in-capsule data.
+/// Blocks that a connection may take at most, not counting in-capsule data.
 const TAKEN_LBAS_MAX: usize = DATA_SIZE_MAX / LBA_SIZE;
 
 const _: () = assert!(LBAS_MAX.is_power_of_two() && OWN_LBAS <= TAKEN_LBAS_MAX);
 
-/// What all connections have beyond their own shares.
+/// The memory that all connections together hold beyond their own shares.
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
     lent_lbas: AtomicUsize,
@@ -43,7 +45,8 @@ impl Budget {
         self.lent_lbas.fetch_sub(lbas, Ordering::Relaxed);
     }
 
-    /// Whether a connection that is idle should keep nothing of it. Else idle ones may keep half of it.
+    /// Whether more than half of the budget is lent. Then an idle connection should give back all
+    /// that it has borrowed.
     fn is_short(&self) -> bool {
         self.lent_lbas.load(Ordering::Relaxed) > BUDGET_LBAS / 2
     }
@@ -65,8 +68,8 @@ impl Buffers {
         Self { budget, borrowed_lbas: 0, free, free_lbas: 0, taken_lbas: 0 }
     }
 
-    /// A buffer of that many blocks with arbitrary contents. `None` if too many are taken: then there
-    /// is one when some of this connection's buffers have been given back.
+    /// A buffer of `lbas` blocks with arbitrary contents. `None` if too many are taken: then the
+    /// caller tries again when some of this connection's buffers have been given back.
     pub(crate) fn take(&mut self, lbas: usize) -> Option<Buffer> {
         let capacity = capacity_of(lbas);
         let is_room = self.taken_lbas + capacity <= TAKEN_LBAS_MAX
@@ -74,7 +77,8 @@ impl Buffers {
         is_room.then(|| self.take_anyway(lbas))
     }
 
-    /// A buffer for in-capsule data, which is bounded by the queue's depth, and in no budget.
+    /// A buffer for in-capsule data. Such data is bounded by the queue's depth, and does not count
+    /// towards the budget.
     pub(crate) fn take_in_capsule(&mut self, lbas: usize) -> Buffer {
         assert!(lbas * LBA_SIZE <= IN_CAPSULE_SIZE_MAX, "{lbas} blocks are beyond a capsule");
         self.take_anyway(lbas)
@@ -104,7 +108,7 @@ impl Buffers {
         while self.free_lbas > KEPT_LBAS_MAX {
             self.drop_largest();
         }
-        // In-capsule data may have had more than was borrowed.
+        // In-capsule data may have taken more memory than was borrowed.
         while self.held_lbas() > OWN_LBAS + self.borrowed_lbas && self.free_lbas > 0 {
             self.drop_largest();
         }
@@ -122,8 +126,8 @@ impl Buffers {
         !self.free[class_of(capacity)].is_empty()
     }
 
-    /// Makes sure that another buffer is within the share and what is borrowed. Returns false if it
-    /// can't be.
+    /// Borrows memory, or frees some, so that a new buffer of this capacity fits into the share and
+    /// what is borrowed. Returns false if that is not possible.
     fn make_room(&mut self, capacity: usize) -> bool {
         loop {
             let held = self.held_lbas() + capacity;
@@ -142,7 +146,8 @@ impl Buffers {
         }
     }
 
-    /// Gives the memory of the largest free buffer back. Small ones are wanted most often.
+    /// Frees the largest free buffer. Small buffers are kept longer, because they are wanted most
+    /// often.
     fn drop_largest(&mut self) {
         let largest = self.free.iter_mut().rev().find_map(Vec::pop);
         self.free_lbas -= largest.expect("a buffer is free").capacity_lbas();
@@ -159,7 +164,7 @@ impl Drop for Buffers {
     }
 }
 
-/// The blocks of the buffer for that many blocks.
+/// The capacity of a buffer for this many blocks.
 fn capacity_of(lbas: usize) -> usize {
     assert!((1..=LBAS_MAX).contains(&lbas), "a transfer of {lbas} blocks is beyond the limit");
     lbas.next_power_of_two()
@@ -208,7 +213,7 @@ mod tests {
         assert!(taken.iter().all(|taken| taken.len() >= 2));
         let held: usize = all.iter().map(Buffers::held_lbas).sum();
         assert_eq!(held, all.len() * OWN_LBAS + BUDGET_LBAS);
-        // The share may be free buffers of another size.
+        // Even if all of a share is in free buffers of another size, two transfers must get theirs.
         let last = all.len() - 1;
         give_all(&mut all[last], std::mem::take(&mut taken[last]));
         taken[last] = (0..16).map_while(|_| all[last].take(16)).collect();

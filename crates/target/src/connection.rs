@@ -1,14 +1,14 @@
 //! A connection: a socket, a session, and a queue to the drive, in one thread.
 //!
-//! The thread sleeps in `poll`, until bytes come, an operation of the drive is due, or another
-//! connection has news. A timer of the kernel wakes it some ten microseconds late, which is as long
-//! as a read of NAND takes. So the last of the time is spun away, by as many threads at once as
-//! leave the hosts some cores.
+//! The thread sleeps in `poll` until bytes come, an operation of the drive is due, or another
+//! connection has news. The kernel's timers wake a thread some tens of microseconds late, which is
+//! as long as a read of NAND takes. So the thread spins for the last part of a wait. The number of
+//! threads that spin at once is limited, so that some cores are left for the hosts.
 //!
-//! A host sees the drive's time and that of the way to the drive and back. On one machine, the way
-//! is what the system call takes that sends, because that call also takes the bytes to the other
-//! side's socket. So if the drive takes time, its operations begin as much earlier as both ways
-//! take, up to a limit: then a host on this machine sees the drive's own time.
+//! What a host measures is the drive's time and the time of the way there and back. If both are on
+//! one machine, each way takes as long as the system call that sends, because that call also puts
+//! the bytes into the other side's socket. If the drive simulates times, both ways are taken off
+//! its time, up to a limit. So a host on this machine measures the drive's own time.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -30,17 +30,17 @@ use crate::session::Session;
 use crate::subsystem::Subsystem;
 use crate::waker::Waker;
 
-/// The last part of a wait for the drive, which is spun away.
+/// The last part of a wait for the drive, for which the thread spins.
 const SPUN: Duration = Duration::from_micros(60);
-/// The longest time after a reply for which the thread spins, in case that the host's next command
-/// comes. It does so only if such commands have come soon of late.
+/// The longest time that the thread spins after a reply, waiting for the host's next command. The
+/// thread does so only if the host's latest commands came that soon.
 const LINGER_MAX: Duration = Duration::from_micros(300);
 /// The longest way that is taken off the drive's time.
 const WAY_MAX: Duration = Duration::from_micros(10);
-/// When less than this is free behind what was received, the rest moves to the inbox's start.
+/// If less than this is free at the inbox's end, the received bytes are moved to its start.
 const INBOX_ROOM_MIN: usize = 64 << 10;
-/// Most bytes that are received in one turn before operations are begun, so that the first of them
-/// do not wait for the last.
+/// Most bytes that are received before operations are begun. Without this limit, the first commands
+/// would wait until the last are received.
 const RECEIVED_AT_ONCE_MAX: usize = 128 << 10;
 
 /// Threads that spin at this moment.
@@ -54,17 +54,17 @@ pub(crate) struct Shared {
     pub(crate) progress: Arc<Progress>,
 }
 
-/// How far a connection is, for the thread that accepts others.
+/// What the thread that accepts connections knows of one of them.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// It has its queue.
+    /// Whether the connection has its queue.
     pub(crate) is_connected: AtomicBool,
-    /// It shall end, if it has no queue yet.
+    /// Whether the connection must end if it has no queue yet.
     pub(crate) gives_way: AtomicBool,
 }
 
 impl Progress {
-    /// Whether it has no queue, and nobody has told it to end.
+    /// Whether the connection has no queue yet, and was not told to end.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.is_connected.load(Ordering::Relaxed) && !self.gives_way.load(Ordering::Relaxed)
     }
@@ -77,21 +77,22 @@ struct Connection {
     link: Arc<Link>,
     shared: Shared,
     inbox: Box<[u8]>,
-    /// What was received and not taken is `inbox[start..end]`.
+    /// `inbox[start..end]` are the bytes that were received, but not yet taken by the session.
     start: usize,
     end: usize,
     /// Whether the socket may have bytes.
     is_readable: bool,
     completions: Vec<Completion>,
     spinning_max: usize,
-    /// Whether operations take as long as on NAND.
+    /// Whether the drive simulates how long operations take on NAND.
     has_timing: bool,
-    /// Whether others have news for the session.
+    /// Whether another thread has news for the session.
     has_news: bool,
     clock: Clock,
     /// When something was last sent.
     sent_at: Instant,
-    /// How long the host takes until its next command, as a mean over the latest.
+    /// How long the host takes from a reply to its next command, as a mean over the latest
+    /// commands.
     gap: Duration,
     /// How long the way to the other side takes, as a mean over the latest replies.
     way: Duration,
@@ -100,7 +101,8 @@ struct Connection {
 /// Serves a connection until it ends.
 pub(crate) fn run(stream: TcpStream, subsystem: Arc<Subsystem>, shared: Shared) -> io::Result<()> {
     prepare(&stream)?;
-    // A millionth of the default; this fails nowhere, and if it did, timers would be less exact.
+    // Timers get as exact as possible: one nanosecond of slack. A failure would only make them less
+    // exact.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1));
     let mut connection = Connection::new(stream, subsystem, shared);
     loop {
@@ -127,10 +129,11 @@ pub(crate) fn run(stream: TcpStream, subsystem: Arc<Subsystem>, shared: Shared) 
     }
 }
 
-/// Sets what a socket needs. Without traffic, the kernel asks a host that is silent whether it is
-/// there; with traffic, it waits as long for the other side's acknowledgements.
+/// Sets the socket's options. The kernel probes a silent host, and waits for a host's
+/// acknowledgements. After [`UNREACHABLE_TIME_MAX`] without an answer, it ends the connection.
 fn prepare(stream: &TcpStream) -> io::Result<()> {
-    /// Questions, the first of which comes after as long as all others together take.
+    /// Number of probes. The first comes after half of the time, and the others divide the other
+    /// half.
     const QUESTIONS: u32 = 4;
     let half = UNREACHABLE_TIME_MAX / 2;
     stream.set_nonblocking(true)?;
@@ -173,7 +176,7 @@ impl Connection {
         }
     }
 
-    /// Receives what there is, if the session takes more. Returns false if the host is gone.
+    /// Receives what the socket has, if the session takes more. Returns false if the host is gone.
     fn receive(&mut self) -> io::Result<bool> {
         if !self.session.wants_input() {
             return Ok(true);
@@ -192,7 +195,8 @@ impl Connection {
             Ok(0) => Ok(false),
             Ok(count) => {
                 self.end += count;
-                // If there was room for more, there is no more, or `poll` says so.
+                // If there was room for more bytes, the socket has none left now. `poll` will tell
+                // when more arrive.
                 self.is_readable = count == room;
                 Ok(true)
             }
@@ -207,14 +211,14 @@ impl Connection {
         }
     }
 
-    /// Takes what was received, runs, completes and sends what there is.
+    /// Passes received bytes to the session, begins and completes operations, and sends replies.
     fn turn(&mut self) -> io::Result<()> {
         self.take();
         self.work();
         self.send()
     }
 
-    /// Takes what was received.
+    /// Passes the received bytes to the session.
     fn take(&mut self) {
         if self.end > self.start {
             let now = self.clock.now();
@@ -222,9 +226,9 @@ impl Connection {
         }
     }
 
-    /// Has the session look at the time and at news, if there is a reason to. What the host has sent and
-    /// taken until now comes first: a turn may have taken as long as a slow disk, and that is not the
-    /// host's fault. Returns false if the host is gone.
+    /// Lets the session check its deadlines and its news, if either may have come. First sends and
+    /// receives what is possible now: the last turn may have waited for a slow disk, and the host
+    /// must not be blamed for that. Returns false if the host is gone.
     fn look(&mut self) -> io::Result<bool> {
         let deadline = self.session.next_deadline();
         let is_late = deadline.is_some_and(|deadline| self.clock.now() >= deadline);
@@ -244,17 +248,17 @@ impl Connection {
         Ok(true)
     }
 
-    /// Whether the next turn finds something to do without waiting.
+    /// Whether the next turn has something to do, so that the thread need not wait.
     fn is_busy(&self) -> bool {
-        // The session leaves bytes when its output is full. If it has whole PDUs then, it takes
-        // them when there is room again.
+        // While its output is full, the session takes no bytes. When there is room again, it takes
+        // whole PDUs that are here already.
         let has_left = self.session.has_left(&self.inbox[self.start..self.end]);
         self.session.wants_input() && (self.is_readable || has_left)
     }
 
-    /// Begins the operations that there are, and completes those that are due. Completions may
-    /// bring further operations. These are left to the next turn, so that a command of many
-    /// operations holds up neither replies nor what the host sends meanwhile.
+    /// Begins the waiting operations, and completes those that are due. A completion may add
+    /// further operations. They are left to the next turn, so that a command of many operations
+    /// delays neither replies nor new commands.
     fn work(&mut self) {
         loop {
             self.begin();
@@ -271,7 +275,8 @@ impl Connection {
 
     fn begin(&mut self) {
         let Some(_open) = self.link.enter() else {
-            // The queue is none of its controller's any more: the session ends.
+            // The queue does not belong to its controller any more. The session notices that and
+            // ends.
             self.has_news = true;
             return;
         };
@@ -282,7 +287,7 @@ impl Connection {
         }
     }
 
-    /// Sends what the socket takes.
+    /// Sends as many bytes as the socket takes.
     fn send(&mut self) -> io::Result<()> {
         let mut began = self.clock.now();
         while !self.session.output().is_empty() {
@@ -312,7 +317,7 @@ impl Connection {
         let now = Instant::now();
         let has_operations = self.session.has_operations() && !is_planted("target-operations-left");
         let wake_at = match self.queue.next_due() {
-            // Others are looked for, too.
+            // Operations wait to be begun, so `poll` only looks for news, and does not sleep.
             _ if has_operations => Some(now),
             Some(due) if due <= now => return Ok(true),
             Some(due) if due <= now + SPUN => match self.spin(due)? {
@@ -360,7 +365,8 @@ impl Connection {
             self.is_readable = true;
             self.note_gap();
         } else if found.intersects(PollFlags::HUP | PollFlags::ERR) {
-            // Nothing is received at present, and nobody is there any more who takes anything.
+            // The host is gone, so nobody would take the replies. The session wants no input now,
+            // or reading would have noticed this.
             return Ok(false);
         }
         if has_news {
@@ -370,7 +376,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Spins until a time, or until bytes were received.
+    /// Spins until the time `until`, or until bytes are received.
     fn spin(&mut self, until: Instant) -> io::Result<Spin> {
         if SPINNING.fetch_add(1, Ordering::Relaxed) >= self.spinning_max {
             SPINNING.fetch_sub(1, Ordering::Relaxed);
@@ -384,8 +390,8 @@ impl Connection {
             if self.end - self.start > left || !matches!(found, Ok(true)) {
                 break;
             }
-            // The kernel may have put the host's thread, which the last reply has woken, on this
-            // core.
+            // The last reply has woken the host's thread, and the kernel may have put that thread
+            // on this core.
             std::thread::yield_now();
         }
         SPINNING.fetch_sub(1, Ordering::Relaxed);
@@ -395,7 +401,7 @@ impl Connection {
         Ok(if found? { Spin::Over } else { Spin::Gone })
     }
 
-    /// Notes that the host's next bytes have come.
+    /// Notes how long after the last reply the host's next bytes have come.
     fn note_gap(&mut self) {
         let gap = self.sent_at.elapsed().min(LINGER_MAX);
         self.gap = (self.gap * 3 + gap) / 4;
@@ -405,7 +411,7 @@ impl Connection {
 /// The machine's clock.
 #[derive(Debug, Default)]
 struct Clock {
-    /// How far a test has moved it on.
+    /// How far a test has moved the clock forward.
     ahead: Duration,
 }
 
@@ -419,7 +425,7 @@ impl Clock {
 enum Spin {
     /// Too many threads spin already.
     NotHere,
-    /// The time has come, or bytes have.
+    /// The time has passed, or bytes have come.
     Over,
     /// The host is gone.
     Gone,

@@ -14,19 +14,20 @@ use crate::limits::{ASYNC_EVENTS_MAX, DISCOVERY_TIME_MAX, IO_QUEUES_MAX, QUEUE_D
 use crate::link::Link;
 use crate::subsystem::ConnectRefusal;
 
-/// Longest time until a controller is ready, in units of 500 ms. It is ready at once.
+/// The time until a controller is ready, as hosts are told, in units of 500 ms. In fact, it is
+/// ready at once.
 pub(crate) const READY_TIME_MAX: u8 = 10;
 
 /// What a controller is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It has the namespace.
+    /// For I/O: the controller has the namespace.
     Io,
-    /// It tells where the subsystem is.
+    /// For discovery: the controller tells where the subsystem is.
     Discovery,
 }
 
-/// A controller, made by the Connect of its admin queue, ended with that queue's connection.
+/// A controller. The Connect of its admin queue makes it, and it ends with that queue's connection.
 #[derive(Debug)]
 pub(crate) struct Controller {
     pub(crate) id: u16,
@@ -35,10 +36,10 @@ pub(crate) struct Controller {
     pub(crate) host_id: [u8; 16],
     /// When the subsystem was made: the zero of `active_at_ms`.
     start: Instant,
-    /// When a command last came, in milliseconds.
+    /// When a command last came, in milliseconds since `start`.
     active_at_ms: AtomicU64,
     is_over: AtomicBool,
-    /// The connection of its admin queue; `None` in tests that have no connections.
+    /// The connection of the admin queue. `None` in tests without connections.
     pub(crate) admin: Option<Arc<Link>>,
     state: Mutex<State>,
 }
@@ -49,12 +50,13 @@ struct State {
     status: ControllerStatus,
     features: Features,
     events: VecDeque<u64>,
-    /// Events that the host was told of, and whose log page it has not read since: at most one of
-    /// each kind.
+    /// Events that the host was told of, but whose log page it has not read since. There is at most
+    /// one of each kind.
     reported: Vec<u64>,
     /// I/O queues that are connected.
     queues: Vec<Queue>,
-    /// How often the controller was reset. An I/O queue of before a reset ends.
+    /// How often the controller was reset. A reset ends all I/O queues that were connected before
+    /// it.
     resets: u64,
 }
 
@@ -62,7 +64,7 @@ struct State {
 #[derive(Debug)]
 struct Queue {
     qid: u16,
-    /// `None` in tests that have no connections.
+    /// The queue's connection. `None` in tests without connections.
     link: Option<Arc<Link>>,
 }
 
@@ -128,14 +130,16 @@ impl Controller {
         self.lock().status.rdy && !self.is_over()
     }
 
-    /// Whether an I/O queue that was connected after `resets` resets is one of its queues still.
+    /// Whether an I/O queue that was connected after `resets` resets still belongs to the
+    /// controller.
     pub(crate) fn has_queue_of(&self, resets: u64) -> bool {
         let state = self.lock();
         state.status.rdy && state.resets == resets && !self.is_over()
     }
 
-    /// Sets the configuration: enables, resets, shuts down. When this returns from a reset, nothing of
-    /// the queues of before changes the drive any more. Source: base specification 2.1, 3.5 and 3.6.
+    /// Sets the configuration, which may enable, reset or shut down the controller. After a reset,
+    /// when this returns, the queues from before the reset change nothing on the drive any more.
+    /// Source: base specification 2.1, 3.5 and 3.6.
     pub(crate) fn configure(&self, to: Configuration) {
         let mut state = self.lock();
         let from = std::mem::replace(&mut state.configuration, to);
@@ -157,9 +161,11 @@ impl Controller {
             state.reported.clear();
             state.features = Features::new(state.features.keep_alive_ms);
         }
-        // Each completed write is where a flush would put it, so a shutdown is complete at once.
+        // A shutdown has nothing to do: each completed write is already where a flush would put it.
+        // So the shutdown is complete at once.
         state.status.shst = if to.shn() == 0 { 0 } else { 2 };
-        // The connections look at the state while they begin something.
+        // The lock is released first, because connections read the state while they begin
+        // operations, and `close` waits for them.
         drop(state);
         close(&ended);
     }
@@ -174,7 +180,7 @@ impl Controller {
         self.lock().resets
     }
 
-    /// Connects an I/O queue, whose connection has this link. Returns how many resets there were before.
+    /// Connects an I/O queue, whose connection has this link. Returns the number of resets before.
     pub(crate) fn take_queue(
         &self,
         qid: u16,
@@ -197,7 +203,7 @@ impl Controller {
         Ok(state.resets)
     }
 
-    /// Takes an I/O queue away that was connected after `resets` resets.
+    /// Removes an I/O queue that was connected after `resets` resets.
     pub(crate) fn give_queue(&self, qid: u16, resets: u64) {
         let mut state = self.lock();
         if state.resets == resets {
@@ -205,7 +211,7 @@ impl Controller {
         }
     }
 
-    /// Adds an asynchronous event: the result of the next request for one.
+    /// Adds an asynchronous event. It is the result of the host's next request for an event.
     pub(crate) fn raise(&self, event: u64) {
         let mut state = self.lock();
         if state.events.len() < ASYNC_EVENTS_MAX && !state.events.contains(&event) {
@@ -227,12 +233,13 @@ impl Controller {
         Some(event)
     }
 
-    /// Notes that the host reads a log page, and does not retain its events.
+    /// Unmasks the events of a log page, because the host reads the page without retaining its
+    /// events.
     pub(crate) fn clear_events(&self, lid: u8) {
         self.lock().reported.retain(|event| (event >> 16) as u8 != lid);
     }
 
-    /// Ends it. When this returns, nothing of its queues changes the drive any more.
+    /// Ends the controller. When this returns, its queues change nothing on the drive any more.
     pub(crate) fn end(&self) {
         self.is_over.store(true, Ordering::Release);
         let ended = std::mem::take(&mut self.lock().queues);
@@ -256,11 +263,11 @@ impl Controller {
         self.active_at_ms.fetch_max(ms, Ordering::Relaxed);
     }
 
-    /// When the keep alive timer expires; `None` without one. Source: base specification 2.1,
-    /// 3.9.
+    /// When the keep alive timer expires; `None` if there is no timer. Source: base specification
+    /// 2.1, 3.9.
     pub(crate) fn expires_at(&self) -> Option<Instant> {
         let time = match (self.lock().features.keep_alive_ms, self.kind) {
-            // Who has gone without a word would keep it for ever.
+            // Otherwise, a host that has gone without a word would keep its controller forever.
             (0, Kind::Discovery) => DISCOVERY_TIME_MAX,
             (0, Kind::Io) => return None,
             (ms, _) => Duration::from_millis(ms.into()),
@@ -275,7 +282,7 @@ fn kind_of(event: u64) -> u64 {
     event & 7
 }
 
-/// Closes queues that are none of a controller's any more.
+/// Closes queues that do not belong to a controller any more.
 fn close(queues: &[Queue]) {
     for link in queues.iter().filter_map(|queue| queue.link.as_ref()) {
         link.close();
@@ -331,7 +338,7 @@ mod tests {
         assert_eq!(refused, Err(ConnectRefusal::no_controller().status), "it is over");
     }
 
-    /// A host may use the blocks for something else when it has the reply.
+    /// Once a host has the reply, it may use the blocks of its old commands for something else.
     #[test]
     fn a_reset_and_an_end_wait_for_what_a_queue_begins_and_let_it_begin_no_more() {
         for is_reset in [true, false] {

@@ -1,6 +1,7 @@
 //! Directive Send and Directive Receive. Source: base specification 2.1, 5.1.6, 5.1.7 and 8.1.8.
 //!
-//! The only directive of writes is data placement. It is always enabled, as placement itself is.
+//! The only directive for writes is data placement. It is always enabled, because placement itself
+//! is always enabled.
 
 use slimio_nvme::command::DIRECTIVE_DATA_PLACEMENT;
 use slimio_nvme::{Command, NSID_ALL};
@@ -8,17 +9,17 @@ use slimio_nvme::{Command, NSID_ALL};
 use crate::refusal::Refusal;
 use crate::subsystem::NSID;
 
-/// Offsets in the command of the count of dwords and of the operation, for errors.
+/// Offsets of fields in the command, for errors: the count of dwords, and the operation.
 pub(crate) const NUMD_AT: u16 = 40;
 const DOPER_AT: u16 = 44;
-/// The directive that tells of the others, and its operation that does.
+/// The directive Identify, which reports the other directives, and its operation that reports them.
 const IDENTIFY: u8 = 0;
 const RETURN_PARAMETERS: u8 = 1;
-/// Size in bytes of the parameters, and of the bits of all directives in them.
+/// Size in bytes of the returned parameters, and of each bitmap of directives in them.
 const PARAMETERS_SIZE: usize = 4096;
 const BITS_SIZE: usize = 32;
 
-/// Bytes that a Directive Receive asks for.
+/// Number of bytes that a Directive Receive asks for.
 pub(crate) fn size(command: &Command) -> u64 {
     (u64::from(command.dword(10)) + 1) * 4
 }
@@ -34,7 +35,8 @@ pub(crate) fn receive(command: &Command) -> Result<Vec<u8>, Refusal> {
     }
     let mut data = vec![0; PARAMETERS_SIZE];
     let (identify, placement) = (1 << IDENTIFY, 1 << DIRECTIVE_DATA_PLACEMENT);
-    // Those that are supported, those that are enabled, and those that a reset does not disable.
+    // Three bitmaps: the directives that are supported, that are enabled, and that stay enabled
+    // after a reset.
     data[0] = identify | placement;
     data[BITS_SIZE] = identify | placement;
     data[2 * BITS_SIZE] = placement;

@@ -14,14 +14,14 @@ pub(crate) struct ErrorLog {
 }
 
 impl ErrorLog {
-    /// Adds an error, and gives it its number.
+    /// Adds an error, and sets the error's number.
     pub(crate) fn push(&mut self, entry: ErrorEntry) {
         self.count += 1;
         self.latest.truncate(ERRORS_MAX - 1);
         self.latest.push_front(ErrorEntry { error_count: self.count, ..entry });
     }
 
-    /// Errors since the subsystem was made.
+    /// Number of errors since the subsystem was made.
     pub(crate) fn count(&self) -> u64 {
         self.count
     }

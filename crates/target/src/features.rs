@@ -12,16 +12,17 @@ use crate::refusal::Refusal;
 use crate::reply::Reply;
 use crate::subsystem::{ENDURANCE_GROUP, NSID, Subsystem};
 
-/// Offsets of the command dwords that are named in errors.
+/// Offsets in the command of the dwords that errors name.
 const CDW10: u16 = 40;
 const CDW11: u16 = 44;
-/// Size in bytes of the data of Timestamp, of Host Behavior Support and of a Host Identifier.
+/// Sizes in bytes of the data of three features: Timestamp, Host Behavior Support, and Host
+/// Identifier.
 const TIMESTAMP_SIZE: usize = 8;
 const HOST_BEHAVIOR_SIZE: usize = 512;
 const HOST_ID_SIZE: usize = 16;
-/// The type of the event that a reclaim unit was not written in time.
+/// The type of an FDP event: a reclaim unit was not written to its end in time.
 const UNIT_TIMED_OUT: u8 = 1;
-/// Bytes of a descriptor of FDP Events that is returned.
+/// Size in bytes of a descriptor that the feature FDP Events returns.
 const EVENT_DESCRIPTOR_SIZE: usize = 2;
 
 /// The features of a controller that hosts may change.
@@ -38,7 +39,7 @@ pub(crate) struct Features {
     async_events: u32,
     pub(crate) keep_alive_ms: u32,
     host_behavior: [u8; 3],
-    /// What the host has set, in milliseconds, and when.
+    /// The time that the host has set, in milliseconds, and when it did so.
     timestamp: Option<(u64, Instant)>,
 }
 
@@ -63,8 +64,9 @@ impl Features {
         }
     }
 
-    /// Milliseconds since the Unix epoch if the host has set the time, else since the subsystem was
-    /// made; and where they come from. Source: base specification 2.1, figure 396.
+    /// The milliseconds since the Unix epoch or, if the host has not set the time, since the
+    /// subsystem was made. Also says which of the two it is. Source: base specification 2.1, figure
+    /// 396.
     fn timestamp(&self, start: Instant, now: Instant) -> u64 {
         const OF_HOST: u64 = 1 << 49;
         let (ms, since, origin) = match self.timestamp {
@@ -102,7 +104,7 @@ pub(crate) fn data_size_to_get(command: &Command) -> usize {
     }
 }
 
-/// Event types that a host has room for. Hosts that do not say it have room for all.
+/// Number of event types that a host has room for. A host that does not say so has room for all.
 fn event_room(cdw11: u32) -> usize {
     match cdw11 >> 16 & 0xff {
         0 => 0xff,
@@ -110,7 +112,7 @@ fn event_room(cdw11: u32) -> usize {
     }
 }
 
-/// Whether a feature is there. A discovery controller has only two.
+/// Whether a controller has a feature. A discovery controller has only two features.
 fn is_supported(subsystem: &Subsystem, controller: &Controller, id: u8) -> bool {
     match id {
         fid::ASYNC_EVENTS | fid::KEEP_ALIVE => true,
@@ -130,7 +132,7 @@ fn is_supported(subsystem: &Subsystem, controller: &Controller, id: u8) -> bool 
     }
 }
 
-/// The features that there are.
+/// All features that a controller has.
 pub(crate) fn supported(
     subsystem: &Subsystem,
     controller: &Controller,
@@ -143,7 +145,7 @@ fn is_changeable(id: u8) -> bool {
     !matches!(id, fid::HOST_ID | fid::FDP)
 }
 
-/// Whether a feature belongs to the namespace. The number of the namespace says then which one.
+/// Whether a feature belongs to a namespace. Then the command's namespace number says to which.
 fn is_of_namespace(id: u8) -> bool {
     matches!(id, fid::ERROR_RECOVERY | fid::FDP_EVENTS)
 }
@@ -162,7 +164,7 @@ pub(crate) fn get(
     }
     let is_default = match access.select {
         Select::Current => false,
-        // No feature can be saved. Then the default is what would be there after a reset.
+        // No feature can be saved. So the saved value is the default, which a reset would restore.
         Select::Default | Select::Saved => true,
         Select::Capabilities => {
             let bits = u64::from(is_changeable(id)) << 2 | u64::from(is_of_namespace(id)) << 1;
@@ -198,7 +200,7 @@ pub(crate) fn get(
             fid::KEEP_ALIVE => features.keep_alive_ms.into(),
             fid::FDP => {
                 check_group(access.cdw11)?;
-                // Placement is on, by configuration 0.
+                // Bit 0: placement is enabled. The configuration is number 0.
                 1
             }
             fid::TIMESTAMP => {
@@ -211,7 +213,8 @@ pub(crate) fn get(
                 return Ok(Reply::data(data));
             }
             fid::HOST_ID => {
-                // Bit 0: the identifier has 128 bits. Fabrics have no other.
+                // Bit 0: the identifier has 128 bits. Over fabrics, there are no shorter
+                // identifiers.
                 if access.cdw11 & 1 == 0 {
                     return Err(Refusal::field(CDW11));
                 }
@@ -260,7 +263,7 @@ pub(crate) fn set(
     controller.features(|features| {
         match id {
             fid::ARBITRATION => features.arbitration = value,
-            // There is one power state.
+            // There is only power state 0.
             fid::POWER_MANAGEMENT if value & 0x1f != 0 => return Err(Refusal::field(CDW11)),
             fid::POWER_MANAGEMENT => features.power_state = value,
             fid::TEMPERATURE_THRESHOLD => match (value >> 16 & 0xf, value >> 20 & 3) {
@@ -278,12 +281,13 @@ pub(crate) fn set(
                 if !status.rdy {
                     return Err(Refusal::at(Status::COMMAND_SEQUENCE_ERROR, CDW10));
                 }
-                // All queues can always be had, so the answer does not depend on the question.
+                // All queues are always available, so the answer does not depend on how many the
+                // host asks for.
                 return Ok(Reply::result(features.queues.into()));
             }
             fid::WRITE_ATOMICITY => features.write_atomicity = value & 1,
             fid::ASYNC_EVENTS => {
-                // Bits 0 to 7 are those of SMART.
+                // Bits 0 to 7 are SMART's critical warnings.
                 let known = 0xff | event::MASK_NAMESPACE | event::MASK_DISCOVERY;
                 if value & !known != 0 {
                     return Err(Refusal::field(CDW11));
@@ -313,7 +317,8 @@ fn check_group(cdw11: u32) -> Result<(), Refusal> {
     if cdw11 as u16 == ENDURANCE_GROUP { Ok(()) } else { Err(Refusal::field(CDW11)) }
 }
 
-/// The reclaim unit handle that a placement handle of the namespace leads to: that of the same number.
+/// The reclaim unit handle that belongs to a placement handle of the namespace. Both have the same
+/// number.
 fn handle_of(subsystem: &Subsystem, command: &Command, cdw11: u32) -> Result<u16, Refusal> {
     if command.nsid != NSID {
         return Err(Refusal::namespace());
@@ -343,9 +348,9 @@ fn set_fdp_events(
     data: &[u8],
 ) -> Result<Reply, Refusal> {
     let handle = handle_of(subsystem, command, access.cdw11)?;
-    // Hosts send more bytes than event types.
+    // Hosts may send more bytes than there are event types.
     let kinds = &data[..(access.cdw11 >> 16 & 0xff) as usize];
-    // The drive knows no time limit of a unit, so it has no such event. But the type is a valid one.
+    // The drive has no time limit for a unit, so this event never happens. But its type is valid.
     let is_known = |kind: &u8| *kind == UNIT_TIMED_OUT || EventKind::of_code(*kind).is_some();
     if kinds.is_empty() || !kinds.iter().all(is_known) {
         return Err(Refusal::field(CDW11 + 2));

@@ -1,4 +1,4 @@
-//! What Identify says of the subsystem.
+//! The command Identify, which describes the subsystem.
 
 use slimio_device::LBA_SIZE;
 use slimio_nvme::identify::{
@@ -14,19 +14,19 @@ use crate::limits::{
 use crate::refusal::Refusal;
 use crate::subsystem::{ENDURANCE_GROUP, NSID, Subsystem, hex};
 
-/// Offset of CNS and of CSI in the command, for errors.
+/// Offsets of CNS and of CSI in the command, for errors.
 const CNS_AT: u16 = 40;
 const CSI_AT: u16 = 47;
 /// Version 2.1.0.
 pub(crate) const VERSION: u32 = 0x0002_0100;
-/// Keep alive granularity: 10 times 100 ms.
+/// Granularity of the keep alive timer, in units of 100 ms.
 const KAS: u16 = 10;
-/// Entries of submission queues are of 2^6 bytes, those of completion queues of 2^4.
+/// An entry of a submission queue has 2^6 bytes, and an entry of a completion queue 2^4.
 const SQES: u8 = 0x66;
 const CQES: u8 = 0x44;
-/// SGLs are supported without restrictions of alignment, with offsets into the capsule.
+/// SGLs are supported with any alignment, and with offsets into the capsule.
 const SGLS: u32 = 1 | 1 << 20;
-/// The longest transfer: 2 to this power, in pages of 4 KiB.
+/// The longest transfer is 2 to this power, in pages of 4 KiB.
 const MDTS: u8 = (TRANSFER_SIZE_MAX / LBA_SIZE).trailing_zeros() as u8;
 /// The bit of [`Namespace::nsfeat`] that says that preferred sizes are reported.
 const NSFEAT_OPTPERF: u8 = 1 << 4;
@@ -57,7 +57,8 @@ pub(crate) fn run(
     let mut data = match asked.cns {
         cns::NAMESPACE => match command.nsid {
             NSID => namespace(subsystem).encode().to_vec(),
-            // What all namespaces have in common is asked for by the number of all.
+            // With the number that stands for all namespaces, a host asks for what they have in
+            // common.
             NSID_ALL => common_namespace().encode().to_vec(),
             _ => return Err(Refusal::namespace()),
         },
@@ -77,7 +78,7 @@ pub(crate) fn run(
             list
         }
         cns::COMMAND_SET_NAMESPACE => {
-            // Nothing of it is supported: no protection, no storage tags.
+            // All zeros, because neither protection nor storage tags are supported.
             is_ours()?;
             Vec::new()
         }
@@ -92,7 +93,7 @@ pub(crate) fn run(
             };
             namespace.encode().to_vec()
         }
-        // Both begin with the count of what follows, or with a bit for each command set.
+        // The list of endurance groups begins with their number. The command sets have a bit each.
         cns::ENDURANCE_GROUPS => {
             let group = u16::from(asked.cns_specific <= ENDURANCE_GROUP);
             [u16::to_le_bytes(group), (group * ENDURANCE_GROUP).to_le_bytes()].concat()
@@ -104,7 +105,7 @@ pub(crate) fn run(
     Ok(data)
 }
 
-/// What both kinds of controllers have.
+/// What controllers for I/O and for discovery have in common.
 fn controller_basics(controller: &Controller) -> identify::Controller {
     identify::Controller {
         mn: Ascii::new("SlimIO emulated drive"),
@@ -117,7 +118,8 @@ fn controller_basics(controller: &Controller) -> identify::Controller {
         kas: KAS,
         maxcmd: QUEUE_DEPTH_MAX,
         sgls: SGLS,
-        // The entry of 64 bytes and the data behind it, in units of 16 bytes; a completion is one.
+        // In units of 16 bytes: a command's entry of 64 bytes together with its in-capsule data. A
+        // completion has one unit.
         ioccsz: (64 + IN_CAPSULE_SIZE_MAX as u32) / 16,
         iorcsz: 1,
         msdbd: 1,
@@ -156,7 +158,7 @@ fn io_controller(subsystem: &Subsystem, controller: &Controller) -> identify::Co
         cntrltype: cntrltype::IO,
         oacs: if subsystem.has_fdp() { oacs::DIRECTIVES } else { 0 },
         acl: 3,
-        // One firmware slot, read only.
+        // There is one firmware slot, which is read-only.
         frmw: 1 | 1 << 1,
         lpa: lpa::EFFECTS | lpa::EXTENDED_DATA | lpa::SUPPORTED_LOG_PAGES,
         elpe: ERRORS_MAX as u8 - 1,
@@ -173,16 +175,16 @@ fn io_controller(subsystem: &Subsystem, controller: &Controller) -> identify::Co
             | oncs::WRITE_ZEROES
             | oncs::FEATURE_SELECT
             | oncs::TIMESTAMP,
-        // A flush of all namespaces is supported; bit 0 says that there is a volatile cache.
+        // A flush of all namespaces is supported. Bit 0 says whether there is a volatile cache.
         vwc: 0b110 | u8::from(subsystem.has_cache),
         subnqn: Name::new(subsystem.nqn()).expect("it was checked when the subsystem was made"),
         ..basics
     }
 }
 
-/// What the NVM command set adds.
+/// The part of Identify that the NVM command set adds for a controller.
 fn nvm_controller() -> NvmController {
-    // What a command may ask for is bounded, so that none holds up others for long.
+    // The size of each command is bounded, so that no command holds up others for long.
     NvmController { wzsl: MDTS, ..NvmController::default() }
 }
 

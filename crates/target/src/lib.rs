@@ -7,10 +7,11 @@
 //!                                    └── subsystem: the drive, its name, who may use it
 //! ```
 //!
-//! [`Server`] accepts connections, each of which is one queue of a controller and has a thread of
-//! its own. The thread runs its operations itself, by a [`DriveQueue`](slimio_ssd::DriveQueue), and
-//! sleeps while the drive would work. [`Session`] is the protocol alone, so that it can be tested
-//! and fuzzed without a network. All limits are in [`limits`].
+//! [`Server`] accepts connections. Each connection is one queue of a controller, and has a thread
+//! of its own. The thread itself runs the operations on the drive, by a
+//! [`DriveQueue`](slimio_ssd::DriveQueue), and sleeps for as long as a real drive would work.
+//! [`Session`] is the protocol alone, so that it can be tested and fuzzed without a network. All
+//! limits are in [`limits`].
 
 mod buffers;
 mod connection;

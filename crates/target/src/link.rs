@@ -1,4 +1,4 @@
-//! What a controller has of a connection of its host.
+//! What a controller knows of a connection of its host.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -7,18 +7,20 @@ use slimio_ssd::Canceller;
 
 use crate::waker::Waker;
 
-/// A connection, as its controller knows it. The controller wakes it, and closes it to operations when
-/// a host may not expect them any more.
+/// A connection, as its controller sees it. The controller wakes the connection. It also closes the
+/// connection to operations, once the host believes that they no longer happen.
 #[derive(Debug)]
 pub(crate) struct Link {
     waker: Arc<Waker>,
     canceller: Canceller,
-    /// Whether the connection may begin nothing any more. It is locked while something begins.
+    /// Whether the connection must not begin operations any more. The lock is held while an
+    /// operation begins.
     is_closed: Mutex<bool>,
 }
 
 impl Link {
-    /// The link to a connection that `waker` wakes. `canceller` is that of its queue to the drive.
+    /// The link to a connection that `waker` wakes. `canceller` belongs to the connection's queue
+    /// to the drive.
     pub(crate) fn new(waker: Arc<Waker>, canceller: Canceller) -> Self {
         Self { waker, canceller, is_closed: Mutex::new(false) }
     }
@@ -27,14 +29,15 @@ impl Link {
         self.waker.wake();
     }
 
-    /// To be held by the connection while it begins operations; `None` if it may begin none any more.
+    /// A guard, which the connection must hold while it begins operations. `None` if the connection
+    /// must not begin operations any more.
     pub(crate) fn enter(&self) -> Option<MutexGuard<'_, bool>> {
         Some(self.lock()).filter(|is_closed| !**is_closed)
     }
 
-    /// Closes the connection to operations. When this returns, each operation that it has begun has
-    /// changed the drive already, or never does. This waits for the one that it begins just now, and so
-    /// for the disk.
+    /// Closes the connection to operations. When this returns, each operation that the connection
+    /// has begun has either changed the drive already, or never will. An operation that is just
+    /// beginning is waited for, and so may be the disk.
     pub(crate) fn close(&self) {
         if !is_planted("reset-beside-operation") {
             *self.lock() = true;

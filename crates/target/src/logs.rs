@@ -18,11 +18,11 @@ use crate::identify::firmware_revision;
 use crate::refusal::Refusal;
 use crate::subsystem::{ENDURANCE_GROUP, NSID, Subsystem};
 
-/// Offsets in the command of LID, LSI and the offset, for errors.
+/// Offsets of fields in the command, for errors: LID, LSI, and the page offset.
 const LID_AT: u16 = 40;
 const LSI_AT: u16 = 46;
 const OFFSET_AT: u16 = 48;
-/// Units of SMART and of an endurance group, in bytes.
+/// The units in which SMART and the endurance group's page count data, in bytes.
 const SMART_UNIT: u64 = 512_000;
 const GROUP_UNIT: u128 = 1_000_000_000;
 /// Temperature that is reported, in kelvin.
@@ -32,7 +32,7 @@ const TRTYPE_TCP: u8 = 3;
 const ADRFAM_IPV4: u8 = 1;
 const ADRFAM_IPV6: u8 = 2;
 
-/// Serves Get Log Page. `address` is where the host has connected to.
+/// Serves Get Log Page. `address` is the address that the host has connected to.
 pub(crate) fn run(
     subsystem: &Subsystem,
     controller: &Controller,
@@ -44,7 +44,8 @@ pub(crate) fn run(
         return Err(Refusal::field(OFFSET_AT));
     }
     if !asked.rae {
-        // An event that comes from now on may tell of what this page does not have yet.
+        // Events are unmasked before the page is made: an event from now on may be about something
+        // that the page lacks.
         controller.clear_events(asked.lid);
     }
     let page = match (controller.kind, asked.lid) {
@@ -55,7 +56,7 @@ pub(crate) fn run(
         }
         (Kind::Io, lid::SMART) => {
             if !matches!(command.nsid, 0 | NSID_ALL) {
-                // It is not kept for each namespace.
+                // SMART is kept for the whole controller, not for each namespace.
                 return Err(Refusal::namespace());
             }
             smart(subsystem).encode().to_vec()
@@ -94,7 +95,7 @@ pub(crate) fn run(
     part(&page, &asked)
 }
 
-/// The part of a page that was asked for. What is beyond its end is zero.
+/// The part of a page that was asked for. Bytes beyond the page's end are zero.
 fn part(page: &[u8], asked: &GetLogPage) -> Result<Vec<u8>, Refusal> {
     let start = usize::try_from(asked.offset).unwrap_or(usize::MAX);
     let Some(rest) = page.get(start..) else { return Err(Refusal::field(OFFSET_AT)) };
@@ -239,7 +240,7 @@ fn placement(subsystem: &Subsystem, asked: &GetLogPage) -> Vec<u8> {
         }
         lid::FDP_HANDLE_USAGE => {
             let mut page = fdp::UsageHead { nruh: config.handles }.encode().to_vec();
-            // Each handle is one that hosts may name.
+            // Hosts may name each of the handles (usage attribute 1).
             page.extend(fdp::HandleUsage { ruha: 1 }.encode().repeat(config.handles.into()));
             page
         }
@@ -255,7 +256,7 @@ fn placement(subsystem: &Subsystem, asked: &GetLogPage) -> Vec<u8> {
             statistics.encode().to_vec()
         }
         _ => {
-            // Bit 0 of the log specific parameter: the host's events.
+            // Bit 0 of the log specific parameter asks for the host's events.
             let events = if asked.lsp & 1 != 0 {
                 subsystem.watch.host_events()
             } else {
@@ -274,7 +275,7 @@ fn event_of(record: &FdpEventRecord) -> fdp::Event {
 
     let flag = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
     let (rgid, ruhid) = record.location.unwrap_or_default();
-    // The time comes from this machine, as if a host had set it.
+    // The time is that of this machine. Bit 49 says that a host has set it.
     let timestamp = record.time_ms & 0xffff_ffff_ffff | 1 << 49;
     fdp::Event {
         kind: record.kind.code(),
@@ -331,7 +332,7 @@ fn discovery(subsystem: &Subsystem, address: Option<std::net::SocketAddr>) -> Ve
     [head.encode().as_slice(), entry.encode().as_slice()].concat()
 }
 
-/// Bytes of the namespace, for the sake of one definition.
+/// The sizes in this file rely on this.
 const _: () = assert!(NSID == 1 && LBA_SIZE == 4096, "there is one namespace, of blocks of 4 KiB");
 
 #[cfg(test)]

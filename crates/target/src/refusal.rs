@@ -14,7 +14,7 @@ impl Refusal {
     /// No byte is to blame. Source: base specification 2.1, figure 209.
     pub(crate) const NOWHERE: u16 = 0xffff;
 
-    /// A status that a retry does not change, because of the field at an offset.
+    /// A refusal because of the field at an offset. A retry would get the same status.
     pub(crate) fn at(status: Status, byte: u16) -> Self {
         Self { status: status.dnr(), byte }
     }

@@ -1,4 +1,4 @@
-//! What a command that needs no drive returns.
+//! What a command returns that does not need the drive.
 
 /// A result, and data for the host.
 #[derive(Debug, Default, PartialEq, Eq)]

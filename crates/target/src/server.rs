@@ -16,7 +16,7 @@ use crate::limits::{CONNECTIONS_MAX, UNCONNECTED_MAX};
 use crate::subsystem::Subsystem;
 use crate::waker::Waker;
 
-/// Size of a connection's stack, in bytes. What is large is on the heap.
+/// Size of a connection thread's stack, in bytes. Large things are on the heap.
 const STACK_SIZE: usize = 256 << 10;
 
 /// A target that listens. It stops when it is dropped.
@@ -33,7 +33,7 @@ struct Acceptor {
     subsystem: Arc<Subsystem>,
     waker: Arc<Waker>,
     is_stopping: Arc<AtomicBool>,
-    /// In the order in which they were accepted.
+    /// The connections, in the order in which they were accepted.
     connections: Vec<Accepted>,
 }
 
@@ -44,7 +44,7 @@ struct Accepted {
 }
 
 impl Server {
-    /// Serves a subsystem to who connects to `listener`, in threads of its own.
+    /// Serves a subsystem to hosts that connect to `listener`, in threads of its own.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -65,7 +65,7 @@ impl Server {
         Ok(Self { address, waker, is_stopping, thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// Where the target listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -99,7 +99,7 @@ impl Acceptor {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(),
                 Err(error) => {
                     self.warn(format_args!("a connection could not be accepted: {error}"));
-                    // The process may have no more descriptors: others have to close first.
+                    // The process may have no file descriptor left: some must be closed first.
                     std::thread::sleep(std::time::Duration::from_millis(100));
                 }
             }
@@ -119,7 +119,7 @@ impl Acceptor {
             PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(self.waker.as_fd(), PollFlags::IN),
         ];
-        // Whatever this says, the loop looks at both.
+        // The result does not matter, because the loop checks both descriptors anyway.
         let _ = poll(&mut fds, None);
     }
 
@@ -135,8 +135,8 @@ impl Acceptor {
         }
     }
 
-    /// Ends the oldest connection that waits for its Connect, if too many do. So silent ones keep
-    /// out nobody.
+    /// If too many connections wait for their Connect, ends the oldest of them. So silent
+    /// connections keep nobody out.
     fn make_room(&mut self) {
         let mut waiting = self.connections.iter().filter(|known| known.progress.is_waiting());
         let Some(oldest) = waiting.next() else { return };
@@ -159,7 +159,8 @@ impl Acceptor {
             progress: progress.clone(),
         };
         let subsystem = self.subsystem.clone();
-        // The process may be locked in memory, with all of every stack.
+        // The stack is small, because the process's memory may be locked, and then all of each
+        // stack takes memory.
         let builder = std::thread::Builder::new().name("connection".into()).stack_size(STACK_SIZE);
         let thread = builder.spawn(move || match connection::run(stream, subsystem, shared) {
             Ok(()) => log::debug!("{peer} has left"),

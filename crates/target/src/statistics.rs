@@ -8,8 +8,8 @@ use slimio_ssd::{HandleCounters, Owner, UnitState};
 
 use crate::subsystem::Subsystem;
 
-/// Counts of a drive and its hosts at one moment. Those of the drive go on from its last life, if
-/// it is in a file; those of commands begin with the process.
+/// Counts of a drive and its hosts at one moment. The counts of a drive in a file go on from the
+/// drive's last life. The counts of commands begin with the process.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Statistics {
     /// Size that the drive exports, in bytes.
@@ -20,29 +20,29 @@ pub struct Statistics {
     pub host_bytes: u64,
     /// Bytes that were written to the media.
     pub media_bytes: u64,
-    /// Bytes of them that the collector copied.
+    /// Bytes among `media_bytes` that the collector copied.
     pub copied_bytes: u64,
     /// Bytes that were erased.
     pub erased_bytes: u64,
     /// Size of a reclaim unit, in bytes.
     pub unit_bytes: u64,
-    /// Reclaim units in all.
+    /// Number of reclaim units.
     pub units: u32,
-    /// Those that are erased and not in use.
+    /// Number of units that are erased and not in use.
     pub units_free: u32,
-    /// Those that are being filled.
+    /// Number of units that are being filled.
     pub units_open: u32,
-    /// Each handle, in order.
+    /// Counts of each handle, in order.
     pub handles: Vec<HandleStatistics>,
     /// Units in which the collector has mixed data of several handles.
     pub mixed: HandleStatistics,
     /// Read commands that were successful.
     pub read_commands: u64,
-    /// Bytes that they have read.
+    /// Bytes that successful read commands have read.
     pub read_bytes: u64,
     /// Write commands that were successful.
     pub write_commands: u64,
-    /// Entries that the error log had.
+    /// Number of errors that the error log ever had.
     pub errors: u64,
     /// Controllers, each with its host's name.
     pub controllers: Vec<(u16, String)>,
@@ -59,9 +59,9 @@ pub struct HandleStatistics {
     pub padded_bytes: u64,
     /// Units that were erased.
     pub units_erased: u64,
-    /// Units that it fills or has filled.
+    /// Units that the handle fills or has filled.
     pub units: u32,
-    /// Bytes in them that hold data.
+    /// Bytes in these units that hold data.
     pub valid_bytes: u64,
 }
 
@@ -87,7 +87,7 @@ impl Statistics {
 }
 
 impl Subsystem {
-    /// The counts at this moment. The drive is locked meanwhile, for a time that grows with its
+    /// The counts at this moment. The drive is locked meanwhile. That time grows with the number of
     /// reclaim units.
     pub fn statistics(&self) -> Statistics {
         let load = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);

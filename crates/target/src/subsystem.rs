@@ -27,12 +27,12 @@ pub(crate) const ENDURANCE_GROUP: u16 = 1;
 /// How a subsystem is offered.
 #[derive(Clone, Debug, Default)]
 pub struct SubsystemOptions {
-    /// Its name; empty: one that is made from [`name`](Self::name).
+    /// The subsystem's NQN. If it is empty, an NQN is made from [`name`](Self::name).
     pub nqn: String,
-    /// The hosts that may connect, by their names; empty: any.
+    /// NQNs of the hosts that may connect. If the list is empty, any host may.
     pub allowed: Vec<String>,
-    /// What identifies the drive, such as the path of its file. Serial number and identifiers of
-    /// the namespace are made from it, so they stay as they are while it does.
+    /// A text that identifies the drive, such as the path of its file. The serial number and the
+    /// namespace's identifiers are made from this text, so they change only if the text does.
     pub name: String,
 }
 
@@ -40,7 +40,7 @@ impl SubsystemOptions {
     /// Checks all names.
     ///
     /// # Errors
-    /// When a name is none of NVMe's, or there are too many.
+    /// When a name is no valid NQN, or there are too many names.
     pub fn check(&self) -> Result<(), OptionsError> {
         let nqn = self.nqn();
         for name in self.allowed.iter().chain([&nqn]) {
@@ -88,7 +88,7 @@ impl std::error::Error for OptionsError {}
 pub struct Subsystem {
     nqn: String,
     allowed: Vec<String>,
-    /// Identifier of the namespace, and of the drive.
+    /// Identifier of the namespace and of the drive.
     pub(crate) uuid: [u8; 16],
     drive: EmulatedDrive,
     pub(crate) watch: DriveWatch,
@@ -102,7 +102,7 @@ pub struct Subsystem {
     pub(crate) errors: Mutex<ErrorLog>,
     pub(crate) recorder: Option<Recorder>,
     pub(crate) warnings: Warnings,
-    /// Memory for data of all connections' commands.
+    /// Memory for the data of all connections' commands.
     pub(crate) data_budget: Arc<Budget>,
     controllers: Mutex<Controllers>,
 }
@@ -151,8 +151,8 @@ impl ConnectRefusal {
         Self { status, result: parameter.result() }
     }
 
-    /// The controller that an I/O queue wants has ended, or never was. The host may begin anew: a host
-    /// that is told not to retry takes its drive away.
+    /// The controller that an I/O queue wants has ended, or never existed. The status allows a
+    /// retry, so the host begins anew. A host that is told not to retry removes the drive.
     pub(crate) fn no_controller() -> Self {
         let status = Status::CONNECT_INVALID_PARAMETERS;
         Self { status, result: InvalidParameter::CNTLID.result() }
@@ -205,7 +205,7 @@ impl Subsystem {
         }))
     }
 
-    /// Its name.
+    /// The subsystem's NQN.
     pub fn nqn(&self) -> &str {
         &self.nqn
     }
@@ -225,7 +225,7 @@ impl Subsystem {
         self.drive.open_queue()
     }
 
-    /// Controllers at present.
+    /// Number of controllers at this moment.
     pub fn controller_count(&self) -> usize {
         self.lock().by_id.len()
     }
@@ -236,7 +236,7 @@ impl Subsystem {
         controllers.by_id.values().map(|found| (found.id, found.host.clone())).collect()
     }
 
-    /// Whether operations take as long as on NAND.
+    /// Whether the drive simulates how long operations take on NAND.
     pub(crate) fn has_timing(&self) -> bool {
         self.has_timing
     }
@@ -258,7 +258,7 @@ impl Subsystem {
 
     /// Ends every controller, so that all connections close.
     pub fn end(&self) {
-        // A controller waits for its connections when it ends.
+        // The lock is released first, because a controller that ends waits for its connections.
         let controllers = std::mem::take(&mut self.lock().by_id);
         for controller in controllers.into_values() {
             controller.end();
@@ -304,7 +304,8 @@ impl Subsystem {
         if controllers.by_id.len() >= CONTROLLERS_MAX {
             return Err(Status::CONNECT_CONTROLLER_BUSY.into());
         }
-        // A number is not taken again soon, so that a late host does not meet a stranger.
+        // Numbers are not reused soon, so that a late Connect of one host does not get into the
+        // controller of another.
         let mut id = controllers.last_id;
         loop {
             id = if id >= CNTLID_MAX { 1 } else { id + 1 };
@@ -346,7 +347,7 @@ impl Subsystem {
         Ok((controller, resets))
     }
 
-    /// Takes a controller away. Its connections close.
+    /// Removes a controller. Its connections close.
     pub(crate) fn end_controller(&self, controller: &Arc<Controller>) {
         let mut controllers = self.lock();
         if controllers.by_id.get(&controller.id).is_some_and(|known| Arc::ptr_eq(known, controller))
@@ -359,7 +360,7 @@ impl Subsystem {
 }
 
 fn checked_name(name: Option<&str>, field: InvalidParameter) -> Result<&str, ConnectRefusal> {
-    // A name is shown in the terminal and in the log.
+    // Names are shown in terminals and in the log, so they must have no control characters.
     let is_clean = |name: &str| !name.contains(char::is_control);
     name.filter(|name| !name.is_empty() && name.len() <= NQN_SIZE_MAX && is_clean(name))
         .ok_or(ConnectRefusal::parameter(field))
@@ -374,7 +375,7 @@ fn check_size(connect: &Connect) -> Result<(), ConnectRefusal> {
     }
 }
 
-/// A UUID of version 8 that a name always gives.
+/// A UUID of version 8. The same name always gives the same UUID.
 fn uuid_of(name: &str) -> [u8; 16] {
     let mut bytes = [0; 16];
     for (seed, half) in (0..).zip(bytes.chunks_exact_mut(8)) {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use slimio_device::LBA_SIZE;
 use slimio_ssd::trace::{ByteRange, STREAMS_MAX, TraceEvent, TraceHeader, TraceWriter};
 
-/// Events are written after this time, if more come.
+/// After this time, the next event causes all events to be written to the file.
 const WRITTEN_EVERY: Duration = Duration::from_secs(1);
 
 /// A trace that is being written.
@@ -23,15 +23,15 @@ pub struct Recorder {
 enum State {
     Writing {
         writer: Box<TraceWriter<File>>,
-        /// When what was added was last written.
+        /// When events were last written to the file.
         written_at: Instant,
     },
-    /// It has ended, or can't be written any more.
+    /// The trace has ended, or can't be written any more.
     Over(Option<io::ErrorKind>),
 }
 
 impl Recorder {
-    /// Begins a trace of a device of that many bytes in a new file.
+    /// Begins a trace of a device with `device_bytes` bytes, in a new file.
     ///
     /// # Errors
     /// When the file exists, or can't be made.
@@ -44,9 +44,9 @@ impl Recorder {
         Ok(Self { start, state: Mutex::new(State::Writing { writer, written_at: start }) })
     }
 
-    /// Adds an event, and now and then writes what was added, so that a process that is killed
-    /// leaves it. If the file can't be written, the trace ends, and [`finish`](Self::finish)
-    /// says why; the drive goes on.
+    /// Adds an event. Now and then, writes the added events to the file, so that they survive if
+    /// the process is killed. If the file can't be written, the trace ends, and
+    /// [`finish`](Self::finish) says why. The drive goes on.
     pub(crate) fn push(&self, now: Instant, event: &TraceEvent) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let State::Writing { writer, written_at } = &mut *state {
@@ -63,10 +63,10 @@ impl Recorder {
         }
     }
 
-    /// Ends the trace. Without this, readers say that it was cut off.
+    /// Ends the trace. Without its end, readers report that the trace was cut off.
     ///
     /// # Errors
-    /// When it could not be written. Then readers say the same.
+    /// When the trace could not be written completely. Readers then report that it was cut off.
     pub fn finish(&self) -> io::Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match std::mem::replace(&mut *state, State::Over(None)) {
@@ -77,13 +77,13 @@ impl Recorder {
     }
 }
 
-/// The range of some blocks.
+/// The bytes of `lbas` blocks from `lba` on.
 pub(crate) fn range_of(lba: u64, lbas: u64) -> ByteRange {
     ByteRange::new(lba * LBA_SIZE as u64, lbas * LBA_SIZE as u64)
 }
 
-/// The stream of a placement. A trace has fewer streams than there may be placements; those above
-/// share the last.
+/// The stream of a placement. A trace has fewer streams than there may be placements. All
+/// placements beyond the last stream share that stream.
 pub(crate) fn stream_of(placement: u16) -> u8 {
     placement.min(u16::from(STREAMS_MAX) - 1) as u8
 }

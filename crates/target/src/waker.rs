@@ -20,7 +20,7 @@ impl Waker {
     }
 
     pub(crate) fn clear(&self) {
-        // This fails only when nobody has woken it.
+        // This fails only if nobody has woken the connection.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }

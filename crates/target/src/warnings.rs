@@ -1,15 +1,15 @@
-//! Warnings of what anybody can cause who reaches the port.
+//! Warnings that anybody who reaches the port can cause.
 
 use std::fmt::Arguments;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The time in which at most [`COUNT_MAX`] warnings are in the log.
+/// In this time, at most [`COUNT_MAX`] warnings go to the log.
 const TIME: Duration = Duration::from_secs(60);
-/// Warnings in that time.
+/// How many warnings may go to the log in [`TIME`].
 const COUNT_MAX: u32 = 20;
 
-/// Warnings, so few that nobody fills the disk of the log with them.
+/// Limits how many warnings go to the log, so that nobody can fill the log's disk with them.
 #[derive(Debug, Default)]
 pub(crate) struct Warnings(Mutex<State>);
 
@@ -21,7 +21,7 @@ struct State {
 }
 
 impl Warnings {
-    /// Puts a warning in the log, unless there were too many of late.
+    /// Logs a warning, unless there were too many lately.
     pub(crate) fn say(&self, warning: Arguments<'_>, now: Instant) {
         match self.0.lock().unwrap_or_else(PoisonError::into_inner).take(now) {
             Some(0) => log::warn!("{warning}"),
@@ -32,7 +32,8 @@ impl Warnings {
 }
 
 impl State {
-    /// Takes a place for a warning, and returns how many had none since the last one that had.
+    /// Whether a warning may be logged now. If so, returns how many were left out since the last
+    /// one. If not, returns `None`.
     fn take(&mut self, now: Instant) -> Option<u64> {
         if self.began_at.is_none_or(|at| now >= at + TIME) {
             (self.began_at, self.count) = (Some(now), 0);

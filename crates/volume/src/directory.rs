@@ -20,7 +20,8 @@ const OTHERS: u32 = 0o077;
 
 /// Opens the volume in a directory.
 ///
-/// # Errors Why the directory can't be opened.
+/// # Errors
+/// Why the directory can't be opened.
 pub(crate) fn open(
     path: &Path,
     options: PathOptions,

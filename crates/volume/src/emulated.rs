@@ -13,7 +13,8 @@ pub(crate) fn spec(path: &Path) -> Option<&str> {
 /// Opens the drive that `spec` names. The drive runs in real time. If `create` is set, a missing
 /// drive is made.
 ///
-/// # Errors Why the drive can't be opened.
+/// # Errors
+/// Why the drive can't be opened.
 pub(crate) fn open(
     path: &Path,
     spec: &str,

@@ -28,7 +28,8 @@ use slimio_storage::Storage;
 ///
 /// The log's area does not grow beyond `wal_size_max` bytes.
 ///
-/// # Errors Why the volume can't be opened.
+/// # Errors
+/// Why the volume can't be opened.
 pub fn open(
     path: &Path,
     options: PathOptions,
@@ -73,7 +74,8 @@ pub fn open_on(
 /// Like [`open`], but only for a device. The device's writes, deallocations and flushes are
 /// recorded in a new file at `trace`, each write with its lifetime as the stream.
 ///
-/// # Errors Why the device can't be opened or recorded.
+/// # Errors
+/// Why the device can't be opened or recorded.
 pub fn open_traced(
     path: &Path,
     options: PathOptions,

@@ -29,7 +29,8 @@ pub struct Unit {
 /// Opens the volume on an existing emulated SSD. Also returns a [`DriveWatch`] of the drive. `path`
 /// is the drive's name.
 ///
-/// # Errors Why the volume can't be opened.
+/// # Errors
+/// Why the volume can't be opened.
 pub fn open_watched(
     path: &Path,
     options: DriveOptions,

@@ -16,7 +16,8 @@ use crate::{folder, names};
 /// printed here, too, and then passed to `take`. The files that the script leaves in `/results` are
 /// copied to the folder `lab/NAME/results` of the target folder.
 ///
-/// # Errors When the machine can't be set up, or the script fails.
+/// # Errors
+/// When the machine can't be set up, or the script fails.
 pub(super) fn run(
     name: &str,
     modules: &[&str],

@@ -1,4 +1,4 @@
-//! Connections whose turns the test makes.
+//! Connections without a thread of their own: the tests make each turn.
 
 use std::net::TcpListener;
 
@@ -37,7 +37,7 @@ impl Pair {
         Self { connection: Connection::new(stream, subsystem.clone(), shared), host }
     }
 
-    /// Sends bytes, and makes one turn when they are there.
+    /// Sends bytes, and makes one turn once they have arrived.
     fn send(&mut self, bytes: &[u8]) {
         self.host.write_all(bytes).expect("there is room for it");
         while self.connection.end - self.connection.start < bytes.len() {
@@ -81,7 +81,7 @@ fn queues(subsystem: &Arc<Subsystem>) -> (Pair, Pair) {
     (admin, io)
 }
 
-/// Between two turns, a connection looks whether the server stops and what the host has sent.
+/// Between two turns, a connection must check whether the server stops, and what the host has sent.
 #[test]
 fn a_command_of_many_operations_takes_many_turns() {
     let subsystem = subsystem();
@@ -103,7 +103,8 @@ fn a_command_of_many_operations_takes_many_turns() {
     assert!(Head::completion(&reply).status.is_success());
 }
 
-/// The disk of the drive may take longer for a sync than a host has for its data.
+/// A sync of the drive's disk may take longer than the time that a host has to send its data. The
+/// host must not be cut off for that.
 #[test]
 fn a_host_has_its_time_although_the_disk_had_none() {
     let subsystem = subsystem();
@@ -120,7 +121,7 @@ fn a_host_has_its_time_although_the_disk_had_none() {
     pdu::push_data_head(&mut data, pdu::Kind::H2cData, 0, &head, Digests::default(), 4);
     pdu::push_data(&mut data, &[1; 4096], Digests::default());
     io.host.write_all(&data).expect("there is room for it");
-    // The bytes are in this side's socket when its peek finds them.
+    // Waits, by a peek, until the bytes are in this side's socket.
     io.connection.stream.set_nonblocking(false).expect("the kernel can this");
     io.connection.stream.peek(&mut [0; 1]).expect("they are there");
     io.connection.stream.set_nonblocking(true).expect("the kernel can this");
@@ -133,7 +134,8 @@ fn a_host_has_its_time_although_the_disk_had_none() {
     assert!(io.connection.session.is_over(), "nothing came any more");
 }
 
-/// A host whose machine has lost its power says nothing any more, and holds its connections.
+/// A host whose machine has lost its power never closes its connections, so the kernel must probe
+/// it.
 #[test]
 fn the_kernel_finds_out_whether_a_silent_host_is_there() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("some port is free");

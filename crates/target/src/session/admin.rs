@@ -28,9 +28,9 @@ impl Session {
         }
     }
 
-    /// Whether it has a queue whose controller has ended, or an I/O queue whose controller was reset.
-    /// Such a connection is closed without a reply: a host sends again what it has no reply for, but
-    /// takes a refusal for a failure of the drive.
+    /// Whether the connection's controller has ended, or was reset after this I/O queue was
+    /// connected. Such a connection is closed without a reply. A host repeats commands that got no
+    /// reply, but would take a refusal for a failure of the drive.
     pub(super) fn is_orphaned(&self) -> bool {
         match &self.phase {
             Phase::Io { controller, resets, .. } => !controller.has_queue_of(*resets),
@@ -39,7 +39,7 @@ impl Session {
         }
     }
 
-    /// Goes on with a command whose data from the host, if it has any, is `data`.
+    /// Carries out a command. `data` is the command's data from the host, if it has any.
     pub(super) fn execute(&mut self, slot: u16, data: &[u8], now: Instant) -> Result<(), Refusal> {
         let command = self.slots.command(slot);
         if command.opcode == opcode::FABRICS {
@@ -94,7 +94,8 @@ impl Session {
         Ok(())
     }
 
-    /// Ends a command with a reply, whose data is cut or filled up to what the host has asked for.
+    /// Ends a command with a reply. The reply's data is cut or filled up to the length that the
+    /// host has asked for.
     pub(super) fn answer(&mut self, slot: u16, command: &Command, mut reply: Reply) {
         let length = command.sgl.length as usize;
         let entry = self.slots.of(slot);

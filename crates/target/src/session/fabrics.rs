@@ -15,7 +15,8 @@ use crate::identify::VERSION;
 use crate::refusal::Refusal;
 use crate::subsystem::ConnectRefusal;
 
-/// Offset of the type of a Fabrics command, and of a property's offset, for errors.
+/// Offsets of fields in the command, for errors: the type of a Fabrics command, and a property's
+/// offset.
 const TYPE_AT: u16 = 4;
 const ATTRIB_AT: u16 = 40;
 const OFFSET_AT: u16 = 44;
@@ -26,7 +27,7 @@ impl Session {
         let kind = Connect::fabrics_type(command);
         match (kind, &self.phase) {
             (opcode::fabrics::CONNECT, Phase::Connect) => Ok(DataSize::FromHost(ConnectData::SIZE)),
-            // A connection has one queue.
+            // A connection has one queue, so Connect comes first, and only once.
             (opcode::fabrics::CONNECT, _) | (_, Phase::Connect) => Err(Refusal::sequence()),
             (opcode::fabrics::PROPERTY_GET | opcode::fabrics::PROPERTY_SET, Phase::Admin(_))
             | (opcode::fabrics::DISCONNECT, Phase::Io { .. }) => Ok(DataSize::None),
@@ -46,7 +47,7 @@ impl Session {
         now: Instant,
     ) -> Result<(), Refusal> {
         match Connect::fabrics_type(command) {
-            // Another Connect was begun before this one, and its data came first.
+            // Two Connects were sent, and the data of the other one came first.
             opcode::fabrics::CONNECT if !matches!(self.phase, Phase::Connect) => {
                 return Err(Refusal::sequence());
             }
@@ -124,7 +125,8 @@ impl Session {
             Property::Vs => VERSION.into(),
             Property::Cc => controller.configuration().0.into(),
             Property::Csts => controller.status().bits().into(),
-            // The time until it is ready with its media; it never is without.
+            // The time until the controller is ready with its media. It is never ready without its
+            // media.
             Property::Crto => READY_TIME_MAX.into(),
             Property::Nssr => return Err(Refusal::field(OFFSET_AT)),
         })

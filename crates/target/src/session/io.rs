@@ -22,12 +22,12 @@ use crate::reply::Reply;
 use crate::subsystem::NSID;
 use crate::{logs, trace};
 
-/// Offsets in the command of the first block, of the count of blocks, and of the directive, for
-/// errors.
+/// Offsets of fields in the command, for errors: the first block, the count of blocks, and the
+/// directive.
 const SLBA_AT: u16 = 40;
 const NLB_AT: u16 = 48;
 const DTYPE_AT: u16 = 50;
-/// Offset of the operation of I/O management, and of what it needs.
+/// Offsets of two fields of I/O management: the operation, and the operation's parameter.
 const MO_AT: u16 = 40;
 const MOS_AT: u16 = 42;
 
@@ -61,7 +61,7 @@ impl Session {
                 Ok(DataSize::FromHost(size))
             }
             nvm::WRITE_ZEROES => {
-                // As many blocks as a transfer may have: WZSL is the same as MDTS.
+                // Zeros have the same limit as a transfer: WZSL equals MDTS.
                 self.transfer_size(command)?;
                 self.placement_of(command)?;
                 Ok(DataSize::None)
@@ -91,7 +91,8 @@ impl Session {
         }
     }
 
-    /// Bytes that a read or write moves, if its range is within the namespace.
+    /// Number of bytes that a read or write moves. The command's range must be within the
+    /// namespace.
     fn transfer_size(&self, command: &Command) -> Result<usize, Refusal> {
         let lbas = command.block_count();
         let size = lbas as usize * LBA_SIZE;
@@ -122,7 +123,7 @@ impl Session {
         }
     }
 
-    /// Whether a command's data goes to the drive as it is.
+    /// Whether a command's data goes to the drive unchanged.
     pub(super) fn is_for_drive(&self, slot: u16) -> bool {
         let command = self.slots.command(slot);
         matches!(self.phase, Phase::Io { .. })
@@ -164,7 +165,7 @@ impl Session {
         let lba = Lba(command.slba());
         if command.opcode == opcode::nvm::COMPARE {
             let found = self.slots.of(slot).found.take();
-            // That of in-capsule data was not waited for.
+            // For in-capsule data, the buffer for what the drive has was not taken yet.
             let lbas = buffer.len_lbas();
             let found = found.unwrap_or_else(|| self.buffers.take_in_capsule(lbas));
             self.slots.set_work(slot, Work::Comparing { host: buffer });
@@ -181,8 +182,9 @@ impl Session {
         Ok(())
     }
 
-    /// Whether a write is to be durable when it completes: if it says so, or if the host has turned the
-    /// volatile write cache off. Source: base specification 2.1, "Volatile Write Cache" feature.
+    /// Whether a write must be durable when it completes. It must if the command says so, or if the
+    /// host has turned off the volatile write cache. Source: base specification 2.1, "Volatile
+    /// Write Cache" feature.
     pub(super) fn is_durable(&self, flags: WriteFlags) -> bool {
         let is_uncached = || {
             self.subsystem.has_cache
@@ -193,7 +195,7 @@ impl Session {
         flags.fua || is_uncached()
     }
 
-    /// Begins a read, which has its buffer now.
+    /// Begins a read, once the command has its buffer.
     pub(super) fn start_read(&mut self, slot: u16) {
         let entry = self.slots.of(slot);
         let lba = Lba(entry.command.slba());
@@ -213,7 +215,7 @@ impl Session {
         let link = self.link.clone();
         let open = link.as_ref().map(|link| link.enter());
         if matches!(open, Some(None)) {
-            // A reset came first.
+            // The controller was reset before this command could begin.
             self.end();
             return Ok(());
         }
@@ -303,12 +305,12 @@ impl Session {
         }
     }
 
-    /// Notes that the drive failed an operation, and tells the host that the error log has it.
+    /// Adds a failed operation of the drive to the error log, and tells the host of the entry.
     fn note_failure(&self, command: &Command, status: Status, error: &DeviceError) {
         let why = format_args!("the drive failed a command: {error}");
         self.subsystem.warnings.say(why, Instant::now());
         if matches!(error, DeviceError::NoSpace) {
-            // The drive itself has no fault.
+            // The drive itself is not broken, so the host gets no event.
             self.note_error(command, Refusal { status, byte: Refusal::NOWHERE });
             return;
         }
@@ -325,7 +327,7 @@ fn check_operation(asked: &fdp::IoManagement) -> Result<(), Refusal> {
     if asked.operation == fdp::OPERATION_HANDLES { Ok(()) } else { Err(Refusal::field(MO_AT)) }
 }
 
-/// What a host is told of an error of the drive.
+/// The status that tells a host of an error of the drive.
 fn status_of(error: &DeviceError, opcode: u8) -> Status {
     match error {
         DeviceError::NoSpace => Status::CAPACITY_EXCEEDED,

@@ -7,9 +7,9 @@
 //!  host ◄── output ◄── done ◄──────── complete ◄──────┘
 //! ```
 //!
-//! A session reads no clock and has no thread: whoever drives it says what time it is. What it
-//! holds is bounded by [`limits`](crate::limits), whatever comes in. When the bytes that are to be
-//! sent are too many, it takes no more in until some are sent.
+//! A session reads no clock and has no thread: its caller says what time it is. Whatever comes in,
+//! [`limits`](crate::limits) bound what a session holds. While too many bytes wait to be sent, the
+//! session takes no input.
 
 mod admin;
 mod fabrics;
@@ -44,11 +44,11 @@ use crate::subsystem::Subsystem;
 /// An operation for the drive.
 #[derive(Debug)]
 pub struct Operation {
-    /// Names it in its completion.
+    /// The operation's name, which comes back in its completion.
     pub token: Token,
     /// The operation.
     pub op: Op,
-    /// When its command was there with all its data.
+    /// When the command and all its data had arrived.
     pub arrived: Instant,
 }
 
@@ -56,12 +56,12 @@ pub struct Operation {
 #[derive(Debug)]
 pub struct Session {
     subsystem: Arc<Subsystem>,
-    /// Where the host has connected to.
+    /// The address that the host has connected to.
     address: Option<SocketAddr>,
     link: Option<Arc<Link>>,
     phase: Phase,
     digests: Digests,
-    /// What the host wants data to be aligned to, in bytes.
+    /// The alignment in bytes that the host wants for data.
     alignment: usize,
     /// Whether successful reads need no response capsule, because there is no flow control.
     is_without_flow_control: bool,
@@ -75,19 +75,19 @@ pub struct Session {
     /// Deallocations for the drive that have not completed.
     deallocations: usize,
     operations: VecDeque<Operation>,
-    /// Operations that were taken and have not completed.
+    /// Number of operations that the caller has taken, and that have not completed.
     running: usize,
-    /// Slots whose reply was not made yet.
+    /// Slots of commands that have ended, but whose replies are not made yet.
     done: VecDeque<u16>,
     out: Vec<u8>,
-    /// Bytes of `out` that were sent.
+    /// Number of bytes of `out` that were sent.
     sent: usize,
-    /// When bytes were last sent, or none waited.
+    /// When bytes were last sent, or when none last waited.
     sent_at: Instant,
     began_at: Instant,
-    /// When the host last sent data that it was asked for, or had none to send.
+    /// When the host last sent data that it was asked for, or last had none to send.
     data_at: Instant,
-    /// When transfers are looked at next.
+    /// When stalled transfers are looked for next.
     look_at: Option<Instant>,
 }
 
@@ -97,11 +97,11 @@ enum Phase {
     Request,
     /// Before Connect.
     Connect,
-    /// With an admin queue.
+    /// The connection has an admin queue.
     Admin(Arc<Controller>),
-    /// With an I/O queue, connected after this many resets of its controller.
+    /// The connection has an I/O queue, connected after this many resets of its controller.
     Io { controller: Arc<Controller>, qid: u16, resets: u64 },
-    /// Nothing is received any more. What waits is sent.
+    /// Nothing is received any more. What still waits is sent.
     Over,
 }
 
@@ -118,7 +118,7 @@ impl Session {
             alignment: 4,
             is_without_flow_control: false,
             sq_head: 0,
-            // Connect is the only command before the queue has its depth.
+            // Before Connect, which sets the queue's depth, there is no other command.
             slots: Slots::new(2),
             buffers,
             waiting: VecDeque::new(),
@@ -136,7 +136,8 @@ impl Session {
         }
     }
 
-    /// Tells the session of its connection. The session's controller wakes it when there is news.
+    /// Tells the session of its connection. The session's controller wakes the connection when
+    /// there is news.
     pub(crate) fn set_link(&mut self, link: Arc<Link>) {
         self.link = Some(link);
     }
@@ -146,7 +147,7 @@ impl Session {
         matches!(self.phase, Phase::Over)
     }
 
-    /// Whether it has its queue.
+    /// Whether the connection has its queue.
     pub(crate) fn is_connected(&self) -> bool {
         matches!(self.phase, Phase::Admin(_) | Phase::Io { .. })
     }
@@ -162,9 +163,9 @@ impl Session {
         self.decode_head(*common).map_or(true, |head| head.size <= bytes.len())
     }
 
-    /// Takes whole PDUs, and returns how many bytes they had. The rest is to be given again, with
-    /// more behind it. No PDU that is taken has more than [`INBOX_SIZE`](crate::limits::INBOX_SIZE)
-    /// bytes.
+    /// Takes whole PDUs, and returns how many bytes they had. The caller must pass the other bytes
+    /// again, with more behind them. Valid PDUs have at most
+    /// [`INBOX_SIZE`](crate::limits::INBOX_SIZE) bytes.
     pub fn receive(&mut self, bytes: &[u8], now: Instant) -> usize {
         self.note_time(now);
         let mut taken = 0;
@@ -204,9 +205,10 @@ impl Session {
         taken
     }
 
-    /// The next operation for the drive. It shall be begun, and its completion be given back. If the
-    /// controller was reset, there is none, and the connection ends: the host may believe that
-    /// nothing of its old queues happens any more.
+    /// Takes the next operation for the drive. The caller must begin it, and later pass its
+    /// completion to [`complete`](Self::complete). If the controller was reset, there is no
+    /// operation, and the connection ends: the host relies on it that commands of its old queues
+    /// have no effect any more.
     pub fn next_operation(&mut self) -> Option<Operation> {
         if !self.operations.is_empty() && self.is_orphaned() && !is_planted("reset-half-forgotten")
         {
@@ -222,7 +224,7 @@ impl Session {
         !self.operations.is_empty()
     }
 
-    /// Operations that were taken and not given back.
+    /// Number of operations that the caller has taken, and that have not completed.
     pub fn running(&self) -> usize {
         self.running
     }
@@ -235,12 +237,12 @@ impl Session {
         self.settle(now);
     }
 
-    /// What is to be sent.
+    /// The bytes to send.
     pub fn output(&self) -> &[u8] {
         &self.out[self.sent..]
     }
 
-    /// Notes that the first bytes of the output were sent.
+    /// Notes that the first `bytes` bytes of the output were sent.
     pub fn note_sent(&mut self, bytes: usize, now: Instant) {
         self.sent += bytes;
         if bytes > 0 {
@@ -270,7 +272,7 @@ impl Session {
         if head.kind.is_of_host() { Ok(head) } else { Err(PduError::field("PDU-Type", 0)) }
     }
 
-    /// Takes a whole PDU whose header is right.
+    /// Handles a whole PDU whose header is right.
     fn take_pdu(&mut self, head: &Head, pdu: &[u8], now: Instant) -> Result<(), PduError> {
         match (head.kind, &self.phase) {
             (PduKind::IcReq, Phase::Request) => self.initialize(pdu),
@@ -338,7 +340,7 @@ impl Session {
         data: &[u8],
         now: Instant,
     ) -> Result<(), Refusal> {
-        // Neither fused commands nor PRPs, which fabrics do not have.
+        // Fused commands are not supported, and fabrics have no PRPs.
         if command.flags != slimio_nvme::command::PSDT_SGL {
             return Err(Refusal::field(1));
         }
@@ -371,13 +373,13 @@ impl Session {
         self.subsystem.errors.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
     }
 
-    /// Ends a command. Its reply is made when there is room for it.
+    /// Ends a command. Its reply is made when the output has room for it.
     fn finish(&mut self, slot: u16, result: u64, status: Status) {
         self.slots.set_work(slot, Work::Done { result, status });
         self.done.push_back(slot);
     }
 
-    /// Makes replies while there is room, hands out buffers and events.
+    /// Hands out buffers and events, and makes replies while the output has room.
     fn settle(&mut self, now: Instant) {
         self.grant(now);
         self.deliver_events();
@@ -385,7 +387,7 @@ impl Session {
             && let Some(slot) = self.done.pop_front()
         {
             self.reply(slot);
-            // The command's buffer is free, and may be what another waits for.
+            // The command's buffer is free now, and another command may wait for it.
             self.grant(now);
         }
         self.watch_transfers(now);
@@ -433,7 +435,7 @@ impl Session {
         self.end();
     }
 
-    /// Ends the connection. What waits is sent, and nothing else is begun.
+    /// Ends the connection. Bytes that wait are still sent, and nothing else is begun.
     fn end(&mut self) {
         self.leave();
         self.phase = Phase::Over;
@@ -443,7 +445,7 @@ impl Session {
         self.done.clear();
     }
 
-    /// Gives up what the connection has of its controller.
+    /// Gives up the connection's queue. With an admin queue, this ends the controller.
     fn leave(&mut self) {
         match &self.phase {
             Phase::Admin(controller) => self.subsystem.end_controller(controller),

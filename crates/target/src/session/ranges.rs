@@ -22,7 +22,7 @@ impl Session {
         self.record(slot, &TraceEvent::WriteZeros { range: trace::range_of(lba, lbas) });
         let rest = range_of(lba, lbas);
         let durable = self.is_durable(flags);
-        // A deallocation can't be made durable by itself.
+        // A deallocation can't be made durable by itself, so zeros that must be durable are written.
         let is_volatile = durable && self.subsystem.has_cache;
         if flags.deallocate && self.subsystem.reads_zeros() && !is_volatile {
             self.begin_deallocations(slot, vec![rest]);
@@ -34,7 +34,7 @@ impl Session {
         Ok(())
     }
 
-    /// Begins to write the zeros of a command, which has its buffer now.
+    /// Begins to write the zeros of a command, once the command has its buffer.
     pub(super) fn start_zeros(&mut self, slot: u16) {
         let mut buffer = self.slots.of(slot).buffer.take().expect("it was given one");
         buffer.fill(0);
@@ -54,12 +54,12 @@ impl Session {
         }
         let (lba, placement, durable) = (rest.start, *placement, *durable);
         rest.start = Lba(lba.0 + lbas);
-        // These zeros belong to no host's data, so they do not count as such.
+        // The last operation may have fewer blocks. Zeros do not count as data that a host wrote.
         buffer.set_len_lbas(lbas as usize);
         self.push_operation(slot, Op::Write { lba, buffer, placement, durable });
     }
 
-    /// Deallocates ranges, all of which are checked before anything happens.
+    /// Deallocates ranges. All ranges are checked before anything is deallocated.
     pub(super) fn deallocate(
         &mut self,
         slot: u16,

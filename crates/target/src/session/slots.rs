@@ -6,33 +6,33 @@ use std::time::{Duration, Instant};
 use slimio_device::{Buffer, Lba, LbaRange, PlacementId};
 use slimio_nvme::{Command, Status};
 
-/// A command, and how far it is.
+/// A command and its state.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) command: Command,
-    /// When it was there with all its data.
+    /// When the command and all its data had arrived.
     pub(super) arrived: Instant,
     pub(super) work: Work,
     /// Data from the host, or for it.
     pub(super) buffer: Option<Buffer>,
-    /// Room for what the drive has, to compare the data with it.
+    /// For a comparison: a buffer for the drive's data, which the host's data is compared with.
     pub(super) found: Option<Buffer>,
-    /// Data for the host that came from no drive.
+    /// Data for the host that does not come from the drive.
     pub(super) data: Vec<u8>,
     /// Whether the data is for the host.
     pub(super) is_to_host: bool,
 }
 
-/// What a command does.
+/// The state of a command.
 #[derive(Debug)]
 pub(super) enum Work {
-    /// There is no command.
+    /// The slot has no command.
     Free,
-    /// It has begun, and nothing else was said yet.
+    /// The command has begun, and its next step is not decided yet.
     Begun,
-    /// It waits for a buffer.
+    /// The command waits for a buffer.
     Waiting,
-    /// The host sends its data.
+    /// The host is sending the command's data.
     Receiving {
         received: usize,
         /// A data digest was wrong.
@@ -40,18 +40,18 @@ pub(super) enum Work {
         /// When data last came.
         touched: Instant,
     },
-    /// The drive has its operation.
+    /// The drive has the command's operation.
     Running,
-    /// The drive reads what is compared with this.
+    /// The drive is reading the data that is then compared with `host`.
     Comparing { host: Buffer },
-    /// Zeros are written, and after those of the present operation up to the end of this range.
+    /// Zeros are being written. `rest` is the range behind those of the present operation.
     Zeroing { rest: LbaRange, placement: PlacementId, durable: bool },
-    /// Ranges are deallocated by operations, and after them those that are left here. `failed` is
-    /// what went wrong with one of them.
+    /// Ranges are being deallocated, by `running` operations. `ranges` are those that are left.
+    /// `failed` is the status of an operation that has failed.
     Deallocating { ranges: VecDeque<LbaRange>, running: usize, failed: Option<Status> },
-    /// It asks for an asynchronous event.
+    /// The command asks for an asynchronous event, and waits for one.
     Event,
-    /// It has ended.
+    /// The command has ended.
     Done { result: u64, status: Status },
 }
 
@@ -70,7 +70,7 @@ fn bit_of(cid: u16) -> (usize, u64) {
 }
 
 impl Slots {
-    /// Slots of a queue with that many entries.
+    /// The slots of a queue with `depth` entries.
     pub(super) fn new(depth: u16) -> Self {
         Self {
             all: Vec::new(),
@@ -109,7 +109,7 @@ impl Slots {
         self.all.extend(more);
     }
 
-    /// Whether a command with this identifier is there.
+    /// Whether a command with this identifier is in flight.
     pub(super) fn has_cid(&self, cid: u16) -> bool {
         let (word, bit) = bit_of(cid);
         self.cids[word] & bit != 0
@@ -128,7 +128,7 @@ impl Slots {
         Some(number)
     }
 
-    /// Frees a slot, and returns what it had.
+    /// Frees a slot, and returns its contents.
     pub(super) fn free(&mut self, number: u16) -> Slot {
         let slot = &mut self.all[usize::from(number)];
         assert!(!matches!(slot.work, Work::Free), "a slot is freed once");
@@ -155,7 +155,7 @@ impl Slots {
         self.all.get_mut(usize::from(number))
     }
 
-    /// The slot of a number that this side has made.
+    /// The slot with a number that comes from this side, so that the slot must exist.
     pub(super) fn of(&mut self, number: u16) -> &mut Slot {
         &mut self.all[usize::from(number)]
     }
@@ -167,12 +167,12 @@ impl Slots {
         slot.work = work;
     }
 
-    /// Whether a host sends data that it was asked for.
+    /// Whether the host still has to send data that it was asked for.
     pub(super) fn is_receiving(&self) -> bool {
         self.receiving > 0
     }
 
-    /// Whether a host has sent none of the data that it was asked for, for that long.
+    /// Whether no data has come for one of the transfers for at least `limit`.
     pub(super) fn is_stalled(&self, now: Instant, limit: Duration) -> bool {
         self.all.iter().any(|slot| match slot.work {
             Work::Receiving { touched, .. } => now >= touched + limit,
@@ -186,7 +186,7 @@ impl Slots {
         self.all.iter().position(is_event).map(|number| number as u16)
     }
 
-    /// Commands that ask for an asynchronous event.
+    /// Number of commands that ask for an asynchronous event.
     pub(super) fn event_count(&self) -> usize {
         self.all.iter().filter(|slot| matches!(slot.work, Work::Event)).count()
     }
@@ -198,7 +198,7 @@ impl Slots {
     }
 }
 
-/// A range of that many blocks.
+/// The range of `lbas` blocks from `lba` on.
 pub(super) fn range_of(lba: u64, lbas: u64) -> LbaRange {
     LbaRange { start: Lba(lba), end: Lba(lba + lbas) }
 }

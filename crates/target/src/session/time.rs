@@ -1,4 +1,4 @@
-//! What a connection has time for.
+//! The deadlines of a connection.
 
 use std::time::{Duration, Instant};
 
@@ -7,18 +7,19 @@ use slimio_planted::is_planted;
 use super::{Phase, Session};
 use crate::limits::{CONNECT_TIME_MAX, ONE_TRANSFER_TIME_MAX, SEND_TIME_MAX, TRANSFER_TIME_MAX};
 
-/// How often transfers are looked at that do not go on.
+/// Time from one search for stalled transfers to the next.
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Session {
-    /// Notes that nothing waits to be sent until now. The host has its time for what comes next.
+    /// Notes if nothing waits to be sent at this moment. So the host gets the full time for what is
+    /// sent next.
     pub(super) fn note_time(&mut self, now: Instant) {
         if self.output().is_empty() && !is_planted("target-idle-cut-off") {
             self.sent_at = now;
         }
     }
 
-    /// When [`tick`](Self::tick) shall be called at the latest.
+    /// When [`tick`](Self::tick) must be called at the latest.
     pub fn next_deadline(&self) -> Option<Instant> {
         let sending = (!self.output().is_empty()).then(|| self.sent_at + SEND_TIME_MAX);
         let beginning = matches!(self.phase, Phase::Request | Phase::Connect)
@@ -30,7 +31,7 @@ impl Session {
         [sending, beginning, alive, self.look_at].into_iter().flatten().min()
     }
 
-    /// Looks at the time, and at news of other connections.
+    /// Checks the deadlines, and the news of other connections.
     pub fn tick(&mut self, now: Instant) {
         self.note_time(now);
         if !self.output().is_empty() && now >= self.sent_at + SEND_TIME_MAX {
@@ -57,7 +58,8 @@ impl Session {
         }
         if self.look_at.is_some_and(|at| now >= at) {
             self.look_at = self.slots.is_receiving().then(|| now + LOOK);
-            // A slow host sends the data of one transfer after the other.
+            // A slow host sends the data of one transfer after the other, so a single transfer may
+            // have to wait much longer.
             let is_silent = now >= self.data_at + TRANSFER_TIME_MAX && self.slots.is_receiving();
             if is_silent || self.slots.is_stalled(now, ONE_TRANSFER_TIME_MAX) {
                 log::warn!("a host did not send data in time that it was asked for; it is cut off");
@@ -67,7 +69,7 @@ impl Session {
         self.settle(now);
     }
 
-    /// Has transfers looked at, if there are any.
+    /// Starts to search for stalled transfers, if there are transfers.
     pub(super) fn watch_transfers(&mut self, now: Instant) {
         if self.look_at.is_none() && self.slots.is_receiving() {
             self.look_at = Some(now + LOOK);

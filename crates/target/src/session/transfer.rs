@@ -1,4 +1,4 @@
-//! Data of commands: in the capsule, or asked for by R2T.
+//! Data of commands. It comes in the capsule, or the host is asked for it by R2T.
 
 use std::time::Instant;
 
@@ -12,10 +12,10 @@ use super::{Phase, Session};
 use crate::limits::{TRANSFER_SIZE_MAX, ZEROED_AT_ONCE_LBAS};
 use crate::refusal::Refusal;
 
-/// Data of a command.
+/// Which data a command has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DataSize {
-    /// It has none.
+    /// The command has no data.
     None,
     /// From the host, exactly this many bytes.
     FromHost(usize),
@@ -23,16 +23,17 @@ pub(super) enum DataSize {
     FromHostAtLeast(usize),
     /// For the host, exactly this many bytes.
     ToHost(usize),
-    /// For the host, as many bytes as it has room for.
+    /// For the host, as many bytes as the host has room for.
     ToHostUpTo,
 }
 
-/// Offsets in the command of the data's length and of its kind, for errors.
+/// Offsets of fields in the command, for errors: the data's length, and the descriptor's kind.
 const LENGTH_AT: u16 = 32;
 const KIND_AT: u16 = 39;
 
 impl Session {
-    /// Finds a command's data, and goes on with the command as soon as the data is there.
+    /// Finds out where a command's data comes from, and carries out the command as soon as the data
+    /// is there.
     pub(super) fn route_data(
         &mut self,
         slot: u16,
@@ -71,7 +72,7 @@ impl Session {
                     None => wrong_length,
                 }
             }
-            // Data in the capsule that the descriptor does not speak of.
+            // There is data in the capsule, but the descriptor does not refer to it.
             SglKind::Transport if !data.is_empty() => {
                 Err(Refusal::at(Status::SGL_TYPE_INVALID, KIND_AT))
             }
@@ -84,7 +85,7 @@ impl Session {
         }
     }
 
-    /// Has a command wait for a buffer, behind those that wait already.
+    /// Lets a command wait for a buffer, behind the commands that wait already.
     pub(super) fn wait_for_buffer(&mut self, slot: u16) {
         self.slots.set_work(slot, Work::Waiting);
         self.waiting.push_back(slot);
@@ -102,7 +103,8 @@ impl Session {
             };
             let Some(buffer) = self.buffers.take(lbas as usize) else { return };
             if is_io && slot.command.opcode == opcode::nvm::COMPARE {
-                // Both buffers are there before the host sends anything.
+                // A comparison needs two buffers. Both are taken before the host is asked for its
+                // data.
                 let Some(found) = self.buffers.take(lbas as usize) else {
                     self.buffers.give(buffer);
                     return;
@@ -130,7 +132,7 @@ impl Session {
         }
     }
 
-    /// Takes an H2CData. Source: TCP transport 1.1, 3.3.2.2.
+    /// Handles an H2CData. Source: TCP transport 1.1, 3.3.2.2.
     pub(super) fn take_data(
         &mut self,
         head: &Head,
@@ -192,7 +194,7 @@ impl Session {
         Ok(())
     }
 
-    /// Goes on with a command whose data is in its buffer.
+    /// Carries out a command whose data is in its buffer.
     fn execute_received(&mut self, number: u16, now: Instant) -> Result<(), Refusal> {
         let slot = self.slots.of(number);
         let length = slot.command.sgl.length as usize;

@@ -1,4 +1,4 @@
-//! A random host: PDUs that are mostly right.
+//! A random host, whose PDUs are mostly right.
 
 use fastrand::Rng;
 use slimio_nvme::command::{DIRECTIVE_DATA_PLACEMENT, DSM_DEALLOCATE, DsmRange, WriteFlags};
@@ -19,7 +19,7 @@ pub(crate) const HOST: &str = "nqn.host";
 pub(crate) const HOST_ID: [u8; 16] = [7; 16];
 pub(crate) const LBA_SIZE: usize = 4096;
 
-/// Numbers at which something may overflow or be beyond a limit.
+/// Numbers that may cause an overflow, or exceed a limit.
 const NUMBERS: &[u64] = &[
     0,
     1,
@@ -62,10 +62,10 @@ pub(crate) struct Host {
     pub(crate) lba_count: u64,
     /// Of a hundred PDUs, this many have a wrong field.
     pub(crate) wrong_percent: u32,
-    /// Whether it may be a discovery controller that it connects to.
+    /// Whether the host may connect to a discovery controller.
     pub(crate) may_discover: bool,
     cid: u16,
-    /// Nothing that was sent was wrong.
+    /// Whether everything that was sent so far was right.
     pub(crate) is_honest: bool,
 }
 
@@ -103,7 +103,7 @@ impl Host {
         out
     }
 
-    /// The Connect. An I/O queue is one of controller `cntlid`.
+    /// A Connect. If it is for an I/O queue, the queue is one of controller `cntlid`.
     pub(crate) fn connect(&mut self, rng: &mut Rng, nqn: &str, cntlid: u16) -> Vec<u8> {
         let is_discovery = !self.is_io && self.may_discover && rng.u8(..8) == 0;
         let connect = Connect {
@@ -133,7 +133,7 @@ impl Host {
         self.capsule(&command.sgl(Sgl::in_capsule(1024)), &data)
     }
 
-    /// What makes the controller ready.
+    /// The command that enables the controller.
     pub(crate) fn enable(&mut self, rng: &mut Rng) -> Vec<u8> {
         let value = Configuration::ENABLED.0.into();
         let command = PropertyAccess::set(Property::Cc, value, self.next_cid(rng));
@@ -142,7 +142,7 @@ impl Host {
 
     fn next_cid(&mut self, rng: &mut Rng) -> u16 {
         if self.wrong_percent > 0 && rng.u8(..32) == 0 {
-            // Perhaps that of a command in flight.
+            // This identifier may be in use by a command in flight.
             self.is_honest = false;
             return self.cid.wrapping_sub(rng.u16(..4));
         }
@@ -162,7 +162,8 @@ impl Host {
         let (mut command, data) =
             if self.is_io { self.io_command(rng, cid) } else { admin_command(rng, cid) };
         let is_from_host = !data.is_empty();
-        // Connect's own data is always in the capsule; so is that of others, or it is asked for.
+        // Connect's own data is always in the capsule. Data of other commands may be, or it is
+        // asked for.
         let is_in_capsule = is_from_host && data.len() <= 8192 && rng.u8(..4) > 0;
         if is_from_host {
             let size = data.len() as u32;
@@ -235,7 +236,7 @@ impl Host {
         }
     }
 
-    /// Data that was asked for, in some PDUs.
+    /// The data that was asked for, split into several PDUs.
     pub(crate) fn data(&mut self, rng: &mut Rng, transfer: Transfer) -> Vec<Vec<u8>> {
         let data = content(rng, transfer.size);
         let mut pdus = Vec::new();
@@ -312,7 +313,7 @@ fn admin_command(rng: &mut Rng, cid: u16) -> (Command, Vec<u8>) {
                 let get = FeatureAccess::get(cid, fid, cdw11).nsid(nsid);
                 return (get.sgl(Sgl::transport(rng.u32(..=512))), Vec::new());
             }
-            // A keep alive timeout would end controllers that the test goes on with.
+            // No keep alive timeout is set: it would end controllers that the test still uses.
             let cdw11 = if fid == 0xf { 0 } else { cdw11 };
             let set = FeatureAccess::set(cid, fid, cdw11, rng.u32(..2)).nsid(nsid);
             (set, if matches!(fid, 0xe | 0x16 | 0x1e) { content(rng, 512) } else { Vec::new() })
@@ -336,7 +337,7 @@ fn admin_command(rng: &mut Rng, cid: u16) -> (Command, Vec<u8>) {
     }
 }
 
-/// Puts something into a field of a command where it may not belong.
+/// Puts something into a field of a command that may not belong there.
 fn spoil(rng: &mut Rng, command: &mut Command) {
     let value = if rng.bool() { number(rng) } else { rng.u64(..) };
     match rng.u8(..12) {

@@ -1,5 +1,6 @@
-//! Sessions of the target under random hosts: what they do to the drive and say to the host is
-//! compared with what a witness has read from the same bytes. `cargo x fuzz` runs this for longer.
+//! Sessions of the target under random hosts. A witness reads the same bytes. What the sessions do
+//! to the drive and send to the host must agree with what the witness expects. `cargo x fuzz` runs
+//! this for longer.
 
 mod host;
 mod witness;
@@ -10,11 +11,12 @@ use slimio_testing::damage::fuzz;
 
 use crate::world::World;
 
-/// Most heap that a session may have beside what is kept for all of them: its data, its capsules,
-/// what waits to be sent, and what the witness keeps of the same.
+/// Most heap memory that a session may take: for its data, its capsules, the bytes that wait to be
+/// sent, and the witness's copy of all that. What all sessions share does not count.
 const HEAP_MAX: u64 = 24 << 20;
 
-/// The session does not panic, ends, takes bounded memory, and carries out whole valid commands only.
+/// No session may panic. Each must end, take bounded memory, and carry out only whole and valid
+/// commands.
 #[test]
 fn random_hosts_are_survived() {
     let mut world = World::new();

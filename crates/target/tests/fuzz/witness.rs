@@ -1,14 +1,15 @@
-//! Reads what a host and a session say to each other, and knows from that what the session may do.
+//! Reads what a host and a session send to each other, and derives from that what the session may
+//! do.
 //!
-//! It decodes what it needs from the specification's offsets itself, so a mistake of the decoders is
-//! not repeated here.
+//! The witness has its own decoders, by the offsets in the specification, so that it does not
+//! repeat a mistake of the target's decoders.
 
 use std::collections::HashMap;
 
 use slimio_device::{LBA_SIZE, Op};
 use slimio_nvme::pdu::{Digests, crc32c};
 
-/// Blocks that may be written for Write Zeroes at once.
+/// Blocks that one operation of Write Zeroes may write.
 const ZEROED_MAX: usize = 32;
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
@@ -26,7 +27,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 /// What a command asks of the drive.
 #[derive(Debug, PartialEq, Eq)]
 enum Wish {
-    /// Nothing, or nothing that is allowed.
+    /// The command asks for nothing, or for nothing that is allowed.
     Nothing,
     Read {
         lba: u64,
@@ -53,18 +54,18 @@ enum Wish {
 struct Asked {
     cid: u16,
     opcode: u8,
-    /// Data that was announced by an R2T and is not there yet.
+    /// Number of bytes that an R2T asked for, and that have not come yet.
     awaited: usize,
     wish: Wish,
-    /// The blocks that it may touch, from first to behind the last.
+    /// The ranges of blocks that the command may touch. The second number is behind the last block.
     blocks: Vec<(u64, u64)>,
-    /// Its data from the host, as far as it is there.
+    /// The command's data from the host, as far as it has come.
     data: Vec<u8>,
-    /// Operations that were begun for it, and have not completed.
+    /// Number of operations that were begun for the command, and have not completed.
     running: usize,
     begun: usize,
     has_failed: bool,
-    /// A digest of its data was wrong.
+    /// Whether a digest of the command's data was wrong.
     is_damaged: bool,
     is_answered: bool,
 }
@@ -89,13 +90,14 @@ pub(crate) struct Witness {
     /// The queue that a Connect asked for.
     qid: u16,
     asked: Vec<Asked>,
-    /// Commands by the names of their transfers.
+    /// The command of each transfer, by the transfer's name.
     transfers: HashMap<u16, usize>,
-    /// Commands by the tokens of their operations.
+    /// The command of each operation, by the operation's token.
     tokens: HashMap<u64, usize>,
-    /// Commands that overlap were in flight, so it can't be said whose operation is whose.
+    /// Whether commands with common blocks were in flight, so that it is unknown which operation
+    /// belongs to which command.
     is_ambiguous: bool,
-    /// The session has said that the connection ends.
+    /// Whether the session has said that the connection ends.
     is_terminated: bool,
 }
 
@@ -112,12 +114,13 @@ impl Witness {
         Self { lba_count, ..Self::default() }
     }
 
-    /// Whether commands are those of an I/O queue.
+    /// Whether the connection has an I/O queue.
     pub(crate) fn is_io(&self) -> bool {
         self.stage == Stage::Connected && self.qid > 0
     }
 
-    /// Commands without a reply, except those that wait for events or for data of the host.
+    /// Commands that must get a reply now: those without one, except those that wait for events or
+    /// for the host's data.
     pub(crate) fn owed(&self) -> Vec<u16> {
         let is_event = |asked: &Asked| !self.is_io() && asked.opcode == 0x0c;
         let owed = self.asked.iter().filter(|asked| !asked.is_answered && asked.awaited == 0);
@@ -128,7 +131,8 @@ impl Witness {
         self.is_terminated
     }
 
-    /// Reads a PDU that the session has taken. Returns whether a connection may go on behind it.
+    /// Reads a PDU that the session has taken. Returns whether the connection may go on after this
+    /// PDU.
     pub(crate) fn heard(&mut self, pdu: &[u8]) -> bool {
         let (kind, flags, hlen) = (pdu[0], pdu[1], usize::from(pdu[2]));
         let has_digest = self.stage != Stage::New && self.digests.header && kind != 2;
@@ -201,7 +205,7 @@ impl Witness {
         });
     }
 
-    /// What a command of an I/O queue asks for, and its data that is there already; `None` if it
+    /// What a command of an I/O queue asks for, and its data in the capsule. `None` if the command
     /// must be refused.
     fn wish_of(&self, command: &[u8], data: &[u8]) -> Option<(Wish, Vec<u8>)> {
         let opcode = command[0];
@@ -270,7 +274,8 @@ impl Witness {
             if asked.is_damaged {
                 asked.wish = Wish::Nothing;
             } else if let Wish::Deallocate(ranges) = &mut asked.wish {
-                // The number of ranges was noted as that many empty ones.
+                // Before the data came, only the number of ranges was known, and noted as that many
+                // empty ranges.
                 let count = ranges.len();
                 *ranges = ranges_of(&asked.data, count, lba_count).unwrap_or_default();
                 asked.blocks.clone_from(ranges);
@@ -287,7 +292,7 @@ impl Witness {
         true
     }
 
-    /// Checks that an operation was asked for.
+    /// Checks that a command has asked for an operation.
     pub(crate) fn began(&mut self, token: u64, op: &Op) {
         let index = self.asked.iter_mut().position(|asked| !asked.is_answered && asked.takes(op));
         if self.is_ambiguous && index.is_none() {
@@ -299,7 +304,7 @@ impl Witness {
         self.tokens.insert(token, index);
     }
 
-    /// Notes what became of an operation.
+    /// Notes whether an operation has succeeded.
     pub(crate) fn completed(&mut self, token: u64, is_success: bool) {
         // A command may have several operations, which all have its token.
         let Some(&index) = self.tokens.get(&token) else {
@@ -313,7 +318,7 @@ impl Witness {
         self.asked[index].has_failed |= !is_success;
     }
 
-    /// Reads a PDU that the session has sent. Returns a transfer, if it asks for one.
+    /// Reads a PDU that the session has sent. If the PDU asks for a transfer, returns the transfer.
     pub(crate) fn said(&mut self, pdu: &[u8]) -> Option<Transfer> {
         assert!(!self.is_terminated, "nothing follows a termination request");
         let hlen = usize::from(pdu[2]);
@@ -361,7 +366,7 @@ impl Witness {
 
     fn said_reply(&mut self, cid: u16, status: u16) {
         let status = status & 0x7ff;
-        // A second command with the identifier of one in flight.
+        // The reply is to a second command with the identifier of one in flight.
         let is_conflict = status == 0x003;
         let is_it = |asked: &Asked| asked.cid == cid && !asked.is_answered;
         let index = if is_conflict {
@@ -376,7 +381,7 @@ impl Witness {
         let asked = &mut self.asked[index];
         assert_eq!(asked.awaited, 0, "a reply comes behind its data: {asked:?}");
         asked.is_answered = true;
-        // Before that, a connection has no other command.
+        // Connect has succeeded. Before that, a connection has no other command.
         if status == 0 && asked.opcode == 0x7f {
             self.stage = Stage::Connected;
         }
@@ -404,7 +409,7 @@ impl Witness {
 }
 
 impl Wish {
-    /// The blocks that it may touch, from first to behind the last.
+    /// The ranges of blocks that the command may touch. The second number is behind the last block.
     fn blocks(&self) -> Vec<(u64, u64)> {
         match self {
             Self::Nothing | Self::Flush => Vec::new(),
@@ -416,14 +421,15 @@ impl Wish {
     }
 }
 
-/// Whether a range has blocks of others.
+/// Whether a range has blocks in common with other ranges.
 fn overlap(range: &(u64, u64), others: &[(u64, u64)]) -> bool {
     others.iter().any(|other| range.0.max(other.0) < range.1.min(other.1))
 }
 
 impl Witness {
-    /// Of commands that ask for the same, it is not known whose operation is whose before one is
-    /// answered. Gives a command those that its reply speaks of.
+    /// If several commands ask for the same, it is unknown which operation belongs to which of
+    /// them. This is decided when one of them gets a reply: the command gets operations that fit
+    /// the reply, if need be in exchange with another command.
     fn tell_apart(&mut self, index: usize, is_success: bool) {
         let fits =
             |asked: &Asked| asked.running == 0 && asked.begun > 0 && asked.has_failed != is_success;
@@ -450,7 +456,7 @@ impl Witness {
 }
 
 impl Asked {
-    /// Whether an operation is a part of what was asked for, and not yet done.
+    /// Whether an operation is a part of what the command asks for, and was not done yet.
     fn takes(&mut self, op: &Op) -> bool {
         let (is_first, is_whole) = (self.begun == 0, self.awaited == 0);
         match (&mut self.wish, op) {
@@ -506,8 +512,8 @@ impl Asked {
     }
 }
 
-/// The data of a command that is in its capsule; nothing, if it will be asked for; `None` if the
-/// descriptor is wrong.
+/// The data of a command in its capsule. It is empty if the data will be asked for, and `None` if
+/// the descriptor is wrong.
 fn sgl_data(command: &[u8], data: &[u8]) -> Option<Vec<u8>> {
     let length = u32_at(command, 32) as usize;
     match command[39] {
@@ -520,8 +526,8 @@ fn sgl_data(command: &[u8], data: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// The ranges of a Dataset Management, from first to behind the last block. Without data, which is
-/// yet to come, that many empty ones. `None` if one is beyond the drive.
+/// The ranges of a Dataset Management. A range's second number is behind its last block. If the
+/// data is yet to come, returns `count` empty ranges. `None` if a range is beyond the drive.
 fn ranges_of(data: &[u8], count: usize, lba_count: u64) -> Option<Vec<(u64, u64)>> {
     if data.is_empty() {
         return Some(vec![(0, 0); count]);

@@ -1,4 +1,4 @@
-//! What surrounds a session: a subsystem, a drive that is only a memory of operations, and time.
+//! What surrounds a session: a subsystem, the operations of a drive that does nothing, and time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,14 +14,15 @@ use slimio_testing::damage::damage;
 use crate::host::Host;
 use crate::witness::{Transfer, Witness};
 
-/// Turns of a session until it must have nothing to do any more. It is far more than any needs.
+/// After this many turns, a session must have nothing to do any more. No session needs nearly as
+/// many.
 const TURNS_MAX: usize = 10_000;
 
 pub(crate) struct World {
     subsystem: Arc<Subsystem>,
     lba_count: u64,
     start: Instant,
-    /// Holds the controller that I/O queues belong to.
+    /// The session whose controller the I/O queues belong to.
     admin: Session,
     cntlid: u16,
 }
@@ -33,12 +34,12 @@ struct Scene {
     operations: Vec<Operation>,
     transfers: Vec<Transfer>,
     inbox: Vec<u8>,
-    /// Bytes of the output that the witness has read.
+    /// Number of bytes of the output that the witness has read.
     seen: usize,
     now: Instant,
-    /// Whether the drive may fail.
+    /// Whether operations of the drive may fail.
     may_fail: bool,
-    /// The controller was reset, so its I/O queues are gone.
+    /// Whether the controller was reset, so that its I/O queues are gone.
     is_reset: bool,
     cntlid: u16,
 }
@@ -95,7 +96,7 @@ impl World {
         assert!(!self.admin.is_over());
     }
 
-    /// A connection that begins with anything, or with an ICReq and then anything.
+    /// A connection that sends random bytes, perhaps after a valid ICReq.
     pub(crate) fn noise(&self, rng: &mut Rng) {
         let mut scene = self.scene();
         if rng.bool() {
@@ -103,7 +104,8 @@ impl World {
         }
         let mut bytes: Vec<u8> = (0..rng.usize(1..300)).map(|_| rng.u8(..)).collect();
         if rng.bool() {
-            // Mostly it is the kind of the PDU that is wrong, and nothing else is ever looked at.
+            // In random bytes, the kind of the PDU is mostly wrong, and then nothing else is looked
+            // at. So half of the connections begin with a valid kind.
             let heads = [[0, 0, 128, 0], [2, 0, 24, 0], [4, 0, 72, 0], [6, 0, 24, 0]];
             let head = heads[rng.usize(..4)];
             for (byte, new) in bytes.iter_mut().zip(head) {
@@ -119,7 +121,7 @@ impl World {
         scene.check_end(false);
     }
 
-    /// A host that sends up to `pdus_max` PDUs, of a hundred of which `wrong_percent` are wrong.
+    /// A host that sends up to `pdus_max` PDUs, of which `wrong_percent` percent are wrong.
     pub(crate) fn host(&mut self, rng: &mut Rng, wrong_percent: u32, pdus_max: usize) {
         let mut host = Host::new(rng, self.lba_count, wrong_percent);
         let mut scene = self.scene();
@@ -162,7 +164,7 @@ impl World {
                 _ => {}
             }
         }
-        // A host that means well sends all that it was asked for.
+        // An honest host sends all data that it was asked for.
         if rng.bool() || wrong_percent == 0 {
             for _ in 0..TURNS_MAX {
                 scene.drain(rng);
@@ -213,7 +215,7 @@ impl Scene {
         }
     }
 
-    /// Gives bytes to the session, behind those that it has left.
+    /// Passes bytes to the session, after those that it has not taken yet.
     fn give(&mut self, bytes: &[u8]) {
         self.inbox.extend(bytes);
         let was_over = self.session.is_over();
@@ -235,10 +237,10 @@ impl Scene {
         self.look();
     }
 
-    /// Looks at what the session says and wants.
+    /// Lets the witness check the session's output and operations.
     fn look(&mut self) {
         let output = self.session.output();
-        // A session that gives up a host forgets what it had to say.
+        // A session that cuts off a host drops its output.
         self.seen = self.seen.min(output.len());
         while self.seen < output.len() {
             let pdu = &output[self.seen..];
@@ -260,7 +262,7 @@ impl Scene {
         assert_eq!(self.session.running(), self.operations.len());
     }
 
-    /// Completes some operation.
+    /// Completes a random operation.
     fn complete(&mut self, rng: &mut Rng) {
         if self.operations.is_empty() {
             return;
@@ -281,7 +283,7 @@ impl Scene {
         self.look();
     }
 
-    /// Takes up to that many bytes of the output.
+    /// Takes up to `bytes_max` bytes of the output.
     fn take_output(&mut self, bytes_max: usize) {
         let bytes = self.session.output().len().min(bytes_max);
         self.seen -= bytes;
@@ -289,7 +291,7 @@ impl Scene {
         self.look();
     }
 
-    /// Completes and takes everything, until nothing happens any more.
+    /// Completes all operations and takes all output, until nothing happens any more.
     fn drain(&mut self, rng: &mut Rng) {
         for _ in 0..TURNS_MAX {
             self.take_output(usize::MAX);

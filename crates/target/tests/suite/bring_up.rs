@@ -37,7 +37,7 @@ fn a_controller_comes_up_as_linux_wants_it() {
     let cap = Capabilities::of_bits(host.property(Property::Cap).expect("it can be read"));
     assert!(cap.mqes >= 31 && cap.cqr && cap.css & 1 != 0, "{cap:?}");
     assert_eq!(host.property(Property::Vs), Ok(0x0002_0100));
-    // Version 2 wants both.
+    // Version 2 of the specification requires this capability, and the property CRTO.
     assert!(cap.crwms);
     assert_eq!(host.property(Property::Crto), Ok(cap.to.into()));
     let status = |host: &mut Host| {
@@ -87,7 +87,7 @@ fn a_controller_comes_up_as_linux_wants_it() {
     assert!(identify(&mut host, cns::COMMAND_SETS, 0).is_ok());
 }
 
-/// A status of a command that was refused for good, and is in the error log.
+/// The status with bits which say that a retry is useless, and that the error log has more.
 fn refused(status: Status) -> Status {
     status.dnr().more()
 }

@@ -1,4 +1,4 @@
-//! Several hosts, and hosts that leave, fall silent or do not read.
+//! Several hosts at once, and hosts that leave, fall silent or do not read.
 
 use std::io::Write as _;
 use std::net::TcpListener;
@@ -69,7 +69,7 @@ fn falls_silent(target: &Target) -> bool {
     host.enable();
     let began = Instant::now();
     let mut silent = began;
-    // Commands keep it alive for longer than the timeout.
+    // Commands keep the controller alive for longer than the timeout.
     while began.elapsed() < Duration::from_millis(1500) {
         if silent.elapsed() > Duration::from_millis(500) {
             return false;
@@ -124,7 +124,7 @@ fn a_host_that_does_not_read_disturbs_no_other() {
     let (_admin, mut deaf) = target.queues();
     let (_other_admin, mut other) = target.queues();
     deaf.stream.set_nonblocking(true).expect("it is a socket");
-    // It asks for much more than any buffer holds, and reads nothing.
+    // The deaf host asks for much more than any buffer holds, and reads nothing.
     let mut asked = 0;
     for cid in 0..127 {
         let read = Command::new(opcode::nvm::READ, cid).nsid(1).blocks(0, 128);
@@ -140,7 +140,7 @@ fn a_host_that_does_not_read_disturbs_no_other() {
         let command = Command::new(opcode::nvm::WRITE, other.next_cid()).nsid(1).blocks(lba, 1);
         other.store(command, &[1; 4096], true).expect("it is served");
     }
-    // When it reads at last, everything is there.
+    // When the host reads at last, everything must be there.
     deaf.stream.set_nonblocking(false).expect("it is a socket");
     let mut done = 0;
     while done < asked {
@@ -281,7 +281,7 @@ fn what_a_session_holds_is_bounded_while_nothing_is_sent() {
     deaf.connect(target.nqn(), 1, admin.cntlid);
     let mut bytes = Vec::new();
     for cid in 0..100_u16 {
-        // Half of them are refused at once, the others are read by the drive.
+        // Half of the commands are refused at once. The others are reads by the drive.
         let (code, lbas) = if cid % 2 == 0 { (0x7d, 1) } else { (opcode::nvm::READ, 128) };
         let command = Command::new(code, cid).nsid(1).blocks(0, lbas);
         let command = command.sgl(Sgl::transport(lbas * 4096));
@@ -301,7 +301,7 @@ fn what_a_session_holds_is_bounded_while_nothing_is_sent() {
     let output = deaf.session.output().len();
     assert!(output <= limits::OUTBOX_SIZE_MAX + limits::TRANSFER_SIZE_MAX + 256, "{output} bytes");
     assert!(!deaf.session.wants_input() && !deaf.session.is_over());
-    // It goes on when the host reads.
+    // The session must go on once the host reads.
     let mut seen = 0;
     while !deaf.session.output().is_empty() {
         let size = deaf.session.output().len();

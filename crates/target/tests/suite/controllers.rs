@@ -1,4 +1,5 @@
-//! What controllers promise about their queues, features and shutdown, by sessions without sockets.
+//! What controllers promise about their queues, features and shutdown. The sessions have no
+//! sockets.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use slimio_nvme::{Command, Sgl, Status, opcode};
 use crate::host::{HOST, Target, named};
 use crate::session::{Connecting, Queue, queues};
 
-/// Another host can't get into a controller by its number.
+/// A host must not get into another host's controller by the controller's number.
 #[test]
 fn an_io_queue_of_another_host_is_refused() {
     let target = Target::start();
@@ -54,7 +55,7 @@ fn a_reset_forgets_features_and_an_abrupt_shutdown_ends() {
     assert_eq!(admin.completion(now).result >> 2 & 3, 2);
 }
 
-/// Any command restarts the keep alive timer, as CTRATT.TBKAS says.
+/// Any command must restart the keep alive timer, as CTRATT.TBKAS says.
 #[test]
 fn commands_of_an_io_queue_keep_the_controller() {
     let target = Target::start();
@@ -79,7 +80,7 @@ fn commands_of_an_io_queue_keep_the_controller() {
     assert!(admin.session.is_over(), "nothing came any more");
 }
 
-/// A host that takes few bytes, but takes them all the time.
+/// A host takes few bytes at a time, but never pauses for long.
 #[test]
 fn a_slow_reader_that_goes_on_is_not_cut_off() {
     let target = Target::start();
@@ -99,7 +100,7 @@ fn a_slow_reader_that_goes_on_is_not_cut_off() {
     }
 }
 
-/// Data of the request beyond its count names no handles.
+/// The request's data has two handles, but its count says one. The second must be ignored.
 #[test]
 fn as_many_handles_are_updated_as_the_count_says() {
     let target = Target::start();
@@ -108,11 +109,11 @@ fn as_many_handles_are_updated_as_the_count_says() {
     let placements: Vec<u8> = [1_u16, 99].iter().flat_map(|id| id.to_le_bytes()).collect();
     let update = IoManagement::update(2, 1).nsid(1).sgl(Sgl::in_capsule(placements.len() as u32));
     io.send(&update, &placements, now);
-    // The second one does not exist, and would be refused.
+    // The second handle does not exist, so the command would be refused because of it.
     io.completion(now);
 }
 
-/// A deallocation can't be made durable by itself.
+/// A deallocation can't be made durable by itself, so zeros that must be durable are written.
 #[test]
 fn durable_zeros_are_written_where_there_is_a_cache() {
     let target = Target::of("64M,timing=none,cache=1M", named("test"));

@@ -17,8 +17,8 @@ use slimio_target::{Server, Subsystem, SubsystemOptions};
 
 pub(crate) const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:host";
 
-/// The longest time that anything may take. `cargo x planted` sets a short one, because with planted
-/// bugs most tests wait in vain.
+/// The longest time that anything may take. `cargo x planted` sets a shorter time, because with
+/// planted bugs most tests wait in vain.
 pub(crate) fn patience() -> Duration {
     let seconds = std::env::var("SLIMIO_PATIENCE_SECONDS");
     Duration::from_secs(seconds.map_or(60, |text| text.parse().expect("a number of seconds")))
@@ -99,7 +99,7 @@ impl Target {
     }
 }
 
-/// What came from the target.
+/// A PDU from the target.
 #[derive(Debug)]
 pub(crate) enum Received {
     Completion(Completion),
@@ -251,7 +251,7 @@ impl Host {
         }
     }
 
-    /// Sends what an R2T asks for.
+    /// Sends the data that an R2T asks for.
     pub(crate) fn send_data(&mut self, r2t: &R2t, data: &[u8]) {
         let start = r2t.r2to as usize;
         let data = &data[start..start + r2t.r2tl as usize];
@@ -316,7 +316,8 @@ impl Host {
         }
     }
 
-    /// Expects a termination request and the end of the connection.
+    /// Checks that the target sends a termination request and ends the connection. Returns the
+    /// request's fields.
     pub(crate) fn terminated(&mut self) -> (Option<Fes>, u32) {
         loop {
             match self.receive() {

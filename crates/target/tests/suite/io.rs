@@ -170,7 +170,7 @@ fn all_ranges_are_deallocated_or_none() {
     assert_eq!(deallocate(&mut io, &ranges, DSM_DEALLOCATE), Ok(()));
     assert_eq!(target.mapped_count(), 32);
     assert_eq!(deallocate(&mut io, &[range(0, 0)], DSM_DEALLOCATE), Ok(()), "an empty range");
-    // Linux always sends 4096 bytes.
+    // Linux always sends 4096 bytes, however many ranges there are.
     let mut bytes = range(2, 2).encode().to_vec();
     bytes.resize(4096, 0xff);
     let command = Command::new(opcode::nvm::DATASET_MANAGEMENT, io.next_cid()).nsid(1);
@@ -215,7 +215,8 @@ fn zeros_may_be_deallocated_if_such_blocks_read_as_zeros() {
     }
 }
 
-/// Deallocations that have no effect yet take room in the drive's journal.
+/// Deallocations that have no effect yet take room in the drive's journal. Other hosts must still
+/// be able to write.
 #[test]
 fn pending_deallocations_of_a_host_leave_others_room_to_write() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -230,7 +231,8 @@ fn pending_deallocations_of_a_host_leave_others_room_to_write() {
         let command = command.cdw10(255).cdw(11, DSM_DEALLOCATE);
         io.send_command(&command.sgl(Sgl::in_capsule(ranges.len() as u32)), &ranges);
     }
-    // When this has its reply, all of them have begun that will.
+    // The read comes after the deallocations. So when its reply is here, no more of them will begin
+    // by themselves.
     read(&mut io, 0, 1).expect("it is within the drive");
     let (_other_admin, mut other) = target.queues();
     write(&mut other, 1000, &pattern(1, 1), true).expect("there is room");

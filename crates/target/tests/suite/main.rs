@@ -1,4 +1,4 @@
-//! Tests of the target by a real listener and raw PDUs.
+//! Tests of the target with a real listener and raw PDUs.
 
 mod bring_up;
 mod connections;

@@ -1,4 +1,4 @@
-//! PDUs that no host may send. Each ends its connection, and says why.
+//! PDUs that no host may send. Each must end its connection, and the host must be told why.
 
 use slimio_nvme::fabrics::{CNTLID_ANY, Connect, ConnectData};
 use slimio_nvme::pdu::{self, DataHead, Digests, Fes, IcReq, Kind, R2t, flags};
@@ -13,7 +13,7 @@ fn write_command(host: &mut Host, lbas: u32) -> Command {
     Command::new(opcode::nvm::WRITE, host.next_cid()).nsid(1).sgl(sgl).blocks(0, lbas)
 }
 
-/// Another host is served as before, and nothing was written.
+/// Checks that another host is served as usual, and that nothing was written.
 fn check_others(target: &Target) {
     let (_admin, mut io) = target.queues();
     let command = Command::new(opcode::nvm::READ, 1).nsid(1).blocks(0, 1);
@@ -93,7 +93,7 @@ fn a_wrong_header_digest_ends_the_connection_and_a_wrong_data_digest_the_command
     let status = completion.status;
     assert!(status.is_same(Status::TRANSIENT_TRANSPORT_ERROR) && !status.is_dnr(), "{status}");
 
-    // The same in the data of an R2T.
+    // The same wrong digest, in data that an R2T has asked for.
     let command = write_command(&mut io, 4);
     io.send_command(&command, &[]);
     let Received::R2t(r2t) = io.receive() else { panic!("an R2T comes") };
@@ -116,7 +116,7 @@ fn a_wrong_header_digest_ends_the_connection_and_a_wrong_data_digest_the_command
     check_others(&target);
 }
 
-/// Sends an H2CData for a command of four blocks that `change` has made wrong.
+/// Sends an H2CData for a command of four blocks, after `change` has made the PDU wrong.
 fn wrong_data(change: impl FnOnce(&mut DataHead, &mut u8, &mut usize)) -> (Option<Fes>, u32) {
     let target = Target::start();
     let (_admin, mut io) = target.queues();
@@ -164,7 +164,7 @@ fn a_command_beyond_the_queues_depth_ends_the_connection() {
     let admin = target.admin();
     let mut io = Host::open(target.address(), NONE);
     assert!(io.connect(target.nqn(), 1, admin.cntlid, 3).1.is_success());
-    // Each of these waits for its data. The queue has four entries.
+    // Each of these five commands waits for its data, but the queue has only four entries.
     for _ in 0..5 {
         let command = write_command(&mut io, 1);
         io.send_command(&command, &[]);

@@ -27,7 +27,7 @@ fn write_at(io: &mut Host, lba: u64, placement: u16) -> Result<(), Status> {
     io.store(flags.on(command), &[placement as u8; 4096], true)
 }
 
-/// Blocks that can still be written to each handle's unit.
+/// For each handle, the number of blocks that can still be written to its unit.
 fn blocks_left(io: &mut Host) -> Vec<(u16, u64)> {
     let command = IoManagement::status(io.next_cid(), 16 + 8 * 32).nsid(1);
     let status = io.fetch(command, 16 + 8 * 32).expect("there is placement");
@@ -144,7 +144,7 @@ fn events_can_be_turned_off_and_placement_can_not() {
         admin.fetch(command, 4).expect("it can be read")
     };
     assert_eq!(get(&mut admin), [0, 1, 2, 1], "the first two kinds are enabled");
-    // Placement 0, one kind: 3.
+    // Placement handle 0, and one event type: 3.
     let mut set = FeatureAccess::set(admin.next_cid(), fid::FDP_EVENTS, 1 << 16, 0).nsid(1);
     admin.store(set, &[0], true).expect("it can be turned off");
     assert_eq!(get(&mut admin), [0, 0, 2, 1]);
@@ -178,7 +178,8 @@ fn directive_receive_tells_that_writes_may_name_placements() {
     assert_eq!(receive(&mut admin, 1, 1), Err(refused(Status::INVALID_OPCODE)));
 }
 
-/// The feature takes a placement handle, and that is no placement id: it has no group.
+/// The feature takes a placement handle. Unlike a placement id, that names no group, so the setting
+/// must apply to all groups.
 #[test]
 fn events_are_turned_off_for_a_handle_in_all_groups() {
     let target = Target::of("64M,timing=none,groups=2,handles=2", named("groups"));

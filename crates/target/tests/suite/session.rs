@@ -1,4 +1,4 @@
-//! Sessions without sockets, whose clock the test moves.
+//! Sessions without sockets. The tests set the time.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use crate::host::{HOST, Target, named};
 
 const NONE: Digests = Digests { header: false, data: false };
 
-/// A queue whose bytes go by function calls.
+/// A queue whose bytes are passed by function calls.
 pub(crate) struct Queue {
     pub(crate) session: Session,
     pub(crate) cntlid: u16,
 }
 
-/// What a host says in its Connect.
+/// What a host states in its Connect.
 #[derive(Clone, Debug)]
 pub(crate) struct Connecting<'a> {
     pub(crate) subsystem: Option<&'a str>,
@@ -116,7 +116,8 @@ pub(crate) fn queues(target: &Target, now: Instant) -> (Queue, Queue) {
     (admin, io)
 }
 
-/// What a host sends after it has seen the reset of its controller has no effect.
+/// A host may send commands on an old queue after it has seen the reset of its controller. They
+/// must have no effect.
 #[test]
 fn data_that_comes_after_a_reset_is_not_written() {
     let target = Target::start();
@@ -139,8 +140,9 @@ fn data_that_comes_after_a_reset_is_not_written() {
     assert!(io.session.next_operation().is_none());
 }
 
-/// The drive is stopped, or the host's admin queue is lost. A refusal would be an error of the disk to
-/// the host, and its file systems would fail; what has no reply is sent again to the next server.
+/// The drive is stopped, or the host's admin queue is lost. The host would take a refusal for an
+/// error of the disk, and its file systems would fail. A command without a reply is sent again to
+/// the next server.
 #[test]
 fn what_comes_when_the_controller_has_ended_is_not_refused() {
     let target = Target::start();
@@ -155,7 +157,7 @@ fn what_comes_when_the_controller_has_ended_is_not_refused() {
     assert!(io.session.next_operation().is_none());
 }
 
-/// A drive whose cache the host has turned off makes each write durable.
+/// If the host has turned off the drive's cache, each write must be durable.
 #[test]
 fn without_its_cache_each_write_is_durable() {
     let target = Target::of("64M,timing=none,cache=1M", named("test"));
@@ -177,7 +179,7 @@ fn without_its_cache_each_write_is_durable() {
     }
 }
 
-/// Sends all data of a command that an R2T has asked for.
+/// Sends all the data of a command, after an R2T has asked for it.
 fn give_data(io: &mut Queue, cccid: u16, ttag: u16, size: usize, now: Instant) {
     let mut bytes = Vec::new();
     for at in (0..size).step_by(limits::H2C_DATA_SIZE_MAX) {
@@ -190,8 +192,8 @@ fn give_data(io: &mut Queue, cccid: u16, ttag: u16, size: usize, now: Instant) {
     assert_eq!(io.session.receive(&bytes, now), bytes.len());
 }
 
-/// The commands that R2Ts ask data for, and the names of the transfers. Every reply beside them is
-/// that of a success.
+/// The commands for which R2Ts ask for data, and the names of the transfers. All other PDUs must be
+/// replies that report success.
 fn asked(io: &mut Queue, now: Instant) -> Vec<(u16, u16)> {
     let output = io.session.output();
     let (mut rest, mut pairs) = (output, Vec::new());
@@ -211,7 +213,7 @@ fn asked(io: &mut Queue, now: Instant) -> Vec<(u16, u16)> {
     pairs
 }
 
-/// A host that has a slow way sends its data one after the other, and never pauses.
+/// A host with a slow network sends the data of one command after the other, and never pauses.
 #[test]
 fn a_slow_host_that_always_sends_is_not_cut_off() {
     let target = Target::start();
@@ -227,7 +229,7 @@ fn a_slow_host_that_always_sends_is_not_cut_off() {
         assert!(!io.session.is_over(), "it has sent all the time");
         give_data(&mut io, cid, ttag, 0x10000, now);
     }
-    // One that it never sends is not waited for without end.
+    // The data of one transfer never comes. The session must not wait for it forever.
     let write = Command::new(opcode::nvm::WRITE, 20).nsid(1).sgl(Sgl::transport(0x10000));
     io.send(&write.blocks(0, 16), &[], now);
     asked(&mut io, now);
@@ -245,7 +247,7 @@ fn a_slow_host_that_always_sends_is_not_cut_off() {
     assert!(now >= until && now < until + limits::TRANSFER_TIME_MAX);
 }
 
-/// A comparison needs room twice. It gets both before the host sends anything.
+/// A comparison needs two buffers. It must get both before the host is asked for data.
 #[test]
 fn comparisons_wait_for_room_and_none_is_refused() {
     let target = Target::start();
@@ -273,7 +275,7 @@ fn comparisons_wait_for_room_and_none_is_refused() {
     assert_eq!(asked(&mut io, now), []);
 }
 
-/// A discovery controller whose host is gone without a word ends.
+/// A discovery controller must end if its host is gone without a word.
 #[test]
 fn a_discovery_controller_ends_when_no_command_comes() {
     let target = Target::start();
@@ -287,7 +289,8 @@ fn a_discovery_controller_ends_when_no_command_comes() {
     assert_eq!(target.subsystem.controller_count(), 0);
 }
 
-/// The time to send begins when there is something to send, however long the queue was idle.
+/// The time for sending must begin when there is something to send, however long the queue was
+/// idle.
 #[test]
 fn a_queue_that_was_idle_for_long_is_not_cut_off() {
     let target = Target::start();
@@ -300,12 +303,12 @@ fn a_queue_that_was_idle_for_long_is_not_cut_off() {
     assert!(!io.session.output().is_empty(), "an R2T is to be sent");
     io.session.tick(later);
     assert!(!io.session.output().is_empty(), "it was cut off");
-    // A host that takes nothing is cut off at last.
+    // A host that takes nothing must be cut off at last.
     io.session.tick(later + Duration::from_secs(100));
     assert!(io.session.output().is_empty());
 }
 
-/// All buffers of a connection together are bounded, also those that only have zeros.
+/// All buffers of a connection together must be bounded, even those that have only zeros.
 #[test]
 fn zeros_for_many_commands_share_the_connections_memory() {
     let target = Target::start();
@@ -338,7 +341,8 @@ fn zeros_for_many_commands_share_the_connections_memory() {
     assert_eq!((replies, blocks), (127, 127 * 128));
 }
 
-/// A drive is locked only for a while, and keeps room in its journal for few deallocations.
+/// A drive must be locked only for a short while at a time, and its journal has room for few
+/// deallocations in flight.
 #[test]
 fn deallocations_are_begun_a_few_at_a_time_and_long_ones_in_parts() {
     let target = Target::of("256M,timing=none", named("test"));
@@ -373,7 +377,7 @@ fn deallocations_are_begun_a_few_at_a_time_and_long_ones_in_parts() {
     assert_eq!((replies, blocks), (3, lba_count + 2 * 256));
 }
 
-/// A host resets its controller after a persistent error, and writes nothing meanwhile.
+/// A host that hears of a persistent error resets its controller, and writes nothing meanwhile.
 #[test]
 fn a_failed_command_is_no_persistent_error_and_a_full_drive_is_none_at_all() {
     let target = Target::start();
