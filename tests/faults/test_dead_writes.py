@@ -232,7 +232,7 @@ def descriptors(server):
         try:
             found[fd] = os.readlink(os.path.join(fds, fd))
         except FileNotFoundError:
-            # The descriptor has been closed meanwhile, such as that of a connection.
+            # The descriptor has been closed meanwhile. It may have been a connection.
             pass
     return found
 

@@ -232,7 +232,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// reaped or `timeout` has passed. May return earlier, for example because of a signal.
     ///
     /// # Errors
-    /// The same as those of [`submit`](Self::submit).
+    /// The same errors as of [`submit`](Self::submit).
     pub fn submit_and_wait(&mut self, min: usize, timeout: Option<Duration>) -> Result<(), Errno> {
         let waiting = self.arrived.len() + self.made.len();
         self.enter(min.saturating_sub(waiting), timeout)

@@ -79,7 +79,7 @@ impl Server {
         self.is_stopping.store(true, Ordering::Release);
         self.waker.wake();
         if let Some(thread) = self.thread.take() {
-            // It ends early only by a panic, which it has reported itself.
+            // The thread ends early only by a panic, which it has reported itself.
             drop(thread.join());
         }
     }
@@ -109,7 +109,7 @@ impl Acceptor {
             accepted.waker.wake();
         }
         for accepted in self.connections.drain(..) {
-            // It ends early only by a panic, which it has reported itself.
+            // The thread ends early only by a panic, which it has reported itself.
             drop(accepted.thread.join());
         }
     }

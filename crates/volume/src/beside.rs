@@ -26,7 +26,7 @@ use crate::block;
 /// Longest transfer, in blocks.
 const TRANSFER_LBAS_MAX: u32 = (1 << 20) / LBA_SIZE as u32;
 
-/// Opens a volume that another process has open, for reading only. The path is that of a directory
+/// Opens a volume that another process has open, for reading only. The path must name a directory
 /// or a block device.
 ///
 /// # Errors

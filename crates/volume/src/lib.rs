@@ -62,7 +62,7 @@ fn check_no_device(path: &Path) -> Result<(), OpenError> {
 /// other than a volume is refused. `path` is the device's name.
 ///
 /// # Errors
-/// Those of [`open`].
+/// The same errors as of [`open`].
 pub fn open_on(
     path: &Path,
     device: Box<dyn WholeDevice>,

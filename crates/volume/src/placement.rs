@@ -120,8 +120,8 @@ impl Placements {
         Self { is_snapshot: matches!(area, Area::Snapshot(_)), ..self.clone() }
     }
 
-    /// These placements, for paths over a recorder. Writes to a recorder name lifetimes, and the
-    /// recorder replaces these with placements.
+    /// The same placements, for paths over a recorder. Writes to a recorder name lifetimes, and the
+    /// recorder replaces the lifetimes with placements.
     pub(crate) fn of_recorded(self) -> Self {
         Self { is_recorded: true, ..self }
     }
@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     fn placements(count: u16) -> Vec<PlacementId> {
-        // Placement ids like those of a device with two reclaim groups.
+        // Placement ids as a device with two reclaim groups has them.
         (0..count).map(|index| PlacementId(0x8000 | index)).collect()
     }
 

@@ -29,8 +29,8 @@ pub enum Entry {
     },
 }
 
-/// Which writes survive a cut, of those that neither a flush nor FUA has made stable. All stable
-/// writes survive.
+/// Which writes survive a cut, in addition to the stable ones. A write is stable once a flush or
+/// FUA has made it so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survivors {
     /// All of them.

@@ -1,11 +1,10 @@
 #!/bin/sh
 # Runs stock Redis and SlimIO in turn on one namespace, in several rounds, under `always`. Prints:
-# row NAME CLIENTS WRITES_PER_SECOND P50_US SERVER_CPU_US SWITCHES     of each round
-# calls NAME CLIENTS CALLS COMMANDS WRITES                                          of each round
-# functions NAME FUNCTIONS WRITES                                                   of the first round
-# snapshot NAME SECONDS                                                             of the first rounds
-# It leaves a trace of each way to write in each round in /results/WAY.ROUND.trace. How often each
-# kernel function was called is left in /results/NAME.functions.
+# row NAME CLIENTS WRITES_PER_SECOND P50_US SERVER_CPU_US SWITCHES of each round calls NAME CLIENTS
+# CALLS COMMANDS WRITES of each round functions NAME FUNCTIONS WRITES of the first round snapshot
+# NAME SECONDS of the first rounds The script leaves a trace of each way to write, for each round,
+# in /results/WAY.ROUND.trace. The number of calls of each kernel function is in
+# /results/NAME.functions.
 . lab-test
 
 block=$SLIMIO_NVME_PLAIN_BLOCK

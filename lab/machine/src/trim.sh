@@ -9,7 +9,7 @@ load_modules
 ip link set lo mtu 65536
 
 # field NAME: a number of the drive's statistics. If several fields have this name, the first one
-# counts: it is that of the whole drive, and the others are those of its handles.
+# counts. It belongs to the whole drive, and the others belong to single handles.
 field() { grep -o "\"$1\":[0-9]*" /tmp/stats | head -n 1 | cut -d: -f2; }
 
 row() {

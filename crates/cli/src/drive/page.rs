@@ -1,4 +1,4 @@
-//! The counts of a drive, as text.
+//! Formats the counts of a drive as text.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use slimio_target::{HandleStatistics, Statistics};
 
 use crate::tools::quote;
 
-/// One line of JSON.
+/// The counts as one line of JSON.
 pub(super) fn json(nqn: &str, all: &Statistics) -> String {
     let waf = all.waf().map_or_else(|| "null".to_owned(), |waf| format!("{waf:.6}"));
     let numbers = [
@@ -57,7 +57,7 @@ fn handle_json(handle: &HandleStatistics) -> String {
     )
 }
 
-/// A page for people: `now`, and what happened in the second since `before`.
+/// A page for people: the counts `now`, and what happened in the second since `before`.
 pub(super) fn text(about: &str, before: &Statistics, now: &Statistics) -> String {
     let mut page = format!("{about}\n");
     let mut line = |name: &str, value: String| {
@@ -135,7 +135,7 @@ pub(super) fn text(about: &str, before: &Statistics, now: &Statistics) -> String
     page
 }
 
-/// A count of bytes, with the unit that leaves the fewest digits.
+/// A count of bytes, shown with the unit that needs the fewest digits.
 struct Size(u64);
 
 impl std::fmt::Display for Size {

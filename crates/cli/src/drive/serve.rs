@@ -110,7 +110,7 @@ impl Serve {
     }
 }
 
-/// A name for the drive: that of its file, or a random one if it has no file.
+/// A name for the drive: the path of its file, or a random name if it has no file.
 fn name_of(data: &DataPlace) -> String {
     match data {
         DataPlace::File(path) => control::name_of(path),

@@ -1,4 +1,5 @@
-//! `slimio drive` as a user types it: served, asked for its counts, stopped, and refused.
+//! `slimio drive` as a user types it. Drives are served, asked for their counts and stopped, and
+//! wrong requests are refused.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -34,7 +35,8 @@ fn serve(args: &[&str]) -> Served {
     Served::start_with(program, flags, spec).expect("it says where it is")
 }
 
-/// The drive's file is named in a way that needs the directory to be resolved.
+/// The specification of a drive. Its path has a `..`, so the drive's name is found only if the path
+/// is resolved.
 fn spec_in(place: &Path) -> String {
     let around = place.join("..").join(place.file_name().expect("it has a name"));
     format!("{},size=64M,timing=none", around.join("drive").display())
@@ -62,7 +64,7 @@ fn a_drive_is_served_asked_and_stopped_and_its_name_stays() {
     let said = String::from_utf8_lossy(&replayed.stderr);
     assert!(!said.contains("not finished"), "the trace has its end: {said}");
 
-    // The file alone names the drive now, and the subsystem has the same name.
+    // Now that the file exists, its path is enough, and the subsystem has the same name as before.
     let again = serve(&["--allow", "nqn.2014-08.org.nvmexpress:uuid:me", drive]);
     assert_eq!(again.nqn, name);
     again.stop().expect("it ends well");
@@ -70,7 +72,8 @@ fn a_drive_is_served_asked_and_stopped_and_its_name_stays() {
     assert!(gone.contains("slimio drive serve"), "{gone}");
 }
 
-/// What a drive has recorded until it is killed is replayed.
+/// A drive is killed while it records a trace. The events that were recorded until then must be
+/// replayed.
 #[test]
 fn the_trace_of_a_killed_drive_is_replayed_as_far_as_it_goes() {
     let place = tempfile::tempdir().expect("there is room");

@@ -44,7 +44,7 @@ pub(super) enum Work {
     Running,
     /// The drive is reading the data that is then compared with `host`.
     Comparing { host: Buffer },
-    /// Zeros are being written. `rest` is the range behind those of the present operation.
+    /// Zeros are being written. `rest` is the range that is left after the present operation.
     Zeroing { rest: LbaRange, placement: PlacementId, durable: bool },
     /// Ranges are being deallocated, by `running` operations. `ranges` are those that are left.
     /// `failed` is the status of an operation that has failed.

@@ -202,7 +202,7 @@ fn a_recorded_trace_has_what_hosts_did() {
     assert_eq!(events, wanted);
 }
 
-/// A session that is given its bytes and its time by hand.
+/// A session without a socket. The test passes bytes and times to it.
 struct ByHand {
     session: Session,
     now: Instant,
