@@ -66,7 +66,7 @@ impl ReplyBuf {
         self.protocol = protocol;
     }
 
-    /// An empty reply of the same protocol and with the same limit, to be appended to this one.
+    /// An empty reply with the same protocol and limit. The caller appends it to this reply later.
     #[must_use]
     pub fn for_parts(&self) -> Self {
         Self { protocol: self.protocol, size_max: self.size_max, ..Self::default() }

@@ -33,7 +33,7 @@ use crate::waker::Waker;
 /// The last part of a wait for the drive, for which the thread spins.
 const SPUN: Duration = Duration::from_micros(60);
 /// The longest time that the thread spins after a reply, waiting for the host's next command. The
-/// thread does so only if the host's latest commands came that soon.
+/// thread spins only if the host's latest commands came soon enough.
 const LINGER_MAX: Duration = Duration::from_micros(300);
 /// The longest way that is taken off the drive's time.
 const WAY_MAX: Duration = Duration::from_micros(10);

@@ -36,8 +36,8 @@ impl Link {
     }
 
     /// Closes the connection to operations. When this returns, each operation that the connection
-    /// has begun has either changed the drive already, or never will. An operation that is just
-    /// beginning is waited for, and so may be the disk.
+    /// has begun has either changed the drive already, or never will. If an operation is just
+    /// beginning, this waits for it, and so perhaps for the disk.
     pub(crate) fn close(&self) {
         if !is_planted("reset-beside-operation") {
             *self.lock() = true;

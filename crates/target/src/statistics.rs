@@ -80,7 +80,7 @@ impl HandleStatistics {
 }
 
 impl Statistics {
-    /// Write amplification: media bytes over host bytes; `None` before the first write.
+    /// Write amplification: media bytes divided by host bytes. `None` before the first write.
     pub fn waf(&self) -> Option<f64> {
         (self.host_bytes > 0).then(|| self.media_bytes as f64 / self.host_bytes as f64)
     }

@@ -61,7 +61,7 @@ impl SubsystemOptions {
         Ok(())
     }
 
-    /// The subsystem's name.
+    /// The subsystem's NQN: the given one, or the one that is made from the name.
     fn nqn(&self) -> String {
         if self.nqn.is_empty() {
             let uuid = uuid_text(&uuid_of(&self.name));
@@ -175,7 +175,7 @@ impl Subsystem {
     /// Offers a drive. `recorder` records what hosts do, if there is one.
     ///
     /// # Errors
-    /// When a name is too long, or there are too many.
+    /// The same errors as of [`SubsystemOptions::check`].
     pub fn new(
         drive: EmulatedDrive,
         options: SubsystemOptions,

@@ -6,7 +6,7 @@ use slimio_device::OpenError;
 use slimio_ssd::{DriveOptions, DriveWatch, EmulatedDrive, Ftl, UnitReport, UnitState};
 use slimio_storage::{Area, ExtentMap, Inspection, SnapshotKind, Storage};
 
-/// What a block may belong to; [`Unit::valid`] counts them in this order.
+/// What a block may belong to. [`Unit::valid`] has a count for each of these owners, in this order.
 pub const OWNERS: [&str; 5] =
     ["superblock", "log", "WAL-snapshot", "on-demand snapshot", "nobody's any more"];
 

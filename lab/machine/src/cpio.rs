@@ -1,5 +1,5 @@
-//! The archive that the kernel unpacks as its first root file system. Its format is the `newc` form
-//! of cpio.
+//! The archive that the kernel unpacks as its first root file system. The archive has the format
+//! `newc` of cpio.
 
 use std::collections::BTreeSet;
 

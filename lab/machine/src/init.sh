@@ -33,7 +33,8 @@ not_ready() {
     ends_with "not ready"
 }
 
-# load MODULE: with the parameters that the kernel was started with, as modprobe would.
+# load MODULE: loads a module with the parameters for it in the kernel's command line, as modprobe
+# would.
 load() {
     name=$(basename "$1" .ko)
     insmod "$1" $(tr ' ' '\n' </proc/cmdline | sed -n "s/^${name#*-}\.//p")

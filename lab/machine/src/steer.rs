@@ -1,7 +1,7 @@
-//! What the guest may ask of the host while the guest runs: to make a namespace fail, to heal it,
-//! to hold its operations, or to unplug it. The guest may also ask the host to start or end the
-//! [drive](Drive) that the host serves. QEMU's node `disk-NAME` stands directly on the image, or on
-//! a driver that injects errors.
+//! What the guest may ask of the host while the guest runs. The host can make a namespace fail,
+//! heal it, hold its operations, or unplug it. The host can also start or end the [drive](Drive)
+//! that it serves. QEMU's node `disk-NAME` stands directly on the image, or on a driver that
+//! injects errors.
 
 use slimio_host::Failure;
 

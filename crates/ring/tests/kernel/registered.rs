@@ -40,8 +40,8 @@ impl Mapped {
         unsafe { self.0.as_ptr().write_bytes(byte, SIZE) };
     }
 
-    /// Replaces the pages that the process has at these addresses, which were registered, by new
-    /// pages full of zeros.
+    /// Gives the process new pages, full of zeros, at these addresses. The old pages stay
+    /// registered.
     fn change_pages(&self) {
         // SAFETY: this is our own private mapping.
         let advised = unsafe { libc::madvise(self.0.as_ptr().cast(), SIZE, libc::MADV_DONTNEED) };

@@ -93,9 +93,9 @@ pub struct Session {
 
 #[derive(Clone, Debug)]
 enum Phase {
-    /// Before ICReq.
+    /// ICReq has not come yet.
     Request,
-    /// Before Connect.
+    /// Connect has not succeeded yet.
     Connect,
     /// The connection has an admin queue.
     Admin(Arc<Controller>),
@@ -157,7 +157,8 @@ impl Session {
         !self.is_over() && self.done.is_empty() && self.output().len() < OUTBOX_SIZE_MAX
     }
 
-    /// Whether [`receive`](Self::receive) would take some of these bytes, if it takes any.
+    /// Whether these bytes begin with something that [`receive`](Self::receive) can handle: a whole
+    /// PDU, or a header that is wrong.
     pub fn has_left(&self, bytes: &[u8]) -> bool {
         let Some(common) = bytes.first_chunk::<COMMON_SIZE>() else { return false };
         self.decode_head(*common).map_or(true, |head| head.size <= bytes.len())
