@@ -21,7 +21,7 @@ ROUNDS = 20
 KEYS = ("a", "b")
 DBS = ("0", "1")
 # Lifetime of a key that is to expire soon. `PEXPIRE` does not set it, because there stock reads the
-# clock twice, and deletes the key at once if the time is over in between.
+# clock twice, and deletes the key at once if the lifetime has passed in between.
 SOON_MS = "2"
 # After this time, a key with the lifetime `SOON_MS` has expired.
 EXPIRED_AFTER_SECONDS = 0.004
