@@ -1,7 +1,7 @@
 //! The text by which a user names an emulated drive.
 //!
 //! ```text
-//! emulated:4G                                    in a temporary file, deleted when the process ends
+//! emulated:4G                                    in a temporary file, until the process ends
 //! emulated:/data/drive,size=4G,ru=64M            in a file, opened again at the next start
 //! emulated:/data/drive,size=4G,ru=64M,fdp=off    the same without data placement
 //! ```
