@@ -9,7 +9,7 @@ use crate::run::RunResult;
 use crate::server::{Server, ServerConfig};
 use crate::slowest::{Elements, fill};
 
-/// The other client sends its next request this long after a reply.
+/// Time between a reply to the other client and that client's next request.
 const PAUSE: Duration = Duration::from_micros(200);
 
 /// Each command: the column's title, the metric, and the request. The sets `left` and `right`
@@ -24,8 +24,8 @@ pub const COMMANDS: &[(&str, &str, &[&str])] = &[
     ("SMEMBERS", "wait_ms_smembers", &["SMEMBERS", "left"]),
 ];
 
-/// Runs each command on sets of `count` members, and returns how long the other client waited for
-/// its slowest reply meanwhile, in milliseconds by the clock.
+/// Runs each command on sets of `count` members. Returns, for each command, the longest time that
+/// the other client waited for a reply meanwhile, in milliseconds by the clock.
 pub fn run(config: &ServerConfig, count: u64) -> Result<RunResult> {
     let server = Server::start(config)?;
     let mut result = RunResult::default();
@@ -42,7 +42,8 @@ pub fn run(config: &ServerConfig, count: u64) -> Result<RunResult> {
         let ran = COMMANDS.iter().try_for_each(|(_, metric, words)| {
             longest_us.store(0, Ordering::SeqCst);
             client.expect(words)?;
-            // The other client's request may still wait for its reply.
+            // The other client may still wait for the reply to its last request. That wait counts,
+            // too.
             let seen = replies.load(Ordering::SeqCst);
             while replies.load(Ordering::SeqCst) == seen && !pinging.is_finished() {
                 std::thread::sleep(PAUSE);

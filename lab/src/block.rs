@@ -29,7 +29,7 @@ pub struct DeviceCounters {
 }
 
 impl DeviceCounters {
-    /// What happened since `earlier`.
+    /// The traffic between `earlier` and `self`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
@@ -69,8 +69,8 @@ impl BlockDevice {
         })
     }
 
-    /// A setting of the device's queue (`write_cache`, `fua`, …). If the device is a partition, the
-    /// queue is that of the whole disk.
+    /// A setting of the device's queue (`write_cache`, `fua`, …). A partition has no queue of its
+    /// own: its setting is that of the whole disk.
     pub fn queue(&self, name: &str) -> Option<String> {
         let real = fs::canonicalize(&self.directory).ok()?;
         [real.join("queue"), real.parent()?.join("queue")]

@@ -198,8 +198,7 @@ impl Comparison {
     }
 }
 
-/// Runs the rounds of every row, and writes the line of each run to the file as soon as the run has
-/// ended.
+/// Runs the rounds of every row. As soon as a run has ended, writes its line to [`RUNS_FILE`].
 pub fn compare(config: CompareConfig) -> Result<Comparison> {
     fs::create_dir_all(&config.out).doing(format!("making {}", config.out.display()))?;
     fresh_directory(&config.work)?;
@@ -286,9 +285,9 @@ impl Comparison {
         ServerConfig { kind, program, directory, policy, extra, under: Vec::new() }
     }
 
-    /// For rows with an open loop, half of the capacity of the best stock server. The capacity
-    /// comes from the closed-loop row of this run; if this row is not run, the capacity is measured
-    /// here.
+    /// The rate for a row with an open loop: half of the capacity of the best stock server. The
+    /// capacity comes from the closed-loop row of this comparison. If that row was not run, the
+    /// capacity is measured here. `None` if the row needs no rate.
     fn open_rate(
         &self,
         scenario: &Scenario,
@@ -297,8 +296,9 @@ impl Comparison {
         capacity: &mut Capacity,
     ) -> Result<Option<f64>> {
         if matches!(scenario.work, Work::Snapshot(_)) {
-            // A stock server measures its own rate first. If the comparison has no stock server,
-            // SlimIO measures its own rate.
+            // A stock server measures its own rate first, so it gets none here. SlimIO gets half of
+            // the best stock server's rate. If the comparison has no stock server, SlimIO measures
+            // its own rate.
             let best = self.best_stock(scenario.name, "requests_per_s_without", Better::More);
             let best = best.filter(|_| kind == ServerKind::SlimIO);
             return Ok(best.map(|(_, per_s)| per_s / 2.0));

@@ -38,11 +38,11 @@ impl Measured {
     }
 }
 
-/// Reads or writes blocks of the whole drive at random, `depth` at a time, for some time.
+/// Reads or writes blocks of the whole drive at random, `depth` at a time, for `time`.
 pub fn measure(way: &mut dyn Way, writes: bool, depth: usize, time: Duration) -> Result<Measured> {
     let mut rng = fastrand::Rng::with_seed(7);
     let lbas = way.lba_count();
-    let mut latency = Histogram::new(3).expect("three digits can be had");
+    let mut latency = Histogram::new(3).expect("three digits are a valid precision");
     let mut begun_at = vec![Instant::now(); depth];
     let mut free: Vec<usize> = (0..depth).collect();
     let mut ended = Vec::new();
@@ -67,11 +67,11 @@ pub fn measure(way: &mut dyn Way, writes: bool, depth: usize, time: Duration) ->
                     counted += 1;
                 }
                 let taken = now.duration_since(begun_at[name]).as_nanos() as u64;
-                latency.record(taken).expect("it grows as it must");
+                latency.record(taken).expect("the histogram resizes itself");
             }
         }
-        // With few operations in flight, the warm-up is short. Otherwise, a slow drive would take
-        // all the time to warm up.
+        // With few operations in flight, fewer operations warm up the drive. Otherwise, the warm-up
+        // of a slow drive would take very long.
         if start.is_none() && all >= WARM_UP_MAX.min(50 * depth as u64) {
             start = Some(Instant::now());
         }
@@ -85,7 +85,7 @@ pub fn fill(way: &mut dyn Way) -> Result<()> {
     write_all(way, lbas, |at| at)
 }
 
-/// Overwrites blocks at random, `rounds` times as many as there are.
+/// Overwrites random blocks. The number of writes is `rounds` times the number of blocks.
 pub fn overwrite(way: &mut dyn Way, rounds: u64) -> Result<()> {
     let mut rng = fastrand::Rng::with_seed(11);
     let lbas = way.lba_count();
@@ -110,10 +110,10 @@ fn write_all(way: &mut dyn Way, count: u64, mut lba_of: impl FnMut(u64) -> u64) 
     Ok(())
 }
 
-/// How long everything takes, and how large the drives are.
+/// How long the measurements take, and how large the drives are.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
-    /// Time of each row.
+    /// Duration of each row's measurement.
     pub time: Duration,
     /// Size of the drive whose operations are counted, in MiB.
     pub size_mib: u64,

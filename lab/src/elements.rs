@@ -162,7 +162,8 @@ impl ElementOp {
         }
     }
 
-    /// Whether a reply is right. Errors, and the values of fields, are judged by the generator.
+    /// Whether a reply is right. Error replies and the values of fields are checked by the
+    /// generator.
     pub fn is_answered_by(self, seen: &Seen) -> bool {
         match (self, seen) {
             (Self::Add { .. } | Self::IsMember { .. }, Seen::Integer(1))

@@ -14,14 +14,14 @@ use crate::proc::CpuTime;
 
 /// The time for which the machine's other load is watched before a run.
 pub const BUSY_LOOK: Duration = Duration::from_millis(500);
-/// With more busy cores than this, the results are worth little.
+/// If other work keeps more cores than this busy, the results are worth little.
 const BUSY_CORES_MAX: f64 = 0.2;
 const UNKNOWN: &str = "unknown";
 
 /// The machine, and the file system where the servers keep their data, as texts for people.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
-    /// Names and what was found, in the order to show them.
+    /// The name and the value of each fact, in the order to show them.
     facts: Vec<(String, String)>,
 }
 
@@ -69,13 +69,13 @@ impl Environment {
         Ok(())
     }
 
-    /// Adds the version of a server's program, as a fact of this name.
+    /// Adds the version of a server's program, as a fact called `name`.
     pub fn add_server(&mut self, name: &str, program: &Path) {
         let version = first_line(Command::new(program).arg("--version"));
         self.facts.push((name.to_owned(), version.unwrap_or_else(|| UNKNOWN.into())));
     }
 
-    /// Names and texts, in the order to show them.
+    /// The name and the value of each fact, in the order to show them.
     pub fn facts(&self) -> &[(String, String)] {
         &self.facts
     }
@@ -99,8 +99,8 @@ impl Mount {
     fn of(directory: &Path) -> Result<Self> {
         let directory = fs::canonicalize(directory).doing("looking for the file system")?;
         let text = fs::read_to_string("/proc/self/mountinfo").doing("reading the mounts")?;
-        // The mount point is the longest one above the directory. If several are equal, the one
-        // that was mounted last lies on top.
+        // The file system is the one with the longest mount point above the directory. If several
+        // have the same mount point, the one that was mounted last covers the others.
         let best = text
             .lines()
             .filter_map(|line| line.split_once(" - "))
@@ -127,7 +127,7 @@ impl Mount {
         if !matches!(self.kind.as_str(), "ext4" | "ext3") {
             return format!("as {} does it", self.kind);
         }
-        // A mounted journal has a directory `<device>-<inode>` in `/proc/fs/jbd2`.
+        // A journal in use has a directory `<device>-<inode>` in `/proc/fs/jbd2`.
         let prefix = format!("{device_name}-");
         let journals = fs::read_dir("/proc/fs/jbd2").into_iter().flatten().flatten();
         let here = journals

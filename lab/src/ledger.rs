@@ -69,7 +69,7 @@ pub struct LedgerConfig {
     pub units_per_life_max: u64,
     /// How lives end.
     pub death: Death,
-    /// Whether snapshots and rewrites of the log are asked for all the time.
+    /// Whether one client requests snapshots and rewrites of the log all the time.
     pub snapshots: bool,
     /// What is done to the data between death and restart, to see that the ledger notices the
     /// damage.
@@ -85,11 +85,11 @@ pub struct LedgerReport {
     pub lives: u32,
     /// Units acknowledged.
     pub acknowledged: u64,
-    /// Units in flight at a death that were there afterwards.
+    /// Units in flight at a death that were found after the restart.
     pub in_flight_kept: u64,
-    /// Units in flight at a death that were not there afterwards.
+    /// Units in flight at a death that were not found after the restart.
     pub in_flight_gone: u64,
-    /// Values that clients saw of each other's keys.
+    /// Values that clients read from each other's keys.
     pub observed: u64,
     /// Snapshots and rewrites that were begun.
     pub snapshots: u64,
@@ -97,7 +97,8 @@ pub struct LedgerReport {
     pub keys: u64,
 }
 
-/// Runs all lives. [`BenchError::Broken`] says which promise was broken, where, and by which seed.
+/// Runs all lives. [`BenchError::Broken`] says which promise was broken, where, and with which
+/// seed.
 pub fn run(config: &LedgerConfig) -> Result<LedgerReport> {
     if !(1..=CLIENTS_MAX).contains(&config.clients) {
         return Err(BenchError::Usage(format!("clients must be 1 to {CLIENTS_MAX}")));
@@ -123,7 +124,7 @@ pub fn run(config: &LedgerConfig) -> Result<LedgerReport> {
     Ok(report)
 }
 
-/// One life: start, clients write, death.
+/// One life: starts the server, lets the clients write, and ends the server.
 fn live(
     config: &LedgerConfig,
     life: u32,
@@ -193,8 +194,9 @@ fn live(
     Ok(())
 }
 
-/// Restarts and compares. With [`Death::Terminate`] the server is then stopped in good order, so
-/// that the next life also starts from what an orderly stop leaves.
+/// Restarts the server, and compares its data with the accounts. With [`Death::Terminate`], the
+/// server is then stopped in good order, so that the next life also starts from what an orderly
+/// stop leaves.
 fn check(config: &LedgerConfig, accounts: &mut [Account], report: &mut LedgerReport) -> Result<()> {
     let server = Server::start(&config.server)?;
     let mut client = server.client()?;

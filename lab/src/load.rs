@@ -41,9 +41,9 @@ pub use schedule::Arrival;
 pub const CLIENTS_MAX: usize = 10_000;
 /// Limit of the requests that one connection keeps in flight.
 pub const PIPELINE_MAX: usize = 10_000;
-/// Events taken from the kernel at once.
+/// The largest number of events that one wait takes from the kernel.
 const EVENTS_MAX: usize = 256;
-/// Bytes read from a socket at once.
+/// The largest number of bytes that one read takes from a socket.
 const READ_SIZE: usize = 256 * 1024;
 /// The run fails when the server stays silent for this long while requests wait.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
@@ -163,7 +163,7 @@ impl Generator {
 
     /// Sends requests until `until`, and then waits for the last reply.
     pub fn run(&mut self, until: Until) -> Result<PhaseReport> {
-        assert_eq!(self.in_flight, 0, "a phase begins with nothing on its way");
+        assert_eq!(self.in_flight, 0, "a phase begins with no request in flight");
         self.report = PhaseReport::new();
         self.started = Instant::now();
         self.begin_left = match until {
@@ -273,7 +273,8 @@ impl Generator {
         }
     }
 
-    /// Sends due requests, each on a free connection, until there are no more of either.
+    /// Sends due requests, each on a free connection, until no due request or no free connection is
+    /// left.
     fn send_due(&mut self, due: &mut VecDeque<u64>, was_free: bool) -> Result<()> {
         while let Some(&due_ns) = due.front()
             && let Some(index) = self.free.pop_front()
@@ -442,7 +443,7 @@ mod tests {
     use super::*;
     use crate::values::ValuePool;
 
-    /// The length of each wait. It is far shorter than a wait in whole milliseconds can be.
+    /// The length of each wait: far shorter than the shortest wait in whole milliseconds.
     const SHORT: Duration = Duration::from_micros(100);
     /// Number of waits. A busy machine makes some of them long, but not all.
     const WAITS_MAX: usize = 2000;

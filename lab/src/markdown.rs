@@ -13,7 +13,7 @@ use crate::targets::{Verdict, verdicts};
 /// Shown where there is no value.
 const NOTHING: &str = "–";
 
-/// Environment, targets, one line per row, and every number.
+/// The report: environment, targets, one line per row, and every measured number.
 pub fn render(comparison: &Comparison, command: &str) -> String {
     let mut text = String::from("# Benchmarks\n\n");
     let scale = &comparison.config.scale;

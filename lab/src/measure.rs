@@ -12,7 +12,8 @@ use crate::server::{Server, ServerKind};
 use crate::stalls::StallMeter;
 use crate::tree::tree_size;
 
-/// CPU time is counted in steps of 10 ms, and fewer than ten steps say nothing.
+/// The shortest CPU time that is reported. The kernel counts in steps of 10 ms, so fewer than ten
+/// steps say nothing.
 pub(crate) const CPU_MEASURABLE_MIN: Duration = Duration::from_millis(100);
 /// A log that has not grown for this long counts as complete, because a flush is due after half a
 /// second.
@@ -179,9 +180,9 @@ impl LogSize {
         Ok(size)
     }
 
-    /// The log of a running server. For a stock server, it is the size of the append-only files,
-    /// which hold nothing but records. For SlimIO, it is what the server's own counters say; a
-    /// counter that is missing is `None`.
+    /// The size of a running server's log. For a stock server, this is the size of the append-only
+    /// files, which hold nothing but records. SlimIO reports the size in its own counters. A size
+    /// is `None` if its counter is missing.
     pub fn of(server: &Server) -> Result<Self> {
         match server.config().kind {
             ServerKind::Stock => {

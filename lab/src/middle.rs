@@ -1,4 +1,4 @@
-//! What commands in the middle of a large list cost, as the time within the commands.
+//! How long commands on the middle of a large list take, measured within the commands.
 
 use crate::client::{Reply, encode};
 use crate::error::{BenchError, Result};

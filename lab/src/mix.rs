@@ -41,19 +41,19 @@ pub enum Op {
         /// Key number.
         key: u64,
     },
-    /// `GET key`, and when its reply is in, `SET key value`.
+    /// `GET key`. After its reply, `SET key value`.
     ReadModifyWrite {
         /// Key number.
         key: u64,
     },
-    /// `MSET` of `len` consecutive keys. The first of all keys follows the last one.
+    /// `MSET` of `len` consecutive keys. After the last of all keys comes the first.
     MSet {
         /// First key's number.
         key: u64,
         /// Number of keys.
         len: u64,
     },
-    /// `MGET` of `len` consecutive keys. The first of all keys follows the last one.
+    /// `MGET` of `len` consecutive keys. After the last of all keys comes the first.
     MGet {
         /// First key's number.
         key: u64,
@@ -103,7 +103,7 @@ pub struct Mix {
 }
 
 impl Mix {
-    /// The mix of this name: `set`, `get`, `mset:LEN`, `ratio:SETS:GETS`, `ycsb-a` to `ycsb-f`, or
+    /// The mix called `name`: `set`, `get`, `mset:LEN`, `ratio:SETS:GETS`, `ycsb-a` to `ycsb-f`, or
     /// one of [`crate::elements`]. `distribution` overrides the mix's own distribution.
     pub fn named(
         name: &str,
@@ -122,13 +122,13 @@ impl Mix {
         Ok(Self { weights, weight_sum, keys, fill, is_once })
     }
 
-    /// What must be there before the first request.
+    /// The data that must exist before the first request.
     pub fn fill(&self) -> Fill {
         self.fill
     }
 
-    /// Whether each request finds the data set larger or smaller than the one before. Then servers
-    /// are comparable only after the same count of requests.
+    /// Whether each request makes the data set larger or smaller. If so, servers are comparable
+    /// only after the same count of requests.
     pub fn is_once(&self) -> bool {
         self.is_once
     }

@@ -6,7 +6,7 @@ use crate::client::Client;
 use crate::error::{BenchError, Result};
 use crate::snapshot::Kind;
 
-/// The fields of one answer.
+/// The fields of one reply to `INFO persistence`.
 pub(crate) struct Persistence(BTreeMap<String, String>);
 
 impl Persistence {
@@ -14,7 +14,7 @@ impl Persistence {
         Ok(Self(client.info("persistence")?))
     }
 
-    /// A field that is a number; flags are 0 or 1.
+    /// The value of a numeric field. A flag has the value 0 or 1.
     ///
     /// # Errors
     /// When the field is missing, or is not a number.

@@ -61,17 +61,17 @@ pub fn draw(out: &Path) -> Result<Vec<String>> {
     pictures.collect()
 }
 
-/// What is in a file of runs.
+/// The contents of a file of runs.
 #[derive(Default)]
 struct Found {
-    /// In the order of a round.
+    /// Names of the servers, in the order of a round.
     servers: Vec<String>,
     rows: Vec<Row>,
 }
 
 struct Row {
     scenario: &'static Scenario,
-    /// Runs by position of the server.
+    /// The runs of each server, by the server's position in `servers`.
     runs: BTreeMap<usize, Vec<Value>>,
 }
 
@@ -199,13 +199,13 @@ impl Found {
     }
 }
 
-/// For each percentile, the median over the rounds of the latency in microseconds.
+/// Pairs of a percentile and a latency in microseconds, which is the median over the rounds.
 fn by_percentile(runs: &[Value]) -> Vec<(f64, f64)> {
     let curves = runs.iter().map(|run| pairs(&run["latency_us_by_percentile"]));
     let mut at: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
     for (percentile, us) in curves.flatten() {
-        // The bits of a number can be its key, because the bits of positive numbers have the same
-        // order as the numbers.
+        // The bits of the percentile are the key, because `f64` has no total order. The bits of
+        // positive numbers have the same order as the numbers.
         at.entry(percentile.to_bits()).or_default().push(us);
     }
     let medians = at.into_iter().map(|(bits, us)| Some((f64::from_bits(bits), median(us)?)));

@@ -62,7 +62,7 @@ impl CpuTime {
         self.user + self.system
     }
 
-    /// What was used since `earlier`.
+    /// The CPU time that was used between `earlier` and `self`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
@@ -72,17 +72,18 @@ impl CpuTime {
     }
 }
 
-/// What a thread or process did with its time since it began.
+/// How a thread or process has spent its time since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunTime {
-    /// On a core.
+    /// Time on a core.
     pub cpu: CpuTime,
-    /// Ready to run, while others had the cores; zero if the kernel does not say.
+    /// Time in which it was ready to run, but others had the cores. Zero if the kernel does not
+    /// say.
     pub core_wait: Duration,
 }
 
 impl RunTime {
-    /// What a process of one thread did with its time.
+    /// How a process of one thread has spent its time.
     pub fn of_process(pid: u32) -> Result<Self> {
         Ok(Self::of(&stat_of(pid)?, process(pid)?.schedstat()))
     }
@@ -111,7 +112,7 @@ impl RunTime {
         Self { cpu: CpuTime::of(stat), core_wait: Duration::from_nanos(waited_ns) }
     }
 
-    /// The sum of two use counts.
+    /// The sum of two run times.
     fn and(self, other: Self) -> Self {
         let cpu = CpuTime {
             user: self.cpu.user + other.cpu.user,
@@ -120,7 +121,7 @@ impl RunTime {
         Self { cpu, core_wait: self.core_wait + other.core_wait }
     }
 
-    /// What was done since `earlier`.
+    /// The time that was spent between `earlier` and `self`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         let core_wait = self.core_wait.saturating_sub(earlier.core_wait);
@@ -159,7 +160,7 @@ impl ThreadsUse {
         Ok(sum)
     }
 
-    /// What was used since `earlier`.
+    /// What was used between `earlier` and `self`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {

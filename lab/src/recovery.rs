@@ -1,5 +1,5 @@
-//! How fast a server comes back from a snapshot: the time from its start to the first PONG, with
-//! none of its files in the page cache.
+//! How fast a server recovers from a snapshot: the time from its start to the first PONG, with none
+//! of its files in the page cache.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -64,7 +64,8 @@ pub fn run(
         let read_mb_per_s = read_bytes as f64 / 1e6 / recovery_s;
         result.metrics.insert("recovery_device_read_mb_per_s", read_mb_per_s);
     }
-    // The device's own speed is measured last, because this reading warms the caches of the device.
+    // The device's own speed is measured last, because that measurement warms the caches of the
+    // device.
     evict(&data)?;
     let before = counters();
     if let Some(seconds) = read_directly(&data)?
@@ -83,8 +84,8 @@ fn read_since(before: Option<DeviceCounters>, after: Option<DeviceCounters>) -> 
 }
 
 /// Reads the files below `directory` as fast as the device can: with direct I/O, several reads in
-/// flight. Returns the seconds that this took; `None` if there is no direct I/O. Reads of
-/// preallocated blocks that were never written do not reach the device, so only the device's
+/// flight. Returns the seconds that this took; `None` if the file system has no direct I/O. Reads
+/// of preallocated blocks that were never written do not reach the device, so only the device's
 /// counters say how much was read.
 fn read_directly(directory: &Path) -> Result<Option<f64>> {
     let mut pieces = Vec::new();
@@ -106,7 +107,7 @@ fn read_directly(directory: &Path) -> Result<Option<f64>> {
     Ok(Some(started.elapsed().as_secs_f64()))
 }
 
-/// Reads one piece after the other until all are taken. `next` numbers the pieces over all files.
+/// Reads pieces until none is left. `next` is the number of the next piece, counted over all files.
 fn read_pieces(files: &[(File, u64)], next: &AtomicU64) -> Result<()> {
     let mut memory = vec![0; READ_SIZE + ALIGNMENT];
     let start = memory.as_ptr().align_offset(ALIGNMENT);

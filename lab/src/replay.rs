@@ -1,5 +1,5 @@
-//! How fast a server reads its log back: from its start to the first PONG, with none of its files
-//! in memory.
+//! How fast a server replays its log: the time from its start to the first PONG, with none of its
+//! files in memory.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -20,10 +20,10 @@ use crate::tree::tree_files;
 
 /// A start counts as cold if at most this share of the files' bytes is still in memory.
 const RESIDENT_SHARE_MAX: f64 = 0.01;
-/// Bytes of one read when the files' own speed is measured.
+/// Length in bytes of each read in the measurement of how fast the files can be read.
 const READ_SIZE: usize = 1 << 20;
 
-/// Writes `key_count` keys, ends the server, drops its files from memory, starts it again.
+/// Writes `key_count` keys, ends the server, drops its files from memory, and starts it again.
 pub fn run(
     config: &ServerConfig,
     key_count: u64,
@@ -48,8 +48,8 @@ pub fn run(
     let server = start_with_keys(config, key_count)?;
     let replay_s = server.ready_after().as_secs_f64();
     server.stop()?;
-    // The files' own speed is measured after the replay, because this reading warms caches below
-    // the kernel (of a controller, or of a virtual machine's host).
+    // How fast the files can be read is measured after the replay, because reading warms caches
+    // below the kernel (of a controller, or of a virtual machine's host).
     evict(&data)?;
     let read_mb_per_s = read_speed(&data)?;
 
@@ -97,7 +97,7 @@ pub(crate) fn evict(directory: &Path) -> Result<String> {
     Ok(how)
 }
 
-/// Share of the files' bytes that is in memory; `None` if this cannot be told.
+/// Share of the files' bytes that is in memory; `None` if this machine can't determine it.
 fn resident_share(directory: &Path) -> Result<Option<f64>> {
     let files = tree_files(directory)?;
     let mut fincore = Command::new("fincore");

@@ -8,7 +8,7 @@ const LINE_SIZE_MAX: usize = 64 * 1024;
 /// The largest length of a string or array that is accepted.
 const LENGTH_MAX: u64 = 1 << 32;
 
-/// What one whole reply was.
+/// What was seen of one complete reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// `+…`.
@@ -36,17 +36,20 @@ pub enum Seen {
     },
 }
 
-/// Reads the replies of one connection. An unfinished line is kept, but strings are not.
+/// Reads the replies of one connection. Keeps the bytes of a line that is not complete yet, but no
+/// bytes of strings.
 #[derive(Clone, Debug, Default)]
 pub struct ReplyReader {
     /// A line that is not complete yet.
     line: Vec<u8>,
-    /// Bytes still to come of the present string and of the end of line after it.
+    /// Number of bytes that have not arrived yet, of the current string and the end of line after
+    /// it.
     skip: usize,
     bulk_len: usize,
     mark: [u8; MARK_SIZE],
     mark_len: usize,
-    /// Elements still to come of the present array, and what was seen of the array.
+    /// Number of elements of the current array that have not arrived yet; its strings and nils so
+    /// far.
     elements_left: u64,
     array: Option<(u64, u64)>,
     error_text: String,
@@ -58,8 +61,8 @@ impl ReplyReader {
         &self.error_text
     }
 
-    /// Takes bytes until one reply is complete or there are no more; returns how many were taken,
-    /// and the reply. Fails if the bytes are not RESP2.
+    /// Consumes bytes until a reply is complete or no bytes are left. Returns the number of bytes
+    /// consumed, and the reply. Fails if the bytes are not RESP2.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(usize, Option<Seen>)> {
         let mut at = 0;
         while at < bytes.len() {

@@ -1,5 +1,5 @@
-//! Operations as bytes: templates are copied, and the digits of the key and the value are patched
-//! in.
+//! Encodes operations: copies templates, and patches the key's digits and the value into the
+//! copies.
 
 use fastrand::Rng;
 

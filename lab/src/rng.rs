@@ -12,7 +12,8 @@ pub fn exponential(rng: &mut Rng) -> f64 {
     -(1.0 - rng.f64()).ln()
 }
 
-/// A bijection that spreads every bit (the finaliser of splitmix64), so neighbours land far apart.
+/// A bijection that spreads every bit (the finaliser of splitmix64): the results of neighbouring
+/// numbers lie far apart.
 pub fn mix64(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

@@ -24,7 +24,7 @@ use crate::{beside, middle, recovery, replay, server, slowest, snapshot, waiters
 
 /// Share of a value that a compressor can save.
 const COMPRESSIBLE: f64 = 0.5;
-/// Connections and pipeline that fill the key range.
+/// Number of connections that fill the key range, and requests in flight on each of them.
 const PRELOAD_CLIENTS: usize = 16;
 const PRELOAD_PIPELINE: usize = 16;
 /// Connections of the rows on elements, and bytes of a field's value.
@@ -36,7 +36,7 @@ const CURVE: &[f64] =
 /// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct RunResult {
-    /// Numbers.
+    /// The value of each metric.
     pub metrics: Metrics,
     /// How the numbers were measured, if this varies between runs.
     pub notes: BTreeMap<&'static str, String>,
@@ -139,7 +139,7 @@ fn writer(value_size: usize, seed: u64) -> RequestWriter {
     RequestWriter::new(ValuePool::new(value_size, COMPRESSIBLE, seed))
 }
 
-/// Makes what the requests of `mix` need, as fast as possible.
+/// Creates the data that the requests of `mix` need, as fast as possible.
 pub fn fill(mix: &Mix, address: &Address, writer: &RequestWriter, seed: u64) -> Result<()> {
     let by = match mix.fill() {
         Fill::Nothing => return Ok(()),
@@ -391,7 +391,7 @@ fn parse_redis_benchmark(text: &str) -> Result<Metrics> {
     ]))
 }
 
-/// Makes `directory`, empty: what was in it is removed.
+/// Makes `directory`. If it exists already, its contents are removed.
 pub fn fresh_directory(directory: &Path) -> Result<()> {
     let what = || format!("making {} anew", directory.display());
     if directory.exists() {

@@ -87,8 +87,8 @@ pub struct Drive {
     pub spare_percent: u32,
     /// Share of the units that is free when the collector begins in the background, in percent.
     pub background_percent: u32,
-    /// Data, log and snapshots have the sizes that suit a drive of this share of the drive's size,
-    /// in percent.
+    /// Data, log and snapshots are scaled as if the drive had only this share of its size, in
+    /// percent.
     pub fill_percent: u64,
 }
 
@@ -101,7 +101,7 @@ pub struct Setup {
     pub policy: Policy,
     /// The drive.
     pub drive: Drive,
-    /// On-demand snapshots, each with its SETs.
+    /// Number of on-demand snapshots. During each of them, clients send SETs.
     pub repetitions: u32,
     /// SlimIO's `snapshot-rate`; `None` for its default.
     pub snapshot_rate: Option<String>,

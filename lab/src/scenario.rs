@@ -20,7 +20,7 @@ pub enum Work {
         clients: usize,
         /// Requests in flight per connection.
         pipeline: usize,
-        /// In bytes.
+        /// Size of a value, in bytes.
         value_size: usize,
     },
     /// The lab's own generator, closed loop, on the elements of collections: see
@@ -35,7 +35,7 @@ pub enum Work {
     RedisBenchmark {
         /// Connections.
         clients: usize,
-        /// In bytes.
+        /// Size of a value, in bytes.
         value_size: usize,
     },
     /// The lab's own generator, open loop with random arrivals. The rate is half of what the stock
@@ -43,27 +43,27 @@ pub enum Work {
     HalfOpen {
         /// Connections.
         clients: usize,
-        /// In bytes.
+        /// Size of a value, in bytes.
         value_size: usize,
     },
     /// A counted number of SETs, to see how many bytes of log they leave.
     LogBytes {
         /// Connections.
         clients: usize,
-        /// In bytes.
+        /// Size of a value, in bytes.
         value_size: usize,
     },
     /// A log is written, the server is ended, its files are dropped from the page cache, and the
     /// server is started again. The row measures how fast the server reads the log.
     Replay {
-        /// In bytes.
+        /// Size of a value, in bytes.
         value_size: usize,
     },
     /// Snapshots while the clients go on: see [`crate::snapshot`].
     Snapshot(SnapshotWork),
     /// Like `Replay`, but with everything in a snapshot instead of in the log.
     Recovery {
-        /// In bytes.
+        /// Size of a value, in bytes.
         value_size: usize,
         /// Share of a value that a compressor can save.
         compressible: f64,
@@ -73,12 +73,12 @@ pub enum Work {
     /// How long another client waits while one client runs commands on large sets: see
     /// [`crate::beside`].
     Beside,
-    /// Many clients wait, for one key or for one each: see [`crate::waiters`].
+    /// Many clients wait, all for the same key or each for its own: see [`crate::waiters`].
     Waiters {
         /// Whether all wait for the same key.
         has_one_key: bool,
     },
-    /// Commands in the middle of a large list: see [`crate::middle`].
+    /// Commands on the middle of a large list: see [`crate::middle`].
     Middle,
 }
 
@@ -89,9 +89,9 @@ pub struct Scenario {
     pub name: &'static str,
     /// Its title in the table.
     pub title: &'static str,
-    /// Durability.
+    /// When writes are made durable.
     pub policy: Policy,
-    /// What happens.
+    /// What the clients do.
     pub work: Work,
     /// Whether the server first writes and deletes as much as the scale says. If so, the files of
     /// its log have been used before and do not grow, as on a server that rewrites its log now and
@@ -180,7 +180,7 @@ const fn waiters(name: &'static str, title: &'static str, has_one_key: bool) -> 
 }
 
 /// All rows, in the order of the table. The rows up to the replay are the comparison. The rows
-/// after the replay run only if they are named.
+/// after the replay run only if `--scenarios` names them.
 pub const SCENARIOS: &[Scenario] = &[
     closed("set-everysec", "SET", Policy::EverySec, ("set", 50, 1, VALUE_SIZE)),
     closed("set-always", "SET", Policy::Always, ("set", 50, 1, VALUE_SIZE)),
@@ -352,7 +352,8 @@ pub struct Scale {
     pub counted_s: f64,
     /// Size of the key range.
     pub key_count: u64,
-    /// Elements of each large set, hash or list of the rows on elements, and on waits beside sets.
+    /// Elements of each large set, hash or list, in the rows on elements and in the row on a client
+    /// that waits beside commands on large sets.
     pub element_count: u64,
     /// Payload written and deleted before a row that is aged, in bytes.
     pub aged_payload_bytes: u64,
@@ -364,8 +365,8 @@ pub struct Scale {
     pub replay_payload_bytes: u64,
     /// Payload of the data set of rows with a snapshot, in bytes.
     pub snapshot_payload_bytes: u64,
-    /// Keys, or fields of one hash, of the rows about the slowest command; elements of the list of the
-    /// row about its middle.
+    /// Number of keys, or of fields of one hash, in the rows about the slowest command. Number of
+    /// elements of the list in the row about the middle of a list.
     pub slowest_count: u64,
 }
 

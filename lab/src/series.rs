@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 
 use crate::load::{PhaseReport, TICK};
 
-/// A phase's last tick is cut short by the end of the phase. This last tick counts if it has at
-/// least this share of a tick's length.
+/// The end of a phase cuts its last tick short. The last tick counts if it has at least this share
+/// of a tick's length.
 const TICK_SHARE_MIN: f64 = 0.5;
 
-/// The time of a run begins with its first phase; all times are in seconds.
+/// Requests per second during a run. All times are in seconds since the first phase began.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Series {
-    /// Middle of a [`TICK`], and requests per second in it.
+    /// For each [`TICK`], the time of its middle and its requests per second.
     pub points: Vec<(f64, f64)>,
     /// Begin and end of every snapshot.
     pub snapshots: Vec<(f64, f64)>,

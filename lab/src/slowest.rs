@@ -1,5 +1,5 @@
-//! The slowest single command while a data set grows. It shows whether a command's work grows with
-//! the size of the data set, which must not happen.
+//! The slowest single command while a data set grows. Its time shows whether a command's work grows
+//! with the size of the data set, which must not happen.
 //!
 //! SlimIO itself measures the CPU time of its commands (`command-cpu-tracking`); stock Redis does
 //! not. Both servers keep in `SLOWLOG` the commands that were slowest by the clock.
@@ -38,7 +38,7 @@ const WRITES: u64 = 20_000;
 /// `SLOWLOG` keeps commands that take at least this many microseconds.
 const KEPT_FROM_US: &str = "500";
 
-/// Makes `count` keys or fields, and returns what the slowest command took.
+/// Makes `count` keys or fields, and returns how long the slowest command took.
 pub fn run(grows: Grows, config: &ServerConfig, count: u64, seed: u64) -> Result<RunResult> {
     let mut config = config.clone();
     let flags = ["--slowlog-max-len", "100000", "--slowlog-log-slower-than", KEPT_FROM_US];
@@ -96,7 +96,7 @@ fn hash(server: &Server, fields: u64) -> Result<bool> {
 /// Elements of a collection.
 pub(crate) struct Elements<'a> {
     pub(crate) key: &'a str,
-    /// The numbers by which the elements are named.
+    /// The numbers of the elements, which are in their names.
     pub(crate) range: Range<u64>,
     /// The value of each field, if the elements are fields.
     pub(crate) value: Option<&'a [u8]>,

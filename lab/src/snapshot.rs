@@ -134,7 +134,7 @@ impl SnapshotState {
     }
 }
 
-/// A phase of load, when it began, and how long the machine stalled during it.
+/// A phase of load, with the time at which it began and the stalls of the machine during it.
 struct Stretch {
     /// When the phase began, counted from the beginning of the run.
     began: Duration,
@@ -151,7 +151,7 @@ struct Snapshot {
 struct Run<'a> {
     server: &'a Server,
     generator: Generator,
-    /// The moment at which the time of the series begins.
+    /// The moment at which the series' time is zero.
     began: Instant,
 }
 
@@ -312,7 +312,8 @@ fn closed_metrics(
     let without_per_s = requests / elapsed_s;
     let during_s = during.elapsed.as_secs_f64();
     let took_s = snapshot.took.as_secs_f64();
-    // Both stretches have the same load, so the mean of the two is the best estimate.
+    // The stretches before and after the snapshot have the same load, so the mean of the two is the
+    // best estimate.
     let tails = without.iter().map(|stretch| stretch.report.latency_us(99.9));
     let (without_us, during_us) =
         (tails.sum::<f64>() / without.len() as f64, during.latency_us(99.9));

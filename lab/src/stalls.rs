@@ -26,7 +26,7 @@ pub struct StallMeter {
 #[derive(Debug)]
 struct Shared {
     is_over: AtomicBool,
-    /// In nanoseconds.
+    /// How late the thread woke, in nanoseconds.
     late: Mutex<Histogram<u64>>,
 }
 
@@ -61,7 +61,7 @@ impl Shared {
             let late = began.elapsed().saturating_sub(STEP);
             let (late, step) = (late.as_nanos() as u64, STEP.as_nanos() as u64);
             let mut histogram = self.late.lock().unwrap_or_else(PoisonError::into_inner);
-            histogram.record_correct(late, step).expect("it grows with what it is given");
+            histogram.record_correct(late, step).expect("the histogram resizes itself");
         }
     }
 }
@@ -85,7 +85,7 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(20);
         let samples = || meter.shared.late.lock().unwrap().len();
         while samples() < 20 {
-            assert!(Instant::now() < deadline, "it has never woken");
+            assert!(Instant::now() < deadline, "the thread has never woken");
             std::thread::yield_now();
         }
         assert!(meter.p999_us() > 0.0);

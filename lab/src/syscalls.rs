@@ -31,8 +31,8 @@ enum Tool {
 }
 
 impl SyscallCounter {
-    /// Attaches to all threads of `pid`; `None` if there is no tool that this machine has and
-    /// allows. The tool's files are in `directory`.
+    /// Attaches to all threads of `pid`; `None` if this machine has neither tool, or does not allow
+    /// them. The tool's files are in `directory`.
     pub fn attach(pid: u32, directory: &Path) -> Option<Self> {
         Self::with_perf(pid, directory).or_else(|_| Self::with_strace(pid, directory)).ok()
     }
@@ -73,7 +73,7 @@ impl SyscallCounter {
             .stderr(Stdio::piped())
             .spawn()
             .doing("starting strace")?;
-        let stderr = child.stderr.take().expect("it is piped");
+        let stderr = child.stderr.take().expect("stderr is a pipe");
         let mut line = String::new();
         BufReader::new(stderr).read_line(&mut line).doing("listening to strace")?;
         let counter = Self { tool: Tool::Strace, child, output };
@@ -129,7 +129,7 @@ impl Drop for SyscallCounter {
     }
 }
 
-/// A new pipe with a name, opened so that neither end has to wait for the other.
+/// Makes a named pipe, and opens it so that neither end has to wait for the other.
 fn make_fifo(path: &Path) -> Result<File> {
     let what = || format!("making the pipe {}", path.display());
     if path.exists() {

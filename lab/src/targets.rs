@@ -1,5 +1,5 @@
-//! What SlimIO has to reach in comparison with the stock server, and whether a comparison shows
-//! that it reaches this.
+//! The numbers that SlimIO has to reach in comparison with the stock server, and whether a
+//! comparison shows that SlimIO reaches them.
 
 use crate::compare::{Better, Comparison};
 use crate::server::ServerKind;
@@ -203,8 +203,8 @@ const TARGETS: &[Target] = &[
     target("LSET in the middle", ("list-middle", "us_per_lset"), RatioAtMost, Some(0.01), 0.01),
 ];
 
-/// Rows with a snapshot that is judged: the name in the table, the scenario, and the row in which
-/// stock does not compress. Without compression, stock's time does not depend on the values.
+/// Rows with a snapshot that have targets: the name in the table, the scenario, and the row in
+/// which stock does not compress. Without compression, stock's time does not depend on the values.
 const SNAPSHOT_ROWS: &[(&str, &str, &str)] = &[
     ("everysec", "snapshot-everysec", "snapshot-everysec-plain"),
     ("always", "snapshot-always", "snapshot-always-plain"),

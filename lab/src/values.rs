@@ -25,7 +25,7 @@ impl ValuePool {
     /// incompressible, 0.5 half, 1.0 constant).
     ///
     /// # Panics
-    /// When `compressible` is not a share.
+    /// When `compressible` is not between 0 and 1.
     pub fn new(value_size: usize, compressible: f64, seed: u64) -> Self {
         assert!((0.0..=1.0).contains(&compressible), "a share is between 0 and 1");
         let unit_size = UNIT_SIZE.min(value_size.max(1));

@@ -12,7 +12,7 @@ use crate::server::{Server, ServerConfig};
 
 /// Count of the clients that wait.
 const COUNT: usize = 10_000;
-/// Elements that are pushed by one pipeline, each for another client.
+/// Elements that are pushed by one pipeline, each for a different client.
 const BATCH: usize = 100;
 /// Open files that each of the two processes needs besides the clients' connections.
 const FILES_BESIDE: u64 = 200;

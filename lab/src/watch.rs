@@ -21,8 +21,8 @@ const SNAPSHOT_THREADS: &str = "snapshot";
 /// What was seen between start and end.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
-    /// Memory of the server and its children at the start, with shared pages counted by their
-    /// share.
+    /// Memory of the server and its children at the start. A page that several processes share is
+    /// divided by their number.
     pub pss_bytes_before: u64,
     /// The same memory at its peak.
     pub pss_bytes_peak: u64,
@@ -41,7 +41,7 @@ pub struct Watch {
 struct Shared {
     pid: u32,
     kind: ServerKind,
-    /// What the threads that save had already used at the start. It is zero if none of them
+    /// The time that the saving threads had already used at the start. It is zero if none of them
     /// existed.
     saver_before: RunTime,
     is_over: AtomicBool,
@@ -98,7 +98,7 @@ impl Shared {
     fn keep(&self) {
         while !self.is_over.load(Ordering::Relaxed) {
             let began = Instant::now();
-            // If the server is gone, this is reported elsewhere.
+            // If the server has ended, this error is reported elsewhere.
             let pss_bytes = pss_with_children(self.pid).unwrap_or(0);
             let mut seen = self.seen();
             seen.pss_bytes_peak = seen.pss_bytes_peak.max(pss_bytes);

@@ -37,7 +37,7 @@ pub struct Drive {
 /// Runs the measurements; the result is the text to print.
 ///
 /// # Errors
-/// When the drive can't be served, or a promise is broken.
+/// When the drive can't be served, a command fails, or the write amplification differs.
 pub fn run(args: &Drive) -> Result<String> {
     let missing = || BenchError::Usage("slimio is not installed; give its path".into());
     let program = args.slimio.clone().or_else(|| find_program("slimio")).ok_or_else(missing)?;

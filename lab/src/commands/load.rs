@@ -106,7 +106,8 @@ pub fn run(args: &Load) -> Result<String> {
     Ok(describe(&report, used))
 }
 
-/// What has been used up to some moment: CPU time, and context switches of the server.
+/// CPU time that this process and the server have used up to some moment, and the server's context
+/// switches.
 #[derive(Clone, Copy)]
 struct Use {
     own: Duration,

@@ -29,9 +29,9 @@ struct Case {
     hosts: &'static [Host],
 }
 
-/// `paper` is the paper's drive. `full` has less spare NAND, and holds as much data as SlimIO can
-/// store on it, which is more than a file system can store there. `lazy` is like `full`, but its
-/// collector begins later.
+/// `paper` is the paper's drive. `full` has less spare NAND. It holds as much data as SlimIO can
+/// store on it; a file system could not store that much. `lazy` is like `full`, but its collector
+/// begins later.
 const CASES: &[Case] = &[
     Case {
         name: "paper",

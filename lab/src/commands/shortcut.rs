@@ -54,8 +54,8 @@ trait Subject {
     /// The program's profile, for `slimio shortcut run`.
     fn profile(&self) -> &'static str;
     fn plan(&self) -> Plan;
-    /// Measures a group with a setting, from an empty folder. Returns the operations per second of
-    /// each row.
+    /// Measures the rows of a group with one setting. The folder is empty at the start. Returns the
+    /// operations per second of each row.
     fn measure(&self, group: usize, setting: usize, site: &Site) -> Result<Vec<f64>>;
 }
 
@@ -66,7 +66,7 @@ struct Site {
     folder: PathBuf,
     /// A folder in memory, whose path is short enough for sockets.
     memory: PathBuf,
-    /// What runs the program: nothing, or `slimio shortcut run`.
+    /// The command line in front of the program: empty, or `slimio shortcut run` with its flags.
     under: Vec<String>,
     time: Duration,
 }
@@ -81,7 +81,7 @@ impl Site {
         }
     }
 
-    /// The time in whole seconds, because some programs take only whole seconds.
+    /// The time in whole seconds, because some programs accept only whole seconds.
     fn seconds(&self) -> u64 {
         (self.time.as_secs_f64().round() as u64).max(1)
     }
@@ -107,7 +107,7 @@ impl Shortcut {
         };
         let (mut text, mut has_failed) = (String::new(), false);
         for subject in &subjects {
-            // If one program fails, the measurements of the others are not lost.
+            // If one program fails, the tables of the others are printed nevertheless.
             let table = self.measure(&**subject, &dir);
             has_failed |= table.is_err();
             let table = table.unwrap_or_else(|error| format!("{error}\n"));
@@ -116,7 +116,8 @@ impl Shortcut {
         if has_failed { Err(BenchError::Server(text)) } else { Ok(text) }
     }
 
-    /// The programs that `--program` names. One error names everything that is missing.
+    /// The programs that `--program` names. If several are not installed, one error names all of
+    /// them.
     fn subjects(&self) -> Result<Vec<Box<dyn Subject>>> {
         let all = ["redis", "sqlite", "rocksdb", "postgres", "mariadb"];
         let names: Vec<&str> = match &*self.program {
@@ -148,7 +149,8 @@ impl Shortcut {
         Err(BenchError::Usage(missing.join("\n")))
     }
 
-    /// Measures all rows of a program, in each round with all settings. Returns its table.
+    /// Measures all rows of a program. Each round measures them with all settings. Returns the
+    /// table.
     fn measure(&self, subject: &dyn Subject, dir: &Path) -> Result<String> {
         let plan = subject.plan();
         let mut measured = Measured::new(&plan);
@@ -178,7 +180,7 @@ impl Shortcut {
         Ok(measured.table(&plan))
     }
 
-    /// `slimio shortcut run` up to the program's name.
+    /// The command line of `slimio shortcut run`, up to the name of the program that it runs.
     fn under(&self, subject: &dyn Subject, rooms: &Rooms) -> Result<Vec<String>> {
         let given = self.run.clone().unwrap_or_else(|| format!("--profile {}", subject.profile()));
         let text = |path: PathBuf| path.display().to_string();
@@ -192,8 +194,8 @@ impl Shortcut {
     }
 }
 
-/// Folders of one measurement, which are removed with it. Everybody may make files in them, because
-/// some servers run as another user.
+/// The folders of one measurement. They are removed when this is dropped. Every user may create
+/// files in them, because some servers run as another user.
 #[derive(Debug)]
 struct Rooms {
     folder: PathBuf,

@@ -1,5 +1,5 @@
-//! `slimio-lab tenants`: machines that come and go on one drive. Each combination runs twice:
-//! machines trim their blocks at their end, or they do not.
+//! `slimio-lab tenants`: machines that come and go on one drive. Each combination runs twice: once
+//! with machines that trim their blocks at their end, and once with machines that do not.
 
 use std::fmt::Write as _;
 
@@ -17,9 +17,9 @@ use crate::error::{BenchError, Result};
 const MIXES: [(&str, f64); 2] = [("6:4", 0.6), ("3:7", 0.3)];
 /// Number of equal stretches of time.
 const STRETCHES: u32 = 100;
-/// Mean lifetimes of the second table, in minutes.
+/// Mean lifetimes of machines in the second table, in minutes.
 const RUN_MINUTES: [f64; 6] = [5.0, 10.0, 15.0, 20.0, 60.0, 240.0];
-/// A drive counts as full from this mapped share on.
+/// A drive counts as full if at least this share of its blocks is mapped.
 const FULL: f64 = 0.999;
 const UNIT_PAGES: u32 = 32;
 
@@ -62,13 +62,13 @@ struct Run {
     with_trim: bool,
 }
 
-/// The drives of one mix and one policy, with TRIM and without.
+/// The samples of one mix and one policy, with TRIM and without.
 struct Pair {
     with: Vec<Moment>,
     without: Vec<Moment>,
 }
 
-/// Mean and largest saving by TRIM, as parts of the WAF without it.
+/// Mean and largest saving by TRIM, as parts of the WAF without TRIM.
 #[derive(Clone, Copy)]
 struct Saved {
     mean: f64,
@@ -258,7 +258,7 @@ impl Pair {
     }
 }
 
-/// Deallocated over written bytes.
+/// Deallocated bytes, divided by written bytes.
 fn ratio(stretches: &[Stretch]) -> f64 {
     let written: f64 = stretches.iter().map(|stretch| stretch.written).sum();
     stretches.iter().map(|stretch| stretch.given_back).sum::<f64>() / written

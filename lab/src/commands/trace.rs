@@ -11,8 +11,8 @@ use crate::server::{Policy, find_program};
 /// What the flags of `trace` mean.
 pub const HELP: &str = include_str!("../../help/trace.txt");
 
-/// Name of the folder made in `--folder`. The name is fixed, so that the next run finds what a
-/// killed run has left.
+/// Name of the folder that is made in `--folder`. The name is fixed, so that the next run finds
+/// what a killed run has left.
 const OWN_FOLDER: &str = "slimio-trace";
 
 /// The flags.

@@ -19,15 +19,15 @@ const RATIOS: [(f64, Ink); 5] = [
     (0.2, Ink::Green),
     (0.3, Ink::Orange),
 ];
-/// Policies of the collector, each with a reading of the trim ratio: trims of any page, or only of
-/// live pages. They are in the order of the tables and panels.
+/// Policies of the collector, each with a meaning of the trim ratio: trims of any page, or only of
+/// live pages. The order is that of the tables and panels.
 const KINDS: [(Victims, Trims); 4] = [
     (Victims::Fifo, Trims::AnyPage),
     (Victims::Fifo, Trims::LivePage),
     (Victims::Greedy, Trims::AnyPage),
     (Victims::Greedy, Trims::LivePage),
 ];
-/// Points of a drawn curve.
+/// Number of points of a drawn curve.
 const CURVE_POINTS: u32 = 140;
 
 /// What the flags of `validate` mean.
@@ -178,7 +178,7 @@ fn chart(cells: &[Cell], unit_pages: u32) -> Chart {
     }
 }
 
-/// The curve between the least and the largest spare factor.
+/// Points of the formula's curve, from the smallest spare factor to the largest.
 fn by_formula(victims: Victims, unit_pages: u32, trims: Trims, ratio: f64) -> Vec<(f64, f64)> {
     let (least, most) = (SPARES[0], SPARES[SPARES.len() - 1]);
     let at = |spare: f64| {

@@ -18,8 +18,8 @@ use crate::server::{Policy, find_program};
 /// What the flags of `waf` mean.
 pub const HELP: &str = include_str!("../../help/waf.txt");
 
-/// Factors by which the paper's number of keys is multiplied. The largest factor is as large as the
-/// drive allows, which depends on how fast the log grows.
+/// Factors by which the paper's number of keys is multiplied. The drive limits the largest factor;
+/// the limit depends on how fast the log grows.
 const KEYS: &[(Policy, &[&str])] = &[
     (Policy::EverySec, &["1", "1.2", "1.3", "1.4", "1.5"]),
     (Policy::Always, &["1", "1.4", "1.5", "1.6"]),
@@ -45,8 +45,8 @@ const DRIVES: &[Drive] = &[
     Drive { spare: "0.1", background: "0.05" },
     Drive { spare: "0.1", background: "0" },
 ];
-/// Numbers of handles of those drives. There are four at most, because the
-/// drive that has a tenth of spare NAND has too few units for five handles.
+/// Numbers of handles of the drives in [`DRIVES`]. No number is above 4, because the drive that has
+/// a tenth of spare NAND has too few units for five handles.
 const DRIVES_HANDLES: &[u16] = &[1, 4];
 
 /// A drive, as values for the flags of `slimio waf`.
@@ -55,7 +55,7 @@ struct Drive {
     background: &'static str,
 }
 
-/// A trace, and what was recorded in it.
+/// A trace, and what it was recorded from.
 #[derive(Clone)]
 struct Subject {
     name: String,
@@ -64,7 +64,7 @@ struct Subject {
     /// Whether the paper reports a WAF for this subject.
     is_in_paper: bool,
     trace: PathBuf,
-    /// Factor for every address and length of the trace.
+    /// Every address and length of the trace is multiplied by this.
     stretch: u64,
 }
 
@@ -333,7 +333,7 @@ impl Experiment {
     }
 }
 
-/// What slimio prints, if it succeeds.
+/// The standard output of a command, if the command succeeds.
 fn output_of(command: &mut Command) -> Result<String> {
     let output = command.output().doing("starting slimio waf")?;
     if !output.status.success() {

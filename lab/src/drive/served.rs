@@ -21,7 +21,7 @@ pub struct Served {
     pub address: SocketAddr,
     /// The drive's name.
     pub nqn: String,
-    /// The line that has said all this.
+    /// The line in which the program printed the address and the name.
     pub line: String,
 }
 
@@ -34,7 +34,7 @@ impl Served {
         Self::start_with(program, &[], spec)
     }
 
-    /// As [`start`](Self::start), with more flags of `slimio drive serve`.
+    /// Like [`start`](Self::start), with more flags of `slimio drive serve`.
     ///
     /// # Errors
     /// As `start`.
@@ -43,7 +43,7 @@ impl Served {
         Self::spawn(command.args(["drive", "serve"]).args(flags).arg(spec))
     }
 
-    /// As [`start`](Self::start), by a command to which only the place where the drive listens is added.
+    /// Like [`start`](Self::start), with a command that lacks only the flag for the address.
     ///
     /// # Errors
     /// As `start`.
@@ -54,7 +54,7 @@ impl Served {
             .stdout(Stdio::piped())
             .spawn()
             .doing(format!("starting {}", command.get_program().display()))?;
-        let out = BufReader::new(process.stdout.take().expect("it was asked for"));
+        let out = BufReader::new(process.stdout.take().expect("stdout is a pipe"));
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut served = Self { process, out, address, nqn: String::new(), line: String::new() };
         let mut line = String::new();
@@ -75,7 +75,7 @@ impl Served {
         Pid::from_child(&self.process)
     }
 
-    /// Waits until the process is gone, which somebody has told to end.
+    /// Waits until the process has ended. Somebody else must have told it to end.
     ///
     /// # Errors
     /// When this process has no such child.
@@ -83,10 +83,10 @@ impl Served {
         self.process.wait().doing("waiting for the drive's end")
     }
 
-    /// Ends the process as a person would, and waits until it is gone.
+    /// Ends the process by SIGTERM, as a person would, and waits until it has ended.
     ///
     /// # Errors
-    /// When it ends in another way than it was asked to.
+    /// When the process does not exit with success.
     pub fn stop(self) -> Result<()> {
         kill_process(self.pid(), Signal::TERM)
             .map_err(io::Error::from)
@@ -98,7 +98,7 @@ impl Served {
         Err(BenchError::Server(format!("the drive ended with {status}")))
     }
 
-    /// Kills the process by SIGKILL, and waits until it is gone.
+    /// Kills the process by SIGKILL, and waits until it has ended.
     ///
     /// # Errors
     /// When there is no such process.
@@ -118,7 +118,7 @@ fn told(line: &str) -> Option<(String, SocketAddr)> {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // The process may be gone already.
+        // The process may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

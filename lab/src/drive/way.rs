@@ -25,7 +25,7 @@ pub trait Way {
     /// # Errors
     /// When the drive fails.
     fn wait(&mut self, ended: &mut Vec<usize>) -> Result<()>;
-    /// Bytes that hosts have written, and bytes that the drive wrote to its media for these.
+    /// Bytes that hosts have written, and bytes that the drive wrote to its media for them.
     ///
     /// # Errors
     /// When the drive fails.
@@ -71,7 +71,7 @@ impl Way for InProcess {
         Ok(())
     }
 
-    /// Spins, because the time that a sleeping thread takes to wake is not the drive's time.
+    /// Spins. If the thread slept instead, the time that it takes to wake would be measured, too.
     fn wait(&mut self, ended: &mut Vec<usize>) -> Result<()> {
         while self.completions.is_empty() && self.queue.in_flight() > 0 {
             self.queue.poll(&mut self.completions);
@@ -109,13 +109,13 @@ fn failed(error: Error) -> BenchError {
 }
 
 impl OverTcp {
-    /// Connects a host that polls for the time `spin` before it sleeps.
+    /// Connects a host that polls for `spin` before it sleeps.
     ///
     /// # Errors
     /// When the drive refuses.
     pub fn connect(served: &Served, spin: Duration) -> Result<Self> {
         let options = Options::new(served.address, &served.nqn);
-        // A fast host does without flow control. Successful reads then need no response.
+        // A fast host works without flow control. Successful reads then need no response.
         let options = Options { has_flow_control: false, ..options };
         let mut host = Host::connect(&options).map_err(failed)?;
         let lba_count = host.namespace(1).map_err(failed)?.nsze;

@@ -1,4 +1,5 @@
-//! After a restart, reads the data, and finds out which state of a client's account it matches.
+//! Reads the data after a restart, and finds out which state of a client's account the data
+//! matches.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,7 +15,7 @@ pub(super) struct Settled {
     pub(super) gone: u64,
 }
 
-/// All keys of client `owner` that are there.
+/// All keys of client `owner` that the server holds.
 pub(super) fn read_keys(client: &mut Client, owner: usize) -> Result<BTreeMap<Vec<u8>, Found>> {
     let mut requests = Vec::new();
     for key in keys_of(owner) {
@@ -50,9 +51,9 @@ pub(super) fn nothing_else(client: &mut Client, key_count: u64) -> Result<()> {
     Err(BenchError::Broken(format!("{size:?} keys are there, the clients know of {key_count}")))
 }
 
-/// Finds how many units of `in_flight`, from the first on, must be applied to `model` to get what
-/// was `found`, and applies these units. The state must not be older than unit `observed` (all
-/// units up to `acknowledged` are in the model already).
+/// Finds how many of the first units of `in_flight` must be applied to `model` so that it equals
+/// `found`, and applies these units. The model already contains all units up to `acknowledged`. The
+/// resulting state must not be older than unit `observed`.
 pub(super) fn settle(
     model: &mut Model,
     in_flight: &VecDeque<(Unit, Moment)>,
@@ -107,8 +108,7 @@ mod tests {
         keys.iter().map(|(key, value)| (key.as_bytes().to_vec(), found(value))).collect()
     }
 
-    /// What the audit says of `found` after one acknowledged unit (`a` = 1) and the units
-    /// `in_flight`.
+    /// Audits `found` after one acknowledged unit (`a` = 1) and the units `in_flight`.
     fn audit(
         in_flight: Vec<(Unit, Moment)>,
         found: &BTreeMap<Vec<u8>, Found>,

@@ -16,9 +16,9 @@ struct Held {
     expiry: Option<Expiry>,
 }
 
-/// An expiry time, as far as it is known. A relative expiry counts from the moment when the server
-/// read its clock, and all that is known of this moment is that it was between request and reply.
-/// Milliseconds since 1970.
+/// The bounds of an expiry time, in milliseconds since 1970. A relative expiry counts from the
+/// moment when the server read its clock. Only this is known of the moment: it was between the
+/// request and the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Expiry {
     earliest_ms: u64,
@@ -33,7 +33,7 @@ pub(super) struct Found {
     pub(super) expires_at_ms: Option<u64>,
 }
 
-/// When the server executed something: between these two times, in milliseconds since 1970.
+/// The server executed something between these two times, in milliseconds since 1970.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
     pub(super) sent_ms: u64,
@@ -41,8 +41,8 @@ pub(super) struct Moment {
 }
 
 impl Model {
-    /// Applies a unit, and returns the reply that the unit must have. The result is `None` if the
-    /// model cannot know the reply. A transaction's reply is that of EXEC.
+    /// Applies a unit, and returns the reply that the unit must have; for a transaction, that is
+    /// the reply of EXEC. The result is `None` if the model cannot know the reply.
     pub(super) fn apply(&mut self, unit: &Unit, moment: Moment) -> Option<Reply> {
         if !unit.transaction {
             return self.act(&unit.actions[0], moment);
@@ -141,7 +141,7 @@ impl Model {
         self.held.get(key).map_or(Reply::Nil, |held| Reply::Bulk(held.value.clone()))
     }
 
-    /// The first key that differs from what a server shows, in words; `None` when all is equal.
+    /// Describes the first key that differs from what a server shows. `None` if all keys are equal.
     pub(super) fn difference(&self, found: &BTreeMap<Vec<u8>, Found>) -> Option<String> {
         let name = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
         for (key, held) in &self.held {
@@ -204,7 +204,7 @@ impl Held {
     }
 }
 
-/// Length and first bytes of a value.
+/// Length and first bytes of a value, as text.
 fn shown(value: &[u8]) -> String {
     let head = &value[..value.len().min(24)];
     format!("{} bytes {:?}", value.len(), String::from_utf8_lossy(head))

@@ -8,17 +8,17 @@ use crate::error::{BenchError, Doing, Result};
 use crate::server::{ServerConfig, ServerKind};
 use crate::tree::tree_files;
 
-/// What is done to the data.
+/// Damage that is done to the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
     /// Nothing.
     None,
     /// The stock server's log loses its last bytes.
     TruncateLog {
-        /// How many bytes.
+        /// Number of bytes that are lost.
         bytes: u64,
     },
-    /// The data is put back to what it was before the life.
+    /// The data is replaced by a copy from before the life.
     StaleData,
 }
 
@@ -47,7 +47,7 @@ pub(super) fn before_life(sabotage: Sabotage, server: &ServerConfig) -> Result<O
     Ok(Some(kept))
 }
 
-/// Does the damage. The server is dead.
+/// Damages the data. The server must be dead.
 pub(super) fn after_death(
     sabotage: Sabotage,
     server: &ServerConfig,
@@ -75,7 +75,7 @@ fn truncate_log(server: &ServerConfig, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Makes `target` a copy of `source`, which may be missing.
+/// Makes `target` a copy of `source`. If `source` does not exist, `target` becomes empty.
 fn replace(target: &Path, source: &Path) -> Result<()> {
     let what = || format!("copying {} to {}", source.display(), target.display());
     if target.exists() {

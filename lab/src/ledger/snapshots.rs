@@ -13,8 +13,8 @@ use crate::error::Result;
 /// Longest pause between two requests.
 const PAUSE_US_MAX: u64 = 2000;
 
-/// Asks for snapshots and rewrites, one after the other, until the server is gone. Counts those
-/// that were begun.
+/// Asks for snapshots and rewrites, one after the other, until the server is dead. `begun` counts
+/// the ones that the server began.
 pub(super) fn ask_until_death(
     address: &Address,
     mut rng: Rng,

@@ -37,10 +37,10 @@ pub(super) struct Account {
 pub(super) struct Life<'a> {
     pub(super) address: &'a Address,
     pub(super) number: u32,
-    /// Units acknowledged in this life, and the number of them after which the life shall end.
+    /// Number of units acknowledged in this life. The life ends when `units` are acknowledged.
     pub(super) acknowledged: &'a AtomicU64,
     pub(super) units: u64,
-    /// For each client, the highest of its units that any client was shown.
+    /// For each client, the number of its newest unit whose value any client has read.
     pub(super) observed: &'a [AtomicU64],
     /// Set before the server is killed. From then on a closed connection is expected.
     pub(super) dying: &'a AtomicBool,
@@ -74,7 +74,7 @@ impl Account {
         self.index
     }
 
-    /// The highest unit of this client that any client was shown.
+    /// The number of this client's newest unit whose value any client has read.
     pub(super) fn observed(&self) -> u64 {
         self.observed
     }
@@ -115,7 +115,7 @@ pub(super) fn write_until_death(account: &mut Account, life: &Life<'_>) -> Resul
     if expected {
         return Ok(());
     }
-    // If another client has sent first, nobody listens any more.
+    // If another client has sent its reason first, nobody listens any more.
     let _ = life.stop.send(Stop::Wrong);
     let index = account.index;
     outcome.map_err(|error| match error {
@@ -139,7 +139,7 @@ fn write_batches(account: &mut Account, life: &Life<'_>) -> Result<()> {
             let clients = life.observed.len();
             let unit = choose(&mut rng, account.index, clients, account.sent, sent_ms);
             unit.write(&mut requests);
-            // Until the reply is in, all that is known is that the unit was not executed before
+            // Until the reply arrives, only one bound is known: the unit is not executed before
             // now.
             let moment = Moment { sent_ms: sent_ms - CLOCK_SLACK_MS, replied_ms: u64::MAX / 2 };
             account.in_flight.push_back((unit, moment));
@@ -169,7 +169,7 @@ fn write_batches(account: &mut Account, life: &Life<'_>) -> Result<()> {
     }
 }
 
-/// The reply of a unit; of a transaction, that of EXEC.
+/// Receives the reply of a unit. For a transaction, that is the reply of EXEC.
 fn receive(client: &mut Client, unit: &Unit) -> Result<Reply> {
     if !unit.transaction {
         return Ok(client.receive()?);
@@ -185,7 +185,7 @@ fn receive(client: &mut Client, unit: &Unit) -> Result<Reply> {
     Ok(client.receive()?)
 }
 
-/// The number of the unit that wrote a value of another client; 0 if there is no value.
+/// The number of the unit that wrote the value of another client's key. 0 if there is no value.
 fn peeked(owner: usize, key: &[u8], reply: &Reply) -> Result<u64> {
     match reply {
         Reply::Nil => Ok(0),

@@ -5,7 +5,7 @@ use fastrand::Rng;
 use crate::client::encode;
 
 /// How many keys of a client hold strings, and how many hold numbers. There are few keys, so that
-/// most writes overwrite one.
+/// most writes overwrite a value.
 pub(super) const STRING_KEY_COUNT: u64 = 24;
 pub(super) const COUNTER_KEY_COUNT: u64 = 6;
 /// The largest number of commands of a transaction, and of pairs of an MSET.

@@ -46,8 +46,8 @@ impl Connection {
         self.reader.error_text()
     }
 
-    /// Sends what is left from before and then `bytes`; what the socket does not take is kept, and
-    /// the socket is watched until it takes the rest.
+    /// Sends the bytes that earlier calls have left, and then `bytes`. What the socket does not
+    /// take is kept, and `epoll` reports when the socket takes more.
     pub(super) fn send(&mut self, epoll: &OwnedFd, name: u64, bytes: &[u8]) -> Result<()> {
         if self.unsent.is_empty() {
             let taken = self.write(bytes)?;
@@ -86,7 +86,7 @@ impl Connection {
         Ok(taken)
     }
 
-    /// Reads once; every reply that is complete goes to `completed` with its request.
+    /// Reads from the socket once. Adds every complete reply to `completed`, with its request.
     pub(super) fn receive(
         &mut self,
         buffer: &mut [u8],

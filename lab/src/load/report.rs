@@ -87,7 +87,7 @@ impl PhaseReport {
         self.timeline[tick] += count as u64;
     }
 
-    /// Completes the report, once the last reply is in.
+    /// Completes the report after the last reply.
     pub(super) fn finish(&mut self, elapsed: Duration) {
         self.elapsed = elapsed;
         for part in [&self.read_latency, &self.write_latency] {

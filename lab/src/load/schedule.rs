@@ -7,7 +7,7 @@ use crate::rng::exponential;
 /// How requests arrive.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Arrival {
-    /// Closed loop: a request follows the reply to the one before it.
+    /// Closed loop: each reply is followed by the connection's next request.
     Closed,
     /// Open loop: at equal intervals.
     Fixed {
@@ -30,7 +30,7 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// `None` in the closed loop.
+    /// The schedule of a phase. `None` in the closed loop.
     pub(super) fn new(arrival: Arrival) -> Option<Self> {
         let (per_s, poisson) = match arrival {
             Arrival::Closed => return None,

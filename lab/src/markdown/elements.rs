@@ -8,8 +8,8 @@ use crate::scenario::Work;
 
 const CPU: &str = "server_cpu_us_per_request";
 
-/// One line per row that was run, with the server CPU time of a request. Nothing if there is no
-/// such row.
+/// One line per row that was run, with the server CPU time of a request. Writes nothing if no such
+/// row was run.
 pub(super) fn table(comparison: &Comparison, text: &mut String) {
     let rows = comparison.config.scenarios.iter().enumerate();
     let mut rows =

@@ -1,6 +1,6 @@
-//! The folder of a recording, which only one recording at a time may use. If a killed recording has
-//! left something mounted or attached in the folder, this is taken down before the next recording
-//! begins.
+//! The folder of a recording, which only one recording at a time may use. A killed recording may
+//! have left something mounted or attached in the folder. The next recording takes that down before
+//! it begins.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -22,11 +22,11 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// Takes the folder, which need not exist. When this returns, nothing below the folder is
+    /// Claims the folder, which need not exist. When this returns, nothing below the folder is
     /// mounted or attached.
     ///
     /// # Errors
-    /// When another recording has the folder, or something can't be taken down.
+    /// When another recording has claimed the folder, or something can't be taken down.
     pub(super) fn new(folder: &Path) -> Result<Self> {
         let mut lock = folder.as_os_str().to_owned();
         lock.push(".lock");
@@ -131,10 +131,10 @@ mod tests {
     #[test]
     fn a_folder_is_for_one_recording_at_a_time() {
         let folder = std::env::temp_dir().join(format!("slimio-claim-{}", std::process::id()));
-        let claim = Claim::new(&folder).expect("nobody has it");
-        let second = Claim::new(&folder).expect_err("it is taken").to_string();
+        let claim = Claim::new(&folder).expect("the folder is free");
+        let second = Claim::new(&folder).expect_err("the folder is claimed").to_string();
         assert!(second.starts_with("another recording runs in "), "{second}");
         drop(claim);
-        drop(Claim::new(&folder).expect("it is free again"));
+        drop(Claim::new(&folder).expect("the folder is free again"));
     }
 }

@@ -38,7 +38,7 @@ pub(super) struct LoopDisk {
     device: PathBuf,
     mount_point: PathBuf,
     data: PathBuf,
-    /// The thread that answers the kernel; `None` once it has ended.
+    /// The thread that answers the kernel's requests; `None` once it has ended.
     thread: Option<JoinHandle<io::Result<()>>>,
     is_attached: bool,
 }
@@ -83,8 +83,8 @@ impl LoopDisk {
         // The unmount is lazy, because a program that looks at all loop devices may hold this one
         // for a moment. The file is served until the last such program has closed the device.
         unmount(&self.mount_point, UnmountFlags::DETACH).doing("unmounting the device's file")?;
-        let thread = self.thread.take().expect("it runs until here");
-        thread.join().expect("answering does not panic").doing("serving the device's file")
+        let thread = self.thread.take().expect("nobody has joined the thread");
+        thread.join().expect("the thread does not panic").doing("serving the device's file")
     }
 
     fn detach(&mut self) -> Result<()> {
@@ -193,7 +193,7 @@ impl OneFile for Recorded {
         Ok(fallocate(&self.file, flags, offset, size)?)
     }
 
-    /// The data need not survive a crash of this machine, so nothing waits for a disk.
+    /// The data need not survive a crash of this machine, so the file is not flushed to a disk.
     fn flush(&mut self) -> io::Result<()> {
         Ok(self.tape.record(&TraceEvent::Flush)?)
     }

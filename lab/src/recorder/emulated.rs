@@ -32,7 +32,7 @@ pub struct EmulatedDisk {
 pub struct DriveMeter(Arc<Mutex<Clocked>>);
 
 impl DriveMeter {
-    /// Bytes that the host has written, and bytes that went to the media.
+    /// Bytes that the host has written, and bytes that the drive has written to its media.
     pub fn host_and_media_bytes(&self) -> (u64, u64) {
         let drive = self.lock();
         let counters = drive.ftl().counters();
@@ -40,7 +40,7 @@ impl DriveMeter {
     }
 
     fn lock(&self) -> MutexGuard<'_, Clocked> {
-        // If a thread panicked while it held the lock, this was reported then.
+        // If a thread panicked while it held the lock, the panic was reported at that time.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -77,7 +77,7 @@ struct Emulated {
     size: u64,
     file: File,
     drive: DriveMeter,
-    /// The moment at which the drive's time begins.
+    /// The moment at which the drive's clock is zero.
     start: Instant,
 }
 
@@ -131,7 +131,7 @@ impl OneFile for Emulated {
         Ok(fallocate(&self.file, flags, offset, size)?)
     }
 
-    /// There is nothing to do, because every write was on the media before it was answered.
+    /// Does nothing, because every write was on the media before it was answered.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

@@ -1,7 +1,7 @@
-//! A file system of one file, which is the root of the file system. This module speaks only as much
-//! of the kernel's FUSE protocol as the one file needs. The crate fuser is not used, because it can
-//! mount only over folders, its trait would need as many lines as this module, and it brings thirty
-//! crates.
+//! A file system with a single file, which is also the root of the file system. This module
+//! implements only as much of the kernel's FUSE protocol as that file needs. The crate fuser is not
+//! used: it can mount only over folders, its trait would need as many lines as this module, and it
+//! brings thirty crates.
 //!
 //! Requests are answered one at a time, in the order in which the kernel sends them.
 
@@ -26,11 +26,11 @@ pub(super) trait OneFile {
     fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Makes a range read as zeros. `is_hole` says that the range was deallocated.
     fn zero(&mut self, offset: u64, size: u64, is_hole: bool) -> io::Result<()>;
-    /// Makes stable what was written.
+    /// Is called when all earlier writes shall become durable.
     fn flush(&mut self) -> io::Result<()>;
 }
 
-/// Version of the protocol, which Linux has spoken since 5.2.
+/// Version of the protocol, which Linux has supported since 5.2.
 const MAJOR: u32 = 7;
 const MINOR: u32 = 31;
 const ROOT: u64 = 1;
@@ -44,8 +44,8 @@ const WRITE_FIELDS_SIZE: usize = 40;
 const REPLY_SIZE: usize = 16;
 const MODE: u32 = 0o100_600;
 
-/// Kinds of requests. The others are answered with `ENOSYS`, after which the kernel does not send
-/// them again.
+/// Kinds of requests. All other kinds are answered with `ENOSYS`, after which the kernel does not
+/// send them again.
 mod opcode {
     pub(super) const FORGET: u32 = 2;
     pub(super) const GETATTR: u32 = 3;
@@ -77,14 +77,14 @@ pub(super) fn mount_over(path: &Path) -> Result<File> {
     let fuse = File::options().read(true).write(true).open("/dev/fuse");
     let fuse = fuse.doing("opening /dev/fuse")?;
     let options = format!("fd={},rootmode={MODE:o},user_id=0,group_id=0", fuse.as_raw_fd());
-    let options = CString::new(options).expect("there is no zero in it");
+    let options = CString::new(options).expect("the options have no zero byte");
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     mount("slimio-trace", path, "fuse", flags, options.as_c_str())
         .doing(format!("mounting over {}", path.display()))?;
     Ok(fuse)
 }
 
-/// Answers until the file system is unmounted.
+/// Answers requests until the file system is unmounted.
 pub(super) fn serve(mut fuse: File, file: &mut dyn OneFile) -> io::Result<()> {
     let mut request = vec![0; REQUEST_SIZE + WRITE_FIELDS_SIZE + WRITE_SIZE_MAX + PAGE_SIZE];
     loop {
@@ -108,7 +108,7 @@ pub(super) fn serve(mut fuse: File, file: &mut dyn OneFile) -> io::Result<()> {
     Ok(())
 }
 
-/// The reply to a request, if it gets one.
+/// The reply to a request. `None` if the kernel expects no reply.
 fn answer(request: &[u8], file: &mut dyn OneFile) -> Option<Vec<u8>> {
     let opcode = word(request, 4);
     if matches!(opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT) {
@@ -139,8 +139,8 @@ fn fill_reply(
     match opcode {
         opcode::INIT => put_init(word(body, 8), reply),
         opcode::GETATTR | opcode::SETATTR => {
-            // How long the kernel may cache the attributes: without a limit, because nobody else
-            // changes them.
+            // How long the kernel may cache the attributes: without a limit, because only the
+            // kernel changes them.
             put(reply, &[u64::MAX >> 1, 0]);
             put_attributes(file.size(), reply);
         }

@@ -11,8 +11,8 @@ use crate::error::{BenchError, Doing, Result};
 
 static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// After this call, SIGINT and SIGTERM are only noted, so that [`check`] sees them. A second signal
-/// ends the process at once.
+/// After this call, the first SIGINT or SIGTERM only sets a flag, which [`check`] reads. A second
+/// signal ends the process at once.
 pub(crate) fn heed() -> Result<()> {
     if ASKED.get().is_some() {
         return Ok(());
@@ -25,12 +25,12 @@ pub(crate) fn heed() -> Result<()> {
             .and_then(|_| flag::register(signal, Arc::clone(&asked)))
             .doing("handling signals")?;
     }
-    // If another thread was first, the handlers of that thread note the signals as well.
+    // If another thread was faster, `ASKED` keeps that thread's flag, which its handlers set.
     drop(ASKED.set(asked));
     Ok(())
 }
 
-/// Fails once a signal has asked for the end.
+/// Fails once SIGINT or SIGTERM has arrived.
 pub(crate) fn check() -> Result<()> {
     if ASKED.get().is_some_and(|asked| asked.load(Ordering::Relaxed)) {
         return Err(BenchError::Server("interrupted".into()));

@@ -1,10 +1,10 @@
-//! Joins two traces of one run: adds the streams that the server names to the writes that arrived at
-//! the device.
+//! Joins two traces of one run. The server's trace says which stream each write has; the join adds
+//! these streams to the writes that arrived at the device.
 //!
-//! The device's trace has everything in the order in which it arrived, the kernel's own writes
-//! included, but no streams. The server's trace has the stream of every write that it sent. Each
-//! block arrives as often as the server wrote it, and the writes of a block arrive in the order in
-//! which the server sent them.
+//! The device's trace has all requests in the order in which they arrived. It includes the kernel's
+//! own writes, but it has no streams. The server's trace has the stream of every write that the
+//! server sent. Each block arrives as often as the server wrote it, and the writes of a block
+//! arrive in the order in which the server sent them.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -31,10 +31,11 @@ pub struct Joined {
 
 /// The server must have named the streams of at least 1 / `NAMED_PART_MIN` of the blocks. The
 /// kernel itself writes only the log's mapped buffers, and only now and then. So if fewer blocks
-/// are named, the server's trace is not of the same run.
+/// are named, the server's trace is from another run.
 const NAMED_PART_MIN: u64 = 4;
 
-/// Joins the traces of the device and the server; `out` gets the device's trace, with streams.
+/// Joins the traces of the device and the server. Writes the device's trace, with streams, to
+/// `out`.
 pub fn join(device: &Path, server: &Path, out: &Path) -> Result<Joined> {
     let (header, mut streams) = streams_of_blocks(server)?;
     let trace = open(device)?;
@@ -76,7 +77,7 @@ pub fn join(device: &Path, server: &Path, out: &Path) -> Result<Joined> {
     Ok(joined)
 }
 
-/// For each block the streams of its writes, in order.
+/// For each block, the streams of its writes, in order.
 type Streams = HashMap<u64, VecDeque<u8>>;
 
 fn streams_of_blocks(server: &Path) -> Result<(TraceHeader, Streams)> {
@@ -94,7 +95,7 @@ fn streams_of_blocks(server: &Path) -> Result<(TraceHeader, Streams)> {
     Ok((header, streams))
 }
 
-/// The parts of a write that have one stream each.
+/// Cuts a write into parts. All blocks of a part have the same stream.
 fn cut(range: ByteRange, streams: &mut Streams, joined: &mut Joined) -> Vec<(u8, ByteRange)> {
     let mut parts: Vec<(u8, ByteRange)> = Vec::new();
     for block in range.start / BLOCK_SIZE..range.end / BLOCK_SIZE {
@@ -127,11 +128,11 @@ mod tests {
         let about = vec![("streams".to_owned(), streams.to_owned())];
         let header = TraceHeader { device_bytes: 1 << 20, about };
         let file = File::create(path).expect("a temporary file");
-        let mut writer = TraceWriter::new(file, &header).expect("it begins");
+        let mut writer = TraceWriter::new(file, &header).expect("the header is written");
         for event in events {
-            writer.push(0, event).expect("it is written");
+            writer.push(0, event).expect("the event is written");
         }
-        writer.finish().expect("it ends");
+        writer.finish().expect("the trace is ended");
     }
 
     fn write(stream: u8, block: u64, blocks: u64) -> TraceEvent {
@@ -151,11 +152,11 @@ mod tests {
         let sent = [write(1, 0, 2), write(3, 2, 2), write(2, 4, 2), write(2, 0, 1)];
         trace(&device, &[&arrived[..], &again].concat(), "");
         trace(&server, &sent, "a, b");
-        let joined = join(&device, &server, &out).expect("they belong together");
+        let joined = join(&device, &server, &out).expect("the traces are from one run");
         assert_eq!(joined, Joined { events: 7, named_blocks: 7, other_blocks: 1 });
         let reader = open(&out).expect("it is a trace");
         assert!(reader.header().about.contains(&("streams".into(), "a, b".into())));
-        let events: Vec<TraceEvent> = reader.map(|record| record.expect("whole").event).collect();
+        let events: Vec<TraceEvent> = reader.map(|record| record.expect("a record").event).collect();
         let expected = [
             write(1, 0, 2),
             write(3, 2, 2),
@@ -176,6 +177,6 @@ mod tests {
         trace(&server, &[write(1, 100, 3)], "a, b");
         let error = join(&device, &server, &out).expect_err("they do not").to_string();
         assert!(error.starts_with("3 blocks that the server says"), "{error}");
-        std::fs::remove_dir_all(&folder).expect("it is ours");
+        std::fs::remove_dir_all(&folder).expect("the folder is ours");
     }
 }

@@ -77,7 +77,7 @@ impl OneFile for Kept {
         self.file.write_all_at(bytes, offset)
     }
 
-    /// The loop driver turns zeros that are written into holes, too. Both read as zeros.
+    /// The loop driver also sends writes of zeros as holes. Both read as zeros.
     fn zero(&mut self, offset: u64, size: u64, _is_hole: bool) -> io::Result<()> {
         self.entries.lock().push(Entry::Deallocate { offset, size });
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

@@ -1,4 +1,4 @@
-//! A file system on the recorded device, made and mounted in one way that the trace's header states.
+//! A file system on the recorded device. The trace's header states how it was made and mounted.
 
 use std::fmt;
 use std::fs;

@@ -43,8 +43,8 @@ pub enum Place {
 }
 
 impl Place {
-    /// The paper's workload, scaled to a device of `device_bytes` bytes. It is limited to what fits
-    /// on the device in this place.
+    /// The paper's workload, scaled to a device of `device_bytes` bytes. Its data fits on the
+    /// device, whether the server uses a file system or not.
     pub fn workload(self, device_bytes: u64) -> Workload {
         let workload = Workload::scaled(device_bytes);
         match self {
@@ -69,13 +69,13 @@ pub struct Recording {
     pub workload: Workload,
     /// Directory for this recording alone, which is emptied first; it holds the device's data.
     pub folder: PathBuf,
-    /// Where the trace goes.
+    /// Path of the trace.
     pub trace: PathBuf,
 }
 
 impl Recording {
-    /// Checks that `trace` exists, is whole, and was recorded as this recording would be; if not,
-    /// says why. Only the kernel's version may differ.
+    /// Checks that `trace` exists, is complete, and was recorded with the settings of this
+    /// recording; if not, says why. Only the kernel's version may differ.
     pub fn is_there(&self) -> std::result::Result<(), String> {
         let file = File::open(&self.trace).map_err(|error| error.to_string())?;
         let mut reader = TraceReader::new(file).map_err(|error| error.to_string())?;

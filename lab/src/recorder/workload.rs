@@ -45,7 +45,7 @@ pub struct Workload {
     pub key_count: u64,
     /// Size of a value, in bytes.
     pub value_size: usize,
-    /// Times that an on-demand snapshot is taken while clients write.
+    /// Number of times that an on-demand snapshot is taken while clients write.
     pub repetitions: u32,
     /// Number of SETs in each repetition. Their keys are drawn uniformly.
     pub requests: u64,
@@ -65,7 +65,7 @@ pub struct Workload {
 pub(crate) const HELD_BACK: &str = "clients held back";
 pub(crate) const GO_ON: &str = "clients go on";
 
-/// A function that is told what clients do next.
+/// A function that is called with the name of what clients do next.
 pub type Mark<'a> = dyn Fn(&str) -> Result<()> + Sync + 'a;
 
 /// What the clients saw, from the first repetition on.
@@ -267,11 +267,11 @@ fn wait_for(mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     Ok(())
 }
 
-/// What the server says of its log and snapshots.
+/// What the server reports about its log and snapshots.
 struct ServerState {
-    /// Size of the log and of the data set that it begins with, with what the server has yet to
-    /// write to the log's file. Stock Redis keeps up to two seconds of writes in memory while an
-    /// `fsync` of the file takes long.
+    /// Size in bytes of the log's file, together with what the server has yet to write to that
+    /// file. The file begins with a copy of the data set. Stock Redis keeps up to two seconds of
+    /// writes in memory while an `fsync` of the file takes long.
     aof_bytes: u64,
     /// Whether a rewrite is under way or scheduled.
     is_rewriting: bool,

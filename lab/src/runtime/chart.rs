@@ -5,7 +5,7 @@ use slimio_plot::{Axis, Chart, Curve, Ink, Panel};
 
 use super::{Host, Outcome};
 
-/// The runs in their order.
+/// The chart of `outcomes`. Its curves are in the order of `outcomes`.
 pub fn chart(outcomes: &[&Outcome]) -> Chart {
     let panel = |title: &str, y: &str, is_low, points: fn(&Outcome) -> Vec<(f64, f64)>| {
         let curve = |outcome: &&Outcome| {

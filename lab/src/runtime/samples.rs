@@ -33,7 +33,7 @@ pub struct Sample {
     pub commands: u64,
     /// Bytes that the drive's host wrote.
     pub host_bytes: u64,
-    /// Bytes that went to the media.
+    /// Bytes that the drive wrote to its media.
     pub media_bytes: u64,
     /// CPU time of the server, including the children that it has waited for.
     pub cpu: Duration,
@@ -136,7 +136,7 @@ impl Sampler {
         self.shared.seen().marks.push((at_s, what.to_owned()));
     }
 
-    /// Ends with a last sample.
+    /// Takes a last sample, and stops sampling.
     pub fn finish(mut self) -> Result<Samples> {
         self.end()?;
         let mut seen = self.shared.seen();
@@ -190,8 +190,8 @@ impl Samples {
         Self { during: during.collect(), held_back, last }
     }
 
-    /// Requests per second between two successive samples, at the middle of their times. Times when
-    /// clients were held back are left out.
+    /// Requests per second between two successive samples, at the time midway between them. Points
+    /// at which clients were held back are left out.
     pub fn requests_per_s(&self) -> Vec<(f64, f64)> {
         let mut rates = self.rates(|sample| sample.commands);
         let is_held = |at: f64| self.held_back.iter().any(|(from, to)| (*from..=*to).contains(&at));
@@ -206,12 +206,13 @@ impl Samples {
         cpu.as_secs_f64() * 1e6 / last.commands.saturating_sub(first.commands) as f64
     }
 
-    /// MiB per second that went to the media beyond what the host wrote.
+    /// MiB per second that the drive wrote to its media in addition to what the host wrote.
     pub fn collected_mib_per_s(&self) -> Vec<(f64, f64)> {
         let of_host = self.rates(|sample| sample.host_bytes);
         let of_media = self.rates(|sample| sample.media_bytes);
         let pairs = of_media.into_iter().zip(of_host);
-        // A page is counted when it is written, so the two rates never diverge for long.
+        // Both counters count a page of the host when it is written. So the rest is what the
+        // collector has copied.
         let mib = f64::from(1 << 20);
         pairs.map(|((at, media), (_, host))| (at, ((media - host) / mib).max(0.0))).collect()
     }

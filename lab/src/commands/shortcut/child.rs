@@ -21,7 +21,8 @@ const TAIL_LEN: usize = 12;
 /// As which user a program runs, and by which signal it is asked to end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Life {
-    /// Another user, if this process may become one. Some servers refuse to run as root.
+    /// The user to run as, if not our own. Set only if this process may change its user. Some
+    /// servers refuse to run as root.
     pub(super) user: Option<&'static str>,
     pub(super) end: Signal,
 }
@@ -29,10 +30,12 @@ pub(super) struct Life {
 impl Life {
     pub(super) const OURS: Self = Self { user: None, end: Signal::TERM };
 
-    /// A command that runs `program`, under another program if `under` is not empty. `under` has
-    /// that program and its arguments. When our own process dies, however it dies, the kernel sends
-    /// the command the signal to end. The signal is not SIGKILL, because if `slimio shortcut run`
-    /// were killed, its program would go on by itself.
+    /// A command that runs `program`. If `under` is not empty, it is another program with its
+    /// arguments, and that program runs `program`.
+    ///
+    /// If our own process dies in any way, the kernel sends the signal `end` to the command. The
+    /// signal is not SIGKILL, because if `slimio shortcut run` were killed, its program would go on
+    /// by itself.
     pub(super) fn command(self, under: &[String], program: &Path) -> Command {
         let mut command = Command::new("setpriv");
         let signal = if self.end == Signal::INT { "INT" } else { "TERM" };
@@ -62,7 +65,7 @@ pub(super) fn missing(program: &str, packages: &str) -> BenchError {
     BenchError::Usage(text)
 }
 
-/// Runs a command to its end; returns what it printed, errors last.
+/// Runs a command to its end. Returns its standard output, followed by its standard error.
 pub(super) fn text_of(command: &mut Command) -> Result<String> {
     let name = words_of(command);
     let Output { status, stdout, stderr } = command.output().doing(format!("starting {name}"))?;

@@ -13,7 +13,7 @@ use crate::error::{Doing, Result};
 const PACKAGES: &str = "mariadb-server-core mariadb-client-core mariadb-common";
 const LOADS: [&str; 3] = ["oltp_insert", "oltp_write_only", "oltp_read_write"];
 const THREADS: [u32; 3] = [1, 16, 32];
-/// By default, MariaDB writes its log by direct I/O. Such a log does not go the short way.
+/// By default, MariaDB writes its log by direct I/O. The short path does not serve such a log.
 const SETTINGS: [(&str, &[&str]); 3] = [
     ("default", &[]),
     ("`O_DSYNC`", &["--innodb-flush-method=O_DSYNC"]),
@@ -78,8 +78,8 @@ impl Subject for MariaDb {
         let data = format!("--datadir={}", site.folder.join("data").display());
         // MariaDB refuses to run as root unless it is asked to.
         let user = "--user=root";
-        // If servers shared a folder for temporary tables, a server that starts would remove the
-        // tables of the others.
+        // A server that starts removes all tables in its folder for temporary tables. So servers
+        // must not share that folder.
         let temporary = format!("--tmpdir={}", site.memory.display());
         let mut make = Life::OURS.command(&[], &self.install);
         make.args([
@@ -106,7 +106,7 @@ impl Subject for MariaDb {
         let server = Running::start(serve, Life::OURS.end, log, answers)?;
         ask("CREATE DATABASE IF NOT EXISTS test")?;
         text_of(self.sysbench(LOADS[0], 1, site).arg("prepare"))?;
-        // The first load is not counted, because it brings pages into memory.
+        // The first run is not counted, because it reads pages into memory.
         self.load(LOADS[group], THREADS[1], site.seconds().div_ceil(3), site)?;
         let load = |threads| self.load(LOADS[group], threads, site.seconds(), site);
         let rates = THREADS.map(load).into_iter().collect::<Result<Vec<f64>>>()?;
@@ -119,7 +119,8 @@ impl Subject for MariaDb {
 }
 
 /// Writes a new log once from end to end, as a minute of load would. The blocks of a new log are
-/// only allocated, and the file system has to note the first write to each block.
+/// allocated, but not yet written: the file system changes its metadata at the first write to each
+/// block.
 fn write_again(log: &Path) -> Result<()> {
     let file = File::options().read(true).write(true).open(log);
     let written = file.and_then(|mut file| {

@@ -39,8 +39,8 @@ pub(super) struct Sqlite {
 
 impl Sqlite {
     pub(super) fn new() -> Result<Self> {
-        // The `python3` on the path may be a script that first looks for a Python. So the path of
-        // the real program is asked for.
+        // The `python3` in `PATH` may be a script that starts the real interpreter. So Python is
+        // asked for the interpreter's path.
         let mut command = Command::new("python3");
         command.args(["-c", "import sqlite3, sys; print(sys.executable)"]);
         let python =

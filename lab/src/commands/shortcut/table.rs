@@ -16,7 +16,7 @@ pub(super) struct Plan {
     pub(super) groups: Vec<Vec<Vec<String>>>,
 }
 
-/// The rate of each round, first without and then with the short path.
+/// The rates of all rounds: first those without the short path, then those with it.
 type Rates = [Vec<f64>; 2];
 
 /// The rates of each row, with each setting.
@@ -49,7 +49,7 @@ impl Measured {
     /// settings: the best rate with the short path, divided by the best rate without the short path.
     pub(super) fn table(self, plan: &Plan) -> String {
         let has_settings = plan.settings.len() > 1;
-        let (first, rest) = plan.settings.split_first().expect("there is one");
+        let (first, rest) = plan.settings.split_first().expect("there is a default setting");
         let mut heads: Vec<String> = plan.heads.iter().map(|head| (*head).to_owned()).collect();
         let counted = format!("{}/s", plan.unit);
         if has_settings {

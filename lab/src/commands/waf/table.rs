@@ -87,7 +87,7 @@ impl Row {
     }
 }
 
-/// Fields of a point, as `slimio waf --points` prints them, one point a line.
+/// Fields of a point, as `slimio waf --points` prints them, with one line per point.
 const POINT_FIELDS: &str = "handles,seconds,host_bytes,media_bytes,utilization,mixed_units";
 
 pub(super) fn points(text: &str) -> Result<Vec<Point>> {
@@ -106,7 +106,7 @@ fn point(line: &str) -> Option<Point> {
     Some(Point { host_bytes, media_bytes, utilization, mixed_units })
 }
 
-/// A row for each drive and trace.
+/// The table with a row for each trace on each drive.
 pub(super) fn table(rows: &[Row]) -> String {
     let mut text = HEAD.to_owned();
     for row in rows {
@@ -129,7 +129,7 @@ pub(super) fn table(rows: &[Row]) -> String {
     text
 }
 
-/// A row for each trace, a column for each drive.
+/// The table with a row for each trace and a column for each drive.
 pub(super) fn drives_table(rows: &[DriveRow]) -> String {
     let mut text = DRIVES_HEAD.to_owned();
     for drive in DRIVES {
@@ -146,7 +146,8 @@ pub(super) fn drives_table(rows: &[DriveRow]) -> String {
     text
 }
 
-/// WAF since the beginning over the bytes that the host has written, in a panel for each policy.
+/// The picture: a panel for each policy. Each curve shows the WAF since the beginning, against the
+/// bytes that the host has written.
 pub(super) fn chart(rows: &[Row]) -> Chart {
     const INKS: [Ink; 6] = [Ink::Grey, Ink::Orange, Ink::Red, Ink::Violet, Ink::Green, Ink::Blue];
     let panel = |policy: Policy| {
