@@ -1,9 +1,9 @@
 //! Times durable appends to a log file on each rung. *stock* appends as a program does. Two rungs
 //! append after the log's blocks were allocated or filled with zeros. *file* goes the short way by
-//! a library call. *direct overwrite* is the bound: only the system call that makes blocks durable,
-//! over zeros. If `slimio shortcut run` has started this program, two rungs go the short way by the
-//! program's own calls: *preload*, and *preload, from empty* for a log that is filled with zeros
-//! meanwhile.
+//! a library call. *direct overwrite* is the lower bound: a single system call per append, which
+//! overwrites zeros durably. If `slimio shortcut run` has started this program, two rungs go the
+//! short way by the program's own calls: *preload*, and *preload, from empty* for a log that is
+//! filled with zeros meanwhile.
 //!
 //! ```console
 //! $ cargo run --release -p slimio-shortcut --example rungs -- FOLDER [ROUNDS [TRACING]]
@@ -13,7 +13,7 @@
 //! largest in a folder on XFS, or on ext4 with a journal. Given the folder of the kernel's tracing
 //! (`/sys/kernel/tracing`, needs root), the program also counts the kernel's functions that one
 //! append calls. A second table is for several threads that append to one file. The last line says
-//! how long a call takes that has nothing to do with a log.
+//! how long a call on a file that is no log takes.
 #![expect(clippy::print_stdout, reason = "it prints a table")]
 
 use std::error::Error;
@@ -250,7 +250,7 @@ fn append_by_threads(folder: &Path, rung: usize, threads: usize) -> Result<(f64,
                 })
             })
             .collect();
-        threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect()
+        threads.into_iter().map(|thread| thread.join().expect("threads do not panic")).collect()
     });
     let took = began.elapsed().as_secs_f64();
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! What the keeper does for a log file, above all filling it with zeros ahead.
+//! The keeper's work for a log file. Above all, the keeper fills the file with zeros ahead.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -11,16 +11,17 @@ use crate::log_file::{BLOCK, LogFile, flags, write};
 use crate::staged::Staged;
 
 /// The smallest and the largest number of zeros ahead of a log's end, in bytes. The minimum is
-/// small because a log may have only a few records, as in a database that is closed at once.
+/// small because a log may get only a few records, as in a database that is soon closed again.
 const AHEAD_MIN: u64 = 64 << 10;
 const AHEAD_MAX: u64 = 64 << 20;
-/// A log has as many zeros ahead as it is long, up to this number. A longer log has at least one in
-/// `AHEAD_SHARE` of its length. Zeros are added in large steps, because each time the file system
-/// commits its journal, and the program's next sync waits for the commit.
+/// A log has as many zeros ahead as it has bytes, but at most this number. If the log is so long
+/// that its length divided by `AHEAD_SHARE` is more, it has that number of zeros. Zeros are added
+/// in large steps, because the file system commits its journal after each step, and the program's
+/// next sync waits for the commit.
 const AHEAD_WHOLE_MAX: u64 = 8 << 20;
 const AHEAD_SHARE: u64 = 8;
-/// If the keeper is too slow, the program fills its log itself, and waits meanwhile. So it adds at
-/// most this number of zeros.
+/// If the keeper is too slow, the program fills its log itself, and waits meanwhile. So the program
+/// adds at most this number of zeros at once.
 const AHEAD_AT_ONCE_MAX: u64 = 1 << 20;
 /// Blocks of zeros that are written at once.
 const ZEROS_LBAS: usize = 64;
@@ -28,12 +29,14 @@ const ZEROS_LBAS: usize = 64;
 impl<F: AsFd> LogFile<F> {
     /// One step of the keeper's work for the log: fills the file with zeros ahead, and writes
     /// staged bytes if the stage fills up. Returns whether there is more to do. Each step takes as
-    /// long as a write of 256 KiB. `looks_again` says that the keeper will look at the log again by
-    /// itself. If not, the keeper will be told of the next append.
+    /// long as a write of 256 KiB.
+    ///
+    /// `looks_again` says that the keeper will look at the log again by itself. If it is false, the
+    /// process that appends next notifies the keeper.
     ///
     /// # Errors
-    /// If a write or flush fails. It is no failure here if the file can't be made longer, because
-    /// the next append reports that.
+    /// If a write or flush fails. It is no error here if the file can't be made longer, because the
+    /// next append reports that.
     pub fn keep_up(&self, looks_again: bool) -> io::Result<bool> {
         let mut writing = self.stage.writing()?;
         let is_filling = {
@@ -70,8 +73,8 @@ impl<F: AsFd> LogFile<F> {
     }
 
     /// Makes everything that was appended durable. Returns whether the log is at rest: nothing was
-    /// written since the staged bytes ended at `staged_to`. If it is at rest, the keeper will be
-    /// told of the next append. If not, the keeper looks at the log again by itself.
+    /// written since the staged bytes ended at `staged_to`. If the log is at rest, the process that
+    /// appends next notifies the keeper. If not, the keeper looks at the log again by itself.
     ///
     /// # Errors
     /// If a write or flush fails. All later calls then fail too.

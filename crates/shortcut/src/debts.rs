@@ -39,9 +39,9 @@ use crate::Identity;
 /// Files that can have an entry of their own.
 const ENTRIES: u64 = 4096;
 const NUMBERS: u64 = 8;
-/// A file's entry is one of this many, counted from the place that its hash gives.
+/// The entry of a file is among this many entries, beginning at the place that the hash gives.
 const FAR: u64 = 64;
-/// What `changed` is raised by when a change begins, and when it ends.
+/// `changed` is raised by `BEGUN` when a change begins, and by `ENDED` when the change ends.
 const BEGUN: u64 = 1;
 const ENDED: u64 = 1 << 32;
 const STAYS: u64 = 1;
@@ -94,7 +94,7 @@ impl Debts {
         Ok(Self { numbers: SharedCounters::open(file, Self::COUNT)? })
     }
 
-    /// The debt of a file, which has an entry from now on.
+    /// The debt of a file. If the file has no entry yet, it gets one.
     pub fn of(&self, file: Identity) -> Debt<'_> {
         let hash = hash(file);
         for place in places(hash) {
@@ -108,7 +108,7 @@ impl Debts {
         self.entry(0)
     }
 
-    /// The debt of a file that has an entry.
+    /// The debt of a file that has an entry; `None` if it has none.
     pub fn known(&self, file: Identity) -> Option<Debt<'_>> {
         let hash = hash(file);
         let entries = places(hash).map(|place| self.entry(place));
@@ -144,8 +144,8 @@ impl Debt<'_> {
         self.change(BEGUN + ENDED);
     }
 
-    /// Notes that a change begins which only the kernel can make durable. [`end`](Self::end) notes
-    /// its end.
+    /// Notes the beginning of a change that only the kernel can make durable. [`end`](Self::end)
+    /// notes its end.
     pub fn begin(&self) {
         self.change(BEGUN);
     }
@@ -161,8 +161,8 @@ impl Debt<'_> {
         }
     }
 
-    /// Runs `change`, a call of the kernel that changes the file. A signal may kill the process in
-    /// the middle of the change, and another process may sync the file in the middle.
+    /// Runs `change`, a system call that changes the file. In the middle of the change, a signal
+    /// may kill the process, or another process may sync the file: the file then still has a debt.
     pub fn around<T>(&self, change: impl FnOnce() -> T) -> T {
         self.begin();
         let result = change();
@@ -237,7 +237,7 @@ fn places(hash: u64) -> impl Iterator<Item = u64> {
     (0..FAR).map(move |step| 1 + (hash.wrapping_add(step)) % (ENTRIES - 1))
 }
 
-/// A hash that is not zero, and very probably differs from that of every other file.
+/// A hash that is not zero, and very probably differs from the hash of every other file.
 fn hash(file: Identity) -> u64 {
     let mut hash = file.device.rotate_left(40) ^ file.inode;
     // The finalizer of splitmix64.

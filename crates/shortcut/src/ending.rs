@@ -1,4 +1,4 @@
-//! Whether a process was killed but has not ended yet. Such a process may be held up by a write in
+//! Whether a process was killed but has not ended yet. Such a process may be waiting for a write in
 //! flight, and this write still reaches the file.
 
 use std::fs;

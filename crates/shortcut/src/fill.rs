@@ -32,8 +32,8 @@ pub(crate) fn fill(file: &File) -> io::Result<u64> {
     }
     let size = file.metadata()?.len();
     let mut unwritten = Vec::new();
-    // Listing the extents first writes what the page cache holds of the file. Blocks that this
-    // writes are no longer unwritten.
+    // Before the kernel lists the extents, it writes the file's dirty pages. The blocks of these
+    // pages are then no longer unwritten.
     for extent in Extents::new(file, 0..size, true) {
         let extent = extent?;
         if extent.is_unwritten() {
@@ -93,7 +93,7 @@ mod tests {
             assert_eq!(fill(&file).unwrap(), 0);
             assert!(Probe::of(&path).unwrap().space.unwrap().unwritten > 0);
             drop(file);
-            assert_eq!(fill(&other).unwrap(), 0, "its writes go to its end");
+            assert_eq!(fill(&other).unwrap(), 0, "its writes append");
             drop(other);
             let file = open(false);
             // A process that another test starts has the closed files, too, from its fork to its
@@ -107,7 +107,7 @@ mod tests {
             };
             assert!(filled >= SIZE - 3 * LBA_SIZE as u64, "{filled}");
             assert_eq!(Probe::of(&path).unwrap().space.unwrap().written, SIZE);
-            assert_eq!(fill(&file).unwrap(), 0, "it is full");
+            assert_eq!(fill(&file).unwrap(), 0, "no block is unwritten");
             let seen = std::fs::read(&path).unwrap();
             assert!(seen.starts_with(b"at the start"));
             assert!(seen[SIZE as usize / 2..].starts_with(b"in the middle"));

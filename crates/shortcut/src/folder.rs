@@ -1,5 +1,5 @@
-//! The folder of the stages, in memory. What was appended outlives the program and its keeper
-//! there, until the machine stops.
+//! The folder of the stages. It is in memory. Appended bytes in a stage outlive the program and its
+//! keeper, until the machine stops.
 //!
 //! A process that uses a stage has the stage's file locked (`F_SETLK`; a forked child does not
 //! inherit this lock). A stage that nobody has locked is left over, and the next keeper mends its
@@ -73,7 +73,8 @@ impl Folder {
     /// A folder, which is made if it is missing.
     ///
     /// # Errors
-    /// If it can't be made, is not in memory, or belongs to another user or is open to one.
+    /// If it can't be made, is not in memory, belongs to another user, or is accessible to other
+    /// users.
     pub fn at(path: &Path) -> io::Result<Self> {
         match DirBuilder::new().mode(MODE).create(path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -93,7 +94,7 @@ impl Folder {
         Ok(Self { path: path.to_owned() })
     }
 
-    /// Where it is.
+    /// The folder's path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -104,7 +105,7 @@ impl Folder {
         tables::totals(&self.path)
     }
 
-    /// Makes a stage of this name and locks it.
+    /// Makes a stage called `name`, and locks it.
     ///
     /// # Errors
     /// If there is no room for it.
@@ -119,7 +120,7 @@ impl Folder {
         Ok((path, file, stage))
     }
 
-    /// The stages that have a log. Others that nobody uses are removed.
+    /// The stages that have a log. Stages without a log are removed if nobody uses them.
     ///
     /// # Errors
     /// If the folder can't be read.
@@ -130,7 +131,7 @@ impl Folder {
             if path.extension().is_none_or(|extension| extension != SUFFIX) {
                 continue;
             }
-            // The stage may be gone meanwhile.
+            // The stage may have been removed meanwhile.
             let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else { continue };
             let locked = rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive);
             let is_used = locked.is_err();
@@ -167,7 +168,7 @@ impl Staged {
     /// Length of the log in bytes. The log's file is longer.
     ///
     /// # Errors
-    /// If this thread holds the stage.
+    /// If this thread has locked the stage already.
     pub fn length(&self) -> io::Result<u64> {
         Ok(self.stage.staged()?.length())
     }
@@ -183,7 +184,7 @@ impl Staged {
     /// File and stage then stay as they are.
     pub fn mend(&self, say: impl Fn(&str)) -> io::Result<(PathBuf, Mended)> {
         assert!(!self.is_used, "only a stage that nobody uses is mended");
-        let of = self.stage.file()?.expect("it has a log");
+        let of = self.stage.file()?.expect("the stage has a log");
         let (path, file) = match find(&self.path, of, true) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 say(&format!(
@@ -206,7 +207,7 @@ impl Staged {
 
     /// Removes the stage of a log whose records say where the log ends, if the log's file is gone
     /// for good. A database that was opened without the short path removes such a file when it no
-    /// longer needs the log. Returns whether the stage was removed. The log's folder must be there,
+    /// longer needs the log. Returns whether the stage was removed. The log's folder must exist,
     /// because otherwise the file may come back when its file system is mounted.
     ///
     /// # Errors
@@ -231,7 +232,7 @@ impl Staged {
 /// Marks a stage's file as in use by this process.
 ///
 /// # Errors
-/// If somebody is mending it.
+/// If another process is mending the log.
 pub fn lock_stage(file: &File) -> io::Result<()> {
     Ok(rustix::fs::fcntl_lock(file, FlockOperation::NonBlockingLockShared)?)
 }

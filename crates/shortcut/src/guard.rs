@@ -1,8 +1,9 @@
-//! A second process that has a keeper's logs open, and gives them back if the keeper is gone.
+//! The guard: a second process that has a keeper's logs open, and gives them back if the keeper is
+//! killed.
 //!
-//! If the keeper is killed, nobody is told any more that another process opens a leased log. That
-//! process would wait until the kernel takes the lease away, and would then see zeros after the
-//! log's end. The program itself notices only at its next call. The guard notices at once.
+//! If the keeper is killed, nobody learns any more that a process opens a leased log. The process
+//! that opens it would wait until the kernel takes the lease away, and would then see zeros after
+//! the log's end. The program itself notices only at its next call. The guard notices at once.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -33,7 +34,8 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// Starts a process by this command. The process must call [`guard`] with its standard input.
+    /// Starts the guard by this command. The new process must call [`guard`] with its standard
+    /// input.
     ///
     /// # Errors
     /// If it can't be started.
@@ -54,7 +56,7 @@ impl Guard {
     /// Hands a log to the guard.
     ///
     /// # Errors
-    /// If the guard is gone, or does not answer.
+    /// If the guard has ended, or does not answer.
     pub(crate) fn add(&self, number: u32, file: impl AsFd, stage: impl AsFd) -> io::Result<()> {
         self.ask(&Message::Guard(number), &[file.as_fd(), stage.as_fd()])
     }
@@ -110,7 +112,7 @@ pub fn guard(socket: impl AsFd, say: impl Fn(&str)) -> io::Result<()> {
             }
             _ => continue,
         };
-        // If the keeper is gone, the next message says so.
+        // If the keeper has ended, the next `receive` reports it.
         let _ = Message::Done(number).send(&socket, &[], true);
     }
     if !logs.is_empty() && !is_planted("guard-asleep") {

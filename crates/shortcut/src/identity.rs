@@ -14,7 +14,7 @@ pub struct Identity {
     pub(crate) device: u64,
     /// Number of the inode.
     pub(crate) inode: u64,
-    /// When it was made, in nanoseconds; zero if the file system does not say.
+    /// Time at which the file was made, in nanoseconds; zero if the file system does not say.
     pub(crate) born: u64,
 }
 
@@ -22,7 +22,7 @@ impl Identity {
     /// The identity of an open file.
     ///
     /// # Errors
-    /// If the kernel does not tell it.
+    /// If the kernel can't examine the file.
     pub fn of(file: impl AsFd) -> io::Result<Self> {
         Ok(Self::found(&statx(file, c"", AtFlags::EMPTY_PATH, WANTED)?))
     }

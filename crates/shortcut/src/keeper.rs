@@ -9,7 +9,7 @@
 //! * It writes bytes that have been staged for long.
 //! * If somebody else opens the file, the lease makes that process wait. The keeper gives the file
 //!   back, and takes it again later.
-//! * It mends what a killed process leaves.
+//! * It mends the log of a process that was killed.
 
 mod answer;
 
@@ -38,7 +38,8 @@ use crate::protocol::Meeting;
 use crate::tables::Table;
 use crate::{Kind, NotTaken, Pattern, Stage};
 
-/// How long a log is left to the kernel before it is taken again: the first time, and the longest.
+/// How long a log is left to the kernel before it is taken again: the first such time, and the
+/// longest.
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 const BACKLOG: i32 = 64;
@@ -46,8 +47,8 @@ const BACKLOG: i32 = 64;
 const SAID_MAX: usize = 1024;
 /// A number that no log has.
 const NO_LOG: u32 = 0;
-/// How long the keeper waits for a process that is in the middle of a call. The process may have
-/// been stopped there.
+/// How long the keeper waits for a process that is in the middle of a call. The process may be
+/// stopped in that call.
 const PATIENCE: Duration = Duration::from_millis(20);
 /// How often the keeper tries to give back the file of a process that has ended.
 const LAST_TRIES: usize = 50;
@@ -77,17 +78,17 @@ pub struct Keeper {
 /// A process that has connected.
 struct Process {
     socket: OwnedFd,
-    /// Readable once the process has ended. The socket does not show this, because a forked child
-    /// may still have it.
+    /// Readable once the process has ended. The socket does not show the end, because a forked
+    /// child may still have the socket open.
     ended: OwnedFd,
     pid: Pid,
     number: u32,
 }
 
 impl Keeper {
-    /// Waits for processes at a new socket. Returns the [`Meeting`], which the processes must be
-    /// told. The stages are in the folder. Without a folder, they are lost if this process and the
-    /// program are both killed. The notes say after a power cut which logs to repair.
+    /// Waits for processes at a new socket. Returns the [`Meeting`], which must be passed to the
+    /// processes. The stages are in the folder. Without a folder, they are lost if this process and
+    /// the program are both killed. After a power cut, the notes say which logs to repair.
     ///
     /// # Errors
     /// If the socket can't be made.
@@ -159,12 +160,12 @@ impl Keeper {
         self.processes.iter().map(|process| process.pid).collect()
     }
 
-    /// Waits until there is something to do or until `wake` is readable, and then does what there
-    /// is to do. The caller must make `wake` readable at each signal of a lease (SIGURG). This
-    /// reads `wake` until it is empty, so reading it must not block.
+    /// Waits until there is work or until `wake` is readable, and then does all work. The caller
+    /// must make `wake` readable at each signal of a lease (SIGURG). This call reads `wake` until
+    /// it is empty, so reading `wake` must not block.
     ///
     /// # Errors
-    /// If the system can't wait. What happens to a log is reported by `say`, not returned.
+    /// If waiting fails. What happens to a log is reported by `say`, not returned.
     pub fn turn(&mut self, wake: &UnixStream) -> io::Result<()> {
         let mut polled =
             vec![PollFd::new(&wake, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
@@ -181,7 +182,7 @@ impl Keeper {
             Err(error) => return Err(error.into()),
         }
         let is_ready: Vec<bool> = polled.iter().map(|fd| !fd.revents().is_empty()).collect();
-        // If somebody wants a leased file from now on, the signal wakes the next turn.
+        // If somebody opens a leased file from now on, the signal wakes the next turn.
         if !is_planted("wake-lost") {
             drain(wake);
         }
@@ -206,7 +207,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// How long there will be nothing to do if nothing happens; `None` if forever.
+    /// The time until there is work, if no event comes first. `None` if there is no such time.
     fn timeout(&self) -> Option<Duration> {
         let now = Instant::now();
         if self.logs.iter().any(|log| log.is_behind) {
@@ -225,10 +226,10 @@ impl Keeper {
         let Ok(socket) = rustix::net::accept_with(&self.listener, flags) else { return };
         let Ok(peer) = socket_peercred(&socket) else { return };
         let Ok(ended) = pidfd_open(peer.pid, PidfdFlags::empty()) else {
-            // The process has ended meanwhile. It may be a forked child that has appended.
+            // The process has ended meanwhile. It may have been a forked child that had appended.
             return self.look_at_all();
         };
-        // A process that connects a second time has become another program.
+        // A process that connects a second time has replaced its program (exec).
         let same = self.processes.iter().find(|process| process.pid == peer.pid);
         if let Some(number) = same.map(|process| process.number) {
             self.part_with(number);
@@ -243,7 +244,7 @@ impl Keeper {
         number
     }
 
-    /// Tells the guard something. A guard that does not answer counts as gone.
+    /// Sends the guard a message. A guard that does not answer counts as ended.
     fn tell_guard(&mut self, tell: impl FnOnce(&Guard) -> io::Result<()>) {
         if let Some(Err(error)) = self.guard.as_ref().map(tell) {
             self.guard = None;
@@ -303,7 +304,8 @@ impl Keeper {
             if log.is_behind {
                 match log.file.keep_up(log.look.is_some()) {
                     Ok(is_behind) => log.is_behind = is_behind,
-                    // The keeper will be told of the log again, or will look at it again.
+                    // The next append notifies the keeper, or the keeper looks at the log again by
+                    // itself.
                     late if is_late(&late) => log.is_behind = false,
                     Err(error) => failed = Some(error),
                 }
@@ -344,7 +346,7 @@ impl Keeper {
         }
     }
 
-    /// Drops a process that has ended or can't be understood, and mends its logs.
+    /// Drops a process that has ended or has sent an invalid message, and mends its logs.
     fn part_with(&mut self, process: u32) {
         self.processes.retain(|found| found.number != process);
         while let Some(at) = self.logs.iter().position(|log| log.process == process) {
@@ -353,8 +355,8 @@ impl Keeper {
         self.look_at_all();
     }
 
-    /// Looks at all logs. A process that has ended may have told of an append that was not heard,
-    /// and nobody will tell of it again.
+    /// Looks at all logs. A process that has ended may have sent a message about an append that was
+    /// not received, and nobody will send it again.
     fn look_at_all(&mut self) {
         if is_planted("child-not-heard") {
             return;

@@ -8,8 +8,8 @@
 //!
 //! [`LogFile`] is a log that is written this way, and [`repair`] mends such a log after a power
 //! cut. [`WholeFile`] is a file that is written in another way: in whole blocks, by several
-//! processes. [`Probe`] says whether a file can go either way: the file system must overwrite it in
-//! place, block by block.
+//! processes. [`Probe`] says whether a file can be written in one of these ways: the file system
+//! must overwrite it in place, block by block.
 
 mod ahead;
 mod debts;

@@ -57,7 +57,7 @@ impl<F: AsFd> LogFile<F> {
     /// Whether the file is taken, and so is written the short way.
     ///
     /// # Errors
-    /// If this thread is inside of a call to this log.
+    /// If this thread is already in a call on this log.
     pub fn is_taken(&self) -> io::Result<bool> {
         Ok(self.stage.staged()?.is_taken())
     }
@@ -65,7 +65,7 @@ impl<F: AsFd> LogFile<F> {
     /// Offset after the last byte that the program wrote, wherever in the file that is.
     ///
     /// # Errors
-    /// If this thread is inside of a call to this log.
+    /// If this thread is already in a call on this log.
     pub(crate) fn staged_to(&self) -> io::Result<u64> {
         Ok(self.stage.staged()?.staged_to())
     }
@@ -73,7 +73,7 @@ impl<F: AsFd> LogFile<F> {
     /// Bytes of the log, or `None` if the file is not taken. The file itself is longer.
     ///
     /// # Errors
-    /// If this thread is inside of a call to this log.
+    /// If this thread is already in a call on this log.
     pub fn length(&self) -> io::Result<Option<u64>> {
         let staged = self.stage.staged()?;
         Ok(staged.is_taken().then(|| staged.length()))
@@ -83,7 +83,7 @@ impl<F: AsFd> LogFile<F> {
     /// opened with `O_APPEND` has its position at the log's end only after something was appended.
     ///
     /// # Errors
-    /// If this thread is inside of a call to this log.
+    /// If this thread is already in a call on this log.
     pub fn position(&self) -> io::Result<Option<u64>> {
         let staged = self.stage.staged()?;
         Ok(staged.is_taken().then(|| staged.position()))
@@ -93,7 +93,7 @@ impl<F: AsFd> LogFile<F> {
     /// is not taken.
     ///
     /// # Errors
-    /// If this thread is inside of a call to this log.
+    /// If this thread is already in a call on this log.
     pub fn seek_end(&self) -> io::Result<Option<u64>> {
         let mut staged = self.stage.staged()?;
         if !staged.is_taken() {
@@ -104,7 +104,7 @@ impl<F: AsFd> LogFile<F> {
         Ok(Some(end))
     }
 
-    /// Turns the flags that fcntl(2) reports now into those that the file was opened with.
+    /// Turns the flags that fcntl(2) reports now into the flags that the file was opened with.
     pub fn flags_as_opened(&self, flags: i32) -> i32 {
         // A lease also sets `O_ASYNC`. A regular file without a lease does not have this flag.
         let mut flags = OFlags::from_bits_retain(flags.cast_unsigned()) - OFlags::ASYNC;
@@ -128,7 +128,7 @@ impl<F: AsFd> LogFile<F> {
     }
 
     /// Makes everything that was appended durable. Returns `false` if the file is not taken; the
-    /// kernel must then do it.
+    /// kernel must then sync the file.
     ///
     /// # Errors
     /// If a write or flush fails. All later calls then fail too.
@@ -156,8 +156,8 @@ impl<F: AsFd> LogFile<F> {
         }
     }
 
-    /// Writes what is staged, durably or not, while others may append. Returns `false` if the file is
-    /// not taken.
+    /// Writes the staged bytes, while others may append. If `is_durable`, the bytes are durable
+    /// afterwards. Returns `false` if the file is not taken.
     pub(crate) fn write_out(&self, writing: &mut Part<'_>, is_durable: bool) -> io::Result<bool> {
         let (offset, size, end, is_append, is_unflushed) = {
             let mut staged = self.stage.staged()?;
@@ -225,7 +225,7 @@ impl<F: AsFd> LogFile<F> {
         self.release()
     }
 
-    /// Releases the file, and then does something to it while no other process takes or writes it.
+    /// Releases the file, and then runs `then` while no other process takes or writes the file.
     ///
     /// # Errors
     /// The error of the release. `then` is not called in this case.
@@ -240,9 +240,9 @@ impl<F: AsFd> LogFile<F> {
         Ok(then())
     }
 
-    /// Ends direct I/O on a file that is not taken but still has direct I/O. That happens if the
-    /// file was given back by a process that mended it after a kill, because such a process does
-    /// not have the open file. Returns whether the file had direct I/O.
+    /// Ends direct I/O on a file that is not taken but still has direct I/O. That happens if
+    /// another process mended the file after a kill: that process has opened the file anew, and so
+    /// could not change the flags of this open file. Returns whether the file had direct I/O.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -257,11 +257,11 @@ impl<F: AsFd> LogFile<F> {
         Ok(true)
     }
 
-    /// Does something to a file that is not taken while no other process takes or writes it.
+    /// Runs `then` on a file that is not taken, while no other process takes or writes the file.
     /// Returns `None` if the file is taken now.
     ///
     /// # Errors
-    /// The first failure, if there was one.
+    /// The first failure of a write or flush, if there was one.
     pub fn unless_taken<T>(&self, then: impl FnOnce() -> T) -> io::Result<Option<T>> {
         let _writing = self.stage.writing()?;
         {

@@ -1,4 +1,4 @@
-//! Mending the file of a killed process with what is in the stage.
+//! Mends the file of a killed process with the bytes in the stage.
 
 use std::fmt;
 use std::fs::File;
@@ -77,7 +77,7 @@ impl Stage {
 }
 
 impl Staged<'_> {
-    /// The bytes that are not in the file.
+    /// The staged bytes that are not in the file.
     fn missing(&self) -> &[u8] {
         // Staged bytes are replaced only when all of them are in the file.
         if self.is_moving() {

@@ -24,7 +24,7 @@ pub struct Notes {
     path: PathBuf,
 }
 
-/// A note of a log that is taken. Dropping it removes it.
+/// A note of a log that is taken. The note is removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Note {
     path: PathBuf,
@@ -91,7 +91,7 @@ impl Notes {
             if path.extension().is_none_or(|extension| extension != SUFFIX) {
                 continue;
             }
-            // The note may be gone meanwhile.
+            // The note may have been removed meanwhile.
             let Ok(mut file) = File::open(&path) else { continue };
             if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
                 continue;
@@ -142,7 +142,7 @@ mod tests {
         let say = |line: &str| said.borrow_mut().push(line.to_owned());
         let note = notes.note("1", &log).unwrap();
         notes.repair(say).unwrap();
-        assert_eq!(fs::metadata(&log).unwrap().len(), 8192, "somebody keeps it");
+        assert_eq!(fs::metadata(&log).unwrap().len(), 8192, "the log has a keeper");
         let left = note.path.clone();
         drop(note);
         assert!(!left.exists());

@@ -24,7 +24,7 @@ pub struct Space {
     pub holes: u64,
 }
 
-/// What was found out about a file. Nothing was changed.
+/// The result of examining a file. Nothing was changed.
 #[derive(Debug)]
 pub struct Probe {
     /// The file system that the file is on.
@@ -79,7 +79,7 @@ impl Probe {
         Ok(probe)
     }
 
-    /// Whether the file can go the short way, once all of its blocks were written.
+    /// Whether the file can go the short way, once all of its blocks have been written.
     pub fn can_be_taken(&self) -> bool {
         self.refusals.is_empty()
     }

@@ -9,10 +9,10 @@ pub enum Kind {
     /// One process writes the log, mostly at its end. The log never ends with a zero, so after a
     /// power cut, zeros at its end are cut off.
     Log,
-    /// One process writes the log, and its records say where it ends. So zeros after the last
-    /// record may stay.
+    /// One process writes the log, and the log's records say where the log ends. So zeros after the
+    /// last record may stay.
     SelfEnding,
-    /// The file was filled before, and any number of processes overwrite its blocks whole.
+    /// The file was filled before, and any number of processes overwrite whole blocks of it.
     WholeBlocks,
 }
 
@@ -32,7 +32,7 @@ pub struct Profile {
     pub name: &'static str,
     /// Names of its executable files.
     programs: &'static [&'static str],
-    /// How it writes its logs.
+    /// How the program writes its logs.
     kind: Kind,
     /// Its logs, as patterns of fnmatch(3) for absolute paths.
     patterns: &'static [&'static str],

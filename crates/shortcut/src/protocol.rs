@@ -59,11 +59,11 @@ pub enum Message {
     No,
     /// Something was appended, or there is something to do.
     Appended(u32),
-    /// The process closes the file, which is released.
+    /// The process closes the file, which it has released.
     Closed(u32),
     /// What the other side asked for is done: the file is closed here too, prepared, or guarded.
     Done(u32),
-    /// Give this log back if the keeper is gone.
+    /// Give this log back when the keeper has ended.
     Guard(u32),
 }
 
@@ -142,7 +142,7 @@ impl Message {
     /// Sends the message.
     ///
     /// # Errors
-    /// If the other side is gone, or takes no more now.
+    /// If the other side has closed its socket, or takes no more messages now.
     pub fn send(
         &self,
         socket: impl AsFd,
@@ -161,11 +161,11 @@ impl Message {
         Ok(())
     }
 
-    /// Receives a message. Returns `None` if the other side is gone.
+    /// Receives a message. Returns `None` if the other side has closed its socket.
     ///
     /// # Errors
-    /// If what came is no message (`InvalidData`), or if none has come and the call must not wait
-    /// (`WouldBlock`).
+    /// If the bytes received are no message (`InvalidData`), or if no message has come and the call
+    /// must not wait (`WouldBlock`).
     pub fn receive(
         socket: impl AsFd,
         is_patient: bool,

@@ -12,12 +12,12 @@ use crate::ahead::{ahead, end_of_block};
 use crate::log_file::{flags, write};
 use crate::staged::Staged;
 
-/// What became of bytes that were to be written.
+/// The result of a write to a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
     /// All of them were written.
     Whole,
-    /// All of them were written, and the log's keeper should look at it.
+    /// All of them were written, and the keeper should look at the log.
     TellKeeper,
     /// None of them was written. The log is not taken, so the kernel must write them.
     NotTaken,
@@ -38,14 +38,14 @@ enum Place {
 
 impl<F: AsFd> LogFile<F> {
     /// Writes bytes where write(2) would: at the end of a file that was opened with `O_APPEND`, and
-    /// otherwise at its position. They are durable after [`sync`](Self::sync). If there are many, a
-    /// part of them is written to the file before that. Bytes that were taken outlive the process
-    /// if the stage does.
+    /// otherwise at its position. The bytes are durable after [`sync`](Self::sync). If there are
+    /// many, a part of them is written to the file before that. Staged bytes outlive the process if
+    /// the stage does.
     ///
     /// # Errors
     /// If the file can't be made longer, for example because the disk is full. None of the bytes
-    /// was written then, and the log goes on. After the failure of any other write or flush, all
-    /// later calls fail too.
+    /// was written then, and later calls may succeed. After the failure of any other write or
+    /// flush, all later calls fail too.
     pub fn append(&self, bytes: &[u8]) -> io::Result<Written> {
         self.append_vectored(&[IoSlice::new(bytes)])
     }
@@ -61,8 +61,8 @@ impl<F: AsFd> LogFile<F> {
     /// Writes the bytes of several buffers at an offset, as pwritev(2) does. The file's position stays.
     ///
     /// # Errors
-    /// Those of [`append`](Self::append). Also if the bytes around these can't be read; all later
-    /// calls then fail too.
+    /// Those of [`append`](Self::append). Also if the file's bytes around the new bytes can't be
+    /// read; all later calls then fail too.
     pub fn write_at(&self, pieces: &[IoSlice<'_>], offset: u64) -> io::Result<Written> {
         self.put(pieces, Place::Offset(offset))
     }
@@ -116,7 +116,7 @@ impl<F: AsFd> LogFile<F> {
         Ok(has_put(&mut staged, place))
     }
 
-    /// Goes on at another offset, which is not past the log's end.
+    /// Goes on at another offset in the file, which is not past the log's end.
     fn move_to(&self, staged: &mut Staged<'_>, offset: u64) -> io::Result<()> {
         self.write_staged(staged)?;
         staged.move_to(offset);
@@ -142,8 +142,8 @@ impl<F: AsFd> LogFile<F> {
         Ok(())
     }
 
-    /// Writes what is staged, without making it durable. Nobody else can write meanwhile, because
-    /// the stage is locked.
+    /// Writes the staged bytes, without making them durable. Nobody else can write meanwhile,
+    /// because the stage is locked.
     pub(crate) fn write_staged(&self, staged: &mut Staged<'_>) -> io::Result<()> {
         let end = staged.staged_to();
         if staged.written() == end {
@@ -185,7 +185,7 @@ fn offset_of(staged: &Staged<'_>, place: Place) -> u64 {
     }
 }
 
-/// What is returned for bytes that were staged.
+/// Moves the file's position after bytes were staged. Returns the result of the write.
 fn has_put(staged: &mut Staged<'_>, place: Place) -> Written {
     if matches!(place, Place::Position) {
         staged.set_position(staged.staged_to());

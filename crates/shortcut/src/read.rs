@@ -95,7 +95,7 @@ fn check_readable(staged: &Staged<'_>) -> io::Result<()> {
     if staged.is_readable() { Ok(()) } else { Err(Errno::BADF.into()) }
 }
 
-/// As many of these bytes as the log has from the offset on.
+/// The part of `bytes` that a read at `offset` fills: the read ends at the log's end.
 fn up_to_end<'a>(staged: &Staged<'_>, bytes: &'a mut [u8], offset: u64) -> &'a mut [u8] {
     let count = staged.length().saturating_sub(offset).min(bytes.len() as u64);
     &mut bytes[..count as usize]

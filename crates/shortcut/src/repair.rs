@@ -1,4 +1,4 @@
-//! Cutting the zeros off a log that was not released because the power failed.
+//! Cuts the zeros off a log that was not released because the power failed.
 
 use std::fs::OpenOptions;
 use std::io;

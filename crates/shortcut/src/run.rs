@@ -1,4 +1,4 @@
-//! Running a program so that its logs go the short way.
+//! Runs a program so that its logs go the short way.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreape
 use crate::protocol::VARIABLE;
 use crate::{Folder, Keeper, Notes, Pattern};
 
-/// The dynamic linker loads what this environment variable names before everything else.
+/// This environment variable names libraries. The dynamic linker loads them before all others.
 const PRELOAD: &str = "LD_PRELOAD";
 /// Signals that are passed on to the program.
 pub(crate) const PASSED: [(i32, Signal); 7] = [
@@ -31,7 +31,7 @@ pub(crate) const PASSED: [(i32, Signal); 7] = [
     (signal_hook::consts::SIGWINCH, Signal::WINCH),
 ];
 
-/// How long to wait for a killed process to end, and how long between two looks.
+/// How long to wait for a killed process to end, and the time between two checks.
 const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -125,8 +125,8 @@ impl Run {
         }
     }
 
-    /// Where stages and notes are. If a place that the user named can't be used, nothing is
-    /// started.
+    /// The folders of stages and notes. Fails if a folder that the user named can't be used, so
+    /// that nothing is started.
     fn places(&self, say: impl Fn(&str)) -> io::Result<(Option<Folder>, Option<Notes>)> {
         let folder = match &self.stages {
             Some(path) => Some(Folder::at(path)?),
@@ -209,7 +209,7 @@ fn preload(library: &Path, others: Option<&OsStr>) -> io::Result<OsString> {
 }
 
 /// The processes whose own parent has ended, so that this process is their parent. These processes
-/// signal their own children. If the kernel does not tell its children, returns the processes that
+/// signal their own children. If the kernel does not list its children, returns the processes that
 /// have asked for files.
 fn children(keeper: &Keeper) -> Vec<Pid> {
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();

@@ -61,7 +61,7 @@ impl Stage {
         Ok(Self::new(SharedMemory::create(file, &PARTS)?))
     }
 
-    /// The stage in a file, with what is in it.
+    /// Opens the stage in a file, with its contents.
     ///
     /// # Errors
     /// If the file holds no stage (`InvalidData`).
@@ -106,7 +106,7 @@ impl Stage {
     /// The file whose log is staged; `None` if there is no log.
     ///
     /// # Errors
-    /// If this thread holds the stage.
+    /// If this thread has locked the stage already.
     pub fn file(&self) -> io::Result<Option<Identity>> {
         Ok(self.staged()?.file())
     }
@@ -114,23 +114,24 @@ impl Stage {
     /// The path that the file had when its log began.
     ///
     /// # Errors
-    /// If this thread holds the stage.
+    /// If this thread has locked the stage already.
     pub fn path(&self) -> io::Result<PathBuf> {
         Ok(self.staged()?.path())
     }
 
-    /// The right to append. While it is held, nothing that takes long may be done, unless the right
-    /// to write is held too. The right to write must then be taken first.
+    /// Takes the right to append. Whoever holds it must be quick, or must also hold the right to
+    /// write, and must have taken the right to write first.
     pub(crate) fn staged(&self) -> io::Result<Staged<'_>> {
         Ok(Staged::new(self.lock(STAGED)?))
     }
 
-    /// The right to write to the file, and room for what is written.
+    /// Takes the right to write to the file. The part has room for a copy of the bytes to write.
     pub(crate) fn writing(&self) -> io::Result<Part<'_>> {
         self.lock(WRITING)
     }
 
-    /// The right to write, or `None` after somebody else has written.
+    /// Takes the right to write. If somebody else holds it, waits until it is given up or some time
+    /// has passed, and then returns `None`.
     pub(crate) fn writing_or_wait(&self) -> Option<Part<'_>> {
         self.memory.lock_or_wait(WRITING)
     }

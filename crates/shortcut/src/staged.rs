@@ -22,7 +22,7 @@
 //! | 120 | 8 | when the file was made, in nanoseconds |
 //! | 128 | 8 | length of the log in bytes, as far as it is in the file |
 //! | 136 | 8 | offset in the file up to which the memory after the staged bytes has the file's bytes |
-//! | 144 | 8 | 1 while the staged bytes are replaced by others; all of the old ones are in the file |
+//! | 144 | 8 | 1 while the staged bytes are replaced by others; the old bytes are all in the file |
 //! | 152 | 8 | 1 if the file is open for reading, too |
 //! | 160 | 8 | 1 if direct I/O is off because of a read |
 //! | 168 | 8 | 1 if the records of the log say where it ends |
@@ -42,9 +42,9 @@ use crate::Identity;
 use crate::log_file::BLOCK;
 
 const MAGIC: [u8; 8] = *b"SlimIOst";
-/// Blocks that the stage has for bytes.
+/// Number of blocks in which the stage keeps bytes.
 pub(crate) const STAGE_LBAS: usize = 256;
-/// Bytes that the stage has room for.
+/// Number of bytes that the stage has room for.
 const STAGE_SIZE: u64 = STAGE_LBAS as u64 * BLOCK;
 /// The largest number of bytes that are loaded at once.
 const LOAD_SIZE: u64 = 64 * BLOCK;
@@ -197,8 +197,8 @@ impl<'a> Staged<'a> {
         self.set(UNFLUSHED, needs.into());
     }
 
-    /// Blocks of the file up to here were written, perhaps only with zeros, so writing them again
-    /// changes no metadata. A multiple of the block size.
+    /// Offset in the file, a multiple of the block size. All blocks before it were written, perhaps
+    /// only with zeros, so writing them again changes no metadata.
     pub(crate) fn zeroed(&self) -> u64 {
         self.get(ZEROED)
     }
@@ -277,8 +277,8 @@ impl<'a> Staged<'a> {
         self.get(IS_APPEND) != 0
     }
 
-    /// Whether the keeper must be told of an append. It must be told if it does not look at the log
-    /// by itself, or if it has something to do (`is_urgent`). Each of the two is told once.
+    /// Whether the keeper must be notified of an append: if it does not look at the log by itself,
+    /// or if there is work for it (`is_urgent`). Each of the two reasons is notified once.
     pub(crate) fn tell(&mut self, is_urgent: bool) -> bool {
         let told = self.get(TOLD);
         let telling = told | APPENDED | if is_urgent { URGENT } else { 0 };
@@ -297,7 +297,8 @@ impl<'a> Staged<'a> {
         self.start() + STAGE_SIZE - self.staged_to()
     }
 
-    /// Whether so much is staged that it should be written, even if it need not be durable yet.
+    /// Whether enough bytes are staged that they should be written, even if they need not be
+    /// durable yet.
     pub(crate) fn is_filling(&self) -> bool {
         self.staged_to() - self.written() > STAGE_SIZE / 4
     }
@@ -310,7 +311,7 @@ impl<'a> Staged<'a> {
     }
 
     /// The memory into which the file's next bytes can be loaded, and their offset in the file.
-    /// When they are loaded, [`is_loaded`](Self::is_loaded) must be called.
+    /// After loading, [`is_loaded`](Self::is_loaded) must be called.
     pub(crate) fn loading(&mut self) -> (u64, &mut [u8]) {
         let from = self.get(LOADED).max(self.staged_to() - self.staged_to() % BLOCK);
         let end = self.size().next_multiple_of(BLOCK).min(self.start() + STAGE_SIZE);
@@ -323,8 +324,8 @@ impl<'a> Staged<'a> {
         self.set(LOADED, end);
     }
 
-    /// Stages as many of these bytes as there is room for, but none past the loaded bytes. Returns
-    /// the number of staged bytes.
+    /// Stages the first of these bytes: as many as there is room for, but none past the loaded
+    /// bytes. Returns the number of staged bytes.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> usize {
         let at = self.staged_to();
         let staged = (at - self.start()) as usize;
@@ -368,7 +369,7 @@ impl<'a> Staged<'a> {
     }
 
     /// Whether the staged bytes are being replaced, or a process was killed while it replaced them.
-    /// All of the old ones are in the file.
+    /// The old bytes are all in the file.
     pub(crate) fn is_moving(&self) -> bool {
         self.get(IS_MOVING) != 0 && !is_planted("move-not-seen")
     }
@@ -393,8 +394,8 @@ impl<'a> Staged<'a> {
         true
     }
 
-    /// The blocks that have bytes which are not in the file, and the offset of these blocks in the
-    /// file.
+    /// The blocks that contain bytes that are not in the file yet, and the offset of these blocks
+    /// in the file.
     pub(crate) fn unwritten(&self) -> (u64, &[u8]) {
         let first = self.written() - self.written() % BLOCK;
         self.blocks(first, self.staged_to())

@@ -29,7 +29,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Makes a table. It is in the folder if there is one.
+    /// Makes a table. If there is a folder, the table is a file in that folder.
     ///
     /// # Errors
     /// If there is no room for it.
@@ -108,7 +108,8 @@ fn remove_left_over(folder: &Path) {
     }
 }
 
-/// What the processes of all running keepers have done with such files.
+/// What the processes of all running keepers have done with files that are overwritten in whole
+/// blocks.
 pub(crate) fn totals(folder: &Path) -> Totals {
     let mut totals = Totals::default();
     for (_, file) in tables(folder) {

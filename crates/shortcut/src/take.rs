@@ -1,4 +1,4 @@
-//! Taking over a log file.
+//! Takes over a log file.
 
 use std::fs::File;
 use std::io;
@@ -20,7 +20,8 @@ use crate::{Identity, Probe, Refusal};
 pub enum NotTaken {
     /// The file can't go the short way, for these reasons. Nothing was changed.
     Refused(Vec<Refusal>),
-    /// Somebody else has the file open, or the program does not write at its end. Nothing was changed.
+    /// Somebody else has the file open, or the program does not write at the file's end. Nothing
+    /// was changed.
     Busy,
     /// The file was [given up](LogFile::give_up).
     GivenUp,
@@ -79,7 +80,7 @@ impl<F: AsFd> LogFile<F> {
         Ok(lease)
     }
 
-    /// Looks at the file.
+    /// Makes the file durable, and examines it.
     fn look(&self) -> Result<Found, NotTaken> {
         let file = self.file.as_fd();
         rustix::fs::fdatasync(file)?;
@@ -102,7 +103,7 @@ impl<F: AsFd> LogFile<F> {
         Ok(Found { flags, of, length, changed, tail })
     }
 
-    /// Prepares the file for direct I/O, and the stage for what follows.
+    /// Prepares the file for direct I/O, and the stage for the bytes that follow.
     fn begin(&self, staged: &mut Staged<'_>, found: &Found) -> Result<(), NotTaken> {
         if staged.is_given_up() {
             return Err(NotTaken::GivenUp);

@@ -1,12 +1,13 @@
-//! A file whose blocks are overwritten whole, by any number of processes.
+//! A file of which any number of processes overwrite whole blocks.
 //!
 //! The program's own descriptor stays as it is. In addition there is a *direct* descriptor. A write
-//! by it is durable when the write returns (`O_DIRECT`, `O_DSYNC`). Writes that are aligned and lie
-//! in blocks that were written before go to the direct descriptor. All other writes go to the
-//! program's descriptor, and leave a [`Debt`].
+//! through it is durable when the write returns (`O_DIRECT`, `O_DSYNC`). Writes that are aligned
+//! and lie in blocks that were written before go to the direct descriptor. All other writes go to
+//! the program's descriptor, and leave a [`Debt`].
 //!
-//! If what is known of the blocks is wrong, a write only takes longer. The kernel makes a direct
-//! write durable even if it needs new blocks, and drops the pages that its page cache has of them.
+//! If a block counts as written although it is not, a write to it only takes longer: the kernel
+//! makes a direct write durable even if it needs new blocks. The kernel also drops the pages of
+//! these blocks from its page cache.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -26,8 +27,8 @@ const BLOCK: u64 = LBA_SIZE as u64;
 /// An alignment that always suffices, for kernels that do not say what direct I/O needs.
 const STRICT: Alignment = Alignment { offset: LBA_SIZE as u32, memory: LBA_SIZE as u32 };
 
-/// Failures of a write that say nothing about the disk: it needs another alignment than the kernel
-/// said, a pointer is bad, a limit is reached, or there is no room.
+/// Failures of a write that say nothing about the disk: the disk needs another alignment than the
+/// kernel said, a pointer is bad, a limit is reached, or there is no room.
 const HARMLESS: [Errno; 9] = [
     Errno::INVAL,
     Errno::FAULT,
@@ -191,8 +192,7 @@ impl<'a> WholeFile<'a> {
             return true;
         }
         let Some(found) = written_from(direct, blocks.start) else { return false };
-        // If several threads store at once, what they have found may be mixed up. This only costs
-        // time.
+        // If several threads store at once, their results may be mixed up. This only costs time.
         self.written.store(blocks.start << 32 | found, Ordering::Release);
         self.moved.store(moved, Ordering::Release);
         blocks.end <= found

@@ -40,7 +40,7 @@ fn taken(file: File, stage: Stage) -> LogFile {
     log
 }
 
-/// Appends records until it is killed, and says after each record that it was appended. Every third
+/// Appends records until the process is killed, and prints a message after each append. Every third
 /// record is made durable.
 fn append_until_killed(folder: &Path) {
     let file = OpenOptions::new().append(true).open(folder.join("log")).unwrap();
@@ -92,9 +92,9 @@ fn what_was_appended_outlives_a_killed_process() {
         // One more record may have been appended, whole or in part, without a message.
         let all: Vec<u8> = (0..=appended).flat_map(record).collect();
         let least: usize = (0..appended).map(|number| record(number).len()).sum();
-        assert!(all.starts_with(&log), "kill {kill}: it is not what was appended");
+        assert!(all.starts_with(&log), "kill {kill}: the log is not what was appended");
         assert!(log.len() >= least, "kill {kill}: {} of {least} bytes", log.len());
-        assert_eq!(stage.mend(&file).unwrap(), Mended::Nothing, "once");
+        assert_eq!(stage.mend(&file).unwrap(), Mended::Nothing, "mended only once");
     }
     assert!(written > 0, "no kill came between an append and a sync");
 }

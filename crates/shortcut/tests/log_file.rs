@@ -171,8 +171,8 @@ fn a_keeper_keeps_up() {
     assert!(!taken.rest(0).unwrap(), "something was appended");
     assert!(taken.rest(log.len() as u64).unwrap());
     check_seen(&path, &log, log.len());
-    assert_eq!(taken.append(b"x").unwrap(), Written::TellKeeper, "it rests no more");
-    assert_ne!(taken.append(b"y").unwrap(), Written::TellKeeper, "it is told once");
+    assert_eq!(taken.append(b"x").unwrap(), Written::TellKeeper, "the log rests no more");
+    assert_ne!(taken.append(b"y").unwrap(), Written::TellKeeper, "the keeper is told once");
     taken.release().unwrap();
     log.extend(b"xy");
     assert!(fs::read(&path).unwrap() == log);
@@ -311,7 +311,7 @@ fn a_file_without_a_birthday_is_not_taken() {
     let mkfs: &[&str] = &["mkfs.ext4", "-q", "-I", "128"];
     let Some(mounted) = Mounted::new(mkfs, SIZE, "defaults") else { return };
     let log = LogFile::new(appending(&mounted.path().join("log")), Stage::private().unwrap());
-    let NotTaken::Refused(refusals) = log.take().unwrap_err() else { panic!("it was taken") };
+    let NotTaken::Refused(refusals) = log.take().unwrap_err() else { panic!("the file was taken") };
     assert_eq!(refusals, [Refusal::Ageless]);
 }
 

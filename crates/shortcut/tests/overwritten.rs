@@ -40,7 +40,7 @@ impl Model {
         Self { random: fastrand::Rng::with_seed(seed), ..Self::default() }
     }
 
-    /// The next write: its offset and its bytes, which are put into the model too.
+    /// The next write: its offset and its bytes. The bytes are also put into the model.
     fn write(&mut self) -> (usize, Vec<u8>) {
         let random = &mut self.random;
         let length = self.bytes.len();
@@ -105,7 +105,7 @@ fn what_is_written_over_is_there_for_everybody() {
                 if random.u8(0..20) == 0 {
                     log.sync().unwrap();
                     let seen = fs::read(&path).unwrap();
-                    assert!(seen[..all.len()] == *all, "life {life}: it is not what was written");
+                    assert!(seen[..all.len()] == *all, "life {life}: not what was written");
                     assert!(seen[all.len()..].iter().all(|byte| *byte == 0));
                 }
             }
@@ -169,8 +169,8 @@ fn a_gap_is_left_by_the_kernel() {
     assert_eq!(fs::read(&path).unwrap(), b"");
 }
 
-/// Writes until it is killed, and says after each write that it was made. Every third write is made
-/// durable.
+/// Writes until the process is killed, and prints a message after each write. Every third write is
+/// made durable.
 fn write_until_killed(folder: &Path) {
     let mut model = Model::new(std::env::var(SEED).unwrap().parse().unwrap());
     let stage = Stage::create(&open(&folder.join("stage"))).unwrap();

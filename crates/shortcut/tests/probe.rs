@@ -18,7 +18,7 @@ const EXT4: &[&str] = &["mkfs.ext4", "-q", "-O", "inline_data,encrypt,verity"];
 const XFS: &[&str] = &["mkfs.xfs", "-q"];
 const SIZE: u64 = 320 * MIB;
 
-/// Writes 1 MiB that reaches the disk.
+/// Makes a file with 1 MiB of data that has reached the disk.
 fn written(path: &Path) -> File {
     let mut file = File::create(path).unwrap();
     file.write_all(&vec![1; MIB as usize]).unwrap();
@@ -83,7 +83,7 @@ fn attributes_rule_a_file_out() {
     }
     let small = mounted.path().join("small");
     fs::write(&small, "a few bytes").unwrap();
-    assert!(refusals(&small).contains(&Refusal::Special), "they are in the inode");
+    assert!(refusals(&small).contains(&Refusal::Special), "the bytes are in the inode");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What the keeper answers to processes.
+//! The keeper's answers to processes.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use crate::tables::Table;
 use crate::{LogFile, NotTaken};
 
 impl Keeper {
-    /// Does what a process asks for.
+    /// Receives the messages of a process, and answers them.
     pub(super) fn hear(&mut self, process: u32) {
         loop {
             let Some(found) = self.processes.iter().find(|found| found.number == process) else {
@@ -30,8 +30,8 @@ impl Keeper {
     }
 
     fn answer(&mut self, process: u32, message: Message, descriptor: Option<OwnedFd>) {
-        // A log is found for any process, because a forked child also tells of what it has
-        // appended.
+        // A process may name the log of any process, because a forked child also reports what it
+        // has appended.
         let find = |log: &Log, number| log.number == number;
         match (message, descriptor) {
             (Message::Take { token, is_self_ending }, Some(descriptor)) if token == self.token => {
@@ -52,7 +52,7 @@ impl Keeper {
                     self.say_of(&path, &said);
                 }
                 // The file is closed before the answer, because the process then opens it once
-                // more, and must not have to wait for this process.
+                // more, and must not have to wait until this process has closed it.
                 drop(file);
                 self.send(process, &Message::Done(NO_LOG));
             }
