@@ -1,4 +1,5 @@
-//! The library that `slimio shortcut run` has loaded into a program (`LD_PRELOAD`).
+//! The library that `slimio shortcut run` makes the dynamic linker load into a program
+//! (`LD_PRELOAD`).
 //!
 //! The library takes the place of libc's functions on descriptors. If a program opens a log that
 //! matches a pattern, the library asks the keeper to take the log. The program's writes to this

@@ -44,7 +44,7 @@ struct State {
     is_locked: AtomicBool,
     /// The socket's descriptor, plus one.
     socket: AtomicI32,
-    /// The process whose memory this is.
+    /// The process that owns this memory.
     process: AtomicI32,
     /// A bit for each slot whose stage this process has locked.
     locked: AtomicU64,
@@ -85,13 +85,13 @@ fn state() -> Option<&'static State> {
     }
 }
 
-/// Where the page is, for [`after_fork`].
+/// The address of the page, for [`after_fork`].
 static STATE: AtomicPtr<State> = AtomicPtr::new(null_mut());
 
 /// Called in a forked child. Notes that this memory is now the child's own, before the child can
 /// itself call vfork(2).
 extern "C" fn after_fork() {
-    // SAFETY: the page is there for good.
+    // SAFETY: the page is never unmapped.
     if let Some(state) = unsafe { STATE.load(Ordering::Acquire).as_ref() } {
         state.process.store(process(), Ordering::Relaxed);
     }
@@ -147,12 +147,12 @@ pub(crate) fn is_own_memory() {
     }
 }
 
-/// The process whose memory this is.
+/// The process that owns this memory.
 fn of_memory() -> i32 {
     told().map_or(0, |told| told.state.process.load(Ordering::Relaxed))
 }
 
-/// Makes this process lock the file of a stage. `slot` is the number of the stage's log in the
+/// Locks the file of a stage for this process. `slot` is the number of the stage's log in the
 /// table. Only the first call for a log makes the system call.
 pub(crate) fn lock(slot: usize, stage: &File) {
     let Some(told) = told() else { return };
@@ -181,7 +181,7 @@ pub(crate) fn process() -> i32 {
 }
 
 /// Whether the program's limit of descriptors or of file sizes is so low that the program may
-/// depend on it. Then this library's descriptors, or the zeros ahead, would be too much.
+/// depend on it. This library's descriptors, or the zeros ahead, could then reach the limit.
 pub(crate) fn is_limited() -> bool {
     let files = getrlimit(Resource::Nofile).current;
     let bytes = getrlimit(Resource::Fsize).current;
@@ -202,7 +202,7 @@ pub(crate) fn out_of_the_way(file: impl AsFd) -> io::Result<OwnedFd> {
 /// `None` if the file is left to the kernel.
 ///
 /// # Errors
-/// If the keeper is gone. The keeper may have begun to take the file before that.
+/// If the keeper has ended. The keeper may have begun to take the file before that.
 pub(crate) fn take(file: BorrowedFd<'_>, is_self_ending: bool) -> io::Result<Option<(u32, File)>> {
     let Some(told) = told() else { return Ok(None) };
     let _lock = Lock::take(told.state);
@@ -241,7 +241,7 @@ pub(crate) fn prepare(file: BorrowedFd<'_>) {
     let _lock = Lock::take(told.state);
     let Some(socket) = told.socket(true) else { return };
     if Message::Whole(told.meeting.token.clone()).send(socket, &[file], true).is_ok() {
-        // If the keeper is gone, the file stays as it is.
+        // If the keeper has ended, the file stays as it is.
         let _ = Message::receive(socket, true);
     }
 }
@@ -266,7 +266,7 @@ pub(crate) fn close(number: u32) {
     let _lock = Lock::take(told.state);
     let Some(socket) = told.socket(false) else { return };
     if Message::Closed(number).send(socket, &[], true).is_ok() {
-        // If the keeper is gone, its descriptors are closed too.
+        // If the keeper has ended, its descriptors are closed too.
         let _ = Message::receive(socket, true);
     }
 }

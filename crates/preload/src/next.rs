@@ -71,9 +71,9 @@ macro_rules! hooks {
 }
 pub(crate) use hooks;
 
-/// Defines functions that take the place of libc's. Behind a function's type come the descriptors
-/// whose logs it gives up first. Such a function may also change files that are written in whole
-/// blocks, so a debt is noted for these files.
+/// Defines functions that take the place of libc's. Each function's type is followed by the
+/// descriptors whose logs the function gives up first. Such a function may also change files that
+/// are written in whole blocks, so a debt is noted for these files.
 macro_rules! hooks_that_give_up {
     ($(
         $(#[$meta:meta])*

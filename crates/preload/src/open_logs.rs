@@ -67,7 +67,7 @@ pub(crate) struct Using {
     slot: &'static Slot,
 }
 
-/// The log that the descriptor belongs to.
+/// The log of a descriptor; `None` if the descriptor is not for a log.
 pub(crate) fn of(descriptor: c_int) -> Option<Using> {
     let entry = TABLE.get(descriptor as usize)?;
     match entry.load(Ordering::Acquire) {
@@ -292,7 +292,7 @@ impl Using {
     }
 
     /// If the keeper is dead, gives the file back. If it were not given back, a process that opens
-    /// the file would wait for long, and nobody would mend the file.
+    /// the file would wait for a long time, and nobody would mend the file.
     fn leave_if_alone(&self) {
         let file = &self.log().file;
         if !file.stage().is_kept() && !is_planted("keeper-not-missed") {
@@ -396,7 +396,7 @@ impl Using {
         }
     }
 
-    /// Gives the file back, and lets the kernel do something to it before it is taken again.
+    /// Gives the file back, and runs `next`, a call on the file, before the file is taken again.
     pub(crate) fn by_kernel<T: From<i8>>(&self, next: impl FnOnce() -> T) -> T {
         let log = self.log();
         let is_taken = log.file.is_taken().unwrap_or(false);
@@ -435,7 +435,7 @@ impl Using {
     }
 }
 
-/// Sets errno. Returns -1, as libc's functions do then.
+/// Sets errno. Returns -1, as libc's functions do when they fail.
 pub(crate) fn failed(error: &io::Error) -> ssize_t {
     set_errno(error.raw_os_error().unwrap_or(libc::EIO));
     -1

@@ -66,7 +66,7 @@ pub(crate) struct Using {
 }
 
 /// Maps the table of debts when the library is loaded. So every process that the program forks
-/// later has the table, even if the keeper is gone by then.
+/// later has the table, even if the keeper has ended by then.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOAD: extern "C" fn() = load;
@@ -89,7 +89,7 @@ fn number_of(descriptor: c_int) -> Option<usize> {
     (number > LOGS && number != usize::from(OWN)).then(|| number - LOGS - 1)
 }
 
-/// The file that the descriptor belongs to.
+/// The file of a descriptor; `None` if the descriptor is not for a file of whole blocks.
 pub(crate) fn of(descriptor: c_int) -> Option<Using> {
     let number = number_of(descriptor)?;
     let slot = &SLOTS[number];
@@ -136,7 +136,7 @@ pub(crate) fn opened(descriptor: c_int, flags: c_int) {
     };
     let found = SLOTS.iter().enumerate().find(|(_, slot)| is_free(slot));
     let (Some((number, slot)), Some(entry)) = (found, TABLE.get(descriptor as usize)) else {
-        // There is no room for this descriptor, so this library will not see writes by it.
+        // There is no room for this descriptor, so this library will not see writes through it.
         if let Some((_, slot)) = found {
             slot.users.store(0, Ordering::SeqCst);
         }
@@ -161,7 +161,7 @@ pub(crate) fn opened(descriptor: c_int, flags: c_int) {
     entry.store((LOGS + 1 + number) as u8, Ordering::SeqCst);
 }
 
-/// Whether this process has a record lock on the file, by whatever descriptor. If the kernel does
+/// Whether this process has a record lock on the file, through any descriptor. If the kernel does
 /// not tell, the answer is true.
 fn is_locked_here(file: BorrowedFd<'_>) -> bool {
     let Ok(status) = rustix::fs::fstat(file) else { return true };
@@ -191,7 +191,7 @@ pub(crate) fn close(descriptor: c_int) {
     }
 }
 
-/// Lets the kernel do something that may change files and move their blocks.
+/// Runs `next`, a system call that may change files and move their blocks.
 pub(crate) fn around<const N: usize, T>(descriptors: [c_int; N], next: impl FnOnce() -> T) -> T {
     if descriptors.iter().all(|descriptor| number_of(*descriptor).is_none()) {
         return next();
@@ -210,8 +210,8 @@ pub(crate) fn around<const N: usize, T>(descriptors: [c_int; N], next: impl FnOn
     result
 }
 
-/// Called when the program has opened a file by a stream. This library does not see writes by a
-/// stream.
+/// Called when the program has opened a file by a stream. This library does not see writes through
+/// a stream.
 pub(crate) fn opened_by_stream(descriptor: c_int) {
     // SAFETY: the program has opened the descriptor just now.
     let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
@@ -304,7 +304,8 @@ impl Using {
         result
     }
 
-    /// Without a table, this process can't tell other processes of a debt, so it must leave none.
+    /// Syncs the file if there is no table of debts. Without the table, this process can't tell
+    /// other processes of a debt, so it must leave none.
     fn sync_without_table(&self) {
         let is_alone = self.file().is_none() && !is_planted("table-not-missed");
         if is_alone && rustix::fs::fdatasync(self.descriptor()).is_err() {

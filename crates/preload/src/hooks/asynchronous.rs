@@ -1,5 +1,5 @@
-//! Asynchronous reading and writing (aio(7)). libc does this in threads of its own, which call the
-//! kernel directly. So the file is left to the kernel first.
+//! Asynchronous reading and writing (aio(7)). libc serves these calls in threads of its own, which
+//! call the kernel directly. So the file is left to the kernel first.
 
 #![expect(unsafe_code, reason = "the caller's pointers are raw")]
 
@@ -11,6 +11,8 @@ use crate::next::hooks;
 use crate::open_logs::give_up;
 use crate::whole_files::owe_for_good;
 
+/// Leaves the file of an asynchronous call to the kernel.
+///
 /// # Safety
 /// `control` is null or can be read.
 unsafe fn leave(control: *const aiocb) {
@@ -31,7 +33,7 @@ hooks! {
 
     /// aio_read(3)
     fn aio_read64(control: *mut aiocb) -> c_int [next] {
-        // SAFETY: as the caller promises; on 64-bit machines, the two structs are one.
+        // SAFETY: as the caller promises; on 64-bit machines, the structs are the same.
         unsafe { leave(control) };
         next()
     }
@@ -45,7 +47,7 @@ hooks! {
 
     /// aio_write(3)
     fn aio_write64(control: *mut aiocb) -> c_int [next] {
-        // SAFETY: as the caller promises; on 64-bit machines, the two structs are one.
+        // SAFETY: as the caller promises; on 64-bit machines, the structs are the same.
         unsafe { leave(control) };
         next()
     }
@@ -59,7 +61,7 @@ hooks! {
 
     /// aio_fsync(3)
     fn aio_fsync64(operation: c_int, control: *mut aiocb) -> c_int [next] {
-        // SAFETY: as the caller promises; on 64-bit machines, the two structs are one.
+        // SAFETY: as the caller promises; on 64-bit machines, the structs are the same.
         unsafe { leave(control) };
         next()
     }
@@ -76,7 +78,7 @@ hooks! {
     /// lio_listio(3)
     fn lio_listio64(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int [next] {
         for number in 0..count.max(0) as usize {
-            // SAFETY: as the caller promises; on 64-bit machines, the two structs are one.
+            // SAFETY: as the caller promises; on 64-bit machines, the structs are the same.
             unsafe { leave(*list.add(number)) };
         }
         next()

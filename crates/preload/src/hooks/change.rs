@@ -17,7 +17,7 @@ const FIDEDUPERANGE: c_ulong = 0xc018_9436;
 
 fn seek(fd: c_int, offset: off_t, whence: c_int, next: impl FnOnce() -> off_t) -> off_t {
     let Some(log) = of(fd) else { return next() };
-    // The kernel is not needed to ask for the position, or to go to the end.
+    // The position and the log's end are known here, so these calls do not need the kernel.
     let answer = match (whence, offset) {
         (libc::SEEK_CUR, 0) => log.position(),
         (libc::SEEK_END, 0) => log.seek_end(),
@@ -33,8 +33,8 @@ fn cut(fd: c_int, next: impl FnOnce() -> c_int) -> c_int {
     }
 }
 
-/// Cuts a file by its path. If the file is a taken log, the kernel asks for its lease, so the
-/// keeper gives the log back first.
+/// Cuts a file by its path. If the file is a taken log, the kernel breaks its lease first, so the
+/// keeper gives the log back.
 ///
 /// # Safety
 /// `path` is null or a C string.
@@ -79,7 +79,7 @@ fn map(fd: c_int, flags: c_int, next: impl FnOnce() -> *mut c_void) -> *mut c_vo
 /// includes the zeros ahead.
 ///
 /// # Safety
-/// `status` is what fstat(2) has filled if `result` is zero.
+/// If `result` is zero, fstat(2) has filled `status`.
 unsafe fn sized(fd: c_int, result: c_int, status: *mut libc::stat) -> c_int {
     if result == 0
         && let Some(length) = of(fd).and_then(|log| log.length())
@@ -90,8 +90,8 @@ unsafe fn sized(fd: c_int, result: c_int, status: *mut libc::stat) -> c_int {
     result
 }
 
-/// Allocates blocks of a file. If the size stays, the log is not given back, because no byte of the
-/// log changes.
+/// Allocates blocks of a file. If the file's size stays the same, the log is not given back,
+/// because no byte of the log changes.
 fn allocate(fd: c_int, mode: c_int, next: impl FnOnce() -> c_int) -> c_int {
     if mode != libc::FALLOC_FL_KEEP_SIZE {
         give_up(fd);
@@ -144,7 +144,7 @@ hooks! {
 
     /// fstat(2)
     fn fstat(fd: c_int, status: *mut libc::stat) -> c_int [next] {
-        // SAFETY: libc has filled it.
+        // SAFETY: libc has filled `status`.
         unsafe { sized(fd, next(), status) }
     }
 
@@ -156,7 +156,7 @@ hooks! {
 
     /// fstat(2), as called by programs that were built with glibc before 2.33.
     fn __fxstat(version: c_int, fd: c_int, status: *mut libc::stat) -> c_int [next] {
-        // SAFETY: libc has filled it.
+        // SAFETY: libc has filled `status`.
         unsafe { sized(fd, next(), status) }
     }
 
@@ -224,7 +224,8 @@ hooks! {
         map(fd, flags, next)
     }
 
-    /// ioctl(2). Requests that make files share blocks read one file and write the other.
+    /// ioctl(2). A request that makes two files share blocks reads one of them and writes the
+    /// other.
     fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int [next] {
         match request {
             FICLONE => {

@@ -1,4 +1,4 @@
-//! Closing, copying and handing on descriptors.
+//! Calls that close, copy or hand on descriptors.
 
 #![expect(unsafe_code, reason = "they have the names of libc's functions")]
 
@@ -23,7 +23,8 @@ pub(super) fn hand_on(fd: c_int) {
     whole_files::owe_for_good(fd);
 }
 
-/// Closes what `next` closes. If an earlier write has failed, reports the failure as close(2) does.
+/// Closes a descriptor by `next`. If an earlier write has failed, reports the failure as close(2)
+/// does.
 fn close_by(fd: c_int, next: impl FnOnce() -> c_int) -> c_int {
     let left = close_log(fd);
     whole_files::close(fd);
@@ -224,7 +225,7 @@ hooks! {
 
     /// setrlimit(2)
     fn setrlimit64(resource: c_uint, limit: *const rlimit) -> c_int [next] {
-        // SAFETY: as the caller promises; on 64-bit machines, the two structs are one.
+        // SAFETY: as the caller promises; on 64-bit machines, the structs are the same.
         unsafe { before_limit(resource, limit) };
         next()
     }
@@ -238,7 +239,7 @@ hooks! {
 
     /// prlimit(2)
     fn prlimit64(pid: pid_t, resource: c_uint, limit: *const rlimit, old: *mut rlimit) -> c_int [next] {
-        // SAFETY: as the caller promises; on 64-bit machines, the two structs are one.
+        // SAFETY: as the caller promises; on 64-bit machines, the structs are the same.
         unsafe { before_limit(resource, limit) };
         next()
     }

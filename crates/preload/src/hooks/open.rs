@@ -1,4 +1,4 @@
-//! Opening.
+//! Calls that open files.
 
 #![expect(unsafe_code, reason = "the caller's pointers are raw")]
 
@@ -45,7 +45,7 @@ fn opened(descriptor: c_int, flags: c_int) -> c_int {
 /// Looks at a stream that the program has opened.
 ///
 /// # Safety
-/// `mode` is a C string, and `stream` what fopen(3) has returned for it.
+/// `mode` is a C string, and fopen(3) has returned `stream` for it.
 unsafe fn opened_by_stream(stream: *mut FILE, mode: *const c_char) -> *mut FILE {
     // SAFETY: as the caller promises.
     let is_for_writing = !stream.is_null() && unsafe { CStr::from_ptr(mode) } != c"r";
@@ -74,8 +74,8 @@ fn meant(descriptor: c_int) -> Option<Kind> {
     path.and_then(|path| meeting::meant(&path))
 }
 
-// Callers pass `mode` only if the call may make a file. Otherwise, whatever is in the register is
-// read and passed on.
+// Callers pass `mode` only if the call may make a file. Otherwise, these functions read and pass on
+// whatever is in the register.
 hooks! {
     /// open(2)
     fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int [next] {

@@ -1,4 +1,4 @@
-//! Reading.
+//! Calls that read.
 
 #![expect(unsafe_code, reason = "the caller's pointers are raw")]
 

@@ -58,7 +58,8 @@ passed_on! {
     execle: before_execle;
 }
 
-/// Defines what runs before each function. It returns the address of libc's function.
+/// Defines the functions that run before these functions. They return the address of libc's
+/// function.
 macro_rules! before {
     ($($before:ident($fd:ident) -> $name:literal $body:block)*) => {$(
         extern "C" fn $before($fd: c_int) -> *mut c_void {

@@ -1,4 +1,4 @@
-//! Writing and syncing.
+//! Calls that write and sync.
 
 #![expect(unsafe_code, reason = "the caller's pointers are raw")]
 
@@ -111,7 +111,7 @@ hooks! {
     fn write(fd: c_int, bytes: *const c_void, count: size_t) -> ssize_t [next] {
         match of(fd) {
             Some(log) if (1..=BYTES_MAX).contains(&count) => {
-                // SAFETY: the caller's bytes can be read, as write(2) wants it.
+                // SAFETY: the caller's bytes can be read, as write(2) demands.
                 let bytes = unsafe { std::slice::from_raw_parts(bytes.cast(), count) };
                 log.write(&[IoSlice::new(bytes)], next)
             }
@@ -142,8 +142,8 @@ hooks! {
         }
     }
 
-    /// sync_file_range(2). Of a log, the whole file is synced, which is more than the program asked
-    /// for.
+    /// sync_file_range(2). If the file is a log, all of it is synced, which is more than the
+    /// program asked for.
     fn sync_file_range(fd: c_int, offset: off_t, count: off_t, flags: c_uint) -> c_int [next] {
         if let Some(log) = of(fd)
             && log.sync(|| 0) != 0
