@@ -10,7 +10,7 @@ use slimio_host::process::{command, is_installed, root, run, target_dir};
 
 use crate::setup;
 
-/// Programs, and the Debian package each comes in.
+/// Programs, each with the Debian package that contains it.
 const PROGRAMS: &[(&str, &str)] =
     &[("go", "golang-go"), ("javac", "default-jdk-headless"), ("mvn", "maven")];
 

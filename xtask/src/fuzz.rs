@@ -4,20 +4,20 @@
 use slimio_host::Failure;
 use slimio_host::process::{cargo, run};
 
-/// Tells a test for how many seconds to go on.
+/// The environment variable that tells a test for how many seconds to run.
 pub(crate) const SECONDS: &str = "SLIMIO_FUZZ_SECONDS";
 
-/// Tells a test which case to begin with.
+/// The environment variable that tells a test which case to begin with.
 const SEED: &str = "SLIMIO_SEED";
 
-/// Seconds of a run, unless a flag says otherwise.
+/// Duration of a run in seconds, unless a flag says otherwise.
 const SECONDS_DEFAULT: u64 = 60;
 
-/// Seconds of each test within `cargo x test`.
+/// Duration of each test within `cargo x test`, in seconds.
 pub(crate) const SECONDS_SHORT: u64 = 10;
 
-/// Seconds for which `cargo x test` fuzzes the target's sessions. It fuzzes them for longer than
-/// the rest, because they read what comes from a network.
+/// Seconds for which `cargo x test` fuzzes the target's sessions. It fuzzes the sessions for longer
+/// than the rest, because sessions read what comes from a network.
 const SECONDS_OF_TARGET: u64 = 60;
 
 /// Package, test target and test.
@@ -59,7 +59,8 @@ pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
     tests.into_iter().try_for_each(|test| run_test(test, each, seed))
 }
 
-/// Runs one test for longer, after `cargo x test` has already run it for [`SECONDS_SHORT`].
+/// Runs the test of the target's sessions for longer than the [`SECONDS_SHORT`] that `cargo x test`
+/// gives each test.
 pub(crate) fn target() -> Result<(), Failure> {
     run_test(&TARGET, SECONDS_OF_TARGET, None)
 }

@@ -149,9 +149,9 @@ mod tests {
             ("waf map", "  --volume "),
         ] {
             let mut words = line.split(' ').map(str::to_owned);
-            let name = words.next().expect("it has a word");
-            let verb = VERBS.iter().find(|verb| verb.name == name).expect("it is a verb");
-            let help = help(verb, &words.collect::<Vec<_>>()).expect("it has flags");
+            let name = words.next().expect("there is a verb");
+            let verb = VERBS.iter().find(|verb| verb.name == name).expect("the verb exists");
+            let help = help(verb, &words.collect::<Vec<_>>()).expect("the verb has help");
             assert!(help.contains(flag), "{help}");
         }
     }

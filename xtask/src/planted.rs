@@ -18,8 +18,8 @@ use slimio_host::programs::{self, FEATURE, Program, VARIABLE};
 /// The list of all bugs, relative to the root.
 pub(crate) const LIST: &str = "crates/planted/planted-bugs.txt";
 
-/// Tells tests how many seconds to wait for an expected event. With a planted bug, this event
-/// usually never comes.
+/// The environment variable that tells tests how many seconds to wait for an expected event. With a
+/// planted bug, this event usually never comes.
 const PATIENCE: &str = "SLIMIO_PATIENCE_SECONDS";
 const PATIENCE_SECONDS: &str = "8";
 
@@ -110,7 +110,7 @@ fn check_all(
                 Ok(1) => println!("{bug}: caught by {}", test.name),
                 Ok(runs) => {
                     println!("{bug}: caught by {}, but only in run {runs}", test.name);
-                    let mut late = late.lock().expect("nobody panics with it");
+                    let mut late = late.lock().expect("no holder panics");
                     late.push(format!("{bug} ({runs} runs)"));
                 }
                 Err(why) => {
@@ -118,13 +118,13 @@ fn check_all(
                     let first_line = why.lines().next().unwrap_or_default();
                     missed
                         .lock()
-                        .expect("nobody panics with it")
+                        .expect("no holder panics")
                         .push(format!("{bug} ({})", first_line.trim_end_matches(':')));
                 }
             }
         }
     });
-    let unlocked = |list: Mutex<Vec<String>>| list.into_inner().expect("nobody panics with it");
+    let unlocked = |list: Mutex<Vec<String>>| list.into_inner().expect("no holder panics");
     (unlocked(missed), unlocked(late))
 }
 
@@ -192,8 +192,8 @@ fn run_test(programs: &[Program], test: &Test, bug: Option<&str>) -> Result<Outp
     let mut command = command(&program.path);
     command.current_dir(&program.folder).args(["--exact", name]);
     // A test waits for the same time with a bug and without. If it waited longer without a bug, a
-    // test with a bug that fails only because the machine is slow would count as a bug that was
-    // caught.
+    // test that fails with a bug only because the machine is slow would seem to have caught the
+    // bug.
     command.env(PATIENCE, PATIENCE_SECONDS);
     match bug {
         Some(bug) => command.env(VARIABLE, bug),

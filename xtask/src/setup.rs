@@ -76,7 +76,7 @@ pub(crate) fn python_with_redis() -> Option<PathBuf> {
     candidates.into_iter().find(|python| succeeds(command(python).args(["-c", "import redis"])))
 }
 
-/// Programs, and the Debian package each comes in.
+/// Programs, each with the Debian package that contains it.
 const PROGRAMS: &[(&str, &str)] = &[
     ("redis-server", "redis-server"),
     ("redis-cli", "redis-tools"),
@@ -85,7 +85,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("strace", "strace"),
 ];
 
-/// Programs that make file systems, or copy what is on them, and the Debian package each comes in.
+/// Programs that make file systems, or copy files, each with the Debian package that contains it.
 const FILE_SYSTEMS: &[(&str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs"),
     ("losetup", "mount"),
@@ -96,8 +96,8 @@ const FILE_SYSTEMS: &[(&str, &str)] = &[
 const FILE_SYSTEMS_BY_HAND: &str =
     "install the packages e2fsprogs, xfsprogs, btrfs-progs and rsync";
 
-/// Programs of databases whose logs go the short way in tests, and the Debian package each comes
-/// in.
+/// Programs of databases whose logs go the short way in tests, each with the Debian package that
+/// contains it.
 const DATABASES: &[(&str, &str)] = &[
     ("sqlite3", "sqlite3"),
     ("db_bench", "rocksdb-tools"),
@@ -133,7 +133,7 @@ fn missing_packages() -> Vec<&'static str> {
 /// Installs Debian's packages; `by_hand` says what to do if that is not possible.
 pub(crate) fn install_packages(packages: &[&str], by_hand: &str) -> Result<(), Failure> {
     if !is_installed("apt-get") || !is_root() {
-        // If only redis-py is missing, a virtual environment will do.
+        // If only redis-py is missing, a virtual environment is enough.
         if packages == ["python3-redis"] {
             return Ok(());
         }

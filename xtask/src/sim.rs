@@ -6,10 +6,10 @@ use std::process::Child;
 use slimio_host::Failure;
 use slimio_host::process::{cargo, run};
 
-/// Tells a test for how many seconds to try new cases.
+/// The environment variable that tells a test for how many seconds to try new cases.
 const VARIABLE: &str = "SLIMIO_SIM_SECONDS";
 
-/// Minutes of a run, unless the argument says otherwise.
+/// Duration of a run in minutes, unless the argument says otherwise.
 const MINUTES: u64 = 10;
 
 /// Package, test target and test. Each test runs in a separate process.

@@ -153,7 +153,7 @@ fn beside_stock(verb: &str, args: &[String]) -> Result<(), Failure> {
     run(bench_command("release", verb).args(slimio).args(args))
 }
 
-/// The same flags, with programs instead of the names of peers.
+/// Replaces the names of peers in the flags by the paths of their programs.
 fn with_peer(args: &[String]) -> Result<Vec<OsString>, Failure> {
     let (mut found, mut args) = (Vec::new(), args.iter());
     while let Some(arg) = args.next() {

@@ -1,10 +1,11 @@
 #!/bin/sh
 # Runs stock Redis and SlimIO in turn on one namespace, in several rounds, under `always`. Prints:
-# row NAME CLIENTS WRITES_PER_SECOND P50_US SERVER_CPU_US SWITCHES of each round calls NAME CLIENTS
-# CALLS COMMANDS WRITES of each round functions NAME FUNCTIONS WRITES of the first round snapshot
-# NAME SECONDS of the first rounds The script leaves a trace of each way to write, for each round,
-# in /results/WAY.ROUND.trace. The number of calls of each kernel function is in
-# /results/NAME.functions.
+# row NAME CLIENTS WRITES_PER_SECOND P50_US SERVER_CPU_US SWITCHES     of each round
+# calls NAME CLIENTS CALLS COMMANDS WRITES                                          of each round
+# functions NAME FUNCTIONS WRITES                                                   of the first round
+# snapshot NAME SECONDS                                                             of the first rounds
+# For each way to write and each round, the script leaves a trace in /results/WAY.ROUND.trace. The
+# number of calls of each kernel function is in /results/NAME.functions.
 . lab-test
 
 block=$SLIMIO_NVME_PLAIN_BLOCK
@@ -16,7 +17,7 @@ commands=$tracing/events/block/block_rq_issue
 answers() { [ "$(redis-cli PING)" = PONG ]; }
 dead() { ! kill -0 "$server" 2>/dev/null; }
 
-# load CLIENTS SECONDS: tried at most three times, because the host may stall.
+# load CLIENTS SECONDS: runs a load. Tries at most three times, because the host may stall.
 load() {
     for try in 1 2 3; do
         slimio-lab load --clients "$1" --value-size 100 --keys 10000 --warmup 0.3 \
@@ -110,10 +111,10 @@ serve() {
     esac
 }
 
-# Seconds that a snapshot of uncompressed values takes.
+# snapshot NAME: prints how many seconds a snapshot of uncompressed values takes.
 snapshot() {
     redis-cli CONFIG SET rdbcompression no >/dev/null
-    # Makes sure that no other snapshot comes in between.
+    # The server must not take a snapshot by itself meanwhile.
     redis-cli CONFIG SET auto-aof-rewrite-percentage 0 >/dev/null
     redis-cli DEBUG POPULATE "$snapshot_keys" key 4096 >/dev/null
     [ "$(redis-cli DBSIZE)" = "$snapshot_keys" ] || return 1
@@ -137,7 +138,8 @@ until_saved() {
     done
 }
 
-# trace WAY PATH: records what the device had to do for the writes of one way, and when.
+# trace WAY PATH: writes to PATH in one way, and records the requests that reach the device, with
+# their times.
 trace() {
     echo >$tracing/trace
     for event in issue complete; do echo 1 >$tracing/events/block/block_rq_$event/enable; done

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Measures the emulated drive and the kernel's own target with fio, in one machine. The kernel's
-# target has a block device in memory. fio reaches both over NVMe/TCP on loopback. Prints, for each
+# target exports a block device in memory. fio reaches both over NVMe/TCP on loopback. Prints, for each
 # round: row TARGET RW DEPTH IOPS
 . lab-test
 . lab-fabrics
@@ -28,8 +28,8 @@ for nqn in memory "$drive"; do
     dd if=/dev/urandom of="$(block_of "$(device_of "$nqn")")" bs=1M count=$size_mib oflag=direct 2>/dev/null
 done
 
-# measure TARGET NQN RW DEPTH. In fio's output, field 8 has the reads per second, and field 49 the
-# writes.
+# measure TARGET NQN RW DEPTH: prints a row. In fio's output, field 8 has the reads per second, and
+# field 49 has the writes per second.
 measure() {
     iops=$(fio --name=x --filename="$(block_of "$(device_of "$2")")" --rw="$3" --bs=4k --iodepth="$4" --direct=1 \
         --ioengine=io_uring --time_based --ramp_time=1 --runtime="$seconds" --output-format=terse |
@@ -57,7 +57,7 @@ while [ $round -lt "$rounds" ]; do
     echoes
     for rw in randread randwrite; do
         for depth in 1 32; do
-            # Rounds begin with one target and the other in turn.
+            # Odd rounds begin with the drive, even rounds with the kernel's target.
             if [ $((round % 2)) = 0 ]; then
                 measure memory memory $rw $depth
                 measure drive "$drive" $rw $depth

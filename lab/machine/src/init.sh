@@ -26,15 +26,14 @@ ends_with() {
 }
 finish() { ends_with "exit $1"; }
 
-# Reports that the machine lacks something that it should have. Nothing has been run in the machine.
+# Reports that the machine lacks something that it should have. The task has not been run.
 not_ready() {
     echo "$1; the kernel says:"
     dmesg | tail -n 40
     ends_with "not ready"
 }
 
-# load MODULE: loads a module with the parameters for it in the kernel's command line, as modprobe
-# would.
+# load MODULE: loads a module as modprobe would, with its parameters from the kernel's command line.
 load() {
     name=$(basename "$1" .ko)
     insmod "$1" $(tr ' ' '\n' </proc/cmdline | sed -n "s/^${name#*-}\.//p")

@@ -1,7 +1,8 @@
 #!/bin/sh
 # fio writes and trims random blocks of emulated drives, which differ in their spare NAND. Prints,
 # for each drive and window: row DRIVE WRITES TRIMS UNITS UNITS_FREE MAPPED_BYTES HOST_BYTES
-# MEDIA_BYTES (sectors that the kernel sent; the rest as `slimio drive stats` has it).
+# MEDIA_BYTES. WRITES and TRIMS are counted in sectors that the kernel sent; `slimio drive stats`
+# reports the other numbers.
 . lab-test
 . lab-fabrics
 
@@ -22,7 +23,7 @@ row() {
 
 # window COUNT: writes as much as COUNT times the capacity, and trims meanwhile. fio takes a random
 # seed each time. With seeds such as 1, 2, 3, the blocks that it draws in different windows are not
-# independent, and the write amplification comes out lower.
+# independent, and the measured write amplification is lower.
 window() {
     fio --filename="$block" --bs=4k --direct=1 --ioengine=libaio --norandommap --randrepeat=0 --thread \
         --flow_id=1 --exitall --output-format=terse \

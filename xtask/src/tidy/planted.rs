@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use super::{Complaints, File};
 use crate::planted::{LIST, Test, parse};
 
-/// What the code calls to ask for a bug. The text is put together from two parts, so that this file
-/// does not contain it.
+/// The beginning of each call by which the code asks for a bug. The text is put together from two
+/// parts, so that this file does not contain it.
 const CALL: &str = concat!("is_planted", "(\"");
 
 pub(super) fn check(files: &[File], complaints: &mut Complaints) {

@@ -3,7 +3,7 @@
 use super::{Complaints, File};
 
 /// Words that no declared name may contain, and what to use instead. The list has only words that
-/// have no other use in this code base. The glossary also has words that do.
+/// have no other use in this code base. The glossary also lists words that have other uses.
 const BANNED: &[(&str, &str)] = &[
     ("zone", "area"),
     ("partition", "area"),
