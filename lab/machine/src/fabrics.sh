@@ -1,7 +1,7 @@
 #!/bin/sh
 # Measures the emulated drive and the kernel's own target with fio, in one machine. The kernel's
-# target exports a block device in memory. fio reaches both over NVMe/TCP on loopback. Prints, for each
-# round: row TARGET RW DEPTH IOPS
+# target exports a block device in memory. fio reaches both over NVMe/TCP on loopback. Prints, for
+# each round: row TARGET RW DEPTH IOPS
 . lab-test
 . lab-fabrics
 
