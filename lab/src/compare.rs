@@ -111,7 +111,7 @@ pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
 /// Whether a larger or a smaller value of a metric is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
-    /// More: a rate, or a share of what can be had.
+    /// More: a rate, or a share of what is possible.
     More,
     /// Less: time, memory, bytes.
     Less,

@@ -70,8 +70,8 @@ pub fn measure(way: &mut dyn Way, writes: bool, depth: usize, time: Duration) ->
                 latency.record(taken).expect("the histogram resizes itself");
             }
         }
-        // With few operations in flight, fewer operations warm up the drive. Otherwise, the warm-up
-        // of a slow drive would take very long.
+        // With few operations in flight, the warm-up has fewer operations. Otherwise, it would take
+        // very long on a slow drive.
         if start.is_none() && all >= WARM_UP_MAX.min(50 * depth as u64) {
             start = Some(Instant::now());
         }

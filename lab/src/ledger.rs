@@ -40,7 +40,7 @@ use worker::{Account, Stop};
 
 pub use sabotage::Sabotage;
 
-/// Limit of the clients of one ledger.
+/// The largest number of clients of one ledger.
 pub const CLIENTS_MAX: usize = 1000;
 /// The longest time that the clients may take to get a life's writes acknowledged.
 const LIFE_MAX: Duration = Duration::from_secs(120);

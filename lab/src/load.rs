@@ -37,9 +37,9 @@ use schedule::Schedule;
 pub use report::{LATENCY_NS_MAX, PhaseReport, TICK};
 pub use schedule::Arrival;
 
-/// Limit of the connections of one generator.
+/// The largest number of connections of one generator.
 pub const CLIENTS_MAX: usize = 10_000;
-/// Limit of the requests that one connection keeps in flight.
+/// The largest number of requests that one connection keeps in flight.
 pub const PIPELINE_MAX: usize = 10_000;
 /// The largest number of events that one wait takes from the kernel.
 const EVENTS_MAX: usize = 256;

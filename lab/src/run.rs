@@ -258,7 +258,7 @@ struct Phases {
 impl Phases {
     fn of(mix: &Mix, scale: &Scale) -> Self {
         if mix.is_once() {
-            // A set from which the requests take members loses seven eighths of its members.
+            // Requests that pop members remove seven eighths of the set in all.
             let part = scale.key_count / 8;
             return Self {
                 warmup: Until::Requests(part),

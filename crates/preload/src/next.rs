@@ -57,7 +57,7 @@ macro_rules! hooks {
             );
             type Function = unsafe extern "C" fn($($type),*) -> $result;
             let next = || {
-                // SAFETY: libc's function of this name has this type, and gets what the caller gave.
+                // SAFETY: libc's function of this name has this type, and gets the same arguments.
                 unsafe {
                     std::mem::transmute::<*mut std::ffi::c_void, Function>(NEXT.address())($($arg),*)
                 }

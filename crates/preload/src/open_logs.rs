@@ -263,8 +263,8 @@ pub(crate) fn sync_all() {
 }
 
 /// Called before another program is started. Gives back every log that the new program inherits. If
-/// this process itself turns into the new program, all logs that this process has opened are given
-/// back, too.
+/// this process itself becomes the new program, gives back all logs that this process has opened,
+/// too.
 pub(crate) fn give_up_before_exec(by_this_process: bool) {
     for descriptor in 0..DESCRIPTORS as c_int {
         if matches!(TABLE[descriptor as usize].load(Ordering::Relaxed), 0 | OWN) {

@@ -14,10 +14,9 @@ use crate::staged::Staged;
 /// small because a log may get only a few records, as in a database that is soon closed again.
 const AHEAD_MIN: u64 = 64 << 10;
 const AHEAD_MAX: u64 = 64 << 20;
-/// A log has as many zeros ahead as it has bytes, but at most this number. If the log is so long
-/// that its length divided by `AHEAD_SHARE` is more, it has that number of zeros. Zeros are added
-/// in large steps, because the file system commits its journal after each step, and the program's
-/// next sync waits for the commit.
+/// A log has as many zeros ahead as it has bytes, but at most this number. Only a very long log has
+/// more: its length divided by `AHEAD_SHARE`. Zeros are added in large steps, because the file
+/// system commits its journal after each step, and the program's next sync waits for the commit.
 const AHEAD_WHOLE_MAX: u64 = 8 << 20;
 const AHEAD_SHARE: u64 = 8;
 /// If the keeper is too slow, the program fills its log itself, and waits meanwhile. So the program

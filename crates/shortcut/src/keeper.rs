@@ -6,7 +6,7 @@
 //! act:
 //!
 //! * It fills the file with zeros ahead.
-//! * It writes bytes that have been staged for long.
+//! * It writes bytes that have been staged for some time.
 //! * If somebody else opens the file, the lease makes that process wait. The keeper gives the file
 //!   back, and takes it again later.
 //! * It mends the log of a process that was killed.

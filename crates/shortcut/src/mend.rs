@@ -79,7 +79,7 @@ impl Stage {
 impl Staged<'_> {
     /// The staged bytes that are not in the file.
     fn missing(&self) -> &[u8] {
-        // Staged bytes are replaced only when all of them are in the file.
+        // While staged bytes are being replaced, all of them are in the file already.
         if self.is_moving() {
             return &[];
         }

@@ -165,7 +165,7 @@ mod tests {
         repaired();
         assert_eq!(fs::metadata(&log).unwrap().len(), 8192);
         assert!(said.borrow()[1].contains("the zeros may belong to it"), "{said:?}");
-        // A note of a file that is gone is ignored, and so is a note that was cut off.
+        // A note is ignored if its file no longer exists, or if the note itself was cut off.
         fs::write(&left, b"").unwrap();
         repaired();
     }

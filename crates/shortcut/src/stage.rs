@@ -2,9 +2,9 @@
 //!
 //! The stage is memory that processes share. If the stage outlives a process, so do the bytes that
 //! the process has written: another process [mends](Stage::mend) the file. The kernel keeps the
-//! stores of a killed process, in the order in which the process made them. So the end of the
-//! staged bytes is stored after the bytes, and the bytes are moved only when all of them are in the
-//! file.
+//! stores of a killed process, in the order in which the process made them. So the field that says
+//! where the staged bytes end is stored after the bytes themselves. And the staged bytes are moved
+//! only when all of them are in the file.
 //!
 //! The stage has three parts, each with a lock:
 //!
@@ -119,8 +119,8 @@ impl Stage {
         Ok(self.staged()?.path())
     }
 
-    /// Takes the right to append. Whoever holds it must be quick, or must also hold the right to
-    /// write, and must have taken the right to write first.
+    /// Takes the right to append. The holder must do nothing that takes long, unless it has taken
+    /// the right to write before.
     pub(crate) fn staged(&self) -> io::Result<Staged<'_>> {
         Ok(Staged::new(self.lock(STAGED)?))
     }

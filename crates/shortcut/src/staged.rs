@@ -278,7 +278,7 @@ impl<'a> Staged<'a> {
     }
 
     /// Whether the keeper must be notified of an append: if it does not look at the log by itself,
-    /// or if there is work for it (`is_urgent`). Each of the two reasons is notified once.
+    /// or if there is work for it (`is_urgent`). The keeper is notified of each reason once.
     pub(crate) fn tell(&mut self, is_urgent: bool) -> bool {
         let told = self.get(TOLD);
         let telling = told | APPENDED | if is_urgent { URGENT } else { 0 };
@@ -304,7 +304,7 @@ impl<'a> Staged<'a> {
     }
 
     /// The number of bytes that can be staged before the next bytes of the file must be
-    /// [loaded](Self::loading). The last block is filled up with these.
+    /// [loaded](Self::loading). These bytes fill up the last block.
     pub(crate) fn loaded(&self) -> u64 {
         let is_whole = self.staged_to() >= self.size() || self.get(LOADED) >= self.size();
         if is_whole { u64::MAX } else { self.get(LOADED).saturating_sub(self.staged_to()) }

@@ -12,7 +12,7 @@ use crate::plot;
 use crate::scenario::{self, DEFAULT_SCENARIO_COUNT, SCENARIOS, Scale, Scenario};
 use crate::server::{ServerKind, find_program};
 
-/// What the flags of `compare` mean.
+/// The help text of `slimio-lab compare`.
 pub const HELP: &str = include_str!("../../help/compare.txt");
 
 const REPORT_FILE: &str = "benchmarks.md";

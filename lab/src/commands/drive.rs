@@ -1,4 +1,4 @@
-//! `slimio-lab drive`: the emulated SSD over NVMe/TCP beside the same drive in process.
+//! `slimio-lab drive`: compares the emulated SSD over NVMe/TCP with the same drive in this process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::error::{BenchError, Doing as _, Result};
 use crate::runtime::folder_in_memory;
 use crate::server::find_program;
 
-/// What the flags of `drive` mean.
+/// The help text of `slimio-lab drive`.
 pub const HELP: &str = include_str!("../../help/drive.txt");
 
 /// How long the host polls before it sleeps: longer than any request takes.

@@ -11,7 +11,7 @@ use crate::ledger::{self, Death, LedgerConfig, Sabotage};
 use crate::run::fresh_directory;
 use crate::server::{Policy, ServerConfig, ServerKind, find_program};
 
-/// What the flags of `ledger` mean.
+/// The help text of `slimio-lab ledger`.
 pub const HELP: &str = include_str!("../../help/ledger.txt");
 
 /// The flags.

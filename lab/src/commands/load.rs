@@ -1,4 +1,4 @@
-//! `slimio-lab load`: drives one running server.
+//! `slimio-lab load`: puts load on a running server.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use crate::request::RequestWriter;
 use crate::run::{fill, without_errors};
 use crate::values::ValuePool;
 
-/// What the flags of `load` mean.
+/// The help text of `slimio-lab load`.
 pub const HELP: &str = include_str!("../../help/load.txt");
 
 /// The flags.

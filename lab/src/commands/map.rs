@@ -20,7 +20,7 @@ const GAP: i32 = 4;
 const MARGIN: i32 = 20;
 const HEAD: i32 = 90;
 
-/// What the flags of `map` mean.
+/// The help text of `slimio-lab map`.
 pub const HELP: &str = include_str!("../../help/map.txt");
 
 /// The arguments.

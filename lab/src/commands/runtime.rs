@@ -14,7 +14,7 @@ use crate::runtime::{
 };
 use crate::server::{Policy, find_program};
 
-/// What the flags of `runtime` mean.
+/// The help text of `slimio-lab runtime`.
 pub const HELP: &str = include_str!("../../help/runtime.txt");
 
 /// The highest WAF that SlimIO with data placement may have.

@@ -22,7 +22,7 @@ use crate::error::{BenchError, Doing, Result};
 use crate::recorder::{check_interrupt, heed_interrupts};
 use table::{Measured, Plan};
 
-/// What the flags of `shortcut` mean.
+/// The help text of `slimio-lab shortcut`.
 pub const HELP: &str = include_str!("../../help/shortcut.txt");
 
 /// Size in bytes of the file system that is made if `--dir` names no folder.

@@ -23,7 +23,7 @@ const RUN_MINUTES: [f64; 6] = [5.0, 10.0, 15.0, 20.0, 60.0, 240.0];
 const FULL: f64 = 0.999;
 const UNIT_PAGES: u32 = 32;
 
-/// What the flags of `tenants` mean.
+/// The help text of `slimio-lab tenants`.
 pub const HELP: &str = include_str!("../../help/tenants.txt");
 
 /// The arguments.

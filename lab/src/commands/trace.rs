@@ -8,7 +8,7 @@ use crate::error::{BenchError, Doing, Result};
 use crate::recorder::{FileSystemKind, Place, Recording, drive_bytes};
 use crate::server::{Policy, find_program};
 
-/// What the flags of `trace` mean.
+/// The help text of `slimio-lab trace`.
 pub const HELP: &str = include_str!("../../help/trace.txt");
 
 /// Name of the folder that is made in `--folder`. The name is fixed, so that the next run finds

@@ -30,7 +30,7 @@ const KINDS: [(Victims, Trims); 4] = [
 /// Number of points of a drawn curve.
 const CURVE_POINTS: u32 = 140;
 
-/// What the flags of `validate` mean.
+/// The help text of `slimio-lab validate`.
 pub const HELP: &str = include_str!("../../help/validate.txt");
 
 /// The arguments.

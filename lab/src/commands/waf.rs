@@ -15,7 +15,7 @@ use crate::error::{BenchError, Doing, Result};
 use crate::recorder::{FileSystemKind, Place, Recording, Workload, can_record, drive_bytes};
 use crate::server::{Policy, find_program};
 
-/// What the flags of `waf` mean.
+/// The help text of `slimio-lab waf`.
 pub const HELP: &str = include_str!("../../help/waf.txt");
 
 /// Factors by which the paper's number of keys is multiplied. The drive limits the largest factor;

@@ -37,7 +37,7 @@ impl Served {
     /// Like [`start`](Self::start), with more flags of `slimio drive serve`.
     ///
     /// # Errors
-    /// As `start`.
+    /// Those of [`start`](Self::start).
     pub fn start_with(program: &Path, flags: &[&str], spec: &str) -> Result<Self> {
         let mut command = Command::new(program);
         Self::spawn(command.args(["drive", "serve"]).args(flags).arg(spec))
@@ -46,7 +46,7 @@ impl Served {
     /// Like [`start`](Self::start), with a command that lacks only the flag for the address.
     ///
     /// # Errors
-    /// As `start`.
+    /// Those of [`start`](Self::start).
     pub fn spawn(command: &mut Command) -> Result<Self> {
         let mut process = command
             .args(["--listen", "127.0.0.1:0"])

@@ -8,7 +8,7 @@ use super::workload::{Unit, keys_of};
 use crate::client::{Client, Reply, encode};
 use crate::error::{BenchError, Result};
 
-/// How many of a client's units in flight were there after a death, and how many were not.
+/// How many of a client's units in flight were found after a restart, and how many were not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Settled {
     pub(super) kept: u64,

@@ -17,7 +17,7 @@ struct Held {
 }
 
 /// The bounds of an expiry time, in milliseconds since 1970. A relative expiry counts from the
-/// moment when the server read its clock. Only this is known of the moment: it was between the
+/// moment when the server read its clock. That moment is only known to be between the
 /// request and the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Expiry {
@@ -33,7 +33,7 @@ pub(super) struct Found {
     pub(super) expires_at_ms: Option<u64>,
 }
 
-/// The server executed something between these two times, in milliseconds since 1970.
+/// Bounds of the time at which the server executed a unit, in milliseconds since 1970.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
     pub(super) sent_ms: u64,

@@ -1,5 +1,4 @@
-//! Everything else that can be done to a file: seeking, cutting, mapping, copying, asking for its
-//! size.
+//! All other calls on files: calls that seek, cut, map or copy a file, or ask for its size.
 
 #![expect(unsafe_code, reason = "the caller's pointers are raw")]
 

@@ -17,7 +17,7 @@ use crate::whole_files;
 const CLOSE_RANGE_CLOEXEC: c_int = 4;
 
 /// Gives a file up, because from now on another process or a stream may write to it, and this
-/// library would not see that.
+/// library would not see those writes.
 pub(super) fn hand_on(fd: c_int) {
     give_up(fd);
     whole_files::owe_for_good(fd);

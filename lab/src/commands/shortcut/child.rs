@@ -42,7 +42,7 @@ impl Life {
         command.args(["--pdeathsig", signal]);
         if let Some(user) = self.user {
             command.args(["--reuid", user, "--regid", user, "--init-groups"]);
-            // The files in these folders belong to our own user.
+            // These variables name folders that belong to our own user.
             command.env_remove("HOME").env_remove("XDG_STATE_HOME");
         }
         command.arg("--").args(under).arg(program).stdin(Stdio::null());

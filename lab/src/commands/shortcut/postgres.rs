@@ -11,7 +11,7 @@ use super::{Plan, Site, Subject};
 use crate::error::{BenchError, Result};
 use crate::server::find_program;
 
-/// Where Debian has PostgreSQL's programs, in a folder for each version.
+/// Debian's folder for PostgreSQL's programs. It has a folder for each version.
 const VERSIONS: &str = "/usr/lib/postgresql";
 /// The user that PostgreSQL's package makes. PostgreSQL does not run as root.
 const USER: &str = "postgres";
