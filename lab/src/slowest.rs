@@ -68,7 +68,7 @@ pub fn run(grows: Grows, config: &ServerConfig, count: u64, seed: u64) -> Result
 
 /// Fills a hash, begins a snapshot, writes to the hash, and removes the hash; all of this twice.
 /// The hash is removed by expiry the first time, and by deletion the second time. Returns whether
-/// the snapshots still ran when the hash was gone.
+/// the snapshots still ran when the hash had been removed.
 fn hash(server: &Server, fields: u64) -> Result<bool> {
     let mut was_running = true;
     for expires in [true, false] {
@@ -96,7 +96,7 @@ fn hash(server: &Server, fields: u64) -> Result<bool> {
 /// Elements of a collection.
 pub(crate) struct Elements<'a> {
     pub(crate) key: &'a str,
-    /// The numbers of the elements, which are in their names.
+    /// The numbers of the elements. Each element's name contains its number.
     pub(crate) range: Range<u64>,
     /// The value of each field, if the elements are fields.
     pub(crate) value: Option<&'a [u8]>,

@@ -41,7 +41,7 @@ pub struct SnapshotWork {
     pub mix: &'static str,
     /// Connections.
     pub clients: usize,
-    /// In bytes.
+    /// Size of a value, in bytes.
     pub value_size: usize,
     /// Share of a value that a compressor can save.
     pub compressible: f64,
@@ -163,8 +163,8 @@ impl Run<'_> {
         Ok(Stretch { began, report, stall_us_p999: stalls.p999_us() })
     }
 
-    /// Like `stretch`, but memory is sampled as it is during a snapshot. Sampling takes a core for
-    /// milliseconds, and this stretch is compared with the one during the snapshot.
+    /// Like `stretch`, but samples memory, as is done during a snapshot. Sampling takes a core for
+    /// milliseconds, so both of the stretches that are compared must have it.
     fn watched(&mut self, until: Until) -> Result<Stretch> {
         let _watch = Watch::start(self.server)?;
         self.stretch(until)
@@ -252,9 +252,9 @@ pub fn run(
     let measured = Until::Elapsed(Duration::from_secs_f64(scale.measured_s));
     run.stretch(warmup)?;
     if work.kind == Kind::Growth {
-        // Two rounds are not measured, because a log that becomes longer than any log before
-        // allocates new disk space, which later logs reuse. One such round is not enough, because
-        // the log of the second round begins with what was logged during the first.
+        // Two rounds are not measured. In these rounds, the log becomes longer than before and
+        // allocates new disk space, which later logs reuse. One round is not enough, because the log
+        // of the second round begins with what was logged during the first.
         for _ in 0..2 {
             run.stretch(measured.clone())?;
             run.snapshot(work.kind)?;

@@ -207,7 +207,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// The time until there is work, if no event comes first. `None` if there is no such time.
+    /// How long to wait for events before there is other work to do. `None` if there is no limit.
     fn timeout(&self) -> Option<Duration> {
         let now = Instant::now();
         if self.logs.iter().any(|log| log.is_behind) {
@@ -327,7 +327,7 @@ impl Keeper {
         }
     }
 
-    /// Takes a log again that was left to the kernel for a while.
+    /// If it is time, takes a log again that was left to the kernel for a while.
     fn retry(&mut self, at: usize, now: Instant) {
         let log = &mut self.logs[at];
         if log.retry.take_if(|due| *due <= now).is_none() {
@@ -355,8 +355,8 @@ impl Keeper {
         self.look_at_all();
     }
 
-    /// Looks at all logs. A process that has ended may have sent a message about an append that was
-    /// not received, and nobody will send it again.
+    /// Makes the next turn look at all logs. A process that has ended may have sent a message about
+    /// an append that was not received, and nobody will send it again.
     fn look_at_all(&mut self) {
         if is_planted("child-not-heard") {
             return;

@@ -116,7 +116,7 @@ impl<F: AsFd> LogFile<F> {
         Ok(has_put(&mut staged, place))
     }
 
-    /// Goes on at another offset in the file, which is not past the log's end.
+    /// Prepares the stage for bytes at another offset, which is not past the log's end.
     fn move_to(&self, staged: &mut Staged<'_>, offset: u64) -> io::Result<()> {
         self.write_staged(staged)?;
         staged.move_to(offset);

@@ -70,8 +70,8 @@ fn take_down(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The unmount is lazy, because the process that serves the mount may be dead. Processes that still
-/// use the mount keep it until they end.
+/// Unmounts lazily, because the process that serves the mount may be dead. Processes that still use
+/// the mount keep it until they end.
 fn unmount_lazily(point: &Path) -> Result<()> {
     unmount(point, UnmountFlags::DETACH).doing(format!("unmounting {}", point.display()))
 }
@@ -88,7 +88,8 @@ fn mounts_below(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(points)
 }
 
-/// The kernel writes white space and backslashes as `\040`: three octal digits.
+/// Decodes a path in the table of mounts. The kernel writes each white space or backslash as a
+/// backslash and three octal digits, such as `\040`.
 fn unescaped(text: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text;
