@@ -253,8 +253,8 @@ pub fn run(
     run.stretch(warmup)?;
     if work.kind == Kind::Growth {
         // Two rounds are not measured. In these rounds, the log becomes longer than before and
-        // allocates new disk space, which later logs reuse. One round is not enough, because the log
-        // of the second round begins with what was logged during the first.
+        // allocates new disk space, which later logs reuse. One round is not enough, because the
+        // log of the second round begins with what was logged during the first.
         for _ in 0..2 {
             run.stretch(measured.clone())?;
             run.snapshot(work.kind)?;

@@ -38,8 +38,8 @@ impl Drop for Note {
 }
 
 impl Notes {
-    /// This user's folder, which is made if it is missing: in `/var/lib` for root, and otherwise where
-    /// the environment says (`XDG_STATE_HOME`, `HOME`).
+    /// This user's folder, which is made if it is missing: in `/var/lib` for root, and otherwise
+    /// where the environment says (`XDG_STATE_HOME`, `HOME`).
     ///
     /// # Errors
     /// If it can't be made.
@@ -146,7 +146,8 @@ mod tests {
         let left = note.path.clone();
         drop(note);
         assert!(!left.exists());
-        // A process that another test starts has the lock of a note, too, from its fork to its exec.
+        // A process that another test starts has the lock of a note, too, from its fork to its
+        // exec.
         let repaired = || {
             let begin = Instant::now();
             while left.exists() {

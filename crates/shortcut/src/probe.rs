@@ -17,8 +17,8 @@ use crate::place::{refusal_of_file_system, refusals_of_attributes};
 pub struct Space {
     /// Blocks that were written, so that a write to them changes no metadata.
     pub written: u64,
-    /// Blocks that were allocated, but not written. They must be written once before they can go the
-    /// short way.
+    /// Blocks that were allocated, but not written. They must be written once before they can go
+    /// the short way.
     pub unwritten: u64,
     /// Bytes without a block.
     pub holes: u64,

@@ -1,7 +1,7 @@
 //! The messages between a program's process and the keeper of its logs.
 //!
-//! The process connects to an abstract socket that keeps messages apart (`SOCK_SEQPACKET`). A message
-//! has one letter, a number of four bytes, and perhaps descriptors:
+//! The process connects to an abstract socket that keeps messages apart (`SOCK_SEQPACKET`). A
+//! message has one letter, a number of four bytes, and perhaps descriptors:
 //!
 //! | | letter | number | descriptor | answer |
 //! |---|---|---|---|---|

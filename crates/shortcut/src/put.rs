@@ -30,7 +30,8 @@ pub enum Written {
 /// Where bytes are to be written.
 #[derive(Clone, Copy, Debug)]
 enum Place {
-    /// At the file's position, or at the end if the file was opened with `O_APPEND`. The position moves.
+    /// At the file's position, or at the end if the file was opened with `O_APPEND`. The position
+    /// moves.
     Position,
     /// At this offset.
     Offset(u64),
@@ -58,7 +59,8 @@ impl<F: AsFd> LogFile<F> {
         self.put(pieces, Place::Position)
     }
 
-    /// Writes the bytes of several buffers at an offset, as pwritev(2) does. The file's position stays.
+    /// Writes the bytes of several buffers at an offset, as pwritev(2) does. The file's position
+    /// stays.
     ///
     /// # Errors
     /// Those of [`append`](Self::append). Also if the file's bytes around the new bytes can't be

@@ -58,8 +58,8 @@ impl<F: AsFd> LogFile<F> {
     /// file drops the record locks (`F_SETLK`) that the process has on it.
     ///
     /// # Errors
-    /// If the file can't go the short way, or if something fails. The file is then unchanged. But if
-    /// the error says that the file can't be written, zeros may be at its end.
+    /// If the file can't go the short way, or if something fails. The file is then unchanged. But
+    /// if the error says that the file can't be written, zeros may be at its end.
     pub fn take(&self) -> Result<(), NotTaken> {
         let _writing = self.stage.writing()?;
         let mut staged = self.stage.staged()?;

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Runs stock Redis and SlimIO in turn on one namespace, in several rounds, under `always`. Prints:
-# row NAME CLIENTS WRITES_PER_SECOND P50_US SERVER_CPU_US SWITCHES     of each round
-# calls NAME CLIENTS CALLS COMMANDS WRITES                                          of each round
-# functions NAME FUNCTIONS WRITES                                                   of the first round
-# snapshot NAME SECONDS                                                             of the first rounds
+# row NAME CLIENTS WRITES_PER_SECOND P50_US SERVER_CPU_US SWITCHES, in each round
+# calls NAME CLIENTS CALLS COMMANDS WRITES, in each round
+# functions NAME FUNCTIONS WRITES, in the first round
+# snapshot NAME SECONDS, in the first rounds
 # For each way to write and each round, the script leaves a trace in /results/WAY.ROUND.trace. The
 # number of calls of each kernel function is in /results/NAME.functions.
 . lab-test

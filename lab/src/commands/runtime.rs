@@ -1,5 +1,5 @@
-//! `slimio-lab runtime`: throughput over time on an emulated SSD, with and without data placement, as
-//! a table and pictures.
+//! `slimio-lab runtime`: throughput over time on an emulated SSD, with and without data placement,
+//! as a table and pictures.
 
 use std::fs;
 use std::path::PathBuf;

@@ -28,8 +28,8 @@ const KEYS: &[(Policy, &[&str])] = &[
 const REPETITIONS: u32 = 5;
 /// The highest WAF that SlimIO with data placement may have.
 const WAF_MAX: f64 = 1.005;
-/// SlimIO is replayed on drives with these numbers of handles. The drive with one handle has no data
-/// placement.
+/// SlimIO is replayed on drives with these numbers of handles. The drive with one handle has no
+/// data placement.
 const HANDLES: &[u16] = &[1, 2, 4, 8];
 const ISOLATIONS: &[&str] = &["persistent", "initial"];
 /// The WAF that the paper reports for the whole run, by `appendfsync`: first the WAF of the paper's

@@ -191,7 +191,8 @@ fn put_init(readahead_max: u32, reply: &mut Vec<u8>) {
 
 fn put_attributes(size: u64, reply: &mut Vec<u8>) {
     put(reply, &[ROOT, size, size / 512, 0, 0, 0]);
-    // `fuse_attr`: nanoseconds of the three times, mode, link count, uid, gid, rdev, block size, padding.
+    // `fuse_attr`: nanoseconds of the three times, mode, link count, uid, gid, rdev, block size,
+    // padding.
     let words = [0, 0, 0, MODE, 1, 0, 0, 0, PAGE_SIZE as u32, 0];
     reply.extend(words.into_iter().flat_map(u32::to_le_bytes));
 }

@@ -95,7 +95,8 @@ pub fn middle_rounds(outcomes: &[Outcome]) -> Vec<&Outcome> {
 }
 
 /// All runs, as a table in Markdown. If a setup has several rounds, its row has the median of each
-/// figure over the rounds. The SET/s column also has the rates of the slowest and the fastest round.
+/// figure over the rounds. The SET/s column also has the rates of the slowest and the fastest
+/// round.
 pub fn table(outcomes: &[Outcome]) -> String {
     let mut text = "| drive | spare NAND | collected below | on it | `appendfsync` | SET/s | median of 100 ms | 5th \
                     percentile | time below half the median | SET p99.9 ms | slowest ms | CPU µs per SET | \

@@ -45,8 +45,9 @@ impl Measured {
         }
     }
 
-    /// The table in Markdown. If there are several settings, the last column compares the best of all
-    /// settings: the best rate with the short path, divided by the best rate without the short path.
+    /// The table in Markdown. If there are several settings, the last column compares the best of
+    /// all settings: the best rate with the short path, divided by the best rate without the short
+    /// path.
     pub(super) fn table(self, plan: &Plan) -> String {
         let has_settings = plan.settings.len() > 1;
         let (first, rest) = plan.settings.split_first().expect("there is a default setting");
