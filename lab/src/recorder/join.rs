@@ -156,7 +156,8 @@ mod tests {
         assert_eq!(joined, Joined { events: 7, named_blocks: 7, other_blocks: 1 });
         let reader = open(&out).expect("it is a trace");
         assert!(reader.header().about.contains(&("streams".into(), "a, b".into())));
-        let events: Vec<TraceEvent> = reader.map(|record| record.expect("a record").event).collect();
+        let events: Vec<TraceEvent> =
+            reader.map(|record| record.expect("a record").event).collect();
         let expected = [
             write(1, 0, 2),
             write(3, 2, 2),
