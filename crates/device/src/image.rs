@@ -5,6 +5,7 @@
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,6 +33,13 @@ pub struct ImageFile {
 impl fmt::Debug for ImageFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("ImageFile").field(&self.path).finish()
+    }
+}
+
+/// For attributes of the file. What the file holds is to be changed by nobody but this type.
+impl AsFd for ImageFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file().as_fd()
     }
 }
 
@@ -157,11 +165,14 @@ impl ImageFile {
         self.file().sync_data().map_err(|error| of_io(&error))
     }
 
-    /// Gives back the space of blocks, but for those that are mapped. They read as zeros then: if the
-    /// file system can't give back space, zeros are written instead. XFS can't when it is full.
+    /// Gives back the space of blocks, but for those that are mapped. They read as zeros then:
+    /// where no hole can be made, for whatever reason, zeros are written instead. Some file systems
+    /// have no holes, XFS makes none when it is full, a quota may be used up, and a filter may
+    /// refuse the call.
     ///
     /// # Errors
-    /// The kernel's error. Then some of the blocks may have kept their contents.
+    /// The kernel's error, if neither is possible. Then some of the blocks may have kept their
+    /// contents.
     pub fn deallocate(&self, range: LbaRange) -> Result<(), DeviceError> {
         let mapped = self.mapped.range();
         let parts = [
@@ -171,17 +182,8 @@ impl ImageFile {
         let parts = parts.into_iter().filter(|(start, end)| start < end);
         for (start, end) in parts {
             let (start, size) = (start * LBA_SIZE as u64, (end - start) * LBA_SIZE as u64);
-            match sys::allocate(self.file(), DEALLOCATE, start, size) {
-                Ok(()) => {}
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        io::ErrorKind::Unsupported | io::ErrorKind::StorageFull
-                    ) =>
-                {
-                    self.write_zeros(start, size).map_err(|error| of_io(&error))?;
-                }
-                Err(error) => return Err(of_io(&error)),
+            if sys::allocate(self.file(), DEALLOCATE, start, size).is_err() {
+                self.write_zeros(start, size).map_err(|error| of_io(&error))?;
             }
         }
         Ok(())
@@ -275,6 +277,43 @@ mod tests {
         image.read(Lba(8), &mut found).expect("it can be read");
         assert_eq!(found, [3; LBA_SIZE]);
         image.write(Lba(8), &[4; LBA_SIZE]).expect("it is not mapped any more");
+    }
+
+    /// A filter, a quota or the disk refuses holes, but no writes.
+    #[test]
+    fn where_holes_are_refused_what_is_deallocated_is_zeros() {
+        let place = tempfile::tempdir().expect("a directory for the test");
+        for errno in [libc::EPERM, libc::EDQUOT, libc::EIO, libc::ENOSPC, libc::ENOSYS] {
+            let image = ImageFile::open(&place.path().join(errno.to_string())).expect("it is new");
+            image.set_size(SIZE as u64).expect("it can be so long");
+            image.write(Lba(1), &[1; 3 * LBA_SIZE]).expect("nothing is mapped");
+            let result = std::thread::scope(|scope| {
+                let thread = scope.spawn(|| {
+                    refuse(libc::SYS_fallocate, errno);
+                    image.deallocate(range(2, 7))
+                });
+                thread.join().expect("it does not panic")
+            });
+            assert_eq!(result, Ok(()), "{errno}");
+            let mut found = [0; 3 * LBA_SIZE];
+            image.read(Lba(1), &mut found).expect("it can be read");
+            let bytes = found.chunks(LBA_SIZE).map(|block| block[0]);
+            assert_eq!(bytes.collect::<Vec<u8>>(), [1, 0, 0], "{errno}");
+        }
+    }
+
+    /// Makes a system call of this thread fail.
+    fn refuse(call: i64, errno: i32) {
+        use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+        let filter = SeccompFilter::new(
+            [(call, Vec::new())].into(),
+            SeccompAction::Allow,
+            SeccompAction::Errno(errno.unsigned_abs()),
+            std::env::consts::ARCH.try_into().expect("the crate knows this architecture"),
+        );
+        let program: BpfProgram =
+            filter.and_then(TryInto::try_into).expect("the filter can be compiled");
+        seccompiler::apply_filter(&program).expect("the kernel takes the filter");
     }
 
     /// Such a file system can't make holes.
