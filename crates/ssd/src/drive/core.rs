@@ -10,10 +10,12 @@ use slimio_device::{
     Buffer, Completion, DeviceError, Geometry, LBA_SIZE, Lba, LbaRange, Op, PlacementId, Token,
     WriteCache,
 };
+use slimio_planted::is_planted;
 
 use super::cache::Cache;
 use super::data::Data;
 use super::deallocation::{Canceller, Pending};
+use super::freeing::Freeing;
 use super::journal::Journal;
 use super::request::Request;
 use super::undo::Undo;
@@ -43,8 +45,8 @@ pub(super) struct Core {
     deallocate_latency: Duration,
     /// Pending deallocations, in the order of the times at which they take effect.
     pub(super) deallocating: VecDeque<Pending>,
-    /// Blocks that were deallocated, but whose space was not given back yet.
-    pub(super) freeing: VecDeque<LbaRange>,
+    /// Blocks that hold nothing, but may have bytes in the file.
+    pub(super) freeing: Freeing,
     /// How many deallocations have taken effect. The number changes only under the lock.
     pub(super) deallocations: Arc<AtomicU64>,
     pub(super) undo: Option<Undo>,
@@ -89,7 +91,9 @@ pub(super) enum OpKind {
         /// Ids of the writes and deallocations that the flush makes stable.
         covers: Vec<u64>,
     },
-    Deallocate,
+    Deallocate {
+        blocks: Range<u64>,
+    },
     Refused,
 }
 
@@ -107,6 +111,8 @@ impl Core {
         journal: Option<Journal>,
         options: &DriveOptions,
     ) -> Self {
+        // A drive without a state file is new.
+        let lba_count = journal.as_ref().map_or(0, |_| options.config.lba_count);
         Self {
             drive,
             now: Duration::ZERO,
@@ -120,7 +126,7 @@ impl Core {
             cache: (options.cache_lbas > 0).then(|| Cache::new(options.cache_lbas)),
             deallocate_latency: options.deallocate_latency,
             deallocating: VecDeque::new(),
-            freeing: VecDeque::new(),
+            freeing: Freeing::of_opened(lba_count),
             deallocations: Arc::default(),
             undo: options.can_lose_power.then(Undo::default),
             cuts: Arc::default(),
@@ -191,7 +197,9 @@ impl Core {
                 if !self.data.is_mapped(range) {
                     self.take_from_memory(range)?;
                 }
-                self.make_ready(1)?;
+                if !is_planted("deallocation-not-ready") {
+                    self.make_ready(1)?;
+                }
                 if let Some(journal) = &mut self.journal {
                     journal.reserve();
                 }
@@ -201,7 +209,7 @@ impl Core {
                 let at = self.deallocating.partition_point(|other| other.due <= due);
                 let canceller = opened.canceller.clone();
                 self.deallocating.insert(at, Pending { due, range, canceller });
-                Ok((due, OpKind::Deallocate))
+                Ok((due, OpKind::Deallocate { blocks: range.start.0..range.end.0 }))
             }
         });
         let deallocations = self.deallocations.load(Ordering::Acquire);
@@ -262,7 +270,10 @@ impl Core {
         }
         self.take_from_memory(range)?;
         self.make_ready(1)?;
-        self.give_back_within(range)?;
+        // If the bytes never arrive, the blocks must not have those of before.
+        if !is_planted("reused-keep-bytes") {
+            self.give_back_within(&(lba..lba + lbas))?;
+        }
         let undo = match &mut self.undo {
             Some(undo) => {
                 let ftl = self.drive.ftl();
@@ -293,26 +304,6 @@ impl Core {
         Ok((due, OpKind::Write { lba, undo, durable: durable || self.cache.is_none() }))
     }
 
-    /// Is called when a host changes blocks that are not mapped into memory now. If the drive still
-    /// has a note that these blocks are mapped, the note is out of date: whoever mapped them has
-    /// given up the whole mapped range. The note is then removed, and the range belongs to the
-    /// drive again.
-    fn take_from_memory(&mut self, range: LbaRange) -> Result<(), DeviceError> {
-        let Some(journal) = &self.journal else { return Ok(()) };
-        let mapped = journal.mapped();
-        if range.end.0 <= mapped.start || mapped.end <= range.start.0 {
-            return Ok(());
-        }
-        self.set_mapped(0..0)
-    }
-
-    /// Notes that these blocks, and no others, are mapped into memory.
-    pub(super) fn set_mapped(&mut self, mapped: Range<u64>) -> Result<(), DeviceError> {
-        self.give_back_all()?;
-        let Some(journal) = &mut self.journal else { return Ok(()) };
-        journal.set_mapped(self.drive.ftl(), mapped)
-    }
-
     /// The Unix time, in milliseconds, when the drive's clock is at `now`.
     pub(super) fn wall_ms(&self, now: Duration) -> u64 {
         (self.opened_at + now).as_millis() as u64
@@ -331,7 +322,7 @@ impl Core {
                     undo.make_stable(covers);
                 }
             }
-            OpKind::Deallocate => {
+            OpKind::Deallocate { .. } => {
                 self.deallocate_until(begun.due);
                 if let Some(failure) = self.journal.as_ref().and_then(Journal::failure) {
                     return Err(failure.clone());
@@ -371,10 +362,8 @@ impl Core {
 impl Drop for Core {
     fn drop(&mut self) {
         self.deallocate_until(Duration::MAX);
-        // If this fails, the checkpoint is not made, and so the next process gives the space back.
-        if self.give_back_all().is_err() {
-            return;
-        }
+        // If this fails, the next process gives the space back.
+        drop(self.give_back_all());
         if let Some(journal) = &mut self.journal {
             // If this fails, the next process starts from the previous checkpoint.
             drop(journal.checkpoint(self.drive.ftl()));
@@ -448,7 +437,7 @@ impl StartedOp {
                 }
             }
             OpKind::Write { lba, .. } => self.result = data.write(*lba, buffer),
-            OpKind::Flush { .. } | OpKind::Deallocate | OpKind::Refused => {}
+            OpKind::Flush { .. } | OpKind::Deallocate { .. } | OpKind::Refused => {}
         }
     }
 
@@ -485,7 +474,7 @@ impl StartedOp {
     fn end_in(&mut self, shared: &Shared) {
         // Only an operation that changes the drive when it ends needs the lock.
         let core = match &self.what {
-            OpKind::Deallocate | OpKind::Write { undo: Some(_), .. } => Some(shared.lock()),
+            OpKind::Deallocate { .. } | OpKind::Write { undo: Some(_), .. } => Some(shared.lock()),
             OpKind::Flush { covers } if !covers.is_empty() => Some(shared.lock()),
             _ => None,
         };
@@ -493,8 +482,10 @@ impl StartedOp {
             self.result = Err(DeviceError::Gone);
         } else if let Some(mut core) = core {
             self.result = core.end(self);
-            if matches!(self.what, OpKind::Deallocate) && self.result.is_ok() {
-                self.result = shared.give_back(core);
+            if let OpKind::Deallocate { blocks } = &self.what
+                && self.result.is_ok()
+            {
+                self.result = shared.give_back(core, blocks.clone());
             }
         }
     }

@@ -9,7 +9,7 @@ use slimio_device::{
     Contents, DeviceError, ImageFile, LBA_SIZE, Lba, LbaRange, MappedFile, OpenError,
 };
 
-use rustix::fs::{XattrFlags, getxattr, setxattr};
+use rustix::fs::{XattrFlags, fgetxattr, fremovexattr, fsetxattr, fsync};
 
 use super::DataPlace;
 use super::state_file::StateFile;
@@ -100,19 +100,34 @@ impl Data {
 
     /// The id of the state file that belongs to these bytes, if it is known.
     pub(super) fn id(&self) -> Option<u64> {
-        let Self::File { named: Some((path, _)), .. } = self else { return None };
+        let Self::File { file, named: Some(_) } = self else { return None };
         let mut id = [0; 8];
-        let size = getxattr(path, ID_ATTRIBUTE, &mut id).ok()?;
+        let size = fgetxattr(file, ID_ATTRIBUTE, &mut id).ok()?;
         (size == id.len()).then_some(u64::from_le_bytes(id))
     }
 
     /// Notes the id of the state file that belongs to these bytes, if the file system can store it.
     pub(super) fn set_id(&self, id: u64) {
-        if let Self::File { named: Some((path, _)), .. } = self {
+        if let Self::File { file, named: Some(_) } = self
+            && self.id() != Some(id)
+        {
             // The drive also works without the id. Then it does not notice if the state file
             // belongs to another drive.
-            let _ = setxattr(path, ID_ATTRIBUTE, &id.to_le_bytes(), XattrFlags::empty());
+            let _ = fsetxattr(file, ID_ATTRIBUTE, &id.to_le_bytes(), XattrFlags::empty());
         }
+    }
+
+    /// Removes the id, because these bytes get another state file now. If the drive `is_sync`, the
+    /// removal is durable when this returns. So a failure of the machine can't leave the old id and
+    /// the new state file.
+    pub(super) fn remove_id(&self, is_sync: bool) -> Result<(), OpenError> {
+        let Self::File { file, named: Some((path, _)) } = self else { return Ok(()) };
+        if self.id().is_none() {
+            return Ok(());
+        }
+        let removed = fremovexattr(file, ID_ATTRIBUTE);
+        let removed = removed.and_then(|()| if is_sync { fsync(file) } else { Ok(()) });
+        removed.map_err(|error| failed("marking", path, &error.into()))
     }
 
     /// Calls `see`, in order, for each of these blocks that is not in a hole of the file.
@@ -179,4 +194,29 @@ impl Data {
 fn failed(doing: &'static str, path: &Path, error: &io::Error) -> OpenError {
     let errno = error.raw_os_error().unwrap_or_default();
     OpenError::Io { doing, path: path.to_path_buf(), errno }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_that_of_the_open_file_whatever_has_its_name_now() {
+        let folder = tempfile::tempdir().expect("a directory for the test");
+        let (path, moved) = (folder.path().join("drive"), folder.path().join("moved"));
+        let (data, _) = Data::open(&DataPlace::File(path.clone()), 8).expect("it can be made");
+        std::fs::rename(&path, &moved).expect("it can be renamed");
+        std::fs::write(&path, b"another").expect("it can be made");
+        data.set_id(7);
+        let id_of = |path| rustix::fs::getxattr(path, ID_ATTRIBUTE, &mut [0; 8]).ok();
+        assert_eq!(id_of(&path), None);
+        if id_of(&moved).is_none() {
+            eprintln!("SKIPPED: no id was noted: there are no attributes in {folder:?}");
+            return;
+        }
+        assert_eq!((data.id(), id_of(&moved)), (Some(7), Some(8)));
+        data.remove_id(true).expect("it is there");
+        assert_eq!((data.id(), id_of(&moved)), (None, None));
+        data.remove_id(true).expect("there is none");
+    }
 }

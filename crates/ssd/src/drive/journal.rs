@@ -55,7 +55,9 @@ impl Journal {
         made: &SavedConfig,
         ftl: &Ftl,
     ) -> Result<Self, OpenError> {
-        let (store, head) = file.create(made, ftl, |id| data.set_id(id))?;
+        // Whenever this is cut off, the data has no id, or that of the file beside it.
+        let (store, head) = file.create(made, ftl, || data.remove_id(made.is_sync))?;
+        data.set_id(head.id);
         Ok(Self::of(store, head, data.clone()))
     }
 
@@ -101,21 +103,15 @@ impl Journal {
     }
 
     /// Makes sure that there is room for `count` more entries, and that what is stored outlives the
-    /// process. Makes a checkpoint if it is time for one. The checkpoint is put off if it
-    /// `may_wait` and there is still room.
+    /// process. Makes a checkpoint if it is time for one.
     ///
     /// # Errors
     /// If something could not be stored, now or earlier. Then nothing may change the drive.
-    pub(super) fn make_ready(
-        &mut self,
-        ftl: &Ftl,
-        count: u64,
-        may_wait: bool,
-    ) -> Result<(), DeviceError> {
+    pub(super) fn make_ready(&mut self, ftl: &Ftl, count: u64) -> Result<(), DeviceError> {
         if let Some(failure) = self.failure() {
             return Err(failure.clone());
         }
-        if self.is_due(ftl) && !may_wait || self.is_short(count) {
+        if self.is_due(ftl) || self.is_short(count) {
             self.checkpoint(ftl)?;
         }
         if self.is_short(count) { Err(DeviceError::NoSpace) } else { Ok(()) }
@@ -128,7 +124,7 @@ impl Journal {
     }
 
     /// Whether there is no room for `count` more entries until a checkpoint is made.
-    pub(super) fn is_short(&self, count: u64) -> bool {
+    fn is_short(&self, count: u64) -> bool {
         self.used() + self.reserved + count > self.store.layout.entries
     }
 
@@ -225,8 +221,8 @@ impl Journal {
     /// change it.
     pub(super) fn checkpoint(&mut self, ftl: &Ftl) -> Result<(), DeviceError> {
         let head = Head { number: self.head.number + 1, next: self.next, ..self.head.clone() };
-        // The checkpoint makes the entries of deallocations unnecessary. So before it is complete,
-        // it must be durable that the deallocated blocks have no old data in the file.
+        // If what follows the checkpoint is lost, each block with data counts as written. So before
+        // the checkpoint is complete, it must be durable that deallocated blocks have no old data.
         let (data, latch) = (&self.data, &self.latch);
         let sync = |state: &ImageFile| latch.sync(|| data.sync().and_then(|()| state.sync()));
         let made = self.store.checkpoint(head, ftl, &mut self.bytes, sync);

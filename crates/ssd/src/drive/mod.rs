@@ -24,8 +24,10 @@ mod core;
 mod data;
 mod deallocation;
 mod durability;
+mod freeing;
 mod journal;
 mod made;
+mod memory;
 mod old_state;
 mod queue;
 mod real_time;
@@ -44,8 +46,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use slimio_device::{
-    Contents, Device, FdpAccount, IN_FLIGHT_DEFAULT, LBA_SIZE, MappedFile, OpenError, PlacementId,
-    WholeDevice,
+    Contents, Device, DeviceError, FdpAccount, IN_FLIGHT_DEFAULT, LBA_SIZE, MappedFile, OpenError,
+    PlacementId, WholeDevice,
 };
 
 use self::account::Account;
@@ -255,6 +257,15 @@ impl EmulatedDrive {
         self.core.lock().cut_power(survives);
     }
 
+    /// Makes everything durable that was done before, as a flush does, if the drive has
+    /// [`DriveOptions::is_sync`].
+    ///
+    /// # Errors
+    /// If something could not be made durable, now or earlier.
+    pub fn make_durable(&self) -> Result<(), DeviceError> {
+        self.core.make_durable()
+    }
+
     /// The drive's counters as they are now.
     pub fn counters(&self) -> Counters {
         self.core.lock().drive.ftl().counters().clone()
@@ -311,15 +322,7 @@ impl WholeDevice for EmulatedDrive {
     }
 
     fn map(&mut self, offset: u64, size: usize) -> Result<MappedFile, OpenError> {
-        let mapped = self.data.map(offset, size)?;
-        let size = LBA_SIZE as u64;
-        let blocks = offset / size..(offset + mapped.size() as u64).div_ceil(size);
-        self.core.lock().set_mapped(blocks).map_err(|error| OpenError::Device {
-            doing: "writing beside",
-            path: self.data.to_string().into(),
-            error,
-        })?;
-        Ok(mapped)
+        self.map_range(offset, size)
     }
 
     fn placements(&self) -> &[PlacementId] {

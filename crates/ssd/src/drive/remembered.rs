@@ -49,6 +49,10 @@ impl Remembered {
         match beside.read()? {
             Found::Whole(recovered) => Self::go_on(data, made, recovered),
             Found::Part(before, ftl) => {
+                // A file of an older format has no id, and so has data that belongs to it.
+                if matches!(ftl, Ok(_) | Err(Lost::Mapping)) {
+                    check_id(data, None)?;
+                }
                 let made = over(before.as_ref(), made)?;
                 let lost = ftl.as_ref().err().copied();
                 let ftl = match ftl {
@@ -76,19 +80,14 @@ impl Remembered {
     fn go_on(data: &Arc<Data>, made: SavedConfig, recovered: Recovered) -> Result<Self, Refusal> {
         let Recovered { made: before, ftl, deallocated, is_cut, store, end } = recovered;
         let made = over(Some(&before), made)?;
-        if data.id().is_some_and(|id| id != end.id) && !is_planted("state-of-another-drive") {
-            return Err(Refusal::Unsuitable(format!(
-                "the file beside it whose name ends in .mapping belongs to another drive, or the drive \
-                 was opened under another name since: put its own back, or use that name. If both \
-                 were copied over those of another drive, they belong together: say so with setfattr \
-                 -x {ID_ATTRIBUTE} {data}"
-            )));
-        }
+        check_id(data, Some(end.id))?;
         // The data file may be a copy that lacks the id.
         data.set_id(end.id);
         let mut ftl = ftl.with_config(made.config.clone());
-        give_back(data, &made, &ftl, deallocated)?;
+        let given = give_back(data, &made, &ftl, deallocated);
         if is_cut {
+            // What can't be given back would count as data.
+            given?;
             take_over(data, &made, &mut ftl)?;
         }
         let journal = Journal::go_on(store, data, end, &made, &ftl).map_err(|error| {
@@ -101,9 +100,8 @@ impl Remembered {
 }
 
 /// Gives back the space of blocks that were deallocated and hold nothing. The previous process may
-/// have been killed before it did that, or a failure of the machine may have undone it. Without
-/// this, the next write to such a block could bring the old data back, because a write maps the
-/// block before the new data is in the file.
+/// have been killed before it did that, or a failure of the machine may have undone it. If this
+/// fails, the space is given back before the next write maps such a block.
 fn give_back(
     data: &Data,
     made: &SavedConfig,
@@ -134,6 +132,20 @@ fn give_back(
         })?;
     }
     Ok(())
+}
+
+/// Checks that a state file with this id, or without an id, belongs to these bytes.
+fn check_id(data: &Data, id: Option<u64>) -> Result<(), Refusal> {
+    let own = data.id();
+    if own.is_none() || own == id || is_planted("state-of-another-drive") {
+        return Ok(());
+    }
+    Err(Refusal::Unsuitable(format!(
+        "the file beside it whose name ends in .mapping belongs to another drive, or the drive was \
+         opened under another name since: put its own back, or use that name. If both were copied \
+         over those of another drive, they belong together: say so with setfattr -x {ID_ATTRIBUTE} \
+         {data}"
+    )))
 }
 
 /// The configuration of a drive that was made as `before` says, if that is known, and is now opened

@@ -32,6 +32,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use slimio_device::{Buffer, DeviceError, ImageFile, LBA_SIZE, OpenError};
+use slimio_planted::is_planted;
 use twox_hash::XxHash3_64;
 
 use super::made::{NUMBERS_MAX, SavedConfig};
@@ -273,17 +274,16 @@ impl StateFile {
     }
 
     /// Makes a new file, with a first checkpoint and an id that no other file has. As the last
-    /// step, the new file replaces an older one. `set_id` is called just before that. If the
-    /// process is killed in between, only the older file is there, which was of no use, or no file
-    /// at all.
+    /// step, the new file replaces an older one, which was of no use or of an older format.
+    /// `release` is called just before that.
     ///
     /// # Errors
-    /// If there is no room for the file. An older file then stays as it was.
+    /// If there is no room for the file, or if `release` fails. An older file then stays as it was.
     pub(super) fn create(
         &self,
         made: &SavedConfig,
         ftl: &Ftl,
-        set_id: impl FnOnce(u64),
+        release: impl FnOnce() -> Result<(), OpenError>,
     ) -> Result<(Store, Head), OpenError> {
         let mut new = self.path.clone().into_os_string();
         new.push(".new");
@@ -303,7 +303,7 @@ impl StateFile {
                 path: new.clone(),
                 errno: error.raw_os_error().unwrap_or_default(),
             };
-            set_id(id);
+            release()?;
             std::fs::rename(&new, &self.path).map_err(failed)?;
             if made.is_sync {
                 let folder = self.path.parent().unwrap_or(Path::new("."));
@@ -412,7 +412,9 @@ impl Store {
         let body = self.layout.body(head.number);
         self.memory[body][..bytes.len()].copy_from_slice(bytes);
         in_this_order();
-        sync(self)?;
+        if !is_planted("body-not-durable") {
+            sync(self)?;
+        }
         self.memory[Layout::head(head.number)].copy_from_slice(&head.encode());
         in_this_order();
         sync(self)?;
@@ -436,4 +438,43 @@ impl Store {
 /// code. So it suffices that the compiler does not change the order.
 fn in_this_order() {
     std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use slimio_device::Lba;
+
+    use super::*;
+    use crate::{Clock, DataPlace, DriveOptions};
+
+    /// A failure of the machine may lose anything that was stored since the sync before.
+    #[test]
+    fn a_head_is_stored_when_its_body_is_durable_and_is_durable_then() {
+        let folder = tempfile::tempdir().expect("a directory for the test");
+        let data = folder.path().join("drive");
+        std::fs::write(&data, b"").expect("it can be made");
+        let options = DriveOptions::new(Config::scaled(12 << 20), Clock::Virtual);
+        let place = DataPlace::File(data.clone());
+        let made = SavedConfig::of(&DriveOptions { data: place, is_sync: true, ..options });
+        let ftl = Ftl::new(made.config.clone()).expect("such a drive works");
+        let file = StateFile::of(&data).expect("it is there");
+        let (mut store, head) = file.create(&made, &ftl, || Ok(())).expect("there is room");
+        let mut body = Vec::new();
+        ftl.encode(&mut body);
+        let (layout, seen) = (store.layout, RefCell::new(Vec::new()));
+        let sync = |image: &ImageFile| {
+            let mut bytes = vec![0; layout.size()];
+            image.read(Lba(0), &mut bytes).expect("it can be read");
+            let heads = Head::all(&bytes[..2 * HEAD_SIZE]);
+            let numbers = heads.iter().map(|head| head.number);
+            let is_whole = bytes[layout.body(2)].starts_with(&body);
+            seen.borrow_mut().push((numbers.collect::<Vec<_>>(), is_whole));
+            Ok(())
+        };
+        let head = Head { number: 2, ..head };
+        store.checkpoint(head, &ftl, &mut Vec::new(), sync).expect("it can be stored");
+        assert_eq!(seen.into_inner(), [(vec![1], true), (vec![2, 1], true)]);
+    }
 }

@@ -35,7 +35,7 @@ pub(crate) fn range(start: u64, end: u64) -> LbaRange {
 }
 
 /// Runs one operation to its end.
-fn run(path: &mut dyn Device, op: Op) -> (Option<Buffer>, Result<(), DeviceError>) {
+pub(crate) fn run(path: &mut dyn Device, op: Op) -> (Option<Buffer>, Result<(), DeviceError>) {
     path.submit(Token(1), op).expect("nothing is in flight");
     let mut completions = Vec::new();
     while completions.is_empty() {

@@ -6,7 +6,7 @@ use slimio_device::{DeviceError, LBA_SIZE, Op, OpenError, Token, WholeDevice};
 use slimio_ssd::{Clock, DataPlace, DriveOptions, EmulatedDrive, Timing};
 
 use crate::drive::{byte_at, do_all, drive, options, range, write};
-use crate::remember::{BODIES, journal};
+use crate::remember::{BODIES, journal, small};
 
 pub(crate) fn in_file(path: PathBuf) -> DriveOptions {
     DriveOptions { data: DataPlace::File(path), ..options(Clock::Virtual) }
@@ -199,4 +199,19 @@ fn a_write_to_what_is_mapped_is_refused_and_changes_nothing() {
     assert_eq!(drive.with_ftl(slimio_ssd::Ftl::mapped_count), 0);
     drop(mapped);
     do_all(&mut *path, [write(15, 2, 1, true)]);
+}
+
+/// Deallocations alone fill the journal as well.
+#[test]
+fn a_drive_that_is_only_deallocated_makes_checkpoints() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let file = folder.path().join("drive");
+    let mut first = drive(&small(file.clone()));
+    let mut path = first.open_path().expect("there is room");
+    do_all(&mut *path, [write(0, 3, 1, true)]);
+    let free = |number: u64| Op::Deallocate { range: range(number % 99, number % 99 + 1) };
+    do_all(&mut *path, (2..20_000).map(free));
+    let mut again = drive(&small(as_killed(&file)));
+    assert_eq!((again.notes().len(), again.with_ftl(slimio_ssd::Ftl::mapped_count)), (1, 0));
+    assert_eq!(byte_at(&mut *again.open_path().expect("there is room"), 0), 0xDD);
 }

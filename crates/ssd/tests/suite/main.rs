@@ -9,6 +9,7 @@ mod killed;
 mod model;
 mod naive;
 mod queue;
+mod refused;
 mod remember;
 mod replay;
 mod steady;

@@ -1,0 +1,198 @@
+//! Drives whose file system refuses to give back space, or to note whose a state file is.
+//!
+//! A filter refuses the calls. It is for one thread, and can't be removed again.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
+};
+use slimio_device::{DeviceError, LBA_SIZE, Op, WholeDevice};
+use slimio_ssd::{Clock, DriveOptions, EmulatedDrive, Ftl};
+
+use crate::drive::{byte_at, do_all, drive, range, run, write};
+use crate::drive_file::in_file;
+use crate::remember::{small, state_of};
+
+const ID: &str = "user.slimio.drive";
+
+/// A system call: its number, and an argument that it has, by its index. Without one, any.
+type Call = (i64, Option<(u8, u64)>);
+
+/// Makes calls of this thread fail with an input/output error.
+fn refuse(calls: &[Call]) {
+    let rules = calls.iter().map(|(number, argument)| {
+        let rule = argument.map(|(index, value)| {
+            let (size, equal) = (SeccompCmpArgLen::Qword, SeccompCmpOp::Eq);
+            let condition = SeccompCondition::new(index, size, equal, value);
+            SeccompRule::new(vec![condition.expect("there is such an argument")])
+                .expect("the rule has a condition")
+        });
+        (*number, rule.into_iter().collect())
+    });
+    let filter = SeccompFilter::new(
+        rules.collect::<BTreeMap<_, _>>(),
+        SeccompAction::Allow,
+        SeccompAction::Errno(libc::EIO.unsigned_abs()),
+        std::env::consts::ARCH.try_into().expect("the crate knows this architecture"),
+    );
+    let program: BpfProgram =
+        filter.and_then(TryInto::try_into).expect("the filter can be compiled");
+    seccompiler::apply_filter(&program).expect("the kernel takes the filter");
+}
+
+fn on_a_thread<R: Send>(run: impl FnOnce() -> R + Send) -> R {
+    std::thread::scope(|scope| scope.spawn(run).join().expect("it does not panic"))
+}
+
+/// Opens a drive where a call is refused. Returns the error's sentence.
+fn open_refusing(options: &DriveOptions, call: i64) -> Result<(), String> {
+    on_a_thread(|| {
+        refuse(&[(call, None)]);
+        EmulatedDrive::open(options.clone()).map(drop).map_err(|error| error.to_string())
+    })
+}
+
+fn id_of(file: &Path) -> Option<u64> {
+    let mut id = [0; 8];
+    rustix::fs::getxattr(file, ID, &mut id).ok().map(|_| u64::from_le_bytes(id))
+}
+
+/// Whether files can't have attributes here, which is said.
+fn lacks_attributes(file: &Path) -> bool {
+    let is_lacking = id_of(file).is_none();
+    if is_lacking {
+        eprintln!("SKIPPED: no id was looked at: there are no attributes at {}", file.display());
+    }
+    is_lacking
+}
+
+/// The disk can't write some blocks any more, neither as holes nor as zeros.
+#[test]
+fn what_can_not_be_given_back_is_nobody_elses_error() {
+    const BAD: u64 = 5;
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let file = folder.path().join("drive");
+    let mut first = drive(&small(file.clone()));
+    let mut path = first.open_path().expect("there is room");
+    do_all(&mut *path, [write(0, 20, 1, true)]);
+    let failed = Err(DeviceError::Io { errno: libc::EIO });
+    on_a_thread(|| {
+        let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        refuse(&[
+            (libc::SYS_fallocate, Some((1, hole as u64))),
+            (libc::SYS_pwrite64, Some((3, BAD * LBA_SIZE as u64))),
+        ]);
+        let mut free = |start, end| run(&mut *path, Op::Deallocate { range: range(start, end) }).1;
+        assert_eq!(free(BAD, 9), failed);
+        assert_eq!(
+            (free(10, 12), free(4, 5), free(BAD, BAD + 1)),
+            (Ok(()), Ok(()), failed.clone())
+        );
+        // The journal goes round, so there are checkpoints.
+        do_all(&mut *path, (0..20_000).map(|stamp| write(30, 1, stamp as u8, false)));
+        assert_eq!(
+            run(&mut *path, write(BAD - 1, 3, 2, false)).1,
+            failed,
+            "it must lose its bytes"
+        );
+        drop((path, first));
+    });
+    // Then the disk can write again.
+    let mut again = drive(&small(file));
+    assert_eq!((again.notes().len(), again.with_ftl(Ftl::mapped_count)), (1, 20 - 5 - 2 + 1));
+    let mut path = again.open_path().expect("there is room");
+    do_all(&mut *path, [write(BAD, 1, 3, false)]);
+    assert_eq!([4, BAD, 9, 10, 30].map(|lba| byte_at(&mut *path, lba)), [0xDD, 3, 1, 0xDD, 31]);
+}
+
+/// Some other file in the place of the state file.
+fn damaged(folder: &Path) -> PathBuf {
+    let file = folder.join("drive");
+    drop(drive(&in_file(file.clone())));
+    std::fs::write(state_of(&file), b"what is this?").expect("it can be written");
+    file
+}
+
+/// A state file is made anew in three steps, which may be cut off: the data loses the id of the one
+/// before, the new one takes the old one's place, and the data gets its id.
+#[test]
+fn a_state_file_that_is_made_anew_is_the_drives_at_each_moment() {
+    for is_sync in [false, true] {
+        let folder = tempfile::tempdir().expect("a directory for the test");
+        let file = damaged(folder.path());
+        let options = DriveOptions { is_sync, ..in_file(file.clone()) };
+        let old = id_of(&file);
+        if lacks_attributes(&file) {
+            return;
+        }
+        let refused = open_refusing(&options, libc::SYS_fremovexattr).expect_err("it is old");
+        assert!(refused.contains("marking"), "{refused}");
+        assert_eq!(id_of(&file), old);
+        assert_eq!(std::fs::read(state_of(&file)).expect("it is there"), b"what is this?");
+        if is_sync {
+            // Before the old id is gone for good, the old file stays.
+            open_refusing(&options, libc::SYS_fsync).expect_err("it is not durable");
+            assert_eq!(id_of(&file), None);
+            assert_eq!(std::fs::read(state_of(&file)).expect("it is there"), b"what is this?");
+        }
+        assert_eq!(open_refusing(&options, libc::SYS_fsetxattr), Ok(()));
+        assert_eq!(id_of(&file), None);
+        assert_eq!(drive(&options).notes().len(), 1, "it was told that time");
+        assert!(id_of(&file).is_some_and(|id| Some(id) != old));
+        assert_eq!(drive(&options).notes().len(), 1);
+    }
+}
+
+/// The id comes last: here, a folder keeps the new file from its place.
+#[test]
+fn a_drive_has_no_id_before_it_has_a_state_file() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let file = folder.path().join("drive");
+    drop(drive(&in_file(file.clone())));
+    if lacks_attributes(&file) {
+        return;
+    }
+    // An empty file has no drive yet.
+    std::fs::write(&file, b"").expect("it can be written");
+    std::fs::remove_file(state_of(&file)).expect("it is there");
+    std::fs::create_dir(state_of(&file)).expect("it can be made");
+    EmulatedDrive::open(in_file(file.clone())).map(drop).expect_err("a folder is in its place");
+    assert_eq!(id_of(&file), None);
+}
+
+#[test]
+fn a_state_file_of_the_older_format_is_refused_beside_a_drive_that_has_another() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let file = folder.path().join("drive");
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/state-2");
+    for name in ["closed", "killed"] {
+        let options = || {
+            std::fs::copy(fixture.join(name), state_of(&file)).expect("it can be copied");
+            let spec = format!("{},timing=none", file.display());
+            DriveOptions::parse(&spec, Clock::Virtual).expect("it names a drive")
+        };
+        drop(std::fs::remove_file(&file));
+        let made = std::fs::File::create(&file).expect("it can be made");
+        made.set_len(1 << 20).expect("it can be so long");
+        drop(drive(&options()));
+        if lacks_attributes(&file) {
+            return;
+        }
+        let own = std::fs::read(state_of(&file)).expect("it is there");
+        let refused = EmulatedDrive::open(options()).map(drop);
+        let refused = refused.expect_err("the drive has gone on since").to_string();
+        assert!(refused.contains("belongs to another drive"), "{refused}");
+        std::fs::write(state_of(&file), own).expect("it can be written");
+        assert_eq!(drive(&in_place(&file)).notes().len(), 1);
+        rustix::fs::removexattr(&file, ID).expect("it is there");
+        drop(drive(&options()));
+    }
+}
+
+/// The options of the drive in a file.
+fn in_place(file: &Path) -> DriveOptions {
+    DriveOptions::parse(&file.display().to_string(), Clock::Virtual).expect("it names a drive")
+}
