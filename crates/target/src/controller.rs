@@ -161,13 +161,17 @@ impl Controller {
             state.reported.clear();
             state.features = Features::new(state.features.keep_alive_ms);
         }
-        // A shutdown has nothing to do: each completed write is already where a flush would put it.
-        // So the shutdown is complete at once.
+        // The drive was made durable before, so a shutdown is complete at once.
         state.status.shst = if to.shn() == 0 { 0 } else { 2 };
         // The lock is released first, because connections read the state while they begin
         // operations, and `close` waits for them.
         drop(state);
         close(&ended);
+    }
+
+    /// Lets the shutdown go on for ever, because the drive could not be made durable.
+    pub(crate) fn stay_in_shutdown(&self) {
+        self.lock().status.shst = 1;
     }
 
     /// Calls `look` with the features.

@@ -7,10 +7,11 @@ use slimio_nvme::fabrics::{
     PropertyAccess,
 };
 use slimio_nvme::{Command, Status, opcode};
+use slimio_planted::is_planted;
 
 use super::transfer::DataSize;
 use super::{Phase, Session};
-use crate::controller::{Controller, READY_TIME_MAX};
+use crate::controller::{Controller, Kind, READY_TIME_MAX};
 use crate::identify::VERSION;
 use crate::refusal::Refusal;
 use crate::subsystem::ConnectRefusal;
@@ -138,7 +139,16 @@ impl Session {
             return Err(Refusal::field(OFFSET_AT));
         }
         let resets = controller.resets();
-        controller.configure(Configuration(access.value as u32));
+        let configuration = Configuration(access.value as u32);
+        // A host may turn the power off when the shutdown is complete. It need not have flushed.
+        let is_shutdown = configuration.shn() != 0 && controller.kind == Kind::Io;
+        let is_shutdown = is_shutdown && !is_planted("shutdown-not-durable");
+        let durable = if is_shutdown { self.subsystem.drive().make_durable() } else { Ok(()) };
+        controller.configure(configuration);
+        if let Err(error) = durable {
+            log::warn!("controller {} can't be shut down: {error}", controller.id);
+            controller.stay_in_shutdown();
+        }
         if controller.resets() != resets {
             // A reset ends the requests for events without a reply.
             while let Some(slot) = self.slots.event() {
