@@ -215,3 +215,22 @@ fn a_drive_that_is_only_deallocated_makes_checkpoints() {
     assert_eq!((again.notes().len(), again.with_ftl(slimio_ssd::Ftl::mapped_count)), (1, 0));
     assert_eq!(byte_at(&mut *again.open_path().expect("there is room"), 0), 0xDD);
 }
+
+/// The drive finds bytes in blocks that it has as empty. They belong to whoever maps them again.
+#[test]
+fn what_was_stored_in_memory_stays_when_blocks_beside_it_are_written() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let file = folder.path().join("drive");
+    let mut first = drive(&in_file(file.clone()));
+    let (offset, size) = (16 * LBA_SIZE as u64, 4 * LBA_SIZE);
+    let mut mapped = first.map(offset, size).expect("it can be mapped");
+    mapped.buffers(size)[0].fill(7);
+    drop((mapped, first));
+    let mut second = drive(&in_file(file.clone()));
+    let mut path = second.open_path().expect("there is room");
+    do_all(&mut *path, [write(15, 1, 1, true), Op::Deallocate { range: range(15, 16) }]);
+    drop((path, second));
+    let mut third = drive(&in_file(file));
+    let mut mapped = third.map(offset, size).expect("it can be mapped");
+    assert!(mapped.buffers(size)[0].iter().all(|byte| *byte == 7));
+}

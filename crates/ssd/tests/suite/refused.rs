@@ -3,6 +3,7 @@
 //! A filter refuses the calls. It is for one thread, and can't be removed again.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use seccompiler::{
@@ -13,8 +14,8 @@ use slimio_device::{DeviceError, LBA_SIZE, Op, WholeDevice};
 use slimio_ssd::{Clock, DriveOptions, EmulatedDrive, Ftl};
 
 use crate::drive::{byte_at, do_all, drive, range, run, write};
-use crate::drive_file::in_file;
-use crate::remember::{small, state_of};
+use crate::drive_file::{as_killed, in_file};
+use crate::remember::{ENTRY_SIZE, journal, small, state_of};
 
 const ID: &str = "user.slimio.drive";
 
@@ -106,6 +107,39 @@ fn what_can_not_be_given_back_is_nobody_elses_error() {
     let mut path = again.open_path().expect("there is room");
     do_all(&mut *path, [write(BAD, 1, 3, false)]);
     assert_eq!([4, BAD, 9, 10, 30].map(|lba| byte_at(&mut *path, lba)), [0xDD, 3, 1, 0xDD, 31]);
+}
+
+/// If the end of the journal is lost, every block with data counts as written. So a deallocation has to
+/// be finished before that.
+#[test]
+fn a_damaged_drive_does_not_open_before_its_deallocations_are_finished() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let file = folder.path().join("drive");
+    let mut first = drive(&small(file.clone()));
+    let mut path = first.open_path().expect("there is room");
+    do_all(&mut *path, [write(0, 20, 1, true), Op::Deallocate { range: range(5, 6) }]);
+    do_all(&mut *path, [write(30, 1, 2, true)]);
+    let killed = as_killed(&file);
+    let mut state = std::fs::read(state_of(&killed)).expect("it is there");
+    let last = journal(&state) + 2 * ENTRY_SIZE;
+    state[last + 25] ^= 4;
+    std::fs::write(state_of(&killed), state).expect("it can be written");
+    let data = std::fs::File::options().write(true).open(&killed).expect("it is there");
+    data.write_all_at(&[1; LBA_SIZE], 5 * LBA_SIZE as u64).expect("it can be written");
+    drop(data);
+    let refused = on_a_thread(|| {
+        refuse(&[
+            (libc::SYS_fallocate, Some((2, 5 * LBA_SIZE as u64))),
+            (libc::SYS_pwrite64, Some((3, 5 * LBA_SIZE as u64))),
+        ]);
+        EmulatedDrive::open(small(killed.clone())).map(drop)
+    });
+    let refused = refused.expect_err("the block would have its data again").to_string();
+    assert!(refused.contains("deallocating in"), "{refused}");
+    let mut again = drive(&small(killed));
+    assert_eq!(again.notes().len(), 2, "the end of the journal is lost");
+    let mut path = again.open_path().expect("there is room");
+    assert_eq!([4, 5, 30].map(|lba| byte_at(&mut *path, lba)), [1, 0xDD, 2]);
 }
 
 /// Some other file in the place of the state file.

@@ -210,3 +210,61 @@ fn a_late_deallocation_has_its_effect_when_it_is_acknowledged_whoever_else_waits
     core.deallocate_until(millis(30));
     assert!(!is_mapped(&core, 1));
 }
+
+/// The disk takes neither holes nor zeros in one block, for the thread that runs this.
+fn refuse_block(lba: u64) {
+    use seccompiler::{
+        BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+        SeccompRule,
+    };
+    let offset = lba * LBA_SIZE as u64;
+    let at_offset = |argument| {
+        let (size, equal) = (SeccompCmpArgLen::Qword, SeccompCmpOp::Eq);
+        let condition = SeccompCondition::new(argument, size, equal, offset);
+        SeccompRule::new(vec![condition.expect("there is such an argument")])
+            .expect("the rule has a condition")
+    };
+    let filter = SeccompFilter::new(
+        [(libc::SYS_fallocate, vec![at_offset(2)]), (libc::SYS_pwrite64, vec![at_offset(3)])]
+            .into(),
+        SeccompAction::Allow,
+        SeccompAction::Errno(libc::EIO.unsigned_abs()),
+        std::env::consts::ARCH.try_into().expect("the crate knows this architecture"),
+    );
+    let program: BpfProgram =
+        filter.and_then(TryInto::try_into).expect("the filter can be compiled");
+    seccompiler::apply_filter(&program).expect("the kernel takes the filter");
+}
+
+/// The late write is told that its bytes are still there. They are removed as soon as the disk can.
+#[test]
+fn bytes_that_can_not_be_removed_are_removed_later_and_others_are_removed_at_once() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let drive = open(&folder.path().join("drive"));
+    for lba in [1, 3, 5] {
+        drive.data.write(lba, &[7; LBA_SIZE]).expect("there is room");
+    }
+    let (buffer, placement) = (Buffer::zeroed(1), PlacementId(0));
+    let write = Op::Write { lba: Lba(1), buffer, placement, durable: false };
+    let (now, opened) = (Duration::from_secs(1), Opened::default());
+    let mut begun = drive.core.lock().begin(write, now, &opened, &mut Scratch::default());
+    drive.core.lock().forget(range(1, 2));
+    assert_eq!(drive.core.lock().give_back_within(&(1..2)), Ok(()));
+    drive.data.write(1, &[7; LBA_SIZE]).expect("there is room");
+    let failed = Err(DeviceError::Io { errno: libc::EIO });
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            refuse_block(1);
+            drive.core.settle(&mut begun, 0);
+            for range in [range(3, 4), range(5, 6)] {
+                drive.core.lock().forget(range);
+            }
+            drive.core.lock().give_back_within(&(0..5))
+        });
+        assert_eq!(thread.join().expect("it does not panic"), failed);
+    });
+    assert_eq!(begun.result, failed);
+    assert_eq!([1, 3, 5].map(|lba| byte_at(&drive, lba)), [7, 0, 7]);
+    begin_write(&mut drive.core.lock(), 1);
+    assert_eq!(byte_at(&drive, 1), 0);
+}
