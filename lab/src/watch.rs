@@ -72,7 +72,7 @@ impl Watch {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Ends the watch, and looks at the times of the saver once more.
+    /// Ends the watch, and reads the times of the saving threads once more.
     pub fn finish(mut self) -> Seen {
         self.end();
         self.shared.look_at_saver();

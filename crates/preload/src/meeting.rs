@@ -64,7 +64,7 @@ fn told() -> Option<&'static Told> {
     found.as_ref()
 }
 
-/// Maps the page.
+/// Maps the page with the state.
 fn state() -> Option<&'static State> {
     const { assert!(size_of::<State>() <= PAGE) };
     let (protection, flags) =
@@ -112,7 +112,7 @@ pub(crate) fn is_kind_told(kind: Kind) -> bool {
     told().is_some_and(|told| told.patterns.iter().any(|(of_pattern, _)| *of_pattern == kind))
 }
 
-/// Whether this process was told of a keeper.
+/// Whether the environment of this process names a keeper.
 pub(crate) fn is_told() -> bool {
     told().is_some()
 }
@@ -175,7 +175,7 @@ pub(crate) fn unlock(slot: usize) {
     }
 }
 
-/// The number of this process.
+/// The process id of this process.
 pub(crate) fn process() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
@@ -272,7 +272,7 @@ pub(crate) fn close(number: u32) {
 }
 
 impl Told {
-    /// A new connection.
+    /// A new connection to the keeper.
     fn connected(&self) -> Option<OwnedFd> {
         let address = SocketAddrUnix::new_abstract_name(self.meeting.name.as_bytes()).ok()?;
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
@@ -281,7 +281,8 @@ impl Told {
         Some(socket)
     }
 
-    /// The socket. If this process has none yet, connects if `connects` is set.
+    /// The socket to the keeper. If this process has none yet, connects, but only if `connects` is
+    /// set.
     fn socket(&self, connects: bool) -> Option<BorrowedFd<'static>> {
         let number = match self.state.socket.load(Ordering::Acquire) {
             0 if connects => {

@@ -280,7 +280,7 @@ impl Using {
         let Some(file) = self.file().filter(|file| file.direct().is_some() && offset >= 0) else {
             return self.by_kernel(next);
         };
-        // Another process that has a copy of the descriptor may have changed its flags.
+        // The flags may have been changed by another process that has a copy of the descriptor.
         let flags = rustix::fs::fcntl_getfl(self.descriptor());
         if flags.map_or(true, |flags| flags.intersects(OTHERS)) {
             return self.by_kernel(next);

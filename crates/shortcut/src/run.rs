@@ -82,12 +82,12 @@ impl Run {
             .env(PRELOAD, preload(&self.library, std::env::var_os(PRELOAD).as_deref())?)
             .spawn()?;
         let child = Pid::from_child(&child);
-        // No log is taken before the first turn.
+        // The guard is started before the first turn, because the keeper takes logs from then on.
         if let Err(error) = keeper.start_guard(&self.guard) {
             say(&format!("there is no guard: {error}"));
         }
-        // This comes after the start of the program, because a program inherits which signals are
-        // ignored.
+        // The signal is ignored only now, after the start of the program, because a program inherits
+        // which signals are ignored.
         slimio_device::ignore_file_size_signal();
         let mut ended = None;
         loop {
@@ -107,7 +107,7 @@ impl Run {
                     }
                     Ok(Some(_)) | Err(Errno::INTR) => {}
                     Ok(None) => {
-                        // The guard is a child, too.
+                        // The guard is a child, too, and this loop ends only when no child is left.
                         if ended.is_some() {
                             keeper.end_idle_guard();
                         }

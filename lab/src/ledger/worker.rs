@@ -87,8 +87,8 @@ impl Account {
         self.peek_count
     }
 
-    /// Compares the account with the keys that are there after a restart, and takes over the state
-    /// of these keys.
+    /// Compares the account with the keys that were found after a restart. Afterwards, the account
+    /// has the state of these keys.
     pub(super) fn settle(&mut self, found: &BTreeMap<Vec<u8>, Found>) -> Result<Settled> {
         let settled = audit::settle(
             &mut self.model,

@@ -206,8 +206,8 @@ impl Workload {
         Ok(driven)
     }
 
-    /// Bytes of log beyond the data set. The server's `aof_base_size` does not help, because stock
-    /// Redis counts what was logged during a rewrite as part of the base.
+    /// Bytes of log in addition to the data set. The server's `aof_base_size` does not help, because
+    /// stock Redis counts what was logged during a rewrite as part of the base.
     fn log_of(&self, state: &ServerState) -> u64 {
         state.aof_bytes.saturating_sub(self.key_count * self.value_size as u64)
     }
