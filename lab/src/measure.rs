@@ -15,8 +15,8 @@ use crate::tree::tree_size;
 /// The shortest CPU time that is reported. The kernel counts in steps of 10 ms, so fewer than ten
 /// steps say nothing.
 pub(crate) const CPU_MEASURABLE_MIN: Duration = Duration::from_millis(100);
-/// A log that has not grown for this long counts as complete, because a flush is due after half a
-/// second.
+/// A log that has not grown for this long counts as complete, because SlimIO flushes records that
+/// are half a second old.
 const SETTLED_AFTER: Duration = Duration::from_millis(800);
 /// If a log still grows after this long without load, it is measured as it is then.
 const SETTLING_MAX: Duration = Duration::from_secs(5);

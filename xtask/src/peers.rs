@@ -92,7 +92,7 @@ fn installed(program: &str) -> Result<PathBuf, Failure> {
     paths.find(|path| path.is_file()).ok_or_else(|| format!("{program} is not installed").into())
 }
 
-/// The folder with a folder for each peer.
+/// The folder that contains the folder of each peer.
 pub(crate) fn dir() -> PathBuf {
     target_dir().join("peers")
 }

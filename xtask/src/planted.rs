@@ -94,10 +94,10 @@ fn targets(planted: &[Planted], are_all: bool) -> Vec<String> {
     chosen
 }
 
-/// Runs more tests at a time than there are cores, because many tests with a bug wait for an event
-/// that never comes. Returns two lists. The first has the bugs that were not caught, each with the
-/// reason in a few words. The second has the bugs that were caught only in a later run, each with
-/// the number of runs.
+/// Checks all bugs. Runs more tests at a time than there are cores, because many tests with a bug
+/// wait for an event that never comes. Returns two lists. The first has the bugs that were not
+/// caught, each with the reason in a few words. The second has the bugs that were caught only in a
+/// later run, each with the number of runs.
 fn check_all(
     programs: &[Program],
     of_test: BTreeMap<&Test, Vec<&str>>,

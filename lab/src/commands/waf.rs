@@ -190,7 +190,8 @@ struct Experiment {
 }
 
 impl Experiment {
-    /// Replays SlimIO with data placement once, on a drive of half the size.
+    /// Records SlimIO on a drive of half the usual size, and replays the trace once, with data
+    /// placement.
     fn quick(&self) -> Result<String> {
         let subject = self.on_device(Policy::EverySec)?;
         let row = self.replay(&subject, 8, "persistent", &["--separate"])?;

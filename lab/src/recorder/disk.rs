@@ -193,7 +193,8 @@ impl OneFile for Recorded {
         Ok(fallocate(&self.file, flags, offset, size)?)
     }
 
-    /// The data need not survive a crash of this machine, so the file is not flushed to a disk.
+    /// Only records the request. The file is not flushed to a disk, because the data need not
+    /// survive a crash of this machine.
     fn flush(&mut self) -> io::Result<()> {
         Ok(self.tape.record(&TraceEvent::Flush)?)
     }
