@@ -110,8 +110,8 @@ impl<'a> WholeFile<'a> {
     }
 
     /// Writes the bytes of several buffers at an offset. They are durable when this returns.
-    /// Returns the number of bytes, or `None` if the caller must write them by the program's
-    /// descriptor. Such a write must be made inside of [`Debt::around`].
+    /// Returns the number of bytes, or `None` if the caller must write them through the
+    /// program's descriptor. Such a write must be made inside [`Debt::around`].
     ///
     /// # Errors
     /// If the write fails. Every later write and sync of the file then fails too, in each process
@@ -128,7 +128,7 @@ impl<'a> WholeFile<'a> {
                 self.unsynced.fetch_add(1, Ordering::Relaxed);
                 Ok(Some(written))
             }
-            // Nothing was written, but a write by the program's descriptor may succeed.
+            // Nothing was written, but a write through the program's descriptor may succeed.
             Err(error) if HARMLESS.contains(&error) => Ok(None),
             Err(error) => {
                 self.debt.fail();

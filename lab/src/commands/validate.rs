@@ -1,4 +1,4 @@
-//! `slimio-lab validate`: the formulas against simulation over spare factors and trim ratios.
+//! `slimio-lab validate`: compares the formulas with simulations, over spare factors and trim ratios.
 
 use std::fmt::Write as _;
 
