@@ -1,4 +1,5 @@
-//! `slimio-lab validate`: compares the formulas with simulations, over spare factors and trim ratios.
+//! `slimio-lab validate`: compares the formulas with simulations, over spare factors and trim
+//! ratios.
 
 use std::fmt::Write as _;
 
