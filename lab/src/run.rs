@@ -60,8 +60,8 @@ impl RunResult {
     }
 }
 
-/// Runs `scenario`. `open_rate` is the arrival rate of an open loop, per second; rows with a
-/// snapshot can do without this rate.
+/// Runs `scenario`. `open_rate` is the arrival rate of an open loop, per second. Rows with
+/// a snapshot also run without it.
 pub fn run(
     scenario: &Scenario,
     server: &ServerConfig,
@@ -247,7 +247,7 @@ fn steady(
     Ok(result)
 }
 
-/// How long the phases of a row are.
+/// The lengths of a row's phases.
 struct Phases {
     warmup: Until,
     measured: Until,
@@ -375,7 +375,8 @@ fn run_redis_benchmark(
     Err(BenchError::Server(format!("redis-benchmark failed: {said}{text}")))
 }
 
-/// The line `"SET","rps","avg","min","p50","p95","p99","max"`; latencies in milliseconds.
+/// Reads the line `"SET","rps","avg","min","p50","p95","p99","max"`. Its latencies are in
+/// milliseconds.
 fn parse_redis_benchmark(text: &str) -> Result<Metrics> {
     let line = text.lines().find(|line| line.starts_with("\"SET\"")).unwrap_or_default();
     let numbers: Vec<f64> =

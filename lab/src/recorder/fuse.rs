@@ -90,7 +90,7 @@ pub(super) fn serve(mut fuse: File, file: &mut dyn OneFile) -> io::Result<()> {
     loop {
         let size = match fuse.read(&mut request) {
             Ok(size) => size,
-            // Unmounted.
+            // The file system was unmounted.
             Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => break,
             // A request was withdrawn before it was read.
             Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => continue,
