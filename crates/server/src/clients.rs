@@ -50,10 +50,9 @@ pub(crate) struct Client {
     /// The client has used up its share of a turn, so its remaining requests wait for the next
     /// turn.
     pub(crate) is_behind: bool,
-    /// The client's end of the connection sends nothing more.
+    /// The client's input has ended: the client will send nothing more.
     pub(crate) is_at_end: bool,
-    /// The network saw that the client sends nothing more, while bytes from the client were still
-    /// unread.
+    /// The network saw the end of the client's input while bytes from the client were still unread.
     pub(crate) has_hung_up: bool,
 
     /// Replies of this turn.
@@ -68,7 +67,7 @@ pub(crate) struct Client {
     pub(crate) long_reply_size: usize,
     /// Bytes of replies handed to the network.
     pub(crate) sending: usize,
-    /// Bytes of memory that only the replies counted in `sending` use.
+    /// Bytes of memory that are used only by the replies that `sending` counts.
     pub(crate) sending_memory: usize,
     pub(crate) replies: Replies,
     pub(crate) soft_limit_since: Option<Instant>,
@@ -115,7 +114,7 @@ pub(crate) struct LongCommand {
     pub(crate) is_counted: bool,
 }
 
-/// `CLIENT REPLY`
+/// Which replies the client gets, as set by `CLIENT REPLY`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Replies {
     On,

@@ -1,4 +1,4 @@
-//! The clocks of the command thread. The time of day is the system's, or is set from outside.
+//! The clocks of the command thread. The time of day comes from the system, or is set from outside.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

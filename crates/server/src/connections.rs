@@ -53,8 +53,8 @@ pub(crate) struct Connections {
     pub(crate) net_requests: Vec<NetRequest>,
     /// Connections to close. Closing many takes long, so each turn closes some of them.
     closing: VecDeque<ConnId>,
-    /// More clients than one turn can disconnect still have to be disconnected because of their
-    /// memory.
+    /// The clients still take too much memory, and one turn had no time to disconnect enough of
+    /// them. The next turn continues.
     evicts_more: bool,
     dirty: Vec<ConnId>,
     /// Clients with replies that may not leave yet.

@@ -149,6 +149,6 @@ mod tests {
         assert!(said.starts_with("cannot watch signals: Too many open files"), "{said}");
         assert!(said.contains("LimitNOFILE"), "{said}");
         let said = explain_system("watch signals", &Errno::IO.into());
-        assert!(!said.contains(';'), "nothing is known that would help: {said}");
+        assert!(!said.contains(';'), "no remedy is known: {said}");
     }
 }

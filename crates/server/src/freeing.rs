@@ -9,7 +9,7 @@ use slimio_keyspace::Garbage;
 
 use crate::worker::WorkerThread;
 
-/// Something to drop, and for how many values and databases it counts.
+/// An object to drop, and the number of values and databases that it counts as.
 type Order = (u64, Box<dyn Any + Send>);
 
 /// Hands garbage to a thread that frees it. If that thread could not be started, the caller frees
@@ -66,7 +66,7 @@ impl Freeing {
 
 impl Drop for Freeing {
     fn drop(&mut self) {
-        // The end of the process frees everything, and sooner.
+        // The process is about to end. The kernel then frees all its memory, and does so faster.
         if let Some(thread) = self.thread.take() {
             thread.leave_alone();
         }

@@ -18,7 +18,7 @@ use crate::commands::Entry;
 use crate::waiting::WantedKeys;
 use crate::wal::Wal;
 
-/// At most this many changes are forgotten at a time.
+/// One call of [`Undurable::forget`] forgets at most this many changes.
 const FORGET_MAX: usize = 4096;
 
 /// Whether bytes that depend on the log up to `needs` may leave. Under the policy in force, replies
@@ -28,14 +28,14 @@ pub(crate) fn may_leave(needs: Lsn, releasable: Lsn, durable: Lsn) -> bool {
     needs <= releasable || needs <= durable
 }
 
-/// If every reply has had to wait for the log for this long, the next replies are expected to wait,
-/// too.
+/// If no reply could leave without waiting for the log during a period of this length, the next
+/// replies are expected to wait, too.
 const READERS_GONE_AFTER: Duration = Duration::from_millis(10);
 
 /// The log, and what replies depend on.
 #[derive(Default)]
 pub(crate) struct Gate {
-    /// `None` without a volume.
+    /// `None` if there is no volume.
     pub(crate) wal: Option<Wal>,
     /// Changes that are not durable yet. They are kept only while `keeps_undurable` is set, which
     /// is the case under `appendfsync always`.
@@ -132,7 +132,7 @@ impl Gate {
         lsns.max().unwrap_or_default()
     }
 
-    /// Bytes of the root snapshot and of the log behind it.
+    /// Bytes of the root snapshot and of the log after it.
     pub(crate) fn root_and_log(&self) -> (u64, u64) {
         let Some(wal) = &self.wal else { return (0, 0) };
         let log = wal.log();
@@ -152,8 +152,8 @@ impl Gate {
         self.wal.as_ref().is_some_and(Wal::takes_records)
     }
 
-    /// Handles a flush if the log already says that the data set is empty. Appends nothing, and
-    /// starts the log at its present end, so that even a log without any room can be started anew.
+    /// Handles a flush if the log already says that the data set is empty. Appends nothing.
+    /// Releases the log up to its present end, so that even a log without any room becomes empty.
     pub(crate) fn flushed_again(&mut self, client: &mut Client) -> Lsn {
         let Some(wal) = &mut self.wal else { return Lsn(0) };
         let lsn = wal.log().appended();
@@ -347,7 +347,7 @@ mod tests {
     fn a_read_depends_on_the_newest_undurable_record_of_what_it_read() {
         let mut table = Undurable::default();
         table.begin(2, Lsn(100));
-        assert_eq!(table.of_key(DB, 1), Lsn(100), "what came before the table counts as one");
+        assert_eq!(table.of_key(DB, 1), Lsn(100), "everything before the table counts as one");
         table.note(Lsn(110), key(DB, 1));
         table.note(Lsn(120), key(DB, 2));
         table.note(Lsn(130), key(DB, 1));
@@ -372,7 +372,7 @@ mod tests {
         table.note(Lsn(10), key(DB, 1));
         table.note(Lsn(20), std::iter::once(Change::Db(DB)));
         assert_eq!(table.of_key(DB, 1), Lsn(20));
-        assert_eq!(table.of_key(DB, 7), Lsn(20), "a key that was gone before");
+        assert_eq!(table.of_key(DB, 7), Lsn(20), "a key that was gone already");
         assert_eq!(table.of_key(OTHER, 7), Lsn(0));
     }
 }

@@ -1,4 +1,4 @@
-//! What a client has sent but what has not run yet. Turns received bytes into whole requests. This
+//! Keeps the bytes that a client has sent until they run, and splits them into whole requests. This
 //! module needs neither the data set nor any other client.
 
 use std::borrow::Cow;
@@ -68,12 +68,12 @@ pub(crate) struct Reading<'a> {
 }
 
 impl Inbox {
-    /// Whether no byte waits.
+    /// Whether no bytes wait to be read.
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Count of bytes that wait, without those of large arguments.
+    /// Number of bytes that wait to be read, not counting large arguments.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len() - self.start
     }
@@ -95,14 +95,14 @@ impl Inbox {
         self.bytes.capacity() + self.running_size + self.large_received() + sealed
     }
 
-    /// How many bytes have arrived of requests that have not run yet.
+    /// Bytes that have arrived for requests which have not run yet.
     pub(crate) fn size(&self) -> usize {
         let sealed = self.parser.request().sealed_size();
         let sealed = if is_planted("sealed-uncounted") { 0 } else { sealed };
         self.len() + sealed + self.large_received()
     }
 
-    /// How many bytes have arrived so far of the large arguments of a request that has not run yet.
+    /// Bytes of large arguments that have arrived so far, for a request that has not run yet.
     fn large_received(&self) -> usize {
         self.large_size - self.large.as_ref().map_or(0, BlobBuilder::remaining)
     }
@@ -160,7 +160,7 @@ impl Inbox {
 }
 
 impl Reading<'_> {
-    /// Reads the request behind the last one.
+    /// Reads the request after the last one.
     pub(crate) fn next(&mut self, limits: &Limits) -> Next {
         self.pass();
         loop {
@@ -185,7 +185,7 @@ impl Reading<'_> {
         self.inbox.parser.request().args(&self.buffer[self.at..])
     }
 
-    /// The last request and the bytes behind it. `None` if there are no bytes behind it, or if they
+    /// The last request and the bytes after it. `None` if there are no bytes after it, or if they
     /// were [looked at](Self::look_ahead) already.
     pub(crate) fn unseen(&self) -> Option<&[u8]> {
         let has_more = self.at + self.consumed < self.buffer.len();
@@ -223,7 +223,7 @@ impl Reading<'_> {
         request
     }
 
-    /// Moves behind the last request.
+    /// Moves past the last request.
     fn pass(&mut self) {
         if self.consumed > 0 {
             self.at += std::mem::take(&mut self.consumed);
@@ -387,7 +387,7 @@ mod tests {
             assert_eq!(inbox.len(), left * 6);
             moves += usize::from(inbox.start == 0);
         }
-        assert!(moves < 20, "{moves}: each halves what is left");
+        assert!(moves < 20, "{moves} moves, but each halves the rest");
         assert!(inbox.is_empty());
     }
 

@@ -72,11 +72,11 @@ pub(crate) struct ClientFigures {
     pub(crate) count: usize,
     /// Number of clients that wait and count as blocked.
     pub(crate) blocked: usize,
-    /// Number of clients that wait up to a deadline.
+    /// Number of clients that wait with a deadline.
     pub(crate) timed: usize,
     /// Bytes of memory that all clients take.
     pub(crate) memory: u64,
-    /// The most bytes that one client has sent ahead.
+    /// The most received bytes that wait to be read for one client.
     pub(crate) input_max: usize,
     /// The most bytes of replies that wait for one client.
     pub(crate) output_max: usize,

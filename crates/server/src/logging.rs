@@ -82,7 +82,7 @@ impl Log for Lines {
     fn flush(&self) {}
 }
 
-/// `2026-02-28T23:59:58.123Z`
+/// A time in the form `2026-02-28T23:59:58.123Z`.
 fn date(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = since.as_secs();

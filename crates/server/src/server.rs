@@ -234,7 +234,7 @@ impl Server {
 
     /// One round: sleeps until something happens, and deals with it.
     fn turn(&mut self) {
-        // The network gets the requests that were noted since the last time, for example at the end
+        // The network gets the requests that were noted since the last call, for example at the end
         // of a snapshot. This must happen before the sockets are polled.
         self.connections.grant(&mut *self.net);
         let timeout = self.connections.timeout(&mut self.engine);

@@ -98,7 +98,7 @@ impl Stats {
         }
     }
 
-    /// `CONFIG RESETSTAT`
+    /// `CONFIG RESETSTAT`: resets the counters.
     pub(crate) fn reset(&mut self) {
         let commands = self.by_command.len();
         *self = Self::default();

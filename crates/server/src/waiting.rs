@@ -51,13 +51,14 @@ pub(crate) enum Reason {
     Pause,
     /// The end of the long request.
     LongRequest,
-    /// Keys of the request are taken: they became ready for older clients, which are served first.
+    /// Keys of the request are taken: they became ready for clients that began to wait earlier and
+    /// are served first.
     TakenKeys,
-    /// What `WAITAOF` has asked of the log.
+    /// The state of the log that `WAITAOF` asks for.
     Log(LogWait),
     /// The end of a snapshot.
     Snapshot,
-    /// A snapshot to pin: the one that begins as the `BGSAVE` of this number.
+    /// A snapshot to pin: the snapshot of the `BGSAVE` with this number.
     Pin(u64),
     /// A job on another thread.
     Job,
@@ -140,7 +141,7 @@ pub(crate) enum Then {
     Again(OwnedRequest),
     /// The command goes on with its next step.
     GoOn(Box<LongCommand>),
-    /// Whoever wakes the client writes its reply.
+    /// The code that wakes the client writes its reply.
     Answer,
 }
 
@@ -185,8 +186,8 @@ impl Waiting {
     }
 
     /// Whether `CLIENT UNBLOCK` or a deadline may end the wait. This is so if a blocking command
-    /// waits, even if the command was woken and now waits for room in the log. If another command
-    /// waits for room or for the end of a pause, the command runs in any case.
+    /// waits, even if the command was woken and now waits for room in the log. A command that is
+    /// not blocking runs in any case, even if it has to wait for room or for the end of a pause.
     pub(crate) fn can_be_given_up(&self) -> bool {
         let woken = self.is_counted && !is_planted("woken-not-given-up");
         woken || matches!(self.reason.line(), Line::Log | Line::Keys)
@@ -197,7 +198,7 @@ impl Waiting {
     }
 }
 
-/// How the request that runs now came to run.
+/// What is kept for a request that has waited and now runs again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Again {
     /// The ticket of a request that has waited.
@@ -209,7 +210,7 @@ pub(crate) struct Again {
 }
 
 /// When a client gives up, and the client's ticket. If two clients give up at the same time, the
-/// older client comes first.
+/// client with the earlier ticket comes first.
 pub(crate) type Deadline = (Instant, Ticket);
 
 /// All clients that wait.
@@ -218,7 +219,7 @@ pub(crate) struct WaitingRoom {
     lines: [BTreeMap<Ticket, ConnId>; Line::ALL.len()],
     deadlines: BTreeMap<Deadline, ConnId>,
     last: Ticket,
-    /// How the running request came to run.
+    /// What is kept for the running request, if it has waited.
     pub(crate) again: Again,
     /// Clients whose wait has ended, and whose next requests have not run yet.
     pub(crate) resumed: VecDeque<ConnId>,
@@ -276,7 +277,7 @@ impl WaitingRoom {
         self.line(line).last_key_value().map_or(Ticket(0), |(ticket, _)| *ticket)
     }
 
-    /// The first client in a line whose ticket is behind `after`.
+    /// The first client in a line whose ticket is later than `after`.
     pub(crate) fn next_in(&self, line: Line, after: Ticket) -> Option<(Ticket, ConnId)> {
         self.line(line).range(Ticket(after.0 + 1)..).next().map(|(ticket, conn)| (*ticket, *conn))
     }
@@ -286,7 +287,7 @@ impl WaitingRoom {
         Line::ALL.into_iter().filter(|line| line.is_blocked()).map(|line| self.len(line)).sum()
     }
 
-    /// Count of the clients that wait up to a deadline.
+    /// Count of the clients that wait with a deadline.
     pub(crate) fn timed_count(&self) -> usize {
         self.deadlines.len()
     }
@@ -296,8 +297,7 @@ impl WaitingRoom {
         self.deadlines.first_key_value().map(|((deadline, _), _)| *deadline)
     }
 
-    /// Of the clients behind `after` whose deadlines have passed, the client with the earliest
-    /// deadline.
+    /// The client with the earliest deadline that has passed, among the clients behind `after`.
     pub(crate) fn next_late(
         &self,
         now: Instant,

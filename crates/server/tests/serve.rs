@@ -134,7 +134,7 @@ fn a_large_value_that_comes_while_a_save_ends_is_whole() {
         assert_eq!(client.read(), b"+OK\r\n");
         assert_eq!(client.read(), b"+OK\r\n");
         client.send_bytes(&encode(&[b"GET", b"large"]));
-        assert!(client.read() == whole, "it is another value");
+        assert!(client.read() == whole, "the value differs");
     }
     server.stop();
 }
@@ -295,7 +295,7 @@ fn everything_can_be_encoded_and_loaded_again() {
         for _ in 0..RELOADS {
             assert_eq!(other.call(&["BGSAVE"]), "+Background saving started\r\n");
             assert_eq!(other.call(&["DEBUG", "RELOAD"]), "+OK\r\n");
-            assert!(everything() == before, "what was loaded is something else");
+            assert!(everything() == before, "the loaded data differs");
             // The background save that was given up for the reload starts again.
             assert_eq!(other.call(&["WAITAOF", "1", "0", "0"]), "*2\r\n:1\r\n:0\r\n");
             until("it is not over", || info(&mut other, "rdb_bgsave_in_progress") == "0");
@@ -344,7 +344,7 @@ fn clients_are_listed_and_killed() {
         assert_eq!(four.read_to_end(), b"-ERR max number of clients reached\r\n");
         assert_eq!(one.call(&["CLIENT", "KILL", "ID", id]), ":1\r\n");
         assert_eq!(two.read_to_end(), b"");
-        assert_eq!(one.call(&["CLIENT", "KILL", "TYPE", "normal"]), ":1\r\n", "not oneself");
+        assert_eq!(one.call(&["CLIENT", "KILL", "TYPE", "normal"]), ":1\r\n", "not the caller");
         assert_eq!(three.read_to_end(), b"");
         assert_eq!(one.call(&["CLIENT", "KILL", "1.2.3.4:5"]), "-ERR No such client\r\n");
         assert_eq!(one.call(&["QUIT"]), "+OK\r\n");
@@ -432,7 +432,7 @@ fn a_client_that_never_reads_is_ended_at_its_limit() {
         deaf.send_bytes(&request);
         // The client must not read before it is disconnected, because a client that reads keeps its
         // output below the limit.
-        until("it was not ended", || {
+        until("the client was not disconnected", || {
             info(&mut client, "client_output_buffer_limit_disconnections") == "1"
         });
         let read = deaf.try_read_to_end();
@@ -453,7 +453,7 @@ fn the_policy_can_be_changed_while_serving() {
             assert_eq!(info(&mut client, "log_policy"), policy);
         }
         let appended = info(&mut client, "log_appended_lsn");
-        assert_eq!(info(&mut client, "log_durable_lsn"), appended, "always is always");
+        assert_eq!(info(&mut client, "log_durable_lsn"), appended, "always means durable");
     });
 }
 

@@ -50,7 +50,7 @@ impl Held {
         assert_eq!(memory, self.own_memory, "the memory of held replies is their sum");
     }
 
-    /// Bytes of memory that only the held replies use.
+    /// Bytes of memory that are used only by the held replies.
     pub(crate) fn own_memory(&self) -> usize {
         self.own_memory
     }

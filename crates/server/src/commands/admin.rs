@@ -23,7 +23,8 @@ pub(super) fn info(
     let sections: Vec<String> = (1..args.len())
         .map(|index| String::from_utf8_lossy(&args.bytes(index)).to_ascii_lowercase())
         .collect();
-    // The reply of INFO waits for no record, because INFO must answer even while the log is stuck.
+    // The reply of INFO does not wait for any log record, because INFO must answer even while the
+    // log is stuck.
     let text = crate::info::render(engine, connections.client_figures(engine, client), &sections);
     if is_planted("figures-wait") && engine.gate.keeps_undurable {
         client.needs = client.needs.max(engine.gate.undurable.of_all());

@@ -165,8 +165,8 @@ pub(super) fn kill(
 ) {
     let text = |index| String::from_utf8_lossy(&args.bytes(index)).into_owned();
     if args.len() == 3 {
-        // The old form of the request has an address as its only argument, and replies with a
-        // status.
+        // The old form of the request, `CLIENT KILL address`, replies with a status instead of a
+        // count.
         let filter = Filter { address: Some(text(2)), ..Filter::default() };
         if kill_matching(connections, engine, client, &filter) == 0 {
             client.out.error("ERR No such client");

@@ -15,9 +15,9 @@ const QUOTED_SIZE_MAX: usize = 128;
 /// and an error repeats no more bytes than this.
 const WORD_SIZE_MAX: usize = 256;
 
-/// Limit of the arguments of a command that does not run in steps, such as a server command or a
-/// command with any number of options. There is a limit because each argument takes time, and no
-/// other client is served meanwhile.
+/// Limit of the number of arguments of a command that does not run in steps, such as a server
+/// command or a command with any number of options. There is a limit because each argument takes
+/// time, and no other client is served meanwhile.
 const ARGS_MAX: usize = 1024;
 
 /// Limit of the bytes of all arguments of a command that works on connections or on the server.

@@ -48,7 +48,7 @@ pub(crate) enum Run<S: 'static = &'static [Command<Entry>]> {
     Container(S),
 }
 
-/// What the table holds to run and count a command.
+/// The part of a command's row that says how to run the command and how to count its calls.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) run: Run,

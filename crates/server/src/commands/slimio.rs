@@ -8,8 +8,8 @@ use crate::connections::Connections;
 use crate::engine::{Engine, NotBegun, NotChecked};
 
 /// `SLIMIO PIN`: takes a snapshot, keeps it unchanged on the volume until the connection ends, and
-/// replies with its area, number and epoch. `SLIMIO PIN LAST` uses the last snapshot instead of a
-/// new one.
+/// replies with the snapshot's area, number and epoch. `SLIMIO PIN LAST` uses the last snapshot
+/// instead of a new one.
 pub(super) fn pin(
     connections: &mut Connections,
     engine: &mut Engine,

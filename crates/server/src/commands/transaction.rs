@@ -29,8 +29,8 @@ pub(super) fn discard(engine: &mut Engine, client: &mut Client, _: Args<'_>) {
     client.out.ok();
 }
 
-/// Limits of the number of keys in one request and, if a request has several keys, of their bytes.
-/// There are limits because each key takes time, and no other client is served meanwhile.
+/// Limits of the number of keys in one request and, if there are several keys, of their total size
+/// in bytes. There are limits because each key takes time, and no other client is served meanwhile.
 const WATCHED_AT_ONCE_MAX: usize = 2048;
 const WATCHED_SIZE_MAX: usize = 1 << 20;
 

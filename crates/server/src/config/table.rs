@@ -238,8 +238,8 @@ pub static DIRECTIVES: &[Directive] = &[
     only("activedefrag", ValueKind::Bool, "no", "the allocator does not support it"),
     fixed(only("io-threads", ValueKind::Int(1, 1), "1", "one thread serves the sockets")),
     only("aof-timestamp-enabled", ValueKind::Bool, "no", "log records carry no timestamp"),
-    // Redis has these directives. They are accepted without an effect here, because nobody has to
-    // rely on their effect.
+    // Redis has these directives. They have no effect here, but they are accepted, because no user
+    // has to rely on their effect.
     protected(inert("dbfilename", ValueKind::Text, "dump.rdb")),
     fixed(inert("appendfilename", ValueKind::Text, "appendonly.aof")),
     fixed(inert("appenddirname", ValueKind::Text, "appendonlydir")),

@@ -86,7 +86,8 @@ impl ValueKind {
             return Err("argument must be UTF-8 text".into());
         }
         // The other kinds are numbers and known words. Bytes that are not UTF-8 become replacement
-        // characters. No number or known word contains one, so such bytes are refused below.
+        // characters. No number or known word contains such a character, so these bytes are refused
+        // below.
         let text = |word: &_| String::from_utf8_lossy(AsRef::as_ref(word)).into_owned();
         let words: Vec<String> = words.iter().map(text).collect();
         if let ValueKind::Words = self {

@@ -98,8 +98,8 @@ impl Connections {
 
     /// Resumes reading from a client that begins to wait for keys, if reading was paused while the
     /// client waited for something else. If the wait begins while the client's requests are being
-    /// read, `client.inbox` is an empty stand-in, so this function does nothing. Whoever reads the
-    /// requests then decides whether reading resumes.
+    /// read, `client.inbox` is an empty stand-in, so this function does nothing. The function that
+    /// reads the requests then decides whether reading resumes.
     pub(super) fn read_on(&mut self, client: &Client) {
         let has_many = client.inbox.len() > WAITING_INPUT_SIZE_MAX;
         if has_many && must_be_read(client) && !is_planted("blocked-later-unread") {
@@ -131,9 +131,10 @@ impl Connections {
             match reading.next(&limits) {
                 Next::Request(size) => {
                     self.run_next(engine, client, &mut reading, size);
-                    // This client is taken out, so it could not be served now. It need not be: if
-                    // one of its keys could become ready here, its request would have been held up,
-                    // and would not have begun to wait for keys.
+                    // `client` is taken out of `self.clients`, so it cannot be served here, even if
+                    // it has just begun to wait for keys. This loses nothing: if one of these keys
+                    // could become ready here, the request would have been held up instead of
+                    // waiting for keys.
                     self.serve_waiting_for_keys(engine);
                 }
                 Next::Incomplete => break,
@@ -184,7 +185,8 @@ impl Connections {
         }
     }
 
-    /// Leaves the requests that exceed the client's share of this turn to the next turn.
+    /// Postpones the rest of the client's requests to the next turn, because the client has used up
+    /// its share of this turn.
     fn fall_behind(&mut self, client: &mut Client) {
         if !std::mem::replace(&mut client.is_behind, true) {
             self.behind.push_back(client.conn);
@@ -231,9 +233,9 @@ impl Connections {
     }
 }
 
-/// Whether a client is read even if it has already sent much, up to `client-query-buffer-limit`.
-/// This is so for a client in a blocking command: only reading shows that the client has gone, and
-/// a client that has gone must not be given anything.
+/// Whether a client is read even if it has already sent much, up to `client-query-buffer-limit`. A
+/// client in a blocking command is read, because only reading shows that the client has
+/// disconnected. An element that was given to a disconnected client would be lost.
 fn must_be_read(client: &Client) -> bool {
     client.can_be_given_up() && !is_planted("blocked-unread-on")
 }

@@ -22,7 +22,7 @@ restart it with the '--protected-mode no' option. 4) Set up an authentication pa
 default user. NOTE: You only need to do one of the above things in order for the server to start \
 accepting connections from the outside.";
 
-/// Whether a client has no request left to run. Its replies may still have to leave.
+/// Whether a client has no request left to run. Some of its replies may still be unsent.
 pub(super) fn is_done_with(phase: &Phase, client: &Client) -> bool {
     // Requests that wait because of a shutdown still run if the shutdown is given up.
     let has_run = client.inbox.is_empty() || !phase.is_ending();
@@ -119,8 +119,8 @@ impl Connections {
         let has_gone =
             client.is_at_end || (client.has_hung_up && !is_planted("gone-begins-to-wait"));
         if has_gone && waits_in_vain(&engine.phase, &client) {
-            // The client went away first and began to wait afterwards. Its earlier replies still
-            // leave.
+            // The client hung up before its request began to wait. Its earlier replies are still
+            // sent.
             self.close(engine, &mut client);
         }
         let has_reply = !client.out.is_empty() || client.out.is_cut();

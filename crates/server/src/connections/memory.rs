@@ -8,7 +8,7 @@ use super::Connections;
 use crate::clients::Client;
 use crate::engine::Engine;
 
-/// Time that disconnecting clients because of their memory takes in one turn.
+/// In one turn, the server disconnects clients because of their memory for at most this long.
 const EVICTION_TIME: Duration = Duration::from_millis(1);
 
 impl Connections {

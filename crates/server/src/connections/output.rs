@@ -183,7 +183,7 @@ fn make_ready(client: &mut Client, reply: ReplyBuf) {
 /// Limits the size of a client's next reply, so that the replies that wait for the client stay
 /// within its output limit.
 pub(super) fn limit_reply(settings: &Settings, client: &mut Client) {
-    // Nothing is kept of a reply that is left out. Within a transaction, it is not known yet
+    // A reply that is left out is not stored at all. Within a transaction, it is not known yet
     // whether the reply is left out, because the transaction may turn replies on.
     let is_off = client.replies != Replies::On && client.multi.is_none();
     if is_off && !is_planted("left-out-kept") {

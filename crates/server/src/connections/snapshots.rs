@@ -11,8 +11,8 @@ use crate::snapshot::SnapshotEnd;
 use crate::waiting::{Line, Reason, Then};
 
 impl Connections {
-    /// Does the command thread's part of snapshots in one turn, after the replies have left.
-    /// `is_idle` says that nothing else happened in this turn.
+    /// Does the command thread's share of the work on snapshots in one turn, after the replies have
+    /// left. `is_idle` says that nothing else happened in this turn.
     pub(crate) fn drive_snapshots(&mut self, engine: &mut Engine, is_idle: bool) {
         engine.take_snapshot_results();
         self.tell_of_snapshots(engine);
@@ -56,7 +56,7 @@ impl Connections {
         });
     }
 
-    /// Makes a client wait until a snapshot has ended, for `SAVE`.
+    /// For `SAVE`: makes a client wait until a snapshot has ended.
     pub(crate) fn wait_for_save(&mut self, engine: &mut Engine, client: &mut Client) {
         self.wait(engine, client, Reason::Snapshot, Then::Answer);
     }

@@ -9,7 +9,7 @@ use crate::clients::State;
 use crate::engine::Engine;
 
 impl Connections {
-    /// Does the work whose time has come.
+    /// Does all timed work that is due.
     pub(crate) fn run_timers(&mut self, engine: &mut Engine) {
         self.check_waitaof(engine);
         self.give_up_late(engine);
@@ -22,7 +22,7 @@ impl Connections {
         engine.clock.next_cron = engine.clock.now + engine.settings.cron_every;
         engine.stats.sample(engine.clock.now);
         let clients = self.client_bytes(engine, None);
-        // Called because it updates the peak.
+        // This call updates the memory peak. Its result is not needed here.
         engine.memory_use(clients);
         engine.retry_evicting(clients);
         engine.schedule_check();

@@ -1,10 +1,10 @@
 //! How clients begin to wait, are woken, go on, and give up.
 //!
-//! Whatever wakes a client either goes through [`Connections::answer`] or runs the client's request
-//! again. Whatever else ends a wait calls [`Connections::leave`], which takes the client off its
-//! lists. A client may have sent more requests behind the request that had to wait. These do not
-//! run where the wait ends, because the wait may end within another client's transaction.
-//! [`Connections::serve_resumed`] runs them later.
+//! Code that wakes a client either calls [`Connections::answer`] or runs the client's request
+//! again. All other code that ends a wait calls [`Connections::leave`], which takes the client off
+//! its lists. A client may have sent more requests behind the request that had to wait. These later
+//! requests do not run at the point where the wait ends, because the wait may end within another
+//! client's transaction. [`Connections::serve_resumed`] runs them later.
 
 use std::time::Instant;
 
@@ -21,7 +21,7 @@ use crate::net::ConnId;
 use crate::waiting::{Again, KeyName, Line, Reason, Then, Ticket, Waiting, WantedKeys, deadline};
 
 /// At most this many clients that wait for keys are served in one turn. The other clients are
-/// served in the next turns. Until then, nobody else gets at their keys.
+/// served in the next turns. Until then, no other client gets at the keys of these clients.
 const SERVED_MAX: usize = 256;
 
 impl Connections {
@@ -100,8 +100,8 @@ impl Connections {
         self.wait_until(engine, client, Reason::Keys(wanted), then, deadline);
     }
 
-    /// Takes a client that waits off all lists. Returns what the client has waited for; `None` if
-    /// the client does not wait.
+    /// Takes a waiting client off all lists. Returns what the client has waited for; `None` if the
+    /// client does not wait.
     pub(crate) fn leave(
         &mut self,
         engine: &mut Engine,
@@ -124,7 +124,7 @@ impl Connections {
         }
     }
 
-    /// Runs no more requests of this client; replies already written still leave.
+    /// Runs no more requests of this client; replies that are already written are still sent.
     pub(crate) fn close(&mut self, engine: &mut Engine, client: &mut Client) {
         let waits = matches!(client.state, State::Waiting(_));
         if waits && is_planted("closing-still-waits") {
@@ -185,9 +185,9 @@ impl Connections {
         }
     }
 
-    /// Lets a client that had to wait go on. The requests that the client sent while it waited
-    /// cannot run here, because this function may be called within another client's transaction.
-    /// [`serve_resumed`](Self::serve_resumed) runs them.
+    /// Marks a client whose wait has ended as resumed. The requests that the client sent while it
+    /// waited cannot run here, because this function may be called within another client's
+    /// transaction. [`serve_resumed`](Self::serve_resumed) runs them.
     pub(crate) fn resume(&mut self, client: &mut Client) {
         client.state = State::Resumed;
         self.waiting.resumed.push_back(client.conn);
@@ -248,8 +248,8 @@ impl Connections {
         line: Line,
         mut is_over: impl FnMut(&mut Self, &mut Engine, ConnId) -> bool,
     ) {
-        // A request that has to wait again keeps its place, and the loop ends at the place that is
-        // the last one now. So no request is tried twice.
+        // A request that has to wait again keeps its place in the line. The loop ends at the place
+        // that is the last one now, so no request is tried twice.
         let last = self.waiting.last_in(line);
         let mut after = Ticket::default();
         while let Some((ticket, conn)) = self.waiting.next_in(line, after)
@@ -467,11 +467,12 @@ impl Connections {
 pub(super) fn waits_in_vain(phase: &Phase, client: &Client) -> bool {
     let State::Waiting(waiting) = &client.state else { return false };
     match &waiting.reason {
-        // A client that has gone must not be given an element, because the element would be lost.
+        // A client that has disconnected must not be given an element, because the element would be
+        // lost.
         _ if waiting.is_counted => !is_planted("gone-still-waits"),
         Reason::Log(wait) => wait.never,
-        // A request that a pause has postponed is not run if its client may have gone during
-        // the pause.
+        // A request that a pause has postponed is not run if its client may have disconnected
+        // during the pause.
         Reason::Room | Reason::Pause | Reason::LongRequest | Reason::TakenKeys => {
             phase.is_paused() || is_planted("half-closed-given-up")
         }

@@ -10,14 +10,14 @@ use crate::engine::{Admission, Engine, Purpose, STEP_TIME};
 use crate::net::ConnId;
 use crate::waiting::{Line, Reason, Then};
 
-/// Time for the steps of all these commands in a turn. Each step takes at most about half a
-/// millisecond.
+/// In one turn, the steps of all these commands together take about this long. Each step takes at
+/// most about half a millisecond.
 const STEPS_TIME: Duration = Duration::from_millis(2);
 
 impl Connections {
     /// Runs one step of each command that runs in steps, as long as there is time. Commands that
-    /// lacked room in the log try again. If there is a long request, which takes its time in each
-    /// turn, these commands run further steps until they have had as much time as the long request.
+    /// lacked room in the log try again. If there is a long request, these commands run further
+    /// steps until they have had as much time in this turn as the long request.
     pub(crate) fn resume_yielded(&mut self, engine: &mut Engine) {
         self.retry_steps(engine);
         if self.yielding.is_empty() {
@@ -111,7 +111,7 @@ impl Connections {
             self.resume(&mut client);
         }
         if client.made_size() > 0 {
-            // What was made so far counts as output, which has a limit.
+            // The part of the reply that was made so far counts towards the output limit.
             self.look_at_output(&mut client);
         }
         self.put_back(engine, client);
@@ -119,7 +119,7 @@ impl Connections {
         true
     }
 
-    /// Lets commands go on that waited until the log had room for their next step.
+    /// Retries commands that wait until the log has room for their next step.
     fn retry_steps(&mut self, engine: &mut Engine) {
         if self.waiting.is_empty(Line::RoomForStep) {
             return;

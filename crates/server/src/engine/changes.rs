@@ -11,7 +11,7 @@
 //! which they happened. The commands of a transaction share one record. So whatever needs the LSN
 //! of this record is kept until the record is appended. This also holds for commands that run
 //! within a transaction at any depth of nesting. A long request tells of its changes in steps.
-//! Other changes may be told between these steps, but they are changes of other keys.
+//! Other changes may be told between these steps, but only changes of other keys.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -52,7 +52,7 @@ pub(crate) enum Place {
     Stopped,
     /// The change will be part of the record of the running transaction.
     Pending,
-    /// The record ends here.
+    /// The change's record ends at this LSN.
     Record(Lsn),
     /// There is no record, because the log up to this LSN already says the same.
     Said(Lsn),
@@ -162,8 +162,8 @@ impl Engine {
         }
     }
 
-    /// Tells of the changes that were kept during a transaction. Called when the transaction's
-    /// record has its place.
+    /// Tells of the changes that were kept during a transaction. Called when it is known where the
+    /// transaction's record is.
     pub(crate) fn tell_transaction(&mut self, transaction: Transaction, place: Place) {
         if self.gate.keeps_undurable {
             depend(&mut self.gate.undurable, place, transaction.changes.into_iter());

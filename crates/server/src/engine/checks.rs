@@ -175,7 +175,7 @@ impl Engine {
         }
     }
 
-    /// Logs what is wrong with a held snapshot, and the remedy.
+    /// Logs what is wrong with a snapshot on the volume, and the remedy.
     fn found_damage(&self, summary: &SlotSummary, error: &Error) {
         let Some(wal) = &self.gate.wal else { return };
         let held = wal.log().snapshots();

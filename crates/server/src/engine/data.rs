@@ -1,4 +1,4 @@
-//! The data set, and what the commands that run have done to it so far.
+//! The data set, and what the running commands have done to it so far.
 
 use slimio_keyspace::{Command, DbIndex, Effects, Garbage, Gather, Keyspace, Payload};
 use slimio_planted::is_planted;

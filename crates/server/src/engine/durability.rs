@@ -36,7 +36,7 @@ impl Engine {
     }
 
     /// Appends the effects of the last command to the log, or adds them to the record of the
-    /// running transaction. Returns where they are.
+    /// running transaction. Returns the place of the effects' record.
     fn place(&mut self, client: &mut Client, args: Args<'_>) -> Place {
         if let Some(transaction) = &mut self.data.transaction {
             // The whole transaction is one record, appended when its last command has run.

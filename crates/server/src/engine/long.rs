@@ -8,8 +8,8 @@
 //! To every other client, a long request happens at one point in time. While a long request holds
 //! its keys, another request has to wait if it would write a key that the long request reads or
 //! writes, or read a key that the long request writes. A transaction has to wait if one of its
-//! requests would. The waiting requests run in the order of arrival. Requests that look at the data
-//! set as a whole wait, too, and nothing expires or is evicted.
+//! requests would have to. The waiting requests run in the order of arrival. Requests that look at
+//! the data set as a whole wait, too, and nothing expires or is evicted.
 //!
 //! Only one long request runs at a time. As soon as it holds its keys, it asks for no more room in
 //! the log and waits for nobody. So it always ends, even if its client has gone. The log has either
@@ -62,7 +62,7 @@ type Keys = HashSet<u64, BuildHasherDefault<AlreadyHashed>>;
 /// A request that runs in steps.
 #[derive(Debug)]
 pub(crate) struct Long {
-    /// The client that waits for the reply. It may have gone.
+    /// The client that waits for the reply. It may have disconnected.
     pub(crate) conn: ConnId,
     /// The `CLIENT ID` of that client.
     client: u64,
@@ -139,8 +139,8 @@ impl Long {
 }
 
 impl Engine {
-    /// Begins a request that is to run in steps. The caller [keeps](Self::keep_request) its
-    /// arguments afterwards.
+    /// Begins a request that is to run in steps. The caller [keeps](Self::keep_request) the
+    /// request's arguments afterwards.
     pub(crate) fn begin_long(
         &mut self,
         client: &mut Client,
@@ -259,7 +259,7 @@ impl Engine {
             long.effects.note_reads(key_count);
         }
         // All steps use the same time of day. This time is taken now, so that it is no earlier than
-        // the time that other requests saw before.
+        // any time that other requests have used.
         (long.is_holding, long.now_ms) = (true, self.clock.now_ms);
         long.stage = Stage::Running(None);
         Next::Step

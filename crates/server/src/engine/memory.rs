@@ -215,7 +215,7 @@ pub(crate) fn eviction(config: &Config) -> EvictionConfig {
 }
 
 /// The lowest effective limit of the memory of all clients. As in Redis, a lower configured limit
-/// counts as this one, because otherwise no client could reach the server.
+/// is raised to this limit, because otherwise no client could reach the server.
 const CLIENTS_MEMORY_MIN: u64 = 128 << 10;
 
 /// The limit that `maxmemory-clients` sets, in bytes.
@@ -262,7 +262,7 @@ mod tests {
             clients_memory_max(&config)
         };
         assert_eq!(limit("0", "0"), None);
-        assert_eq!(limit("0", "10%"), None, "of nothing");
+        assert_eq!(limit("0", "10%"), None, "10% of no limit");
         assert_eq!(limit("10mb", "10%"), Some(1 << 20));
         assert_eq!(limit("10mb", "1%"), Some(CLIENTS_MEMORY_MIN));
         assert_eq!(limit("0", "1"), Some(CLIENTS_MEMORY_MIN));

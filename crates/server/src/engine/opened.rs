@@ -60,7 +60,7 @@ pub(super) fn send(opened: &mut Opened, request: &str) {
 pub(super) fn settle(opened: &mut Opened, is_over: impl Fn(&Opened) -> bool) {
     let until = Instant::now() + Duration::from_secs(20);
     while !is_over(opened) {
-        assert!(Instant::now() < until, "it does not end");
+        assert!(Instant::now() < until, "the wait takes too long");
         drive_log(opened);
         opened.connections.drive_snapshots(&mut opened.engine, true);
     }

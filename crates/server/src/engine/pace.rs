@@ -11,7 +11,7 @@ use crate::wal::Wal;
 
 impl Engine {
     /// Sets the running snapshot's rate to suit the load and the room in the log. `is_awaited` says
-    /// that somebody waits for it.
+    /// that somebody waits for this snapshot.
     pub(crate) fn pace_snapshot(&mut self, is_awaited: bool) {
         self.snapshots.is_rate_due = false;
         let (now, commands) = (self.clock.now, self.stats.commands);
@@ -135,7 +135,7 @@ mod tests {
             opened.engine.clock.now += Duration::from_secs(1);
             opened.engine.pace_snapshot(opened.connections.is_snapshot_awaited());
         }
-        assert_eq!(opened.engine.snapshots.thread.as_ref().unwrap().rate(), 0, "nobody is served");
+        assert_eq!(opened.engine.snapshots.thread.as_ref().unwrap().rate(), 0, "no load");
     }
 
     #[test]
@@ -191,7 +191,7 @@ mod tests {
         begin_unasked(&mut opened);
         fill(&mut opened, "new");
         settle_log(&mut opened);
-        assert!(rate(&mut opened) < full(&opened), "it has much room");
+        assert!(rate(&mut opened) < full(&opened), "the log has much room");
         let stats = opened.engine.gate.wal.as_ref().unwrap().stats();
         let used = stats.used_bytes();
         opened.engine.settings.log_size_max = used.div_ceil(75) * 100;
@@ -207,7 +207,7 @@ mod tests {
         opened.engine.begin_snapshot(SnapshotKind::OnDemand).unwrap();
         send(&mut opened, &set);
         let held = opened.engine.snapshot_memory();
-        assert!(held > 5000, "{held}: the old value is kept for it");
+        assert!(held > 5000, "{held}: the snapshot keeps the old value");
         opened.engine.settings.snapshot_memory_limit = 2 * held;
         assert_eq!(rate(&mut opened), full(&opened));
         opened.engine.settings.snapshot_memory_limit = 2 * held - 2;

@@ -120,14 +120,14 @@ mod tests {
         assert_eq!(phase.pause_ends(), at(10));
         phase.pause(at(20), false);
         assert_eq!(phase.pause_ends(), at(20));
-        assert!(phase.pauses(false), "it is still one of all requests");
+        assert!(phase.pauses(false), "it still postpones all requests");
         phase.pause(None, false);
         phase.pause(at(30), false);
         assert_eq!((phase.pause_ends(), phase.is_paused()), (None, true), "without an end");
         phase.unpause();
         assert!(!phase.is_paused());
         phase.pause(at(1), false);
-        assert!(phase.pauses(true) && !phase.pauses(false), "nothing is left of the pause before");
+        assert!(phase.pauses(true) && !phase.pauses(false), "nothing is left of the earlier pause");
         phase.end_pause_if_over(now + Duration::from_millis(999));
         assert!(phase.is_paused());
         phase.end_pause_if_over(now + Duration::from_secs(1));

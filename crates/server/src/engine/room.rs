@@ -93,7 +93,7 @@ impl Engine {
         if let Some(transaction) = self.data.transaction.as_mut().filter(|_| is_granted) {
             transaction.asked = asked;
             transaction.value_room += lacking;
-            // The deletions of expired keys lose as much room.
+            // The room for deletions of expired keys becomes smaller by as much.
             let less = if is_planted("exec-more-for-all") { 0 } else { lacking };
             transaction.room = transaction.room.saturating_sub(less);
             self.gate.log_size_max = size_max.max(asked.saturating_add(transaction.room));

@@ -149,14 +149,14 @@ impl Engine {
         Some(running)
     }
 
-    /// Takes what the snapshot thread and the keeper have finished.
+    /// Processes what the snapshot thread and the keeper have finished.
     pub(crate) fn take_snapshot_results(&mut self) {
         self.take_answers();
         self.take_event();
     }
 
-    /// Takes a part of the running snapshot, if there is a part to take. `has_time` says that there
-    /// is nothing else to do. Returns whether there was a part.
+    /// Runs steps of the running snapshot for a bounded time, if there is a step to run. `has_time`
+    /// says that there is nothing else to do. Returns whether a step was run.
     pub(crate) fn snapshot_steps(&mut self, has_time: bool) -> bool {
         if !self.wants_snapshot_step() {
             return false;

@@ -135,8 +135,8 @@ impl Exporter {
     /// Completes the file, syncs it, and renames it to its final path. Returns its size in bytes.
     ///
     /// # Errors
-    /// A sentence. If the error is that the directory could not be synced, the new file is complete
-    /// and at the path. After any other error, the file that was at the path before is still there.
+    /// A sentence. If only the sync of the directory failed, the new file is complete and at the
+    /// path. After any other error, the file that was at the path before is still there.
     pub fn finish(mut self) -> Result<u64, String> {
         let writer = self.writer.take().expect("it is there until the end");
         let failed = |error: &dyn std::fmt::Display| said(&self.unfinished, &self.path, error);

@@ -1,8 +1,8 @@
 //! Exports a volume as an RDB file, imports an RDB file into a new volume, and rolls a volume back.
 //!
-//! The invariant: an existing file or volume is not replaced unless everything succeeds. An
-//! exported file gets its name only when it is complete and on stable media. An import touches a
-//! volume only after the whole file was read.
+//! The invariant: an existing file or volume is replaced only if everything succeeds. An exported
+//! file gets its name only when it is complete and on stable media. An import touches a volume only
+//! after the whole file was read.
 
 mod export;
 mod import;

@@ -19,15 +19,15 @@ use crate::explain::explain;
 /// an empty log behind it. Everything that was written since the snapshot was taken is lost. The
 /// WAL-snapshot is lost, too. The on-demand snapshot is read, checked and decoded as a whole before
 /// anything is changed. Then one update of the superblock makes the change, which is durable when
-/// this function returns. Whether there is a log (`appendonly`) stays as it was.
+/// this function returns. The setting of `appendonly` on the volume does not change.
 ///
 /// If the volume was last written on another device, the volume is refused unless `accept_device`
 /// is set. With `accept_device`, the volume becomes this device's volume. Rolling back takes as
 /// much memory as the data set.
 ///
 /// # Errors
-/// A sentence with a remedy. If the error is that a write to the volume failed, the volume may have
-/// changed; otherwise, it is unchanged.
+/// A sentence with a remedy. If a write to the volume failed, the volume may have changed. After
+/// any other error, it is unchanged.
 pub fn roll_back(
     storage: &mut Storage,
     accept_device: bool,

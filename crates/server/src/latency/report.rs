@@ -50,7 +50,7 @@ pub(crate) fn graph(event: &str, series: &Series, now_s: i64) -> String {
     text
 }
 
-/// `12s`, `3m`, `4h`, `5d`
+/// A length of time in the form `12s`, `3m`, `4h` or `5d`.
 fn age(seconds: i64) -> String {
     match seconds.max(0) {
         s @ 0..60 => format!("{s}s"),

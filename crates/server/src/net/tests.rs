@@ -36,7 +36,7 @@ fn next(net: &mut dyn Net) -> Came {
                 other => panic!("{other:?}"),
             };
         }
-        assert!(Instant::now() < deadline, "nothing happens");
+        assert!(Instant::now() < deadline, "no event came");
         net.wait(Some(Duration::from_secs(1)));
     }
 }
@@ -99,7 +99,7 @@ fn bytes_come_and_go_and_the_end_is_told() {
 
         let second = connect();
         let again = accept(net);
-        assert_ne!(again, conn, "a name is not used again");
+        assert_ne!(again, conn, "an identifier is not used again");
         drop(second);
     });
 }
@@ -247,13 +247,13 @@ fn a_descriptor_that_nobody_expects_wakes_nobody() {
     for _ in 0..2 {
         writer.write_all(b"x").unwrap();
         net.wait(Some(Duration::from_millis(20)));
-        assert!(net.next().is_none(), "nobody asked");
+        assert!(net.next().is_none(), "no event is expected");
         // The descriptor is ready before the first two calls of `expect`. Before the third call, it
         // is not ready, and it becomes ready after that call.
         net.expect(WatchId(7));
         net.expect(WatchId(7));
         assert!(matches!(next(&mut net), Came::Ready(WatchId(7))));
-        assert!(net.next().is_none(), "it is told once");
+        assert!(net.next().is_none(), "it is reported once");
         reader.read_exact(&mut [0]).unwrap();
         net.expect(WatchId(7));
         writer.write_all(b"y").unwrap();
@@ -297,7 +297,7 @@ fn who_sends_nothing_more_while_it_is_paused_is_told_of_once() {
         for _ in 0..2 {
             net.pause(conn);
             net.wait(Some(Duration::from_millis(10)));
-            assert!(net.next().is_none(), "it is there");
+            assert!(net.next().is_none(), "the client is connected");
         }
         client.write_all(b"later").unwrap();
         net.wait(Some(Duration::from_millis(10)));
@@ -307,7 +307,7 @@ fn who_sends_nothing_more_while_it_is_paused_is_told_of_once() {
         for _ in 0..2 {
             net.pause(conn);
             net.wait(Some(Duration::from_millis(10)));
-            assert!(net.next().is_none(), "it is told once");
+            assert!(net.next().is_none(), "it is reported once");
         }
         net.receive(conn);
         let Came::Received(from, bytes) = next(net) else { panic!() };

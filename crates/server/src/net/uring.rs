@@ -56,7 +56,7 @@ pub struct UringNet {
     syscalls: u64,
 }
 
-/// What has ended in a connection.
+/// What is over on a connection: only receiving, or everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     Receiving,
@@ -94,7 +94,7 @@ struct Conn {
     /// The multishot receive.
     receive: Option<OpId>,
     is_cancelling: bool,
-    /// Memory to fill that no operation uses yet.
+    /// The memory to fill, as long as no operation uses it.
     filling: Option<ReceiveBuffer>,
     /// Memory is being filled by an operation.
     is_filling: bool,

@@ -76,7 +76,7 @@ impl Server {
         for (conn, _) in pins.iter().filter(|(conn, _)| is_other(*conn)) {
             if let Some(socket) = self.net.socket(*conn) {
                 // Closing the socket could have to wait for operations in flight, but shutting it
-                // down does not. The call fails if the client is gone.
+                // down does not. The call fails if the client has disconnected.
                 let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
             }
         }

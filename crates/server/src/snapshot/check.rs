@@ -27,7 +27,7 @@ pub(crate) enum Checked {
     GivenUp,
 }
 
-/// A slot that is being checked, as the snapshot thread has it.
+/// The snapshot thread's state of the slot that it is checking.
 pub(super) struct Checking {
     check: SlotCheck,
     /// When the next piece of the slot may be read.
@@ -77,7 +77,7 @@ pub(crate) struct Finding {
     pub(crate) damage: Option<String>,
 }
 
-/// Checks as the command thread sees them.
+/// The command thread's state of the checks.
 #[derive(Debug)]
 pub(crate) struct Checks {
     /// Slots that are still to be checked in the current pass.

@@ -127,7 +127,7 @@ mod tests {
         // seconds.
         let rate = grown(100).rate(FULL, INPUTS);
         assert!((35 * MB..37 * MB).contains(&rate), "{rate}");
-        assert_eq!(grown(1400).rate(FULL, INPUTS), FULL, "and goes no faster for that");
+        assert_eq!(grown(1400).rate(FULL, INPUTS), FULL, "not above the full rate");
         // Nothing is left of the 3000 MB.
         assert_eq!(grown(2000).rate(FULL, INPUTS), FULL);
     }
@@ -135,10 +135,7 @@ mod tests {
     #[test]
     fn it_is_over_before_the_log_has_no_room() {
         let rate = grown(100).rate(FULL, RateInputs { room: 200 * MB, ..INPUTS });
-        assert!(
-            (740 * MB..760 * MB).contains(&rate),
-            "{rate} in two seconds, however fast that is"
-        );
+        assert!((740 * MB..760 * MB).contains(&rate), "{rate}: the room lasts for two seconds");
         assert_eq!(grown(100).rate(FULL, RateInputs { room: 0, ..INPUTS }), 0, "no limit");
         assert_eq!(grown(100).rate(FULL, RateInputs { left: 0, ..INPUTS }), FULL / 16);
     }
@@ -157,7 +154,7 @@ mod tests {
         let before = growth.rate(FULL, INPUTS);
         let now = growth.looked_at + Duration::from_millis(50);
         growth.look(now, growth.written + 10 * MB);
-        assert!(2 * growth.rate(FULL, INPUTS) > 5 * before, "200 MB a second, and not 10");
+        assert!(2 * growth.rate(FULL, INPUTS) > 5 * before, "200 MB per second instead of 10");
         growth.look(now + Duration::from_millis(50), growth.written);
         assert!(growth.rate(FULL, INPUTS) > 2 * before, "a pause may be short");
     }

@@ -123,10 +123,10 @@ impl History {
 /// What clients that wait for snapshots are to be told.
 #[derive(Debug)]
 pub(crate) enum SnapshotEnd {
-    /// An on-demand snapshot was adopted. It began as the `BGSAVE` of this number.
+    /// The on-demand snapshot of the `BGSAVE` with this number was adopted.
     Saved(u64, SlotSummary),
-    /// The `BGSAVE` of this number has failed, for this reason. So have all earlier ones that
-    /// clients still wait for.
+    /// The `BGSAVE` with this number has failed for this reason. All earlier ones that clients
+    /// still wait for have failed, too.
     Failed(u64, String),
     /// Pinned snapshots must be given up, for this reason.
     Unpinned(&'static str),
@@ -135,12 +135,12 @@ pub(crate) enum SnapshotEnd {
 /// The state of snapshots. Without a volume, there are no snapshots.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
-    /// `None` without a volume.
+    /// `None` if there is no volume.
     pub(crate) thread: Option<SnapshotThread>,
     pub(crate) running: Option<Running>,
-    /// The running snapshot's rate must be set before the thread sleeps.
+    /// The running snapshot's rate must be set before the command thread sleeps.
     pub(crate) is_rate_due: bool,
-    /// What the clients that wait for snapshots have not been told yet.
+    /// Outcomes of which the clients that wait for snapshots have not been told yet.
     pub(crate) ends: Vec<SnapshotEnd>,
     /// The on-demand snapshots (`BGSAVE`).
     pub(crate) saves: History,
@@ -155,7 +155,7 @@ pub(crate) struct Snapshots {
     /// rewrite may make room.
     pub(crate) is_behind_rewrite: bool,
     /// How many LBAs the last snapshot took for each byte of its keys and values. `None` until a
-    /// snapshot was large enough to tell, and again after a snapshot has lacked space.
+    /// snapshot was large enough to measure this, and again after a snapshot has lacked space.
     pub(crate) lbas_per_byte: Option<f64>,
     /// Whether the scheduled or running `BGSAVE` was not asked for by a client, but preserves the
     /// effect of a flush.
@@ -171,7 +171,7 @@ pub(crate) struct Snapshots {
     /// As `step_max`, but in CPU time, which does not include the time in which the thread did not
     /// run.
     pub(crate) step_cpu_max: Duration,
-    /// Keys in the snapshot that recovery read.
+    /// Number of keys in the snapshot that was loaded by recovery.
     pub(crate) loaded_keys: usize,
 }
 

@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(pace.take_lost(), Duration::ZERO);
         let rests: Vec<_> = (0..15).map(|_| pace.pause_after(now, 100_000, 100_000_000)).collect();
         let first = rests.iter().position(Option::is_some).unwrap();
-        assert_eq!(first, 5, "after 5 ms of credit, and the millisecond that is a rest: {rests:?}");
+        assert_eq!(first, 5, "after 5 ms of credit and a pause of 1 ms: {rests:?}");
         let lost = pace.take_lost();
         assert!((9990 * MS..10_000 * MS).contains(&lost), "{lost:?}");
     }
@@ -172,7 +172,7 @@ mod tests {
         now += Duration::from_secs(10);
         pace.pause_after(now, 100_000, 100_000_000);
         pace.pause_after(now, 100_000, 100_000_001);
-        assert!(pace.take_lost() > 9900 * MS, "who starves is not seen");
+        assert!(pace.take_lost() > 9900 * MS, "the lost time is not counted");
     }
 
     #[test]
@@ -192,16 +192,16 @@ mod tests {
         assert_eq!(pace.pause_after(begin, 3000, 1), Some(5000 * 1000 * MS));
         assert_eq!(pace.pause_after(begin, 2000, 1_000_000), Some(7 * MS));
         assert_eq!(pace.pause_after(begin, 1 << 40, 0), None);
-        assert_eq!(pace.pause_after(begin, 2000, 1_000_000), Some(2 * MS), "nothing was owed");
+        assert_eq!(pace.pause_after(begin, 2000, 1_000_000), Some(2 * MS), "no pause was left");
     }
 
     #[test]
     fn traffic_is_seen_and_so_is_its_end() {
         let begin = Instant::now();
         let mut traffic = Traffic::new(begin, 1000);
-        assert!(traffic.is_served(begin + MS, 1000), "nobody knows yet");
-        assert!(!traffic.is_served(begin + 20 * MS, 1009), "somebody looks at INFO");
-        assert!(!traffic.is_served(begin + 30 * MS, 2000), "it is not looked at all the time");
+        assert!(traffic.is_served(begin + MS, 1000), "no sample is due yet");
+        assert!(!traffic.is_served(begin + 20 * MS, 1009), "9 commands are not traffic");
+        assert!(!traffic.is_served(begin + 30 * MS, 2000), "no sample is due");
         assert!(traffic.is_served(begin + 40 * MS, 2000));
         assert!(traffic.is_served(begin + 140 * MS, 2050), "10 in 20 ms");
         for look in 0..4 {

@@ -67,7 +67,7 @@ pub(crate) enum Answer {
 pub(super) struct Shared {
     /// Bytes of keys and values that wait to be encoded.
     pub(super) waiting_size: AtomicU64,
-    /// Bytes of memory that only waiting entries keep in use.
+    /// Bytes of memory that are kept in use only by waiting entries.
     pub(super) waiting_memory: AtomicU64,
     /// Bytes of the snapshot that are written or are about to be written.
     pub(super) written: AtomicU64,
@@ -268,7 +268,7 @@ impl SnapshotThread {
 
 impl Drop for SnapshotThread {
     fn drop(&mut self) {
-        // Nothing that is still queued is written.
+        // Entries that are still queued are dropped and not written.
         self.shared.round.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -63,7 +63,7 @@ pub(super) fn start(
     })
 }
 
-/// Does the work until nobody gives orders. To spare other threads, lends the work to the idle
+/// Does the work until no more orders can come. To spare other threads, lends the work to the idle
 /// thread.
 fn nice_turns(
     mut worker: Box<Worker>,
@@ -80,7 +80,8 @@ fn nice_turns(
     }
 }
 
-/// Does the work whenever it is lent, until this thread starves or the work is urgent.
+/// Does the work whenever it is lent to this thread, until this thread starves or the work is
+/// urgent.
 fn take_idle_turns(turns: &Receiver<Box<Worker>>, give_back: &Sender<Returned>) {
     while let Ok(mut worker) = turns.recv() {
         let mut hunger = Starvation::new();
@@ -162,11 +163,11 @@ mod tests {
     fn only_much_time_lost_to_others_on_the_core_is_hunger() {
         const MS: Duration = Duration::from_millis(1);
         let mut hunger = Starvation::new();
-        assert!(!hunger.count(25 * MS, 100 * MS, 60 * MS), "a quarter");
+        assert!(!hunger.count(25 * MS, 100 * MS, 60 * MS), "lost a quarter");
         assert!(!hunger.count(25 * MS, 50 * MS, 10 * MS), "lost to something else");
         assert!(hunger.count(25 * MS, 50 * MS, 30 * MS));
-        assert_eq!(hunger.total, 40 * MS, "since it was well fed");
-        assert!(!hunger.count(25 * MS, 1000 * MS, 500 * MS), "seldom");
+        assert_eq!(hunger.total, 40 * MS, "since the last small loss");
+        assert!(!hunger.count(25 * MS, 1000 * MS, 500 * MS), "lost only a fortieth");
         assert_eq!(hunger.total, Duration::ZERO);
     }
 }

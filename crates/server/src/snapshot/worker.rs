@@ -325,9 +325,9 @@ mod tests {
         let (writer, sizes) = (WriterOptions::default(), Vec::new());
         orders.send(Order::Begin { plan, options, writer, sizes, round: 1 }).unwrap();
         orders.send(Order::Finish).unwrap();
-        assert!(worker.work(|worker| worker.is_paced()), "the nice thread lends it");
-        assert!(worker.work(|worker| !worker.is_paced()), "the idle thread gives it back");
-        assert!(answers.try_recv().is_err(), "and leaves the end to the other");
+        assert!(worker.work(|worker| worker.is_paced()), "the nice thread lends the work");
+        assert!(worker.work(|worker| !worker.is_paced()), "the idle thread gives the work back");
+        assert!(answers.try_recv().is_err(), "the end is left to the nice thread");
         drop(orders);
         assert!(!worker.work(|worker| worker.is_paced()));
         assert!(matches!(answers.try_recv(), Ok((1, Answer::Written(..)))));

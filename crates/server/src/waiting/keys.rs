@@ -101,7 +101,7 @@ pub(crate) struct BlockingKeys {
     /// Whether there are ready keys, or clients are being served. This is a field of its own,
     /// because every command looks at it.
     has_ready: bool,
-    /// The turn in which clients were served last, and how many.
+    /// The turn in which clients were served last, and how many clients were served in it.
     served: (u64, usize),
 }
 
@@ -371,7 +371,7 @@ mod tests {
         let mut lines = BlockingKeys::default();
         let conn = |index| ConnId { index, generation: 0 };
         let (one, two) = (wanted(&keyspace, &["a", "b", "a"]), wanted(&keyspace, &["b"]));
-        assert_eq!(one.index_of(keyspace.hash(b"a")), Some(1), "the first that names it");
+        assert_eq!(one.index_of(keyspace.hash(b"a")), Some(1), "the first argument that names it");
         assert_eq!(one.index_of(keyspace.hash(b"c")), None);
         lines.enter(conn(1), DbIndex(0), &one, Ticket(7));
         lines.enter(conn(2), DbIndex(0), &two, Ticket(3));
@@ -434,7 +434,7 @@ mod tests {
         assert!(!lines.is_taken((DbIndex(1), hashes[2])), "of another database");
         for left in [[true, true, true], [false, true, true], [false, false, true]] {
             assert!(lines.next_ready().is_some());
-            assert_eq!(taken(&lines), left, "the one that is served, and those behind it");
+            assert_eq!(taken(&lines), left, "the served key and the keys after it");
             lines.served();
             lines.check();
         }

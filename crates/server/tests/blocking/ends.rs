@@ -33,7 +33,7 @@ fn who_has_gone_takes_nothing() {
             waiters.leave(1);
             assert_eq!(waiters.call(&["RPUSH", "k", "v", "w"]), integer(2));
             waiters.served(&mut next, &popped("k", "v"));
-            assert_eq!(waiters.call(&["LLEN", "k"]), integer(1), "nobody has taken the other");
+            assert_eq!(waiters.call(&["LLEN", "k"]), integer(1), "the other element is left");
             assert_eq!(waiters.call(&["EXISTS", "taken"]), integer(0));
             assert_eq!(waiters.call(&["DEL", "k"]), integer(1));
         }
@@ -73,7 +73,7 @@ fn a_wait_is_ended_by_another_client() {
             waiters.served(&mut client, reply);
             assert_eq!(waiters.call(&unblock), integer(0));
             assert_eq!(waiters.call(&["RPUSH", "k", "v"]), integer(1));
-            assert_eq!(waiters.call(&["LPOP", "k"]), "$1\r\nv\r\n", "it waits no more");
+            assert_eq!(waiters.call(&["LPOP", "k"]), "$1\r\nv\r\n", "it no longer waits");
         }
         let line = waiters.call(&["CLIENT", "LIST", "ID", &id]);
         assert!(line.contains(" flags=N "), "{line}");
@@ -134,7 +134,7 @@ fn the_end_of_the_server_ends_all_waits() {
         let mut waiters = Waiters::of(&server);
         let mut waiter = waiters.join(&["BLPOP", "k", "0"]);
         let mut last = server.connect();
-        // The request behind `SHUTDOWN` does not run.
+        // The request after `SHUTDOWN` does not run.
         crate::undurable::send_all(&mut last, &[&["SHUTDOWN"], &["RPUSH", "k", "v"]]);
         assert_eq!(waiter.read_to_end(), b"");
         drop(waiters);
@@ -190,8 +190,8 @@ fn who_gives_up_very_soon_gives_up() {
     });
 }
 
-/// When the request runs again, its time is up already: it was woken in a pause, and the pause ends
-/// while the server is busy.
+/// When the request runs again, its timeout has already passed: the client was woken during a
+/// pause, and the pause ends while the server is busy.
 #[test]
 fn who_is_late_when_its_request_runs_again_gets_nothing() {
     serving("enable-debug-command yes", |server| {
@@ -232,7 +232,7 @@ fn the_deadline_stays_when_a_request_runs_again() {
         let mut second = server.connect();
         second.send(&["BLPOP", "other", "1.25"]);
         assert_eq!(second.read(), NOTHING.as_bytes());
-        assert!(!first.is_silent(), "it was to give up earlier");
+        assert!(!first.is_silent(), "the first deadline was earlier");
         waiters.served(&mut first, NOTHING);
     });
 }
@@ -273,7 +273,7 @@ fn as_many_clients_go_as_take_too_much() {
         until("the others stay", || {
             info(&mut observer, "evicted_clients").parse::<usize>().unwrap() > 90
         });
-        assert_eq!(observer.call(&["PING"]), "+PONG\r\n", "it is the smallest");
+        assert_eq!(observer.call(&["PING"]), "+PONG\r\n", "the observer is the smallest");
         let memory = info(&mut observer, "mem_clients_normal").parse::<u64>().unwrap();
         assert!(memory < 400 << 10, "{memory}");
     });

@@ -216,7 +216,7 @@ fn nobody_sees_a_part_of_what_is_moved_over_several_turns() {
     });
 }
 
-/// Some clients are still to be served from the last turn. A client asks for the key to which the
+/// The last turn has left some clients to be served later. A client asks for the key to which the
 /// last of these clients will move an element.
 #[test]
 fn who_asks_for_a_key_that_is_moved_to_is_served_too() {

@@ -28,7 +28,7 @@ fn both_hear_of_what_was_handed_over_when_it_is_durable() {
         world.wait_until_run("pusher", "rpush");
         waits(world, "0");
         assert!(pusher.is_silent(), "the push is not durable");
-        assert!(waiter.is_silent(), "what was taken may come back");
+        assert!(waiter.is_silent(), "the element may come back");
         world.open();
         assert_eq!(pusher.read(), integer(1).as_bytes());
         assert_eq!(waiter.read(), popped("k", "v").as_bytes());
@@ -46,7 +46,7 @@ fn that_nothing_came_waits_for_who_has_taken_it() {
         world.wait_until_run("waiter", "blpop");
         waits(world, "0");
         world.wait_until_run("waiter", "blpop");
-        assert!(waiter.is_silent(), "that the list is gone is not durable");
+        assert!(waiter.is_silent(), "the list's deletion is not durable");
         world.open();
         assert_eq!(other.read(), integer(1).as_bytes());
         assert_eq!(other.read(), b"$1\r\nv\r\n");
@@ -86,8 +86,8 @@ fn what_was_handed_over_is_not_there_after_a_restart() {
     }
 }
 
-/// The log stops just after a client was given an element. Nobody is told of this element. Clients
-/// that still wait can stop waiting.
+/// The log stops just after a client was given an element. No client gets a reply about this
+/// element. Clients that still wait can stop waiting.
 #[test]
 fn nobody_hears_of_what_was_handed_over_when_the_log_has_stopped() {
     let media = SimMedia::new(SimConfig::default(), Kind::Files);
@@ -104,8 +104,8 @@ fn nobody_hears_of_what_was_handed_over_when_the_log_has_stopped() {
     let mut pusher = server.connect();
     pusher.send(&["RPUSH", "k", "v"]);
     until("the log goes on", || info(&mut waiters.observer, "log_latched") == "1");
-    assert_eq!(served.read_to_end(), b"", "it hears of an element that may come back");
-    assert_eq!(pusher.read_to_end(), b"", "it hears of a push that may be gone");
+    assert_eq!(served.read_to_end(), b"", "a reply about an element that may come back");
+    assert_eq!(pusher.read_to_end(), b"", "a reply about a push that may be lost");
     waiters.leave(1);
     let refusal = waiters.call(&["RPUSH", "other", "v"]);
     assert!(refusal.starts_with("-MISCONF"), "{refusal}");

@@ -1,4 +1,4 @@
-//! Clients that are woken while the log has no room for what they would do.
+//! Clients that are woken while the log has no room for the records of their commands.
 
 use slimio_testing::held::Gate;
 
@@ -53,7 +53,7 @@ fn woken_without_room(timeout: &str, end: impl Fn(&mut Waiters<'_>, Client, &str
         assert_eq!(waiters.call(&["PING"]), "+PONG\r\n");
         (0..sent).for_each(|_| assert_eq!(filler.read(), b"+OK\r\n"));
         assert_eq!(pusher.read(), integer(1).as_bytes());
-        assert_eq!(waiters.call(&["LLEN", "k"]), integer(1), "nobody has taken it");
+        assert_eq!(waiters.call(&["LLEN", "k"]), integer(1), "the element is still there");
         assert_eq!(waiters.call(&["EXISTS", &taken]), integer(0));
     });
 }
@@ -84,7 +84,7 @@ fn who_has_waited_long_enough_takes_nothing_when_there_is_room() {
 
 /// The client disconnects while it waits for room. The server does not notice yet, because the
 /// client has sent more bytes than the server reads ahead. When the client begins to wait for keys,
-/// it has gone.
+/// it has already disconnected.
 #[test]
 fn who_has_gone_before_it_waits_takes_nothing() {
     held_back(|server, gate| {

@@ -58,8 +58,9 @@ fn who_is_woken_in_a_pause_can_still_give_up() {
     });
 }
 
-/// A client is not read during a pause, because it has sent much ahead. It is read again when it
-/// begins to wait for keys. Otherwise, the server would not notice that it has gone.
+/// During a pause, the server stops reading from a client that has already sent many bytes. It must
+/// read again when the client begins to wait for keys. Otherwise, the server would not notice that
+/// the client has disconnected.
 #[test]
 fn who_begins_to_wait_behind_a_pause_is_read_again() {
     serving("client-query-buffer-limit 1gb", |server| {
@@ -84,6 +85,6 @@ fn who_begins_to_wait_behind_a_pause_is_read_again() {
         until("its end is not seen", || info(&mut waiters.observer, "connected_clients") == "1");
         sender.join().unwrap();
         assert_eq!(waiters.call(&["RPUSH", "k", "v"]), integer(1));
-        assert_eq!(waiters.call(&["LLEN", "k"]), integer(1), "nobody has taken it");
+        assert_eq!(waiters.call(&["LLEN", "k"]), integer(1), "the element is still there");
     });
 }

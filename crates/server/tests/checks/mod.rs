@@ -11,7 +11,7 @@ use slimio_storage::layout::TRAILER_MAGIC;
 use crate::common::{BACK_ENDS, Client, POLL_EVERY, patience, start, threads};
 use crate::info;
 
-/// Number of LBAs read from a slot. Every snapshot taken here fits in them.
+/// Number of LBAs that are read from a slot. Every snapshot of these tests fits in that many.
 const LOOK_LBAS: usize = 64;
 
 #[derive(Clone, Copy, Debug)]

@@ -23,7 +23,7 @@ use crate::common::{Client, Running, Starting, config, launch_at};
 /// closes the connection, so only a failing test waits this long.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// More operations than any life has.
+/// A number of operations that no life reaches.
 const NEVER: u64 = u64::MAX / 2;
 
 /// Start of the reply to `WAITAOF` if everything is durable.
@@ -60,7 +60,7 @@ pub(crate) struct World {
     oracle: Oracle,
     /// Units that were executed, each with its time, followed by units that may have been executed.
     units: Vec<(i64, Unit)>,
-    /// The states after zero units, after one unit, after two units, and after each further unit.
+    /// The state before the first unit, followed by the state after each unit.
     states: Vec<State>,
     /// How many units come back when the process dies.
     kept: usize,

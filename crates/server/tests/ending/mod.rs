@@ -64,7 +64,7 @@ fn a_large_value_behind_an_end_that_is_given_up_is_whole() {
             assert!(is_refused(&mut client));
             assert_eq!(client.read(), b"+OK\r\n");
             client.send(&["GET", "large"]);
-            assert!(client.read() == whole, "it is another value");
+            assert!(client.read() == whole, "the value differs");
             assert_eq!(client.call(&["EXISTS", "other"]), ":0\r\n");
         }
         server.stop();

@@ -37,7 +37,7 @@ impl Ear {
         })
     }
 
-    /// Takes what was heard since the last time.
+    /// Takes the events that were heard since the last call.
     pub(crate) fn take(&self) -> Vec<Heard> {
         std::mem::take(&mut *self.0.lock().unwrap())
     }
@@ -47,7 +47,7 @@ fn texts(heard: &[Heard]) -> Vec<&str> {
     heard.iter().map(|heard| &*heard.text).collect()
 }
 
-/// Runs a check against a server that is listened to, with these directives, over both back ends.
+/// Runs a check against a server with a listener and with these directives, over both back ends.
 fn hearing(directives: &str, check: impl Fn(&Running, &Ear)) {
     for back_end in BACK_ENDS {
         if back_end == "uring" && slimio_ring::probe().is_err() {

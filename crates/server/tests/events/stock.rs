@@ -1,5 +1,5 @@
-//! The same requests for this server and for stock `redis-server`: the events and their order must
-//! be the same as in its notifications.
+//! Sends the same requests to this server and to stock `redis-server`. The events and their order
+//! must match the notifications of the stock server.
 
 use fastrand::Rng;
 use slimio_testing::client::{Client as StockClient, Reply};
@@ -122,7 +122,7 @@ const DRAWN: &[&str] = &[
     "EXISTS %a %b %c",
 ];
 
-/// Requests that are drawn in a row.
+/// Number of requests that are drawn, one after the other.
 const DRAWN_LEN: usize = 3000;
 
 /// Both servers.

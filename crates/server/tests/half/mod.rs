@@ -1,4 +1,5 @@
-//! Clients that stop sending, which either wait for their replies or have disconnected.
+//! Clients that have stopped sending. Some still wait for their replies, and some have
+//! disconnected.
 
 use std::time::Duration;
 
@@ -75,8 +76,8 @@ fn who_sends_nothing_more_behind_much_is_answered() {
     }
 }
 
-/// A pause holds up a client, and the client is not read, because it has sent much ahead. The
-/// server must notice nevertheless that the client has gone.
+/// A pause holds up a client. The server does not read from the client, because the client has
+/// already sent many bytes. Nevertheless, the server must notice that the client has disconnected.
 #[test]
 fn who_has_gone_in_a_pause_does_not_stay() {
     serving("", |server| {

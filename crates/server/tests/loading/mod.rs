@@ -134,7 +134,7 @@ fn check_transaction(client: &mut Client) {
     );
     assert_eq!(client.call(&["MULTI"]), "+OK\r\n");
     assert_eq!(client.call(&["UNWATCH"]), "+QUEUED\r\n");
-    assert_eq!(client.call(&["EXEC"]), "*1\r\n+OK\r\n", "what is served alone is served here");
+    assert_eq!(client.call(&["EXEC"]), "*1\r\n+OK\r\n", "served alone, so served in EXEC");
 }
 
 fn check_info(client: &mut Client) {

@@ -23,7 +23,7 @@ const MANY: usize = 30_000;
 /// string are not aligned.
 const LARGE: usize = (3 << 20) + 5;
 
-/// A request of `head` and the words that `of` makes for each of [`MANY`] numbers.
+/// A request that consists of `head` and of the words that `of` makes for each of [`MANY`] numbers.
 fn many<const N: usize>(head: &[&str], of: impl Fn(usize) -> [String; N]) -> Vec<u8> {
     let mut words: Vec<Vec<u8>> = head.iter().map(|word| word.as_bytes().to_vec()).collect();
     words.extend((0..MANY).flat_map(|number| of(number).map(String::into_bytes)));
@@ -106,7 +106,7 @@ fn others_see_all_of_it_or_nothing() {
                 let reply = String::from_utf8(client.read()).unwrap();
                 let values: Vec<_> =
                     reply.split("\r\n").filter(|line| !line.starts_with(['*', '$'])).collect();
-                assert!(values[1..MANY].iter().all(|value| *value == values[0]), "of two requests");
+                assert!(values[1..MANY].iter().all(|value| *value == values[0]), "mixed values");
             }
         });
         let pair = |value: &str| {
@@ -124,7 +124,7 @@ fn others_see_all_of_it_or_nothing() {
                 client.send_bytes(&all);
                 let reply = String::from_utf8(client.read()).unwrap();
                 let mut values = reply.split("\r\n").filter(|line| !line.starts_with(['*', '$']));
-                assert_eq!(values.next(), values.nth(MANY - 2), "of two requests");
+                assert_eq!(values.next(), values.nth(MANY - 2), "mixed values");
             }
         });
         // Two clients delete the same keys. Each deletion must be counted once, in the reply to the

@@ -365,8 +365,8 @@ fn waits_for_it(request: &[&str]) {
     });
 }
 
-/// While a long request runs, no directive may turn the log on or off. Otherwise the request could
-/// be admitted as one that is logged, and end as one that is not.
+/// While a long request runs, no directive may turn the log on or off. Otherwise, the log could be
+/// on when the request is admitted, but off when the request ends.
 #[test]
 fn no_directive_is_changed_meanwhile() {
     waits_for_it(&["CONFIG", "SET", "appendfsync", "no"]);
@@ -379,7 +379,7 @@ fn nothing_is_debugged_meanwhile() {
 
 /// `DEBUG POPULATE` may have begun before the long request. If it continued during the long
 /// request, a long request that reads would see the new keys only in its last steps. A long request
-/// that writes would have its record in the log behind the records of the new keys, although it
+/// that writes would have its record in the log after the records of the new keys, although it
 /// began before them.
 #[test]
 fn no_keys_are_made_for_trials_meanwhile() {
@@ -404,7 +404,7 @@ fn no_keys_are_made_for_trials_meanwhile() {
                     client.send_bytes(&request);
                     while client.is_silent() {
                         if let (Some(keys), Some(later)) = (made(), made()) {
-                            assert_eq!(keys, later, "some were made");
+                            assert_eq!(keys, later, "keys were made meanwhile");
                             has_met = true;
                         }
                     }

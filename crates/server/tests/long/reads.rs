@@ -152,7 +152,7 @@ fn only_those_wait_who_would_see_a_part_of_it() {
         let elsewhere: [&[&str]; 5] =
             [&["MULTI"], &["SELECT", "1"], &["SADD", "one", "name"], &["SELECT", "0"], &["EXEC"]];
         let goes_on = (0..TRIES).any(|_| is_beside(&elsewhere, &mut other));
-        assert!(goes_on, "it is another key");
+        assert!(goes_on, "{elsewhere:?} wait");
         // A client that watches a key waits, because it may not have been told yet that the key was
         // changed.
         assert_eq!(other.call(&["WATCH", "to"]), "+OK\r\n");

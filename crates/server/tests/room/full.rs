@@ -318,7 +318,7 @@ fn flushes_of_one_database_leave_room_for_one_of_all() {
             let reply = full.client.call(&["FLUSHDB"]);
             reply.starts_with("-MISCONF The log is full")
         };
-        assert!((0..1000).any(|_| is_refused(full)), "they had the room that is kept");
+        assert!((0..1000).any(|_| is_refused(full)), "the kept room was used");
         assert_eq!(full.client.call(&["FLUSHALL"]), "+OK\r\n");
     });
 }

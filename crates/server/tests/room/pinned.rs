@@ -47,7 +47,7 @@ fn stays_in_nobodys_way(back_end: &str) -> bool {
         server.stop();
         return false;
     }
-    assert_eq!(reader.call(&["PING"]), "+PONG\r\n", "{back_end}: it was given up");
+    assert_eq!(reader.call(&["PING"]), "+PONG\r\n", "{back_end}: the pin was given up");
     server.stop();
     true
 }

@@ -82,8 +82,8 @@ const CHANGES: &[Change] = &[
     &["DEBUG POPULATE 3 new", "DEBUG POPULATE 1 SECRET"],
     // After this change, keys cannot be moved or copied to database 1.
     &["SET new SECRET", "SELECT 1", "MSET str SECRET num 6 hash SECRET ttl SECRET", "SELECT 0"],
-    // Keys that have expired and that nobody touches, that a request touches, or that active expiry
-    // deletes.
+    // Expired keys in three cases: nobody touches them, a request touches them, or active expiry
+    // deletes them.
     &["PEXPIRE str 5", "PEXPIRE hash 5", PASS],
     &["PEXPIRE str 5", PASS, "EXISTS str gone"],
     &["PEXPIRE str 5", "DEBUG SET-ACTIVE-EXPIRE 1", PASS, EXPIRE],

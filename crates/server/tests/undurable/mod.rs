@@ -41,7 +41,7 @@ fn check_exec_waits(world: &mut World, reader: &mut Client, reply: &str) {
     assert_eq!(reader.call(&["PING"]), "+QUEUED\r\n");
     reader.send(&["EXEC"]);
     world.wait_until_run("reader", "exec");
-    assert!(reader.is_silent(), "EXEC was answered because of what is not durable");
+    assert!(reader.is_silent(), "the reply of EXEC does not wait for the log");
 
     world.open();
     assert_eq!(read_text(reader), reply);
@@ -75,7 +75,7 @@ fn under_always_nobody_reads_what_is_not_durable() {
             readers.push(reader);
         }
         assert_eq!(world.observer.call(&["GET", "untouched"]), "$1\r\ny\r\n");
-        assert!(writer.is_silent(), "a write was acknowledged that is not durable");
+        assert!(writer.is_silent(), "an undurable write was acknowledged");
         for (reader, (request, _)) in readers.iter_mut().zip(&requests) {
             assert!(reader.is_silent(), "{request:?} was answered from what is not durable");
         }
@@ -195,8 +195,8 @@ fn a_transaction_waits_for_the_time_that_a_watched_key_was_given() {
     });
 }
 
-/// A watched key would have expired if a `PERSIST`, which is not durable, had not come before. If
-/// the transaction runs, its reply reveals the `PERSIST`, so the reply must wait.
+/// A watched key would have expired without an earlier `PERSIST`, which is not durable. If the
+/// transaction runs, its reply reveals the `PERSIST`, so the reply must wait.
 #[test]
 fn a_transaction_that_runs_waits_for_what_a_watched_key_was_spared() {
     held("", |world| {
@@ -316,7 +316,7 @@ fn figures_do_not_wait_for_the_log() {
             let reply = world.observer.call(&["EXEC"]);
             assert!(reply.starts_with("*1\r\n"), "{request:?}: {reply}");
         }
-        assert!(writer.is_silent(), "a write was acknowledged that is not durable");
+        assert!(writer.is_silent(), "an undurable write was acknowledged");
         world.open();
     });
 }

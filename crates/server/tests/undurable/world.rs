@@ -55,7 +55,7 @@ impl World {
         self.gate.shut();
     }
 
-    /// Lets what was held become durable.
+    /// Lets the writes that were held become durable.
     pub(crate) fn open(&mut self) {
         self.gate.open();
         // Opening the gate does not wake the server, but any turn of the server polls the log's

@@ -1,8 +1,8 @@
-//! A volume that an earlier version of this program wrote is served, and can be written.
+//! Tests that the server can serve and write a volume that was written by an earlier version.
 //!
 //! The fixture is a real volume in files. Its server was killed when the volume had strings, hashes
-//! and sets of every encoding. They are in a WAL-snapshot that needs some of the log, in an
-//! on-demand snapshot, and in records behind these snapshots. Segments of the log that hold nothing
+//! and sets of every encoding. These values are in a WAL-snapshot that needs some of the log, in an
+//! on-demand snapshot, and in records after these snapshots. Segments of the log that hold nothing
 //! were zeroed afterwards, so that the fixture is small.
 //!
 //! The fixture has the files in the order of `FILES`. Each file begins with its size and the number

@@ -307,7 +307,7 @@ fn what_was_postponed_behind_an_end_does_not_run() {
         two.send(&["SET", "k", "v"]);
         server.ended().unwrap();
         let server = start(back_end, &volume, "").unwrap();
-        assert_eq!(server.connect().call(&["EXISTS", "k"]), ":0\r\n", "it ran behind the end");
+        assert_eq!(server.connect().call(&["EXISTS", "k"]), ":0\r\n", "it ran after the shutdown");
         server.stop();
     }
 }

@@ -1,5 +1,5 @@
-//! Tests of clients that wait: while other clients are served over several turns, and when the
-//! waiting clients go.
+//! Tests of waiting clients. In some tests, other clients are served over several turns meanwhile.
+//! In other tests, the waiting clients disconnect.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::net::Peer;
 /// How far the clock of the turns is ahead.
 const AHEAD: Duration = Duration::from_secs(3600);
 
-/// An engine without a volume, and its clients. The test itself makes the turns.
+/// An engine without a volume, and its clients. The test itself runs the turns.
 struct Served {
     engine: Engine,
     connections: Connections,
@@ -69,7 +69,7 @@ impl Served {
     }
 }
 
-/// More clients are to be served than one turn serves. Until they are served, the deadlines of
+/// There are more clients to serve than one turn serves. Until they are served, the deadlines of
 /// clients that wait for other keys still apply.
 #[test]
 fn a_deadline_does_not_wait_for_those_who_are_served() {
@@ -113,7 +113,7 @@ fn a_swapped_database_holds_up_nobody_of_another() {
     assert!(!served.is_waiting(other));
 }
 
-/// A client sends nothing more, but its request still runs, even if the request has to wait for
+/// A client sends nothing more. Its request still runs, even if the request has to wait for
 /// something that will come. During a pause, the request is given up, as in Redis.
 #[test]
 fn who_sends_nothing_more_waits_for_what_will_come() {
@@ -166,7 +166,7 @@ fn the_largest_client_goes_first() {
         client
     });
     let sizes = [small, large, middle]
-        .map(|client| served.connections.clients.get(client).expect("it is here").memory() as u64);
+        .map(|client| served.connections.clients.get(client).expect("connected").memory() as u64);
     served.engine.settings.clients_memory_max = Some(sizes.iter().sum::<u64>() - 1);
     served.connections.evict_clients(&mut served.engine);
     assert_eq!([small, large, middle].map(|conn| served.has_left(conn)), [false, true, false]);

@@ -16,9 +16,9 @@ const LOOKS_AT_ALL: &[&str] =
     &["bgsave", "save", "bgrewriteaof", "config|set", "client|pause", "slimio|pin"];
 
 impl Data {
-    /// Whether a request has to wait until the long request has ended, or until older clients have
-    /// got what they wait for in the keys of the request. `is_served` says that the client itself
-    /// gets what it has waited for.
+    /// Whether a request has to wait until the long request has ended, or until clients that began
+    /// to wait earlier have been served from the request's keys. `is_served` says that the request
+    /// itself is being served after it has waited for keys.
     pub(crate) fn is_held_up(
         &self,
         client: &Client,
@@ -67,8 +67,8 @@ impl Data {
         queued.any(|(db, row, args)| is_met(db, row, args))
     }
 
-    /// Whether a request reads or changes keys that are ready for older clients, or keys to which
-    /// the older clients may move something.
+    /// Whether a request reads or changes keys that are ready for clients which began to wait
+    /// earlier, or keys to which those clients may move something.
     fn meets_ready(&self, client: &Client, row: &Command<Entry>, args: Args<'_>) -> bool {
         if !self.blocking_keys.has_ready() || is_planted("taken-keys-free") {
             return false;

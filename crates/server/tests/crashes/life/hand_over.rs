@@ -10,7 +10,7 @@ use crate::crashes::script::{CLIENT_COUNT, HandOver, Step, encode_line};
 
 impl World {
     /// Lets clients wait for a list, and lets another client push to it. Each element that is taken
-    /// is a unit of its own, behind the push. Returns false when this life has ended.
+    /// is a unit of its own, after the push. Returns false when this life has ended.
     pub(super) fn hand_over(
         &mut self,
         clients: &mut [Client],
