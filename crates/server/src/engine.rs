@@ -3,7 +3,7 @@
 //! ```text
 //!  request ─► run ─► effects ─► record ─► log
 //!                     │          └─► LSN that the reply depends on
-//!                     └─► whoever is told of changes
+//!                     └─► everything that depends on changes
 //! ```
 //!
 //! Each part has an owner: [`Data`], [`Gate`] (the log), [`Snapshots`], [`Clock`], [`Phase`]. A

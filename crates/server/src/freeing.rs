@@ -66,7 +66,8 @@ impl Freeing {
 
 impl Drop for Freeing {
     fn drop(&mut self) {
-        // The process is about to end. The kernel then frees all its memory, and does so faster.
+        // Does not wait for the thread, because the end of the process frees all memory, and does
+        // so faster.
         if let Some(thread) = self.thread.take() {
             thread.leave_alone();
         }

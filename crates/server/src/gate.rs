@@ -28,8 +28,8 @@ pub(crate) fn may_leave(needs: Lsn, releasable: Lsn, durable: Lsn) -> bool {
     needs <= releasable || needs <= durable
 }
 
-/// If no reply could leave without waiting for the log during a period of this length, the next
-/// replies are expected to wait, too.
+/// If all replies had to wait for the log during a period of this length, the next replies are
+/// expected to wait, too.
 const READERS_GONE_AFTER: Duration = Duration::from_millis(10);
 
 /// The log, and what replies depend on.

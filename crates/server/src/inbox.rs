@@ -1,5 +1,5 @@
-//! Keeps the bytes that a client has sent until they run, and splits them into whole requests. This
-//! module needs neither the data set nor any other client.
+//! Keeps the received bytes of requests that have not run yet, and splits them into whole requests.
+//! This module needs neither the data set nor any other client.
 
 use std::borrow::Cow;
 
@@ -58,8 +58,8 @@ pub(crate) enum Next {
 pub(crate) struct Reading<'a> {
     inbox: Inbox,
     buffer: Cow<'a, [u8]>,
-    /// Where the request that was read last begins. Once this request has been passed, where the
-    /// next one begins.
+    /// Start of the request that was read last or, once that request has been passed, of the next
+    /// one.
     at: usize,
     /// Size of the request that was read last; 0 once it has been passed.
     consumed: usize,

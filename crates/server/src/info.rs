@@ -76,9 +76,9 @@ pub(crate) struct ClientFigures {
     pub(crate) timed: usize,
     /// Bytes of memory that all clients take.
     pub(crate) memory: u64,
-    /// The most received bytes that wait to be read for one client.
+    /// Largest number of received bytes that wait to be read for one client.
     pub(crate) input_max: usize,
-    /// The most bytes of replies that wait for one client.
+    /// Largest number of bytes of replies that wait for one client.
     pub(crate) output_max: usize,
 }
 

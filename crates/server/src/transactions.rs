@@ -84,7 +84,7 @@ pub(crate) struct Watches {
     rounds: BTreeMap<ConnId, Round>,
     /// The last [`WatchRound`].
     last_round: u64,
-    /// Rounds that have ended, each with its keys that are still in [`keys`](Self::keys).
+    /// Rounds that have ended, each with its keys that are still in `keys`.
     ended: VecDeque<(WatchRound, btree_set::IntoIter<Watched>)>,
 }
 

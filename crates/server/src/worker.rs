@@ -1,6 +1,6 @@
 //! The only kind of thread that works for the command thread. Such a thread has a name and a queue
-//! of orders. When its owner is dropped, the owner waits for the thread to end, and logs whether
-//! the thread has panicked.
+//! of orders. Dropping its owner waits for the thread to end, and logs whether the thread has
+//! panicked.
 //!
 //! ```text
 //!  owner ── orders ──► thread ── results ──► owner

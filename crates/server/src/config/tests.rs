@@ -168,14 +168,14 @@ fn config_set_is_all_or_nothing_with_the_texts_of_redis() {
         Err("CONFIG SET failed (possibly related to argument 'databases') - \
              can't set immutable config"
             .into()),
-        "names are checked before values"
+        "access is checked before values"
     );
     assert_eq!(
         set(&[("Databases", "3"), ("foo", "1")]),
         Err("CONFIG SET failed (possibly related to argument 'Databases') - \
              can't set immutable config"
             .into()),
-        "the first wrong name is reported"
+        "the first error is reported"
     );
     assert_eq!(
         set(&[("Slave-Priority", "x")]),

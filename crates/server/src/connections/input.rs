@@ -32,7 +32,7 @@ const SLICE: usize = 256;
 const BYTES_PER_REQUEST: usize = 4096;
 
 impl Connections {
-    /// Takes bytes that were received from a client.
+    /// Handles bytes that were received from a client.
     pub(crate) fn received(&mut self, engine: &mut Engine, conn: ConnId, bytes: &[u8]) {
         engine.stats.reads += 1;
         engine.stats.input_bytes += bytes.len() as u64;

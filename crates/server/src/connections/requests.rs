@@ -138,8 +138,7 @@ impl Connections {
         }
     }
 
-    /// If a client's reply was cut at the client's output limit, runs no more of its requests, as
-    /// in Redis.
+    /// If a client's reply was cut at the client's output limit, closes the client, as in Redis.
     pub(super) fn close_if_cut(&mut self, engine: &mut Engine, client: &mut Client) {
         if client.out.is_cut() {
             self.close(engine, client);

@@ -1,8 +1,8 @@
-//! How clients begin to wait, are woken, go on, and give up.
+//! How clients begin to wait, are woken, continue, and give up.
 //!
 //! Code that wakes a client either calls [`Connections::answer`] or runs the client's request
 //! again. All other code that ends a wait calls [`Connections::leave`], which takes the client off
-//! its lists. A client may have sent more requests behind the request that had to wait. These later
+//! its lists. A client may have sent more requests after the request that had to wait. These later
 //! requests do not run at the point where the wait ends, because the wait may end within another
 //! client's transaction. [`Connections::serve_resumed`] runs them later.
 

@@ -7,11 +7,11 @@
 //!  expiry, eviction ─┘                       └─► undurable changes, listener
 //! ```
 //!
-//! Only [`Engine::put`] appends records. Only [`Engine::tell`] tells of changes, in the order in
-//! which they happened. The commands of a transaction share one record. So whatever needs the LSN
-//! of this record is kept until the record is appended. This also holds for commands that run
-//! within a transaction at any depth of nesting. A long request tells of its changes in steps.
-//! Other changes may be told between these steps, but only changes of other keys.
+//! Only [`Engine::put`] appends records. Only [`Engine::tell`] reports changes, in the order in
+//! which they happened. The commands of a transaction share one record. So everything that needs
+//! the LSN of this record is kept until the record is appended. This also holds for commands that
+//! run within a transaction at any depth of nesting. A long request reports its changes in steps.
+//! Between these steps, other changes may be reported, but only changes of other keys.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -79,7 +79,7 @@ pub(crate) struct Ran<'a> {
     /// The effects, if they are those of a long request.
     pub(crate) of_long: Option<&'a Effects>,
     pub(crate) args: Args<'a>,
-    /// Which of the noted items in the effects are to be told.
+    /// Which of the noted items in the effects are to be reported.
     pub(crate) items: Range<usize>,
     /// The time of day of the run.
     pub(crate) now_ms: i64,
@@ -129,7 +129,7 @@ impl Engine {
         Place::Record(lsn)
     }
 
-    /// Tells everybody who depends on changes what `ran` has changed.
+    /// Reports what `ran` has changed to everything that depends on changes.
     pub(crate) fn tell(&mut self, ran: &Ran<'_>, place: Place) {
         let effects = ran.of_long.unwrap_or(&self.data.effects);
         let is_planted = |name| ran.of_long.is_some() && is_planted(name);
@@ -162,7 +162,7 @@ impl Engine {
         }
     }
 
-    /// Tells of the changes that were kept during a transaction. Called when it is known where the
+    /// Reports the changes that were kept during a transaction. Called when it is known where the
     /// transaction's record is.
     pub(crate) fn tell_transaction(&mut self, transaction: Transaction, place: Place) {
         if self.gate.keeps_undurable {

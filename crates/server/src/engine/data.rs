@@ -19,7 +19,7 @@ const LARGE_MULTI_SIZE_MIN: usize = 64 << 10;
 /// commands have copied or renamed.
 const COPIED_ROOM: u64 = 256 << 10;
 
-/// The data set, and everybody who is told of its changes.
+/// The data set, and everything that depends on its changes.
 pub(crate) struct Data {
     pub(crate) keyspace: Keyspace,
     pub(crate) watches: Watches,
@@ -104,7 +104,7 @@ impl Data {
         }
     }
 
-    /// Frees garbage on a thread of its own, so that freeing it delays nobody.
+    /// Frees garbage on another thread, so that no client waits meanwhile.
     pub(crate) fn free(&mut self, garbage: Garbage) {
         self.freeing.free(garbage);
     }

@@ -11,9 +11,8 @@ use crate::clients::Client;
 use crate::gate::Change;
 
 impl Engine {
-    /// Logs the effects of the command that just ran for `client`, and tells of its changes.
-    /// Returns the LSN that the reply has to wait for, or 0 if the command appended nothing of its
-    /// own.
+    /// Logs the effects of the command that just ran for `client`, and reports its changes. Returns
+    /// the LSN that the reply has to wait for, or 0 if the command appended nothing of its own.
     pub(crate) fn record(&mut self, client: &mut Client, args: Args<'_>) -> Lsn {
         let items = 0..self.data.effects.noted_count();
         let is_logged = !self.data.effects.is_empty();
@@ -125,7 +124,7 @@ impl Engine {
         }
     }
 
-    /// Logs effects of expiry and eviction, and tells of the deleted keys.
+    /// Logs effects of expiry and eviction, and reports the deleted keys.
     pub(crate) fn record_unasked(&mut self, db: DbIndex) {
         if self.data.effects.is_empty() {
             return;

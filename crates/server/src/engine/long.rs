@@ -12,8 +12,8 @@
 //! the data set as a whole wait, too, and nothing expires or is evicted.
 //!
 //! Only one long request runs at a time. As soon as it holds its keys, it asks for no more room in
-//! the log and waits for nobody. So it always ends, even if its client has gone. The log has either
-//! all effects of the long request, in one record, or none of them.
+//! the log and waits for nobody. So it always ends, even if its client has disconnected. The log
+//! has either all effects of the long request, in one record, or none of them.
 
 mod held_up;
 
@@ -48,7 +48,7 @@ const SIZE_AT_ONCE_MAX: usize = 1 << 20;
 /// arguments.
 const FEW_ARGS: usize = 32;
 
-/// Between two looks at the clock, this many arguments are measured, or this many changes are
+/// Between two readings of the clock, this many arguments are measured, or this many changes are
 /// noted.
 const STEP_ITEMS: usize = 128;
 
@@ -324,8 +324,9 @@ impl Engine {
         }
     }
 
-    /// Tells the clients that watch the changed keys. Also notes the changes, because later replies
-    /// depend on them. If nothing was changed, notes what the reply depends on.
+    /// Reports changes, for example to the clients that watch the changed keys. Also notes the
+    /// changes, because later replies depend on them. If nothing was changed, notes what the reply
+    /// depends on.
     fn note_step(&mut self, long: &mut Long) -> Next {
         let Stage::Noting(next) = &mut long.stage else { unreachable!() };
         let args = long.request.args();

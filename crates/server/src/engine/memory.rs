@@ -8,14 +8,14 @@ use slimio_planted::is_planted;
 use super::{Data, Engine};
 use crate::config::Config;
 
-/// At most this many keys are evicted between two looks at the clock. These deletions form one
+/// At most this many keys are evicted between two readings of the clock. These deletions form one
 /// record of the log.
 const EVICTIONS_PER_STEP: usize = 16;
 
 /// Memory in use.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MemoryUse {
-    /// All memory that is known, in bytes.
+    /// All memory that the server accounts for, in bytes.
     pub(crate) used: u64,
     /// The part of `used` that does not count towards the limit: the log's buffers, and the memory
     /// that is held only for a snapshot.

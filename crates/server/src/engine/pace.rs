@@ -53,8 +53,8 @@ impl Engine {
             || self.phase.shutdown.is_some()
     }
 
-    /// Called when a client asks for a snapshot, or for something that can begin only after the
-    /// running snapshot.
+    /// Makes the running snapshot as fast as one that a client has asked for. Called when a client
+    /// asks for a snapshot, or for something that can begin only after the running snapshot.
     pub(crate) fn snapshot_asked_for(&mut self) {
         if let Some(running) = &mut self.snapshots.running
             && !is_planted("asked-for-unheard")

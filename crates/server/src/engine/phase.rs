@@ -25,7 +25,7 @@ pub(crate) struct Shutdown {
     pub(crate) save: Option<bool>,
     /// The server ends even if the snapshot fails.
     pub(crate) is_forced: bool,
-    /// The client that asked for the shutdown. If the shutdown fails, this client is told.
+    /// The client that asked for the shutdown. If the shutdown fails, this client gets an error.
     pub(crate) by: Option<ConnId>,
 }
 

@@ -21,7 +21,7 @@ pub(crate) enum Purpose {
     Any,
     /// The write frees memory.
     Frees,
-    /// The write empties the data set, so that the log can start anew behind this write.
+    /// The write empties the data set, so that the log can start anew after this write.
     #[default]
     Empties,
     /// The write empties a data set that is already empty according to the log, so nothing is

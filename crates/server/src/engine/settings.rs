@@ -29,7 +29,7 @@ pub(crate) struct Settings {
     /// this, so one comparison is usually enough.
     pub(crate) slow_from: Duration,
     pub(crate) is_latency_tracked: bool,
-    /// `command-cpu-tracking`
+    /// Whether CPU time is measured, as `command-cpu-tracking` says.
     pub(crate) is_cpu_tracked: bool,
     /// Limit of the memory in use, in bytes; 0 means no limit.
     pub(crate) memory_max: u64,

@@ -20,7 +20,7 @@ const STEP_TIME_MIN: Duration = Duration::from_micros(30);
 /// In a turn with other work, a snapshot may take the time that the other work took divided by this
 /// number.
 const STEP_SHARE: u32 = 8;
-/// Limit of the part of the data set that is taken between two looks at the clock.
+/// Limit of the part of the data set that is taken between two readings of the clock.
 const STEP_BUDGET: CaptureBudget = CaptureBudget { size: 64 << 10, entries: 512 };
 /// Lower bound of the default of `snapshot-memory-limit`, in bytes.
 const MEMORY_LIMIT_MIN: u64 = 64 << 20;
@@ -514,7 +514,7 @@ impl Engine {
         self.snapshots.thread.is_some() && shutdown.save.unwrap_or(is_usual)
     }
 
-    /// `CONFIG SET appendonly`: ends the log, or resumes it behind a new snapshot. Within a
+    /// `CONFIG SET appendonly`: ends the log, or makes it resume after a new snapshot. Within a
     /// transaction, this change is put off until the transaction ends. The reason is that the
     /// transaction is logged as a whole or not at all, and its room in the log was granted
     /// accordingly.

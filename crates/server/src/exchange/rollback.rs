@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::explain::explain;
 
 /// Turns a volume's on-demand snapshot into the root (the snapshot that the next start loads), with
-/// an empty log behind it. Everything that was written since the snapshot was taken is lost. The
+/// an empty log after it. Everything that was written since the snapshot was taken is lost. The
 /// WAL-snapshot is lost, too. The on-demand snapshot is read, checked and decoded as a whole before
 /// anything is changed. Then one update of the superblock makes the change, which is durable when
 /// this function returns. The setting of `appendonly` on the volume does not change.

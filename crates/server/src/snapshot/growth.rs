@@ -156,6 +156,6 @@ mod tests {
         growth.look(now, growth.written + 10 * MB);
         assert!(2 * growth.rate(FULL, INPUTS) > 5 * before, "200 MB per second instead of 10");
         growth.look(now + Duration::from_millis(50), growth.written);
-        assert!(growth.rate(FULL, INPUTS) > 2 * before, "a pause may be short");
+        assert!(growth.rate(FULL, INPUTS) > 2 * before, "one sample without growth");
     }
 }

@@ -120,7 +120,7 @@ impl History {
     }
 }
 
-/// What clients that wait for snapshots are to be told.
+/// An outcome to report to the clients that wait for snapshots.
 #[derive(Debug)]
 pub(crate) enum SnapshotEnd {
     /// The on-demand snapshot of the `BGSAVE` with this number was adopted.
@@ -140,7 +140,7 @@ pub(crate) struct Snapshots {
     pub(crate) running: Option<Running>,
     /// The running snapshot's rate must be set before the command thread sleeps.
     pub(crate) is_rate_due: bool,
-    /// Outcomes of which the clients that wait for snapshots have not been told yet.
+    /// Outcomes that have not been reported to the waiting clients yet.
     pub(crate) ends: Vec<SnapshotEnd>,
     /// The on-demand snapshots (`BGSAVE`).
     pub(crate) saves: History,

@@ -71,7 +71,7 @@ pub(super) struct Shared {
     pub(super) waiting_memory: AtomicU64,
     /// Bytes of the snapshot that are written or are about to be written.
     pub(super) written: AtomicU64,
-    /// LBAs that each slot has.
+    /// Number of LBAs of each slot.
     pub(super) slot_lbas: [AtomicU64; SlotName::ALL.len()],
     /// Bytes that checks have read.
     pub(super) checked: AtomicU64,
@@ -210,7 +210,7 @@ impl SnapshotThread {
         self.shared.written.load(Ordering::Relaxed)
     }
 
-    /// LBAs that each slot has.
+    /// Number of LBAs of each slot.
     pub(crate) fn slot_lbas(&self) -> [u64; SlotName::ALL.len()] {
         self.shared.slot_lbas.each_ref().map(|lbas| lbas.load(Ordering::Relaxed))
     }

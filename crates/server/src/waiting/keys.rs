@@ -142,7 +142,7 @@ impl BlockingKeys {
         self.key_count
     }
 
-    /// The first client behind this place.
+    /// The first client after this place.
     fn next(&self, after: Place) -> Option<(Place, ConnId)> {
         let behind = (Bound::Excluded(after), Bound::Unbounded);
         self.waiters.range(behind).next().map(|(place, conn)| (*place, *conn))
@@ -310,8 +310,8 @@ impl BlockingKeys {
         self.has_ready = !self.ready.is_empty();
     }
 
-    /// Counts a client that is about to be served in this turn, or a key that was looked at in
-    /// vain. Returns `false` if this turn has counted more than `max`.
+    /// Counts a client that is about to be served in this turn, or a key that turned out to have no
+    /// client to serve. Returns `false` if this turn has counted more than `max`.
     pub(crate) fn may_serve(&mut self, turn: u64, max: usize) -> bool {
         if self.served.0 != turn {
             self.served = (turn, 0);
@@ -379,7 +379,7 @@ mod tests {
         assert_eq!(lines.key_count(), 3);
         let key = (DbIndex(0), keyspace.hash(b"b"));
         let next = |lines: &BlockingKeys, after| lines.next_waiter(key, ValueType::List, after);
-        assert_eq!(next(&lines, Ticket(0)), Some((Ticket(3), conn(2))), "by ticket");
+        assert_eq!(next(&lines, Ticket(0)), Some((Ticket(3), conn(2))), "in the order of tickets");
         assert_eq!(next(&lines, Ticket(3)), Some((Ticket(7), conn(1))));
         assert_eq!(next(&lines, Ticket(7)), None, "the other database has a line of its own");
         lines.leave(DbIndex(0), &two, Ticket(3));
@@ -415,8 +415,8 @@ mod tests {
         assert!(!lines.has_ready_in(DbIndex(0)));
     }
 
-    /// While a database is being looked through, the keys that are still to be looked at are taken
-    /// if somebody waits for them.
+    /// While a database is being searched for ready keys, the keys that were not searched yet count
+    /// as taken if somebody waits for them.
     #[test]
     fn a_database_is_taken_from_where_it_is_looked_at() {
         let keyspace = Keyspace::new(Config::default(), 1);

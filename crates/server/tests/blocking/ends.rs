@@ -270,7 +270,7 @@ fn as_many_clients_go_as_take_too_much() {
             assert_eq!(client.call(&["SET", "k", &"v".repeat(50_000)]), "+QUEUED\r\n");
         }
         assert_eq!(observer.call(&["CONFIG", "SET", "maxmemory-clients", "400kb"]), "+OK\r\n");
-        until("the others stay", || {
+        until("too few were evicted", || {
             info(&mut observer, "evicted_clients").parse::<usize>().unwrap() > 90
         });
         assert_eq!(observer.call(&["PING"]), "+PONG\r\n", "the observer is the smallest");

@@ -183,7 +183,7 @@ fn all_keys_that_are_swapped_in_serve_who_waits_for_them() {
         for (client, key) in clients.iter_mut().zip(&keys).step_by(3) {
             waiters.served(client, &popped(key, "v"));
         }
-        waiters.see("others are served");
+        waiters.see("wrong clients were served");
     });
 }
 

@@ -1,5 +1,5 @@
-//! Clients that wait for keys: which clients are served, with what, in which order, and which are
-//! not.
+//! Clients that wait for keys: which clients are served and which are not, with what, and in which
+//! order.
 
 mod ends;
 mod keys;

@@ -12,7 +12,7 @@ use crate::info;
 use crate::undurable::held;
 
 fn waits(world: &mut crate::undurable::World, count: &str) {
-    until("another count of clients waits", || {
+    until("the number of blocked clients is wrong", || {
         info(&mut world.observer, "blocked_clients") == count
     });
 }
@@ -103,7 +103,7 @@ fn nobody_hears_of_what_was_handed_over_when_the_log_has_stopped() {
     disk.crash_now();
     let mut pusher = server.connect();
     pusher.send(&["RPUSH", "k", "v"]);
-    until("the log goes on", || info(&mut waiters.observer, "log_latched") == "1");
+    until("the log did not stop", || info(&mut waiters.observer, "log_latched") == "1");
     assert_eq!(served.read_to_end(), b"", "a reply about an element that may come back");
     assert_eq!(pusher.read_to_end(), b"", "a reply about a push that may be lost");
     waiters.leave(1);

@@ -34,7 +34,7 @@ fn woken_without_room(timeout: &str, end: impl Fn(&mut Waiters<'_>, Client, &str
         let mut waiter = server.connect();
         let (id, taken) = (id_of(&mut waiter), "d".repeat(NAME_SIZE));
         waiters.wait(&mut waiter, &["BLMOVE", "k", &taken, "LEFT", "RIGHT", timeout]);
-        until("it waits for room", || info(&mut waiters.observer, "total_blocking_keys") == "1");
+        until("it does not wait", || info(&mut waiters.observer, "total_blocking_keys") == "1");
         gate.shut();
         let (mut filler, value) = (server.connect(), "v".repeat(VALUE_SIZE));
         let mut sent = 0;
@@ -44,7 +44,7 @@ fn woken_without_room(timeout: &str, end: impl Fn(&mut Waiters<'_>, Client, &str
         }
         let mut pusher = server.connect();
         pusher.send(&["RPUSH", "k", "v"]);
-        until("it is not pushed", || waiters.call(&["LLEN", "k"]) == integer(1));
+        until("nothing was pushed", || waiters.call(&["LLEN", "k"]) == integer(1));
         assert_eq!(info(&mut waiters.observer, "total_blocking_keys"), "0", "it was woken");
         end(&mut waiters, waiter, &id);
         gate.open();
@@ -101,7 +101,7 @@ fn who_has_gone_before_it_waits_takes_nothing() {
             assert_eq!(waiters.call(&["PING"]), "+PONG\r\n");
         }
         gate.open();
-        until("it does not go", || info(&mut waiters.observer, "connected_clients") == "1");
+        until("it stays connected", || info(&mut waiters.observer, "connected_clients") == "1");
         assert_eq!(waiters.call(&["RPUSH", "k", "v"]), integer(1));
         assert_eq!(waiters.call(&["LLEN", "k"]), integer(1));
     });

@@ -80,9 +80,9 @@ fn who_begins_to_wait_behind_a_pause_is_read_again() {
             client.send_bytes(&bytes);
         });
         waiters.one_more_waits();
-        until("it is read on without end", || qbuf(&mut waiters) > 1 << 20);
+        until("too few bytes were read", || qbuf(&mut waiters) > 1 << 20);
         assert_eq!(waiters.call(&["CLIENT", "UNPAUSE"]), "+OK\r\n");
-        until("its end is not seen", || info(&mut waiters.observer, "connected_clients") == "1");
+        until("it stays connected", || info(&mut waiters.observer, "connected_clients") == "1");
         sender.join().unwrap();
         assert_eq!(waiters.call(&["RPUSH", "k", "v"]), integer(1));
         assert_eq!(waiters.call(&["LLEN", "k"]), integer(1), "the element is still there");

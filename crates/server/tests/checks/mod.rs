@@ -205,12 +205,12 @@ fn a_check_gives_way_and_can_be_stopped() {
         take(&mut client, "BGREWRITEAOF");
         assert!(!is_over(&mut client), "the checked snapshot is still in its slot");
         assert_ne!(take(&mut client, "BGSAVE"), slot);
-        wait_until(&mut client, "giving way", is_over);
+        wait_until(&mut client, "the end of the check", is_over);
         assert_eq!(info(&mut client, "snapshot_check_damaged"), "0");
 
         assert_eq!(begin(&mut client), started);
         assert_eq!(client.call(&["CONFIG", "SET", "snapshot-check-rate", "0"]), "+OK\r\n");
-        wait_until(&mut client, "its end", is_over);
+        wait_until(&mut client, "the end of the check", is_over);
         let off = "-ERR snapshot-check-rate is 0, so nothing is read; set it first\r\n";
         assert_eq!(begin(&mut client), off);
         server.stop();

@@ -22,7 +22,7 @@ pub(crate) const BACK_ENDS: [&str; 2] = ["uring", "plain"];
 pub(crate) const POLL_EVERY: Duration = Duration::from_millis(1);
 
 /// The longest time that anything may take. This is 20 s, unless `cargo x planted` sets another
-/// value, because with planted bugs most tests wait in vain.
+/// value, because with planted bugs most tests time out.
 pub(crate) fn patience() -> Duration {
     let seconds = std::env::var("SLIMIO_PATIENCE_SECONDS");
     Duration::from_secs(seconds.map_or(20, |text| text.parse().expect("a number of seconds")))
@@ -180,7 +180,7 @@ pub(crate) fn launch_at(
     launch_heard(config, clock, None, open)
 }
 
-/// Like [`launch_at`], and tells a listener of each event.
+/// Like [`launch_at`], and reports each event to a listener.
 pub(crate) fn launch_heard(
     config: Config,
     clock: WallClock,

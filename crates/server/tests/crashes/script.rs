@@ -166,7 +166,7 @@ impl Batch {
     }
 }
 
-/// A size of pieces that is larger than any batch.
+/// A piece size that is larger than any batch.
 pub(crate) const AT_ONCE: usize = usize::MAX;
 
 #[derive(Clone, Debug)]

@@ -57,7 +57,7 @@ impl State {
     }
 }
 
-/// Reads the whole state. `None` if the server has gone by then, or refuses reads.
+/// Reads the whole state. `None` if the server has ended by then, or refuses reads.
 pub(crate) fn read(client: &mut Client) -> Option<State> {
     let mut requests = Vec::new();
     for db in 0..DB_COUNT {

@@ -207,7 +207,7 @@ fn a_snapshot_that_cannot_begin_is_none_before_the_end() {
     assert_eq!(client.call(&["SET", "k", "1"]), "+OK\r\n");
     disk.crash_now();
     client.send(&["SET", "k", "2"]);
-    until("the log goes on", || crate::info(&mut other, "log_latched") == "1");
+    until("the log did not stop", || crate::info(&mut other, "log_latched") == "1");
     other.send(&["SHUTDOWN", "SAVE"]);
     assert!(is_refused(&mut other));
     server.abandon().unwrap_err();

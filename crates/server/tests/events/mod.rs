@@ -13,7 +13,7 @@ use slimio_server::{Listener, WallClock};
 use crate::common::{BACK_ENDS, Client, Running, config, launch_heard, until};
 use crate::info;
 
-/// An event, as the server told it.
+/// An event, as the listener received it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Heard {
     pub(crate) client: Option<u64>,
@@ -110,8 +110,8 @@ fn each_event_has_its_client_and_the_end_of_its_record() {
     });
 }
 
-/// The events of a transaction are told when its record is in the log. Each of them has the end of
-/// this record as its LSN.
+/// The events of a transaction are reported when its record is in the log. Each of them has the end
+/// of this record as its LSN.
 #[test]
 fn a_transactions_events_are_told_in_order_with_its_record() {
     hearing("", |server, ear| {
@@ -198,7 +198,7 @@ fn eviction_is_of_no_client() {
     });
 }
 
-/// Without a log, events have no LSN, but they are still told.
+/// Without a log, events have no LSN, but they are still reported.
 #[test]
 fn events_need_no_log() {
     hearing("", |server, ear| {

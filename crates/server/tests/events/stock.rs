@@ -266,7 +266,7 @@ fn drawn_requests_have_the_events_of_redis() {
 }
 
 /// Requests of clients that wait for lists, and the request that then makes the lists. The event of
-/// the push is told first, then the events of each client that is served.
+/// the push is reported first, then the events of each client that is served.
 const WAITING: &[(&[&str], &str)] = &[
     (&["BLPOP k 0"], "RPUSH k a"),
     (&["BLPOP k 0", "BRPOP k 0"], "RPUSH k a b c"),

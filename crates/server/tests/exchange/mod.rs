@@ -194,7 +194,7 @@ fn how_keys_were_used_is_as_of_when_the_volume_was_read() {
     let options = ExportOptions { version: RdbVersion::DEFAULT, compresses: true, batch_size: 1 };
     let mut exporter = Exporter::create(&rdb, options).unwrap();
     let made_at_s = now_s();
-    until("time stands still", || now_s() != made_at_s);
+    until("the clock does not advance", || now_s() != made_at_s);
     export_volume(&mut open(&volume), RootChoice::InForce, &mut exporter, &mut |_, _| {}).unwrap();
     let size = exporter.finish().unwrap();
     let file = std::fs::File::open(&rdb).unwrap();

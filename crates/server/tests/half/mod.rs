@@ -6,9 +6,9 @@ use std::time::Duration;
 use crate::common::{BACK_ENDS, Client, encode, start_held, until};
 use crate::{info, serving};
 
-/// Number and size of words. Together, the words are just a few kilobytes longer than what the
-/// server reads after a waiting request. The rest must fit into the socket's buffer, and the kernel
-/// may count thirty kilobytes there as a hundred.
+/// Number and size of the words that are sent after a waiting request. Together, the words are just
+/// a few kilobytes longer than what the server reads after such a request. The rest must fit into
+/// the socket's buffer, and the kernel may count thirty kilobytes there as a hundred.
 const BEHIND: [usize; 2] = [36, 29_200];
 
 fn count_of(client: &mut Client, command: &str) -> usize {
@@ -93,7 +93,7 @@ fn who_has_gone_in_a_pause_does_not_stay() {
             .collect();
         until("they do not wait", || info(&mut client, "blocked_clients") == "5");
         drop(gone);
-        until("they stay", || info(&mut client, "connected_clients") == "1");
+        until("they stay connected", || info(&mut client, "connected_clients") == "1");
     });
 }
 
@@ -115,7 +115,7 @@ fn who_has_gone_does_not_stay() {
             // After this pause, everything that the clients sent has arrived.
             std::thread::sleep(Duration::from_millis(100));
             drop(gone);
-            until("they stay", || count_of(&mut client, "waitaof") == 0);
+            until("they stay connected", || count_of(&mut client, "waitaof") == 0);
         }
     });
 }

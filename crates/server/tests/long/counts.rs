@@ -57,7 +57,7 @@ fn its_request_is_in_memory_while_it_runs() {
     let request = exists(b"a-key-of-sixteen", TIMES);
     serving("appendonly no", |server| {
         let (mut client, mut observer) = (server.connect(), server.connect());
-        until_met("nobody looked while one ran", || {
+        until_met("no request came while one ran", || {
             client.send_bytes(&request);
             let mut has_met = false;
             while client.is_silent() {

@@ -84,7 +84,7 @@ fn others_see_all_of_it_or_nothing() {
     serving("", |server| {
         let sets: Vec<_> = (10..30).map(mset).collect();
         server.connect().send_bytes(&sets[0]);
-        until("the first is there", || server.connect().call(&["EXISTS", "key:0"]) == ":1\r\n");
+        until("the keys do not exist", || server.connect().call(&["EXISTS", "key:0"]) == ":1\r\n");
         let (first, last) = (key(0), key(MANY - 1));
         beside(server, &sets, |client, is_running| {
             is_one(client, &["MGET", &first, &last], is_running);
@@ -95,7 +95,7 @@ fn others_see_all_of_it_or_nothing() {
             })
             .collect();
         server.connect().send_bytes(&hashes[0]);
-        until("the first is there", || server.connect().call(&["EXISTS", "hash"]) == ":1\r\n");
+        until("the keys do not exist", || server.connect().call(&["EXISTS", "hash"]) == ":1\r\n");
         beside(server, &hashes, |client, is_running| {
             is_one(client, &["HMGET", "hash", &first, &last], is_running);
         });
@@ -268,7 +268,7 @@ fn no_snapshot_holds_a_part_of_it() {
                         && (says("long_request:running") || says("long_request:staging"));
                 }
             });
-            until("the second is not over", || {
+            until("the rewrite did not end", || {
                 info(&mut observer, "snapshot_rewrites_complete") == "1"
             });
             assert!(server.abandon().is_ok());
@@ -443,7 +443,7 @@ fn nothing_of_it_is_written_within_a_pause() {
             let before = String::from_utf8(observer.read()).unwrap();
             assert_eq!(observer.read(), b"+OK\r\n");
             let values = String::from_utf8(observer.read()).unwrap();
-            until("it was not put off", || info(&mut observer, "long_request") == "none");
+            until("it still runs", || info(&mut observer, "long_request") == "none");
             assert_eq!(observer.call(&get), values, "written within a pause");
             assert_eq!(observer.call(&["CLIENT", "UNPAUSE"]), "+OK\r\n");
             assert_eq!(client.read(), b"+OK\r\n");

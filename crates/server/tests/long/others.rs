@@ -154,7 +154,7 @@ fn a_refusal_waits_for_the_key_that_it_has_seen() {
             let counts = world.observer.call(&["INFO", "commandstats"]);
             counts.contains("cmdstat_msetnx:calls=1,")
         });
-        assert!(refused.is_silent(), "told of a key that is not durable");
+        assert!(refused.is_silent(), "the reply shows an undurable key");
         world.open();
         assert_eq!(writer.read(), b"+OK\r\n");
         assert_eq!(refused.read(), b":0\r\n");
@@ -169,7 +169,7 @@ fn who_waits_for_it_goes_on_in_the_order_of_arrival() {
     serving("", |server| {
         let (mut client, mut observer) = (server.connect(), server.connect());
         let mut writers = [server.connect(), server.connect()];
-        until_met("no two had to wait for one", || {
+        until_met("no two writers had to wait", || {
             client.send_bytes(&mset(1));
             while client.is_silent() && info(&mut observer, "long_request") == "none" {}
             let was_running =
@@ -214,7 +214,7 @@ fn one_that_ends_behind_a_failure_of_the_log_is_never_acknowledged() {
             }
             crash.is_some()
         });
-        until("the log goes on", || info(&mut other, "log_latched") == "1");
+        until("the log did not stop", || info(&mut other, "log_latched") == "1");
         until("it is not over", || info(&mut other, "long_request") == "none");
         assert_eq!(other.call(&["PING"]), "+PONG\r\n");
         let is_acknowledged = !client.is_silent() && client.read() == b"+OK\r\n";
@@ -321,7 +321,7 @@ fn a_search_that_is_under_way_sees_nothing_of_it_before_it_is_logged() {
             world.shut();
             reader.send(&["KEYS", "key:*"]);
             writer.send_bytes(&mset(round));
-            until("both are not over", || {
+            until("a command has not ended", || {
                 let counts = world.observer.call(&["INFO", "commandstats"]);
                 let calls = |name: &str| counts.contains(&format!("cmdstat_{name}:calls={round},"));
                 calls("keys") && calls("mset")
@@ -330,7 +330,7 @@ fn a_search_that_is_under_way_sees_nothing_of_it_before_it_is_logged() {
                 world.open();
                 reader.read();
             } else {
-                assert_eq!(reader.read(), b"*0\r\n", "it tells of keys that are not durable");
+                assert_eq!(reader.read(), b"*0\r\n", "undurable keys are shown");
                 world.open();
             }
             assert_eq!(writer.read(), b"+OK\r\n");
@@ -349,7 +349,7 @@ fn waits_for_it(request: &[&str]) {
     serving("enable-debug-command yes", |server| {
         let (mut client, mut other) = (server.connect(), server.connect());
         let mut met = 0;
-        until_met("it was never asked for while one ran", || {
+        until_met("no request came while one ran", || {
             client.send_bytes(&mset(1));
             while client.is_silent() && info(&mut other, "long_request") != "running" {}
             // The first two requests arrive in one turn of the server.

@@ -153,8 +153,8 @@ fn only_those_wait_who_would_see_a_part_of_it() {
             [&["MULTI"], &["SELECT", "1"], &["SADD", "one", "name"], &["SELECT", "0"], &["EXEC"]];
         let goes_on = (0..TRIES).any(|_| is_beside(&elsewhere, &mut other));
         assert!(goes_on, "{elsewhere:?} wait");
-        // A client that watches a key waits, because it may not have been told yet that the key was
-        // changed.
+        // A client that watches a key waits, because a change of the key may not have been reported
+        // yet.
         assert_eq!(other.call(&["WATCH", "to"]), "+OK\r\n");
         begin(&mut client, &mut other);
         for request in ["MULTI", "PING"] {

@@ -262,7 +262,7 @@ fn what_expires_by_itself_stops_where_the_log_is_full() {
         full.pass();
         assert_eq!(full.client.call(&["DEBUG", "SET-ACTIVE-EXPIRE", "1"]), "+OK\r\n");
         let mut before = String::new();
-        until("it goes on", || {
+        until("deletions do not stop", || {
             super::pass(&mut full.client, 100.0);
             let now = full.client.call(&["DBSIZE"]);
             std::mem::replace(&mut before, now) == before

@@ -17,8 +17,8 @@ fn a_pinned_snapshot_that_is_in_nobodys_way_stays() {
     }
 }
 
-/// Returns whether the pinned snapshot was not in the way. Panics if its pin was given up
-/// nevertheless.
+/// Returns true if the pinned snapshot was not in the way. Panics if its pin was given up although
+/// it was not in the way.
 fn stays_in_nobodys_way(back_end: &str) -> bool {
     let dir = tempfile::tempdir().unwrap();
     let directives = "enable-debug-command yes\nauto-aof-rewrite-percentage 0\n\

@@ -118,7 +118,7 @@ fn a_reply_made_in_steps_waits_for_what_its_first_step_has_read() {
             let mut reader = world.connect(&name);
             reader.send(request);
             let stat = format!("cmdstat_{name}:");
-            until("it has not come to its end", || {
+            until("the command has not ended", || {
                 world.observer.call(&["INFO", "commandstats"]).contains(&stat)
             });
             world.wait_until_run(&name, &name);

@@ -1,4 +1,5 @@
-//! Requests that have to wait until the long request has ended, or until older clients are served.
+//! Requests that have to wait until the long request has ended, or until clients that began to wait
+//! earlier are served.
 
 use slimio_keyspace::{Command, DbIndex, Flags};
 use slimio_planted::is_planted;
@@ -51,7 +52,7 @@ impl Data {
         if is_planted("exec-within-long") {
             return false;
         }
-        // The long request may have changed a watched key without having told the watchers yet.
+        // The long request may have changed a watched key, but not reported the change yet.
         let watches = !client.watching.is_empty() && !is_planted("watcher-within-long");
         watches || self.any_queued(client, |db, row, args| self.meets(long, db, row, args))
     }
