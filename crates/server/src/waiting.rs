@@ -237,7 +237,7 @@ impl WaitingRoom {
         })
     }
 
-    /// Lists a client that begins to wait.
+    /// Adds a client that begins to wait to the lists.
     pub(crate) fn enter(&mut self, conn: ConnId, waiting: &Waiting) {
         let before = self.lines[waiting.reason.line() as usize].insert(waiting.ticket, conn);
         assert!(before.is_none(), "each request that waits has a ticket of its own");
@@ -258,7 +258,7 @@ impl WaitingRoom {
         &self.lines[line as usize]
     }
 
-    /// Count of the clients in a line.
+    /// Number of clients in a line.
     pub(crate) fn len(&self, line: Line) -> usize {
         self.line(line).len()
     }
@@ -282,12 +282,12 @@ impl WaitingRoom {
         self.line(line).range(Ticket(after.0 + 1)..).next().map(|(ticket, conn)| (*ticket, *conn))
     }
 
-    /// Count of the clients that count as blocked.
+    /// Number of clients that count as blocked.
     pub(crate) fn blocked_count(&self) -> usize {
         Line::ALL.into_iter().filter(|line| line.is_blocked()).map(|line| self.len(line)).sum()
     }
 
-    /// Count of the clients that wait with a deadline.
+    /// Number of clients that wait with a deadline.
     pub(crate) fn timed_count(&self) -> usize {
         self.deadlines.len()
     }

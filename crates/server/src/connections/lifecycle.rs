@@ -57,8 +57,8 @@ impl Connections {
         self.put_back(engine, client);
     }
 
-    /// Called if the client sends nothing more. The requests that the client has sent still run,
-    /// and their replies still leave.
+    /// Called when the client's input has ended. The requests that the client has sent still run,
+    /// and their replies are still sent.
     pub(crate) fn at_end(&mut self, engine: &mut Engine, conn: ConnId) {
         if is_planted("end-unanswered") {
             return self.ended(engine, conn);
@@ -71,8 +71,8 @@ impl Connections {
         self.put_back(engine, client);
     }
 
-    /// Called if the network sees that the client sends nothing more, while the client's input is
-    /// not being read.
+    /// Called when the network sees the end of the client's input while reading from the client is
+    /// paused.
     pub(crate) fn hung_up(&mut self, engine: &mut Engine, conn: ConnId) {
         let Some(client) = self.clients.get_mut(conn) else { return };
         client.has_hung_up = true;
@@ -113,8 +113,8 @@ impl Connections {
         self.clients.remove(client);
     }
 
-    /// Puts a served client back. If it has replies or is to be closed, lists it for the end of the
-    /// turn.
+    /// Puts a served client back. If the client has replies, has reached the end of its input, or
+    /// is to be closed, also adds it to `dirty`, the list of clients to look at when the turn ends.
     pub(crate) fn put_back(&mut self, engine: &mut Engine, mut client: Box<Client>) {
         let has_gone =
             client.is_at_end || (client.has_hung_up && !is_planted("gone-begins-to-wait"));

@@ -126,15 +126,15 @@ impl Connections {
         }
     }
 
-    /// Lists a client, so that its output limit is looked at when the turn ends.
+    /// Adds a client to `dirty`, so that its output limit is checked when the turn ends.
     pub(super) fn look_at_output(&mut self, client: &mut Client) {
         if !std::mem::replace(&mut client.is_dirty, true) {
             self.dirty.push(client.conn);
         }
     }
 
-    /// If clients are above their soft limit, lists them, so that they are looked at when the turn
-    /// ends even if they do nothing.
+    /// Adds the clients that are above their soft limit to `dirty`, so that they are checked when
+    /// the turn ends even if they do nothing.
     pub(crate) fn recheck_limits(&mut self) {
         for client in self.clients.iter_mut() {
             if client.soft_limit_since.is_some() && !client.is_dirty {

@@ -316,7 +316,7 @@ impl Connections {
         }
     }
 
-    /// Whether requests wait that can be retried at once, so that the next turn must not sleep.
+    /// Whether some waiting requests can be retried at once, so that the next turn must not sleep.
     pub(crate) fn may_retry(&self, engine: &Engine) -> bool {
         let has = |line| !self.waiting.is_empty(line);
         let is_held = (has(Line::LongRequest) && !engine.data.has_long())
