@@ -6,9 +6,9 @@
 //! ```
 //!
 //! The open half is written when the batch is opened in its buffer. The closing half is written
-//! when the batch is submitted. If the process dies in between, a mapped buffer holds an open half
-//! and records. The open half and the records can then be read, because each of them has its own
-//! checksum.
+//! when the batch is submitted. If the process dies in between, a buffer that is mapped from a file
+//! still holds the open half and the records. Recovery can read them, because each of them has its
+//! own checksum.
 
 use slimio_device::LBA_SIZE;
 use slimio_planted::is_planted;
@@ -73,7 +73,7 @@ impl Header {
     }
 }
 
-/// Writes the open half. Once it is written, records after it can be found.
+/// Writes the open half. Once the open half is written, recovery can find the records after it.
 pub(crate) fn write_open_half(bytes: &mut [u8], volume_id: VolumeId, epoch: u64, first_lsn: Lsn) {
     bytes[at::MAGIC..at::MAGIC + 4].copy_from_slice(&layout::BATCH_MAGIC);
     put_u32(bytes, at::VOLUME, volume_id.0 as u32);
@@ -83,8 +83,8 @@ pub(crate) fn write_open_half(bytes: &mut [u8], volume_id: VolumeId, epoch: u64,
     put_u64(bytes, at::OPEN_CHECKSUM, checksum);
 }
 
-/// Writes the closing half. `header` has everything but the checksum, which this function computes
-/// and returns. `records_chain` is the chain of the records' checksums.
+/// Writes the closing half. `header` has all fields except the checksum, which this function
+/// computes and returns. `records_chain` is the chain of the records' checksums.
 pub(crate) fn write_closing_half(
     bytes: &mut [u8],
     salt: Salt,
@@ -154,15 +154,15 @@ fn any_header(bytes: &[u8], volume_id: VolumeId) -> Option<Header> {
     })
 }
 
-/// Returns a header without records, in which a mapped buffer notes how far the log is durable. The
-/// header's own checksum suffices to check it.
+/// Reads a header that no records follow. The log stores such a header in a mapped buffer to note
+/// how far the log is durable. The header's own checksum suffices to check the header.
 pub(crate) fn read_witness(bytes: &[u8], volume_id: VolumeId) -> Option<Header> {
     let header = any_header(bytes, volume_id).filter(|header| header.records_size == 0)?;
     let salt = Salt::new(volume_id, header.epoch);
     (header_checksum(bytes, salt, header.first_lsn, 0) == header.checksum).then_some(header)
 }
 
-/// Whether a batch still has the header, the records and the padding that were written. `bytes` has
+/// Whether the header, the records and the padding of a batch are as they were written. `bytes` has
 /// all blocks of the batch.
 pub(crate) fn is_whole(bytes: &[u8], volume_id: VolumeId, header: &Header) -> bool {
     let salt = Salt::new(volume_id, header.epoch);
@@ -177,8 +177,8 @@ pub(crate) fn is_whole(bytes: &[u8], volume_id: VolumeId, header: &Header) -> bo
     walk.at == end && is_right && bytes[end..].iter().all(|&byte| byte == 0)
 }
 
-/// Puts a record, or a fragment of one, at the start of `bytes`. Stores the record's checksum last,
-/// and returns it. `fill` writes the payload.
+/// Puts a record, or a fragment of one, at the start of `bytes`. `fill` writes the payload. The
+/// record's checksum is stored last, and is returned.
 pub(crate) fn write_record(
     bytes: &mut [u8],
     salt: Salt,
@@ -194,15 +194,15 @@ pub(crate) fn write_record(
 }
 
 /// Writes the head of a record whose payload is in place, and returns the hash of head and payload.
-/// The record counts once it is [sealed](seal_record).
+/// The record is valid once it is [sealed](seal_record).
 pub(crate) fn write_record_head(bytes: &mut [u8], db: u16, flags: u32, payload_size: usize) -> u64 {
     put_u32(bytes, record::LENGTH, payload_size as u32 | flags);
     bytes[record::DB..record::DB + 2].copy_from_slice(&db.to_le_bytes());
     hash(&bytes[record::LENGTH..record::SIZE + payload_size])
 }
 
-/// Computes the checksum of a record that has this hash and starts at `start`. Writes the checksum,
-/// and returns it.
+/// Computes the checksum of a record that starts at `start` and whose head and payload have this
+/// hash. Writes the checksum, and returns it.
 pub(crate) fn seal_record(bytes: &mut [u8], salt: Salt, start: Lsn, hash: u64) -> u64 {
     let checksum = salt.seal_hash(start.0, hash);
     put_u64(bytes, record::CHECKSUM, checksum);

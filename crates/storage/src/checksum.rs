@@ -22,7 +22,7 @@ pub(crate) fn mix(mut x: u64) -> u64 {
     x ^ (x >> 32)
 }
 
-/// What is mixed into checksums. There is one salt for each volume and epoch.
+/// A value that is mixed into checksums. Each volume has one salt per epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Salt(u64);
 

@@ -20,14 +20,14 @@ pub struct Inspection {
     pub superblock: Option<Superblock>,
     /// The segments of the log in order, each with its slot.
     pub segments: Vec<(u64, u32)>,
-    /// The snapshots on the volume. The result of each is an error if something is wrong with the
+    /// The snapshots on the volume. A snapshot's result is an error if something is wrong with the
     /// snapshot.
     pub slots: Vec<(SlotSummary, Result<(), Error>)>,
-    /// The slots that are missing. If a missing slot held nothing that is needed, opening the
-    /// volume makes it again.
+    /// The slots that are missing. Opening the volume makes a missing slot again, if the slot held
+    /// nothing that is needed.
     pub missing_slots: Vec<SlotName>,
-    /// What opening the volume would find, without the check of the device that the volume is on.
-    /// So a copy of a volume on another device is read like any other volume.
+    /// What opening the volume would find. The device's identity is not checked, so a copy of a
+    /// volume on another device is read like any other volume.
     pub log: Result<Report, Error>,
 }
 
@@ -77,7 +77,7 @@ fn in_force(copies: &[SuperblockCopy]) -> Option<Superblock> {
     valid.max_by_key(|superblock| superblock.sequence).cloned()
 }
 
-/// Checks chunks, and does nothing with records.
+/// A sink that checks chunks, and does nothing with records.
 struct Check<'a>(&'a mut dyn FnMut(Progress));
 
 impl RecoverSink for Check<'_> {
@@ -99,7 +99,7 @@ impl RecoverSink for Check<'_> {
 /// that it is a copy.
 ///
 /// # Errors
-/// The error that [`recover`](crate::recover) would return if the volume's device were accepted. If
+/// The error that [`recover`](crate::recover) would return, but never [`Error::OtherDevice`]. If
 /// `recover` would succeed, the error of a damaged snapshot other than the root.
 pub fn verify(media: &mut dyn Media, progress: &mut dyn FnMut(Progress)) -> Result<Report, Error> {
     let examined = examine_root(media, RootChoice::InForce, &mut Check(progress))?;
@@ -119,12 +119,12 @@ fn examine_root(
     let mut superblock_path = media.open_path(Area::Superblock)?;
     let mut wal = media.open_path(Area::Wal)?;
     let mut slots = SlotPaths::open(media)?;
-    // Any device is accepted, because reading a copy does no harm.
+    // Any device is accepted, because reading a copy of a volume does no harm.
     let wanted = Wanted { salvage: false, root, accept_device: true };
     examine(media, &mut *superblock_path, &mut *wal, &mut slots, wanted, sink)
 }
 
-/// Like [`check_slot`], for a slot that may be missing.
+/// Like [`check_slot`], but the slot may be missing.
 fn check_found(
     paths: &mut SlotPaths,
     volume_id: VolumeId,
@@ -136,7 +136,7 @@ fn check_found(
 /// Reads a whole snapshot, and checks it.
 ///
 /// # Errors
-/// What is wrong with it, or with the device.
+/// What is wrong with the snapshot, or with the device.
 pub fn check_slot(
     device: &mut dyn Device,
     volume_id: VolumeId,

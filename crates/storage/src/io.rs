@@ -9,7 +9,7 @@ pub(crate) fn run(device: &mut dyn Device, op: Op) -> Result<Option<Buffer>, Dev
     assert_eq!(device.in_flight(), 0, "this path is used for one thing at a time");
     let mut completions = Vec::new();
     if device.submit(Token(0), op).is_err() {
-        // If an empty queue takes nothing, the device is gone.
+        // If the queue is empty and still refuses an operation, the device is gone.
         return Err(DeviceError::Io { errno: EIO });
     }
     wait_for_one(device, &mut completions);

@@ -1,7 +1,8 @@
 //! The keeper, which owns the superblock and makes room for the log.
 //!
-//! A job releases space or hands it out. The invariant: before the job's outcome is returned, the
-//! superblock that allows the release or the use of the space is durable in both of its copies.
+//! A job releases space or hands it out. The invariant: a superblock must allow the release or the
+//! use of the space, and both copies of this superblock are durable before the job's outcome is
+//! returned.
 
 use std::ops::Range;
 
@@ -33,8 +34,8 @@ pub struct Keeper {
     /// The extent pool, if the volume is on a device. The pool's map is written with each update of
     /// the superblock.
     pool: Option<Pool>,
-    /// For each slot of the log's area, whether its blocks were written and have not been given
-    /// back since then.
+    /// For each slot of the log's area, whether its blocks were written and were not given back
+    /// afterwards.
     written_slots: Vec<bool>,
 }
 
@@ -61,14 +62,14 @@ pub enum Job {
         /// Bytes that snapshots will need.
         leave: u64,
     },
-    /// Let the log start at this place, at which the data set was empty. Everything before this
-    /// place is then free, and the volume has no root.
+    /// Let the log start at this place, where the data set was empty. Everything before this place
+    /// is then free, and the volume has no root.
     Release(LogStart),
     /// Take a complete snapshot into its role.
     Adopt(Adoption),
     /// End the log here, so that no record after this LSN counts.
     EndLog(Lsn),
-    /// Give back the space of the log's slots that hold nothing, because a snapshot lacks space.
+    /// A snapshot lacks space, so give back the space of the log's unused slots.
     GiveBack,
 }
 
@@ -133,7 +134,7 @@ impl Keeper {
     /// `superblock` must be on the device already; `checksum` is its checksum.
     pub(crate) fn new(superblock: Superblock, checksum: u64, media: &dyn Media) -> Self {
         // Every slot counts as written at first. If an earlier process gave back the blocks of a
-        // slot, the keeper notices this when it uses the slot.
+        // slot, the keeper finds the holes when it uses the slot.
         let written_slots = vec![true; superblock.wal_slots.len()];
         let (needs_zeroing, pool) = (media.fresh_blocks_need_zeroing(), media.pool().cloned());
         Self { superblock, checksum, needs_zeroing, pool, written_slots }
@@ -179,10 +180,10 @@ impl Keeper {
     }
 
     /// Returns a slot that holds nothing: a slot that was used before, or a new one at the area's
-    /// end. Zeroes the slot's blocks if they need zeroing. If areas are files, fails if fewer than
-    /// `leave` bytes would stay free even after the other free slots gave their blocks back. If the
-    /// log has a single segment, this limit does not apply, because without a second segment the
-    /// log could never get shorter.
+    /// end. Zeroes the slot's blocks if they need zeroing. If areas are files, `leave` bytes must
+    /// stay free. If they would not, even after the blocks of the other free slots are given back,
+    /// this fails. If the log has a single segment, this limit does not apply, because without a
+    /// second segment the log could never get shorter.
     fn free_slot(&mut self, wal: &mut dyn Device, leave: u64) -> Result<usize, DeviceError> {
         let wal_slot = self.next_free_slot(wal)?;
         let range = self.slots_range(wal_slot as u64..wal_slot as u64 + 1);
@@ -205,8 +206,8 @@ impl Keeper {
         Ok(wal_slot)
     }
 
-    /// The free slot to be used next. If possible, it is a slot that already has its blocks,
-    /// because the medium may have no free blocks for another slot.
+    /// The free slot to be used next. A slot that already has its blocks is preferred, because the
+    /// medium may have no free blocks for another slot.
     fn next_free_slot(&mut self, wal: &mut dyn Device) -> Result<usize, DeviceError> {
         let slots = self.superblock.wal_slots.clone();
         let free = || (0..slots.len()).filter(|&slot| slots[slot].is_none());
@@ -222,7 +223,7 @@ impl Keeper {
     }
 
     /// Allocates blocks for the parts of a slot that an earlier process has given back. Otherwise
-    /// the log would notice a full disk only when it writes into such a hole. Returns whether the
+    /// the log would run into a full disk only when it writes to such a hole. Returns whether the
     /// slot now has all its blocks.
     fn fill_slot_holes(&mut self, wal: &mut dyn Device, slot: usize) -> bool {
         if is_planted("given-back-unfilled") {
@@ -325,16 +326,16 @@ impl Keeper {
     }
 
     /// Slots that hold nothing once the log starts at `start`, and whose space is to be given back.
-    /// They are in order, as ranges that are as long as possible.
+    /// The slots are in order, and contiguous slots are one range.
     fn surplus_slots(&self, start: LogStart) -> Vec<Range<u64>> {
         let slots = &self.superblock.wal_slots;
         let is_free = |segment: Option<u64>| segment.is_none_or(|segment| segment < start.segment);
         let free = (0..).zip(slots).filter(|(_, segment)| is_free(**segment)).map(|(slot, _)| slot);
         let mut free: Vec<u64> = if self.pool.is_some() {
-            // A log that has only one segment needs a second one before it can release the first,
-            // and a snapshot may take all free extents. So one free slot keeps its extents for such
-            // a log. The slots that are given back include those that were already free before,
-            // because an extent that several slots share may have become free only now.
+            // A log that has only one segment needs a second one before it can release the first. A
+            // snapshot may take all free extents, so one free slot keeps its extents for such a
+            // log. Slots that were free before are given back too, because they may share an extent
+            // with a slot that becomes free only now.
             let used = slots.iter().flatten().filter(|&&segment| segment >= start.segment).count();
             let free: Vec<u64> = free.collect();
             let is_alone = used < 2 && !is_planted("last-segment-alone");
@@ -369,8 +370,8 @@ impl Keeper {
         Outcome::GivenBack
     }
 
-    /// Whether the log has a second segment. A log that has only one can never leave it, so it
-    /// never becomes shorter.
+    /// Whether the log has a second segment. A log with only one segment can never release that
+    /// segment, so the log never becomes shorter.
     fn has_second_segment(&self) -> bool {
         self.superblock.segments().len() >= 2
     }
@@ -454,7 +455,7 @@ impl Keeper {
     }
 }
 
-/// Turns slots, which are in order, into ranges that are as long as possible.
+/// Joins contiguous slots into ranges. `slots` is sorted.
 fn runs(slots: &[u64]) -> Vec<Range<u64>> {
     let runs = slots.chunk_by(|a, b| a + 1 == *b);
     runs.filter_map(|run| Some(*run.first()?..*run.last()? + 1)).collect()
@@ -463,8 +464,8 @@ fn runs(slots: &[u64]) -> Vec<Range<u64>> {
 /// Zeroes blocks whose data will have `lifetime`, and makes them stable.
 ///
 /// Writes piece by piece, and makes each piece stable before it writes the next. Otherwise the
-/// zeros would fill the device's cache and hold up the log: the log's durable writes flush all the
-/// time, and each flush has to write out everything in the cache.
+/// zeros would fill the device's cache and slow down the log: each durable write of the log
+/// flushes, and each flush has to write out everything in the cache.
 pub(crate) fn zero(
     device: &mut dyn Device,
     lifetime: Lifetime,

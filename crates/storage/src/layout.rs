@@ -4,8 +4,8 @@
 //! All integers are little-endian. Bytes that no field covers are written as zero and must read as
 //! zero.
 
-/// Format version of a volume in files. Everything but the superblock had this version up to
-/// version 5 of the superblock.
+/// Format version of a volume in files. While the superblock had a version up to 5, all other
+/// structures had this version.
 pub const FORMAT_VERSION: u32 = 2;
 
 /// Format version of a volume on a device that is cut in extents. Up to version 2, each area was a
@@ -38,8 +38,8 @@ pub const SUPERBLOCK_AREA_LBAS_MIN: u64 = SUPERBLOCK_COPY_LBAS * SUPERBLOCK_COPI
 /// The largest number of slots of the log's area. The superblock's map has no room for more.
 pub const WAL_SLOTS_MAX: u32 = 1536;
 
-/// The largest number of blocks of a batch. Because a batch is never cut in two, almost this number
-/// of blocks may stay unused at a segment's end.
+/// The largest number of blocks of a batch. A batch is never split over two segments, so almost
+/// this number of blocks may stay unused at a segment's end.
 pub const BATCH_LBAS_MAX: u32 = 256;
 
 /// The segment that a new volume's log starts in.
@@ -80,13 +80,13 @@ pub const CHUNK_MAGIC: [u8; 4] = *b"SlSC";
 /// One field of a structure on the volume.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
-    /// Its name.
+    /// Name of the field.
     pub name: &'static str,
-    /// Where it starts, in bytes from the structure's start.
+    /// Where the field starts, in bytes from the structure's start.
     pub offset: usize,
-    /// How long it is, in bytes.
+    /// Size of the field, in bytes.
     pub size: usize,
-    /// What it holds.
+    /// What the field holds.
     pub meaning: &'static str,
 }
 
@@ -104,7 +104,7 @@ pub mod superblock {
     pub(crate) const VERSION: usize = 8;
     pub(crate) const COPY_SIZE: usize = 12;
     pub(crate) const CHECKSUM: usize = 16;
-    /// The checksum covers all bytes from this offset on, and the bytes before the checksum.
+    /// The checksum covers the bytes before the checksum itself, and all bytes from this offset on.
     pub(crate) const CHECKED: usize = 24;
     pub(crate) const PARENT: usize = 24;
     pub(crate) const SEQUENCE: usize = 32;
@@ -139,8 +139,8 @@ pub mod superblock {
     pub(crate) const IDENTITY: usize = 1024;
     pub(crate) const IDENTITY_SIZE: usize = 256;
     pub(crate) const EXTENTS: usize = 2048;
-    /// In an extent's entry, the bits from this one up hold the extent's area. The bits below hold
-    /// the extent's place in that area.
+    /// In an extent's entry, this bit and the bits above it hold the extent's area. The bits below
+    /// hold the extent's place in that area.
     pub(crate) const EXTENT_AREA_SHIFT: u32 = 13;
     pub(crate) const MAP: usize = 4096;
     /// The top byte of a map entry if the log uses the slot. The other bytes then hold the
@@ -239,8 +239,8 @@ pub mod unfinished {
     ];
 }
 
-/// What the superblock says of a snapshot slot. If the record is all zero, the slot holds nothing
-/// that counts.
+/// The superblock's record of a snapshot slot. If the record is all zero, the slot holds no
+/// snapshot.
 pub mod slot_record {
     use super::{Field, field};
 
@@ -334,7 +334,7 @@ pub mod chunk {
     ];
 }
 
-/// What the index says of a chunk. The index has one such entry for each chunk, and zeros up to a
+/// The index's entry for a chunk. The index has one such entry for each chunk, and zeros up to a
 /// whole block.
 pub mod index_entry {
     use super::{Field, field};

@@ -5,7 +5,8 @@ use std::fmt;
 /// Position in the logical stream of records, in bytes since the volume was formatted.
 ///
 /// A record's LSN is the position right after its last byte. If the durable LSN is at least a
-/// record's LSN, the record and everything before it are durable. Zero is the end of the empty log.
+/// record's LSN, the record and everything before it are durable. The LSN of an empty log's end is
+/// zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lsn(pub u64);
 

@@ -19,11 +19,11 @@ pub enum Area {
 /// One of the three places where a snapshot may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SlotName {
-    /// The first.
+    /// The first slot.
     A,
-    /// The second.
+    /// The second slot.
     B,
-    /// The third.
+    /// The third slot.
     C,
 }
 
@@ -38,7 +38,7 @@ impl SlotName {
 }
 
 impl Area {
-    /// Its name in messages, and its file's name in a directory.
+    /// Name of the area in messages, and name of its file in a directory.
     pub fn name(self) -> &'static str {
         match self {
             Self::Superblock => "super",
@@ -83,7 +83,7 @@ impl Lifetime {
         Self::ALL.get(usize::from(placement.0)).copied().unwrap_or(Self::Wal)
     }
 
-    /// Its name in INFO.
+    /// Name of the lifetime in INFO.
     pub fn name(self) -> &'static str {
         match self {
             Self::Superblock => "superblock",
@@ -136,7 +136,7 @@ impl DeviceCounts {
     }
 }
 
-/// Tells where a device puts writes. Never blocks. If a device does not answer at once, another
+/// Reports where a device puts writes. Never blocks. If asking the device takes time, another
 /// thread asks it.
 pub trait PlacementMonitor: Send {
     /// What is known at present.
@@ -153,7 +153,7 @@ pub trait Media {
         None
     }
 
-    /// Opens a path in which all free extents follow each other. The superblock that was read says
+    /// Opens a path in which all free extents are contiguous. The superblock that was read says
     /// which extents are free. `None` if areas are files.
     ///
     /// # Errors
@@ -162,14 +162,14 @@ pub trait Media {
         Ok(None)
     }
 
-    /// What identifies the device even if its name has changed; `None` if areas are files or if the
-    /// identity is unknown.
+    /// The identity of the device, which stays the same even if the device's name changes; `None`
+    /// if areas are files or if the identity is unknown.
     fn identity(&self) -> Option<String> {
         None
     }
 
-    /// Opens one more path to an area. Paths share nothing above the kernel. Opening a path writes
-    /// nothing.
+    /// Opens one more path to an area. Two paths share nothing outside the kernel. Opening a path
+    /// writes nothing.
     ///
     /// # Errors
     /// [`OpenError::Missing`] if the area does not exist; another error if it can't be opened.
@@ -198,7 +198,7 @@ pub trait Media {
     fn open_buffers(&mut self, size: usize) -> Result<Vec<Buffer>, OpenError>;
 
     /// Makes `count` empty buffers of `size` bytes for the log, and drops the contents of the old
-    /// ones. If nothing can be mapped, the buffers are private memory.
+    /// buffers. If nothing can be mapped, the buffers are private memory.
     ///
     /// # Errors
     /// If there is no room for the buffers.
@@ -213,9 +213,9 @@ pub trait Media {
     /// journal.
     fn fresh_blocks_need_zeroing(&self) -> bool;
 
-    /// How the medium is reached now, and why it is not reached in a better way. [`Storage`] says
-    /// the same, but as it was before any path was opened. Since then, some paths may have fallen
-    /// back to a worse way. `None` if paths to this medium never fall back.
+    /// How the medium is reached now, and why it is not reached in a better way. The texts in
+    /// [`Storage`] are from before any path was opened. Some paths may have fallen back to a worse
+    /// way later. `None` if paths to this medium never fall back.
     fn io_path(&self) -> Option<(String, String)> {
         None
     }
@@ -225,7 +225,7 @@ pub trait Media {
 pub struct Storage {
     /// The medium.
     pub media: Box<dyn Media>,
-    /// Whether the medium holds a volume. If it holds none, a volume is to be made.
+    /// Whether the medium holds a volume. If not, a volume is to be made.
     pub exists: bool,
     /// Where the volume is, as text for people.
     pub name: String,

@@ -1,14 +1,14 @@
-//! When a write is acknowledged, and when the log goes to the device.
+//! When a write is acknowledged, and when the log is written and flushed.
 
 use std::time::Duration;
 
 /// A flush begins when the oldest record that is not durable is this old. The documentation
-/// promises 500 ms. This age is well below that, because the records may have to be written before
-/// the flush can begin.
+/// promises 500 ms. This age is well below 500 ms, because the records may have to be written
+/// before the flush can begin.
 pub const FLUSH_AFTER: Duration = Duration::from_millis(400);
 
-/// Under [`Policy::EverySec`], no more writes are acknowledged while a record that is not durable
-/// is this old.
+/// Under [`Policy::EverySec`], no more writes are acknowledged while the oldest record that is not
+/// durable is at least this old.
 pub const ACKNOWLEDGE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Under [`Policy::No`], a batch that is not full is submitted at this age.
@@ -19,14 +19,15 @@ pub const WRITE_AFTER: Duration = Duration::from_secs(1);
 pub enum Policy {
     /// A write is acknowledged when it and all writes before it are on stable media.
     Always,
-    /// A write is acknowledged when it outlives the process. It is stable at most a second later.
+    /// A write is acknowledged when it outlives the process. The write is stable at most a second
+    /// later.
     EverySec,
-    /// A write is acknowledged when it outlives the process. It is stable whenever the device makes
-    /// it stable.
+    /// A write is acknowledged when it outlives the process. The device decides when the write
+    /// becomes stable.
     No,
 }
 
-/// What the log's room allows.
+/// Which commands may run, given the room in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Room {
     /// Every write may run.

@@ -1,9 +1,9 @@
-//! The root of everything: four copies, of which an update writes two.
+//! The superblock. It has four copies, and each update writes two of them.
 //!
 //! Two copies are at the head of the area and two at its end. An update with an even sequence
 //! writes copies 0 and 2, and an update with an odd sequence writes copies 1 and 3. The first copy
-//! is durable before the second is written. So both copies of the previous superblock are intact,
-//! whatever an interrupted update leaves in the other two.
+//! is durable before the second is written. So if an update is interrupted, whatever it leaves in
+//! its two copies, both copies of the previous superblock are intact.
 
 use slimio_device::{Buffer, Device, DeviceError, LBA_SIZE, Lba, Op};
 use slimio_planted::is_planted;
@@ -16,8 +16,8 @@ use crate::layout::{
 use crate::unfinished::is_mark;
 use crate::{Error, ExtentMap, Lifetime, Lsn, Snapshots, identity, io};
 
-/// Random name of a volume, given when it is formatted. Everything on the volume is checksummed
-/// together with this name, so data of another volume is never taken for data of this one.
+/// Random name of a volume, chosen when the volume is formatted. All checksums on the volume cover
+/// this name, so data of another volume is never mistaken for data of this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct VolumeId(pub u128);
 
@@ -36,8 +36,7 @@ pub struct LogStart {
     pub parent: u64,
 }
 
-/// Where the last recovery cut the log. Batches of older epochs after the cut count as if they did
-/// not exist.
+/// Where the last recovery cut the log. Batches of older epochs after the cut are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Cut {
     /// Sequence of the segment in which the log continued.
@@ -66,7 +65,7 @@ pub struct VolumeGeometry {
 /// The contents of a copy of the superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// Counts updates.
+    /// Number of this update of the superblock.
     pub sequence: u64,
     /// Checksum of the superblock before this one.
     pub parent: u64,
@@ -74,10 +73,10 @@ pub struct Superblock {
     pub volume_id: VolumeId,
     /// The volume's geometry.
     pub geometry: VolumeGeometry,
-    /// Counts recoveries.
+    /// Number of the last recovery.
     pub epoch: u64,
-    /// The epoch whose mapped buffers count. It stays lower than `epoch` until a recovery has taken
-    /// the records that only these buffers hold, and has appended them to the log.
+    /// The epoch whose mapped buffers may hold records that the log lacks. It stays lower than
+    /// `epoch` until a recovery has appended these records to the log.
     pub buffers_epoch: u64,
     /// Where the log starts.
     pub start: LogStart,
@@ -97,12 +96,12 @@ pub struct Superblock {
     pub has_types: bool,
 }
 
-/// What was found in the place of a copy.
+/// What was found where a copy of the superblock should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SuperblockCopy {
     /// A superblock, with its checksum.
     Valid(Box<Superblock>, u64),
-    /// All bytes are zero, as in a place that was never written.
+    /// All bytes are zero, as in blocks that were never written.
     Empty,
     /// The mark of a volume that is being made.
     Unfinished,
@@ -110,9 +109,9 @@ pub enum SuperblockCopy {
     OtherVersion(u32),
     /// Anything else that is not a valid superblock.
     Damaged {
-        /// What is wrong with it.
+        /// What is wrong with the bytes.
         why: String,
-        /// Whether it starts with a superblock's magic.
+        /// Whether the bytes start with a superblock's magic.
         has_magic: bool,
     },
 }
@@ -258,8 +257,8 @@ impl Superblock {
         if superblock.sequence == u64::MAX {
             return Err("its sequence is the highest possible".into());
         }
-        // Bytes that this version does not know must be zero. If they are zero, encoding the
-        // superblock again gives the same bytes.
+        // Bytes that this version does not know must be zero. If they are not, encoding the
+        // superblock again gives other bytes.
         if superblock.encode().0 != bytes {
             return Err("it holds something that this version does not know".into());
         }
@@ -303,7 +302,7 @@ impl Superblock {
         self.write_copies(device, self.copies())
     }
 
-    /// The copies that this superblock goes to.
+    /// The two copies that this superblock is written to.
     pub(crate) fn copies(&self) -> [usize; 2] {
         if self.sequence.is_multiple_of(2) { [0, 2] } else { [1, 3] }
     }
@@ -369,7 +368,7 @@ pub(crate) fn copy_lba(copy: usize, super_lbas: u64) -> Lba {
     }
 }
 
-/// Reads the places of all copies.
+/// Reads all four copies.
 ///
 /// # Errors
 /// If the area is too short to hold the copies.

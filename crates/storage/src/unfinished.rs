@@ -1,9 +1,9 @@
 //! The mark of a volume that is being made.
 //!
 //! The mark is written where the superblock's first copy will be, before any old data is
-//! overwritten. It stays until the new superblock is in all its copies. So if the making of a
-//! volume is interrupted at any point, the mark says that nothing in the volume counts. Nothing is
-//! lost by this: no server has opened the volume, so nothing was acknowledged on it.
+//! overwritten. It stays until the new superblock is in all its copies. So if making a volume is
+//! interrupted at any point, the mark says that the volume holds no valid data. No data is lost: no
+//! server has opened the volume, so no write on it was acknowledged.
 
 use slimio_device::{Buffer, Device, DeviceError, Lba, Op};
 
@@ -12,7 +12,7 @@ use crate::layout::{self, put_u32, put_u64, u32_at, u64_at, unfinished as at};
 use crate::superblock::{SuperblockCopy, read_copies};
 use crate::{Error, Lifetime, io};
 
-/// Writes the mark, which is durable when this returns. A torn mark does not count.
+/// Writes the mark, which is durable when this returns. A torn mark is ignored.
 pub(crate) fn mark(superblock_path: &mut dyn Device) -> Result<(), DeviceError> {
     let mut buffer = Buffer::zeroed(1);
     buffer[at::MAGIC..at::MAGIC + 8].copy_from_slice(&layout::UNFINISHED_MAGIC);
@@ -24,15 +24,15 @@ pub(crate) fn mark(superblock_path: &mut dyn Device) -> Result<(), DeviceError> 
     io::run(superblock_path, Op::Write { lba: Lba(0), buffer, placement, durable: true }).map(drop)
 }
 
-/// Whether bytes start with a whole mark.
+/// Whether `bytes` starts with a whole mark.
 pub(crate) fn is_mark(bytes: &[u8]) -> bool {
     bytes[at::MAGIC..at::MAGIC + 8] == layout::UNFINISHED_MAGIC
         && u32_at(bytes, at::VERSION) == layout::FORMAT_VERSION
         && u64_at(bytes, at::CHECKSUM) == hash(&bytes[..at::CHECKSUM])
 }
 
-/// Whether the superblock's area is that of a volume whose making was begun and never finished.
-/// Such a volume holds nothing to lose, and may be made anew. This writes nothing.
+/// Whether the volume was begun but never finished. Such a volume holds no data, so it may be made
+/// anew. This writes nothing.
 ///
 /// # Errors
 /// If the area is too short to hold a superblock.
@@ -40,10 +40,10 @@ pub fn is_unfinished(superblock_path: &mut dyn Device) -> Result<bool, Error> {
     Ok(is_unfinished_by(&read_copies(superblock_path)?))
 }
 
-/// Like [`is_unfinished`], from copies that were read already.
+/// Like [`is_unfinished`], but looks at copies that were read already.
 pub(crate) fn is_unfinished_by(copies: &[SuperblockCopy]) -> bool {
-    // If a new volume is to replace an old one, the old volume counts as long as a copy of its
-    // superblock counts.
+    // If a new volume is replacing an old one, the old volume is still there as long as one copy of
+    // its superblock is valid or has another format version.
     let counts = |copy: &SuperblockCopy| {
         matches!(copy, SuperblockCopy::Valid(..) | SuperblockCopy::OtherVersion(_))
     };
@@ -73,7 +73,7 @@ mod tests {
         let mut mark = vec![0; at::SIZE];
         mark[at::MAGIC..at::MAGIC + 8].copy_from_slice(&layout::UNFINISHED_MAGIC);
         put_u32(&mut mark, at::VERSION, layout::FORMAT_VERSION);
-        assert!(!is_mark(&mark), "its checksum is missing");
+        assert!(!is_mark(&mark), "the mark's checksum is missing");
         let checksum = hash(&mark[..at::CHECKSUM]);
         put_u64(&mut mark, at::CHECKSUM, checksum);
         assert!(is_mark(&mark));

@@ -8,11 +8,11 @@
 //! No area has a fixed share. Each area takes extents when it grows, and gives whole extents back.
 //! The map in the superblock says which extent is which piece of which area. Taking an extent
 //! changes only memory. The next update of the superblock writes the map. Until this update is
-//! durable, nothing in the extent counts.
+//! durable, recovery ignores what is in the extent.
 //!
-//! The invariant: the deallocation of a free extent is complete, and nothing in the extent counts,
-//! whichever superblock a crash leaves in force. So whoever takes a free extent may write to it at
-//! once.
+//! The invariant: whichever superblock a crash leaves in force, the deallocation of a free extent
+//! is complete, and recovery ignores what is in the extent. So an area that takes a free extent may
+//! write to it at once.
 
 mod path;
 mod pool;
@@ -74,7 +74,7 @@ impl ExtentMap {
         pieces
     }
 
-    /// Each area with its number of extents, and the number of free extents.
+    /// The number of extents of each area, and the number of free extents.
     pub fn counts(&self) -> ([(Area, usize); AREA_COUNT], usize) {
         let of = |wanted| self.owners.iter().flatten().filter(|(area, _)| *area == wanted).count();
         let counts = AREAS.map(|area| (area, of(area)));
@@ -95,8 +95,8 @@ impl ExtentMap {
         }
     }
 
-    /// Reads the map from the bytes of a superblock. Does not check that other bytes are zero,
-    /// because the caller checks this by encoding again.
+    /// Reads the map from the bytes of a superblock. Does not check that the bytes outside the
+    /// map's fields are zero. The caller checks this: it encodes the superblock again and compares.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let count = u32_at(bytes, at::EXTENT_COUNT) as usize;
         if count > EXTENTS_MAX {

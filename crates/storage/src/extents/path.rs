@@ -34,7 +34,7 @@ pub(super) struct AreaPath {
     waiting: VecDeque<(CompletionOwner, Op)>,
     in_flight: usize,
     reaped: Vec<Completion>,
-    /// Completions of finished operations that were not yet polled.
+    /// Completions for the caller, who has not polled them yet.
     done: Vec<Completion>,
 }
 
@@ -86,8 +86,8 @@ impl AreaPath {
         }
     }
 
-    /// Where a block is on the device, and how many blocks from this block on are in the same
-    /// piece.
+    /// Returns where a block of the area is on the device, and how many blocks are left in the
+    /// block's piece.
     fn locate(&self, lba: u64) -> Option<Part> {
         if self.area != Some(Area::Superblock) {
             let left = self.pieces.extent_lbas - lba % self.pieces.extent_lbas;
@@ -101,7 +101,8 @@ impl AreaPath {
         }
     }
 
-    /// Where the `lbas` blocks from `lba` on are; `None` if some of them are in no extent.
+    /// Where on the device the area's `lbas` blocks from `lba` on are; `None` if one of them is in
+    /// no extent.
     fn parts(&self, lba: u64, lbas: u64) -> Option<Vec<Part>> {
         let (mut at, end) = (lba, lba.checked_add(lbas)?);
         let mut parts: Vec<Part> = Vec::with_capacity(1);
@@ -117,7 +118,7 @@ impl AreaPath {
         Some(parts)
     }
 
-    /// Hands an operation to the path below, as soon as that path takes it.
+    /// Hands an operation to the path below, as soon as that path accepts it.
     fn pass(&mut self, flying: CompletionOwner, op: Op) {
         self.waiting.push_back((flying, op));
         self.pump();
@@ -223,7 +224,7 @@ impl AreaPath {
         completions.append(&mut self.done);
     }
 
-    /// Deallocates extents, in ranges that are as long as possible, and waits until this is done. A
+    /// Deallocates extents, in ranges that are as long as possible, and waits for completion. A
     /// device may refuse, which does no harm.
     fn deallocate(&mut self, extents: &[u32]) {
         let mut extents = extents.to_vec();
@@ -249,7 +250,7 @@ impl AreaPath {
     }
 }
 
-/// Index of a free place.
+/// Index of an element that is `None`. If there is none, adds one.
 fn free_index<T>(places: &mut Vec<Option<T>>) -> usize {
     places.iter().position(Option::is_none).unwrap_or_else(|| {
         places.push(None);
@@ -298,8 +299,8 @@ impl Device for AreaPath {
                     self.cut(token, op, parts);
                     return Ok(());
                 }
-                // Some of the blocks are in no extent, or the blocks are too many. So the operation
-                // gets an address that the path below refuses.
+                // Some of the blocks are in no extent, or there are too many blocks. So the
+                // operation gets an address that the path below refuses.
                 _ => u64::MAX,
             },
         };
@@ -349,7 +350,8 @@ impl Device for AreaPath {
         self.below.readiness()
     }
 
-    /// The area has the new extents at once; the next update of the superblock makes this durable.
+    /// The area can use the new extents at once. The next update of the superblock makes the growth
+    /// durable.
     fn grow(&mut self, lba_count: u64) -> Result<(), DeviceError> {
         let now = self.geometry().lba_count;
         if lba_count <= now {
@@ -367,7 +369,8 @@ impl Device for AreaPath {
         self.release(LbaRange { start: Lba(lba_count), end: Lba(u64::MAX) })
     }
 
-    /// Whole extents go back to the pool, once their deallocation is complete.
+    /// Returns to the pool the extents that lie entirely in `range`, after their deallocation is
+    /// complete.
     fn release(&mut self, range: LbaRange) -> Result<(), DeviceError> {
         let Some(area) = self.area else { return Ok(()) };
         self.refresh();
@@ -381,7 +384,7 @@ impl Device for AreaPath {
     }
 }
 
-/// The same operation at another place.
+/// The same operation, moved to the blocks from `start` on. `lbas` is the length of a deallocation.
 fn moved(op: Op, start: u64, lbas: u64) -> Op {
     let lba = Lba(start);
     match op {

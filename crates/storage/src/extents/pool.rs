@@ -1,4 +1,4 @@
-//! Which extents are free, and how many each area may take.
+//! The pool: which extents are free, and how many extents each area may take.
 //!
 //! The pool is shared by all paths of a volume, and by the keeper, which writes the map. The pool's
 //! lock is held only for steps in memory. A path takes the lock only if some area's extents have
@@ -23,8 +23,8 @@ pub(super) const SUPER_LBAS: u64 = SUPERBLOCK_AREA_LBAS_MIN;
 /// The smallest number of extents: one for each area, and a second one for the log to go on in.
 const EXTENTS_MIN: u64 = AREA_COUNT as u64 + 1;
 
-/// The log leaves room for an on-demand snapshot only if at least one in this many extents remains
-/// for the log. A shorter log would have to be rewritten all the time.
+/// The log leaves room for an on-demand snapshot only if at least 1/16 of all extents remains for
+/// the log. A shorter log would need a new WAL-snapshot all the time.
 const LOG_SHARE_MIN: u64 = 16;
 
 /// The extents of a device. Clones share one pool.
@@ -83,9 +83,10 @@ struct State {
 }
 
 impl Pool {
-    /// The extents of a device of `device_lbas` blocks, from `first_lba` on, all of them free. Each
-    /// extent has at least `extent_lbas_min` blocks, and there are at most as many extents as the
-    /// superblock has room for. The log's area does not get longer than `wal_lbas_max` blocks.
+    /// Makes a pool of free extents on a device of `device_lbas` blocks. The first extent starts at
+    /// `first_lba`. Each extent has at least `extent_lbas_min` blocks, and there are at most as
+    /// many extents as the superblock has room for. The log's area may have at most `wal_lbas_max`
+    /// blocks.
     ///
     /// # Errors
     /// If the device is too small; the error is a sentence.
@@ -192,12 +193,12 @@ impl Pool {
         self.state().snapshots = *snapshots;
     }
 
-    /// Says which snapshot is about to be written, or that none is.
+    /// Sets which snapshot is being written; `None` if there is none.
     pub(crate) fn set_running(&self, running: Option<(SlotName, SnapshotKind)>) {
         self.state().running = running;
     }
 
-    /// Says how many blocks the next snapshot will take. The number includes the present data set
+    /// Sets how many blocks the next snapshot will take. The number includes the present data set
     /// and what may still be appended in the extents that the log has. The log and on-demand
     /// snapshots leave room for this snapshot. Until the next call, each extent that the log takes
     /// is added to the blocks of this snapshot.
@@ -374,11 +375,11 @@ impl State {
         self.lbas_of(1 + slot.index())
     }
 
-    /// The pieces that blocks from `start` to `end` are in; `None` if there can't be that many
-    /// pieces.
+    /// The pieces that hold the blocks from `start` to `end`; `None` if an area can't have that
+    /// many pieces.
     fn pieces_of(&self, start: u64, end: u64) -> Option<std::ops::Range<usize>> {
         let last = end.div_ceil(self.extent_lbas);
-        // The map can't describe more pieces.
+        // The superblock's map can't describe more pieces.
         (last <= EXTENTS_MAX as u64).then(|| (start / self.extent_lbas) as usize..last as usize)
     }
 
@@ -393,8 +394,8 @@ impl State {
             Area::Superblock => return false,
             Area::Wal => self.reserve_lbas(&self.snapshots),
             Area::Snapshot(slot) if self.is_on_demand(area) => {
-                // The next snapshot can use the slot of the snapshot that the one in `slot` will
-                // replace.
+                // The snapshot in `slot` will replace the present on-demand snapshot. The next
+                // snapshot can then use the slot of the replaced snapshot.
                 self.reserve_lbas(&self.snapshots.with(slot, SnapshotKind::OnDemand))
             }
             Area::Snapshot(_) => return true,
@@ -409,16 +410,16 @@ impl State {
         })
     }
 
-    /// Blocks that the reserve with the most extents has.
+    /// Blocks of the largest reserve.
     fn reserve_lbas(&self, snapshots: &Snapshots) -> u64 {
         let reserves = SlotName::ALL.into_iter().filter(|slot| snapshots.get(*slot).is_none());
         reserves.map(|slot| self.slot_lbas(slot)).max().unwrap_or(0)
     }
 
     /// A free extent for a piece of an area. If possible, it is right after the extent of the
-    /// previous piece, so that ranges stay long. If not, it is in the middle of the longest free
-    /// run, because the area before this run may grow into it. If the run begins with the first
-    /// extent, it is the first extent.
+    /// previous piece, so that ranges stay long. If not, it is in the middle of the longest run of
+    /// free extents, because the area before this run may grow into it. If the run begins with the
+    /// device's first extent, that extent is returned.
     fn choose(&self, index: usize, piece: usize) -> u32 {
         let before = piece.checked_sub(1).and_then(|before| self.areas[index].get(before));
         if let Some(Some(before)) = before

@@ -1,5 +1,5 @@
-//! Compares areas of a device with a model that knows which pieces each area has, and what each
-//! piece holds.
+//! Compares the areas of a device with a model of which pieces each area has and what each piece
+//! holds.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ fn device_lbas(extents: u64) -> u64 {
 
 fn pool(extents: u64) -> Pool {
     let made = Pool::new(device_lbas(extents), HEAD_LBAS, EXTENT_LBAS, u64::MAX);
-    made.expect("it is large enough")
+    made.expect("the device is large enough")
 }
 
 fn disk(extents: u64) -> SimDisk {
@@ -44,7 +44,7 @@ fn scattered(extents: u64) -> Pool {
         let area = if extent % 2 == 0 { Area::Wal } else { Area::Snapshot(SlotName::A) };
         *owner = Some((area, half - 1 - extent / 2));
     }
-    pool.load(&map, &Snapshots::default()).expect("it is this device's");
+    pool.load(&map, &Snapshots::default()).expect("the map fits this device");
     pool
 }
 
@@ -67,11 +67,13 @@ fn what_is_deallocated_at_once_reaches_no_further_than_what_was_given_back() {
     }
     // Between any two extents of one area lies an extent of the other area, which must keep its
     // data.
-    wal.release(LbaRange { start: Lba(0), end: Lba(6 * EXTENT_LBAS) }).expect("it is its own");
+    wal.release(LbaRange { start: Lba(0), end: Lba(6 * EXTENT_LBAS) })
+        .expect("the extents belong to the log");
     io::run(&mut *a, Op::Flush).expect("the disk has no faults");
     for piece in 0..6 {
         let op = Op::Read { lba: Lba(piece * EXTENT_LBAS), buffer: Buffer::zeroed(1) };
-        let buffer = io::run(&mut *a, op).expect("it can be read").expect("it comes back");
+        let buffer =
+            io::run(&mut *a, op).expect("the read succeeds").expect("a read returns its buffer");
         assert!(buffer.iter().all(|byte| *byte == 2), "piece {piece}");
     }
     // Contiguous extents are given back with one deallocation.
@@ -80,17 +82,17 @@ fn what_is_deallocated_at_once_reaches_no_further_than_what_was_given_back() {
     wal.grow(5 * EXTENT_LBAS).expect("there is room");
     let mut ops_of = |left: u64| {
         let before = disk.ops();
-        wal.shrink(left * EXTENT_LBAS).expect("it can be given back");
+        wal.shrink(left * EXTENT_LBAS).expect("extents can be given back");
         disk.ops() - before
     };
-    assert_eq!((ops_of(4), ops_of(0)), (2, 2), "it is submitted, and it completes");
+    assert_eq!((ops_of(4), ops_of(0)), (2, 2), "one deallocation is submitted and completes");
 }
 
 #[test]
 fn extents_are_as_large_as_they_must_be() {
     let mib = |mib: u64| mib << 8;
     let extent = |lbas: u64| {
-        let pool = Pool::new(lbas, mib(65), mib(1), u64::MAX).expect("it is large enough");
+        let pool = Pool::new(lbas, mib(65), mib(1), u64::MAX).expect("the device is large enough");
         (pool.usage().extent >> 8, pool.usage().total >> 8)
     };
     assert_eq!(extent(mib(512)), (1, 446));
@@ -108,32 +110,32 @@ fn room_is_kept_for_the_next_snapshot() {
     pool.set_need(5 * EXTENT_LBAS - 1);
     // Records that fill the log's new extents may make the data set larger, so each of these
     // extents adds to the need.
-    wal.grow(7 * EXTENT_LBAS).expect("thirteen are left, and one more than is needed");
+    wal.grow(7 * EXTENT_LBAS).expect("thirteen extents stay free, and twelve are needed");
     assert_eq!(wal.grow(7 * EXTENT_LBAS + 1), Err(DeviceError::NoSpace));
     pool.set_need(4 * EXTENT_LBAS);
-    wal.grow(11 * EXTENT_LBAS).expect("nine are left");
+    wal.grow(11 * EXTENT_LBAS).expect("nine extents stay free");
     for len in 12..=15 {
         pool.set_need(5 * EXTENT_LBAS - 1);
         assert_eq!(wal.grow(len * EXTENT_LBAS).is_ok(), len < 15, "{len}");
     }
     pool.set_need(4 * EXTENT_LBAS - 1);
-    wal.grow(15 * EXTENT_LBAS).expect("five are left");
+    wal.grow(15 * EXTENT_LBAS).expect("five extents stay free");
     pool.set_need(5 * EXTENT_LBAS - 1);
-    assert_eq!(pool.wal_lbas_max(), 10 * EXTENT_LBAS, "a point in time would fit");
+    assert_eq!(pool.wal_lbas_max(), 10 * EXTENT_LBAS, "an on-demand snapshot would fit");
     // An on-demand snapshot is refused, because it would leave nothing for the WAL-snapshot that
     // makes room.
     pool.set_running(Some((SlotName::A, SnapshotKind::OnDemand)));
     assert_eq!(a.grow(EXTENT_LBAS), Err(DeviceError::NoSpace));
     pool.set_running(Some((SlotName::A, SnapshotKind::Wal)));
-    a.grow(5 * EXTENT_LBAS).expect("it is what was kept");
+    a.grow(5 * EXTENT_LBAS).expect("the log left five extents for this snapshot");
     // The snapshot in slot a is the root, and the log before it is gone.
     let held = Snapshots::default().with(SlotName::A, SnapshotKind::Wal);
     pool.set_snapshots(&held);
     let range = LbaRange { start: Lba(0), end: Lba(13 * EXTENT_LBAS) };
-    wal.release(range).expect("it can be given back");
+    wal.release(range).expect("extents can be given back");
     assert_eq!(pool.wal_lbas_max(), 5 * EXTENT_LBAS);
     pool.set_running(Some((SlotName::B, SnapshotKind::OnDemand)));
-    b.grow(8 * EXTENT_LBAS).expect("five are left");
+    b.grow(8 * EXTENT_LBAS).expect("five extents stay free");
     assert_eq!(b.grow(8 * EXTENT_LBAS + 1), Err(DeviceError::NoSpace));
     // If another on-demand snapshot is written, the slot of the on-demand snapshot that it replaces
     // counts as room for the next snapshot.
@@ -150,17 +152,22 @@ fn what_a_reserve_has_is_counted_too() {
     let (pool, disk) = (pool(20), disk(20));
     let [_, mut a, mut b, _] = AREAS.map(|area| path(&pool, &disk, area));
     pool.set_need(5 * EXTENT_LBAS);
-    a.grow(8 * EXTENT_LBAS).expect("there are twenty");
-    b.grow(8 * EXTENT_LBAS).expect("there are twelve left");
+    a.grow(8 * EXTENT_LBAS).expect("twenty extents are free");
+    b.grow(8 * EXTENT_LBAS).expect("twelve extents are free");
     pool.set_snapshots(&Snapshots::default().with(SlotName::B, SnapshotKind::Wal));
     let all = LbaRange { start: Lba(0), end: Lba(8 * EXTENT_LBAS) };
     pool.set_running(Some((SlotName::A, SnapshotKind::OnDemand)));
-    assert_eq!(a.reserve(all), Err(DeviceError::NoSpace), "four are left for the next one");
+    assert_eq!(
+        a.reserve(all),
+        Err(DeviceError::NoSpace),
+        "only four extents are left for the next snapshot"
+    );
     pool.set_running(Some((SlotName::A, SnapshotKind::Wal)));
-    a.reserve(all).expect("it is the next one");
-    a.shrink(7 * EXTENT_LBAS).expect("it can be given back");
+    a.reserve(all).expect("a WAL-snapshot may take all extents");
+    a.shrink(7 * EXTENT_LBAS).expect("extents can be given back");
     pool.set_running(Some((SlotName::A, SnapshotKind::OnDemand)));
-    a.reserve(LbaRange { start: Lba(0), end: Lba(7 * EXTENT_LBAS) }).expect("five are left");
+    a.reserve(LbaRange { start: Lba(0), end: Lba(7 * EXTENT_LBAS) })
+        .expect("five extents stay free");
 }
 
 #[derive(Clone, Debug)]
@@ -169,9 +176,9 @@ enum Step {
     Shrink(usize, u64),
     Reserve(u64, u64),
     Release(u64, u64),
-    /// The map becomes part of a superblock.
+    /// A superblock is written, with the present map.
     Update,
-    /// Only what the last superblock says is left.
+    /// Power is lost. The pool is loaded again from the last superblock.
     Crash,
 }
 
@@ -203,7 +210,7 @@ fn write(device: &mut dyn Device, lba: u64, byte: u8) {
     let mut buffer = Buffer::zeroed(EXTENT_LBAS as usize);
     buffer.fill(byte);
     let op = Op::Write { lba: Lba(lba), buffer, placement: PlacementId(0), durable: false };
-    io::run(device, op).expect("it is there");
+    io::run(device, op).expect("the blocks have an extent");
 }
 
 proptest! {
@@ -240,12 +247,12 @@ fn live(steps: Vec<Step>) {
                 assert_eq!(paths[0].reserve(range).is_ok(), fits);
             }
             Step::Shrink(area, lbas) => {
-                paths[area].shrink(lbas).expect("it can be given back");
+                paths[area].shrink(lbas).expect("extents can be given back");
                 model.retain(|&(of, piece), _| of != area || piece * EXTENT_LBAS < lbas);
             }
             Step::Release(start, end) => {
                 let range = LbaRange { start: Lba(start), end: Lba(end) };
-                paths[0].release(range).expect("it can be given back");
+                paths[0].release(range).expect("extents can be given back");
                 let is_within =
                     |piece| piece * EXTENT_LBAS >= start && (piece + 1) * EXTENT_LBAS <= end;
                 model.retain(|&(of, piece), _| of != 0 || !is_within(piece));
@@ -257,11 +264,11 @@ fn live(steps: Vec<Step>) {
                 let map = ExtentMap::decode(&bytes).expect("what is written can be read");
                 assert_eq!(map, updated.1);
                 pool = self::pool(EXTENTS);
-                pool.load(&map, &Snapshots::default()).expect("it is this device's");
+                pool.load(&map, &Snapshots::default()).expect("the map fits this device");
                 paths = AREAS.map(|area| path(&pool, &disk, area));
                 model.clone_from(&updated.0);
-                // Other areas may have written to the extents of these pieces since then, because
-                // the contents of these extents did not count.
+                // Other areas may have written to the extents of these pieces since the last
+                // superblock, because the extents were given back. So the pieces are written again.
                 for (&(area, piece), byte) in &mut model {
                     next_byte = u8::wrapping_add(next_byte, 1);
                     *byte = next_byte;
@@ -293,8 +300,9 @@ fn check(pool: &Pool, paths: &mut [Box<dyn Device + Send>], model: &Model, exten
     for (&(area, piece), byte) in model {
         let buffer = Buffer::zeroed(EXTENT_LBAS as usize);
         let op = Op::Read { lba: Lba(piece * EXTENT_LBAS), buffer };
-        let buffer =
-            io::run(&mut *paths[area], op).expect("it can be read").expect("it comes back");
+        let buffer = io::run(&mut *paths[area], op)
+            .expect("the read succeeds")
+            .expect("a read returns its buffer");
         assert!(buffer.iter().all(|found| found == byte), "piece {piece} of area {area}");
     }
 }

@@ -15,7 +15,7 @@ impl Log {
             return;
         }
         self.check_lsns();
-        // A log that is latched may have dropped a batch that could not be written.
+        // A latched log may have dropped a batch that could not be written.
         if self.latch.is_none() {
             self.check_batches();
             self.check_buffers();

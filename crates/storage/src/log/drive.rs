@@ -1,4 +1,4 @@
-//! Between the log and its device: when something is submitted, and what a completion means.
+//! The log and its device: when batches and flushes are submitted, and what a completion means.
 
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,8 @@ const FLUSH_TOKEN: Token = Token(u64::MAX);
 const MARK_SPAN: Duration = Duration::from_millis(10);
 
 impl Log {
-    /// Submits what is due under the policy. Never blocks and makes no system call. If this returns
-    /// true, a [`Device::kick`] or a [`wait`](Self::wait) must follow.
+    /// Submits the batches and the flush that are due under the policy. Never blocks and makes no
+    /// system call. If this returns true, a [`Device::kick`] or a [`wait`](Self::wait) must follow.
     #[must_use = "the device starts nothing submitted until it is kicked"]
     pub fn drive(&mut self, device: &mut dyn Device, now: Instant) -> bool {
         if self.latch.is_some() {
@@ -34,8 +34,8 @@ impl Log {
         is_queued | self.submit_flush(device, now)
     }
 
-    /// Notes `now` as the time at which the log has seen the records that were appended since the
-    /// last call.
+    /// Notes `now` as the time when the log first saw the records that were appended since the last
+    /// call.
     fn stamp(&mut self, now: Instant) {
         let stamped = self.marks.back().map_or(self.durable, |&(end, _)| end);
         if self.appended > stamped {
@@ -71,7 +71,7 @@ impl Log {
             }
             _ => {}
         }
-        // Without this target, a release would never happen under a policy that flushes nothing.
+        // Under a policy that never flushes, a release would never happen without this target.
         if self.release_to > self.durable && self.is_release_due() {
             self.flush_target = self.flush_target.max(Some(self.release_to));
         }
@@ -80,7 +80,7 @@ impl Log {
         }
     }
 
-    /// Whether the open batch must be submitted although it is not full.
+    /// Whether the open batch must be submitted now, before it is full.
     fn is_partial_due(&self, now: Instant) -> bool {
         let Some(open) = &self.open else { return false };
         if open.used == batch::SIZE || !self.closed.is_empty() {
@@ -101,10 +101,11 @@ impl Log {
         }
     }
 
-    /// Submits closed batches as long as the device takes them and the segments have room for them.
+    /// Submits closed batches as long as the device accepts them and the segments have room for
+    /// them.
     fn submit_closed(&mut self, device: &mut dyn Device, now: Instant) -> bool {
         let mut is_queued = false;
-        // One place in the device's queue is left for a flush.
+        // One entry of the device's queue is left for a flush.
         let in_flight_max = WAL_IN_FLIGHT_MAX.min(device.geometry().in_flight_max as usize - 1);
         while device.in_flight() < in_flight_max.max(1) {
             let Some(batch) = self.closed.pop_front() else { break };
@@ -155,12 +156,12 @@ impl Log {
         Ok(())
     }
 
-    /// End of the last batch that the device was given.
+    /// End of the last batch that was submitted.
     pub(super) fn submitted(&self) -> Lsn {
         self.flight.back().map_or(self.written, |flight| flight.end)
     }
 
-    /// The header of a batch that is submitted now, without its checksum.
+    /// The header of a batch that is about to be submitted. The checksum is still missing.
     pub(super) fn header(
         &self,
         kind: Kind,

@@ -1,4 +1,4 @@
-//! Which records outlive the process, also after a fault of the mapped buffers.
+//! Which records outlive the process, even after a fault of the mapped buffers.
 //!
 //! A record in a mapped buffer outlives the process as soon as it is stored. If the kernel can't
 //! provide a page of the mapping, private memory takes the place of the page. The record that is
@@ -26,10 +26,10 @@ impl Log {
         first.unwrap_or(self.appended).max(self.written)
     }
 
-    /// Once the whole log is durable, notes the log's end in a mapped buffer. Until then, no batch
-    /// in the log says that this end is durable. So without the note, a recovery that finds a
-    /// shorter log could not know that the log is damaged. The note needs no write to the device.
-    /// It goes into the buffer that would be taken last.
+    /// Once the whole log is durable, notes the log's end in a mapped buffer. No batch in the log
+    /// says yet that this end is durable. So if a recovery finds a shorter log, only the note tells
+    /// it that the log is damaged. The note needs no write to the device. It goes into the free
+    /// buffer that would be used last.
     pub(super) fn tell_durable(&mut self) {
         if self.durable != self.appended || self.told_durable == self.durable {
             return;
@@ -61,8 +61,7 @@ impl Log {
         free.filter(|free| is_planted("faulty-buffer-reused") || !self.note_faults(free))
     }
 
-    /// Notes the faults of the mapping that a buffer belongs to. Returns whether there were any
-    /// faults.
+    /// Notes the faults of the mapping that a buffer belongs to. Returns whether there are any.
     pub(super) fn note_faults(&mut self, buffer: &Buffer) -> bool {
         let faults = buffer.faults();
         if faults == Faults::default() {
@@ -89,7 +88,7 @@ impl Log {
         self.open = Some(open);
     }
 
-    /// Whether everything that was put into a batch is still in it.
+    /// Whether a batch still holds all records that were put into it.
     fn is_there(&self, open: &OpenBatch) -> bool {
         let mut walk = Records::new(&open.buffer[..open.used], self.salt, open.first_lsn);
         let found = walk.by_ref().fold(0, |found, view| chain(found, view.checksum));

@@ -7,9 +7,9 @@
 //!        durable ≤ written ≤ kept ≤ appended
 //! ```
 //!
-//! A device does not order its writes, so only the longest unbroken prefix of completed batches
-//! counts. A buffer is reused only once its batch is in that prefix. If the process dies before
-//! that, the log may have a hole that only the mapped buffers can fill.
+//! A device does not order its writes, so only batches in the longest unbroken prefix of completed
+//! batches are durable. A buffer is reused only once its batch is in that prefix. If the process
+//! dies earlier, the log may have a hole that only the mapped buffers can fill.
 
 mod check;
 mod drive;
@@ -62,7 +62,7 @@ pub struct Log {
     commits_in_flight: usize,
     /// Whether mapped buffers outlive the process.
     are_buffers_kept: bool,
-    /// Faults of the mapping that were noticed so far.
+    /// Faults of the mapped buffers that were noticed so far.
     faults: Faults,
     /// Whether every completed write is stable.
     are_writes_stable: bool,
@@ -71,13 +71,13 @@ pub struct Log {
     appended: Lsn,
     written: Lsn,
     durable: Lsn,
-    /// The durable LSN that was last noted in a mapped buffer. It is noted when everything appended
-    /// is durable.
+    /// The durable LSN that was last noted in a mapped buffer, at a time when everything appended
+    /// was durable.
     told_durable: Lsn,
     /// End of the last written batch that needs a flush to be durable.
     soft_end: Lsn,
-    /// Spans of the log that are not yet durable. Each has its end, and the time when its oldest
-    /// record was seen.
+    /// Spans of the log that are not yet durable. Each span has its end, and the time when its
+    /// oldest record was seen.
     marks: VecDeque<(Lsn, Instant)>,
 
     free: Vec<Buffer>,
@@ -89,7 +89,7 @@ pub struct Log {
     flight: VecDeque<Flight>,
     /// Token of the first batch in `flight`.
     first_token: u64,
-    /// Number of unwritten batches that hold records which die with the process.
+    /// Number of unwritten batches with records that die with the process.
     private_count: usize,
     completions: Vec<Completion>,
     /// Checksum of the last batch that was submitted.
@@ -159,10 +159,10 @@ struct Flight {
     is_durable: bool,
     is_done: bool,
     submitted_at: Instant,
-    /// The batch's buffer. The device has it until the write completes, unless the device writes a
-    /// copy of the batch.
+    /// The batch's buffer. `None` while the device has the buffer, until the write completes. If
+    /// the device writes a copy of the batch, the buffer stays here.
     buffer: Option<Buffer>,
-    /// Whether the device writes the tail's block, which has a copy of the batch.
+    /// Whether the device writes the tail's block, which contains a copy of the batch.
     is_tail: bool,
 }
 
@@ -211,7 +211,7 @@ impl LogStats {
     }
 }
 
-/// What a log starts from.
+/// The state that a log starts from.
 #[derive(Debug)]
 pub(crate) struct LogSeed {
     pub(crate) volume_id: VolumeId,
@@ -276,7 +276,7 @@ impl Log {
         }
     }
 
-    /// Starts to serve, with these buffers and under this policy.
+    /// Puts the log into service, with these buffers and under this policy.
     pub(crate) fn start(
         &mut self,
         policy: Policy,
@@ -302,8 +302,8 @@ impl Log {
         self.buffers_used = 0;
     }
 
-    /// Appends a fragment as it is, without cutting it again, so that the records after it keep
-    /// their LSNs.
+    /// Appends a fragment of a record. Does not cut it again, so the records after it keep their
+    /// LSNs.
     pub(crate) fn append_fragment(&mut self, db: u16, flags: u32, payload: &[u8]) {
         let size = record::SIZE + payload.len();
         if self.open.as_ref().is_some_and(|open| open.buffer.len() - open.used < size) {
@@ -313,7 +313,7 @@ impl Log {
     }
 
     /// Appends a record, the concatenation of `parts`, and returns its LSN. Never fails and never
-    /// blocks, because the caller has asked [`room`](Self::room) before.
+    /// blocks, because the caller has called [`room`](Self::room) first.
     pub fn append(&mut self, db: u16, parts: &[&[u8]]) -> Lsn {
         let mut left: usize = parts.iter().map(|part| part.len()).sum();
         let mut rest = Parts { parts, at: 0 };
@@ -364,12 +364,12 @@ impl Log {
     }
 
     /// Opens a batch in a free buffer. If no buffer is free, opens it in new private memory. No
-    /// buffer is free before [`start`](Self::start), or when a record has used up all the free
-    /// ones.
+    /// buffer is free before [`start`](Self::start), or after a large record has used up all
+    /// buffers.
     fn open_batch(&mut self) -> &mut OpenBatch {
         let free = self.free.pop();
         let is_extra = free.is_none();
-        // `free` is a stack, so buffers near its bottom are not used until those above are taken.
+        // `free` is a stack, so a buffer is used only after all buffers above it are taken.
         self.buffers_used =
             self.buffers_used.max(self.buffer_count.saturating_sub(self.free.len()));
         let lbas = self.geometry.batch_lbas_max as usize;
@@ -378,7 +378,7 @@ impl Log {
         let first_lsn = self.appended;
         write_open_half(&mut buffer, self.volume_id, self.epoch, first_lsn);
         // A fault before this point has lost no record of this batch, because the batch has no
-        // record yet. `put` notices the fault when it has stored the first record.
+        // record yet. `put` notices the fault after it has stored the first record.
         let is_private = self.is_private(&buffer);
         if is_private {
             self.private_count += 1;
@@ -438,8 +438,8 @@ impl Log {
         }
     }
 
-    /// When [`drive`](Self::drive) must be called again, if nothing is appended or reaped before
-    /// then.
+    /// The time at which [`drive`](Self::drive) must be called again, if nothing is appended or
+    /// reaped earlier.
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.latch.is_some() {
             return None;
@@ -460,8 +460,8 @@ impl Log {
         self.policy
     }
 
-    /// Changes the policy. Records that were appended before the change are acknowledged under the
-    /// new policy too.
+    /// Changes the policy. The new policy also decides when records that were appended before the
+    /// change are acknowledged.
     pub fn set_policy(&mut self, policy: Policy) {
         self.policy = policy;
     }
@@ -474,7 +474,7 @@ impl Log {
         }
     }
 
-    /// When the oldest record that is not durable was first seen by [`drive`](Self::drive).
+    /// The time when [`drive`](Self::drive) first saw the oldest record that is not durable.
     pub fn oldest_undurable(&self) -> Option<Instant> {
         self.marks.front().map(|&(_, seen)| seen)
     }

@@ -1,15 +1,15 @@
 //! Room in the log: which commands may append, and which jobs the keeper gets.
 //!
 //! The invariant: everything appended has a place in the segments. So room is counted for the worst
-//! case, in which the end of each segment wastes as many bytes as it can. Shares are set aside for
-//! commands that give room back:
+//! case, in which as many bytes as possible stay unused at the end of each segment. Parts of the
+//! room are set aside for commands that give room back:
 //!
 //! ```text
 //! | every write may run (Free) | what frees memory (Scarce) | what empties the data set (Last) |
 //! ```
 //!
-//! Only commands that empty the data set may use the last share. So however full the log is, the
-//! data set can be emptied, and the log can then start anew, without a snapshot.
+//! Only commands that empty the data set may use the last share. So the data set can be emptied
+//! however full the log is. The log can then start anew, without a snapshot.
 
 use std::time::{Duration, Instant};
 
@@ -25,19 +25,19 @@ use crate::{Job, LatchCause, Lsn, Outcome, Pool, Room};
 /// header of the batch if the fragment begins one.
 const OVERHEAD: u64 = (batch::SIZE + record::SIZE) as u64;
 
-/// Bytes set aside for commands that empty the data set. They suffice for a few records of less
-/// than a block each.
+/// Bytes set aside for commands that empty the data set. This share is enough for a few records of
+/// less than a block each.
 const LAST_SHARE: u64 = 4 * LBA_SIZE as u64;
 
-/// The largest payload, in bytes, of a deletion that no client asked for. It applies even if the
-/// log has room for more.
+/// The largest payload, in bytes, of a deletion that no client asked for. This limit applies even
+/// if the log has room for more.
 const UNASKED_SIZE_MAX: u64 = 1 << 30;
 
-/// A size in bytes that is more than any log has room for, yet so small that adding overhead to it
-/// can't overflow.
+/// A size in bytes that is larger than any log, but small enough that adding overhead can't
+/// overflow.
 const PAYLOAD_SIZE_MAX: u64 = 1 << 62;
 
-/// If the keeper failed to prepare a segment, the log asks the keeper again after this time.
+/// After the keeper fails to prepare a segment, the log waits this long before it asks again.
 const PREPARE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl Log {
@@ -64,7 +64,7 @@ impl Log {
         if usable >= need + self.reserve() {
             return Room::Free;
         }
-        // Some records would be too large even if the log had all the segments that it may have.
+        // A record can be too large even for a log that has all the segments that it may have.
         let is_possible = need + self.reserve() <= self.segments.usable_max();
         if is_possible {
             self.wanted = self.wanted.max(need);
@@ -89,10 +89,10 @@ impl Log {
         }
         let kept = if is_planted("unasked-takes-last-share") { 0 } else { self.last_share() };
         let space = self.usable().saturating_sub(kept).min(UNASKED_SIZE_MAX);
-        // `space_for` would allow a larger payload, but it divides by a batch's size, and this
-        // function must be fast, because reads call it. `placed` is safe, because a payload takes
-        // less than twice its size plus what is subtracted here. After a payload of this size, the
-        // next call returns about half as much.
+        // An exact result would need a division by the batch size, as in `space_for`. This function
+        // must be fast, because reads call it, so it returns less. `placed` is safe, because a
+        // payload takes less than twice its size plus the bytes that are subtracted here. After a
+        // payload of this size, the next call returns about half as much.
         let placed = space.saturating_sub(2 * LBA_SIZE as u64 + 4 * OVERHEAD) / 2;
         let has_buffer = self.buffer_count == 0 || !self.free.is_empty();
         if has_buffer || is_planted("unasked-takes-memory") {
@@ -123,8 +123,8 @@ impl Log {
     /// The largest number of bytes of the log's area that a record with `payload_size` bytes of
     /// payload may take.
     fn space_for(&self, payload_size: u64) -> u64 {
-        // Counts the fragments that begin a batch, and one in the open batch. Each fragment that
-        // begins a batch fills the batch, except the last fragment.
+        // This counts the fragments that begin a batch, and one fragment in the open batch. Each
+        // fragment that begins a batch fills the batch, except the last fragment.
         let fragments = payload_size / (self.geometry.batch_size() as u64 - OVERHEAD) + 2;
         let overhead = if is_planted("room-without-headers") { 0 } else { fragments * OVERHEAD };
         (payload_size + overhead).next_multiple_of(LBA_SIZE as u64)
@@ -145,12 +145,12 @@ impl Log {
         LAST_SHARE.min(part_max - part_max % LBA_SIZE as u64)
     }
 
-    /// Usable bytes of the log's area that no appended record needs.
+    /// Usable bytes of the log's area that are left after all appended records have their place.
     pub(super) fn usable(&self) -> u64 {
         self.segments.usable().saturating_sub(self.pending())
     }
 
-    /// Bytes of the log's area that appended records will need but do not have yet.
+    /// Bytes that the batches which are not yet submitted will take in the log's area.
     fn pending(&self) -> u64 {
         let lbas: usize = self.closed.iter().chain(&self.open).map(OpenBatch::lbas).sum();
         (lbas * LBA_SIZE) as u64
@@ -163,8 +163,8 @@ impl Log {
         assert!(lsn <= self.appended, "only what was appended can be released");
         if self.log_state() == LogState::On {
             self.release_to = self.release_to.max(lsn);
-            // An empty data set needs almost no room for its next snapshot, so a segment that could
-            // not be prepared before may be available now.
+            // The next snapshot of an empty data set needs almost no room. So if preparing a
+            // segment has failed, it may succeed now.
             if !is_planted("release-waits") {
                 self.prepare_failed = None;
             }
@@ -175,8 +175,8 @@ impl Log {
         self.log_state() == LogState::On && self.segments.start_behind(self.release_to).is_some()
     }
 
-    /// Returns the keeper's next job, if there is one. After it has returned a job, it returns no
-    /// other job until [`job_done`](Self::job_done) is called.
+    /// Returns the keeper's next job, if there is one. No other job is returned until
+    /// [`job_done`](Self::job_done) is called.
     pub fn next_job(&mut self, now: Instant) -> Option<Job> {
         if self.is_job_running || self.latch.is_some() {
             return None;
@@ -205,7 +205,7 @@ impl Log {
         may_try && self.usable() < ahead
     }
 
-    /// Handles the keeper's answer.
+    /// Handles the outcome of the keeper's job.
     pub fn job_done(&mut self, outcome: Outcome, now: Instant) {
         assert!(self.is_job_running, "an answer follows a job");
         self.is_job_running = false;
@@ -256,7 +256,7 @@ impl Log {
         self.superblock_sequence = superblock_sequence;
     }
 
-    /// Why the keeper failed to prepare a segment the last time; `None` if it did not fail.
+    /// Why the keeper's last attempt to prepare a segment failed; `None` if it succeeded.
     pub fn prepare_failed(&self) -> Option<&DeviceError> {
         self.prepare_failed.as_ref().map(|(error, _)| error)
     }

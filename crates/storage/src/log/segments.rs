@@ -7,14 +7,14 @@ use slimio_device::{LBA_SIZE, Lba};
 use crate::superblock::VolumeGeometry;
 use crate::{LogStart, Lsn};
 
-/// A segment that the log has written to, or is about to.
+/// A segment that the log has written to, or is about to write to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UsedSegment {
     pub(crate) segment: u64,
     pub(crate) wal_slot: u32,
-    /// First LSN of its first batch.
+    /// First LSN of the segment's first batch.
     pub(crate) first_lsn: Lsn,
-    /// Checksum of the batch before the first one.
+    /// Checksum of the batch before the segment's first batch.
     pub(crate) parent: u64,
 }
 
@@ -84,7 +84,7 @@ impl Segments {
         segments * (self.geometry.segment_lbas - lost) * LBA_SIZE as u64
     }
 
-    /// Records up to here are not needed.
+    /// Recovery does not need the records up to this LSN.
     pub(crate) fn start_lsn(&self) -> Lsn {
         self.start.lsn
     }
@@ -102,8 +102,8 @@ impl Segments {
         (self.used.len() as u64 - 1) * self.geometry.segment_size()
     }
 
-    /// Where the log would start if records up to `lsn` were not needed; `None` if a start there
-    /// would free no segment.
+    /// The place where the log would start if records up to `lsn` were not needed; `None` if such a
+    /// start would free no segment.
     pub(crate) fn start_behind(&self, lsn: Lsn) -> Option<LogStart> {
         let first = self.used.iter().rev().find(|used| used.first_lsn <= lsn)?;
         if first.segment <= self.start.segment || lsn < self.start.lsn {

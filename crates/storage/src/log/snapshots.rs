@@ -1,5 +1,5 @@
-//! Snapshots as the log sees them: when a snapshot may be begun, when it may be adopted, and
-//! whether the log goes on after it.
+//! The log's part in snapshots: when a snapshot may begin, when it may be adopted, and whether the
+//! log goes on after it.
 //!
 //! The invariant: a snapshot is adopted only when every record that it needs is durable. A snapshot
 //! needs the records up to its LSN. A fuzzy snapshot needs all records that were appended before it
@@ -13,10 +13,10 @@ use crate::keeper::Adoption;
 use crate::snapshot::SnapshotPlan;
 use crate::{Lsn, SlotCheck, SlotName, SlotSummary, SnapshotKind, Snapshots};
 
-/// Whether records count.
+/// Whether the log is on: whether records are appended, and whether recovery will apply them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LogState {
-    /// The state of `appendonly yes`: every record counts.
+    /// The state of `appendonly yes`: records are appended, and recovery applies them.
     On,
     /// The log is about to end. Nothing is appended, and no write is acknowledged before the log is
     /// [`Off`](Self::Off).
@@ -24,8 +24,8 @@ pub enum LogState {
     /// The state of `appendonly no`: nothing is appended. Recovery reads the root, and the log up
     /// to its end.
     Off,
-    /// Records are appended, but count only when a WAL-snapshot that was begun in this state has
-    /// been adopted. Before its adoption, nothing is promised.
+    /// Records are appended, but recovery ignores them until a WAL-snapshot that was begun in this
+    /// state is adopted. Until then, nothing is promised.
     Resuming,
 }
 
@@ -34,12 +34,12 @@ pub enum LogState {
 pub enum SnapshotEvent {
     /// The snapshot was adopted into its role.
     Adopted(SlotSummary),
-    /// The snapshot is useless, because the log already starts after it. Or the snapshot is fuzzy,
-    /// and the log ended before the snapshot was finished.
+    /// The snapshot was dropped as useless. Either the log already starts after the snapshot, or
+    /// the snapshot is fuzzy and the log ended before the snapshot was finished.
     Obsolete(SlotSummary),
 }
 
-/// What the log knows of snapshots.
+/// The log's knowledge of the snapshots.
 #[derive(Debug)]
 pub(super) struct SnapshotStage {
     /// The snapshots in the superblock in force.
@@ -48,9 +48,9 @@ pub(super) struct SnapshotStage {
     number: u64,
     running: Option<SnapshotPlan>,
     finished: Option<SlotSummary>,
-    /// Whether adopting the running or finished snapshot turns the log on. This is so if the log
-    /// was resuming when the snapshot was begun, and has not been ended since. Then every command
-    /// since the snapshot's beginning has been logged.
+    /// Whether adopting the running or finished snapshot turns the log on. It does if the log was
+    /// resuming when the snapshot was begun, and has not been ended since: then every command since
+    /// the snapshot's beginning was logged.
     does_resume: bool,
     event: Option<SnapshotEvent>,
     /// Number of readers of each slot. A slot that is being read must not be written.
@@ -89,13 +89,13 @@ impl Log {
     /// Plans a snapshot of the data set as it is now, with the effects of everything appended so
     /// far. If the state is [`LogState::On`], a WAL-snapshot is [fuzzy](SnapshotPlan::is_fuzzy).
     /// The caller hands the plan to a [`SlotWriter`](crate::SlotWriter), and the writer's result to
-    /// [`adopt`](Self::adopt) or [`snapshot_failed`](Self::snapshot_failed). Only one snapshot at a
-    /// time is under way. `created_ms` is the time now, in milliseconds since 1970.
+    /// [`adopt`](Self::adopt) or [`snapshot_failed`](Self::snapshot_failed). Only one snapshot is
+    /// under way at a time. `created_ms` is the present time, in milliseconds since 1970.
     ///
     /// `None` if a snapshot is under way already, if all reserves are [pinned](Self::pin), if the
     /// log has latched, or if the log [gives back space](Self::give_back_space). Also `None` for a
-    /// WAL-snapshot if the log is to be resumed but is still ending, because such a snapshot would
-    /// not turn the log on.
+    /// WAL-snapshot while the log is still ending although it is to be resumed, because such a
+    /// snapshot would not turn the log on.
     pub fn begin_snapshot(&mut self, kind: SnapshotKind, created_ms: u64) -> Option<SnapshotPlan> {
         let stage = &self.snapshots;
         if stage.running.is_some() || stage.finished.is_some() || self.latch.is_some() {
@@ -153,8 +153,8 @@ impl Log {
         Some((slot, next))
     }
 
-    /// The longest slot that nobody reads and that may be overwritten. `may_overwrite` is asked
-    /// with the slot and the snapshot that the slot holds.
+    /// The longest slot that nobody reads and that may be overwritten. `may_overwrite` decides by
+    /// the slot and the snapshot that the slot holds.
     fn longest_reserve(
         &self,
         may_overwrite: impl Fn(SlotName, Option<&SlotSummary>) -> bool,
@@ -207,22 +207,23 @@ impl Log {
         }
     }
 
-    /// The outcome of the snapshot that was finished last; returned once.
+    /// Returns the outcome of the snapshot that was finished last. Each outcome is returned once.
     pub fn take_snapshot_event(&mut self) -> Option<SnapshotEvent> {
         self.snapshots.event.take()
     }
 
-    /// Which snapshots there are, as the superblock in force says.
+    /// The snapshots that the superblock in force lists.
     pub fn snapshots(&self) -> &Snapshots {
         &self.snapshots.known
     }
 
-    /// Keeps a slot from being written while it is read. Each call needs an [`unpin`](Self::unpin).
+    /// Protects a slot from being written while it is read. Each call needs an
+    /// [`unpin`](Self::unpin).
     pub fn pin(&mut self, slot: SlotName) {
         self.snapshots.pins[slot.index()] += 1;
     }
 
-    /// Whether only pins keep a snapshot from being begun.
+    /// Whether a snapshot could be begun if no slot were pinned.
     pub fn lacks_pinned(&self) -> bool {
         let stage = &self.snapshots;
         let is_idle = stage.running.is_none()
@@ -234,7 +235,7 @@ impl Log {
         is_idle && reserves.all(|slot| stage.pins[slot.index()] > 0)
     }
 
-    /// Takes back one [`pin`](Self::pin).
+    /// Undoes one [`pin`](Self::pin).
     ///
     /// # Panics
     /// If the slot is not pinned.
@@ -244,14 +245,14 @@ impl Log {
     }
 
     /// Begins to check the snapshot in a slot, a small piece at a time; `None` if the slot holds no
-    /// snapshot. If the check finds damage, [`snapshots`](Self::snapshots) says whether the slot
-    /// still holds the snapshot that was checked.
+    /// snapshot. If the check finds damage, compare with [`snapshots`](Self::snapshots), which says
+    /// whether the slot still holds the snapshot that was checked.
     pub fn check(&self, slot: SlotName) -> Option<SlotCheck> {
         let held = self.snapshots.known.get(slot)?;
         Some(SlotCheck::new(self.volume_id, *held, 1))
     }
 
-    /// Whether records count.
+    /// Whether the log is on: whether records are appended, and whether recovery will apply them.
     pub fn log_state(&self) -> LogState {
         let stage = &self.snapshots;
         match stage.known.log_end() {
@@ -291,7 +292,7 @@ impl Log {
         self.snapshots.is_log_wanted = true;
     }
 
-    /// Where the log ends, if the job that ends it is due.
+    /// The LSN at which the log is to end, if the keeper's job to end it is due.
     pub(super) fn end_due(&self) -> Option<Lsn> {
         self.snapshots.ending.filter(|&lsn| lsn <= self.durable || is_planted("end-log-undurable"))
     }
@@ -316,7 +317,8 @@ impl Log {
         Some(Adoption { summary, start: Some(start), continues_log })
     }
 
-    /// Whether a snapshot is under way whose adoption lets the log start after the snapshot.
+    /// Whether the snapshot under way will make room: its adoption lets the log start after the
+    /// snapshot.
     pub(super) fn is_room_coming(&self) -> bool {
         let stage = &self.snapshots;
         let running = stage.running.as_ref().map(|plan| (plan.kind, plan.lsn));
@@ -337,9 +339,9 @@ impl Log {
     pub(super) fn adopted(&mut self, adoption: &Adoption) {
         if let Some(start) = adoption.start {
             self.segments.released(start);
-            // The data set was empty at `release_to`. But the adopted snapshot may have the same
-            // LSN, and it may hold data that was written while the log was off. So that release
-            // must not happen any more.
+            // A release was to start the log at `release_to`, where the data set was empty. But the
+            // adopted snapshot may have the same LSN, and may hold data that was written while the
+            // log was off. So the release must not happen any more.
             if self.release_to <= start.lsn && !is_planted("release-drops-new-root") {
                 self.release_to = Lsn(0);
             }

@@ -2,8 +2,8 @@
 //! log could never be shortened again, because no snapshot could be written.
 //!
 //! On a device, the [pool](Pool) leaves the next snapshot the space that it needs. A file system
-//! does not do this. So if each area is a file, the log is told how long the slots are, and each
-//! [`Job::Prepare`] says how many bytes must still be free after the job.
+//! leaves no space for it. So if each area is a file, the caller tells the log how long the slots
+//! are, and each [`Job::Prepare`] says how many bytes must still be free after the job.
 
 use slimio_device::LBA_SIZE;
 use slimio_planted::is_planted;
@@ -15,16 +15,16 @@ use crate::snapshot::SnapshotPlan;
 use crate::{Job, Pool};
 use crate::{SlotName, SnapshotKind};
 
-/// What becomes of the space of segments that hold nothing.
+/// What happens to the space of unused segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UnusedSpace {
-    /// The log keeps the space. It will use these segments again, and then need not zero them.
+    /// The log keeps the space. When it uses these segments again, it need not zero them.
     Kept,
-    /// A snapshot lacks space, so the keeper gives the space of these segments back.
+    /// A snapshot lacks space, so the keeper gives the segments' space back.
     Wanted,
 }
 
-/// What snapshots need, according to the last call of [`Log::leave_room_for_snapshot`].
+/// The space that snapshots need, according to the last call of [`Log::leave_room_for_snapshot`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SnapshotNeed {
     /// The largest number of blocks that a snapshot of the data set takes.
@@ -69,8 +69,7 @@ impl Log {
 
     /// Bytes of the file system that the snapshot after the planned one will need. 0 on a device,
     /// because the [pool](Pool) leaves the space that this snapshot needs. Also 0 if the planned
-    /// snapshot is a WAL-snapshot, because the log is short after a WAL-snapshot. Also 0 if the log
-    /// is not on.
+    /// snapshot is a WAL-snapshot, because the log is short after it. Also 0 if the log is not on.
     pub fn space_behind(&self, plan: &SnapshotPlan) -> u64 {
         let needs_none = plan.kind == SnapshotKind::Wal || self.log_state() != LogState::On;
         if self.pool.is_some() || needs_none || is_planted("save-takes-all") {
@@ -80,13 +79,13 @@ impl Log {
         self.lacks(next)
     }
 
-    /// Bytes that the longest snapshot needs in addition to the blocks of a slot.
+    /// Bytes that the longest possible snapshot needs in addition to the blocks of a slot.
     fn lacks(&self, slot: Option<SlotName>) -> u64 {
         let has = slot.map_or(0, |slot| self.snapshot_need.slot_lbas[slot.index()]);
         self.longest_snapshot(true).saturating_sub(has) * LBA_SIZE as u64
     }
 
-    /// Blocks that a slot has. Of two reserves, the longer one is written next.
+    /// Blocks of a slot. If there are two reserves, the longer one is written next.
     pub(super) fn slot_lbas(&self, slot: SlotName) -> u64 {
         match &self.pool {
             Some(pool) => pool.usage().slots[slot.index()],
@@ -94,9 +93,9 @@ impl Log {
         }
     }
 
-    /// Lets unused blocks of the log's area go back to the file system, because a snapshot lacks
-    /// space. No snapshot can be begun before these blocks have gone back. Returns whether there
-    /// may be such blocks; on a device the log keeps none.
+    /// Asks the keeper to return unused blocks of the log's area to the file system, because a
+    /// snapshot lacks space. No snapshot can be begun before these blocks are returned. Returns
+    /// whether there may be such blocks. On a device there are none.
     pub fn give_back_space(&mut self) -> bool {
         let may_have = self.pool.is_none() && self.latch.is_none();
         if may_have {

@@ -6,8 +6,8 @@
 //!
 //! Copying the payload and computing its hashes takes time, and other records are appended
 //! meanwhile. The record gets its LSN only when it is complete. Until then, its batches lack the
-//! fields that depend on the LSN. Until these batches are written, they are only in private memory,
-//! which dies with the process.
+//! fields that depend on the LSN. The batches are in private memory, which dies with the process,
+//! until they are written.
 
 use slimio_device::Buffer;
 use slimio_planted::is_planted;
@@ -34,7 +34,8 @@ pub struct StagedRecord {
 }
 
 impl StagedRecord {
-    /// Adds bytes to the payload. Hashes a full batch when more bytes follow it.
+    /// Adds bytes to the payload. When a batch is full and more bytes follow, the full batch is
+    /// hashed.
     pub fn write(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             if self.filling.as_ref().is_some_and(|buffer| self.used == buffer.len()) {
@@ -71,7 +72,7 @@ impl Log {
     }
 
     /// Appends a staged record, which must have a payload, and returns its LSN. The caller must
-    /// have asked [`room`](Self::room) first, as for [`append`](Self::append). This call is fast,
+    /// have called [`room`](Self::room) first, as for [`append`](Self::append). This call is fast,
     /// because the payload is copied and hashed already.
     pub fn append_staged(&mut self, mut record: StagedRecord) -> Lsn {
         let last_used = record.used;

@@ -1,4 +1,5 @@
-//! Small commits that follow each other: the last batch of the log grows alternately in two blocks.
+//! Small commits in a row: the last batch of the log grows, and is written alternately to two
+//! blocks.
 //!
 //! Under `always`, a client that waits for each of its small writes would cost a block of log per
 //! write. Instead, each commit writes the whole growing batch again. The batch has a pair of
@@ -26,7 +27,7 @@ use crate::{Lsn, Policy};
 /// small commits fit into it.
 const TAIL_COMMIT_SIZE_MAX: usize = (LBA_SIZE - batch::SIZE) / 3;
 
-/// After this many lone commits in a row, more are expected.
+/// After this many lone commits in a row, more lone commits are expected.
 const LONE_COMMITS_MIN: u32 = 3;
 
 /// A pair of blocks, and the batch that grows in it.
@@ -46,7 +47,7 @@ pub(super) struct Tail {
 }
 
 impl Log {
-    /// Whether this is a small commit and nothing else is in flight.
+    /// Whether `batch` is a small commit and nothing else is in flight.
     pub(super) fn is_lone(&self, batch: &OpenBatch) -> bool {
         self.policy == Policy::Always
             && self.flight.is_empty()
@@ -55,7 +56,7 @@ impl Log {
     }
 
     /// The pair that a lone commit goes to: the current pair if it has room, else a new one. `None`
-    /// if a new pair is not worth its blocks or has no room.
+    /// if a new pair is not worth its blocks or if the log has no room for it.
     pub(super) fn take_tail(&mut self, batch: &OpenBatch) -> Option<Tail> {
         let size = batch.used - batch::SIZE;
         let has_room = |tail: &Tail| tail.image.is_some() && tail.used + size <= LBA_SIZE;
@@ -82,8 +83,8 @@ impl Log {
         })
     }
 
-    /// Writes the pair's records and then those of the batch into the block of the pair that was
-    /// not written last.
+    /// Writes the pair's records, followed by the records of `batch`, to the block of the pair that
+    /// was not written last.
     pub(super) fn submit_tail(
         &mut self,
         device: &mut dyn Device,

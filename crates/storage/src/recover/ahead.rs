@@ -1,5 +1,5 @@
-//! Reads ahead in the log, with several large reads in flight. Data is examined in the buffers that
-//! it was read into.
+//! Reads ahead in the log, with several large reads in flight. The data is not copied: it is
+//! examined in the buffers that it was read into.
 
 use std::collections::VecDeque;
 
@@ -26,7 +26,7 @@ pub(crate) struct ReadAhead {
     next: u64,
     spare: Vec<Buffer>,
     completions: Vec<Completion>,
-    /// If the blocks of a view are from several reads, they are joined here.
+    /// If the blocks of a view come from several reads, they are joined in this buffer.
     scratch: Vec<u8>,
 }
 
@@ -161,7 +161,8 @@ impl ReadAhead {
         Ok(())
     }
 
-    /// Waits for what is still in flight, so that the path can be used for something else.
+    /// Waits for the reads that are still in flight, so that the path can be used for something
+    /// else.
     pub(crate) fn finish(mut self, device: &mut dyn Device) {
         while device.in_flight() > 0 {
             io::wait_for_one(device, &mut self.completions);

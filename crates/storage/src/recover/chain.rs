@@ -1,4 +1,4 @@
-//! Following the log from batch to batch, and record to record.
+//! Follows the log from batch to batch, and from record to record.
 
 use slimio_device::LBA_SIZE;
 use slimio_planted::is_planted;
@@ -38,7 +38,7 @@ pub(crate) struct Chain {
     /// Fragments of a record that is not complete yet.
     pending: Option<Pending>,
     joined: Vec<u8>,
-    /// Records up to here are not needed.
+    /// Recovery does not need the records up to this LSN.
     start: Lsn,
     /// Whether the log was followed up to the cut of the last recovery, or starts after this cut.
     pub(crate) has_reached_cut: bool,
@@ -183,17 +183,17 @@ impl Chain {
         result
     }
 
-    /// Notes if the log has reached the point from which the last recovery continued the log. The
-    /// parent checksum identifies this point, because parent by parent it covers everything before
-    /// the point.
+    /// Checks whether the log was followed up to the cut of the last recovery, and notes it. The
+    /// parent checksum identifies the cut: each batch's checksum covers its parent's checksum, so
+    /// the chain of checksums covers everything before the cut.
     fn check_cut(&mut self, superblock: &Superblock) {
         self.has_reached_cut |= self.place.parent == superblock.cut.parent;
     }
 
     /// Returns the batch that continues the log. `candidates` are the batches that start at `at`
     /// and could continue the log. Those with the most records come last. Some candidates may be
-    /// dead. A dead batch was submitted by a process that has died, and reached the device only
-    /// after a later epoch had continued the log without it.
+    /// dead. A dead batch was submitted by a process that died. It reached the device only after a
+    /// later epoch had continued the log without this batch.
     fn choose(
         &self,
         ahead: &mut ReadAhead,
@@ -219,10 +219,10 @@ impl Chain {
         Ok(None)
     }
 
-    /// Whether a later epoch has continued the log without this batch, in the next segment. If the
+    /// Whether a later epoch has continued the log in the next segment, without this batch. If the
     /// first batch of an epoch does not fit after the epoch's cut, it goes to the next segment, and
-    /// old data stays in place after the cut. The superblock can't tell, because it has only the
-    /// cut of the last recovery.
+    /// old data stays in place after the cut. The superblock can't tell which data is old, because
+    /// it has only the cut of the last recovery.
     fn is_passed_over(
         &self,
         ahead: &mut ReadAhead,
@@ -255,7 +255,7 @@ impl Chain {
         Ok(is_whole(&bytes[rest as usize * LBA_SIZE..], superblock.volume_id, &later))
     }
 
-    /// Whether a whole batch continues the log.
+    /// Whether the batch with this header, which is whole, continues the log.
     fn is_next(&self, header: &Header, superblock: &Superblock) -> bool {
         let cut = superblock.cut.lsn;
         // A later commit of a tail pair also has the records of the pair's earlier commits.
@@ -281,7 +281,7 @@ impl Chain {
             && (header.parent == self.place.parent || is_planted("no-parent"))
     }
 
-    /// Takes the records of a batch that continues the log.
+    /// Adds a batch that continues the log, with its records.
     fn take(
         &mut self,
         bytes: &[u8],
@@ -290,8 +290,8 @@ impl Chain {
         sink: &mut dyn RecoverSink,
     ) -> Result<(), Error> {
         if header.first_lsn != self.next {
-            // The new epoch continues after the last complete record. If the old epoch left
-            // fragments of one more record, they are not part of the log.
+            // The new epoch continues after the last complete record. The old epoch may have left
+            // fragments of one more record. Such fragments are not part of the log.
             self.pending = None;
             self.next = header.first_lsn;
         }
@@ -304,7 +304,7 @@ impl Chain {
         Ok(())
     }
 
-    /// Takes one record or fragment, which starts where the last one ended.
+    /// Adds one record or fragment, which starts where the last one ended.
     pub(crate) fn take_record(
         &mut self,
         view: &RecordView<'_>,
@@ -365,10 +365,10 @@ struct Pair<'a> {
     older: &'a Header,
 }
 
-/// Whether a later epoch has continued the log after the older of two commits of a tail pair. If
-/// so, the recovery that began the later epoch did not find the newer commit, and the newer commit
-/// was never acknowledged. If the later epoch wrote nothing after the pair, `is_next` refuses the
-/// newer commit, because the newer commit ends after the cut of the last recovery.
+/// Whether a later epoch has continued the log after the older commit of a tail pair. If so, the
+/// recovery that began the later epoch did not find the newer commit, and the newer commit was
+/// never acknowledged. If the later epoch wrote nothing after the pair, `is_next` refuses the newer
+/// commit, because the newer commit ends after the cut of the last recovery.
 fn is_left_behind(
     ahead: &mut ReadAhead,
     device: &mut dyn Device,
@@ -383,9 +383,9 @@ fn is_left_behind(
     let VolumeGeometry { segment_lbas, batch_lbas_max, .. } = superblock.geometry;
     let behind = at + 2;
     let next_segment = (at / segment_lbas + 1) * segment_lbas;
-    // If the next batch does not fit after the pair, it is at the start of the next segment. This
-    // start is read only near the end of a segment, because reading it for every pair would make
-    // the work quadratic.
+    // If the next batch does not fit after the pair, it is at the start of the next segment. The
+    // start of the next segment is read only if the pair is near the end of its segment, because
+    // reading it for every pair would make the work quadratic.
     let may_not_fit =
         next_segment - behind < u64::from(batch_lbas_max) && !is_planted("pair-beside-only");
     let places = [Some(behind), (may_not_fit && next_segment > behind).then_some(next_segment)];
@@ -444,8 +444,8 @@ fn find_from(
     for (index, header) in [first, second].into_iter().enumerate() {
         let Some(header) = header else { continue };
         let batch_at = at + index as u64;
-        // The view starts at `from`, because a view forgets everything before its start, and the
-        // blocks from `from` on may be needed again.
+        // The view starts at `from`, because blocks before the start of a view can't be viewed
+        // again, and the blocks from `from` on may be needed again.
         let lbas = batch_at - from + header.lbas();
         let bytes = ahead.view(device, from, lbas, idle)?;
         let bytes = &bytes[(batch_at - from) as usize * LBA_SIZE..];

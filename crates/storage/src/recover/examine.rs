@@ -1,4 +1,4 @@
-//! Looking at a volume without changing it.
+//! Reads a volume without changing it.
 
 use slimio_device::{Buffer, Device, DeviceError, LBA_SIZE, Lba, Op};
 use slimio_planted::is_planted;
@@ -29,7 +29,7 @@ pub(crate) struct Examined {
     pub(crate) report: Report,
 }
 
-/// What is to be read, and what is tolerated.
+/// What is to be read, and what damage is tolerated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     /// Accept damage. Damage in the log counts as the log's end.
@@ -43,7 +43,7 @@ pub(crate) struct Wanted {
 /// Reads everything and decides how the log ends.
 ///
 /// If the on-demand snapshot is to be the root, only the end of the log matters, because the next
-/// log starts at this end. So damage of the log is then no reason to refuse the volume.
+/// log starts there. So in this case a damaged log is no reason to refuse the volume.
 pub(crate) fn examine(
     media: &mut dyn Media,
     superblock_path: &mut dyn Device,
@@ -116,8 +116,9 @@ pub(crate) fn examine(
     report.batches = chain.batches;
     report.batches_ignored = claims.batches;
 
-    // If the fragments are older than the buffers, the recovery that made these buffers has cut
-    // them off. If they are not older, the rest of their record may be in the buffers.
+    // If the fragments are older than the buffers, the recovery that made the buffers has cut the
+    // fragments off. If the fragments are not older, the rest of their record may be in the
+    // buffers.
     let mut was_cut = chain.epoch < superblock.buffers_epoch && !is_planted("pending-kept");
     if is_planted("pending-kept-by-interrupted") {
         was_cut &= superblock.buffers_epoch == superblock.epoch;
@@ -232,7 +233,8 @@ pub(crate) fn load_extents(media: &dyn Media, superblock: &Superblock) -> Result
         _ => {
             let (found, supported) = (superblock.version(), versions_of(media));
             if supported.contains(&found) {
-                // Somebody has copied the superblock of a file to a device, or the other way round.
+                // Somebody has copied a superblock from a file to a device, or from a device to a
+                // file.
                 let (on, of) = match media.pool() {
                     Some(_) => ("a device", "in files"),
                     None => ("in files", "on a device"),
@@ -332,8 +334,8 @@ fn newest_outside(superblock: &Superblock, wal: &mut dyn Device) -> Result<u64, 
     Ok(newest)
 }
 
-/// Whether a newer superblock may have been complete and may have been damaged since then. It would
-/// have been in the other two copies, so this is possible only if neither of them is valid.
+/// Whether a newer superblock may have been complete, and was damaged later. A newer superblock
+/// would have been in the other two copies, so there was none if one of these copies is valid.
 fn may_be_older(copies: &[SuperblockCopy], superblock: &Superblock) -> bool {
     let own = superblock.copies();
     let mut others = (0..).zip(copies).filter(|(copy, _)| !own.contains(copy));
@@ -355,8 +357,8 @@ fn newest_in_free(superblock: &Superblock, media: &mut dyn Media) -> Result<u64,
     Ok(newest)
 }
 
-/// The superblock sequence in the batch at `lba`; 0 if no batch of the epoch in force, or of a
-/// later epoch, is at `lba`.
+/// The superblock sequence in the batch at `lba`; 0 if there is no batch at `lba`, or only a batch
+/// of an epoch before the one in force.
 fn sequence_at(superblock: &Superblock, device: &mut dyn Device, lba: u64) -> Result<u64, Error> {
     let mut read = |lbas: u64| {
         let buffer = Buffer::zeroed(lbas as usize);
@@ -378,7 +380,7 @@ fn sequence_at(superblock: &Superblock, device: &mut dyn Device, lba: u64) -> Re
     Ok(if is_batch { header.superblock_sequence } else { 0 })
 }
 
-/// Why the end that was found can't be the log's real end; `None` if it can be.
+/// Why the end that was found can't be the log's real end; `None` if nothing speaks against it.
 fn damage(superblock: &Superblock, chain: &Chain, claims: &Claims) -> Option<String> {
     let Claims { durable, superblock_sequence, .. } = *claims;
     let (end, Place { segment, lba, .. }) = (chain.next, chain.place);

@@ -2,12 +2,12 @@
 //!
 //! `cp --sparse=always` and similar tools make holes of blocks that hold zeros. A hole reads as
 //! zeros, too, but the first write to it changes metadata of the file system, and fails if the file
-//! system has become full. So holes are filled before anything depends on them. They are filled in
-//! the copies of the superblock, and in the log from the place where the log goes on.
+//! system has become full. So recovery fills the holes before anything depends on them: those in
+//! the copies of the superblock, and those in the log from the place where the log goes on.
 //!
 //! Filling holes does not change what is read. So if the filling is interrupted anywhere, the next
-//! start reads the same. If there is too little space, the filled holes become holes again, because
-//! a volume that does not open must not fill the disk.
+//! start reads the same data. If there is too little space, the filled holes become holes again,
+//! because a volume that does not open must not fill the disk.
 
 use slimio_device::{Device, FilledHoles, Lba, LbaRange};
 use slimio_planted::is_planted;

@@ -1,4 +1,4 @@
-//! Making a volume, and recovering one.
+//! Makes a new volume, or recovers an existing one.
 //!
 //! Before recovery changes anything, it reads everything: the root snapshot, then the log after it.
 //! Then it takes these steps, each of which is durable before the next begins:
@@ -7,10 +7,10 @@
 //! 2. It makes the missing snapshot slots, which are empty.
 //! 3. It writes the missing copies of the superblock.
 //! 4. It flushes the log that was read.
-//! 5. It writes a new epoch and the cut. This moves a volume of an older version of the format to the
-//!    newest version.
+//! 5. It writes a superblock with a new epoch and the cut. This superblock has the newest format
+//!    version, even if the volume had an older one.
 //! 6. It appends, in the new epoch, the records that only the mapped buffers held.
-//! 7. It notes that the old buffers no longer count.
+//! 7. It notes in the superblock that the old buffers no longer count.
 //!
 //! If recovery is interrupted anywhere, the next recovery finds the same records.
 
@@ -42,7 +42,7 @@ pub use report::Report;
 /// How a new volume is laid out. The layout can't be changed later.
 #[derive(Clone, Copy, Debug)]
 pub struct FormatOptions {
-    /// A random number that was not used before.
+    /// A random number that no other volume has.
     pub volume_id: VolumeId,
     /// Size of a segment of the log, in blocks.
     pub segment_lbas: u64,
@@ -62,7 +62,7 @@ pub struct RecoverOptions {
     /// How many buffers the log has.
     pub buffer_count: usize,
     /// Under [`Policy::Always`], a batch that is not full is submitted only if fewer batches than
-    /// this are in flight. Until then, the batch gathers records.
+    /// this are in flight. While more batches are in flight, the batch gathers records.
     pub commits_in_flight: usize,
     /// Whether to accept damage. Chunks of the root snapshot that can't be read are then dropped,
     /// and so is everything in the log from the damage on.
@@ -72,10 +72,10 @@ pub struct RecoverOptions {
     /// Whether to open a volume that was last written on another device. The volume then belongs to
     /// this device.
     pub accept_device: bool,
-    /// Whether records count from now on, as `appendonly` says. If they do not, the log ends at the
-    /// end that recovery found.
+    /// Whether the log is on from now on, as `appendonly` says. If not, the log ends at the end
+    /// that recovery found.
     pub is_log_on: bool,
-    /// The time now.
+    /// The present time.
     pub now: Instant,
 }
 
@@ -102,28 +102,29 @@ pub enum RootChoice {
     /// The root, and the log after it.
     #[default]
     InForce,
-    /// The on-demand snapshot, and nothing else. It becomes the root. Everything that was written
-    /// after it was taken is lost.
+    /// The on-demand snapshot, and nothing else. It becomes the root. All writes after this
+    /// snapshot are lost.
     OnDemand,
 }
 
-/// Takes the chunks and records that recovery reads.
+/// Receives the chunks and records that recovery reads.
 pub trait RecoverSink {
     /// Whether the root snapshot is wanted. If not, it is not read.
     fn wants_snapshot(&self) -> bool {
         true
     }
 
-    /// Takes a chunk of the root snapshot. Chunks come in order. A chunk may be decoded on another
-    /// thread, and a later call may return the chunk's error. [`Chunk::payload`] checks a chunk.
+    /// Receives a chunk of the root snapshot. Chunks come in order. A chunk may be decoded on
+    /// another thread. A later call may then return the chunk's error. [`Chunk::payload`] checks a
+    /// chunk.
     ///
     /// # Errors
     /// The error of [`Chunk::payload`], or [`Error::ChunkRefused`]. Recovery ends with this error,
-    /// unless the error is damage that is salvaged.
+    /// unless the error is damage and salvage was asked for.
     fn chunk(&mut self, chunk: Chunk) -> Result<(), Error>;
 
-    /// Called when all chunks were handed over. Waits until the chunks are loaded. After an error
-    /// that is salvaged, this is called again.
+    /// Called when all chunks were handed over. Waits until the chunks are loaded. If this returns
+    /// an error and salvage drops the chunk, this is called again.
     ///
     /// # Errors
     /// Those of [`chunk`](Self::chunk).
@@ -134,7 +135,8 @@ pub trait RecoverSink {
     /// Applies a record. Records come in order, after the snapshot.
     ///
     /// # Errors
-    /// Why it can't be applied, as the end of a sentence. Recovery ends with [`Error::Refused`].
+    /// Why the record can't be applied, as the end of a sentence. Recovery ends with
+    /// [`Error::Refused`].
     fn record(&mut self, record: Record<'_>) -> Result<(), String>;
 
     /// Called now and then with the progress of recovery.
@@ -154,15 +156,15 @@ pub enum Phase {
 /// A recovered record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Its database.
+    /// The database that the record belongs to.
     pub db: u16,
-    /// The position right after it.
+    /// The position right after the record.
     pub lsn: Lsn,
     /// The bytes that were appended.
     pub payload: &'a [u8],
 }
 
-/// How far recovery is.
+/// How far recovery has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// What is being read.
@@ -197,7 +199,7 @@ impl std::fmt::Debug for Volume {
     }
 }
 
-/// Makes a new, empty volume, which is durable when this returns. If the making is interrupted, the
+/// Makes a new, empty volume, which is durable when this returns. If this is interrupted, the
 /// medium holds one of four things: nothing, the volume that was to be replaced, an
 /// [unfinished](crate::is_unfinished) volume, or the new volume.
 ///
@@ -206,7 +208,8 @@ impl std::fmt::Debug for Volume {
 /// error if the medium can't be made or written.
 pub fn format(media: &mut dyn Media, options: &FormatOptions) -> Result<(), Error> {
     // The log's area has space for two segments, because a log with only one segment can never
-    // release that segment. With two, the log can make room whatever fills the medium later.
+    // release that segment. With two segments, the log can make room even if something else fills
+    // the medium later.
     media.create(layout::SUPERBLOCK_AREA_LBAS_MIN, 2 * options.segment_lbas)?;
     let mut superblock_path = media.open_path(Area::Superblock)?;
     let copies = read_copies(&mut *superblock_path)?;
@@ -337,7 +340,8 @@ pub fn recover(
                     superblock.start_log_at(start, Snapshots::make_on_demand_root);
                 }
                 // The salvaged log ends before the place where the log starts. So the start moves
-                // to this end, because records that are appended from now on must count.
+                // back to this end. Otherwise recovery would skip records that are appended from
+                // now on.
                 RootChoice::InForce
                     if lsn < superblock.start.lsn && !is_planted("salvaged-uncounted") =>
                 {
@@ -345,8 +349,8 @@ pub fn recover(
                 }
                 RootChoice::InForce => {}
             }
-            // If a salvaged log ends before the root's consistent LSN, this LSN moves to the log's
-            // end. No other log ends before this LSN.
+            // A salvaged log may end before the root's consistent LSN, which then moves back to the
+            // log's end. A log that was not salvaged never ends before this LSN.
             superblock.snapshots.cap_consistent_lsn(lsn);
             if rescued.is_empty() || options.is_log_on || is_planted("log-end-early") {
                 superblock.snapshots.set_log_end((!options.is_log_on).then_some(lsn));
@@ -355,8 +359,8 @@ pub fn recover(
         .map_err(failed)?;
 
     let superblock = keeper.superblock();
-    // Another root may have moved the log's start, so that the slots of segments before the start
-    // are free.
+    // A change of the root may have moved the log's start. The slots of segments before the start
+    // are then free.
     let first = if is_planted("used-before-start") { 0 } else { superblock.start.segment };
     let is_log = |segment: u64| (first..=place.segment).contains(&segment);
     let used = chain.used.iter().copied().filter(|used| is_log(used.segment));
@@ -389,14 +393,14 @@ pub fn recover(
         KeeperPaths { superblock: superblock_path, wal: media.open_path(Area::Wal)? };
 
     if !rescued.is_empty() {
-        // The fragments are appended in private memory, because the old buffers count until the
-        // fragments are durable.
+        // The fragments are appended in private memory, because the old buffers are still needed
+        // until the fragments are durable.
         for (index, fragment) in rescued.iter().enumerate() {
             assert_eq!(fragment.start, log.appended(), "what is rescued keeps its LSN");
             let is_next = index > 0 && rescued[index - 1].buffer != fragment.buffer;
             if is_next && !is_planted("rescued-together") {
                 // The records stay in the same batches as before. So they need no more room than
-                // was counted when they were first appended.
+                // was counted when they were appended the first time.
                 log.close_batch();
             }
             log.append_fragment(fragment.db, fragment.flags, fragment.payload(&buffers));
@@ -418,8 +422,8 @@ pub fn recover(
     let is_right = buffers.len() == options.buffer_count;
     let buffers = if is_right && media.buffers_outlive_process() {
         let mut buffers = buffers;
-        // Recovery has read all buffers into memory. This memory is let go, because a server that
-        // is not busy uses only a few of the buffers.
+        // Recovery has read all buffers into memory. This memory is given back, because a server
+        // that is not busy uses only a few of the buffers.
         buffers.iter_mut().for_each(Buffer::let_go);
         buffers
     } else {
@@ -440,7 +444,7 @@ fn make_durable(
 ) -> Result<(), Error> {
     while log.durable() < log.appended() {
         log.request_durable();
-        // The wait below hands to the device what this call submits.
+        // The result is ignored, because the wait below also starts what this call submits.
         let _ = log.drive(log_path, now);
         let is_stuck = log.stats().in_flight == 0;
         log.wait(log_path, None);

@@ -12,13 +12,13 @@ pub struct Report {
     pub copies: Vec<String>,
     /// Sequence of the superblock that was in force.
     pub sequence: u64,
-    /// Name of the volume.
+    /// Id of the volume.
     pub volume_id: VolumeId,
     /// Epoch of the superblock that was in force.
     pub epoch: u64,
     /// The snapshot that was loaded, if any.
     pub root: Option<SlotSummary>,
-    /// Whether the on-demand snapshot was asked for, so that the log no longer counts.
+    /// Whether recovery from the on-demand snapshot was asked for, so that the log was not used.
     pub is_on_demand: bool,
     /// Where the log starts.
     pub start: Lsn,
@@ -28,7 +28,7 @@ pub struct Report {
     pub end: Lsn,
     /// Batches read.
     pub batches: u64,
-    /// Whole batches after the end of the log. None of them is known to have been durable.
+    /// Whole batches after the end of the log. As far as is known, none of them was durable.
     pub batches_ignored: u64,
     /// Records applied.
     pub records: u64,
@@ -37,8 +37,8 @@ pub struct Report {
     /// Bytes of the fragments of an incomplete record, which were dropped.
     pub dropped_bytes: u64,
     /// The device that the volume was last written on, if it is not this device. A recovery has
-    /// then replaced the identity of that device by the identity of this one. An inspection has
-    /// stored nothing. It only says that the volume is a copy.
+    /// then stored this device's identity in place of the other's. An inspection stores nothing; it
+    /// only reports that the volume is a copy.
     pub other_device: Option<String>,
     /// Snapshot slots that were missing, each with the snapshot that it should have held. None of
     /// these snapshots was needed.

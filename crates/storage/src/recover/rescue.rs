@@ -17,7 +17,7 @@ use crate::{EIO, Error, Lsn, RecoverSink};
 /// A record, or a fragment of one, that must be appended to the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rescued {
-    /// Index of the buffer that it is in.
+    /// Index of the buffer that holds the record.
     pub(crate) buffer: usize,
     at: usize,
     payload_size: usize,
@@ -32,8 +32,8 @@ impl Rescued {
     }
 }
 
-/// Checks that the buffers have lost no page so far. Lost pages read as zeros, which would be taken
-/// for the end of a buffer's records.
+/// Checks that the buffers have lost no page so far. A lost page reads as zeros, and recovery would
+/// mistake the zeros for the end of a buffer's records.
 pub(crate) fn check_read(buffers: &[Buffer]) -> Result<(), Error> {
     let is_there = buffers.iter().all(|buffer| buffer.faults().lost == 0);
     if is_there || is_planted("lost-buffers-believed") {
@@ -59,7 +59,7 @@ pub(crate) fn claims(buffers: &[Buffer], superblock: &Superblock) -> Claims {
     claims
 }
 
-/// Buffers may note that the whole log was durable up to an LSN. Returns the highest of these LSNs.
+/// The highest LSN up to which a buffer says that the whole log was durable.
 pub(crate) fn told_durable(buffers: &[Buffer], superblock: &Superblock) -> Lsn {
     let witnesses = buffers.iter().filter_map(|bytes| read_witness(bytes, superblock.volume_id));
     let durable = witnesses
@@ -72,15 +72,15 @@ pub(crate) fn told_durable(buffers: &[Buffer], superblock: &Superblock) -> Lsn {
     log_end.map_or(durable, |end| durable.min(end))
 }
 
-/// Continues to follow the log in the buffers, as far as records are complete. Returns the
-/// fragments that were taken from the buffers.
+/// Follows the log further, in the buffers, as far as records are complete. Returns the fragments
+/// that were taken from the buffers.
 pub(crate) fn follow(
     chain: &mut Chain,
     buffers: &[Buffer],
     superblock: &Superblock,
     sink: &mut dyn RecoverSink,
 ) -> Result<Vec<Rescued>, Error> {
-    // A log that has ended was durable up to its end, so the buffers hold nothing more of it.
+    // A log that has ended was durable up to its end, so the buffers hold no further records of it.
     if superblock.snapshots.log_end().is_some() || is_planted("no-rescue") {
         return Ok(Vec::new());
     }

@@ -1,4 +1,4 @@
-//! Loading the snapshot that recovery starts from.
+//! Loads the snapshot that recovery starts from.
 
 use slimio_device::{Buffer, Device, Lba, Op};
 
@@ -9,7 +9,7 @@ use crate::{
     SlotPaths, SlotReader, SlotSummary, io,
 };
 
-/// Passes everything on to `sink`, but drops records if the log is not used.
+/// Passes everything on to `sink`, except records if the log is not used.
 pub(super) struct LogSink<'a> {
     pub(super) sink: &'a mut dyn RecoverSink,
     pub(super) is_log_used: bool,
@@ -76,7 +76,7 @@ pub(super) fn newest_header(slots: &mut SlotPaths, superblock: &Superblock) -> u
             continue;
         }
         let op = Op::Read { lba: Lba(0), buffer: Buffer::zeroed(1) };
-        // A slot that can't be read counts like a slot without a header. If it holds the root,
+        // A slot that can't be read is treated like a slot without a header. If it holds the root,
         // loading the root has already found the fault.
         let block = io::run(device, op).ok().flatten();
         let sequence = block.and_then(|block| header_sequence(&block, superblock.volume_id, slot));

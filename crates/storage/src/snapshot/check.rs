@@ -1,16 +1,16 @@
-//! Checking a snapshot in its slot, a piece at a time.
+//! Checks a snapshot in its slot, a piece at a time.
 
 use slimio_device::{Device, LBA_SIZE};
 
 use super::{SlotReader, SlotSummary};
 use crate::{Error, VolumeId};
 
-/// A snapshot that is being checked: all of it is read, and nothing of it is kept.
+/// A check of a snapshot: the whole snapshot is read, and nothing of it is kept in memory.
 ///
-/// Plain state. The caller decides how long it waits between two pieces, and must let nobody write
-/// the slot until the check has ended. When the check is created, it copies the superblock's entry
-/// for the slot. If the check finds damage, the caller must see whether this entry is still in
-/// force.
+/// Plain state. The caller decides how long to wait between two pieces, and must make sure that
+/// nobody writes to the slot until the check has ended. When the check is created, it copies the
+/// superblock's entry for the slot. If the check finds damage, the caller must find out whether
+/// this entry is still in force.
 #[derive(Debug)]
 pub struct SlotCheck {
     volume_id: VolumeId,
@@ -21,7 +21,7 @@ pub struct SlotCheck {
 }
 
 impl SlotCheck {
-    /// The reads of `ahead` chunks are in flight at once.
+    /// Begins a check that keeps the reads of `ahead` chunks in flight at once.
     pub(crate) fn new(volume_id: VolumeId, summary: SlotSummary, ahead: usize) -> Self {
         Self { volume_id, summary, ahead, reader: None, done_bytes: 0 }
     }

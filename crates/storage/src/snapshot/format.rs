@@ -20,8 +20,8 @@ pub(crate) struct Stamp {
     salt: Salt,
 }
 
-/// A chunk's index is mixed into the chunk's checksum. In the checksums of the other parts of a
-/// snapshot, these values take the place of the index. So no part is ever taken for another part.
+/// A chunk's index is mixed into the chunk's checksum. In the checksums of a snapshot's other
+/// parts, these values take the place of the index. So no part can be mistaken for another part.
 const HEADER: u64 = u64::MAX;
 const TRAILER: u64 = u64::MAX - 1;
 const INDEX: u64 = u64::MAX - 2;
@@ -36,7 +36,7 @@ impl Stamp {
     }
 
     fn new(volume_id: VolumeId, slot: SlotName, epoch: u64, number: u64) -> Self {
-        // With the planted bug, old contents of a slot can't be told from new contents.
+        // With the planted bug, old contents of a slot can't be distinguished from new contents.
         let (epoch, number) = if is_planted("slot-unstamped") { (0, 0) } else { (epoch, number) };
         Self { volume_id, slot, epoch, number, salt: Salt::new(volume_id, epoch) }
     }
@@ -64,7 +64,7 @@ impl Stamp {
         checksum
     }
 
-    /// Whether a block is the header whose checksum is `expected`.
+    /// Whether a block is the slot's header and has the checksum `expected`.
     pub(super) fn is_header(self, block: &[u8], expected: u64) -> bool {
         let checksum = self.seal(HEADER, hash(&block[..slot_header::CHECKSUM]));
         checksum == expected
@@ -189,7 +189,7 @@ pub(super) struct Trailer {
     pub(super) header_checksum: u64,
 }
 
-/// What the index says of a chunk.
+/// The index's entry for a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IndexEntry {
     pub(crate) lba: u64,

@@ -11,15 +11,16 @@
 //! all records that it needs are durable, one update of the superblock adopts it. The slot of the
 //! replaced snapshot becomes the reserve.
 //!
-//! While the log is on, a WAL-snapshot is fuzzy. It may lack values that were overwritten while it
-//! was taken, because the log after it has the new values. So it needs the log up to the last
-//! record that was appended while it was taken. An on-demand snapshot never needs the log, and
-//! neither does a snapshot that is taken while the log is off.
+//! While the log is on, a WAL-snapshot is fuzzy. It may lack values that were overwritten while the
+//! snapshot was taken, because the log has the new values. So recovery needs, beside the snapshot,
+//! the log up to the last record that was appended while the snapshot was taken. An on-demand
+//! snapshot never needs the log. A snapshot that is taken while the log is off does not need the
+//! log either.
 //!
-//! The invariant: a reader gets only what was written for the snapshot that it reads. The
+//! The invariant: a reader gets only bytes that were written for the snapshot that it reads. The
 //! superblock has the checksum of the trailer, the trailer has the checksum of the index, and the
-//! index has the checksum of each chunk. All these checksums are salted with volume, epoch, number
-//! and slot, so old contents of the slot are never taken for new ones.
+//! index has the checksum of each chunk. All these checksums are salted with volume, epoch,
+//! snapshot number and slot, so old contents of a slot are never mistaken for new contents.
 
 mod check;
 mod format;
@@ -37,13 +38,13 @@ use slimio_device::{Device, DeviceError, OpenError};
 
 use crate::{Area, Error, Lifetime, Lsn, Media, Pool, SlotName, VolumeId};
 
-/// What a snapshot is for.
+/// The purpose of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SnapshotKind {
-    /// The log goes on from this snapshot. Once the snapshot is adopted, the log can start after
-    /// it.
+    /// The log goes on from this snapshot. Once the snapshot is adopted, the log before it is not
+    /// needed.
     Wal,
-    /// A point in time that is kept.
+    /// A point in time that is kept until the next on-demand snapshot.
     OnDemand,
 }
 
@@ -55,7 +56,7 @@ impl SnapshotKind {
         }
     }
 
-    /// Its name in messages.
+    /// Name of the kind in messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Wal => "WAL-snapshot",
@@ -79,20 +80,20 @@ impl SnapshotKind {
     }
 }
 
-/// A snapshot that is to be written: what it is, where it goes, and what identifies its bytes.
+/// A snapshot that is to be written: its kind, its slot, and the values that identify its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotPlan {
     /// The slot to write.
     pub slot: SlotName,
-    /// What it is for.
+    /// Purpose of the snapshot.
     pub kind: SnapshotKind,
     /// The point in time of the snapshot. The snapshot holds the effects of records up to this LSN.
     pub lsn: Lsn,
-    /// Whether the snapshot may lack data that later records overwrite without reading it. If so,
-    /// the snapshot is always read together with the records that were appended before it is
-    /// [adopted](crate::Log::adopt).
+    /// Whether the snapshot may lack data that later records overwrite without reading the data.
+    /// Such a snapshot is always read together with the records that are appended before its
+    /// [adoption](crate::Log::adopt).
     pub is_fuzzy: bool,
-    /// When it was begun, in milliseconds since 1970.
+    /// When the snapshot was begun, in milliseconds since 1970.
     pub created_ms: u64,
     pub(crate) volume_id: VolumeId,
     pub(crate) epoch: u64,
@@ -100,34 +101,34 @@ pub struct SnapshotPlan {
     pub(crate) superblock_sequence: u64,
 }
 
-/// A complete snapshot: its slot, and how its contents are recognised.
+/// A complete snapshot: its slot, and the values that its contents must match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlotSummary {
-    /// The slot that it is in.
+    /// The slot that holds the snapshot.
     pub slot: SlotName,
-    /// What it is for.
+    /// Purpose of the snapshot.
     pub kind: SnapshotKind,
-    /// Epoch in which it was written.
+    /// Epoch in which the snapshot was written.
     pub epoch: u64,
-    /// Counts snapshots that were begun, so a later snapshot has a higher number.
+    /// Number of the snapshot. A snapshot that was begun later has a higher number.
     pub number: u64,
-    /// The snapshot holds the effects of records up to here.
+    /// The snapshot holds the effects of records up to this LSN.
     pub lsn: Lsn,
     /// The snapshot may lack data that records between `lsn` and this LSN overwrite. Without these
     /// records, the snapshot may be a state that the data set was never in. If the snapshot needs
     /// no records, this LSN is equal to `lsn`.
     pub consistent_lsn: Lsn,
-    /// Its blocks, from header to trailer.
+    /// Blocks of the snapshot, from header to trailer.
     pub len_lbas: u64,
-    /// Checksum of its trailer, which covers everything else.
+    /// Checksum of the trailer. Through other checksums, it covers the whole snapshot.
     pub checksum: u64,
-    /// Chunks in it.
+    /// Number of chunks.
     pub chunk_count: u64,
-    /// Entries in its chunks.
+    /// Number of entries in all chunks.
     pub entry_count: u64,
-    /// Bytes of the chunks' payloads.
+    /// Bytes of all chunks' payloads.
     pub payload_size: u64,
-    /// When it was begun, in milliseconds since 1970.
+    /// When the snapshot was begun, in milliseconds since 1970.
     pub created_ms: u64,
 }
 
@@ -166,7 +167,7 @@ impl SlotPaths {
         SlotName::ALL.into_iter().filter(|slot| self.paths[slot.index()].is_none())
     }
 
-    /// Makes the missing slots. They are empty, and durable when this returns.
+    /// Makes the missing slots, which are empty. They are durable when this returns.
     ///
     /// # Errors
     /// If a slot can't be made.
@@ -206,18 +207,18 @@ impl SlotPaths {
     }
 
     /// Gives back a piece of the space of a reserve that nobody reads. Returns true as long as
-    /// there is more to give back. The caller waits a little between two calls, so that giving back
-    /// never holds up the log.
+    /// there is more to give back. The caller waits a little between two calls, so that the log
+    /// never has to wait for this.
     ///
     /// On a device, all of the reserve's space is given back, in whole extents, so that other areas
-    /// can take these extents. A slot that is a file keeps 64 MiB more than twice the `need_lbas`
-    /// blocks that a snapshot needs; the rest goes back to the file system. A slot grows to at most
-    /// a quarter, or 64 MiB, more than its snapshot needs. So a shortened slot grows again only if
-    /// a snapshot is more than twice as long as before. If the size of a data set goes up and down
-    /// by half, its slots keep their blocks.
+    /// can take these extents. If the slot is a file, it keeps twice the `need_lbas` blocks that a
+    /// snapshot needs, plus 64 MiB. The rest is returned to the file system. While a snapshot is
+    /// written, its slot grows to at most a quarter, or 64 MiB, more than the snapshot needs. So a
+    /// shortened slot grows again only if a snapshot is more than twice as long as the one before.
+    /// A data set whose size goes up and down by half never makes a slot give back blocks.
     ///
     /// # Errors
-    /// If the slot can't be shortened. It then stays as long as it is.
+    /// If the slot can't be shortened. Its length is then unchanged.
     ///
     /// # Panics
     /// If the slot is missing. An open volume has all slots.

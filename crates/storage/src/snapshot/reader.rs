@@ -1,4 +1,4 @@
-//! Reading a snapshot from its slot.
+//! Reads a snapshot from its slot.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -11,15 +11,14 @@ use super::format::{IndexEntry, Stamp, Trailer};
 use crate::layout::{CHUNK_LBAS_MAX, CHUNK_PAYLOAD_SIZE_MAX, index_entry};
 use crate::{Area, Error, SlotName, VolumeId, io};
 
-/// Number of chunks that are read ahead if a snapshot is to be read as fast as the device can.
+/// Number of chunks to read ahead when a snapshot is to be read as fast as the device allows.
 pub const READ_AHEAD_CHUNKS: usize = 16;
 
-/// A snapshot that is being read chunk by chunk. The reads of the next chunks are in flight
-/// already.
+/// Reads a snapshot chunk by chunk, with the reads of the next chunks already in flight.
 ///
 /// [`open`](Self::open) checks everything but the chunks. [`Chunk::payload`] checks a chunk,
 /// possibly on another thread. Reads block. The path must be used for nothing else until
-/// [`finish`](Self::finish) is called or the last chunk has come.
+/// [`finish`](Self::finish) is called or the last chunk was returned.
 #[derive(Debug)]
 pub struct SlotReader {
     summary: SlotSummary,
@@ -39,7 +38,8 @@ struct Read {
     done: Option<(Option<Buffer>, Result<(), DeviceError>)>,
 }
 
-/// A chunk as it was read. It owns its memory, so it may go to another thread.
+/// A chunk as it was read, not yet checked. A chunk owns its memory, so it can be sent to another
+/// thread.
 #[derive(Debug)]
 pub struct Chunk {
     stamp: Stamp,
@@ -50,20 +50,20 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// Its place among the snapshot's chunks, from 0.
+    /// Index of the chunk in the snapshot, counted from 0.
     pub fn index(&self) -> u64 {
         self.index
     }
 
-    /// Entries in it, as its writer counted them.
+    /// Number of entries in the chunk, according to the index.
     pub fn entry_count(&self) -> u32 {
         self.entry.entry_count
     }
 
-    /// Checks its payload, and returns it.
+    /// Checks the chunk, and returns its payload.
     ///
     /// # Errors
-    /// [`Error::SnapshotDamaged`] if the chunk is not what was written in its place.
+    /// [`Error::SnapshotDamaged`] if the chunk does not match the snapshot's index.
     pub fn payload(&self) -> Result<&[u8], Error> {
         self.stamp.read_chunk(&self.buffer, self.index, &self.entry).map_err(|why| {
             let (index, lba) = (self.index, self.entry.lba);
@@ -71,7 +71,7 @@ impl Chunk {
         })
     }
 
-    /// Its memory, for [`SlotReader::give_back`].
+    /// The chunk's memory, for [`SlotReader::give_back`].
     pub fn into_buffer(self) -> Buffer {
         self.buffer
     }
@@ -134,12 +134,12 @@ impl SlotReader {
         &self.summary
     }
 
-    /// Chunks of the snapshot.
+    /// Number of chunks of the snapshot.
     pub fn chunk_count(&self) -> usize {
         self.index.len()
     }
 
-    /// How many of the [`total_bytes`](Self::total_bytes) are before the chunk that comes next.
+    /// How many of the [`total_bytes`](Self::total_bytes) lie before the next chunk.
     pub fn done_bytes(&self) -> u64 {
         let next = self.reads.front().map_or(self.wanted.start, |read| read.index);
         self.index.get(next).map_or(self.total_bytes(), |entry| entry.lba * LBA_SIZE as u64)
@@ -182,14 +182,15 @@ impl SlotReader {
         Ok(Some(Chunk { stamp, slot, index: first.index as u64, entry, buffer }))
     }
 
-    /// Takes the buffer of a chunk back, so that another chunk can be read into it.
+    /// Returns the buffer of a chunk to the reader, which then reads another chunk into it.
     pub fn give_back(&mut self, buffer: Buffer) {
         if self.spare.len() < self.ahead {
             self.spare.push(buffer);
         }
     }
 
-    /// Waits for what is still in flight, so that the path can be used for something else.
+    /// Waits for the reads that are still in flight, so that the path can be used for something
+    /// else.
     pub fn finish(self, device: &mut dyn Device) {
         io::drain(device);
     }
@@ -230,7 +231,7 @@ impl SlotReader {
     }
 }
 
-/// Whether the trailer agrees with what the superblock says of the snapshot.
+/// Whether the trailer agrees with the superblock's entry for the snapshot.
 fn is_described(trailer: &Trailer, summary: &SlotSummary) -> bool {
     if is_planted("slot-unstamped") {
         return true;
@@ -242,8 +243,8 @@ fn is_described(trailer: &Trailer, summary: &SlotSummary) -> bool {
         && trailer.payload_size == summary.payload_size
 }
 
-/// Reads and checks the index. In `Err`, a string says what is wrong with the index, and an
-/// [`Error`] is a failed read.
+/// Reads and checks the index. There are two kinds of `Err`: a string that says what is wrong with
+/// the index, or the [`Error`] of a failed read.
 fn read_index(
     device: &mut dyn Device,
     stamp: Stamp,

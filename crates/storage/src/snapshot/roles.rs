@@ -1,4 +1,4 @@
-//! Which slot holds what, which snapshot is the root, and whether the log after it goes on.
+//! Which snapshot is in which slot, which snapshot is the root, and whether the log has ended.
 
 use slimio_planted::is_planted;
 
@@ -6,17 +6,16 @@ use super::{SlotSummary, SnapshotKind};
 use crate::layout::{SLOT_COUNT, put_u32, put_u64, slot_record as at, superblock, u32_at, u64_at};
 use crate::{Lsn, SlotName};
 
-/// A number of blocks that no snapshot has. Twice this number of blocks, in bytes, still fits a
-/// `u64`.
+/// More blocks than any snapshot has. The bytes of twice this many blocks still fit a `u64`.
 const LEN_LBAS_MAX: u64 = 1 << 48;
 
-/// The roles of the snapshot slots, the one root, and the state of the log, as a superblock has
+/// The roles of the snapshot slots, the root, and the end of the log, as the superblock stores
 /// them.
 ///
-/// A slot holds a WAL-snapshot, an on-demand snapshot, or nothing that counts. If it holds nothing
-/// that counts, it is a reserve. There is at most one snapshot of either kind, so there is always a
-/// reserve. Recovery starts from the root and applies the records after the root's LSN. If there is
-/// no root, recovery starts from the empty data set and applies the whole log.
+/// A slot holds a WAL-snapshot, an on-demand snapshot, or no valid snapshot. A slot without a valid
+/// snapshot is a reserve. There is at most one snapshot of each kind, so there is always a reserve.
+/// Recovery starts from the root and applies the records after the root's LSN. If there is no root,
+/// recovery starts from the empty data set and applies the whole log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Snapshots {
     held: [Option<SlotSummary>; SLOT_COUNT],
@@ -25,7 +24,7 @@ pub struct Snapshots {
 }
 
 impl Snapshots {
-    /// What a slot holds; `None` if it is a reserve.
+    /// The snapshot in a slot; `None` if the slot is a reserve.
     pub fn get(&self, slot: SlotName) -> Option<&SlotSummary> {
         self.held[slot.index()].as_ref()
     }
@@ -45,8 +44,8 @@ impl Snapshots {
         self.root.and_then(|slot| self.get(slot))
     }
 
-    /// The LSN at which the log has ended, after `appendonly no`. No record after this LSN counts.
-    /// `None` if the log has not ended.
+    /// The LSN at which the log has ended, after `appendonly no`. Recovery ignores records after
+    /// this LSN. `None` if the log has not ended.
     pub fn log_end(&self) -> Option<Lsn> {
         self.log_end
     }
@@ -56,7 +55,7 @@ impl Snapshots {
         self.all().any(SlotSummary::is_fuzzy)
     }
 
-    /// Lowers the root's consistent LSN to `lsn`. The log ends at `lsn`, so it has no more records
+    /// Lowers the root's consistent LSN to `lsn`, where the log ends. There are no further records
     /// that the root could need.
     pub(crate) fn cap_consistent_lsn(&mut self, lsn: Lsn) {
         if let Some(root) = self.root.filter(|_| !is_planted("need-kept"))
@@ -66,7 +65,7 @@ impl Snapshots {
         }
     }
 
-    /// Highest number of a snapshot that is held.
+    /// The highest number among the held snapshots.
     pub(crate) fn newest_number(&self) -> u64 {
         self.held.iter().flatten().map(|held| held.number).max().unwrap_or(0)
     }
@@ -74,8 +73,8 @@ impl Snapshots {
     /// Takes a complete snapshot into its role. If `continues_log`, a log that has ended goes on
     /// from this snapshot.
     ///
-    /// A WAL-snapshot becomes the root. If the log has ended, any snapshot becomes the root,
-    /// because the latest snapshot is then the newest state of the data set.
+    /// A WAL-snapshot becomes the root. If the log has ended, a snapshot of either kind becomes the
+    /// root, because it is the newest state of the data set on the volume.
     pub(crate) fn adopt(&mut self, new: SlotSummary, continues_log: bool) {
         let becomes_root = new.kind == SnapshotKind::Wal || self.log_end.is_some();
         for slot in SlotName::ALL {
@@ -86,7 +85,7 @@ impl Snapshots {
                 *held = None;
             } else if old.kind == new.kind {
                 if is_root && !becomes_root {
-                    // This is an on-demand snapshot that the log goes on from, so it stays as the
+                    // The log goes on from this on-demand snapshot, so it is kept as the
                     // WAL-snapshot.
                     old.kind = SnapshotKind::Wal;
                 } else {
@@ -97,7 +96,8 @@ impl Snapshots {
         self.held[new.slot.index()] = Some(new);
         if becomes_root {
             self.root = Some(new.slot);
-            // A snapshot that was begun before the log ended does not make the log end earlier.
+            // If the snapshot was begun before the log ended, the log's end must not move back to
+            // it.
             let log_end = self.log_end.map(|end| end.max(new.lsn));
             self.log_end = log_end.filter(|_| !continues_log);
         }
@@ -116,7 +116,7 @@ impl Snapshots {
         }
     }
 
-    /// The roles as they would be if a snapshot of `kind` in `slot` were adopted.
+    /// The roles after a snapshot of `kind` in `slot` was adopted.
     pub(crate) fn with(&self, slot: SlotName, kind: SnapshotKind) -> Self {
         let mut then = *self;
         then.adopt(
@@ -157,7 +157,7 @@ impl Snapshots {
         self.check();
     }
 
-    /// Ends the log at an LSN; with `None`, lets it go on.
+    /// Ends the log at an LSN. With `None`, the log goes on.
     pub(crate) fn set_log_end(&mut self, log_end: Option<Lsn>) {
         self.log_end = log_end;
     }
@@ -187,8 +187,9 @@ impl Snapshots {
         }
     }
 
-    /// Reads the roles from the bytes of a superblock. Does not check that other bytes are zero,
-    /// because the caller checks this by encoding again.
+    /// Reads the roles from the bytes of a superblock. Does not check that the bytes outside the
+    /// roles' fields are zero. The caller checks this: it encodes the superblock again and
+    /// compares.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let mut found = Self::default();
         for slot in SlotName::ALL {

@@ -1,4 +1,4 @@
-//! Writing a snapshot into its slot.
+//! Writes a snapshot into its slot.
 
 use slimio_device::{
     Buffer, Completion, Device, DeviceError, LBA_SIZE, Lba, LbaRange, Op, POOLED_COUNT,
@@ -18,20 +18,20 @@ pub struct WriterOptions {
     pub write_lbas: u32,
     /// The largest number of writes in flight.
     pub in_flight: usize,
-    /// The smallest number of blocks that a slot grows by, so that it seldom has to grow.
+    /// The smallest number of blocks that a slot grows by at once, so that it grows only seldom.
     pub grow_lbas: u64,
-    /// If completed writes are not stable by themselves, a flush is submitted after this many
-    /// blocks. This keeps the log's flushes short, because each flush has to write out everything
-    /// in the device's cache.
+    /// If a completed write may still be in the device's cache, a flush is submitted after this
+    /// many blocks. Each flush has to write out the whole cache, so these flushes keep those of the
+    /// log short.
     pub flush_lbas: u64,
     /// The largest number of blocks that the snapshot needs; 0 if unknown. If the file system is
-    /// short of space, the slot gets these blocks before anything is written, because the log might
-    /// take them while the snapshot is written.
+    /// short of space, the slot gets these blocks before anything is written. Otherwise the log
+    /// might take the space while the snapshot is written.
     pub reserve_lbas: u64,
     /// Whether the snapshot fails at once if the slot can't get all `reserve_lbas`.
     pub must_reserve: bool,
-    /// Bytes of the file system that must stay free beside this snapshot, for the next
-    /// WAL-snapshot, because without that snapshot the log could never become short again.
+    /// Bytes of the file system that this snapshot must leave free for the next WAL-snapshot.
+    /// Without a WAL-snapshot, the log could never become short again.
     pub leave: u64,
 }
 
@@ -57,9 +57,9 @@ const FLUSHING: &str = "flushing a snapshot";
 /// The largest number of blocks that a slot grows by at once.
 const GROW_LBAS_MAX: u64 = (1 << 30) / LBA_SIZE as u64;
 
-/// A snapshot that is being written. Its calls block, so it needs a thread and a path of its own.
+/// Writes one snapshot. Its methods block, so it needs a thread and a path of its own.
 ///
-/// After the first error, each call returns this error again. Whatever happens, the slot stays a
+/// After an error, all later calls return the same error. Whatever happens, the slot stays a
 /// reserve until the finished snapshot is adopted, so nothing has to be undone.
 #[derive(Debug)]
 pub struct SlotWriter {
@@ -76,7 +76,7 @@ impl SlotWriter {
     /// Begins to write the snapshot that [`Log::begin_snapshot`](crate::Log::begin_snapshot) has
     /// planned. The snapshot overwrites what the slot held before.
     ///
-    /// Waits for what an earlier writer left in flight on this path.
+    /// First waits for operations that an earlier writer left in flight on this path.
     ///
     /// # Errors
     /// Those of [`chunk`](Self::chunk).
@@ -86,8 +86,8 @@ impl SlotWriter {
         options: WriterOptions,
     ) -> Result<Self, Error> {
         io::drain(device);
-        // Even a slot that has all its extents is reserved. An on-demand snapshot must fail here if
-        // it would not leave enough of the pool for the next snapshot.
+        // The slot is reserved even if it has all its extents already. An on-demand snapshot must
+        // fail here if it would leave too few free extents for the next snapshot.
         let all = LbaRange { start: Lba(0), end: Lba(device.geometry().lba_count) };
         device
             .reserve(all)
@@ -115,7 +115,8 @@ impl SlotWriter {
         &self.plan
     }
 
-    /// Bytes that were handed to the device, and bytes that wait in the buffer for the next write.
+    /// Bytes of the snapshot so far: those that were handed to the device, and those that wait in
+    /// the buffer for the next write.
     pub fn written_bytes(&self) -> u64 {
         self.stream.next * LBA_SIZE as u64 + self.stream.filled as u64
     }
@@ -123,8 +124,8 @@ impl SlotWriter {
     /// Adds a chunk and copies its payload. Waits as long as too many writes are in flight.
     ///
     /// # Errors
-    /// [`Error::Device`] if the slot can't grow ([`DeviceError::NoSpace`]) or can't be written. In
-    /// both cases, only this snapshot has failed.
+    /// [`Error::Device`] if the slot can't grow ([`DeviceError::NoSpace`]) or can't be written.
+    /// Such an error fails only this snapshot.
     ///
     /// # Panics
     /// If the payload is larger than [`CHUNK_PAYLOAD_SIZE_MAX`].
@@ -149,12 +150,12 @@ impl SlotWriter {
         Ok(())
     }
 
-    /// Writes index and trailer and makes everything stable. The snapshot that is returned is to be
+    /// Writes index and trailer, and makes the whole snapshot stable. The caller then has it
     /// [adopted](crate::Log::adopt).
     ///
     /// # Errors
-    /// Those of [`chunk`](Self::chunk), and [`Error::Device`] if the flush fails. In both cases,
-    /// only this snapshot has failed.
+    /// Those of [`chunk`](Self::chunk), and [`Error::Device`] if the flush fails. Such an error
+    /// fails only this snapshot.
     pub fn finish(mut self, device: &mut dyn Device) -> Result<SlotSummary, Error> {
         let finished = self.write_end(device);
         io::drain(device);
@@ -208,13 +209,14 @@ impl SlotWriter {
         })
     }
 
-    /// Gives up, and waits for what is in flight, so that the path can be used for something else.
+    /// Gives up the snapshot. Waits for the operations in flight, so that the path can be used for
+    /// something else.
     pub fn cancel(self, device: &mut dyn Device) {
         io::drain(device);
     }
 }
 
-/// Bytes that go to the slot one after the other, in large writes.
+/// Collects bytes, and writes them to the slot one after the other, in large writes.
 #[derive(Debug)]
 struct Stream {
     /// Lifetime of everything written.
@@ -228,14 +230,14 @@ struct Stream {
     free: Vec<Buffer>,
     completions: Vec<Completion>,
     failed: Option<Error>,
-    /// Token of the next write. Tokens count writes.
+    /// Token of the next write: the number of writes before it.
     next_token: u64,
     /// Blocks written since the last flush was begun.
     unflushed_lbas: u64,
     is_flushing: bool,
 }
 
-/// Token of a flush; there is one at a time.
+/// Token of every flush. One token is enough, because at most one flush is in flight.
 const FLUSH: Token = Token(u64::MAX);
 
 impl Stream {
@@ -338,12 +340,12 @@ impl Stream {
         Ok(())
     }
 
-    /// Submits a flush if one is due, while writes go on. Nothing depends on this flush, because
-    /// the flush at the end makes the snapshot stable.
+    /// Submits a flush if one is due, while writes go on. Nothing depends on the result of this
+    /// flush, because the flush at the end makes the snapshot stable.
     fn flush_if_due(&mut self, device: &mut dyn Device) {
         let is_due = self.unflushed_lbas >= self.options.flush_lbas && !self.is_flushing;
         let is_needed = device.geometry().write_cache != WriteCache::Stable;
-        // If the path takes no more operations now, the flush is due again with the next write.
+        // If the path accepts no more operations now, the flush stays due until the next write.
         if is_due && is_needed && device.submit(FLUSH, Op::Flush).is_ok() {
             self.unflushed_lbas = 0;
             self.is_flushing = true;
@@ -374,8 +376,8 @@ impl Stream {
 /// a snapshot is written.
 const SHORT_BELOW: u64 = 16;
 
-/// If a slot is in a file and the log could take the blocks that the snapshot may need, gives the
-/// slot these blocks now.
+/// Gives a slot that is a file all the blocks that the snapshot may need, if otherwise the log
+/// might take them.
 fn reserve_for(device: &mut dyn Device, options: WriterOptions) -> Result<(), DeviceError> {
     let lacks = options.reserve_lbas.saturating_sub(device.geometry().lba_count);
     let takes = lacks.saturating_mul(LBA_SIZE as u64).saturating_add(options.leave);
@@ -388,7 +390,7 @@ fn reserve_for(device: &mut dyn Device, options: WriterOptions) -> Result<(), De
         return Ok(());
     }
     match device.grow(options.reserve_lbas) {
-        // The snapshot may need fewer blocks than `reserve_lbas`, so a lack of space is no failure
+        // The snapshot may turn out shorter than `reserve_lbas`, so a lack of space is no failure
         // yet.
         Err(DeviceError::NoSpace) if !options.must_reserve => Ok(()),
         grown => grown,

@@ -1,4 +1,5 @@
-//! A process that dies between any two stores leaves mapped buffers that can be read.
+//! A process may die between any two stores to its mapped buffers. Recovery can always read what
+//! the buffers then hold.
 
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ fn an_append_may_stop_at_any_byte() {
     let mut count = 0;
     for appended in 0..script.len() {
         let mut media = formatted(config, Kind::Files);
-        // The crash is never reached. But while a crash is planned, the disk watches mapped memory.
+        // This crash point is never reached. It is set because the disk watches mapped memory only
+        // while a crash is planned.
         media.disk.crash_after(1_000_000);
         let (volume, _) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
         let mut client = Client::new(volume, media.disk.clone(), 0);
@@ -30,13 +32,14 @@ fn an_append_may_stop_at_any_byte() {
         let after = client.disk.mapped_now();
         assert_eq!(client.volume.log.kept(), client.volume.log.appended());
         let mut images = client.disk.crash_now().process_images(&limits);
-        let image = images.last_mut().expect("there is an image");
+        let image = images.last_mut().expect("a crash has an image");
 
         let changed: Vec<usize> = (0..before.len()).filter(|&at| before[at] != after[at]).collect();
         let step = (changed.len() / 100).max(1);
         for cut in changed.iter().step_by(step).copied().chain([before.len()]) {
             for is_forward in [true, false] {
-                // Either only the stores before `cut` have happened, or only those from `cut` on.
+                // Either only the stores below `cut` have happened, or only the stores from `cut`
+                // on.
                 let (first, second) =
                     if is_forward { (&after, &before) } else { (&before, &after) };
                 image.mapped = [&first[..cut], &second[cut..]].concat();
@@ -92,13 +95,14 @@ fn without_mapping_a_write_is_kept_when_it_is_written() {
     assert!(client.volume.log.durable() < lsn);
 }
 
-/// Recovery must keep rescued records in their old batches, because in other batches these records
-/// could take more blocks than before.
+/// Recovery must append rescued records in the same batches as before. In other batches, the
+/// records could need more blocks.
 #[test]
 fn what_is_rescued_needs_no_more_room_than_it_had() {
     let layout = FormatOptions { segment_lbas: 12, ..SMALL };
     let mut media = formatted_as(SimConfig::default(), Kind::Files, &layout);
-    // The crash is never reached. But while a crash is planned, the disk watches mapped memory.
+    // This crash point is never reached. It is set because the disk watches mapped memory only
+    // while a crash is planned.
     media.disk.crash_after(1_000_000);
     let mut options = options(Policy::Always);
     (options.buffer_count, options.commits_in_flight) = (20, 20);

@@ -1,5 +1,5 @@
 //! Cuts power or kills the process at every operation, and checks each state that this can leave.
-//! Then a second life writes the same payloads again, and is cut or killed in the same way.
+//! Then a second life writes the same payloads again, and ends in a power cut or a kill, too.
 
 use crate::common::enumerate::{Death, Plan, assert_counts, enumerate};
 use crate::common::{Kind, SMALL};

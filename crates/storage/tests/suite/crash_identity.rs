@@ -1,5 +1,5 @@
-//! Cuts power at every operation of a start that gives a volume another identity or moves it to the
-//! newest version of the format, and again in the start after that.
+//! Cuts power at every operation of a start that gives a volume another identity or the newest
+//! format version. Then cuts power again at every operation of the next start.
 
 use std::collections::HashSet;
 
@@ -25,7 +25,7 @@ struct Move {
 /// A copy of the superblock: its sequence, its version of the format, and its identity.
 type Copy = (u64, u32, String);
 
-/// What must and may come back after a crash.
+/// Which records must come back after a crash, and which may.
 #[derive(Clone)]
 struct Promise {
     /// The records that may come back, in order.
@@ -47,7 +47,7 @@ fn open_image(kind: Kind, image: &Image, identity: Option<&str>) -> SimMedia {
     media
 }
 
-/// A volume with two records. One is durable, and only the mapped buffers hold the other.
+/// A volume with two records. One is durable. The other is only in the mapped buffers.
 fn made_on(identity: Option<&str>) -> (Image, Promise) {
     let mut media = formatted_as(SimConfig::default(), Kind::Device, &SMALL);
     media.identity = identity.map(str::to_owned);
@@ -64,8 +64,8 @@ fn made_on(identity: Option<&str>) -> (Image, Promise) {
 }
 
 /// Opens the image, writes one more record, and crashes at every operation of the opening and the
-/// writing. The first of `lives` limits the images. Then does the same to each new outcome, with
-/// the rest of `lives`. Returns how many images were checked.
+/// writing. The first of `lives` limits how many images are checked per crash. Then does the same
+/// to each new outcome, with the rest of `lives`. Returns how many images were checked.
 fn explore(image: &Image, moved: Move, before: &Promise, lives: &[Limits]) -> usize {
     let Some((limits, later_lives)) = lives.split_first() else { return 0 };
     let (mut count, mut seen) = (0, HashSet::new());
@@ -100,9 +100,9 @@ fn explore(image: &Image, moved: Move, before: &Promise, lives: &[Limits]) -> us
     count
 }
 
-/// Checks that the volume has one of the two identities, opens on the device with that identity, is
-/// refused on the other device, and holds what was promised. Returns what tells the copies of its
-/// superblock apart.
+/// Checks that the volume has one of the two identities and holds what was promised. On the device
+/// with that identity, it must open. On the other device, it must be refused. Returns a description
+/// of each superblock copy.
 fn check(image: &Image, moved: Move, promise: &Promise, context: &str) -> Vec<Copy> {
     let mut media = open_image(moved.kind, image, moved.to);
     let found = inspect(&mut media).expect("it can be read");
@@ -128,9 +128,9 @@ fn check(image: &Image, moved: Move, promise: &Promise, context: &str) -> Vec<Co
     copies.collect()
 }
 
-/// To a program that reads format versions up to 5, each copy of version 6 has an unknown version.
-/// If copies of an older version are left, the program finds through them everything that was
-/// promised. If none is left, the program refuses the volume.
+/// Opens the volume like a program that reads format versions up to 5, to which version 6 is
+/// unknown. If copies of an older version are left, the program must find all promised records
+/// through them. If none is left, the program must refuse the volume.
 fn check_older(
     image: &Image,
     moved: Move,
@@ -189,13 +189,13 @@ fn an_identity_that_is_given_up_loses_nothing_when_power_is_cut() {
     assert!(count >= 1000, "shrunk to {count} images");
 }
 
-/// Opens the volume of a fixture, which has an older version of the format.
+/// Opens the fixture of an older format version.
 fn upgrade(version: u32) {
     let (image, records) = (fixture::image(version), fixture::records());
     let promise = Promise { at_least: records.len() - 3, records, has_moved: false };
     let identity = fixture::identity_of(version);
     let kind = fixture::kind_of(version);
-    // A volume on a device takes an identity now if it has none.
+    // A volume on a device that has no identity yet gets one at this start.
     let to = identity.or((kind == Kind::Device).then_some(THIS));
     let moved = Move { kind, from: identity, to };
     let count = explore(&image, moved, &promise, &[FIRST, SECOND]);

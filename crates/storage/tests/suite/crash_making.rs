@@ -1,6 +1,6 @@
-//! Cuts power or kills the process at every operation of making a volume, and again while the
-//! making is resumed. The medium must then hold nothing, the old volume, the new volume, or a
-//! volume that is recognised as unfinished.
+//! Cuts power or kills the process at every operation of making a volume, and again when the making
+//! is resumed. The medium must then hold nothing, the old volume, the new volume, or a volume that
+//! is recognised as unfinished.
 
 use crate::common::{Client, Collector, Kind, SMALL, Script, SimMedia, options, reopen};
 use slimio_sim::{Image, Limits, SimConfig};
@@ -27,11 +27,11 @@ fn open_image(kind: Kind, image: &Image) -> SimMedia {
     media
 }
 
-/// Goes on with the making, as the server or the tool does when it is run again after an
+/// Resumes making the volume, as the server or the tool does when it is run again after an
 /// interruption.
 fn go_on(media: &mut SimMedia, layout: &FormatOptions) -> Result<(), Error> {
     let is_there = media.disk.space_count() > 0;
-    let path = is_there.then(|| media.open_path(Area::Superblock).expect("it is there"));
+    let path = is_there.then(|| media.open_path(Area::Superblock).expect("the area exists"));
     let is_unfinished = path.is_some_and(|mut path| is_unfinished(&mut *path) == Ok(true));
     format(media, &FormatOptions { replace: layout.replace && !is_unfinished, ..*layout })
 }
@@ -40,11 +40,11 @@ fn go_on(media: &mut SimMedia, layout: &FormatOptions) -> Result<(), Error> {
 fn check(kind: Kind, image: &Image, old: &Script, counts: &mut Counts, context: &str) -> bool {
     let context = format!("{context}, {}", image.origin);
     let mut media = open_image(kind, image);
-    let mut path = media.open_path(Area::Superblock).expect("it is there");
-    let is_unfinished = is_unfinished(&mut *path).expect("it is long enough");
+    let mut path = media.open_path(Area::Superblock).expect("the area exists");
+    let is_unfinished = is_unfinished(&mut *path).expect("the area is long enough");
     drop(path);
-    let copies = inspect(&mut media).expect("it is shown").copies;
-    // If the medium holds nothing, its copies need not be empty, because on this disk blocks that
+    let copies = inspect(&mut media).expect("an unfinished volume can be inspected").copies;
+    // A medium that holds nothing need not have `Empty` copies, because blocks of this disk that
     // were never written do not read as zeros.
     let is_nothing = !is_unfinished && !copies.iter().any(SuperblockCopy::has_magic);
     if is_unfinished || is_nothing {
@@ -66,8 +66,8 @@ fn check(kind: Kind, image: &Image, old: &Script, counts: &mut Counts, context: 
 }
 
 /// Makes the volume on the medium that `start` returns, and crashes at every operation of the
-/// making. The first of `lives` limits the images. Then does the same to each unfinished outcome,
-/// with the rest of `lives`.
+/// making. The first of `lives` limits how many images are checked per crash. Then does the same to
+/// each unfinished outcome, with the rest of `lives`.
 fn explore(
     start: &dyn Fn() -> SimMedia,
     layout: &FormatOptions,
@@ -84,7 +84,7 @@ fn explore(
         let Some(crash) = disk.crashed() else {
             made.unwrap_or_else(|error| panic!("it can't be resumed: {error}"));
             let mut media = start();
-            go_on(&mut media, layout).expect("it was just resumed");
+            go_on(&mut media, layout).expect("resuming has just succeeded");
             let (volume, found) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
             assert_eq!(found, Script::new());
             let mut client = Client::new(volume, media.disk.clone(), 0);

@@ -105,7 +105,7 @@ fn the_log_goes_off_and_on_when_the_process_dies() {
     assert_counts(enumerate(&plan), (226, 337));
 }
 
-/// Each time the data set is emptied, the root is dropped. Later snapshots become new roots.
+/// Emptying the data set drops the root. A later snapshot becomes the new root.
 #[test]
 fn an_emptied_data_set_drops_the_root_when_power_is_cut() {
     let plan = Plan { release_every: Some(7), ..plan(Policy::Always, POWER, REWRITES) };

@@ -1,4 +1,4 @@
-//! If a volume can't be read exactly, it is refused with a reason. It is never opened with less
+//! A volume that can't be read exactly is refused, with a reason. It is never opened with less
 //! data.
 
 use crate::common::{
@@ -12,11 +12,12 @@ use slimio_storage::{
     SnapshotKind, SuperblockCopy, Volume, VolumeId, inspect, layout,
 };
 
-/// A volume with some records, all of them durable. Its superblock was updated, and the log knows
-/// of that update.
+/// A volume with some records, all of them durable. The last batches name the sequence of the
+/// newest superblock.
 fn written() -> (Image, Vec<(u16, Vec<u8>)>) {
     let mut script = script(8);
-    // These records come after the last update of the superblock, so the log knows of that update.
+    // These records come after the last update of the superblock, so their batches name its
+    // sequence.
     script.extend([(0, vec![8; 10]), (0, vec![9; 10])]);
     let mut media = formatted(SimConfig::default(), Kind::Files);
     let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("a new volume opens");
@@ -76,8 +77,8 @@ fn every_set_of_damaged_superblock_copies() {
             let (volume, recovered) = opened.expect("a valid copy is enough");
             assert_eq!(recovered, script);
             drop(volume);
-            // All four copies are right again. Now two copies that different updates wrote are
-            // damaged.
+            // Recovery has repaired all four copies. Now two copies that were written by different
+            // updates are damaged.
             rot(media, SUPER, copy_lba(0), 60);
             rot(media, SUPER, copy_lba(3), 60);
             let (volume, recovered) = reopen(media, &options(Policy::Always)).expect("it opens");
@@ -88,17 +89,18 @@ fn every_set_of_damaged_superblock_copies() {
     }
 }
 
-/// One flush made all of the log durable, and nothing was appended after the flush. No batch says
-/// that the log is durable. But a mapped buffer says so, whether the process was killed or has
-/// ended. So a damaged log must be refused.
+/// One flush made the whole log durable, and nothing was appended after the flush. So no batch says
+/// that the log is durable, but a mapped buffer does, even if the process was killed. So a damaged
+/// log must be refused.
 #[test]
 fn a_durable_log_that_nothing_came_behind_is_missed() {
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
-    // These records are more than the buffers hold.
+    // The buffers can't hold all of these records.
     let script: Vec<_> = (0..12).map(|byte| (0, vec![byte; BATCH_SIZE - 200])).collect();
     for policy in [Policy::EverySec, Policy::No] {
         let mut media = formatted(SimConfig::default(), Kind::Files);
-        // The crash is never reached. But while a crash is planned, the disk watches mapped memory.
+        // This crash point is never reached. It is set because the disk watches mapped memory only
+        // while a crash is planned.
         media.disk.crash_after(1_000_000);
         let (volume, _) = reopen(&mut media, &options(policy)).expect("a new volume opens");
         let mut client = Client::new(volume, media.disk.clone(), 0);
@@ -116,11 +118,11 @@ fn a_durable_log_that_nothing_came_behind_is_missed() {
             media
         };
         let Err(Error::Damaged { what, .. }) = reopen(&mut rotten(), &options(policy)) else {
-            panic!("{policy:?}: it opens with less")
+            panic!("{policy:?}: the volume opens with less data")
         };
         assert!(what.contains("durable"), "{what}");
-        // An operator may still go on, either with the part of the log that is whole or with the
-        // snapshot.
+        // An operator can still open the volume: with the part of the log before the damage, or
+        // with the snapshot.
         let salvaging = RecoverOptions { salvage: true, ..options(policy) };
         let back = RecoverOptions { root: RootChoice::OnDemand, ..options(policy) };
         for (options, is_salvaged) in [(salvaging, true), (back, false)] {
@@ -131,14 +133,14 @@ fn a_durable_log_that_nothing_came_behind_is_missed() {
     }
 }
 
-/// Only the newest superblock gives the log the extent of its newest segment. If that superblock is
-/// lost, the records in this extent show the loss, although the extent looks free.
+/// The newest superblock gave the log an extent for its newest segment. If that superblock is lost,
+/// the extent looks free, but the records in it reveal the loss.
 #[test]
 fn a_superblock_is_missed_that_only_free_extents_know_of() {
     lose_what_gives_the_log_its_newest_segment(Kind::Device);
 }
 
-/// Like the test above, but the records are in a slot of the log's file that looks free.
+/// Like the test above, but the log is a file, and the records are in a slot that looks free.
 #[test]
 fn a_superblock_is_missed_that_only_free_slots_know_of() {
     lose_what_gives_the_log_its_newest_segment(Kind::Files);
@@ -153,8 +155,8 @@ fn lose_what_gives_the_log_its_newest_segment(kind: Kind) {
     let sizes = [large, large, small, large, large, small, large];
     for (number, size) in sizes.into_iter().enumerate() {
         if number == 3 || number == 6 {
-            // Only now does the log get another segment. The extents of the second segment belonged
-            // to the log already.
+            // The log gets the next segment only now. The extents of the second segment already
+            // belonged to the log.
             let Volume { log, keeper, keeper_paths, .. } = &mut client.volume;
             let job = log.next_job(client.now).expect("the log wants a segment");
             let outcome = keeper.run(keeper_paths, job);
@@ -167,7 +169,7 @@ fn lose_what_gives_the_log_its_newest_segment(kind: Kind) {
     let image = media.disk.crash_now().power_images(&limits).swap_remove(0);
     let media_of = || SimMedia::from_image(SimConfig::default(), kind, &image);
     let newest = inspect(&mut media_of()).expect("it can be read");
-    let sequence = newest.superblock.expect("it is there").sequence;
+    let sequence = newest.superblock.expect("a valid copy is left").sequence;
     let mut media = media_of();
     let lbas = Device::geometry(&media.disk.open_path(SUPER)).lba_count;
     for (lba, copy) in [0, 4, lbas - 8, lbas - 4].into_iter().zip(&newest.copies) {
@@ -193,12 +195,13 @@ fn commit(client: &mut Client) {
     }
 }
 
-/// A record rots while the next one is in flight. In the log, nothing after that record says that
-/// the record was durable. But the batch in the mapped buffers says so.
+/// A record rots while the next one is in flight. No later batch in the log says that the rotten
+/// record was durable, but the batch in the mapped buffers does.
 #[test]
 fn damage_that_only_the_mapped_buffers_know_of_is_refused() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
-    // The crash is never reached. But while a crash is planned, the disk watches mapped memory.
+    // This crash point is never reached. It is set because the disk watches mapped memory only
+    // while a crash is planned.
     media.disk.crash_after(1_000_000);
     let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("a new volume opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
@@ -215,7 +218,7 @@ fn damage_that_only_the_mapped_buffers_know_of_is_refused() {
     let limits = Limits { exhaustive_max: 1, random_count: 0, torn: false };
     let image = client.disk.crash_now().process_images(&limits).swap_remove(0);
     let mut media = media_of(&image);
-    assert_eq!(media.disk.peek(WAL, 4)[..4], [0; 4], "the third has not landed");
+    assert_eq!(media.disk.peek(WAL, 4)[..4], [0; 4], "the third record is not on the disk");
     rot(&media, WAL, 3, 100);
     let refused = reopen(&mut media, &options(Policy::Always)).expect_err("record 2 is gone");
     let Error::Damaged { what, .. } = refused else { panic!("{refused}") };
@@ -225,7 +228,7 @@ fn damage_that_only_the_mapped_buffers_know_of_is_refused() {
 #[test]
 fn an_interrupted_update_leaves_the_superblock_in_two_copies() {
     let (image, script) = written();
-    // The next update is interrupted, so one of its copies is torn. Then one more copy rots.
+    // An interrupted update has torn one copy. Then one more copy rots.
     for torn in 0..4 {
         for rotten in (0..4).filter(|&copy| copy != torn) {
             let media = &mut media_of(&image);
@@ -252,8 +255,8 @@ fn another_format_version_is_refused() {
         bytes[8] = 9;
         media.disk.poke(SUPER, copy_lba(copy), &bytes);
         if copy == 0 {
-            // The other copies have this program's version, so this copy counts as damaged and is
-            // written again.
+            // The other copies have this program's version, so this copy is treated as damaged and
+            // is written again.
             continue;
         }
         for copy in 0..4 {
@@ -334,7 +337,7 @@ fn what_is_no_volume_is_called_so() {
     }
 }
 
-/// Blocks of the log that hold something.
+/// Blocks of the log that were written.
 fn log_lbas(media: &SimMedia) -> Vec<u64> {
     let wal_lbas = SMALL.segment_lbas * 8;
     let in_use = |lba: &u64| media.disk.peek(WAL, *lba)[..4] != [0x5A; 4];
@@ -363,8 +366,8 @@ fn damage_in_the_middle_of_the_log_is_refused() {
                     assert_eq!(volume.report.end, lsn);
                 }
                 Err(other) => panic!("block {lba}, byte {offset}: {other}"),
-                // Only the last batch may be missing without notice, because nothing after it says
-                // that it was durable.
+                // Only the last batch may be lost unnoticed, because no later batch says that it
+                // was durable.
                 Ok((_, recovered)) => {
                     assert!(script.starts_with(&recovered));
                     assert!(recovered.len() >= script.len() - 1, "block {lba}, byte {offset}");
@@ -384,7 +387,7 @@ fn a_block_that_can_not_be_read_is_refused() {
         media.disk.faults(|faults| faults.unreadable.extend([(WAL, lba)]));
         let opened = reopen(media, &options(Policy::Always));
         assert!(matches!(opened, Err(Error::Device { .. })), "{:?}", opened.err());
-        // Without the fault, everything is there.
+        // Without the fault, the volume opens.
         media.disk.faults(|faults| faults.unreadable.clear());
         reopen(media, &options(Policy::Always)).expect("it opens");
     }
@@ -438,6 +441,6 @@ fn a_payload_that_is_refused_names_its_lsn() {
     let Err(Error::Refused { lsn, why }) = opened else { panic!("{:?}", opened.err()) };
     assert_eq!(why, "it is not understood");
     assert!(lsn.0 as usize > script[..3].iter().map(|(_, payload)| payload.len()).sum());
-    // The refused start changed nothing.
+    // The refused start has changed nothing on the volume.
     assert_eq!(reopen(media, &options(Policy::Always)).expect("it opens").1, script);
 }

@@ -1,6 +1,6 @@
 //! Power cuts on an emulated SSD with a volatile cache. The volume on the SSD is opened as the
-//! server opens it. Random lives follow each other on the same drive. In each life, power is cut at
-//! some operation, perhaps during recovery.
+//! server opens it. One drive goes through many random lives. Each life ends when power is cut at
+//! some operation, which may be during recovery.
 
 use slimio_device::LBA_SIZE;
 use slimio_sim::Random;
@@ -23,13 +23,13 @@ const LAYOUT: FormatOptions = FormatOptions {
 
 const DRIVES: u64 = 12;
 
-/// On each drive, the number of lives that end with a power cut.
+/// Number of lives on each drive that end with a power cut.
 const LIVES: usize = 16;
 
 /// The largest number of steps of a life. After these steps, power is cut.
 const STEPS_MAX: usize = 600;
 
-/// A number of any magnitude below 2^`bits`.
+/// A random number below 2^`bits`. All magnitudes are equally likely.
 fn any_size(random: &mut Random, bits: u64) -> u64 {
     let below = 1 << random.below(bits + 1);
     random.below(below)
@@ -51,7 +51,7 @@ fn step(random: &mut Random) -> Step {
     }
 }
 
-/// Opens the volume. Returns `None` if the power was cut before it was open.
+/// Opens the volume. Returns `None` if the power was cut before the volume was open.
 fn open(drive: &SwitchedDrive, policy: Policy) -> Option<(Volume, Script)> {
     match reopen(&mut *drive.storage().media, &options(policy)) {
         Ok(opened) => Some(opened),
@@ -62,11 +62,11 @@ fn open(drive: &SwitchedDrive, policy: Policy) -> Option<(Volume, Script)> {
     }
 }
 
-/// Does to the log's mapped buffers what a power cut does: each buffer keeps either all of its
+/// Treats the log's mapped buffers as a power cut would: each buffer keeps either all of its
 /// contents or nothing.
 fn lose_buffers(drive: &SwitchedDrive, random: &mut Random) {
     let size = LAYOUT.batch_lbas_max as usize * LBA_SIZE;
-    let buffers = drive.storage().media.open_buffers(size).expect("they can be mapped");
+    let buffers = drive.storage().media.open_buffers(size).expect("the buffers can be mapped");
     for mut buffer in buffers.into_iter().take(options(Policy::Always).buffer_count) {
         if random.coin() {
             buffer.fill(0);
@@ -74,7 +74,7 @@ fn lose_buffers(drive: &SwitchedDrive, random: &mut Random) {
     }
 }
 
-/// Counts over some lives.
+/// Totals over several lives.
 #[derive(Debug, Default)]
 struct Tally {
     /// Lives that ended before their first command.
@@ -93,7 +93,7 @@ fn live(spec: &str, seed: u64, tally: &mut Tally) {
     let (mut oracle, mut at_least) = (Oracle::default(), 0);
     for life in 0..=LIVES {
         let context = format!("{spec}, seed {seed}, life {life}");
-        // Power is cut in recovery or later, except in the last life.
+        // In every life but the last, power is cut during recovery or later.
         let operations = 1 + any_size(&mut random, 13);
         drive.turn_on((life < LIVES).then_some(operations));
         let Some((volume, recovered)) = open(&drive, policy(random.below(3) as u8)) else {

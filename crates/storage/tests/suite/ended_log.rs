@@ -1,4 +1,4 @@
-//! A log that ends and resumes. The tests check whether records that are appended in between count.
+//! A log that ends and resumes, and which records around these points recovery brings back.
 
 use crate::common::{
     Client, Kind, SMALL, SimMedia, formatted_as, options, reopen, script, small_script,
@@ -18,15 +18,15 @@ fn the_log_ends_where_it_is_durable() {
     let lsn = client.volume.log.appended();
     client.volume.log.end();
     assert_eq!(client.volume.log.log_state(), LogState::Ending);
-    assert_eq!(next_job(&mut client), None, "it is not durable yet");
+    assert_eq!(next_job(&mut client), None, "the log is not durable up to its end yet");
     client.settle();
     assert_eq!(client.volume.log.log_state(), LogState::Off);
     assert_eq!(client.volume.log.snapshots().log_end(), Some(lsn));
-    // This record is not logged, so it is gone, like everything after the log's end.
+    // This record is not logged, so recovery does not bring it back.
     assert!(client.append(&script[5]));
     drop(client);
-    // However the volume is opened, it holds the same records. The log resumes only if the options
-    // want a log.
+    // With or without a log, the volume holds the same records. The log is on again only if the
+    // options ask for it.
     let off = RecoverOptions { is_log_on: false, ..options(Policy::No) };
     for (options, state) in
         [(off, LogState::Off), (off, LogState::Off), (options(Policy::No), LogState::On)]
@@ -46,8 +46,8 @@ fn a_resumed_log_counts_when_its_snapshot_is_adopted() {
     client.volume.log.end();
     client.settle();
     write(&mut client, &script[3..6]);
-    // This snapshot is begun before the log is resumed. It becomes the root but does not turn the
-    // log on, because records after it were not logged.
+    // This snapshot is begun before the log is resumed. The snapshot becomes the root but does not
+    // turn the log on, because the records after it were not logged.
     client.begin(SnapshotKind::Wal).expect("nothing else is under way");
     client.volume.log.resume();
     assert_eq!(client.volume.log.log_state(), LogState::Resuming);
@@ -60,7 +60,8 @@ fn a_resumed_log_counts_when_its_snapshot_is_adopted() {
         let crash = client.disk.clone().crash_now();
         crash.power_images(&limits).swap_remove(0)
     };
-    // A snapshot fails, then the log is turned off and on again: only the last snapshot counts.
+    // One snapshot fails, and the log is turned off and on again. Only the last snapshot turns the
+    // log on.
     client.begin(SnapshotKind::Wal).expect("nothing else is under way");
     client.cancel();
     client.volume.log.end();
@@ -78,7 +79,8 @@ fn a_resumed_log_counts_when_its_snapshot_is_adopted() {
     assert_eq!(recovered, script);
 }
 
-/// If the log ends while the snapshot that would turn it on is written, the log stays off.
+/// The log ends again while the snapshot that was to turn it on is being written. This snapshot
+/// must leave the log off.
 #[test]
 fn a_log_that_ends_again_is_not_turned_on_by_a_late_snapshot() {
     let (mut client, mut media) = client(Policy::Always);
@@ -100,8 +102,8 @@ fn a_log_that_ends_again_is_not_turned_on_by_a_late_snapshot() {
     assert_eq!(recovered, script[..2]);
 }
 
-/// The log is resumed before its end is in the superblock. A snapshot that is begun so early would
-/// not turn the log on, so none can be begun yet.
+/// The log is resumed before its end is in the superblock. A snapshot that began this early would
+/// not turn the log on, so none may begin yet.
 #[test]
 fn a_log_that_goes_on_at_once_is_turned_on_by_its_snapshot() {
     let (mut client, _media) = client(Policy::Always);
@@ -117,9 +119,9 @@ fn a_log_that_goes_on_at_once_is_turned_on_by_its_snapshot() {
 }
 
 /// The data set was emptied before the log ended. At that time, the log had no segment to release.
-/// When the log has resumed, the next record begins a segment, and the old release could happen
-/// now. It must not happen, because it would drop the snapshot that the log resumed from, which
-/// holds what was written while the log was off.
+/// After the log has resumed, the next record begins a segment, so the old release could happen
+/// now. It must not happen: it would drop the snapshot from which the log resumed, and the snapshot
+/// holds data that was written while the log was off.
 #[test]
 fn what_was_emptied_before_the_log_ended_does_not_drop_what_it_goes_on_from() {
     let (mut client, mut media) = client(Policy::Always);
@@ -132,7 +134,7 @@ fn what_was_emptied_before_the_log_ended_does_not_drop_what_it_goes_on_from() {
     client.volume.log.release_before(client.volume.log.appended());
     client.history.clear();
     client.settle();
-    assert_eq!(client.volume.log.start_lsn(), Lsn(0), "there is nothing to release");
+    assert_eq!(client.volume.log.start_lsn(), Lsn(0), "no segment can be released yet");
     client.volume.log.end();
     client.settle();
     write(&mut client, &script[..3]);
@@ -148,14 +150,15 @@ fn what_was_emptied_before_the_log_ended_does_not_drop_what_it_goes_on_from() {
     assert_eq!(recovered, script);
 }
 
-/// Small commits share a pair of blocks, and each is written together with all commits before it.
-/// Commits after the log's end must not be written together with those before the end.
+/// Small commits share a pair of blocks. Each of them is written together with the commits before
+/// it in the pair. Commits after the log's end must not be written together with commits before the
+/// end.
 #[test]
 fn what_is_behind_the_end_of_a_log_shares_no_batch_with_what_is_before() {
     let (mut client, mut media) = client(Policy::Always);
     let script: Vec<_> = (0..8).map(|byte| (0, vec![byte; 20])).collect();
     write(&mut client, &script[..5]);
-    // This record is appended before the log is told to end, but is written only afterwards.
+    // This record is appended before the log is asked to end, but is written only afterwards.
     assert!(client.append(&script[5]));
     client.volume.log.end();
     client.settle();
@@ -168,8 +171,8 @@ fn what_is_behind_the_end_of_a_log_shares_no_batch_with_what_is_before() {
     assert_eq!(recovered, script[..6]);
 }
 
-/// Records that were logged between the two ends must not count as a continuation of the log after
-/// its first end.
+/// The log ends, resumes, and ends again. Records that were logged in between must not continue the
+/// log after its first end.
 #[test]
 fn a_log_that_ends_twice_has_ended_where_it_ended_first() {
     let (mut client, mut media) = client(Policy::Always);
@@ -188,8 +191,8 @@ fn a_log_that_ends_twice_has_ended_where_it_ended_first() {
     assert_eq!(recovered, script[..2]);
 }
 
-/// A start appends the records that only the mapped buffers held, and ends the log. If the start is
-/// killed meanwhile, the next start finds all records.
+/// A start appends the records that only the mapped buffers held, and then ends the log. If the
+/// start is killed at any point, the next start finds all records.
 #[test]
 fn a_start_that_ends_the_log_is_killed_and_loses_nothing() {
     let limits = Limits { exhaustive_max: 1, random_count: 0, torn: false };
@@ -209,7 +212,7 @@ fn a_start_that_ends_the_log_is_killed_and_loses_nothing() {
         let opened = reopen(&mut media, &off);
         let Some(crash) = media.disk.crashed() else {
             assert_eq!(opened.expect("it opens").1, script);
-            assert!(ops > 20, "it was killed in all of its steps");
+            assert!(ops > 20, "the start was killed at each of its operations");
             break;
         };
         for image in crash.process_images(&limits) {
@@ -219,15 +222,16 @@ fn a_start_that_ends_the_log_is_killed_and_loses_nothing() {
     }
 }
 
-/// Records that are appended after the log's end do not count, even if they are durable and a
-/// mapped buffer says so. The next start continues the log from its end. Neither this start nor a
-/// later one may report these records as lost.
+/// Records are appended after the log's end, and a mapped buffer says that they are durable.
+/// Recovery must still ignore them. The next start continues the log from its end. Neither this
+/// start nor a later one may report the ignored records as lost.
 #[test]
 fn what_was_durable_behind_the_end_of_a_log_is_not_missed() {
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
     let config = SimConfig::default();
     let mut media = formatted_as(config, Kind::Files, &SMALL);
-    // The crash is never reached. But while a crash is planned, the disk watches mapped memory.
+    // This crash point is never reached. It is set because the disk watches mapped memory only
+    // while a crash is planned.
     media.disk.crash_after(1_000_000);
     let (volume, _) = reopen(&mut media, &options(Policy::EverySec)).expect("a new volume opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);

@@ -1,4 +1,4 @@
-//! A device that fails or fills up: which failures latch the log, which do not, and how a full log
+//! A device that fails or is full: which failures latch the log, which do not, and how a full log
 //! gets room again.
 
 use std::time::Duration;
@@ -15,9 +15,9 @@ fn client(policy: Policy, config: SimConfig) -> (Client, crate::common::SimMedia
     (Client::new(volume, media.disk.clone(), 0), media)
 }
 
-/// Keeps writes to the first segment from completing.
+/// Keeps the next writes to the first segment from completing.
 fn hold(client: &mut Client) {
-    // After these turns, the keeper has prepared every segment that it prepares ahead.
+    // After these turns, the keeper has prepared all segments that it prepares ahead.
     for _ in 0..5 {
         client.turn(true);
     }
@@ -42,18 +42,18 @@ fn a_failed_write_latches_and_nothing_held_is_released() {
     client.disk.faults(|faults| faults.writes_until_failure = Some(0));
     assert!(client.append(&script[1]));
     turn(&mut client);
-    let latch = client.volume.log.latched().expect("it is latched");
+    let latch = client.volume.log.latched().expect("the log is latched");
     assert_eq!(latch.cause, LatchCause::LogWrite);
     assert_eq!(client.volume.log.releasable(client.now), durable);
     assert_eq!(client.volume.log.room(1), Room::Full);
     assert_eq!(client.volume.log.next_deadline(), None);
-    // The fault is lifted, but nothing may be tried again.
+    // Even without the fault, nothing may be written again.
     client.disk.faults(|faults| faults.writes_until_failure = None);
     turn(&mut client);
     assert_eq!(client.volume.log.durable(), durable);
     drop(client);
-    // The next life finds every acknowledged record, because the mapped buffers still have those
-    // that were not written.
+    // The next life finds every acknowledged record, because the mapped buffers still hold the
+    // records that were not written.
     let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
     assert!(script.starts_with(&recovered) && !recovered.is_empty());
 }
@@ -70,7 +70,7 @@ fn a_failed_flush_latches_and_is_not_tried_again() {
     client.turn(false);
     assert_eq!(client.volume.log.releasable(client.now), client.volume.log.appended());
     client.pass(Duration::from_secs(1));
-    let latch = client.volume.log.latched().expect("it is latched");
+    let latch = client.volume.log.latched().expect("the log is latched");
     assert_eq!(latch.cause, LatchCause::LogFlush);
     client.disk.faults(|faults| faults.flushes_until_failure = None);
     turn(&mut client);
@@ -89,7 +89,7 @@ fn a_flush_that_succeeds_beside_a_failed_write_counts() {
     let covered = client.volume.log.appended();
     client.volume.log.request_durable();
     client.turn(false);
-    // The write is submitted while the flush is under way. The next poll completes both.
+    // The write is submitted while the flush is in flight. The next poll completes both.
     client.disk.faults(|faults| faults.writes_until_failure = Some(0));
     assert!(client.append(&script[1]));
     client.volume.log.request_durable();
@@ -97,7 +97,10 @@ fn a_flush_that_succeeds_beside_a_failed_write_counts() {
     assert!(client.volume.log.latched().is_none() && client.volume.log.durable() < covered);
     client.disk.faults(|faults| faults.holds_flushes = false);
     client.turn(false);
-    assert_eq!(client.volume.log.latched().expect("it is latched").cause, LatchCause::LogWrite);
+    assert_eq!(
+        client.volume.log.latched().expect("the log is latched").cause,
+        LatchCause::LogWrite
+    );
     assert_eq!(client.volume.log.durable(), covered);
     client.volume.log.check_all();
 }
@@ -110,7 +113,7 @@ fn a_failed_superblock_update_latches() {
     }
     client.write(&script(8), 1);
     turn(&mut client);
-    let latch = client.volume.log.latched().expect("it is latched");
+    let latch = client.volume.log.latched().expect("the log is latched");
     assert_eq!(latch.cause, LatchCause::Superblock);
     assert_eq!(client.volume.log.room(1), Room::Full);
 }
@@ -133,7 +136,7 @@ fn a_failed_preparation_fails_alone() {
     assert!(count < 8 && client.volume.log.latched().is_none());
     assert!(client.volume.log.prepare_failed().is_some());
     assert_eq!(client.volume.log.room(20_000), Room::Full);
-    // The preparation is tried again after a while, and then the log goes on.
+    // After a while the preparation is tried again. It succeeds, and the log goes on.
     client.disk.faults(|faults| faults.unwritable.clear());
     client.pass(Duration::from_secs(2));
     assert_eq!(client.volume.log.room(1), Room::Free);
@@ -141,8 +144,8 @@ fn a_failed_preparation_fails_alone() {
     client.settle();
 }
 
-/// Appends small records until there is room for none. Returns how many fitted while there was room
-/// for any record, and how many more fitted into the share that is kept for deletes.
+/// Appends small records until there is no room for another. Returns how many fitted while every
+/// write was allowed, and how many more fitted into the share that is set aside for deletes.
 fn fill(client: &mut Client) -> (usize, usize) {
     let record = (0, vec![7; 3000]);
     let (mut free, mut scarce) = (0, 0);
@@ -162,11 +165,11 @@ fn fill(client: &mut Client) -> (usize, usize) {
         assert!(client.append(&record));
         client.settle();
     }
-    panic!("a full log says so");
+    panic!("the log never became full");
 }
 
-/// Fills a log with deletions: first those that clients ask for, then those that nobody asked for.
-/// Each deletion that nobody asked for is as large as the room allows.
+/// Fills a log with deletions: first deletions that clients ask for, then deletions of expired or
+/// evicted keys, which no client asked for. Each of the latter is as large as the room allows.
 fn fill_with_deletions(client: &mut Client) {
     loop {
         match client.volume.log.room(700) {
@@ -176,12 +179,12 @@ fn fill_with_deletions(client: &mut Client) {
                 continue;
             }
             Room::Free | Room::Scarce => {}
-            Room::Full => panic!("deletions have taken all"),
+            Room::Full => panic!("deletions have taken the last share"),
         }
         client.volume.log.append(0, &[&[7; 700]]);
         assert!(client.volume.log.has_place());
     }
-    // Waits for free buffers, which also limit the deletions that nobody asked for.
+    // Waits for free buffers, because they also limit the deletions that no client asked for.
     client.settle();
     loop {
         let size = client.volume.log.room_to_free();
@@ -205,7 +208,11 @@ fn deletions_leave_room_for_what_empties_the_data_set() {
         client.pass(Duration::from_secs(1));
         client.disk.faults(|faults| faults.full = true);
         fill_with_deletions(&mut client);
-        assert_eq!(client.volume.log.room(16_000), Room::Last, "none of that share is taken");
+        assert_eq!(
+            client.volume.log.room(16_000),
+            Room::Last,
+            "deletions take nothing of the last share"
+        );
         drop(client);
 
         let (volume, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
@@ -223,7 +230,7 @@ fn deletions_leave_room_for_what_empties_the_data_set() {
     }
 }
 
-/// While no buffer is free, a record that no client waits for may take the rest of the open buffer,
+/// While no buffer is free, a record that no client waits for may use the rest of the open buffer,
 /// but no new memory.
 #[test]
 fn what_nobody_asked_for_takes_no_memory() {
@@ -236,7 +243,7 @@ fn what_nobody_asked_for_takes_no_memory() {
         client.volume.log.append(0, &[&[7; 700]]);
         client.turn(false);
     }
-    assert_eq!(client.volume.log.room(700), Room::Wait, "for a buffer");
+    assert_eq!(client.volume.log.room(700), Room::Wait, "no buffer is free");
     let size = client.volume.log.room_to_free();
     assert!((1..700).contains(&size), "{size} bytes");
     client.volume.log.append(0, &[&vec![7; size as usize]]);
@@ -246,8 +253,8 @@ fn what_nobody_asked_for_takes_no_memory() {
     assert!(client.volume.log.room_to_free() > 700);
 }
 
-/// Appends records of all sizes, in batches of all sizes, until there is no room. Everything that
-/// had room must also have its place in the segments.
+/// Appends records of all sizes, in batches of all sizes, until there is no room. Every record that
+/// was let in must have a place in the segments.
 #[test]
 fn what_there_is_room_for_has_its_place() {
     for seed in 0..200 {
@@ -296,7 +303,7 @@ fn a_full_volume_and_the_way_out_of_it() {
     let mut client = Client::new(volume, media.disk.clone(), recovered.len());
     assert_eq!(fill(&mut client).0, 0);
 
-    // A record that empties the data set lets the log start after that record.
+    // A record empties the data set, so the log may start after this record.
     let lsn = client.volume.log.appended();
     client.volume.log.release_before(lsn);
     for _ in 0..10 {
@@ -334,7 +341,7 @@ fn a_deallocation_that_fails_loses_nothing() {
         assert!(written.ends_with(&recovered) && recovered.len() >= kept, "{}", recovered.len());
         let mut client = Client::new(volume, media.disk.clone(), recovered.len());
         client.release_every = Some(3);
-        // All records together need more room than the log has.
+        // All records together are longer than the log, so segments must be released and reused.
         for record in &script {
             assert!(client.append(record));
             client.settle();
@@ -357,7 +364,7 @@ fn nothing_is_released_before_it_is_durable() {
     let lsn = client.volume.log.appended();
     client.volume.log.release_before(lsn);
     while let Some(job) = client.volume.log.next_job(client.now) {
-        assert!(!matches!(job, Job::Release(_)), "it is not durable yet");
+        assert!(!matches!(job, Job::Release(_)), "the record is not durable yet");
         let outcome = Outcome::PrepareFailed(slimio_device::DeviceError::NoSpace);
         client.volume.log.job_done(outcome, client.now);
     }
@@ -390,7 +397,7 @@ fn a_flush_starts_in_time_and_late_data_holds_replies() {
         }
         assert_eq!(volume.log.releasable(client.now), volume.log.appended());
     }
-    assert_eq!(client.volume.log.stats().in_flight, 1, "the batch left for the device");
+    assert_eq!(client.volume.log.stats().in_flight, 1, "the batch was submitted");
     client.now += Duration::from_millis(100);
     assert_eq!(client.volume.log.releasable(client.now), Lsn(0), "a second has passed");
     client.disk.faults(|faults| faults.held.clear());
@@ -463,8 +470,8 @@ fn durable_is_the_longest_unbroken_prefix() {
         client.turn(false);
     }
     client.turn(false);
-    assert_eq!(client.volume.log.stats().in_flight, 1, "the second is done");
-    assert_eq!(client.volume.log.durable(), Lsn(0), "but not the first");
+    assert_eq!(client.volume.log.stats().in_flight, 1, "only the second batch has completed");
+    assert_eq!(client.volume.log.durable(), Lsn(0), "the first batch has not completed");
     client.disk.faults(|faults| faults.held.clear());
     client.settle();
     assert_eq!(client.volume.log.durable(), client.volume.log.appended());
@@ -478,10 +485,10 @@ fn records_gather_while_commits_are_in_flight() {
         client.volume.log.append(0, &[b"one of many"]);
         client.turn(false);
     }
-    assert_eq!(client.volume.log.stats().batches, 2, "as many as may be in flight");
+    assert_eq!(client.volume.log.stats().batches, 2, "two batches may be in flight");
     client.disk.faults(|faults| faults.held.clear());
     client.settle();
-    assert_eq!(client.volume.log.stats().batches, 3, "the others went together");
+    assert_eq!(client.volume.log.stats().batches, 3, "the other records are in one batch");
 }
 
 #[test]
@@ -495,7 +502,7 @@ fn changing_the_policy_makes_the_past_durable() {
         client.turn(true);
     }
     assert_eq!(client.volume.log.durable(), client.volume.log.appended());
-    assert!(client.volume.log.stats().flushes >= 1, "what is only written needs a flush");
+    assert!(client.volume.log.stats().flushes >= 1, "written batches need a flush");
 }
 
 #[test]
@@ -507,5 +514,5 @@ fn a_record_that_can_never_fit_is_refused_at_once() {
     assert_eq!(client.volume.log.room(1 << 30), Room::Full);
     assert_eq!(client.volume.log.room(1), Room::Free);
     let slots_after = client.volume.keeper.superblock().wal_slots.len();
-    assert!(slots_after <= slots_before + 1, "nothing is prepared for it");
+    assert!(slots_after <= slots_before + 1, "no segment is prepared for the refused record");
 }

@@ -1,6 +1,6 @@
-//! Mapped buffers that have pages which the kernel can't provide. The tests truncate the file under
-//! the buffers while the buffers are in use. To the process, this looks the same as a store to a
-//! full copy-on-write file system or to a bad sector.
+//! Faults of the mapped buffers: pages that the kernel can't provide. The tests truncate the mapped
+//! file while the buffers are in use. For the process, the effect is the same as with a full
+//! copy-on-write file system or a bad sector.
 
 use std::fs::OpenOptions;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ struct FileMedia {
     is_mapped: bool,
 }
 
-/// At which point of a start the file is truncated.
+/// The point of a start at which the file is truncated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Loses {
     Never,
@@ -38,7 +38,7 @@ impl FileMedia {
         let directory = Directory::open(place.path(), PathOptions::default());
         Self {
             sim: formatted(SimConfig::default(), Kind::Files),
-            directory: directory.expect("it is the test's own"),
+            directory: directory.expect("no other test uses the directory"),
             place: place.path().join("buffers"),
             loses: Loses::Never,
             is_mapped: false,
@@ -93,7 +93,7 @@ fn cut(place: &PathBuf, size: u64) {
     file.and_then(|file| file.set_len(size)).expect("the length can be set");
 }
 
-/// What the next process finds: the disk now, and what is left of the file.
+/// The medium that the next process finds: the disk as it is now, with what is left of the file.
 fn next_life(client: &Client, place: &PathBuf) -> SimMedia {
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
     let mut image = client.disk.crash_now().process_images(&limits).swap_remove(0);
@@ -110,7 +110,7 @@ fn client_with(media: &mut FileMedia, count: usize) -> Client {
         assert!(client.append(record));
     }
     client.turn(false);
-    assert_eq!(client.acknowledged, count, "in a mapped buffer it is kept at once");
+    assert_eq!(client.acknowledged, count, "a record in a mapped buffer is kept at once");
     client
 }
 
@@ -119,15 +119,15 @@ fn large() -> (u16, Vec<u8>) {
     (0, vec![7; LBA_SIZE])
 }
 
-/// A client that has met a fault. The first of the open batch's two pages is in the file, but the
-/// second was not in the file when the second record was stored.
+/// A client that has met a fault. The open batch has two pages. The first page is in the file. The
+/// second page was cut off before the second record was stored in it.
 fn client_behind_fault(media: &mut FileMedia) -> Client {
     let mut client = client_with(media, 1);
     let before = client.volume.log.kept();
     cut(&media.place, LBA_SIZE as u64);
     assert!(client.append(&large()));
     let log = &client.volume.log;
-    assert_eq!(log.kept(), before, "what was kept still is, and nothing else");
+    assert_eq!(log.kept(), before, "only the first record is kept");
     assert_eq!(log.releasable(client.now), before);
     assert!(!log.are_buffers_kept());
     assert_eq!(log.latched(), None);
@@ -156,7 +156,7 @@ fn what_is_stored_behind_a_fault_is_kept_when_it_is_written() {
     assert_eq!(client.volume.log.kept(), lsn);
     assert_eq!(client.acknowledged, 2);
     assert!(client.append(&large()));
-    assert_eq!(client.volume.log.kept(), lsn, "the buffers behind it are private, too");
+    assert_eq!(client.volume.log.kept(), lsn, "later buffers are private, too");
     for _ in 0..3 {
         client.turn(true);
     }
@@ -169,7 +169,7 @@ fn what_is_stored_behind_a_fault_is_kept_when_it_is_written() {
 #[test]
 fn a_batch_that_was_lost_is_not_written() {
     let policies = [Policy::EverySec, Policy::Always];
-    // Either the whole batch is lost, or only the part after its first page.
+    // Either the whole batch is lost, or only its pages after the first.
     for (policy, left) in policies.into_iter().flat_map(|policy| [(policy, 0), (policy, 1)]) {
         let place = tempfile::tempdir().expect("a directory for the test");
         let mut media = FileMedia::new(&place);
@@ -180,10 +180,11 @@ fn a_batch_that_was_lost_is_not_written() {
         for _ in 0..3 {
             client.turn(true);
         }
-        let latch = client.volume.log.latched().expect("what was acknowledged is lost");
+        let latch =
+            client.volume.log.latched().expect("losing acknowledged records latches the log");
         assert_eq!(latch.cause, LatchCause::LogBuffers);
         assert!(latch.to_string().contains("mapped buffers"), "{latch}");
-        assert_eq!(client.durable, 0, "nothing of it is called durable");
+        assert_eq!(client.durable, 0, "a lost batch never becomes durable");
         let releasable = client.volume.log.releasable(client.now);
         assert_eq!(releasable, client.volume.log.durable());
     }
@@ -196,7 +197,7 @@ fn a_record_stored_over_what_was_lost_latches_at_once() {
     let mut client = client_with(&mut media, 3);
     cut(&media.place, 0);
     client.volume.log.append(0, &[b"one more"]);
-    let latch = client.volume.log.latched().expect("what was acknowledged is lost");
+    let latch = client.volume.log.latched().expect("losing acknowledged records latches the log");
     assert_eq!(latch.cause, LatchCause::LogBuffers);
 }
 
@@ -209,7 +210,7 @@ fn what_comes_behind_a_fault_is_out_of_reach_of_the_next() {
         client.turn(true);
     }
     assert_eq!(client.acknowledged, 2);
-    // The file gets its full length back. Then it is truncated to a length of 0.
+    // The file is extended to its full length, and is later truncated to nothing.
     cut(&media.place, (BUFFER_COUNT * BATCH_SIZE) as u64);
     assert!(client.append(&large()));
     cut(&media.place, 0);
@@ -251,7 +252,7 @@ fn buffers_that_can_not_be_read_at_a_start_are_no_end_of_the_log() {
 
         (media.loses, media.is_mapped) = (loses, false);
         let refused = reopen(&mut media, &options(Policy::EverySec)).err();
-        let said = refused.expect("it must not open with less").to_string();
+        let said = refused.expect("the volume must not open with less data").to_string();
         assert!(said.contains("reading the log's buffers"), "{said}");
 
         media.loses = Loses::Never;

@@ -1,10 +1,10 @@
-//! Volumes that earlier versions wrote stay readable. The fixtures are such volumes, byte for byte:
-//! of format version 2 in files, and of versions 3 to 6 on a device. A volume of version 1 is refused
-//! with a sentence.
+//! Volumes of earlier format versions can still be read. The fixtures are such volumes, byte for
+//! byte: one of version 2 in files, and one of each version from 3 to 6 on a device. A volume of
+//! version 1 is refused, with a message.
 //!
-//! A fixture holds the mapped buffers, and the blocks of all areas or of the device. It consists of
-//! runs of 64 bytes that are not all zero, each with its place. `MAKE_FIXTURE=6` makes the fixture
-//! of version 6 again; the fixture of a released version is never changed.
+//! A fixture holds the mapped buffers, and the blocks of all areas or of the device. It is stored
+//! as runs of 64 bytes, each with its place. Runs of zeros are left out. `MAKE_FIXTURE=6` makes the
+//! fixture of version 6 again; the fixture of a released version is never changed.
 
 use std::path::PathBuf;
 
@@ -35,8 +35,8 @@ pub(crate) fn kind_of(version: u32) -> Kind {
     if version < layout::FORMAT_VERSION_EXTENTS { Kind::Files } else { Kind::Device }
 }
 
-/// The records of a fixture. The small records were committed one at a time, so that they share a
-/// tail. One record takes several batches. The last records never left the mapped buffers.
+/// The records of a fixture. The small records were committed one at a time, so they share a tail
+/// pair. One record takes several batches. The last records are only in the mapped buffers.
 pub(crate) fn records() -> Vec<(u16, Vec<u8>)> {
     let small = (0..8).map(|index| (index, vec![index as u8 + 1; 50]));
     let large = (9, vec![0xAB; BATCH_SIZE + 100]);
@@ -44,7 +44,7 @@ pub(crate) fn records() -> Vec<(u16, Vec<u8>)> {
     small.chain([large]).chain(last).collect()
 }
 
-/// Packs the areas and the mapped buffers into runs. `areas` has the number of blocks of each area.
+/// Packs the areas and the mapped buffers into runs. `areas` says how many blocks each area has.
 /// Each run begins with its space and its place in this space.
 fn pack(media: &SimMedia, mapped: &[u8], areas: [(Area, u64); AREAS]) -> Vec<u8> {
     let mut packed = Vec::new();
@@ -66,7 +66,8 @@ fn pack(media: &SimMedia, mapped: &[u8], areas: [(Area, u64); AREAS]) -> Vec<u8>
     packed
 }
 
-/// Where a block of an area is. On a device, half of the superblock's blocks are at each end.
+/// The place of a block of an area on the disk. On a device, half of the superblock's blocks are at
+/// each end.
 fn place(media: &SimMedia, area: Area, lba: u64) -> Option<(usize, u64)> {
     if area != Area::Superblock || media.kind == Kind::Files {
         return media.place(area, lba);
@@ -76,7 +77,7 @@ fn place(media: &SimMedia, area: Area, lba: u64) -> Option<(usize, u64)> {
     Some((SUPER, before + lba))
 }
 
-/// The identity of the device of a fixture; `None` if the version has no room for one.
+/// The identity of a fixture's device; `None` if the format version does not store one.
 pub(crate) fn identity_of(version: u32) -> Option<&'static str> {
     (version >= layout::FORMAT_VERSION_IDENTITY).then_some(IDENTITY)
 }
@@ -101,8 +102,8 @@ fn make(version: u32) {
     client.settle();
     client.begin(SnapshotKind::Wal).expect("nothing else is under way");
     for record in &records[3..6] {
-        // The first of these records are appended while the snapshot is written, so the snapshot
-        // needs them.
+        // The snapshot needs the first of these records, because they are appended while it is
+        // being written.
         assert!(client.append(record));
         client.settle();
     }
@@ -181,18 +182,19 @@ pub(crate) fn image(version: u32) -> Image {
 
 #[test]
 fn a_volume_of_version_1_is_refused() {
-    let refused = reopen(&mut open(1), &options(Policy::EverySec)).expect_err("it is too old");
+    let refused = reopen(&mut open(1), &options(Policy::EverySec))
+        .expect_err("version 2 is too old on a device");
     assert_eq!(
         refused.to_string(),
         "the volume has format version 1; this program reads 2, 5 and 6"
     );
 }
 
-/// A volume of version 2 on a device has no map of extents, so this program would not find the
-/// volume's data.
+/// Version 2 had no map of extents, so this program would not find the data of such a volume on a
+/// device.
 #[test]
 fn a_volume_of_version_2_on_a_device_is_refused() {
-    let refused = with_superblock_of(&open(2)).expect_err("it is too old");
+    let refused = with_superblock_of(&open(2)).expect_err("version 2 is too old on a device");
     assert_eq!(
         refused.to_string(),
         "the volume has format version 2; this program reads 3, 4, 5 and 6"
@@ -210,7 +212,8 @@ fn a_superblock_of_files_on_a_device_is_refused() {
 fn with_superblock_of(files: &SimMedia) -> Result<(), Error> {
     let mut media = formatted(SimConfig::default(), Kind::Device);
     for lba in 0..layout::SUPERBLOCK_AREA_LBAS_MIN {
-        let (space, place) = place(&media, Area::Superblock, lba).expect("it is somewhere");
+        let (space, place) =
+            place(&media, Area::Superblock, lba).expect("the device has this block");
         media.disk.poke(space, place, &files.disk.peek(SUPER, lba));
     }
     reopen(&mut media, &options(Policy::EverySec)).map(drop)
@@ -248,8 +251,8 @@ fn a_volume_of_version_4_can_be_read() {
 fn a_volume_of_version_5_can_be_read() {
     can_be_read_and_goes_on(5);
     let superblock = inspect(&mut open(5)).expect("it can be read").superblock;
-    let superblock = superblock.expect("there is one");
-    let root = superblock.snapshots.root().expect("it has one");
+    let superblock = superblock.expect("a superblock is in force");
+    let root = superblock.snapshots.root().expect("the fixture has a root");
     assert!(root.is_fuzzy(), "{root:?}");
 }
 
@@ -263,7 +266,7 @@ fn can_be_read_and_goes_on(version: u32) {
         make(version);
     }
     let mut media = open(version);
-    let report = verify(&mut media, &mut |_| {}).expect("it is whole");
+    let report = verify(&mut media, &mut |_| {}).expect("the fixture is whole");
     assert_eq!(report.records, records().len() as u64 - 3);
     assert_eq!(report.root.map(|root| root.entry_count), Some(3));
     let mut on_demand = options(Policy::EverySec);
@@ -274,10 +277,14 @@ fn can_be_read_and_goes_on(version: u32) {
     assert_eq!(recovered, records());
     for copy in inspect(&mut media).expect("it can be read").copies {
         let SuperblockCopy::Valid(superblock, _) = copy else { panic!("{copy:?}") };
-        assert_eq!(superblock.version(), layout::FORMAT_VERSION_TYPES, "opening moves it there");
+        assert_eq!(
+            superblock.version(),
+            layout::FORMAT_VERSION_TYPES,
+            "opening writes the newest version"
+        );
     }
     assert!(volume.report.rescued_bytes > 0);
-    // The volume can be written, and what is written can be read.
+    // New records can be written, and read after the next start.
     let mut client = Client::new(volume, media.disk.clone(), recovered.len());
     assert!(client.append(&(11, b"more".to_vec())));
     client.settle();

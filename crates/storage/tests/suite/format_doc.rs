@@ -1,4 +1,5 @@
-//! Checks that `docs/format.md` matches the code. `UPDATE_EXPECT=1` rewrites it.
+//! Checks that `docs/format.md` matches the code. With `UPDATE_EXPECT=1`, the test rewrites the
+//! file.
 
 use std::fmt::Write;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! What happens if all extents of a device are taken, or if files can't grow: what gets room first,
-//! what fails without harm to anything else, and how the log goes on.
+//! All extents of a device are taken, or files can't grow: which area gets room first, which
+//! operation fails without harm to others, and how the log goes on.
 
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ fn pool(client: &Client) -> Pool {
     client.volume.log.pool().expect("it is a device").clone()
 }
 
-/// Appends records until there is no room, and returns their number. The data set grows with each
-/// record.
+/// Appends records until there is no room, and returns how many were appended. The data set grows
+/// with each record.
 fn fill(client: &mut Client) -> usize {
     fill_with(client, usize::MAX)
 }
@@ -41,7 +41,7 @@ fn fill_with(client: &mut Client, kept: usize) -> usize {
     while client.append(&(0, vec![client.appended as u8; 5000])) {
         client.history.truncate(kept);
         client.settle();
-        assert!(client.appended < 100, "it fills up");
+        assert!(client.appended < 100, "the log never became full");
     }
     assert_eq!(client.volume.log.prepare_failed(), Some(&DeviceError::NoSpace));
     client.appended - before
@@ -55,7 +55,8 @@ fn take(client: &mut Client, kind: SnapshotKind) -> bool {
     client.volume.log.snapshots().of_kind(kind).copied() != before
 }
 
-/// What the snapshot thread does when a slot has become a reserve.
+/// Gives back the space of the reserves, as the snapshot thread does when a slot has become a
+/// reserve.
 fn give_back(client: &mut Client) {
     for slot in SlotName::ALL {
         if client.volume.log.snapshots().get(slot).is_none() {
@@ -71,12 +72,12 @@ fn the_log_leaves_room_for_the_snapshot_that_makes_room() {
     let first = fill(&mut client);
     let used = pool(&client).usage();
     assert!(used.free >= used.kept && used.wal >= used.total / 3, "{used:?}");
-    assert!(take(&mut client, SnapshotKind::Wal), "it fits, as large as the data set has become");
-    // This works again and again, because the log and the next snapshot get the space of the
-    // previous one.
+    assert!(take(&mut client, SnapshotKind::Wal), "a snapshot of the grown data set fits");
+    // This works again and again, because the space of the old snapshot goes to the log and the
+    // next snapshot.
     for _ in 0..4 {
         client.history.truncate(first / 2);
-        assert!(take(&mut client, SnapshotKind::Wal), "there is room for it");
+        assert!(take(&mut client, SnapshotKind::Wal), "the snapshot fits");
         give_back(&mut client);
         assert!(fill(&mut client) > 0, "the log goes on");
     }
@@ -96,18 +97,17 @@ fn beside_a_data_set_that_does_not_grow_the_log_has_more_than_half() {
     assert!(used.free >= used.kept && used.wal > used.total / 2, "{used:?}");
 }
 
-/// If no room is kept for a snapshot, the log takes all room, and the snapshot fails. Nothing but
-/// the snapshot may fail.
+/// If the log leaves no room for a snapshot, the snapshot fails. Nothing else may fail.
 #[test]
 fn a_snapshot_that_does_not_fit_fails_alone() {
     let mut media = made();
     let (mut client, _) = open(&mut media);
     client.leaves_room = false;
     fill(&mut client);
-    assert!(!take(&mut client, SnapshotKind::Wal), "there is no room for it");
+    assert!(!take(&mut client, SnapshotKind::Wal), "the snapshot does not fit");
     let records = client.appended;
     assert!(client.volume.log.latched().is_none());
-    // After a restart, the failed snapshot's extents belong to nobody.
+    // After a restart, the failed snapshot's extents are free.
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
     let image = client.disk.crash_now().power_images(&limits).swap_remove(0);
     let mut media = SimMedia::from_image(SimConfig::default(), Kind::Device, &image);
@@ -121,23 +121,27 @@ fn a_point_in_time_does_not_take_the_room_that_the_log_may_need() {
     let mut media = made();
     let (mut client, _) = open(&mut media);
     let count = fill(&mut client);
-    assert!(take(&mut client, SnapshotKind::Wal), "there is room for it");
+    assert!(take(&mut client, SnapshotKind::Wal), "the snapshot fits");
     give_back(&mut client);
     let before = pool(&client).usage();
     assert!(before.free < 2 * before.kept, "{before:?}");
-    assert!(!take(&mut client, SnapshotKind::OnDemand), "there is room for one more only");
+    assert!(!take(&mut client, SnapshotKind::OnDemand), "only one more snapshot fits");
     give_back(&mut client);
-    assert_eq!(pool(&client).usage().slots, before.slots, "all is as it was");
-    // With a smaller data set there is room for this snapshot and for the next one.
+    assert_eq!(
+        pool(&client).usage().slots,
+        before.slots,
+        "the slots have the same extents as before"
+    );
+    // With a smaller data set, both this snapshot and the next one fit.
     client.history.truncate(count / 8);
     client.turn(false);
     assert!(take(&mut client, SnapshotKind::OnDemand));
-    assert!(client.append(&(0, vec![1; LBA_SIZE])), "and the log goes on");
+    assert!(client.append(&(0, vec![1; LBA_SIZE])), "the log goes on");
     client.settle();
 }
 
-/// If each area is a file, snapshots share the file system with the log. The next snapshot has the
-/// space that it needs, however much the log has grown.
+/// If each area is a file, snapshots share the file system with the log. However much the log
+/// grows, it must leave the space that the next snapshot needs.
 #[test]
 fn a_log_in_a_file_leaves_room_for_the_snapshot_that_makes_room() {
     for lbas_max in 60..90 {
@@ -146,7 +150,7 @@ fn a_log_in_a_file_leaves_room_for_the_snapshot_that_makes_room() {
         for _ in 0..5 {
             let first = fill(&mut client);
             assert!(first > 0, "{lbas_max}: the log goes on");
-            assert!(take(&mut client, SnapshotKind::Wal), "{lbas_max}: there is room for it");
+            assert!(take(&mut client, SnapshotKind::Wal), "{lbas_max}: the snapshot fits");
             client.history.truncate(first / 2);
         }
     }
@@ -165,8 +169,8 @@ fn goes_on(client: &mut Client) {
 }
 
 /// When a log in a file gives back segments, it keeps the blocks of a second segment. Without these
-/// blocks, the log could not leave its last segment on a full file system. After a restart, the log
-/// finds which segment has these blocks.
+/// blocks, the log could not release its last segment on a full file system. After a restart, the
+/// log finds out which segment has the blocks.
 #[test]
 fn a_log_in_a_file_keeps_the_blocks_of_a_second_segment() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -186,7 +190,7 @@ fn a_log_in_a_file_keeps_the_blocks_of_a_second_segment() {
         client.turn(true);
     }
     // The log is in one segment, and has not asked for a second one yet.
-    assert!(client.volume.log.give_back_space(), "it is a file");
+    assert!(client.volume.log.give_back_space(), "the log's area is a file");
     goes_on(&mut client);
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
     let image = client.disk.crash_now().process_images(&limits).swap_remove(0);
@@ -196,8 +200,8 @@ fn a_log_in_a_file_keeps_the_blocks_of_a_second_segment() {
     goes_on(&mut client);
 }
 
-/// A snapshot that was given up still has extents. Nobody else gets these extents before they are
-/// given back, so the next snapshot goes to the slot that has them.
+/// The slot of a cancelled snapshot still has its extents. No other area can use them before they
+/// are given back, so the next snapshot must go to this slot.
 #[test]
 fn a_snapshot_goes_to_the_reserve_that_has_the_most_extents() {
     let mut media = made();
@@ -208,11 +212,11 @@ fn a_snapshot_goes_to_the_reserve_that_has_the_most_extents() {
     assert_eq!(plan.slot, SlotName::B);
     client.settle();
     let plan = client.begin(SnapshotKind::OnDemand).expect("nothing else is under way");
-    assert_eq!(plan.slot, SlotName::A, "they have none");
+    assert_eq!(plan.slot, SlotName::A, "the other reserves have no extents");
     client.settle();
 }
 
-/// Whether a record has room once the keeper has done what it can.
+/// Whether a record gets room once the keeper has done its jobs.
 fn gets_room(client: &mut Client) -> bool {
     for _ in 0..100 {
         match client.volume.log.room(100) {
@@ -220,10 +224,10 @@ fn gets_room(client: &mut Client) -> bool {
             room => return room == Room::Free,
         }
     }
-    panic!("nobody waits for ever");
+    panic!("the record waits for ever");
 }
 
-/// Once the volume is made, nothing can grow any more. The log still gets room when the data set is
+/// From the time the volume is made, no file can grow. The log still gets room when the data set is
 /// emptied.
 #[test]
 fn a_full_medium_has_room_again_when_the_data_set_is_empty() {
@@ -234,8 +238,8 @@ fn a_full_medium_has_room_again_when_the_data_set_is_empty() {
     goes_on(&mut client);
 }
 
-/// The log got no extent, because a snapshot of the data set needs the room. Once the data set is
-/// empty, the log asks at once, and does not wait for its next regular retry.
+/// The log got no extent, because a snapshot of the data set needs the room. When the data set has
+/// been emptied, the log must ask again at once, without waiting for its next regular retry.
 #[test]
 fn the_log_asks_again_when_the_data_set_is_empty() {
     let mut media = formatted(SimConfig::default(), Kind::Device);
@@ -252,9 +256,9 @@ fn the_log_asks_again_when_the_data_set_is_empty() {
     assert!(client.now - before < Duration::from_secs(1));
 }
 
-/// A log releases its last segment only if it has another segment to go on in. A snapshot may take
-/// all free extents before the log has asked for another segment. So the log must keep the extents
-/// of a second segment.
+/// A log can release its last segment only if it has another segment to go on in. But a snapshot
+/// may take all free extents before the log asks for another segment. So the log must keep the
+/// extents of a second segment.
 #[test]
 fn a_log_keeps_a_segment_to_go_on_in() {
     let mut media = made();

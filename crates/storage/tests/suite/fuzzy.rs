@@ -14,9 +14,9 @@ fn with_fuzzy_root(policy: Policy) -> (Client, SimMedia) {
     let script = small_script(6);
     write(&mut client, &script[..2]);
     client.begin(SnapshotKind::Wal).expect("nothing else is under way");
-    let mut taking = client.taking.take().expect("it was begun");
+    let mut taking = client.taking.take().expect("a snapshot was begun");
     write(&mut client, &script[2..4]);
-    let summary = taking.finish().expect("it can be written");
+    let summary = taking.finish().expect("the snapshot can be written");
     client.volume.log.adopt(summary);
     client.settle();
     adopt(&mut client);
@@ -31,7 +31,7 @@ fn write(client: &mut Client, records: &[(u16, Vec<u8>)]) {
     }
 }
 
-/// Runs turns of the loop until the log reports an event for the finished snapshot.
+/// Runs turns of the loop until the log reports the outcome of the finished snapshot.
 fn adopt(client: &mut Client) -> SnapshotEvent {
     for _ in 0..100 {
         client.turn(true);
@@ -39,7 +39,7 @@ fn adopt(client: &mut Client) -> SnapshotEvent {
             return event;
         }
     }
-    panic!("nothing has become of it");
+    panic!("the snapshot has no outcome");
 }
 
 fn root(client: &Client) -> SlotSummary {
@@ -55,7 +55,11 @@ fn it_needs_the_log_up_to_where_it_was_finished() {
     drop(client);
     let (volume, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
     assert_eq!(recovered, small_script(6));
-    assert_eq!(volume.log.snapshots().root(), Some(&held), "as the superblock says");
+    assert_eq!(
+        volume.log.snapshots().root(),
+        Some(&held),
+        "the log knows the root of the superblock"
+    );
 }
 
 /// Under the policy `no`, only a snapshot makes the log flush. Without that flush, the snapshot
@@ -68,16 +72,16 @@ fn it_is_adopted_when_all_that_it_needs_is_durable() {
     let script = small_script(6);
     write(&mut client, &script[..2]);
     client.begin(SnapshotKind::Wal).expect("nothing else is under way");
-    let mut taking = client.taking.take().expect("it was begun");
+    let mut taking = client.taking.take().expect("a snapshot was begun");
     assert!(script[2..].iter().all(|record| client.append(record)));
     let (begun, appended) = (client.volume.log.durable(), client.volume.log.appended());
-    assert!(begun < appended, "what is behind it is not durable yet");
-    let summary = taking.finish().expect("it can be written");
+    assert!(begun < appended, "records after the snapshot's LSN are not durable yet");
+    let summary = taking.finish().expect("the snapshot can be written");
     client.volume.log.adopt(summary);
     let event = adopt(&mut client);
     let SnapshotEvent::Adopted(held) = event else { panic!("{event:?}") };
     assert_eq!((held.lsn, held.consistent_lsn), (begun, appended));
-    assert!(client.volume.log.durable() >= appended, "nobody would have what it lacks");
+    assert!(client.volume.log.durable() >= appended, "a durable log has what the snapshot lacks");
 }
 
 #[test]
@@ -86,7 +90,7 @@ fn a_log_that_ends_before_is_damaged() {
     let held = root(&client);
     let start = client.volume.keeper.superblock().start;
     drop(client);
-    // The rest of the log is erased, so that no later batch shows that batches are missing.
+    // The rest of the log is erased, so no later batch shows that batches are missing.
     for lba in start.lba..SMALL.segment_lbas {
         media.disk.poke(WAL, lba, &[0; LBA_SIZE]);
     }
@@ -97,12 +101,13 @@ fn a_log_that_ends_before_is_damaged() {
 
     let salvage = RecoverOptions { salvage: true, ..options(Policy::Always) };
     let (volume, recovered) = reopen(&mut media, &salvage).expect("it opens");
-    assert_eq!(recovered, small_script(2), "what the snapshot has");
+    assert_eq!(recovered, small_script(2), "the records in the snapshot come back");
     let mut client = Client::new(volume, media.disk.clone(), recovered.len());
-    assert!(!root(&client).is_fuzzy(), "there is no more than that");
+    assert!(!root(&client).is_fuzzy(), "the root needs no more of the log");
     write(&mut client, &small_script(1));
     drop(client);
-    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it is whole now");
+    let (_, recovered) =
+        reopen(&mut media, &options(Policy::Always)).expect("the volume is whole again");
     assert_eq!(recovered.len(), 3);
 }
 
@@ -117,10 +122,10 @@ fn a_log_that_ends_makes_it_useless() {
     let script = small_script(2);
     write(&mut client, &script);
     client.begin(SnapshotKind::Wal).expect("nothing else is under way");
-    let mut taking = client.taking.take().expect("it was begun");
+    let mut taking = client.taking.take().expect("a snapshot was begun");
     client.volume.log.end();
     client.settle();
-    let summary = taking.finish().expect("it can be written");
+    let summary = taking.finish().expect("the snapshot can be written");
     client.volume.log.adopt(summary);
     assert!(matches!(adopt(&mut client), SnapshotEvent::Obsolete(_)));
     assert!(client.volume.log.snapshots().root().is_none());
@@ -132,7 +137,7 @@ fn a_log_that_ends_makes_it_useless() {
     }
     client.volume.log.resume();
     let plan = client.begin(SnapshotKind::Wal).expect("nothing else is under way");
-    assert!(!plan.is_fuzzy, "records count only with it");
+    assert!(!plan.is_fuzzy, "the log resumes from this snapshot");
     client.settle();
     let plan = client.begin(SnapshotKind::OnDemand).expect("nothing else is under way");
     assert!(!plan.is_fuzzy);

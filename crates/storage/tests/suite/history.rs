@@ -1,5 +1,5 @@
-//! Batches that are valid in themselves but belong to another history of the volume. They are late,
-//! stale or out of turn.
+//! Batches whose checksums are right, but which belong to another history of the volume: they
+//! reached the device late, are stale, or come from a copy.
 
 use crate::common::{
     Client, Kind, SMALL, SUPER, SimMedia, WAL, formatted, formatted_as, options, reopen, script,
@@ -11,7 +11,8 @@ use slimio_storage::{Chunk, Error, FormatOptions, Policy, Record, RecoverSink, R
 const ALL_OR_NOTHING: Limits = Limits { exhaustive_max: 1, random_count: 0, torn: false };
 
 fn client(media: &mut SimMedia, policy: Policy) -> Client {
-    // The crash is never reached. But while a crash is planned, the disk watches mapped memory.
+    // This crash point is never reached. It is set because the disk watches mapped memory only
+    // while a crash is planned.
     media.disk.crash_after(1_000_000);
     let (volume, recovered) = reopen(media, &options(policy)).expect("it opens");
     Client::new(volume, media.disk.clone(), recovered.len())
@@ -33,9 +34,9 @@ fn copy_block(from: &SimMedia, to: &SimMedia, lba: u64) {
     to.disk.poke(WAL, lba, &from.disk.peek(WAL, lba));
 }
 
-/// A process dies with a write in flight. The next process does not find the write, so its clients
-/// see a data set without the written record. Then the write lands after all. The record must not
-/// come back.
+/// A process dies with a write in flight. The next process does not find this write, so its clients
+/// see a data set without the record. Later, the write reaches the device after all. The record
+/// must not come back.
 #[test]
 fn a_write_that_lands_after_recovery_stays_dead() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -56,12 +57,12 @@ fn a_write_that_lands_after_recovery_stays_dead() {
     assert_eq!(recovered, [record(1)]);
     copy_block(&landed, &media, 1);
     let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
-    assert_eq!(recovered, [record(1)], "what was said to be lost does not come back");
+    assert_eq!(recovered, [record(1)], "a lost record does not come back");
 }
 
-/// Like the test above, but the next batch does not fit into the rest of the segment, so it never
-/// overwrites the dead write. The next recovery cuts the log after the dead write and after that
-/// batch.
+/// Like the test above, but the next batch does not fit into the rest of the segment, so it goes to
+/// the next segment and never overwrites the dead write. The cut of the next recovery is after
+/// both.
 #[test]
 fn a_write_that_was_passed_over_stays_dead() {
     let large = |byte: u8| (0, vec![byte; 5000]);
@@ -94,8 +95,8 @@ fn a_write_that_was_passed_over_stays_dead() {
 /// A volume with more blocks than a few records use up.
 const ROOMY: FormatOptions = FormatOptions { segment_lbas: 64, batch_lbas_max: 16, ..SMALL };
 
-/// Submits the appended records, and dies. Returns two volumes: one on which the write has not
-/// landed, and one on which it has landed.
+/// Submits the appended records, and dies. Returns two volumes: one that the write has not reached,
+/// and one that it has reached.
 fn dies_in_flight(client: &mut Client) -> [SimMedia; 2] {
     let log = &mut client.volume.log;
     if log.drive(&mut *client.volume.log_path, client.now) {
@@ -107,7 +108,7 @@ fn dies_in_flight(client: &mut Client) -> [SimMedia; 2] {
 }
 
 /// A process dies while it writes a commit of record 6 to the second block of a pair. Returns the
-/// volume that the next process finds, and a volume on which that write has landed.
+/// volume that the next process finds, and a volume that the write has reached.
 fn dies_in_a_pair() -> [SimMedia; 2] {
     let mut media = formatted_as(SimConfig::default(), Kind::Files, &ROOMY);
     let mut first = client(&mut media, Policy::Always);
@@ -119,8 +120,8 @@ fn dies_in_a_pair() -> [SimMedia; 2] {
     dies_in_flight(&mut first)
 }
 
-/// The second block of the pair of [`dies_in_a_pair`]. The two commits before the pair went to
-/// blocks of their own.
+/// The second block of the pair in [`dies_in_a_pair`]. The two commits before the pair have blocks
+/// of their own.
 const PAIR_SECOND: u64 = 3;
 
 fn records(bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
@@ -146,7 +147,7 @@ fn a_commit_of_a_pair_that_lands_after_recovery_stays_dead() {
 }
 
 /// The late commit is as long as the commit that was acknowledged in its place. So all LSNs match,
-/// and do not show which commit is dead.
+/// and recovery can't recognise the dead commit by its LSN.
 #[test]
 fn a_commit_of_a_pair_that_lands_two_recoveries_later_stays_dead() {
     for landing in 0..3 {
@@ -169,15 +170,16 @@ fn a_commit_of_a_pair_that_lands_two_recoveries_later_stays_dead() {
 }
 
 /// The pair is near the end of its segment, so the next epoch begins in the next segment. In one
-/// case, no block is left after the pair. In the other case, the blocks that are left are too few.
+/// case, the pair is at the very end. In the other case, some blocks are left, but too few for the
+/// batch.
 #[test]
 fn a_commit_of_the_last_pair_of_a_segment_stays_dead() {
     for left in [0, 2] {
         let layout = FormatOptions { segment_lbas: 8 + left, batch_lbas_max: 4, ..SMALL };
         let mut media = formatted_as(SimConfig::default(), Kind::Files, &layout);
         let mut first = client(&mut media, Policy::Always);
-        // These records take four blocks, then two lone commits of one block each, and then the
-        // pair.
+        // The first two records take four blocks. Then two lone commits take one block each, and
+        // the pair follows.
         let before = [(0, vec![1; 5000]), (0, vec![2; 5000]), record(3), record(4), record(5)];
         for record in &before {
             assert!(first.append(record));
@@ -199,7 +201,8 @@ fn a_commit_of_the_last_pair_of_a_segment_stays_dead() {
     }
 }
 
-/// Notes how many operations the disk had run when each record came back.
+/// A sink that notes, for each record, how many operations the disk had run when the record came
+/// back.
 struct Pace {
     disk: SimDisk,
     ops: Vec<u64>,
@@ -234,11 +237,11 @@ fn a_log_of_pairs_is_not_read_ahead_to_the_end_of_its_segment() {
     let mut pace = Pace { disk: media.disk.clone(), ops: Vec::new() };
     recover(&mut media, &options(Policy::Always), &mut pace).expect("it opens");
     let (early, last) = (pace.ops[9] - before, pace.ops[199] - before);
-    assert!(2 * early < last, "of {last} operations {early} were before the tenth record");
+    assert!(2 * early < last, "{early} of {last} operations ran before the tenth record");
 }
 
-/// The commit in flight goes to the first block of a pair. If the commit lands, the first block
-/// holds more records than the second block.
+/// The commit in flight goes to the first block of a pair. If the write reaches the device, the
+/// first block holds more records than the second block.
 #[test]
 fn a_commit_to_the_first_block_of_a_pair_stays_dead() {
     for recoveries in 1..3 {
@@ -262,8 +265,8 @@ fn a_commit_to_the_first_block_of_a_pair_stays_dead() {
     }
 }
 
-/// The dead write is in the rest of its segment, which is longer than one block. But the next batch
-/// was too large for this rest.
+/// The dead write takes several blocks near the end of its segment. The next batch did not fit
+/// there, so it went to the next segment.
 #[test]
 fn a_write_of_some_blocks_that_was_passed_over_stays_dead() {
     let layout = FormatOptions { segment_lbas: 16, batch_lbas_max: 4, ..SMALL };
@@ -288,7 +291,7 @@ fn a_write_of_some_blocks_that_was_passed_over_stays_dead() {
         client.settle();
         expected.push(large);
     }
-    assert_eq!(landed.disk.peek(WAL, 13)[..4], *b"SlWB", "it is at the expected block");
+    assert_eq!(landed.disk.peek(WAL, 13)[..4], *b"SlWB", "the dead write is at the expected block");
     for lba in 13..16 {
         copy_block(&landed, &media, lba);
     }
@@ -296,8 +299,8 @@ fn a_write_of_some_blocks_that_was_passed_over_stays_dead() {
     assert_eq!(recovered, expected);
 }
 
-/// If nothing keeps a dead write out, as on a device that is attached to two machines, the write
-/// may land on an acknowledged batch. The log then no longer leads to the cut of the last recovery,
+/// On a device that is attached to two machines, nothing stops a write of the dead process. It may
+/// overwrite an acknowledged batch. The log then no longer leads to the cut of the last recovery,
 /// so the volume must be refused.
 #[test]
 fn a_dead_write_over_what_was_acknowledged_is_refused() {
@@ -316,7 +319,7 @@ fn a_dead_write_over_what_was_acknowledged_is_refused() {
     assert!(what.contains("another batch is in its place"), "{what}");
 }
 
-/// Power is cut when only a part of a record is on the volume. The next life is killed while its
+/// Power is cut when only a part of a record is on the volume. The next process is killed while its
 /// records are only in its mapped buffers.
 fn killed_behind_a_torn_record() -> Image {
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -327,7 +330,8 @@ fn killed_behind_a_torn_record() -> Image {
     }
     let log = &mut first.volume.log;
     log.append(0, &[&record(1).1]);
-    // This record is appended at once, so that it begins in the batch of the record before.
+    // This record is appended without a turn of the loop, so that it begins in the batch of the
+    // record before.
     log.append(0, &[&large]);
     if log.drive(&mut *first.volume.log_path, first.now) {
         first.volume.log_path.kick();
@@ -336,7 +340,7 @@ fn killed_behind_a_torn_record() -> Image {
     let image = first_image(&first.disk.crash_now());
     let mut media = media_of(&image);
     let mut second = client(&mut media, Policy::EverySec);
-    assert_eq!(second.appended, 1, "the second record is not whole");
+    assert_eq!(second.appended, 1, "the second record is torn");
     for byte in 3..=5 {
         assert!(second.append(&record(byte)));
     }
@@ -345,7 +349,7 @@ fn killed_behind_a_torn_record() -> Image {
     second.disk.crash_now().process_images(&ALL_OR_NOTHING).swap_remove(0)
 }
 
-/// The remains of the torn record must not be taken for a part of the log.
+/// Recovery must not mistake the remains of the torn record for a part of the log.
 #[test]
 fn a_kill_behind_a_power_cut_within_a_record_loses_nothing() {
     let mut media = media_of(&killed_behind_a_torn_record());
@@ -353,8 +357,8 @@ fn a_kill_behind_a_power_cut_within_a_record_loses_nothing() {
     assert_eq!(recovered, records(&[1, 3, 4, 5]));
 }
 
-/// The recovery that appends the buffers' records to the log is killed as well. Nothing may be lost
-/// then either.
+/// The recovery that appends the buffers' records to the log is killed as well. Even then, nothing
+/// may be lost.
 #[test]
 fn a_killed_recovery_behind_a_torn_record_loses_nothing() {
     let image = killed_behind_a_torn_record();
@@ -364,7 +368,7 @@ fn a_killed_recovery_behind_a_torn_record_loses_nothing() {
         let opened = reopen(&mut media, &options(Policy::EverySec));
         let Some(crash) = media.disk.crashed() else {
             assert_eq!(opened.expect("it opens").1, records(&[1, 3, 4, 5]));
-            assert!(ops > 20, "it was killed in all of its steps");
+            assert!(ops > 20, "recovery was killed at each of its operations");
             break;
         };
         for image in crash.process_images(&ALL_OR_NOTHING) {
@@ -376,7 +380,7 @@ fn a_killed_recovery_behind_a_torn_record_loses_nothing() {
 }
 
 /// Two histories start from one image, as if the volume had been copied. A batch of one history
-/// must not continue the other history, although its epoch and LSN fit.
+/// must not continue the other history, even if its epoch and LSN fit.
 #[test]
 fn a_batch_of_another_history_does_not_continue_the_log() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -397,9 +401,9 @@ fn a_batch_of_another_history_does_not_continue_the_log() {
     assert_eq!(recovered, [record(1)]);
 }
 
-/// The first of several batches in flight never completes. The other batches complete, and the log
-/// wants to reuse their buffers. Records that the log lacks must still be in the buffers when the
-/// process dies.
+/// The first of several batches in flight never completes. The other batches complete, but the log
+/// must not reuse their buffers: when the process dies, the records that the log lacks must still
+/// be in the buffers.
 #[test]
 fn a_hole_in_the_log_is_filled_from_the_buffers() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -418,7 +422,7 @@ fn a_hole_in_the_log_is_filled_from_the_buffers() {
         client.turn(false);
     }
     let appended = client.appended;
-    assert!(appended >= 3, "some are behind the one that is held");
+    assert!(appended >= 3, "some batches come after the held one");
     assert_eq!(client.acknowledged, appended);
     let image = client.disk.crash_now().process_images(&ALL_OR_NOTHING).swap_remove(0);
     let (_, recovered) =
@@ -426,7 +430,7 @@ fn a_hole_in_the_log_is_filled_from_the_buffers() {
     assert_eq!(recovered.len(), appended);
 }
 
-/// Segments are reused again and again in a few slots, on a volume that can't grow.
+/// On a volume that can't grow, a few slots hold one segment after the other.
 #[test]
 fn slots_are_used_again_and_again() {
     for kind in [Kind::Files, Kind::Device] {
@@ -441,7 +445,7 @@ fn slots_are_used_again_and_again() {
         }
         let written = client.volume.log.stats().log_bytes;
         let size = SMALL.segment_lbas * 4 * slimio_device::LBA_SIZE as u64;
-        assert!(written > 3 * size, "{written} bytes went through {size}");
+        assert!(written > 3 * size, "only {written} bytes were written to {size}");
         let image = first_image(&media.disk.crash_now());
         let mut media = SimMedia::from_image(SimConfig::default(), kind, &image);
         let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
@@ -449,8 +453,8 @@ fn slots_are_used_again_and_again() {
     }
 }
 
-/// If a file gave the space of a slot back, the slot would become a hole. A durable write to a hole
-/// has to allocate blocks, which is slow.
+/// If the log gave the blocks of a slot back to the file system, the slot would become a hole. A
+/// durable write to a hole has to allocate blocks, which is slow.
 #[test]
 fn slots_of_a_file_keep_their_blocks() {
     for kind in [Kind::Files, Kind::Device] {
@@ -469,8 +473,8 @@ fn slots_of_a_file_keep_their_blocks() {
     }
 }
 
-/// If one client waits for each of its small writes, the log takes about two bytes for each byte of
-/// record.
+/// If one client waits for each of its small writes, the log uses about two bytes for each byte of
+/// the records.
 #[test]
 fn lone_small_commits_share_blocks() {
     let mut media = formatted_as(

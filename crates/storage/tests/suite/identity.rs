@@ -1,4 +1,5 @@
-//! A volume knows its device, so a copy of the volume on another device is opened only on request.
+//! A volume stores the identity of its device, so a copy on another device is opened only on
+//! request.
 
 use crate::common::{Client, Kind, SimMedia, formatted, options, reopen};
 use crate::fixture;
@@ -20,7 +21,7 @@ fn made_on(identity: Option<&str>) -> SimMedia {
 }
 
 fn superblock(media: &mut SimMedia) -> Superblock {
-    inspect(media).expect("it can be read").superblock.expect("there is one")
+    inspect(media).expect("it can be read").superblock.expect("a superblock is in force")
 }
 
 fn opens(media: &mut SimMedia, options: &RecoverOptions) -> Result<Option<String>, Error> {
@@ -60,8 +61,8 @@ fn a_copy_that_is_accepted_is_at_home_from_then_on() {
     }
 }
 
-/// The volume was made before identities were kept, or on a device whose identity the kernel did
-/// not report.
+/// The volume has no identity if it was made before identities were stored, or if the kernel did
+/// not report one.
 #[test]
 fn a_volume_without_an_identity_takes_that_of_its_device() {
     let mut media = made_on(None);
@@ -75,8 +76,8 @@ fn a_volume_without_an_identity_takes_that_of_its_device() {
     ));
 }
 
-/// If one copy of the superblock stayed in the previous format version, an older program, which
-/// knows no identities, would open the volume with that copy.
+/// If one copy of the superblock kept the previous format version, an older program would open the
+/// volume with that copy, and would ignore the identity.
 #[test]
 fn no_copy_of_the_version_before_is_left_when_an_identity_is_taken() {
     let image = fixture::image(layout::FORMAT_VERSION_EXTENTS);

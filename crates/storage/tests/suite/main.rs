@@ -1,4 +1,4 @@
-//! Tests of what storage promises, on a simulated device.
+//! Tests of the storage crate's promises, on a simulated device.
 
 mod buffers;
 mod common;

@@ -1,5 +1,5 @@
 //! Random lives, compared with an oracle that is a list of records. The logs are small, the media
-//! fill up, and a life may end at any operation, even in recovery.
+//! become full, and a life may end at any operation, even in recovery.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -24,13 +24,13 @@ const LIMITS: Limits = Limits { exhaustive_max: 3, random_count: 8, torn: true }
 #[derive(Clone, Debug)]
 struct Death {
     is_power_cut: bool,
-    /// The death comes within this many further operations.
+    /// The life ends within this many further operations.
     within: u64,
-    /// Which of the possible images the death leaves.
+    /// Selects one of the possible images of the disk.
     image: usize,
-    /// If set, the start after this death is interrupted in the same way, at this operation.
+    /// If set, the next start ends in the same way, at this operation.
     in_recovery: Option<u64>,
-    /// Whether the starts after this death turn the log on.
+    /// Whether the next starts turn the log on.
     is_log_on: bool,
 }
 
@@ -38,19 +38,19 @@ struct Death {
 enum Event {
     Step(Step),
     Die(Death),
-    /// Empties the data set. This must make room again, whatever happened before.
+    /// Empties the data set. The log must then get room again, whatever happened before.
     WayOut,
 }
 
-/// What the volume is on.
+/// The medium of the volume.
 #[derive(Clone, Debug)]
 struct Place {
     is_device: bool,
     seed: u64,
     /// The largest number of segments that the log may have.
     wal_slots_max: u32,
-    /// Blocks that files may have beyond the superblock and the first two segments. A device has a
-    /// fixed size.
+    /// Blocks by which files may grow beyond the superblock and the first two segments. Not used
+    /// for a device, which has a fixed size.
     lbas_left: u64,
     /// Extents of a device, two for each segment. A real device has at least 64 segments.
     extent_count: u64,
@@ -115,7 +115,7 @@ fn place() -> impl Strategy<Value = Place> {
     )
 }
 
-/// The totals of a run.
+/// Totals of a run.
 #[derive(Debug, Default)]
 struct Tally {
     events: AtomicU64,
@@ -166,7 +166,7 @@ fn killed(within: u64, image: usize) -> Death {
 
 /// A log that has only one segment keeps the extents of one free slot. The process is killed when
 /// the extents of the other slots are free. After the restart, the log must go on in the slot that
-/// has extents, and must not ask for other extents.
+/// has extents, instead of asking for other extents.
 #[test]
 fn a_log_goes_on_where_its_extents_are() {
     let append = |size: usize| Event::Step(Step::Append(size));
@@ -191,7 +191,7 @@ fn a_log_goes_on_where_its_extents_are() {
 }
 
 /// A record after the end of a log is in two batches. The next life cuts off the record's first
-/// part. That life's first batch does not fit at the place of the second part, so the second part
+/// part. The first batch of that life does not fit where the second part is, so the second part
 /// stays on the volume. It must not come back.
 #[test]
 fn the_rest_of_a_record_that_was_cut_off_stays_dead() {
@@ -223,7 +223,7 @@ fn the_rest_of_a_record_that_was_cut_off_stays_dead() {
     live(events, &place, &Tally::default());
 }
 
-/// A new seed for each run. The seed is shown if the run fails.
+/// A new random seed for each run. A failing run prints its seed.
 fn rand_seed() -> u64 {
     use std::hash::{BuildHasher as _, Hasher as _, RandomState};
     RandomState::new().build_hasher().finish()
@@ -334,7 +334,7 @@ impl World<'_> {
         add(&self.tally.starts);
         match reopen(media, &self.options()) {
             Ok(opened) => match media.disk.crashed() {
-                // The disk has crashed, so the result does not count.
+                // The disk has crashed, so the server would not see this result.
                 Some(crash) => Err(Box::new(crash)),
                 None => Ok(opened),
             },
@@ -345,7 +345,7 @@ impl World<'_> {
         }
     }
 
-    /// Empties the data set, and checks that nobody waits forever for the room that this makes.
+    /// Empties the data set, and checks that the log then gets room.
     fn way_out(&mut self, client: &mut Client) {
         if client.volume.log.log_state() != LogState::On || client.is_over() {
             return;
@@ -368,7 +368,7 @@ impl World<'_> {
             let (stats, why) = (log.stats(), log.prepare_failed());
             assert!(
                 matches!(room, Room::Free | Room::Scarce),
-                "{room:?} behind a release of all: {used:?}, {stats:?}, {why:?}"
+                "{room:?} after a release of all records: {used:?}, {stats:?}, {why:?}"
             );
         }
     }

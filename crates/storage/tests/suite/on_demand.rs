@@ -1,5 +1,5 @@
-//! Recovery from the on-demand snapshot. The snapshot becomes the root, and what was written after
-//! it is gone.
+//! Recovery from the on-demand snapshot. The snapshot becomes the root, and all later writes are
+//! gone.
 
 use crate::common::snapshots::Action;
 use crate::common::{
@@ -26,8 +26,8 @@ fn from_on_demand(policy: Policy) -> RecoverOptions {
     RecoverOptions { root: RootChoice::OnDemand, ..options(policy) }
 }
 
-/// A volume with an on-demand snapshot after `count` records of `script`, a later root, and all the
-/// records.
+/// A volume with all records of `script`. Its on-demand snapshot was taken after `count` records,
+/// and its root later.
 fn written(config: SimConfig, script: &[(u16, Vec<u8>)], count: usize) -> Image {
     let layout = FormatOptions {
         volume_id: VolumeId(9),
@@ -61,7 +61,7 @@ fn the_on_demand_snapshot_becomes_the_root() {
     assert!(volume.report.is_on_demand && volume.report.root.is_some());
     let mut client = Client::new(volume, media.disk.clone(), 3);
     client.history = recovered;
-    // The new records differ from those that are gone.
+    // These records differ from those that are gone.
     let other = small_script(9);
     let mut expected = script[..3].to_vec();
     for kind in [SnapshotKind::OnDemand, SnapshotKind::Wal, SnapshotKind::OnDemand] {
@@ -72,7 +72,7 @@ fn the_on_demand_snapshot_becomes_the_root() {
         }
         client.begin(kind).expect("nothing else is under way");
         client.settle();
-        // If the volume is opened at this point, it has the root and the log after the root.
+        // Opening the volume at this point brings back the root and the log after it.
         let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
         let image = client.disk.crash_now().power_images(&limits).swap_remove(0);
         media = SimMedia::from_image(config, Kind::Device, &image);
@@ -83,7 +83,7 @@ fn the_on_demand_snapshot_becomes_the_root() {
     }
 }
 
-/// Slots of the segments before the new start are free, and may be prepared again.
+/// The slots of segments before the new start are free, and can be prepared again.
 #[test]
 fn no_segment_of_the_old_log_is_one_of_the_new() {
     let (config, script) = (SimConfig::default(), script(12));
@@ -139,7 +139,7 @@ fn a_damaged_log_is_no_obstacle() {
     assert!(refused >= 2, "{refused}");
 }
 
-/// Power is cut at every operation of the change of the root, and at every operation of the appends
+/// Power is cut at every operation while the root changes, and at every operation of the appends
 /// after it.
 #[test]
 fn a_change_of_the_root_is_made_whole_or_not_at_all() {

@@ -1,4 +1,4 @@
-//! If a snapshot is not what was written, recovery and verify refuse it with a reason.
+//! Recovery and `verify` refuse a snapshot that is not as it was written, with a reason.
 
 use crate::common::snapshots::{Action, SMALL_WRITES, encode_records};
 use crate::common::{
@@ -28,7 +28,7 @@ fn written() -> (Image, [SlotSummary; 2], Script) {
     client.settle();
     let snapshots = *client.volume.log.snapshots();
     let root = *snapshots.root().expect("there is a root");
-    let on_demand = *snapshots.of_kind(SnapshotKind::OnDemand).expect("it was adopted");
+    let on_demand = *snapshots.of_kind(SnapshotKind::OnDemand).expect("the snapshot was adopted");
     assert_eq!((root.entry_count, on_demand.entry_count), (9, 4));
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
     let image = media.disk.crash_now().power_images(&limits).swap_remove(0);
@@ -67,7 +67,10 @@ fn every_block_of_a_snapshot_is_checked() {
                 assert!(is_damaged(&verify(media, &mut |_| {}), &held), "{context}");
                 let inspection = inspect(media).expect("it can be inspected");
                 let seen = inspection.slots.iter().find(|(seen, _)| *seen == held);
-                assert!(is_damaged(&seen.expect("it is shown").1, &held), "{context}");
+                assert!(
+                    is_damaged(&seen.expect("the inspection shows the snapshot").1, &held),
+                    "{context}"
+                );
                 if held == root {
                     let opened = reopen(media, &options(Policy::Always));
                     assert!(is_damaged(&opened, &held), "{context}: {:?}", opened.err());
@@ -77,7 +80,7 @@ fn every_block_of_a_snapshot_is_checked() {
                 } else {
                     let opened = reopen(media, &from_on_demand());
                     assert!(is_damaged(&opened, &held), "{context}: {:?}", opened.err());
-                    // The server does not need this snapshot.
+                    // Recovery from the root does not need the on-demand snapshot.
                     let (_, recovered) = reopen(media, &options(Policy::Always)).expect("it opens");
                     assert_eq!(recovered, script, "{context}");
                 }
@@ -137,7 +140,7 @@ fn salvage_leaves_out_the_chunks_that_are_damaged() {
         assert_eq!(recovered, kept);
         assert!(volume.report.to_string().contains("SALVAGED"), "{}", volume.report);
     }
-    // Without the index nobody knows where the chunks are.
+    // Without the index, recovery can't find the chunks.
     let media = &mut media_of(&image);
     rot(media, root.slot, root.len_lbas - 2, 0);
     assert!(is_damaged(&reopen(media, &salvage), &root));
@@ -169,29 +172,28 @@ fn a_volume_in_use_is_checked_piece_by_piece() {
     client.history = recovered;
     let reserve =
         SlotName::ALL.into_iter().find(|&slot| slot != root.slot && slot != on_demand.slot);
-    assert!(client.volume.log.check(reserve.expect("there are three")).is_none());
+    assert!(client.volume.log.check(reserve.expect("one of three slots is a reserve")).is_none());
     for held in [root, on_demand] {
         let path = &mut media.disk.open_path(slot_space(held.slot));
-        let mut check = client.volume.log.check(held.slot).expect("it is held");
+        let mut check = client.volume.log.check(held.slot).expect("the slot holds a snapshot");
         assert_eq!(*check.summary(), held);
         let mut sizes = Vec::new();
-        while let Some(size) = check.step(path).expect("it is whole") {
+        while let Some(size) = check.step(path).expect("the snapshot is whole") {
             sizes.push(size);
-            // The log goes on in between.
+            // The log goes on between two steps of the check.
             client.write(&small_script(1), 1);
         }
         assert_eq!(sizes.iter().sum::<u64>(), held.len_lbas * LBA_SIZE as u64);
         assert_eq!(sizes.len() as u64, 1 + held.chunk_count, "a chunk at a time");
         // Damage that happens after the first step of the check is found as well.
-        let mut check = client.volume.log.check(held.slot).expect("it is held");
+        let mut check = client.volume.log.check(held.slot).expect("the slot holds a snapshot");
         check.step(path).expect("header, index and trailer are whole");
         rot(media, held.slot, held.len_lbas - 3, 200);
         let ended =
             std::iter::repeat_with(|| check.step(path)).find(|step| !matches!(step, Ok(Some(_))));
-        assert!(is_damaged(&ended.expect("it ends"), &held));
+        assert!(is_damaged(&ended.expect("the check ends"), &held));
     }
-    // The check found the root damaged, so a new root replaces it, and the damaged root's slot
-    // holds nothing.
+    // A new snapshot replaces the damaged root, whose slot is then empty.
     client.begin(SnapshotKind::Wal).expect("nothing else is under way");
     client.settle();
     assert_eq!(client.volume.log.snapshots().get(root.slot), None);
@@ -234,17 +236,18 @@ fn a_slot_that_is_missing_is_damage_of_what_it_held_and_only_opening_makes_it_ag
         let opened = reopen(media, &options(Policy::Always));
         if gone == root.slot {
             assert_eq!(opened.err().map(|error| error.to_string()), what);
-            assert_eq!(media.missing(), [gone], "a volume that is refused stays as it is");
-            let (_, recovered) = reopen(media, &from_on_demand()).expect("the way out");
+            assert_eq!(media.missing(), [gone], "a refused volume is unchanged");
+            let (_, recovered) =
+                reopen(media, &from_on_demand()).expect("the on-demand snapshot is whole");
             assert_eq!(recovered, script[..4]);
         } else {
-            let (volume, recovered) = opened.expect("nothing that it needs is missing");
+            let (volume, recovered) = opened.expect("the missing slot is not needed");
             assert_eq!(recovered, script);
             assert_eq!(volume.report.missing_slots, [(gone, held)]);
             let report = volume.report.to_string();
             assert!(report.contains(&format!("the file {name} is missing")), "{report}");
         }
-        assert!(media.missing().is_empty(), "what is open has all slots");
+        assert!(media.missing().is_empty(), "an open volume has all slots");
     }
 }
 
@@ -258,13 +261,13 @@ fn a_snapshot_of_another_slot_or_volume_is_refused() {
         let bytes = media.disk.peek(slot_space(root.slot), lba);
         media.disk.poke(slot_space(on_demand.slot), lba, &bytes);
     }
-    // The root's bytes were copied to another slot. The check of that slot must refuse them,
-    // although it expects the root with only its slot changed.
+    // The root's bytes were copied to another slot. The check of that slot expects the root, with
+    // only the slot's name changed, but must still refuse the bytes.
     let moved = SlotSummary { slot: on_demand.slot, ..root };
     let volume_id = volume_id(media);
     assert!(is_damaged(&check_slot(&mut path, volume_id, moved), &moved));
     let mut path = media.disk.open_path(slot_space(root.slot));
-    check_slot(&mut path, volume_id, root).expect("it is whole");
+    check_slot(&mut path, volume_id, root).expect("the snapshot is whole");
     let other = slimio_storage::VolumeId(volume_id.0 ^ 1);
     assert!(is_damaged(&check_slot(&mut path, other, root), &root));
 }
@@ -275,20 +278,20 @@ fn volume_id(media: &mut SimMedia) -> slimio_storage::VolumeId {
 }
 
 /// A snapshot overwrites an older one of the same shape in the same slot, but the device loses the
-/// new snapshot's writes. The slot still holds the whole old snapshot, which must not be taken for
-/// the new one.
+/// new snapshot's writes. The slot still holds the whole old snapshot. Recovery must not mistake it
+/// for the new one.
 #[test]
 fn what_a_slot_held_before_is_not_taken_for_new() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
     let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
     let take = |client: &mut Client, byte: u8| {
-        // Each snapshot has the same size but other contents, as if its only key had been
+        // Each snapshot has the same size but other contents, as if the only key had been
         // overwritten.
         client.history = vec![(0, vec![byte; 100])];
         client.begin(SnapshotKind::Wal).expect("nothing else is under way");
         client.settle();
-        client.volume.log.snapshots().root().expect("it was adopted").slot
+        client.volume.log.snapshots().root().expect("the snapshot was adopted").slot
     };
     assert_eq!(take(&mut client, 1), SlotName::A);
     assert_eq!(take(&mut client, 2), SlotName::B);
@@ -312,7 +315,8 @@ fn lost_and_misdirected_writes_are_found_by_a_check() {
         for is_lost in [true, false] {
             let mut media = formatted(SimConfig::default(), Kind::Files);
             let (mut volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
-            let plan = volume.log.begin_snapshot(SnapshotKind::Wal, 0).expect("it may");
+            let plan =
+                volume.log.begin_snapshot(SnapshotKind::Wal, 0).expect("a snapshot may begin");
             let space = slot_space(plan.slot);
             media.disk.faults(|faults| {
                 if is_lost {
@@ -323,12 +327,13 @@ fn lost_and_misdirected_writes_are_found_by_a_check() {
             });
             let device = &mut media.disk.open_path(space);
             device.grow(64).expect("there is room");
-            let mut writer = SlotWriter::begin(device, plan, SMALL_WRITES).expect("it begins");
+            let mut writer =
+                SlotWriter::begin(device, plan, SMALL_WRITES).expect("the slot can be written");
             for record in &records {
                 let payload = encode_records(std::slice::from_ref(record));
-                writer.chunk(device, &payload, 1).expect("it is written");
+                writer.chunk(device, &payload, 1).expect("the chunk is written");
             }
-            let summary = writer.finish(device).expect("it is finished");
+            let summary = writer.finish(device).expect("the snapshot is finished");
             let volume_id = volume_id(&mut media);
             match check_slot(device, volume_id, summary) {
                 Err(Error::SnapshotDamaged { .. }) => found += 1,
@@ -338,11 +343,11 @@ fn lost_and_misdirected_writes_are_found_by_a_check() {
             }
         }
     }
-    assert_eq!((found, untouched), (12, 12), "each is two blocks long");
+    assert_eq!((found, untouched), (12, 12), "each write is two blocks long");
 }
 
-/// Both newest copies of the superblock are lost, and nothing was logged after they were written.
-/// The header of the next snapshot shows the loss.
+/// Both newest copies of the superblock are lost, and no batch was logged after they were written.
+/// Only the header of the next snapshot reveals the loss.
 #[test]
 fn a_superblock_that_fell_back_is_recognised_by_a_slot() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -355,7 +360,7 @@ fn a_superblock_that_fell_back_is_recognised_by_a_slot() {
         client.begin(kind).expect("nothing else is under way");
         client.settle();
     }
-    // The third snapshot is only begun.
+    // The third snapshot is begun, but not finished.
     client.begin(SnapshotKind::OnDemand).expect("nothing else is under way");
     for _ in 0..3 {
         client.turn(true);
@@ -373,8 +378,8 @@ fn a_superblock_that_fell_back_is_recognised_by_a_slot() {
     assert!(refused.to_string().contains("newest copies are lost"), "{refused}");
 }
 
-/// The log is damaged before the root. It is salvaged up to the damage and goes on from there, at
-/// LSNs lower than that of the root. Records at these LSNs must count.
+/// The log is damaged before the root's LSN. It is salvaged up to the damage and goes on from
+/// there, at LSNs below that of the root. Recovery must bring back records at these LSNs.
 #[test]
 fn what_is_written_behind_a_log_salvaged_before_its_root_counts() {
     let mut media = formatted(SimConfig::default(), Kind::Files);

@@ -1,5 +1,5 @@
-//! Snapshots that fail, wait, come too late or are not wanted any more. Nothing but the snapshot
-//! may fail, and the last good state is kept.
+//! Snapshots that fail, have to wait, come too late, or are cancelled. Nothing but the snapshot may
+//! fail, and the last good state is kept.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub(crate) fn root_entries(client: &Client) -> Option<u64> {
     client.volume.log.snapshots().root().map(|root| root.entry_count)
 }
 
-/// What goes wrong while a snapshot is written.
+/// A fault while a snapshot is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Full,
@@ -104,12 +104,14 @@ fn a_failed_snapshot_fails_alone() {
 #[test]
 fn errors_of_a_writer_say_what_failed() {
     let (mut client, media) = client(Policy::Always);
-    let plan = client.volume.log.begin_snapshot(SnapshotKind::Wal, 7).expect("it may");
+    let plan =
+        client.volume.log.begin_snapshot(SnapshotKind::Wal, 7).expect("a snapshot may begin");
     assert!(client.volume.log.begin_snapshot(SnapshotKind::OnDemand, 7).is_none(), "one at a time");
     let device = &mut media.disk.open_path(slot_space(plan.slot));
     let payload = vec![5; 3 * LBA_SIZE];
     let fail = |device: &mut slimio_sim::SimDevice| -> Error {
-        let mut writer = SlotWriter::begin(device, plan, SMALL_WRITES).expect("it begins");
+        let mut writer =
+            SlotWriter::begin(device, plan, SMALL_WRITES).expect("the slot can be written");
         for _ in 0..4 {
             if let Err(error) = writer.chunk(device, &payload, 1) {
                 assert_eq!(writer.chunk(device, &payload, 1), Err(error.clone()));
@@ -135,29 +137,37 @@ fn errors_of_a_writer_say_what_failed() {
     assert_eq!(fail(device), Error::Device { doing: "flushing a snapshot", error });
 }
 
-/// If space is short, a snapshot takes its space before it begins. Otherwise the log could take
-/// that space while the snapshot is written, and neither could go on.
+/// If space is short, a snapshot allocates its space before it begins. Otherwise the log could use
+/// up the space while the snapshot is written, and neither could go on.
 #[test]
 fn where_space_is_short_a_snapshot_has_its_own_before_it_begins() {
     let (mut client, media) = client(Policy::Always);
-    let plan = client.volume.log.begin_snapshot(SnapshotKind::Wal, 7).expect("it may");
+    let plan =
+        client.volume.log.begin_snapshot(SnapshotKind::Wal, 7).expect("a snapshot may begin");
     let device = &mut media.disk.open_path(slot_space(plan.slot));
     let before = device.geometry().lba_count;
     let options = WriterOptions { reserve_lbas: before + 40, must_reserve: true, ..SMALL_WRITES };
     SlotWriter::begin(device, plan, options).expect("there is much space");
-    assert!(device.geometry().lba_count < before + 40, "it takes no more than it needs");
+    assert!(
+        device.geometry().lba_count < before + 40,
+        "with much space, the slot does not grow in advance"
+    );
     let (doing, error) = ("making room for a snapshot", DeviceError::NoSpace);
     let no_space = Some(Error::Device { doing, error });
     let leaving = WriterOptions { leave: 1 << 40, must_reserve: false, ..options };
-    assert_eq!(SlotWriter::begin(device, plan, leaving).err(), no_space, "others need it");
+    assert_eq!(
+        SlotWriter::begin(device, plan, leaving).err(),
+        no_space,
+        "the space must stay free"
+    );
     media.disk.faults(|faults| faults.full = true);
     assert_eq!(SlotWriter::begin(device, plan, options).err(), no_space);
     let options = WriterOptions { must_reserve: false, ..options };
-    SlotWriter::begin(device, plan, options).expect("it may need less");
+    SlotWriter::begin(device, plan, options).expect("the snapshot may turn out shorter");
 }
 
-/// Bytes that the log's next segment must leave free if a snapshot of the data set takes 1000
-/// blocks.
+/// Bytes that the preparation of the log's next segment must leave free, for a data set whose
+/// snapshot takes 1000 blocks.
 fn left_by_log(client: &mut Client, slot_lbas: [u64; 3]) -> u64 {
     client.now += Duration::from_secs(2);
     let log = &mut client.volume.log;
@@ -177,14 +187,19 @@ fn the_log_in_a_file_leaves_what_the_running_snapshot_and_the_next_one_lack() {
     let lbas = |count: u64| count * LBA_SIZE as u64;
     let need = left_by_log(&mut client, [0; 3]);
     assert!(need >= lbas(1000), "{need}");
-    assert_eq!(left_by_log(&mut client, [10, 20, 0]), need - lbas(20), "the longest is the next");
-    let plan = client.volume.log.begin_snapshot(SnapshotKind::Wal, 7).expect("it may");
+    assert_eq!(
+        left_by_log(&mut client, [10, 20, 0]),
+        need - lbas(20),
+        "the longest slot is the next"
+    );
+    let plan =
+        client.volume.log.begin_snapshot(SnapshotKind::Wal, 7).expect("a snapshot may begin");
     assert_eq!(plan.slot, SlotName::B);
     assert_eq!(left_by_log(&mut client, [10, 20, 0]), 2 * need - lbas(30));
     assert_eq!(
         left_by_log(&mut client, [10, 5000, 0]),
         need - lbas(10),
-        "it has all that it needs"
+        "the running snapshot has all its blocks"
     );
 }
 
@@ -201,19 +216,19 @@ fn no_snapshot_begins_before_space_was_given_back() {
     assert!(log.begin_snapshot(SnapshotKind::Wal, 7).is_some());
 }
 
-/// An on-demand snapshot must not take the space of the next WAL-snapshot, which the log needs to
-/// become short again.
+/// An on-demand snapshot must not take the space of the next WAL-snapshot. The log can become short
+/// again only with that WAL-snapshot.
 #[test]
 fn a_point_in_time_in_a_file_leaves_the_next_snapshot_its_space() {
     let (mut client, _media) = client(Policy::Always);
     let log = &mut client.volume.log;
     log.leave_room_for_snapshot(1000, [10, 20, 0]);
-    let plan = log.begin_snapshot(SnapshotKind::OnDemand, 7).expect("it may");
-    assert_eq!(plan.slot, SlotName::B, "it has most blocks already");
+    let plan = log.begin_snapshot(SnapshotKind::OnDemand, 7).expect("a snapshot may begin");
+    assert_eq!(plan.slot, SlotName::B, "slot b already has the most blocks");
     assert!(log.space_behind(&plan) >= 990 * LBA_SIZE as u64);
     log.snapshot_failed();
-    let plan = log.begin_snapshot(SnapshotKind::Wal, 7).expect("it may");
-    assert_eq!(log.space_behind(&plan), 0, "the log is short behind it");
+    let plan = log.begin_snapshot(SnapshotKind::Wal, 7).expect("a snapshot may begin");
+    assert_eq!(log.space_behind(&plan), 0, "the log is short after a WAL-snapshot");
 }
 
 #[test]
@@ -226,10 +241,10 @@ fn a_snapshot_is_made_stable_while_it_is_written_where_its_writes_are_not() {
     ] {
         let mut media = formatted(SimConfig { write_cache, ..SimConfig::default() }, Kind::Files);
         let (mut volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
-        let plan = volume.log.begin_snapshot(SnapshotKind::Wal, 7).expect("it may");
+        let plan = volume.log.begin_snapshot(SnapshotKind::Wal, 7).expect("a snapshot may begin");
         let device = &mut media.disk.open_path(slot_space(plan.slot));
         let options = WriterOptions { flush_lbas, ..SMALL_WRITES };
-        let mut writer = SlotWriter::begin(device, plan, options).expect("it begins");
+        let mut writer = SlotWriter::begin(device, plan, options).expect("the slot can be written");
         media.disk.faults(|faults| faults.flushes_until_failure = Some(0));
         let written = (0..20).try_for_each(|_| writer.chunk(device, &vec![5; 3 * LBA_SIZE], 1));
         let error = DeviceError::Io { errno: 5 };
@@ -254,7 +269,7 @@ fn an_update_that_fails_at_the_adoption_latches() {
     for _ in 0..10 {
         client.turn(true);
     }
-    let latch = client.volume.log.latched().expect("it is latched");
+    let latch = client.volume.log.latched().expect("the log is latched");
     assert_eq!(latch.cause, LatchCause::Superblock);
     assert!(client.volume.log.begin_snapshot(SnapshotKind::Wal, 0).is_none());
     client.disk.faults(|faults| faults.unwritable.clear());
@@ -283,13 +298,14 @@ fn nothing_is_adopted_before_it_is_durable() {
         for record in &script(5) {
             assert!(client.append(record));
         }
-        let plan = client.volume.log.begin_snapshot(kind, 7).expect("it may");
+        let plan = client.volume.log.begin_snapshot(kind, 7).expect("a snapshot may begin");
         let device = &mut media.disk.open_path(slot_space(plan.slot));
-        let writer = SlotWriter::begin(device, plan, SMALL_WRITES).expect("it begins");
-        client.volume.log.adopt(writer.finish(device).expect("it is finished"));
+        let writer =
+            SlotWriter::begin(device, plan, SMALL_WRITES).expect("the slot can be written");
+        client.volume.log.adopt(writer.finish(device).expect("the snapshot is finished"));
         assert!(client.volume.log.durable() < plan.lsn);
-        assert_eq!(next_job(&mut client), None, "it is not durable yet");
-        // The log up to the snapshot becomes durable, although the policy flushes nothing.
+        assert_eq!(next_job(&mut client), None, "the log up to the snapshot is not durable yet");
+        // The log up to the snapshot is made durable, even under a policy that never flushes.
         for _ in 0..20 {
             let volume = &mut client.volume;
             if volume.log.drive(&mut *volume.log_path, client.now) {
@@ -318,13 +334,13 @@ fn a_pinned_slot_is_not_written() {
     assert_eq!(take(&mut client, SnapshotKind::OnDemand), Some(SlotName::C));
     assert_eq!(take(&mut client, SnapshotKind::Wal), None, "the only reserve is pinned");
     client.volume.log.unpin(SlotName::A);
-    assert_eq!(take(&mut client, SnapshotKind::Wal), None, "twice");
+    assert_eq!(take(&mut client, SnapshotKind::Wal), None, "the slot was pinned twice");
     client.volume.log.unpin(SlotName::A);
     assert_eq!(take(&mut client, SnapshotKind::Wal), Some(SlotName::A));
 }
 
-/// Before the snapshot is finished, the data set is emptied, and the log's start moves past this
-/// point. So nothing needs the snapshot any more.
+/// Before the snapshot is finished, the data set is emptied, and the log's start moves to this
+/// later point. So the snapshot is useless.
 #[test]
 fn a_snapshot_that_the_log_has_left_behind_is_obsolete() {
     let (mut client, mut media) = client(Policy::Always);
@@ -342,9 +358,9 @@ fn a_snapshot_that_the_log_has_left_behind_is_obsolete() {
     for _ in 0..5 {
         client.turn(true);
     }
-    assert!(client.volume.keeper.superblock().start.lsn == lsn, "the log starts there");
-    let mut taking = taking.expect("it was begun");
-    let summary = taking.finish().expect("it is finished");
+    assert!(client.volume.keeper.superblock().start.lsn == lsn, "the log starts after the release");
+    let mut taking = taking.expect("a snapshot was begun");
+    let summary = taking.finish().expect("the snapshot is finished");
     client.volume.log.adopt(summary);
     client.turn(true);
     let event = client.volume.log.take_snapshot_event();
@@ -389,7 +405,7 @@ fn a_full_log_waits_for_the_snapshot_that_makes_room() {
             }
             assert_eq!(client.volume.log.room(3000), Room::Free);
         } else {
-            // The snapshot failed, so nobody waits for it.
+            // The snapshot has failed, so the log no longer waits for it.
             client.volume.log.snapshot_failed();
             assert_ne!(client.volume.log.room(3000), Room::Wait);
         }
@@ -402,11 +418,15 @@ fn a_slot_far_longer_than_needed_is_shortened_piece_by_piece() {
     let mib = |mib: u64| (mib << 20) / LBA_SIZE as u64;
     let space = disk.add_space(mib(1000));
     let device = &mut disk.open_path(space);
-    assert_eq!(give_back(device, mib(480), None), Ok(false), "all of it may soon be needed again");
+    assert_eq!(
+        give_back(device, mib(480), None),
+        Ok(false),
+        "the next snapshot may need all blocks"
+    );
     let mut steps = 0;
-    while give_back(device, mib(200), None).expect("it can be shortened") {
+    while give_back(device, mib(200), None).expect("the slot can be shortened") {
         steps += 1;
-        assert!(steps < 100, "it ends");
+        assert!(steps < 100, "giving back never ends");
     }
     assert!(steps >= 8, "{steps}");
     assert_eq!(device.geometry().lba_count, mib(464));
@@ -435,16 +455,17 @@ fn what_can_not_be_shortened_is_not_tried_again_and_again() {
 #[test]
 fn a_slot_grows_in_large_steps_and_by_what_there_is() {
     let (mut client, media) = client(Policy::Always);
-    let plan = client.volume.log.begin_snapshot(SnapshotKind::Wal, 7).expect("it may");
+    let plan =
+        client.volume.log.begin_snapshot(SnapshotKind::Wal, 7).expect("a snapshot may begin");
     let device = &mut media.disk.open_path(slot_space(plan.slot));
     let options = WriterOptions { grow_lbas: 50, ..SMALL_WRITES };
-    let mut writer = SlotWriter::begin(device, plan, options).expect("it begins");
-    writer.chunk(device, &[1; 9000], 1).expect("it is written");
+    let mut writer = SlotWriter::begin(device, plan, options).expect("the slot can be written");
+    writer.chunk(device, &[1; 9000], 1).expect("the chunk is written");
     assert_eq!(device.geometry().lba_count, 50);
-    writer.chunk(device, &vec![1; 60 * LBA_SIZE], 1).expect("it is written");
+    writer.chunk(device, &vec![1; 60 * LBA_SIZE], 1).expect("the chunk is written");
     assert_eq!(device.geometry().lba_count, 100);
     assert_eq!(writer.written_bytes(), (1 + 3 + 61) * LBA_SIZE as u64);
-    let summary = writer.finish(device).expect("it is finished");
+    let summary = writer.finish(device).expect("the snapshot is finished");
     assert_eq!((summary.chunk_count, summary.len_lbas), (2, 1 + 3 + 61 + 2));
     assert_eq!(summary.payload_size, 9000 + 60 * LBA_SIZE as u64);
 }

@@ -1,16 +1,17 @@
-//! Records that are built beside the log, in buffers of their own.
+//! Staged records, which are built beside the log, in buffers of their own.
 
 use slimio_sim::SimConfig;
 use slimio_storage::{Policy, Room};
 
 use crate::common::{BATCH_SIZE, Client, Kind, formatted, options, reopen, small_script};
 
-/// The buffers of a staged record are not mapped. If the log used one of them for later records,
-/// these records would outlive the process only once they are written.
+/// The buffers of a staged record are not mapped. If the log put later records into one of them,
+/// the later records would outlive the process only once they were written.
 #[test]
 fn what_comes_behind_it_is_kept_at_once() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
-    // The crash is never reached. But while a crash is planned, the disk watches mapped memory.
+    // This crash point is never reached. It is set because the disk watches mapped memory only
+    // while a crash is planned.
     media.disk.crash_after(1_000_000);
     let (volume, _) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
@@ -21,7 +22,7 @@ fn what_comes_behind_it_is_kept_at_once() {
     let mut record = client.volume.log.stage(3);
     payload.chunks(1000).for_each(|part| record.write(part));
     let lsn = client.volume.log.append_staged(record);
-    assert!(client.volume.log.kept() < lsn, "its buffers are not mapped");
+    assert!(client.volume.log.kept() < lsn, "the buffers of a staged record are not mapped");
     client.settle();
     assert_eq!(client.volume.log.kept(), lsn);
 

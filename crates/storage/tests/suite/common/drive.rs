@@ -1,5 +1,5 @@
-//! An emulated SSD. The volume on it is opened as the server opens it, and the SSD's power is cut
-//! at a given operation.
+//! An emulated SSD whose power is cut at a given operation. The volume on the SSD is opened as the
+//! server opens it.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use slimio_storage::{Area, Pool, SlotName, Storage};
 
 use super::Disk;
 
-/// A drive that outlives power cuts. Clones are the same drive.
+/// An emulated drive whose contents survive power cuts. Clones share one drive.
 #[derive(Clone)]
 pub(crate) struct SwitchedDrive {
     plugged: Arc<Mutex<Plugged>>,
@@ -38,7 +38,7 @@ impl Plugged {
         if self.left == 0 && self.has_power {
             self.has_power = false;
             let random = &mut self.random;
-            // The cut keeps none, all or some of the data that is not stable.
+            // Of the data that is not stable, the cut keeps nothing, everything or some.
             let share = random.below(3);
             self.drive.cut_power(|_| share == 1 || share == 2 && random.coin());
         }
@@ -47,11 +47,11 @@ impl Plugged {
 
 impl SwitchedDrive {
     pub(crate) fn new(spec: &str, seed: u64) -> Self {
-        let options = DriveOptions::parse(spec, Clock::Virtual).expect("it names a drive");
-        // A deallocated block reads as a pattern, so that code which needs zeros there fails.
+        let options = DriveOptions::parse(spec, Clock::Virtual).expect("the test names a drive");
+        // A deallocated block reads as a pattern. So code that relies on zeros there fails.
         let deallocated = Deallocated::Pattern;
         let options = DriveOptions { can_lose_power: true, deallocated, ..options };
-        let drive = EmulatedDrive::open(options).expect("it can be made");
+        let drive = EmulatedDrive::open(options).expect("the drive can be made");
         let placements = drive.placements().to_vec();
         let random = Random::new(seed);
         let plugged = Plugged { drive, left: u64::MAX, has_power: true, random, deallocated: 0 };
@@ -62,7 +62,8 @@ impl SwitchedDrive {
         self.plugged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Turns the power on for this many operations; with `None`, until [`cut_now`](Self::cut_now).
+    /// Turns the power on. The power is cut after `operations`; with `None`, only by
+    /// [`cut_now`](Self::cut_now).
     pub(crate) fn turn_on(&self, operations: Option<u64>) {
         let mut plugged = self.plugged();
         plugged.has_power = true;
@@ -83,7 +84,7 @@ impl SwitchedDrive {
 
     pub(crate) fn storage(&self) -> Storage {
         slimio_volume::open_on(Path::new("drive"), Box::new(self.clone()), u64::MAX)
-            .expect("it has room")
+            .expect("the drive is large enough")
     }
 
     fn path(&self) -> Result<Box<dyn Device + Send>, OpenError> {
@@ -116,7 +117,7 @@ impl Disk for SwitchedDrive {
 
     fn open_slot(&self, pool: Option<&Pool>, slot: SlotName) -> Box<dyn Device + Send> {
         let pool = pool.expect("the volume is on a device");
-        pool.path(Area::Snapshot(slot), self.path().expect("there is room for one more"))
+        pool.path(Area::Snapshot(slot), self.path().expect("the drive opens any number of paths"))
     }
 }
 

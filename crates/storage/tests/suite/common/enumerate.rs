@@ -1,6 +1,6 @@
-//! Makes the disk crash at every operation, and checks each state that a crash can leave. What runs
-//! from the opening of a volume to its crash is called a life. A second life begins on what the
-//! crash of the first life has left.
+//! Makes the disk crash at every operation, and checks each state that a crash can leave. A life is
+//! the time from opening a volume to a crash. A second life begins on each state that the crash of
+//! the first life can leave.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -18,20 +18,20 @@ pub(crate) enum Death {
     Process,
 }
 
-/// Which records the next recovery must bring back, and which it may bring back.
+/// How many records the next recovery must bring back, and how many it may bring back.
 #[derive(Clone, Copy, Debug)]
 struct Promise {
     /// Records that must come back.
     at_least: usize,
-    /// Records that were ever appended. No more records than these may come back.
+    /// Records that were ever appended. No more than this number may come back.
     at_most: usize,
 }
 
 fn promise(client: &Client, policy: Policy, death: Death) -> Promise {
     let at_least = match (death, policy) {
         (Death::Process, _) | (Death::Power, Policy::Always) => client.acknowledged,
-        // Records that were acknowledged within the last second may be lost, but no records that
-        // were flushed.
+        // Records that were acknowledged within the last second may be lost. Records that were
+        // flushed may not.
         (Death::Power, Policy::EverySec | Policy::No) => client.durable,
     };
     Promise { at_least, at_most: client.appended }
@@ -44,8 +44,8 @@ fn images(crash: &Crash, death: Death, limits: &Limits) -> Vec<Image> {
     }
 }
 
-/// Checks what came back. Returns how far in the script the volume is: the number of records that
-/// came back, plus the number of records before them that were released.
+/// Checks the recovered records. Returns how many records of the script the volume has seen: those
+/// that came back, plus those before them that were released.
 fn check(
     recovered: &Script,
     script: &Script,
@@ -81,25 +81,25 @@ pub(crate) struct Plan {
     pub(crate) deaths: [Death; 2],
     /// Number of records that are appended before each turn of the loop.
     pub(crate) per_turn: usize,
-    /// A second life follows on each image of the first life whose number is a multiple of this.
+    /// A second life begins on each image of the first life whose number is a multiple of this.
     pub(crate) second_every: usize,
-    /// At a crash point whose number is a multiple of this, a second life also follows on the first
-    /// image with each outcome. An outcome is how many records came back, and whether the mapped
-    /// memory was lost.
+    /// At a crash point whose number is a multiple of this, a second life also begins on the first
+    /// image of each outcome. Two images have the same outcome if equally many records came back,
+    /// and if the mapped memory was lost in both or in neither.
     pub(crate) second_at_every: u64,
-    /// All records are released each time this many more records were appended.
+    /// Each time this many more records were appended, all records are released.
     pub(crate) release_every: Option<usize>,
     /// Whether all records have between 700 and 800 bytes. Otherwise their sizes are mixed.
     pub(crate) small: bool,
     /// Whether the client waits for each record before it writes the next.
     pub(crate) is_waiting: bool,
-    /// What else the first life does, and after how many records.
+    /// Other actions of the first life, each with the number of records before it.
     pub(crate) actions: &'static [(usize, Action)],
     /// The kind of snapshot that the second life takes first; `None` if it takes no snapshot.
     pub(crate) second_snapshot: Option<SnapshotKind>,
 }
 
-/// Which images of the first life are checked.
+/// Limits on the images of the first life.
 const FIRST: Limits = Limits { exhaustive_max: 4, random_count: 4, torn: true };
 const SECOND: Limits = Limits { exhaustive_max: 2, random_count: 1, torn: false };
 
@@ -155,9 +155,9 @@ pub(crate) fn enumerate(plan: &Plan) -> (usize, usize) {
 }
 
 /// Opens an image with `before` records, of which `durable` were known to be durable. Then writes
-/// the next records of the script. The first life may have written the same records and lost them,
-/// so new records have the same payloads as lost records. Crashes at every operation of the opening
-/// and the writing.
+/// the next records of the script. Crashes at every operation of the opening and the writing. The
+/// first life may have written and lost records with the same payloads, which recovery must not
+/// confuse with the new ones.
 fn second_life(
     plan: &Plan,
     image: &Image,
@@ -168,8 +168,8 @@ fn second_life(
     let mut count = 0;
     for crash_point in 0.. {
         let mut media = SimMedia::from_image(plan.config, plan.kind, image);
-        // With `Always`, every acknowledged record is durable. So what must come back does not
-        // depend on mapped buffers, and it is enough to feign the mapping.
+        // With `Always`, every acknowledged record is durable, whatever the mapped buffers hold. So
+        // it is enough to pretend that the buffers are mapped.
         media.is_feigned = plan.policy == Policy::Always;
         let disk = media.disk.clone();
         disk.crash_after(crash_point);
@@ -186,9 +186,9 @@ fn second_life(
             let Some(crash) = disk.crashed() else { break };
             (crash, promise(&client, plan.policy, plan.deaths[1]))
         } else {
-            // Recovery was interrupted. The next recovery must bring back the same records as the
-            // interrupted one would have. After a power cut, however, records that were not durable
-            // may be missing.
+            // Recovery was interrupted. The next recovery must bring back the records that the
+            // interrupted one would have brought back. Only after a power cut may records that were
+            // not durable be missing.
             let crash = disk.crashed().expect("nothing else fails");
             let is_kept = plan.deaths[1] == Death::Process;
             let at_least = if is_kept { before } else { durable };
@@ -209,7 +209,8 @@ fn second_life(
     count
 }
 
-/// An enumeration must check at least as many images as when it was written.
+/// Checks that an enumeration has not shrunk: it must check at least as many images as when its
+/// test was written.
 pub(crate) fn assert_counts((first, second): (usize, usize), at_least: (usize, usize)) {
     let is_enough = first >= at_least.0 && second >= at_least.1;
     assert!(is_enough, "shrunk to {first} and {second} images");

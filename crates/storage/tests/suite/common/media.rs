@@ -12,7 +12,7 @@ pub(crate) fn slot_space(slot: SlotName) -> usize {
     2 + slot.index()
 }
 
-/// What lies under a volume.
+/// The kind of medium that a volume is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Files. Fresh blocks are zeroed, and released blocks stay allocated.
@@ -31,10 +31,10 @@ pub(crate) struct SimMedia {
     pub(crate) disk: SimDisk,
     pub(crate) kind: Kind,
     pub(crate) can_map: bool,
-    /// Whether mapping the buffers is only pretended. This is cheaper, and enough if the test does
-    /// not look at what outlives the process.
+    /// Whether the buffers are private memory that only claims to be mapped. This is cheaper, and
+    /// it is enough for a test that does not kill the process.
     pub(crate) is_feigned: bool,
-    /// Number of extents that a device is made with. A segment has two extents.
+    /// Number of extents of the device. A segment has two extents.
     pub(crate) extent_count: u64,
     /// The identity that the device reports.
     pub(crate) identity: Option<String>,
@@ -59,8 +59,8 @@ impl SimMedia {
         }
     }
 
-    /// The medium as the next process finds it. That process has already waited until no operation
-    /// of the dead process is in flight.
+    /// The medium as the next process finds it. No operation of the dead process is in flight any
+    /// more.
     pub(crate) fn from_image(config: SimConfig, kind: Kind, image: &Image) -> Self {
         let config = SimConfig { has_files: kind == Kind::Files, ..config };
         let disk = SimDisk::from_image(config, image);
@@ -74,8 +74,8 @@ impl SimMedia {
         Self { disk, pool, mapped, ..Self::new(config, kind) }
     }
 
-    /// The space that holds a block of an area, and the block's LBA in that space. `None` if no
-    /// space holds the block.
+    /// The space of the simulated disk that holds a block of an area, and the block's LBA in that
+    /// space. `None` if no space holds the block.
     pub(crate) fn place(&self, area: Area, lba: u64) -> Option<(usize, u64)> {
         match &self.pool {
             Some(pool) => Some((SUPER, pool.locate(area, Lba(lba))?.0)),
@@ -182,10 +182,11 @@ impl Media for SimMedia {
 }
 
 fn pool(device_lbas: u64, extent_lbas: u64) -> Pool {
-    Pool::new(device_lbas, SUPER_LBAS / 2, extent_lbas, u64::MAX).expect("it is large enough")
+    Pool::new(device_lbas, SUPER_LBAS / 2, extent_lbas, u64::MAX)
+        .expect("the device is large enough")
 }
 
-/// The space of an area, on a medium on which each area has its own.
+/// The space of an area, if each area has a space of its own.
 fn space_of(area: Area) -> usize {
     match area {
         Area::Superblock => SUPER,

@@ -1,4 +1,5 @@
-//! A volume on a simulated disk, and a client that writes to it and notes what it was promised.
+//! A volume on a simulated disk, and a client that writes to the volume and notes which records
+//! must survive.
 
 pub(crate) mod drive;
 pub(crate) mod enumerate;
@@ -19,7 +20,7 @@ use slimio_storage::{
 };
 use snapshots::{Action, Taking, decode_records, snapshot_lbas};
 
-/// What a client wrote, or what came back: database and payload of each record.
+/// Records that a client wrote or that recovery brought back: database and payload of each.
 pub(crate) type Script = Vec<(u16, Vec<u8>)>;
 
 pub(crate) const SMALL: FormatOptions = FormatOptions {
@@ -54,11 +55,11 @@ pub(crate) fn formatted_as(config: SimConfig, kind: Kind, layout: &FormatOptions
     media
 }
 
-/// Collects what comes back.
+/// Collects the records that recovery brings back.
 #[derive(Default)]
 pub(crate) struct Collector {
     pub(crate) records: Script,
-    /// Errors of damaged chunks. The owner of the volume may accept these errors.
+    /// Errors of damaged chunks, to be reported later. Salvage accepts such errors.
     late: Vec<Error>,
 }
 
@@ -86,7 +87,7 @@ impl RecoverSink for Collector {
     }
 }
 
-/// Opens a volume and returns what came back.
+/// Opens a volume. Returns the volume and the records that came back.
 pub(crate) fn reopen(
     media: &mut dyn Media,
     options: &RecoverOptions,
@@ -98,7 +99,7 @@ pub(crate) fn reopen(
 
 /// The disk under a volume, as far as the volume's client needs it.
 pub(crate) trait Disk {
-    /// Whether the disk has crashed. What a client is told after a crash does not count.
+    /// Whether the disk has crashed. An acknowledgement after a crash does not count.
     fn has_crashed(&self) -> bool;
 
     /// Opens one more path to a slot of a volume. `pool` is the volume's extent pool, if the volume
@@ -125,7 +126,7 @@ pub(crate) struct Client<D = SimDisk> {
     pub(crate) disk: D,
     pub(crate) now: Instant,
     /// Number of records that were executed, including those that came back. They are also in the
-    /// log, unless the log has ended.
+    /// log, except those that were executed after the log ended.
     pub(crate) appended: usize,
     /// The executed records that make up the data set now.
     pub(crate) history: Script,
@@ -141,12 +142,12 @@ pub(crate) struct Client<D = SimDisk> {
     pub(crate) acknowledged: usize,
     /// Number of records that are known to be durable.
     pub(crate) durable: usize,
-    /// All records are released each time this many more records were appended.
+    /// Each time this many more records were appended, all records are released.
     pub(crate) release_every: Option<usize>,
     /// Whether the client waits for each record before it writes the next.
     pub(crate) is_waiting: bool,
-    /// Whether the client tells the log how much space a snapshot of the data set takes, so that
-    /// the log leaves room for the snapshot.
+    /// Whether the client tells the log the size of a snapshot of the data set, so that the log
+    /// leaves room for it.
     pub(crate) leaves_room: bool,
     turns: usize,
 }
@@ -205,7 +206,7 @@ impl<D: Disk> Client<D> {
                 Room::Last | Room::Full => return false,
             }
         }
-        panic!("nobody waits for ever");
+        panic!("the client waits for ever");
     }
 
     /// One turn of the loop. If `idle` is set, the turn waits for the device and lets time pass.
@@ -240,7 +241,7 @@ impl<D: Disk> Client<D> {
     }
 
     fn note(&mut self) {
-        // Once the log has ended, nothing is promised, even if something is appended.
+        // Once the log has ended, an append promises nothing.
         let is_promised = self.volume.log.snapshots().log_end().is_none();
         if self.is_over() || !is_promised {
             return;
@@ -282,7 +283,7 @@ impl<D: Disk> Client<D> {
             self.volume.log.request_durable();
             self.turn(true);
         }
-        panic!("nobody waits for ever");
+        panic!("the client waits for ever");
     }
 
     /// Lets virtual time pass.

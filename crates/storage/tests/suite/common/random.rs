@@ -1,4 +1,4 @@
-//! Random steps of a client, and the oracle, which knows the records that the steps leave.
+//! Random steps of a client, and an oracle that knows which records must be there after the steps.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use slimio_storage::{LogState, Policy, SnapshotKind};
 
 use super::{Client, Disk, Script};
 
-/// What a client does at random.
+/// A random step of a client.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Append(usize),
-    /// Appends this many small records. Each is made durable before the next is appended, as for a
-    /// client that waits.
+    /// Appends this many small records. Each is made durable before the next is appended, as if a
+    /// client waited for each.
     Commits(usize),
     Turn,
     Idle,
@@ -30,13 +30,13 @@ pub(crate) enum Step {
 /// Unless something is full, a commit becomes durable within this many turns.
 const COMMIT_TURNS_MAX: u32 = 20;
 
-/// What may come back.
+/// The records that may come back.
 #[derive(Default)]
 pub(crate) struct Oracle {
-    /// All records that were appended since formatting, except those that are known to be lost.
+    /// All records since formatting, except those that are known to be lost.
     records: Script,
-    /// For each release, the number of records that it covered. Recovery may start after any one of
-    /// the releases, or before the first record.
+    /// For each release, the number of records before it. Recovery may start after any of the
+    /// releases, or before the first record.
     released: Vec<usize>,
 }
 
@@ -63,8 +63,8 @@ impl Oracle {
             Step::Policy(number) => client.volume.log.set_policy(policy(number)),
             Step::RequestDurable => client.volume.log.request_durable(),
             Step::Release => {
-                // If the log is off, it does not note the release. But the next snapshot is taken
-                // of the emptied data set.
+                // A log that is off ignores the release. But the next snapshot is one of the
+                // emptied data set.
                 let lsn = client.volume.log.appended();
                 client.volume.log.release_before(lsn);
                 client.history.clear();
@@ -97,8 +97,8 @@ impl Oracle {
         }
     }
 
-    /// Checks what came back if `at_least` records were promised. Records that did not come back
-    /// must never come back later.
+    /// Checks the recovered records, of which `at_least` were promised. Forgets the records that
+    /// did not come back, because they must not come back later.
     pub(crate) fn recovered(&mut self, recovered: &Script, at_least: usize, context: &str) {
         let mut starts = std::iter::once(0).chain(self.released.iter().copied());
         let start = starts.find(|&start| {

@@ -1,4 +1,4 @@
-//! What a client does besides appending: it takes snapshots, and turns the log off and on.
+//! Actions of a client beside appending: it takes snapshots, and turns the log off and on.
 
 use slimio_device::{Device, LBA_SIZE};
 use slimio_storage::{
@@ -8,7 +8,7 @@ use slimio_storage::{
 
 use super::{Client, Disk, Script};
 
-/// What a client does at some point.
+/// An action of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Waits until all that was appended is durable.
@@ -39,14 +39,14 @@ pub(crate) struct Taking {
     path: Box<dyn Device + Send>,
     /// `None` once the snapshot is finished.
     writer: Option<SlotWriter>,
-    /// Chunks that are not written yet. The chunk to be written next is the last one.
+    /// Chunks that are not written yet, in reverse order.
     chunks: Vec<Script>,
-    /// Number of records that the snapshot covers: those that were executed before the snapshot was
-    /// begun or, if it is fuzzy, before it was finished.
+    /// Number of records that the snapshot covers: those before its beginning or, if it is fuzzy,
+    /// those before its end.
     count: usize,
 }
 
-/// Records as the payload of a chunk.
+/// Encodes records as the payload of a chunk.
 pub(crate) fn encode_records(records: &[(u16, Vec<u8>)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (db, payload) in records {
@@ -140,8 +140,8 @@ impl<D: Disk> Client<D> {
             written.err()
         } else {
             if writer.plan().is_fuzzy {
-                // A fuzzy snapshot counts only together with the records that were appended while
-                // it was written.
+                // A fuzzy snapshot is read together with the records that were appended while it
+                // was written.
                 taking.count = self.appended;
             }
             writer.finish(device).map(|summary| log.adopt(summary)).err()
@@ -171,7 +171,7 @@ impl<D: Disk> Client<D> {
 impl Taking {
     /// Writes the rest of the snapshot, and returns the summary that is to be adopted.
     pub(crate) fn finish(&mut self) -> Result<SlotSummary, Error> {
-        let mut writer = self.writer.take().expect("it is not finished");
+        let mut writer = self.writer.take().expect("the snapshot is not finished");
         for records in self.chunks.drain(..).rev() {
             writer.chunk(&mut *self.path, &encode_records(&records), records.len() as u32)?;
         }
