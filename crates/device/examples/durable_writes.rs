@@ -1,5 +1,5 @@
-//! Measures durable overwrites of a file, for several sizes, numbers of operations in flight, and
-//! engines.
+//! Measures the rate of durable overwrites of a file. The measurement is repeated with several
+//! engines, sizes, and numbers of operations in flight.
 //!
 //! `cargo run --release --package slimio-device --example durable_writes -- DIRECTORY`
 
@@ -16,7 +16,7 @@ use slimio_device::{
 /// Number of blocks of the file that is overwritten.
 const FILE_LBAS: u64 = 16_384;
 
-/// How long each measurement takes.
+/// Duration of each measurement.
 const MEASURED: Duration = Duration::from_secs(1);
 
 fn main() -> Result<(), OpenError> {
@@ -52,7 +52,7 @@ fn fill(device: &mut dyn Device) {
     let mut buffer = Some(Buffer::zeroed(256));
     let mut completions = Vec::new();
     for lba in (0..FILE_LBAS).step_by(256) {
-        let buffer_now = buffer.take().expect("it came home");
+        let buffer_now = buffer.take().expect("a write returns its buffer");
         device.submit(Token(0), write(lba, buffer_now)).expect("nothing is in flight");
         device.wait(None, &mut completions);
         buffer = completions.pop().and_then(|completion| completion.buffer);
@@ -63,9 +63,9 @@ fn write(lba: u64, buffer: Buffer) -> Op {
     Op::Write { lba: Lba(lba), buffer, placement: PlacementId::default(), durable: true }
 }
 
-/// Measures durable writes per second. While this thread waits, it may make a write that is still
-/// queued, by a plain system call. If `is_kicked` is set, the queued writes are handed to the engine
-/// before that.
+/// Measures durable writes per second. While this thread waits for a queued write, it may perform
+/// the write itself, with a plain system call. If `is_kicked` is set, this can't happen, because
+/// the queued writes are handed to the engine before the wait.
 fn rate(device: &mut dyn Device, lbas: usize, depth: usize, is_kicked: bool) -> f64 {
     let mut idle: Vec<Buffer> = (0..depth).map(|_| Buffer::zeroed(lbas)).collect();
     let mut completions = Vec::new();

@@ -25,7 +25,7 @@ fn main() -> ExitCode {
 /// processes that it starts.
 ///
 /// # Panics
-/// When the kernel takes no filter.
+/// If the kernel refuses the filter.
 pub(crate) fn forbid_io_uring() {
     let calls = [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
     fail(&calls, libc::EPERM);
@@ -35,7 +35,7 @@ pub(crate) fn forbid_io_uring() {
 /// that it starts.
 ///
 /// # Panics
-/// When the kernel takes no filter.
+/// If the kernel refuses the filter.
 pub(crate) fn fail(calls: &[i64], errno: i32) {
     let filter = SeccompFilter::new(
         calls.iter().map(|&call| (call, Vec::new())).collect::<BTreeMap<_, _>>(),

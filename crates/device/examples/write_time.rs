@@ -1,13 +1,13 @@
 //! Writes blocks one after the other, each durable before the next, and prints how long one write
-//! takes. It either appends to a file and flushes it, as many programs write a log, or it
-//! overwrites blocks through one of this crate's back ends.
+//! takes. Each write either appends to a file and flushes the file, as many programs write a log,
+//! or overwrites blocks through one of this crate's back ends.
 //!
 //! `cargo run --release --package slimio-device --example write_time -- WAY PATH [COUNT [MARKER]]`
 //!
 //! `WAY` is `append`, `preallocated`, `block` or `passthrough`. For the first two, `PATH` is an
 //! empty directory; for the last two, `PATH` is a device, whose contents are lost. `MARKER` is the
-//! file `trace_marker` of the kernel: a line is written to it before the first write and after the
-//! last.
+//! kernel's file `trace_marker`. A line is written to this file before the first write and after
+//! the last.
 
 #![expect(clippy::print_stdout, reason = "it prints what it has measured")]
 

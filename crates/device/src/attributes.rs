@@ -1,4 +1,4 @@
-//! What a file system says about one file, apart from its size: `statx` and the flags of `chattr`.
+//! Attributes of one file: what `statx` reports besides the size, and the flags of `chattr`.
 
 #![expect(unsafe_code, reason = "system calls are foreign functions")]
 
@@ -17,7 +17,7 @@ const FLAG_JOURNAL_DATA: libc::c_long = 0x4000;
 /// `FS_XFLAG_REALTIME`
 const XFLAG_REALTIME: u32 = 0x1;
 
-/// What direct I/O needs, in bytes.
+/// The alignment that direct I/O needs, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alignment {
     /// Offsets in the file, and lengths, must be multiples of this number.
@@ -30,22 +30,22 @@ pub struct Alignment {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "the kernel has them as independent bits")]
 pub struct Attributes {
-    /// What direct I/O needs. `None` if the kernel does not tell (before 6.1); `Some(None)` if the
-    /// file has no direct I/O.
+    /// The alignment that direct I/O needs. `None` if the kernel does not report it (before 6.1);
+    /// `Some(None)` if the file does not support direct I/O.
     pub direct: Option<Option<Alignment>>,
     /// Whether the file system encrypts the content.
     pub is_encrypted: bool,
     /// Whether the file system compresses the content.
     pub is_compressed: bool,
-    /// Whether the content is sealed by checksums (fs-verity).
+    /// Whether the content is protected by checksums, so that it can't be changed (fs-verity).
     pub is_sealed: bool,
     /// Whether nobody may change the file.
     pub is_immutable: bool,
     /// Whether the file can only grow, so that nothing in it may be overwritten.
     pub is_append_only: bool,
-    /// Whether the file is memory (DAX), without blocks that could be written.
+    /// Whether the file is in memory (DAX), and has no blocks that a device could write.
     pub is_memory: bool,
-    /// Whether the file's data goes through the journal of ext4.
+    /// Whether ext4 writes the file's data to its journal first.
     pub is_journaled: bool,
     /// Whether the file's data is on the realtime device of XFS.
     pub is_realtime: bool,
@@ -94,7 +94,7 @@ pub(crate) fn flags(file: &File) -> io::Result<libc::c_long> {
 }
 
 fn further_flags(file: &File) -> u32 {
-    // The kernel's `struct fsxattr` begins with the flags and has 28 bytes.
+    // The kernel's `struct fsxattr` has 28 bytes and begins with the flags.
     let mut attributes = [0_u32; 7];
     let (fd, memory) = (file.as_raw_fd(), attributes.as_mut_ptr());
     // SAFETY: the call stores 28 bytes at the pointer, which points to 28 bytes.

@@ -21,12 +21,12 @@ use crate::{
     WriteCache, calls, holders, identity, sys,
 };
 
-/// A block device that the kernel gives to no other program as long as this value lives. The device
-/// is neither mounted, nor in a volume group, nor held by another `BlockDevice`.
+/// A block device that is opened exclusively. As long as this value lives, the kernel neither
+/// mounts the device, nor adds it to a volume group, nor lets another `BlockDevice` open it.
 pub struct BlockDevice {
     path: PathBuf,
-    /// The device, opened exclusively. All paths use this open file. So the device stays claimed
-    /// until the last operation of all paths has ended.
+    /// The device, opened exclusively. All paths use this open file, so the device stays claimed
+    /// until the last operation of every path has ended.
     claim: Claim,
     size: u64,
     write_cache: WriteCache,
@@ -37,20 +37,20 @@ pub struct BlockDevice {
     options: PathOptions,
     bulk: Bulk,
     mapped: Arc<MappedRange>,
-    /// Why the device is not reached by NVMe passthrough, and whether passthrough was tried.
+    /// Why NVMe passthrough is not used, and whether passthrough was tried.
     no_passthrough: (String, bool),
 }
 
 impl BlockDevice {
-    /// Opens a block device exclusively. Nothing on it is changed. If operations of a process that
-    /// has ended are still in flight on it, waits for them, for minutes if necessary, and logs the
-    /// wait.
+    /// Opens a block device exclusively. Nothing on it is changed. A process that has ended may
+    /// still have operations in flight on the device. Then this waits until they have ended, for
+    /// minutes if necessary, and logs the wait.
     ///
     /// # Errors
     /// [`OpenError::InUse`] when a process has the device open; [`OpenError::StillInFlight`] when
-    /// the operations in flight do not end. [`OpenError::Unsuitable`] when the kernel uses the
-    /// device (for example, because it is mounted), when it is no block device, or when its sectors
-    /// are larger than [`LBA_SIZE`].
+    /// these operations do not end. [`OpenError::Unsuitable`] when the kernel uses the device (for
+    /// example, because it is mounted), when it is no block device, or when its sectors are larger
+    /// than [`LBA_SIZE`].
     pub fn open(path: &Path, options: PathOptions) -> Result<Self, OpenError> {
         let failed = |doing| move |error: io::Error| OpenError::io(doing, path, &error);
         let metadata = path.metadata().map_err(failed("looking at"))?;
@@ -70,8 +70,8 @@ impl BlockDevice {
         let size = sys::block_device_size(holder).map_err(failed("measuring"))?;
         let write_cache = write_cache_of_block_device(holder).map_err(failed("looking at"))?;
         let engine = Engine::choose(options.engine);
-        // Only operations of io_uring can say which write stream they use. A buffered write loses
-        // this information.
+        // Only operations of io_uring can name a write stream. If I/O is buffered, the stream's
+        // name is lost.
         let has_streams = options.direct && matches!(engine, Engine::Uring);
         let count =
             if has_streams { write_streams(holder).map_err(failed("looking at"))? } else { 0 };
@@ -100,7 +100,7 @@ impl BlockDevice {
         })
     }
 
-    /// Notes why the device is not reached by NVMe passthrough, and whether passthrough was tried.
+    /// Stores why NVMe passthrough is not used, and whether passthrough was tried.
     pub(crate) fn without_passthrough(self, why: String, was_tried: bool) -> Self {
         Self { no_passthrough: (why, was_tried), ..self }
     }
@@ -123,7 +123,7 @@ impl BlockDevice {
         })
     }
 
-    /// Whether completed writes are stable.
+    /// Whether a completed write may still be in a volatile cache.
     pub fn write_cache(&self) -> WriteCache {
         if self.options.direct { self.write_cache } else { WriteCache::Volatile }
     }
@@ -209,17 +209,17 @@ impl WholeDevice for BlockDevice {
     }
 }
 
-/// What to tell a user without permission to open a device.
+/// Advice for a user who lacks the permission to open a device.
 pub(crate) const PERMISSION_REMEDY: &str = "install the udev rule dist/60-slimio-nvme.rules and add \
                                             the server's user to the group slimio, or run it as \
                                             root";
 
-/// How often to look for the holder of a device that is not free.
+/// Time between two searches for the holder of a device that is not free.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Opens a block device exclusively, with these additional flags. If the device is busy and no
-/// holder can be found, waits, because operations of a process that has ended may still be in
-/// flight and keep the device busy.
+/// holder can be found, waits: operations of a process that has ended may still be in flight, and
+/// keep the device busy.
 pub(crate) fn claim(path: &Path, flags: i32) -> Result<Claim, OpenError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(libc::O_EXCL | flags);
@@ -235,14 +235,14 @@ pub(crate) fn claim(path: &Path, flags: i32) -> Result<Claim, OpenError> {
         }
         Err(error) => Err(refused(path, &error)),
     })?;
-    // The exclusive open keeps others out. `show` also takes a lock by which processes that may not
-    // look at our descriptors can tell that a process has the device. Without this lock, only their
-    // messages know less, so a failure is ignored.
+    // The exclusive open keeps other programs out. The lock of `show` only tells other processes
+    // that a living process has the device, for those that may not look at our descriptors. Without
+    // this lock, their error messages say less, so a failure is ignored.
     Ok(Claim::of(file, holders::show(path).ok()))
 }
 
-/// Returns an error if a holder of the device can be found. The error names the holder, if the name
-/// is known.
+/// Returns an error if a holder of the device can be found. If the holder's name is known, it is in
+/// the error.
 fn refuse_if_held(path: &Path) -> Result<(), OpenError> {
     let found = holders::in_kernel(path);
     if !found.is_empty() {
@@ -254,7 +254,7 @@ fn refuse_if_held(path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// The [`OpenError`] for an error that the kernel has returned instead of opening a device.
+/// The [`OpenError`] for the kernel's error when it refused to open a device.
 pub(crate) fn refused(path: &Path, error: &io::Error) -> OpenError {
     match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => {

@@ -17,9 +17,9 @@ use crate::{LBA_SIZE, sys};
 ///
 /// The memory is either private or a piece of a [`MappedFile`](crate::MappedFile). Private memory
 /// is allocated for the buffer alone, or comes from the pool that
-/// [`Device::buffer`](crate::Device::buffer) uses. The length may be set anywhere from one block to
-/// the capacity, so that part of a large buffer can be transferred; the bytes after the length stay
-/// as they are.
+/// [`Device::buffer`](crate::Device::buffer) uses. The length may be set to anything from one block
+/// to the capacity, so that a part of a large buffer can be transferred. The bytes after the length
+/// do not change.
 pub struct Buffer {
     memory: NonNull<u8>,
     len_lbas: usize,
@@ -28,26 +28,26 @@ pub struct Buffer {
 }
 
 /// Private memory of at least this many blocks (1 MiB) comes directly from the kernel, and goes
-/// back to the kernel as soon as the buffer is dropped. An allocator would keep such memory for the
-/// next buffer.
+/// back to the kernel as soon as the buffer is dropped. An allocator would keep such memory for
+/// later buffers.
 const OWN_PAGES_LBAS_MIN: usize = 256;
 
-/// Who gives the memory back, and to whom.
+/// Who frees the memory, and how.
 enum Owner {
-    /// The buffer gives the memory back to the allocator, with [`layout`].
+    /// The buffer returns the memory to the allocator, with [`layout`].
     Heap,
-    /// The buffer gives the memory back to the kernel.
+    /// The buffer returns the memory to the kernel.
     Pages,
-    /// The mapping gives the memory back to the kernel when the mapping's last buffer is gone.
+    /// The mapping returns the memory to the kernel when the mapping's last buffer is dropped.
     Mapped { mapping: Arc<Mapping>, index: usize },
-    /// The buffer gives the memory back to the pool, which reuses it.
+    /// The buffer returns the memory to the pool, which reuses it.
     Pooled { pool: Arc<Pool>, index: usize },
 }
 
-// SAFETY: nothing else points at a buffer's bytes, because the allocator or the pool gave them to
-// this buffer alone, and because a mapping is cut only once, into ranges that do not overlap.
+// SAFETY: nothing else points at a buffer's bytes. The allocator or the pool gave them to this
+// buffer alone, and a mapping is cut only once, into ranges that do not overlap.
 unsafe impl Send for Buffer {}
-// SAFETY: as above; a shared reference only reads.
+// SAFETY: nothing else points at the bytes, and a shared reference only reads them.
 unsafe impl Sync for Buffer {}
 
 fn layout(lbas: usize) -> Layout {
@@ -76,8 +76,8 @@ impl Buffer {
     /// A piece of a mapping.
     ///
     /// # Safety
-    /// `memory` is block-aligned and points at `lbas` blocks inside `mapping` that no other buffer
-    /// has.
+    /// `memory` is block-aligned and points at `lbas` blocks inside `mapping`. No other buffer has
+    /// these blocks.
     pub(crate) unsafe fn mapped(
         memory: NonNull<u8>,
         lbas: usize,
@@ -104,12 +104,12 @@ impl Buffer {
         Self { memory, len_lbas: lbas, capacity_lbas: lbas, owner }
     }
 
-    /// Length in blocks: what a transfer moves.
+    /// Length in blocks. A transfer moves this many blocks.
     pub fn len_lbas(&self) -> usize {
         self.len_lbas
     }
 
-    /// The largest length, in blocks, that [`set_len_lbas`](Self::set_len_lbas) takes.
+    /// The largest length, in blocks, that [`set_len_lbas`](Self::set_len_lbas) accepts.
     pub fn capacity_lbas(&self) -> usize {
         self.capacity_lbas
     }
@@ -127,7 +127,7 @@ impl Buffer {
         self.len_lbas = lbas;
     }
 
-    /// Which piece of its [`MappedFile`](crate::MappedFile) this is, counted from zero at the
+    /// Index of this piece in its [`MappedFile`](crate::MappedFile), counted from zero at the
     /// file's start; `None` for private memory.
     pub fn index(&self) -> Option<usize> {
         match &self.owner {
@@ -146,8 +146,8 @@ impl Buffer {
         }
     }
 
-    /// All faults so far in the mapping that this buffer is a piece of, including those of the last
-    /// store. Private memory has none.
+    /// All faults so far in the mapping that this buffer is a piece of, including faults of the
+    /// last store. Private memory has no faults.
     pub fn faults(&self) -> Faults {
         match &self.owner {
             Owner::Heap | Owner::Pages | Owner::Pooled { .. } => Faults::default(),
@@ -155,9 +155,9 @@ impl Buffer {
         }
     }
 
-    /// If this buffer is a piece of a mapped file without faults, takes its pages out of the
-    /// process until they are used again. The kernel keeps the contents of the pages, and the
-    /// process takes less memory. Private memory stays as it is.
+    /// If this buffer is a piece of a mapped file without faults, unmaps its pages from the process
+    /// until they are used again. The kernel keeps the contents of the pages, and the process uses
+    /// less memory. Does nothing to private memory.
     pub fn let_go(&mut self) {
         if let Owner::Mapped { mapping, .. } = &self.owner
             && mapping.faults() == Faults::default()
@@ -214,8 +214,8 @@ impl fmt::Debug for Buffer {
 mod tests {
     use super::*;
 
-    /// Compares whole slices, because that is quick even under Miri, which checks each step of a
-    /// loop.
+    /// Compares whole slices. Under Miri, which checks each step, a loop over the bytes would be
+    /// slow.
     fn is_full_of(bytes: &[u8], byte: u8) -> bool {
         *bytes == vec![byte; bytes.len()]
     }

@@ -1,6 +1,5 @@
 //! The extras of a device's bulk paths: polling and registered memory. A bulk path carries much
-//! data, and nothing urgent waits for that data. If a path lacks extras, this module notes the
-//! reason.
+//! data that nothing urgent waits for. If a path lacks an extra, this module notes the reason.
 
 use std::fmt;
 use std::io;
@@ -26,10 +25,10 @@ pub(crate) fn path_setup(in_flight_max: u32, polling: Polling) -> Setup {
     Setup {
         submissions: in_flight_max,
         completions: 2 * in_flight_max,
-        // A path may be handed from thread to thread, and other threads check whether its ring is
-        // readable. With the feature `deferred`, only the thread that submits operations could wait
-        // for them, and no other thread could check. Without the feature, the kernel interrupts the
-        // submitting thread to handle completions.
+        // With the feature `deferred`, only the thread that submits operations could wait for them
+        // or check for completions. But a path may be moved to another thread, and other threads
+        // check whether its ring is readable. The price of avoiding the feature: the kernel
+        // interrupts the submitting thread to handle completions.
         avoid: Features { deferred: true, ..Features::NONE },
         polling: polling.for_ring(),
     }
@@ -45,7 +44,7 @@ pub(crate) enum Refusal {
 }
 
 impl From<Errno> for Refusal {
-    /// The refusal if the ring can't hold the volume's claim.
+    /// The refusal for a ring that can't register the volume's claim.
     fn from(errno: Errno) -> Self {
         Self::Ring(Refused { cause: Cause::Descriptors, errno: Some(errno) })
     }
@@ -64,7 +63,7 @@ impl fmt::Display for Refusal {
 }
 
 impl Refusal {
-    /// The refusal if the file can't be opened once more for the path.
+    /// The refusal for a file that can't be opened once more for the path.
     pub(crate) fn of_file(error: &io::Error) -> Self {
         Self::Ring(Refused { cause: Cause::Descriptors, errno: Some(Errno::of(error)) })
     }
@@ -80,7 +79,8 @@ impl From<Refusal> for Refused {
 }
 
 impl Extras {
-    /// Gives up the refused extra, and returns a note; `None` if there is nothing to give up.
+    /// Removes the refused extra, and returns a note about it; `None` if there is no extra to
+    /// remove.
     fn give_up(&mut self, refusal: &Refusal) -> Option<String> {
         match refusal {
             Refusal::Memory(_) => {
@@ -96,14 +96,14 @@ impl Extras {
     }
 }
 
-/// The [`Extras`] of a device's bulk paths, and how many of the paths have them.
+/// The [`Extras`] of a device's bulk paths, and how many paths have each extra.
 #[derive(Debug, Default)]
 pub(crate) struct Bulk {
     extras: Extras,
     /// Why extras are missing, in sentences without a full stop.
     why_not: Vec<String>,
-    /// How many bulk paths were opened. Of these, the next two fields count the paths that poll,
-    /// and the paths that have registered memory.
+    /// How many bulk paths were opened. `polled` counts those that poll, and `registered` counts
+    /// those with registered memory.
     opened: u32,
     polled: u32,
     registered: u32,
@@ -129,7 +129,7 @@ impl Bulk {
         bulk
     }
 
-    /// The extras that were asked for and that rings can have on this machine.
+    /// The requested extras, without those that a ring can't have on this machine.
     fn probed(options: &PathOptions) -> Self {
         let mut bulk =
             Self { extras: Extras { polling: options.polling, pool: None }, ..Self::default() };
@@ -139,8 +139,8 @@ impl Bulk {
             bulk.poll_for_nothing(refused);
         }
         let setup = Setup { submissions: 4, completions: 8, ..Setup::default() };
-        // If I/O is buffered, registering would save nothing, because the kernel copies the data
-        // and pins no page. If no ring can be made, another module reports this.
+        // If I/O is buffered, registering saves nothing, because the kernel copies the data and
+        // pins no page. If no ring can be made, another module reports the failure.
         if options.direct
             && options.registered
             && let Ok(mut ring) = Ring::<(), Buffer>::new(setup)
@@ -175,14 +175,13 @@ impl Bulk {
         self.note(format!("buffers are not registered: {why}"));
     }
 
-    /// Takes all extras away. If polling was asked for, notes the reason.
+    /// Removes all extras. If polling was asked for, notes the reason.
     pub(crate) fn refuse(&mut self, why: impl fmt::Display) {
         self.without_pool();
         self.poll_for_nothing(why);
     }
 
-    /// From now on, paths register no memory. No reason is noted, because registering would save
-    /// nothing here.
+    /// Removes registered memory, without a note, because it would save nothing here.
     pub(crate) fn without_pool(&mut self) {
         self.extras.pool = None;
     }
@@ -193,8 +192,8 @@ impl Bulk {
         }
     }
 
-    /// Takes away the extras with which `try_one` fails. A trial is necessary, because the
-    /// operations of a ring may fail even if the ring could be made with the extra.
+    /// Removes the extras with which `try_one` fails. This trial is necessary, because a ring that
+    /// was made with an extra may still fail its operations.
     pub(crate) fn try_out<E: fmt::Display>(
         &mut self,
         mut try_one: impl FnMut(Extras) -> Result<(), E>,
@@ -218,7 +217,7 @@ impl Bulk {
     }
 
     /// Calls `open` to open a path with as many extras as possible. If this path can't have an
-    /// extra, the reason is noted. The next path tries the extra again.
+    /// extra, the reason is noted. For the next path, the extra is tried again.
     ///
     /// # Errors
     /// When no path can be opened at all.
@@ -248,7 +247,7 @@ impl Bulk {
         self.opened += 1;
     }
 
-    /// The extras in words, to be put at the end of a description of how I/O is done.
+    /// The extras in words, as the end of a description of how I/O is done.
     pub(crate) fn describe(&self) -> String {
         let of = |count| match self.opened {
             opened if count == opened => String::new(),
@@ -294,7 +293,10 @@ mod tests {
     #[test]
     fn completions_are_polled_for_only_where_the_driver_has_queues() {
         let directory = tempfile::tempdir().expect("a directory for the test");
-        let set = |value| fs::write(directory.path().join("io_poll"), value).expect("it is ours");
+        let set = |value| {
+            fs::write(directory.path().join("io_poll"), value)
+                .expect("the test's directory can be written to")
+        };
         let both = PathOptions { polling: BOTH, ..PathOptions::default() };
         let notes_of_completions = |bulk: &Bulk| {
             bulk.why_not().iter().filter(|note| note.contains("completions")).cloned().collect()
@@ -314,15 +316,14 @@ mod tests {
         let submissions = PathOptions { polling: SUBMISSIONS, ..both };
         let asked_for = Bulk::of_device(&submissions, None);
         let notes: Vec<String> = notes_of_completions(&asked_for);
-        assert!(notes.is_empty(), "it was not asked for");
+        assert!(notes.is_empty(), "an extra that was not asked for is not missed");
     }
 
     #[test]
     fn memory_is_registered_where_that_saves_something() {
         let registers = |options| Bulk::of_files(&options).extras.pool.is_some();
         let options = PathOptions::default();
-        // Memory can't be registered if there are no rings, or if this process may lock too little
-        // memory.
+        // Without rings, or if this process may lock too little memory, no memory is registered.
         if registers(options) {
             assert!(!registers(PathOptions { direct: false, ..options }));
             assert!(!registers(PathOptions { registered: false, ..options }));
@@ -331,8 +332,8 @@ mod tests {
         }
     }
 
-    /// An extra may be granted and then fail in use: kernels before 6.1 make rings that poll for
-    /// completions, but fail every command on such a ring. Such an extra must not stay in use.
+    /// An extra may be granted and fail later: kernels before 6.1 make rings that poll for
+    /// completions, but fail every command on such a ring. Such an extra must be removed.
     #[test]
     fn what_fails_when_it_is_tried_is_taken_back_and_said() {
         let mut works = bulk(BOTH);
@@ -368,16 +369,16 @@ mod tests {
         let all =
             "; for snapshots it has registered buffers and polls for submissions (SQPOLL, 10 ms)";
         assert_eq!(bulk.describe(), all);
-        bulk.open(|_| Ok(())).expect("all can be had");
+        bulk.open(|_| Ok(())).expect("a path with all extras can be opened");
         assert_eq!(bulk.describe(), all);
         let no_ring = || Refusal::Ring(Refused { cause: Cause::Memory, errno: None });
         bulk.open(|extras| if extras.polling.is_any() { Err(no_ring()) } else { Ok(()) })
-            .expect("it can be had without");
+            .expect("a path without extras can be opened");
         assert_eq!(bulk.describe(), format!("{all} on 1 of 2 paths"));
         assert!(bulk.why_not()[0].starts_with("nothing is polled for: there is not enough memory"));
         let locked = || Refusal::Memory(Errno::new(libc::ENOMEM));
         bulk.open(|extras| if extras.pool.is_some() { Err(locked()) } else { Ok(()) })
-            .expect("it can be had without");
+            .expect("a path without extras can be opened");
         let described = bulk.describe();
         assert!(
             described.contains("has registered buffers on 2 of 3 paths and polls"),

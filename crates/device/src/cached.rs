@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd};
 /// `__NR_cachestat`, the same on every architecture.
 const CACHESTAT: libc::c_long = 451;
 
-/// The kernel's `struct cachestat_range`. A length of zero goes to the end of the file.
+/// The kernel's `struct cachestat_range`. A length of zero means up to the end of the file.
 #[repr(C)]
 struct Range {
     offset: u64,
@@ -26,8 +26,8 @@ struct Counts {
     recently_evicted: u64,
 }
 
-/// Count of a file's pages in the page cache. `None` if the kernel does not tell. The more pages
-/// there are, the longer this takes.
+/// Number of a file's pages in the page cache; `None` if the kernel can't report it. The more pages
+/// there are, the longer the call takes.
 pub fn cached_pages(file: impl AsFd) -> Option<u64> {
     let range = Range { offset: 0, length: 0 };
     let mut counts = Counts::default();

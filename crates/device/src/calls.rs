@@ -1,35 +1,35 @@
-//! Finds the names of the system calls that SlimIO makes but that a filter (seccomp) refuses.
+//! Finds out which of the system calls that SlimIO makes are refused by a filter (seccomp).
 //!
 //! A filter refuses a call before the kernel looks at the call's arguments. So each call is tried
-//! with arguments that have no effect. If the call is allowed, it fails because of these arguments,
-//! or does nothing.
+//! with arguments that have no effect. If the filter allows the call, the kernel rejects these
+//! arguments or does nothing.
 
 #![expect(unsafe_code, reason = "system calls are foreign functions")]
 
 use std::fmt;
 use std::io;
 
-/// What a call is for.
+/// Why SlimIO makes a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Volumes, threads and sockets need the call whether or not there is io_uring, and nothing can
+    /// Volumes, threads or sockets need the call, with and without io_uring, and nothing can
     /// replace it.
     Serving,
     /// Sockets need the call if there is no io_uring, and nothing can replace it.
     Epoll,
-    /// The call is for something that can be done in another way, or left out.
+    /// SlimIO works without the call, but less well.
     Better {
         /// The consequence of doing without the call, as the end of a sentence.
         without: &'static str,
     },
 }
 
-/// A system call that is refused to this process.
+/// A system call that a filter refuses to this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedCall {
-    /// The call's name in a filter's profile.
+    /// Name of the call, as filter profiles spell it.
     pub name: &'static str,
-    /// What the call is for.
+    /// Why SlimIO makes the call.
     pub purpose: Purpose,
     /// `EPERM` or `ENOSYS`.
     pub errno: i32,
@@ -65,8 +65,8 @@ const fn better(without: &'static str) -> Purpose {
     Purpose::Better { without }
 }
 
-/// The calls that were found by tracing a server. `tests/faults/test_refused_calls.py` traces a
-/// server again, and refuses each call in turn.
+/// The calls that a trace of a server shows. `tests/faults/test_refused_calls.py` traces a server
+/// again, and refuses each call in turn.
 const CALLS: &[Call] = &[
     Call("flock", Purpose::Serving, libc::SYS_flock, NO_FILE),
     Call("ftruncate", Purpose::Serving, libc::SYS_ftruncate, NO_FILE),
@@ -158,13 +158,13 @@ impl Call {
     }
 }
 
-/// Finds which calls for these purposes are refused to the calling thread. Makes a few dozen system
-/// calls, which change nothing.
+/// Returns the calls for the wanted purposes that a filter refuses to the calling thread. Makes a
+/// few dozen system calls, which change nothing.
 pub fn refused_calls(is_wanted: impl Fn(Purpose) -> bool) -> Vec<RefusedCall> {
     CALLS.iter().filter(|call| is_wanted(call.1)).filter_map(Call::refusal).collect()
 }
 
-/// Notes for the user: what a filter makes worse for files and devices by refusing a call.
+/// Notes for the user: refused calls, and what becomes worse for files and devices without them.
 pub(crate) fn notes() -> impl Iterator<Item = String> {
     let is_better = |purpose| matches!(purpose, Purpose::Better { .. });
     refused_calls(is_better).into_iter().map(|call| call.to_string())

@@ -1,12 +1,13 @@
-//! Lets a process wait until the previous owner of a volume is gone. The owner is gone once its
-//! process has ended and all operations that the process had in flight have ended, too.
+//! The claim of a volume, by which a new owner waits until the previous owner is gone. An owner is
+//! gone once its process has ended, and all operations that the process had in flight have ended,
+//! too.
 //!
 //! If a process is killed, a write that the kernel has already given to a device stays in flight
-//! until the device has carried it out. Such a write overwrites whatever a new owner has written to
-//! the same place meanwhile. No system call of another process waits for such a write, not even
-//! `fsync`. But the kernel keeps an open file description as long as an operation uses the
-//! description, or is in flight on a ring that has the description registered. So the owner of a
-//! volume has a *claim*, an open file description that only one process can have:
+//! until the device has carried it out. Meanwhile, a new owner may write to the same place, and the
+//! old write then overwrites the new data. No system call of another process waits for such a
+//! write, not even `fsync`. But the kernel keeps an open file description as long as an operation
+//! uses it, or is in flight on a ring where it is registered. So the owner of a volume has a
+//! *claim*, an open file description that only one process can have:
 //!
 //! | | the claim | who keeps it |
 //! |---|---|---|
@@ -15,9 +16,9 @@
 //! | NVMe namespace | its block device, opened exclusively | each ring of a path has it registered |
 //!
 //! Nothing of a volume is read before its claim is taken. If a living process has the claim, the
-//! volume is refused, and that process is found by other means: by a directory's lock, or by a
-//! search for the holders of a device. If only operations in flight still hold the claim, the new
-//! owner waits until they have ended.
+//! volume is refused. That process is found by other means: by the directory's lock, or by a search
+//! for the holders of the device. If only operations in flight still hold the claim, the new owner
+//! waits until they have ended.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -33,27 +34,27 @@ use slimio_ring::{Errno, Memory, Ring, Width};
 
 use crate::{OpenError, holders};
 
-/// The file whose lock is the claim of a directory. The kernel keeps the lock until no operation of
-/// the last process that used the directory is in flight.
+/// The file whose lock is the claim of a directory. The kernel keeps the lock until the last
+/// operation of the process that used the directory has ended.
 pub const CLAIM_FILE_NAME: &str = "claim";
 
-/// An open file description that nobody else has. The claim is released when the last user of the
-/// description is gone. No code unlocks the file earlier, because an operation in flight may still
-/// depend on the claim.
+/// An open file description that no other process can have. The claim is released when nothing uses
+/// the description any more. No code unlocks the file earlier, because an operation in flight may
+/// still depend on the claim.
 #[derive(Clone, Debug)]
 pub(crate) struct Claim(Arc<Claimed>);
 
 #[derive(Debug)]
 struct Claimed {
     file: File,
-    /// A lock that shows that a living process has the claim. Processes that may not look at our
-    /// descriptors need it.
+    /// A lock by which other processes see that a living process has the claim, even if they may
+    /// not look at our descriptors.
     _shown: Option<File>,
 }
 
 impl Claim {
-    /// A claim by `file`, which was opened or locked exclusively. `shown` shows other processes
-    /// that a living process has the claim.
+    /// The claim that `file` is, because it was opened or locked exclusively. `shown` is a lock by
+    /// which other processes see that a living process has the claim.
     pub(crate) fn of(file: File, shown: Option<File>) -> Self {
         Self(Arc::new(Claimed { file, _shown: shown }))
     }
@@ -76,8 +77,8 @@ impl Claim {
         let (began, mut is_looked_up) = (Instant::now(), false);
         patience.wait_for(&path, || match file.try_lock() {
             Ok(()) => Ok(Some(())),
-            // The holder is not looked up at once, because a process that is being killed keeps the
-            // claim a moment longer than the directory's lock.
+            // The holder is looked up only after a while, because a process that is being killed
+            // keeps the claim a moment longer than the directory's lock.
             Err(TryLockError::WouldBlock)
                 if began.elapsed() >= patience.first_word && !is_looked_up =>
             {
@@ -100,7 +101,7 @@ impl Claim {
         &self.0.file
     }
 
-    /// Lets a ring keep the claim until the ring's last operation has ended.
+    /// Registers the claim with a ring, which keeps it until the ring's last operation has ended.
     ///
     /// # Errors
     /// The kernel's error.
@@ -135,9 +136,9 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// If no operation is in flight, the claim of a process that has ended is free after about 30
-    /// ms. If operations are in flight, the claim is free when the device has finished them or the
-    /// driver has given them up. Most drivers time out after 30 s, and try several times.
+    /// After a process has ended without operations in flight, its claim is free within about 30
+    /// ms. Operations in flight keep the claim until the device finishes them or the driver gives
+    /// them up. Most drivers time out after 30 s, and retry several times.
     pub(crate) const DEFAULT: Self = Self {
         pause: Duration::from_millis(3),
         first_word: Duration::from_secs(1),
@@ -145,8 +146,8 @@ impl Patience {
         limit: Duration::from_secs(300),
     };
 
-    /// Repeats `attempt` until it returns a value, and logs if this takes long. `path` is what is
-    /// claimed.
+    /// Repeats `attempt` until it returns a value, and logs if this takes long. `path` names the
+    /// claim in messages.
     ///
     /// # Errors
     /// [`OpenError::StillInFlight`] when `limit` has passed; any error of `attempt`.
@@ -206,7 +207,7 @@ mod tests {
         let refused = refused.expect_err("it was never taken");
         assert!(matches!(refused, OpenError::StillInFlight { .. }), "{refused}");
         assert!(refused.to_string().starts_with("/data/claim is not free after 0 s"), "{refused}");
-        assert!(tries > 1, "it was tried once");
+        assert!(tries > 1, "the claim was tried only once");
     }
 
     #[test]
@@ -230,14 +231,15 @@ mod tests {
     #[test]
     fn as_long_as_anybody_shares_it_it_is_held() {
         let place = tempfile::tempdir().expect("a directory for the test");
-        let claim = Claim::of_directory(place.path()).expect("nobody has it");
+        let claim = Claim::of_directory(place.path()).expect("the claim is free");
         let shared = claim.clone();
-        let other = File::open(place.path().join(CLAIM_FILE_NAME)).expect("it was made");
+        let other =
+            File::open(place.path().join(CLAIM_FILE_NAME)).expect("the claim's file exists");
         drop(claim);
         assert!(matches!(other.try_lock(), Err(TryLockError::WouldBlock)));
         drop(shared);
-        // The claim may have to be waited for, because a child process that another test is just
-        // starting shares the descriptor for a moment.
-        Claim::of_directory(place.path()).expect("it is released");
+        // This may wait for a moment: if another test is just starting a child process, the child
+        // shares the descriptor briefly.
+        Claim::of_directory(place.path()).expect("the claim is released");
     }
 }

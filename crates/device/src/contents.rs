@@ -1,4 +1,4 @@
-//! What is on a device that is about to be overwritten.
+//! Recognises what is on a device, before the device is overwritten.
 
 use std::fmt;
 use std::fs::File;
@@ -7,8 +7,8 @@ use std::os::unix::fs::FileExt;
 
 use crate::{Buffer, LBA_SIZE};
 
-/// How many bytes at the end of a device are examined. At its start, twice as many bytes are
-/// examined. All known formats have their superblocks in these two parts.
+/// Number of bytes that are examined at the end of a device. At the device's start, twice as many
+/// bytes are examined. All known formats have their superblocks in these two parts.
 const LOOK_SIZE: usize = 128 * 1024;
 
 /// What seems to be on a device.
@@ -17,9 +17,10 @@ pub enum Contents {
     /// The device holds only zeros at its start and its end, where every known format has its
     /// superblocks.
     Nothing,
-    /// There is something with a known signature. It is named in words: "a GPT partition table".
+    /// The device has a known signature. The string names the format in words: "a GPT partition
+    /// table".
     Known(&'static str),
-    /// No signature is known, but some bytes are not zero.
+    /// There is no known signature, but some bytes are not zero.
     Unknown,
 }
 
@@ -43,7 +44,7 @@ impl fmt::Display for Contents {
     }
 }
 
-/// Bytes by which a format is recognized, at a fixed offset.
+/// Bytes at a fixed offset by which a format is recognized.
 struct Signature {
     offset: usize,
     bytes: &'static [u8],
@@ -80,8 +81,8 @@ const BCACHE_MAGIC: [u8; 16] = [
     0xc6, 0x85, 0x73, 0xf6, 0x4e, 0x1a, 0x45, 0xca, 0x82, 0x65, 0xf5, 0x7f, 0x48, 0xba, 0x6d, 0x81,
 ];
 
-/// Magic number of a ZFS uberblock. A ZFS label has a ring of places for uberblocks, and any of
-/// these places may hold one.
+/// Magic number of a ZFS uberblock. A ZFS label has an array of places for uberblocks, and an
+/// uberblock may be in any of them.
 const ZFS_MAGIC: [u8; 8] = 0x00ba_b10c_u64.to_le_bytes();
 
 /// Examines storage of `size` bytes. `read` fills a slice with the bytes that start at an offset.
@@ -90,8 +91,8 @@ pub(crate) fn examine_by<E>(
     mut read: impl FnMut(&mut [u8], u64) -> Result<(), E>,
 ) -> Result<Contents, E> {
     let look = (LOOK_SIZE as u64).min(size) as usize;
-    // The first 256 KiB are read, because the first ZFS label ends there. Its uberblocks begin at
-    // 128 KiB.
+    // The first 256 KiB are read, because the first ZFS label ends there. The label's uberblocks
+    // begin at 128 KiB.
     let head_size = (2 * LOOK_SIZE as u64).min(size) as usize;
     // A `Buffer` is used because direct I/O requires aligned memory.
     let mut buffer = Buffer::zeroed(2 * LOOK_SIZE / LBA_SIZE);
@@ -164,7 +165,7 @@ mod tests {
         assert_eq!(identify(&head, &tail), Contents::Known("a part of a RAID array"));
         head[LOOK_SIZE + 3072..][..8].copy_from_slice(&ZFS_MAGIC);
         assert_eq!(identify(&head, &tail), Contents::Known("a ZFS pool"));
-        // A device may end before the place of a signature.
+        // A device may be too short to have the place of a signature.
         assert_eq!(identify(&[], &[]), Contents::Nothing);
         assert_eq!(identify(&[1], &[1]), Contents::Unknown);
     }

@@ -22,19 +22,19 @@ pub struct SharedCounters {
 
 // SAFETY: the memory is mapped until this value is dropped, and is used only as atomic numbers.
 unsafe impl Send for SharedCounters {}
-// SAFETY: as above.
+// SAFETY: the memory is mapped until this value is dropped, and is used only as atomic numbers.
 unsafe impl Sync for SharedCounters {}
 
 impl SharedCounters {
-    /// Makes `count` numbers in a file, all zeros. The old contents of the file are lost. Nobody
-    /// else may use the file yet.
+    /// Makes `count` numbers in a file, all zero. The old contents of the file are lost. No other
+    /// process may use the file yet.
     ///
     /// # Errors
     /// If the file can't get the needed length, or can't be mapped.
     pub fn create(file: &File, count: usize) -> io::Result<Self> {
         file.set_len(0)?;
-        // If there is no room, this call returns an error. Without it, a later store would end the
-        // process.
+        // Space is allocated now, so a lack of space is an error here. Otherwise a later store to
+        // the mapping would end the process.
         sys::allocate(file, 0, 0, Self::size(count))?;
         Self::open(file, count)
     }

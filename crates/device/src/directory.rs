@@ -22,24 +22,23 @@ use crate::{
     extents, faults, holders, sys,
 };
 
-/// The file whose lock says that the directory is in use. The file contains the holder's process
-/// id.
+/// The file that the process locks that uses the directory. The file contains this process's id.
 pub const LOCK_FILE_NAME: &str = "lock";
 
-/// A directory that no other process uses as long as this value lives. This value also knows how
-/// the directory's files are reached.
+/// A directory that is locked: no other process uses it as long as this value lives. This value
+/// also knows how the directory's files are opened.
 pub struct Directory {
     path: PathBuf,
-    /// The open directory, to flush names and to find the file system.
+    /// The open directory, which is used to flush names and to find the file system.
     handle: File,
-    /// The mappings of files hold this lock, too.
+    /// Mappings of the directory's files also keep this lock.
     lock: Arc<Lock>,
     claim: Claim,
     file_system: FileSystem,
     engine: Engine,
     options: PathOptions,
     bulk: Bulk,
-    /// Why files are not opened for direct I/O; `None` as long as no reason is known.
+    /// Why files are not opened for direct I/O; `None` if they are, as far as is known.
     not_direct: Option<String>,
     /// Names of files that share blocks with other files.
     reflinked: BTreeSet<String>,
@@ -48,12 +47,13 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Takes an existing directory. If operations of a process that has ended are still in flight,
-    /// waits for them, for minutes if necessary, before it reads anything, and logs the wait.
+    /// Locks and claims an existing directory. A process that has ended may still have operations
+    /// in flight. Then this waits until they have ended, for minutes if necessary, before it reads
+    /// anything, and logs the wait.
     ///
     /// # Errors
     /// [`OpenError::Missing`] when there is no directory, [`OpenError::InUse`] when another process
-    /// has the directory, [`OpenError::StillInFlight`] when the operations in flight do not end.
+    /// has the directory, [`OpenError::StillInFlight`] when these operations do not end.
     pub fn open(path: &Path, options: PathOptions) -> Result<Self, OpenError> {
         let failed = |doing| move |error: io::Error| OpenError::io(doing, path, &error);
         let path = path.canonicalize().map_err(failed("opening"))?;
@@ -85,8 +85,9 @@ impl Directory {
         })
     }
 
-    /// Takes a directory. If the directory is missing, makes it first, together with any missing
-    /// directories above it. The names of new directories are durable when this returns.
+    /// Like [`open`](Self::open), but if the directory is missing, makes it first, together with
+    /// any missing directories above it. The names of new directories are durable when this
+    /// returns.
     ///
     /// # Errors
     /// The same as those of [`open`](Self::open), and an error when the directory can't be made.
@@ -97,7 +98,7 @@ impl Directory {
 
     /// Flushes the names of this directory and of the directories above it on the same file system,
     /// so that they are durable. This is necessary because the process that made these directories
-    /// may have died before it could flush their names.
+    /// may have died before it flushed their names.
     ///
     /// # Errors
     /// When a directory above this one can be read, but not flushed.
@@ -107,9 +108,9 @@ impl Directory {
         let own = device(&self.handle).map_err(failed(&self.path))?;
         for above in self.path.ancestors().skip(1) {
             let handle = match File::open(above) {
-                // This process can't have made the directories below `above`, because whoever makes
-                // an entry in a directory can read that directory. So this process need not flush
-                // their names.
+                // This process can't read `above`, so it can't have made the directory below it: a
+                // process that makes an entry in a directory can read that directory. So the
+                // remaining names need no flush.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => break,
                 opened => opened.map_err(failed(above))?,
             };
@@ -172,8 +173,8 @@ impl Directory {
                 .map_err(failed("making"))?;
             let fill = || -> io::Result<()> {
                 if self.file_system.kind == "btrfs" {
-                    // If the attribute is refused, writes to the file are slow. The notes tell the
-                    // user about this.
+                    // If the attribute is refused, writes to the file are slow, and the notes tell
+                    // the user.
                     drop(sys::set_no_copy_on_write(&file));
                 }
                 if lba_count > 0 {
@@ -183,7 +184,7 @@ impl Directory {
                 if is_planted("made-unflushed") { Ok(()) } else { self.handle.sync_all() }
             };
             fill().map_err(|error| {
-                // If the removal fails, too, the caller still gets the first error.
+                // Even if the removal fails, the caller gets the first error.
                 drop(fs::remove_file(&path));
                 ("filling", error)
             })
@@ -272,7 +273,7 @@ impl Directory {
         })
     }
 
-    /// Opens a file for direct I/O, or through the cache if the file system has no direct I/O.
+    /// Opens a file for direct I/O, or for buffered I/O if the file system has no direct I/O.
     fn open_file(&mut self, path: &Path) -> Result<File, OpenError> {
         let open = |flags| {
             let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
@@ -298,13 +299,13 @@ impl Directory {
     }
 
     /// Makes a file of `size` bytes, all zero, and maps it. The file replaces an old file of this
-    /// name. The file, its length and its name are durable when this returns. Until then, an old
-    /// file stays untouched.
+    /// name. The file, its length and its name are durable when this returns. Until then, the old
+    /// file is unchanged.
     ///
-    /// If `size` is zero, nothing is mapped: the file only records that there are no bytes.
+    /// If `size` is zero, nothing is mapped, and the file is empty.
     ///
     /// # Errors
-    /// [`OpenError::NoSpace`] when there is no room; then an old file stays as it was.
+    /// [`OpenError::NoSpace`] when there is no room; the old file is then unchanged.
     ///
     /// # Panics
     /// When `size` is not a whole number of blocks.
@@ -313,7 +314,7 @@ impl Directory {
         mapped_range::create_mapped(&self.file_path(name), size, &self.lock)
     }
 
-    /// Maps a file that [`create_mapped`](Self::create_mapped) made, with its contents.
+    /// Maps a file that [`create_mapped`](Self::create_mapped) made. The contents are kept.
     ///
     /// # Errors
     /// [`OpenError::Incomplete`] when the file is missing, or when its length is not the length
@@ -326,8 +327,8 @@ impl Directory {
         mapped_range::open_mapped(&path, &self.lock)
     }
 
-    /// Why no mapped file in this directory may be stored to, as the end of a sentence; `None` if
-    /// such files may be stored to. On a file system that never overwrites in place, each store may
+    /// Why stores to mapped files in this directory are not allowed, as the end of a sentence;
+    /// `None` if they are allowed. On a file system that never overwrites in place, each store may
     /// need new space.
     pub fn why_never_mapped(&self) -> Option<String> {
         let kind = &self.file_system.kind;
@@ -335,10 +336,10 @@ impl Directory {
         self.file_system.copies_on_write().then(why)
     }
 
-    /// Why the mapped file of this name may not be stored to. The reason may be that no mapped file
-    /// in this directory may be stored to. Otherwise, the volume was copied by `cp --reflink` or
-    /// `cp --sparse=always`: a store to a hole, or to a block that the file shares with another
-    /// file, needs new space.
+    /// Why stores to the mapped file of this name are not allowed; `None` if they are allowed.
+    /// Either no file in this directory may be stored to, or the volume was copied by `cp
+    /// --reflink` or `cp --sparse=always`. After such a copy, the file has holes or shares blocks
+    /// with another file, and a store to them needs new space.
     pub fn why_not_mapped(&self, name: &str) -> Option<String> {
         let never = self.why_never_mapped();
         never.or_else(|| {
@@ -369,8 +370,8 @@ impl Directory {
         }
     }
 
-    /// Whether the directory's files are reached in the best way that was asked for. If they are
-    /// not, the file system or the kernel has forced a worse way. This is final once a path was
+    /// Whether I/O on the directory's files is done in the best way that was asked for. If not, the
+    /// file system or the kernel does not support that way. The answer is final once a path was
     /// opened.
     pub fn is_best(&self) -> bool {
         self.engine.is_best() && self.not_direct.is_none()
@@ -431,15 +432,15 @@ fn make_directory(path: &Path) -> io::Result<()> {
     File::open(above)?.sync_all()
 }
 
-/// Takes the lock of a directory.
+/// Locks a directory.
 fn lock(directory: &Path) -> Result<Lock, OpenError> {
     let failed = |error: io::Error| OpenError::io("locking", directory, &error);
     let file = open_to_lock(&directory.join(LOCK_FILE_NAME)).map_err(failed)?;
     match Lock::take(file).map_err(failed)? {
         Ok(lock) => Ok(lock),
         Err(mut file) => {
-            // The error can't always name the holder. The kernel does not always show the holder,
-            // and the lock file does not always contain the holder's process id.
+            // The error can't always name the holder: the kernel may not show it, and the lock file
+            // may not contain its process id.
             let named = |file: &mut File| {
                 let mut holder = String::new();
                 drop(file.read_to_string(&mut holder));
@@ -451,9 +452,9 @@ fn lock(directory: &Path) -> Result<Lock, OpenError> {
     }
 }
 
-/// Writes our process id to the lock file. This is done only after the claim was taken. Before
-/// that, the kernel may still be writing this file for a process that has ended, and our change
-/// would wait for that write without a message.
+/// Writes our process id to the lock file. The claim must have been taken before. Otherwise the
+/// kernel might still be writing this file for a process that has ended, and our change would wait
+/// for that write without a message.
 fn sign(lock: &mut Lock) -> io::Result<()> {
     let file = lock.file();
     let mut write_own = || {
@@ -462,8 +463,8 @@ fn sign(lock: &mut Lock) -> io::Result<()> {
         writeln!(file, "{}", std::process::id())
     };
     match write_own() {
-        // If the file system is full, or a quota or limit is reached, the lock is valid without a
-        // process id.
+        // If the file system is full, or a quota or limit is reached, the lock file stays without a
+        // process id. The lock is valid anyway.
         Err(error)
             if matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG)) =>
         {
@@ -481,10 +482,10 @@ mod tests {
     fn names_are_flushed_when_files_are_made_and_removed() {
         let place = tempfile::tempdir().expect("a directory for the test");
         let mut directory =
-            Directory::open(place.path(), PathOptions::default()).expect("it opens");
-        directory.create_file("kept", 0).expect("it can be made");
+            Directory::open(place.path(), PathOptions::default()).expect("the directory opens");
+        directory.create_file("kept", 0).expect("the file can be made");
         // `/dev/null` can't be flushed, so an error shows that a flush was tried.
-        directory.handle = File::open("/dev/null").expect("every machine has it");
+        directory.handle = File::open("/dev/null").expect("every machine has /dev/null");
         assert!(directory.create_file("other", 0).is_err());
         assert!(!place.path().join("other").exists(), "a file that may not last is removed");
         assert!(directory.remove_file("kept").is_err());

@@ -1,4 +1,4 @@
-//! Which way operations go to the kernel.
+//! The engine: how operations are handed to the kernel.
 
 use slimio_ring::Refused;
 
@@ -8,13 +8,13 @@ use crate::target::Target;
 use crate::uring::UringPath;
 use crate::{Device, OpenError, Polling};
 
-/// Limit of operations in flight on a path, unless the options say otherwise.
+/// Default limit of operations in flight on a path.
 pub const IN_FLIGHT_DEFAULT: u32 = 64;
 
 /// Largest value of [`PathOptions::in_flight_max`].
 pub const IN_FLIGHT_MAX: u32 = 4096;
 
-/// Which way to the kernel the user wants.
+/// The engine that the user wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineChoice {
     /// io_uring, or plain system calls if io_uring is refused.
@@ -26,18 +26,18 @@ pub enum EngineChoice {
 /// How paths are opened.
 #[derive(Clone, Copy, Debug)]
 pub struct PathOptions {
-    /// Which way operations go to the kernel.
+    /// The engine: how operations are handed to the kernel.
     pub engine: EngineChoice,
     /// Limit of operations in flight on one path; it may be at most [`IN_FLIGHT_MAX`].
     pub in_flight_max: u32,
-    /// Whether paths bypass the kernel's cache. They do so only if the file system allows it.
+    /// Whether paths bypass the kernel's page cache, if the file system allows it.
     pub direct: bool,
-    /// Whether an NVMe namespace is reached by passthrough, rather than as a block device.
+    /// Whether an NVMe namespace is accessed by passthrough instead of as a block device.
     pub passthrough: bool,
-    /// What [bulk paths](crate::WholeDevice::open_bulk_path) poll for.
+    /// Which events [bulk paths](crate::WholeDevice::open_bulk_path) poll for.
     pub polling: Polling,
-    /// Whether bulk paths register their [buffers](Device::buffer) with the kernel. They do so only
-    /// if the kernel allows it and registering saves work.
+    /// Whether bulk paths register their [buffers](Device::buffer) with the kernel, if the kernel
+    /// allows it and registering saves work.
     pub registered: bool,
 }
 
@@ -54,7 +54,7 @@ impl Default for PathOptions {
     }
 }
 
-/// Which way operations go to the kernel, and why a better way is not used.
+/// How operations are handed to the kernel, and why a better way is not used.
 #[derive(Clone, Debug)]
 pub(crate) enum Engine {
     Uring,
@@ -70,8 +70,8 @@ impl Engine {
         }
     }
 
-    /// Opens a path to a target, as a bulk path if `bulk` is given. If the kernel gives no ring for
-    /// the path, the path uses plain system calls, and so do all paths that are opened later.
+    /// Opens a path to a target, as a bulk path if `bulk` is given. If the kernel refuses a ring
+    /// for the path, this path and all later paths use plain system calls.
     pub(crate) fn open(
         &mut self,
         target: Target,

@@ -22,30 +22,29 @@ pub enum DeviceError {
     },
     /// The range lies outside the device.
     OutOfRange,
-    /// An NVMe device failed a command, and said why.
+    /// An NVMe device failed a command, and reported a status.
     Nvme {
         /// The command's opcode.
         opcode: u8,
-        /// What the device said.
+        /// The device's error.
         status: NvmeStatus,
     },
-    /// The NVMe driver aborted a command. It is not known how much of the command the device has
-    /// carried out.
+    /// The NVMe driver aborted a command. The device may have executed all, some or none of it.
     Aborted {
         /// The command's opcode.
         opcode: u8,
     },
     /// The device no longer exists.
     Gone,
-    /// The kernel no longer takes operations, for example because a filter (seccomp) was put on the
-    /// running process. Nothing of this operation was done.
+    /// The kernel no longer accepts operations, for example because a filter (seccomp) was put on
+    /// the running process. This operation was not executed at all.
     Untaken {
-        /// Positive error number.
+        /// The kernel's error number, positive.
         errno: i32,
     },
-    /// The device or the kernel failed the operation. `errno` is what the kernel returned.
+    /// The device or the kernel failed the operation.
     Io {
-        /// Positive error number.
+        /// The kernel's error number, positive.
         errno: i32,
     },
 }
@@ -92,72 +91,73 @@ impl std::error::Error for DeviceError {}
 pub enum OpenError {
     /// Another process has the device or file open: stop that process, or take another volume.
     InUse {
-        /// What was to be opened.
+        /// Path of the device or file.
         path: PathBuf,
         /// Process id of the holder, if it is known.
         holder: Option<u32>,
     },
     /// No living process has the device or file open, but operations of a process that has ended
-    /// are still in flight. Nothing was read. Try again when the device has answered.
+    /// are still in flight. Nothing was read. Try again when the device has finished these
+    /// operations.
     StillInFlight {
-        /// What was claimed.
+        /// Path of the claim.
         path: PathBuf,
         /// How long this process waited for those operations, in seconds.
         waited_seconds: u64,
     },
     /// The device or file does not exist.
     Missing {
-        /// What was to be opened.
+        /// Path of the device or file.
         path: PathBuf,
     },
     /// There is no room for the file.
     NoSpace {
-        /// What was to be made or grown.
+        /// Path of the file that was to be made or grown.
         path: PathBuf,
     },
     /// The device or file exists, but can't be used for this purpose.
     Unsuitable {
-        /// What was to be opened.
+        /// Path of the device or file.
         path: PathBuf,
         /// Why not, as the end of a sentence.
         why: String,
     },
     /// A part of the device or file is gone, and so is the data that only this part held.
     Incomplete {
-        /// What was to be opened.
+        /// Path of the device or file.
         path: PathBuf,
         /// What is gone, as the end of a sentence.
         why: String,
     },
     /// This process lacks the permission.
     Forbidden {
-        /// What was to be opened.
+        /// Path of the device or file.
         path: PathBuf,
-        /// What would allow it, as a sentence without a full stop.
+        /// How to get the permission, as a sentence without a full stop.
         remedy: String,
     },
-    /// The device refused.
+    /// The device refused a command.
     Device {
-        /// What was tried, as a word: "identifying".
+        /// What was tried, as one word: "identifying".
         doing: &'static str,
-        /// What it was tried on.
+        /// Path of the device or file that this was tried on.
         path: PathBuf,
-        /// What the device said.
+        /// The device's error.
         error: DeviceError,
     },
-    /// The kernel refused.
+    /// The kernel refused a system call.
     Io {
-        /// What was tried, as a word: "opening".
+        /// What was tried, as one word: "opening".
         doing: &'static str,
-        /// What it was tried on.
+        /// Path of the device or file that this was tried on.
         path: PathBuf,
-        /// Positive error number.
+        /// The kernel's error number, positive.
         errno: i32,
     },
 }
 
 impl OpenError {
-    /// The [`OpenError`] for an error that the kernel returned when something was to be opened.
+    /// The [`OpenError`] for the kernel's error when something was to be opened.
     pub(crate) fn io(doing: &'static str, path: &Path, error: &io::Error) -> Self {
         let path = path.to_path_buf();
         match error.raw_os_error() {

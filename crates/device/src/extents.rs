@@ -1,5 +1,5 @@
-//! Where a file's bytes are on the device, according to the file system (`FS_IOC_FIEMAP`; see the
-//! kernel's Documentation/filesystems/fiemap.rst).
+//! Asks the file system where a file's bytes are on the device (`FS_IOC_FIEMAP`; see the kernel's
+//! Documentation/filesystems/fiemap.rst).
 
 #![expect(unsafe_code, reason = "system calls are foreign functions")]
 
@@ -11,14 +11,14 @@ use crate::sys::check;
 
 /// `FS_IOC_FIEMAP`
 const FS_IOC_FIEMAP: libc::Ioctl = 0xc020_660b_u32 as libc::Ioctl;
-/// `FIEMAP_FLAG_SYNC`: the kernel first writes what the page cache holds of the file, so that these
-/// bytes have a place.
+/// `FIEMAP_FLAG_SYNC`: the kernel first writes out the file's dirty pages, so that their bytes have
+/// a place on the device.
 const SYNC: u32 = 0x1;
 
-/// How many extents one system call asks for.
+/// Number of extents that one system call asks for.
 const EXTENTS_COUNT: usize = 128;
 
-/// How many extents [`has_shared`] looks at.
+/// The largest number of extents that [`has_shared`] looks at.
 const LOOKED_AT_MAX: usize = 64 * EXTENTS_COUNT;
 
 const LAST: u32 = 0x1;
@@ -32,7 +32,7 @@ const TAIL: u32 = 0x400;
 const UNWRITTEN: u32 = 0x800;
 const SHARED: u32 = 0x2000;
 
-/// Bytes of a file that are in one piece on the device.
+/// A range of a file's bytes that is contiguous on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Offset in the file, in bytes.
@@ -43,7 +43,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Offset in the file just behind the last byte.
+    /// Offset in the file right after the last byte.
     pub fn end(&self) -> u64 {
         self.start.saturating_add(self.length)
     }
@@ -54,13 +54,13 @@ impl Extent {
         self.flags & UNWRITTEN != 0
     }
 
-    /// Whether the blocks also belong to another file. An overwrite then goes to new blocks.
+    /// Whether the blocks also belong to another file. If so, an overwrite goes to new blocks.
     pub fn is_shared(&self) -> bool {
         self.flags & SHARED != 0
     }
 
-    /// Whether the bytes do not have blocks of their own, for example because the file system has
-    /// compressed them, or has not chosen a place for them yet.
+    /// Whether the bytes have no blocks of their own, for example because the file system has
+    /// compressed them or has not chosen a place for them yet.
     pub fn is_special(&self) -> bool {
         let special = UNKNOWN | DELAYED | ENCODED | ENCRYPTED | NOT_ALIGNED | INLINE | TAIL;
         self.flags & special != 0
@@ -69,8 +69,8 @@ impl Extent {
 
 /// The extents of a file in the order of its bytes. Holes are left out.
 ///
-/// The first error ends the iterator. `ErrorKind::Unsupported` (`EOPNOTSUPP`) means that the file
-/// system does not tell where bytes are.
+/// The iterator ends after the first error. `ErrorKind::Unsupported` (`EOPNOTSUPP`) means that the
+/// file system can't report extents.
 #[derive(Debug)]
 pub struct Extents<'a> {
     file: &'a File,
@@ -82,8 +82,8 @@ pub struct Extents<'a> {
 }
 
 impl<'a> Extents<'a> {
-    /// The extents that have bytes of this range. If `sync` is set, the kernel first writes what
-    /// the page cache holds of the file.
+    /// The extents that overlap this range. If `sync` is set, the kernel first writes out the
+    /// file's dirty pages.
     pub fn new(file: &'a File, range: std::ops::Range<u64>, sync: bool) -> Self {
         let flags = if sync { SYNC } else { 0 };
         let found = Vec::new().into_iter();
@@ -133,15 +133,15 @@ impl Iterator for Extents<'_> {
     }
 }
 
-/// Whether some of a file's blocks also belong to another file. If there are very many extents,
-/// this looks only at the first ones. Returns `false` if the file system can't tell, because the
-/// files of such a file system share no blocks.
+/// Whether some of a file's blocks also belong to another file. Looks at no more than the first
+/// [`LOOKED_AT_MAX`] extents. Returns `false` if the file system can't report extents, because on
+/// such a file system files share no blocks.
 pub(crate) fn has_shared(file: &File) -> bool {
     let mut first = Extents::new(file, 0..u64::MAX, false).take(LOOKED_AT_MAX);
     first.any(|extent| extent.is_ok_and(|extent| extent.is_shared()))
 }
 
-/// The kernel's `struct fiemap`, with room for the kernel's answer.
+/// The kernel's `struct fiemap`, with room for the extents that the kernel returns.
 #[repr(C)]
 struct ExtentMap {
     start: u64,

@@ -1,13 +1,14 @@
-//! Handles faults of mapped files. A fault happens if a page of such a file is used but the kernel
-//! can't provide the page. The reason may be that the file system has no space for a store, that
-//! the sector can't be read, that the file was truncated, or that the device is gone. The kernel
-//! then sends the signal SIGBUS, which would end the process in the middle of a store.
+//! Handles faults of mapped files. A fault happens when the process accesses a page that the kernel
+//! can't provide: the file system has no space for a store, the sector can't be read, the file was
+//! truncated, or the device is gone. The kernel then sends the signal SIGBUS, which would end the
+//! process in the middle of a store.
 //!
 //! If the page is in a mapping of ours, a signal handler keeps the process alive. The handler
-//! replaces the page by private memory with the file's contents, as far as these can be read. Then
-//! the processor repeats the store. Bytes stored before the fault are still in the file. Bytes
-//! stored in that page after the fault die with the process. So code that stores to a mapping
-//! checks the mapping's [`Faults`] afterwards. Any other SIGBUS goes to the previous handler.
+//! replaces the page by private memory with the file's contents, as far as they can be read. Then
+//! the processor repeats the access. Bytes that were stored before the fault are still in the file.
+//! Bytes that are stored in the replaced page die with the process. So code that stores to a
+//! mapping checks the mapping's [`Faults`] afterwards. Any other SIGBUS is passed to the previous
+//! handler.
 
 #![expect(unsafe_code, reason = "a signal handler, and memory that is replaced under it")]
 
@@ -27,9 +28,10 @@ use slimio_planted::is_planted;
 /// Faulty pages of a mapping since it was mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Number of pages that are private memory now: bytes stored in them die with the process.
+    /// Number of pages that were replaced by private memory. Bytes stored in them die with the
+    /// process.
     pub replaced: usize,
-    /// How many of the replaced pages hold zeroes, because their contents could not be read.
+    /// How many of the replaced pages hold zeros, because their contents could not be read.
     pub lost: usize,
 }
 
@@ -42,7 +44,7 @@ struct Place {
     entry: &'static Entry,
 }
 
-/// Identifies a file or block device, no matter what its name is. The fields are whether it is a
+/// Identifies a file or block device independently of its name. The fields are: whether it is a
 /// block device, the device number, and the inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileId(bool, u64, u64);
@@ -58,11 +60,11 @@ impl FileId {
     }
 }
 
-/// A mapping as the handler sees it. Entries are never freed, because the handler may look at any
-/// of them at any moment. Unused entries are reused.
+/// A mapping, as the handler finds it in a list. Entries are never freed, because the handler may
+/// read any of them at any moment. Unused entries are reused.
 #[derive(Debug, Default)]
 struct Entry {
-    /// Odd while the rest of the entry changes.
+    /// Odd while the entry's other fields are being changed.
     version: AtomicUsize,
     start: AtomicUsize,
     /// Zero when the entry is unused.
@@ -71,11 +73,11 @@ struct Entry {
     offset: AtomicU64,
     replaced: AtomicUsize,
     lost: AtomicUsize,
-    /// Set before the entry is in the list.
+    /// The next entry of the list. Set before this entry is added to the list.
     next: AtomicPtr<Entry>,
 }
 
-/// The first of a list of all entries.
+/// Head of the list of all entries.
 static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(null_mut());
 
 /// The present mappings, and the unused entries.
@@ -92,7 +94,7 @@ pub(crate) fn is_mapped(file: &File) -> io::Result<bool> {
     Ok(places().0.iter().any(|place| place.file == id))
 }
 
-/// A mapping that is watched: as long as this value lives, its faults are handled and counted.
+/// Watches a mapping: as long as this value lives, the mapping's faults are handled and counted.
 #[derive(Debug)]
 pub(crate) struct Watch(&'static Entry);
 
@@ -101,7 +103,7 @@ impl Watch {
     /// on. Returns `None` if some of these bytes are mapped already.
     ///
     /// # Safety
-    /// The bytes are one shared mapping. The mapping and the file's descriptor last as long as the
+    /// The bytes are one shared mapping. The mapping and the file's descriptor live as long as the
     /// watch.
     pub(crate) unsafe fn begin(
         memory: NonNull<u8>,
@@ -121,8 +123,8 @@ impl Watch {
         let entry = places.1.pop().unwrap_or_else(|| {
             let entry: &'static Entry = Box::leak(Box::default());
             entry.next.store(ENTRIES.load(Ordering::Relaxed), Ordering::Relaxed);
-            // This store can't lose an entry, because the list changes only under the lock, and
-            // only here.
+            // This store can't lose an entry, because the list is changed only here, and only under
+            // the lock.
             ENTRIES.store(std::ptr::from_ref(entry).cast_mut(), Ordering::Release);
             entry
         });
@@ -172,16 +174,16 @@ impl Entry {
         self.version.store(version + 2, Ordering::Release);
     }
 
-    /// The descriptor and the offset that the page at `page` comes from, if the page is one of this
-    /// mapping.
+    /// If the page at `page` belongs to this mapping, returns the file's descriptor and the page's
+    /// offset in the file.
     fn source(&self, page: usize) -> Option<(c_int, u64)> {
         let version = self.version.load(Ordering::Acquire);
         let (start, size) = (self.start.load(Ordering::Relaxed), self.size.load(Ordering::Relaxed));
         let descriptor = self.descriptor.load(Ordering::Relaxed);
         let offset = self.offset.load(Ordering::Relaxed);
         fence(Ordering::Acquire);
-        // An entry that is being changed is skipped, because the store went to a living mapping,
-        // and the entry of a living mapping does not change.
+        // An entry that is being changed can be skipped: the fault is in a living mapping, and the
+        // entry of a living mapping does not change.
         let is_whole = version.is_multiple_of(2) && version == self.version.load(Ordering::Relaxed);
         let at = page.checked_sub(start).filter(|&at| is_whole && at < size)?;
         Some((descriptor, offset + at as u64))
@@ -198,10 +200,9 @@ fn install() -> io::Result<()> {
     if *is_installed {
         return Ok(());
     }
-    // SAFETY: the structures are integers and a function's address, for which zero is a valid
-    // value. The kernel stores the present settings in the first structure. It is given a handler
-    // that does only what a signal handler may do: it takes neither a lock nor memory from an
-    // allocator.
+    // SAFETY: the structures consist of integers and a function's address, for which zero is a
+    // valid value. The kernel stores the present settings in the first structure. The new handler
+    // does only what a signal handler may do: it takes no lock, and no memory from an allocator.
     unsafe {
         let mut before: libc::sigaction = std::mem::zeroed();
         check(libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before))?;
@@ -221,8 +222,8 @@ fn check(returned: c_int) -> io::Result<()> {
 }
 
 extern "C" fn on_signal(number: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel passes the arguments that SA_SIGINFO promises, and an address for these
-    // two codes. `errno` belongs to the interrupted code, so it is restored.
+    // SAFETY: the kernel passes the arguments that SA_SIGINFO promises, and `si_addr` is valid for
+    // these two codes. `errno` belongs to the interrupted code, so it is restored.
     unsafe {
         let is_fault = matches!((*info).si_code, libc::BUS_ADRERR | libc::BUS_MCEERR_AR);
         let errno = *libc::__errno_location();
@@ -234,8 +235,8 @@ extern "C" fn on_signal(number: c_int, info: *mut siginfo_t, context: *mut c_voi
     pass_on(number, info, context);
 }
 
-/// Replaces the page at `address` by private memory, if the page is in a mapping of ours. Returns
-/// whether it was replaced.
+/// If the page at `address` is in a mapping of ours, replaces it by private memory. Returns whether
+/// it was replaced.
 fn replace(address: usize) -> bool {
     // SAFETY: `sysconf` only looks something up.
     let page_size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
@@ -244,8 +245,8 @@ fn replace(address: usize) -> bool {
     // SAFETY: entries are never freed.
     while let Some(entry) = unsafe { next.as_ref() } {
         if let Some((descriptor, offset)) = entry.source(page) {
-            // SAFETY: the page is one of a shared mapping of ours, which lives as long as somebody
-            // can store to it.
+            // SAFETY: the page is in a shared mapping of ours, and the mapping lives as long as
+            // anything can store to it.
             return match unsafe { replace_page(page, page_size, descriptor, offset) } {
                 Some(is_known) => {
                     entry.lost.fetch_add(usize::from(!is_known), Ordering::Relaxed);
@@ -264,7 +265,7 @@ fn replace(address: usize) -> bool {
 /// contents could be read; `None` if the kernel has no memory.
 ///
 /// # Safety
-/// The page is in a shared mapping of the file that `descriptor` is open to, and shows the file's
+/// The page is in a shared mapping of the file that `descriptor` refers to, and shows the file's
 /// bytes from `offset` on.
 unsafe fn replace_page(
     page: usize,
@@ -295,7 +296,7 @@ unsafe fn replace_page(
         }
     }
     // SAFETY: the caller promises that the replaced page is in a mapping of ours. `new` is moved to
-    // its address.
+    // that page's address.
     let moved = unsafe {
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         libc::mremap(new, page_size, page_size, flags, page as *mut c_void)
@@ -319,7 +320,8 @@ fn pass_on(number: c_int, info: *mut siginfo_t, context: *mut c_void) {
         return;
     }
     let has_info = before.is_some_and(|before| before.sa_flags & libc::SA_SIGINFO != 0);
-    // SAFETY: this was the handler of this signal, and its flags say which arguments it takes.
+    // SAFETY: `handler` was installed for this signal before, and its flags say which arguments it
+    // takes.
     unsafe {
         if has_info {
             let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =
@@ -332,15 +334,15 @@ fn pass_on(number: c_int, info: *mut siginfo_t, context: *mut c_void) {
     }
 }
 
-/// After this call, a write beyond this process's limit for file sizes (`RLIMIT_FSIZE`) fails with
-/// an error. Otherwise, the kernel would send a signal that ends the process.
+/// After this call, a write beyond the process's limit for file sizes (`RLIMIT_FSIZE`) fails with
+/// an error. Without this call, the kernel would send a signal that ends the process.
 pub fn ignore_file_size_signal() {
     // SAFETY: the disposition "ignored" has no handler that could do anything.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// After this call, closing the terminal that the process was started from does not end the
-/// process. redis-server does the same.
+/// After this call, the process goes on when the terminal that it was started from is closed.
+/// redis-server makes the same call.
 pub fn ignore_hang_up_signal() {
     // SAFETY: the disposition "ignored" has no handler that could do anything.
     unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
@@ -359,11 +361,11 @@ mod tests {
     const PAGES: usize = 8;
     const SIZE: usize = PAGES * LBA_SIZE;
 
-    /// A directory with a mapped file of eight pages. The first page is filled with ones, the
-    /// second with twos, and the others likewise.
+    /// A directory with a mapped file of eight pages. Each byte of a page holds the page's number,
+    /// counted from one.
     fn filled(directory: &Path) -> (Directory, MappedFile, Vec<Buffer>) {
-        let mut directory =
-            Directory::open(directory, PathOptions::default()).expect("it is the test's own");
+        let mut directory = Directory::open(directory, PathOptions::default())
+            .expect("no other test uses the directory");
         let mut mapped = directory.create_mapped("buffers", SIZE).expect("there is room");
         let mut buffers = mapped.buffers(SIZE / 2);
         for (index, page) in
@@ -388,20 +390,22 @@ mod tests {
         assert!(buffers.iter().all(Buffer::outlives_process));
         cut(place.path(), 2);
         buffers[0][0] = 9;
-        assert_eq!(buffers[0].faults(), Faults::default(), "that page is there");
+        assert_eq!(buffers[0].faults(), Faults::default(), "that page is still in the file");
 
         buffers[0][2 * LBA_SIZE + 7] = 9;
         assert_eq!(buffers[0].faults(), Faults { replaced: 1, lost: 1 });
-        assert!(!buffers.iter().any(Buffer::outlives_process), "it is said of the whole mapping");
+        assert!(
+            !buffers.iter().any(Buffer::outlives_process),
+            "a fault concerns the whole mapping"
+        );
         assert_eq!(buffers[0][2 * LBA_SIZE..][..9], [0, 0, 0, 0, 0, 0, 0, 9, 0]);
         buffers[0][2 * LBA_SIZE] = 3;
-        assert_eq!(buffers[0].faults(), Faults { replaced: 1, lost: 1 }, "once a page");
-        assert_eq!(buffers[0][..LBA_SIZE].iter().max(), Some(&9), "others are as they were");
-        // Reading a page that is gone must not end the process either.
+        assert_eq!(buffers[0].faults(), Faults { replaced: 1, lost: 1 }, "a page is counted once");
+        assert_eq!(buffers[0][..LBA_SIZE].iter().max(), Some(&9), "other pages are unchanged");
+        // Reading a page that is gone must not end the process, either.
         assert_eq!(buffers[1].iter().max(), Some(&0));
         assert_eq!(buffers[1].faults(), Faults { replaced: 5, lost: 5 });
-        // If `let_go` let a replaced page go, the page's bytes would be lost, because they are in
-        // no file.
+        // `let_go` must keep replaced pages, because their bytes are in no file.
         buffers[0].let_go();
         assert_eq!(buffers[0][2 * LBA_SIZE], 3);
     }
@@ -410,17 +414,18 @@ mod tests {
     fn what_the_file_still_holds_is_there_behind_a_fault() {
         let place = tempfile::tempdir().expect("a directory for the test");
         let (_directory, _mapped, mut buffers) = filled(place.path());
-        // The file's contents can be read here, as they can when a store fails for lack of space.
+        // The file's contents can be read here, as is the case when a store fails for lack of
+        // space.
         let page = buffers[0].as_mut_ptr().wrapping_add(LBA_SIZE) as usize;
-        assert!(replace(page + 5), "it is a page of a mapping");
+        assert!(replace(page + 5), "the page is in a mapping");
         assert_eq!(buffers[0].faults(), Faults { replaced: 1, lost: 0 });
         assert!(buffers[0][LBA_SIZE..2 * LBA_SIZE].iter().all(|&byte| byte == 2));
         buffers[0][LBA_SIZE] = 9;
-        let file = std::fs::read(place.path().join("buffers")).expect("it can be read");
-        assert_eq!(file[LBA_SIZE], 2, "what is stored now is not in the file");
+        let file = std::fs::read(place.path().join("buffers")).expect("the file can be read");
+        assert_eq!(file[LBA_SIZE], 2, "stores to a replaced page are not in the file");
         buffers[0][2 * LBA_SIZE] = 9;
-        let file = std::fs::read(place.path().join("buffers")).expect("it can be read");
-        assert_eq!(file[2 * LBA_SIZE], 9, "the other pages are");
+        let file = std::fs::read(place.path().join("buffers")).expect("the file can be read");
+        assert_eq!(file[2 * LBA_SIZE], 9, "stores to other pages are in the file");
     }
 
     #[test]
@@ -428,31 +433,37 @@ mod tests {
         let place = tempfile::tempdir().expect("a directory for the test");
         let (mut directory, mapped, buffers) = filled(place.path());
         let again = directory.open_mapped("buffers").err();
-        assert!(matches!(again, Some(OpenError::Unsuitable { .. })), "it is mapped: {again:?}");
+        assert!(
+            matches!(again, Some(OpenError::Unsuitable { .. })),
+            "the file is mapped already: {again:?}"
+        );
         let path = directory.open_path("buffers").err();
-        assert!(matches!(path, Some(OpenError::Unsuitable { .. })), "it is mapped: {path:?}");
+        assert!(matches!(path, Some(OpenError::Unsuitable { .. })), "the file is mapped: {path:?}");
         drop((mapped, buffers));
         let is_free = |entry: &&Entry| entry.size.load(Ordering::Relaxed) == 0;
         assert!(places().1.iter().all(is_free));
-        let path = directory.open_path("buffers").expect("it is not mapped any more");
+        let path = directory.open_path("buffers").expect("the file is not mapped any more");
         let mapped = directory.open_mapped("buffers").err();
-        assert!(matches!(mapped, Some(OpenError::Unsuitable { .. })), "a path: {mapped:?}");
+        assert!(matches!(mapped, Some(OpenError::Unsuitable { .. })), "a path is open: {mapped:?}");
         drop(path);
         let mapped = directory.open_mapped("buffers").expect("no path is left");
         drop(directory);
         let lock = Directory::open(place.path(), PathOptions::default()).err();
-        assert!(matches!(lock, Some(OpenError::InUse { .. })), "what is mapped holds it: {lock:?}");
+        assert!(
+            matches!(lock, Some(OpenError::InUse { .. })),
+            "the mapping keeps the lock: {lock:?}"
+        );
         drop(mapped);
-        Directory::open(place.path(), PathOptions::default()).expect("it is free");
+        Directory::open(place.path(), PathOptions::default()).expect("the directory is free");
     }
 
     /// Runs one of these tests in a process of its own, with `SLIMIO_FAULT` set.
     fn alone(name: &str) -> std::process::ExitStatus {
-        let program = std::env::current_exe().expect("we are a program");
+        let program = std::env::current_exe().expect("the test's program has a path");
         let name = format!("faults::tests::{name}");
         let mut command = Command::new(program);
         command.args(["--exact", &name]).env("SLIMIO_FAULT", name);
-        command.output().expect("it can be started").status
+        command.output().expect("the test's program can be started").status
     }
 
     #[test]
@@ -465,9 +476,9 @@ mod tests {
         let place = tempfile::tempdir().expect("a directory for the test");
         let (_directory, _mapped, _buffers) = filled(place.path());
         let file = tempfile::tempfile().expect("a file for the test");
-        file.set_len(LBA_SIZE as u64).expect("it can be made longer");
-        let memory = crate::sys::map_shared(&file, 0, LBA_SIZE).expect("it can be mapped");
-        file.set_len(0).expect("it can be cut");
+        file.set_len(LBA_SIZE as u64).expect("the file can be made longer");
+        let memory = crate::sys::map_shared(&file, 0, LBA_SIZE).expect("the file can be mapped");
+        file.set_len(0).expect("the file can be truncated");
         // SAFETY: the page is mapped. The test is about the failure of this store.
         unsafe { memory.as_ptr().write_volatile(1) };
         unreachable!("the store has ended the process");
@@ -482,8 +493,8 @@ mod tests {
         }
         let place = tempfile::tempdir().expect("a directory for the test");
         let (_directory, _mapped, _buffers) = filled(place.path());
-        // SAFETY: no pointer is passed. The previous handler expects that a signal without a fault
-        // comes again, and ends the process only then. So the signal is sent twice.
+        // SAFETY: no pointer is passed. The signal is sent twice, because the previous handler ends
+        // the process only when a signal without a fault comes for the second time.
         unsafe { (libc::raise(libc::SIGBUS), libc::raise(libc::SIGBUS)) };
         unreachable!("the signal has ended the process");
     }

@@ -1,9 +1,9 @@
-//! Finds who has a block device or a lock, as far as this process can see.
+//! Finds the holder of a block device or a lock, as far as this process can see.
 //!
-//! The kernel says only that somebody has the device or lock. So this module looks for mounts, for
-//! devices that are built on the device, and for descriptors of living processes. If it finds
-//! nothing, the holder is a process in another container, or an operation that is still in flight
-//! although its process has ended.
+//! The kernel says only that the device or lock is held, not by whom. So this module looks for
+//! mounts, for devices that are built on the device, and for descriptors of living processes. If it
+//! finds nothing, the holder is a process in another container, or an operation in flight whose
+//! process has ended.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -16,7 +16,7 @@ use crate::sys;
 
 /// A device and the devices that overlap it: its partitions, or the disk that it is a partition of.
 struct Family {
-    /// Names as in `/sys`.
+    /// Names of the devices in `/sys`.
     names: Vec<String>,
     numbers: Vec<u64>,
 }
@@ -60,8 +60,7 @@ fn parse_number(text: &str) -> Option<u64> {
     Some(libc::makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// What the kernel itself uses a block device for, in words: mounts, devices built on it, swap
-/// space.
+/// The kernel's own uses of a block device, in words: mounts, devices built on it, swap space.
 pub(crate) fn in_kernel(path: &Path) -> Vec<String> {
     let family = Family::of(path);
     let mut found = BTreeSet::new();
@@ -90,7 +89,7 @@ pub(crate) fn in_kernel(path: &Path) -> Vec<String> {
     found.into_iter().collect()
 }
 
-/// The mounts of a family in a `mountinfo`, in words.
+/// The mounts of the family's devices in a file `mountinfo`, in words.
 fn mounts(mountinfo: &str, family: &Family) -> Vec<String> {
     let about = |line: &str| {
         // A line is, for example:
@@ -101,7 +100,8 @@ fn mounts(mountinfo: &str, family: &Family) -> Vec<String> {
         let place = mount.nth(1)?;
         let source = file_system.split(' ').nth(1)?;
         let name = source.strip_prefix("/dev/");
-        // If a file system has a device number of its own, the source still names the device.
+        // Some file systems have a device number of their own. Then only the mount's source names
+        // the device.
         let is_named = name.is_some_and(|name| family.names.iter().any(|one| one == name));
         let is_numbered = number.is_some_and(|number| family.numbers.contains(&number));
         (is_named || is_numbered).then(|| format!("{source} is mounted at {place}"))
@@ -109,8 +109,8 @@ fn mounts(mountinfo: &str, family: &Family) -> Vec<String> {
     mountinfo.lines().filter_map(about).collect()
 }
 
-/// A living process that has a block device open for writing. Every exclusive holder has it open
-/// for writing. A process that only reads does not count.
+/// A living process that has a block device open for writing, as every exclusive holder does. A
+/// process that only reads is no holder.
 pub(crate) fn process(path: &Path) -> Option<u32> {
     let family = Family::of(path);
     processes().find(|process| writes(process, &family)).and_then(|process| {
@@ -119,9 +119,9 @@ pub(crate) fn process(path: &Path) -> Option<u32> {
     })
 }
 
-/// Locks a device for reading, until the result is closed or the process ends. The lock shows that
-/// a living process has the device, even to processes that may not look at the descriptors of this
-/// process. The lock keeps nobody out, and udev ignores locks of this kind.
+/// Locks a device for reading, until the result is closed or the process ends. Processes that may
+/// not look at the descriptors of this process see by this lock that a living process has the
+/// device. The lock keeps no process out, and udev ignores locks of this kind.
 ///
 /// # Errors
 /// When the kernel can't lock.
@@ -131,8 +131,8 @@ pub(crate) fn show(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether a process [shows](show) that it has a device. A process in another container may have
-/// locked another node (file in `/dev`) of the same device; that lock is not seen here.
+/// Whether a process [shows](show) that it has a device. Does not see the lock of a process in
+/// another container that uses another node (file in `/dev`) of the same device.
 pub(crate) fn is_shown(path: &Path) -> bool {
     open_for_look(path).and_then(|file| sys::is_locked_for_reading(&file)).unwrap_or(false)
 }
@@ -141,8 +141,7 @@ fn open_for_look(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
-/// The process that holds the lock of `file`. This is called if this process could not take the
-/// lock.
+/// The process that holds the lock of `file`, if another process has it.
 pub(crate) fn of_lock(file: &File) -> Option<u32> {
     let metadata = file.metadata().ok()?;
     let (major, minor) = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
@@ -150,8 +149,8 @@ pub(crate) fn of_lock(file: &File) -> Option<u32> {
     holder_in(&fs::read_to_string("/proc/locks").ok()?, &place)
 }
 
-/// Like [`of_lock`], but only if that process lives and has the file open. If only the kernel still
-/// keeps the file, for an operation in flight, no process has a descriptor of the file.
+/// Like [`of_lock`], but only if that process lives and has the file open. If only an operation in
+/// flight still keeps the file, no process has a descriptor of it.
 pub(crate) fn living_of_lock(file: &File) -> Option<u32> {
     let (holder, own) = (of_lock(file)?, file.metadata().ok()?);
     let open = fs::read_dir(format!("/proc/{holder}/fd")).ok()?.flatten();
@@ -170,8 +169,7 @@ fn holder_in(locks: &str, place: &str) -> Option<u32> {
     locks.lines().find_map(|line| {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         let [_, "FLOCK", _, _, holder, locked, ..] = words[..] else { return None };
-        // If the holder is in another container, it has no process id here, and the kernel shows
-        // zero or less.
+        // A holder in another container has no process id here, so the kernel shows zero or less.
         (locked == place).then(|| holder.parse().ok().filter(|holder| *holder > 0))?
     })
 }
@@ -236,7 +234,7 @@ mod tests {
         assert_eq!(holder_in(locks, "fe:00:133"), None);
         let file = tempfile::tempfile().expect("a file for the test");
         assert_eq!(of_lock(&file), None);
-        file.lock().expect("nobody else has it");
+        file.lock().expect("no other process has the file");
         assert_eq!(of_lock(&file), Some(std::process::id()));
     }
 
@@ -244,8 +242,8 @@ mod tests {
     fn who_shows_itself_is_seen_until_it_ends() {
         let file = tempfile::NamedTempFile::new().expect("a file for the test");
         assert!(!is_shown(file.path()));
-        let first = show(file.path()).expect("it can be locked");
-        let second = show(file.path()).expect("nobody is kept out");
+        let first = show(file.path()).expect("the file can be locked");
+        let second = show(file.path()).expect("several processes may have this lock");
         drop(first);
         assert!(is_shown(file.path()));
         drop(second);

@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-/// Identifiers that the kernel may have for a block device, best first. Each entry is the path of a
-/// file below the device's directory in `/sys`, and the name that this crate gives to the
+/// Identifiers that the kernel may have for a block device, best first. Each entry has the path of
+/// the identifier's file below the device's directory in `/sys`, and this crate's name for the
 /// identifier.
 const NAMES: [(&str, &str); 5] = [
     ("dm/uuid", "device-mapper uuid"),
@@ -15,14 +15,14 @@ const NAMES: [(&str, &str); 5] = [
     ("device/serial", "serial"),
 ];
 
-/// Identity of an NVMe namespace. It is the same for both of the namespace's device nodes. `None`
+/// Identity of an NVMe namespace. Both device nodes of the namespace have the same identity. `None`
 /// if the controller has no serial number.
 pub(crate) fn of_namespace(serial: &str, nsid: u32) -> Option<String> {
     let serial = printable(serial);
     (!serial.is_empty()).then(|| format!("nvme serial {serial} namespace {nsid}"))
 }
 
-/// Identity of a block device or partition, as the kernel knows it; `None` if the kernel knows no
+/// Identity of a block device or partition, according to the kernel; `None` if the kernel knows no
 /// identity.
 pub(crate) fn of_block_device(path: &Path) -> Option<String> {
     let number = path.metadata().ok()?.rdev();
@@ -30,7 +30,7 @@ pub(crate) fn of_block_device(path: &Path) -> Option<String> {
     of_node(&Path::new("/sys/dev/block").join(number).canonicalize().ok()?)
 }
 
-/// Like [`of_block_device`], from a block device's directory in `/sys`.
+/// Like [`of_block_device`], but for the block device's directory in `/sys`.
 fn of_node(node: &Path) -> Option<String> {
     if let Some(partition) = read(&node.join("partition")) {
         return Some(format!("{} partition {partition}", of_node(node.parent()?)?));
@@ -45,9 +45,9 @@ fn of_node(node: &Path) -> Option<String> {
     })
 }
 
-/// The part of a device-mapper uuid that stays the same when the mapping is opened under another
-/// name. A uuid that cryptsetup made ends with that name. Before the name are the 32 digits of the
-/// encrypted volume's own uuid, if the volume has one. `None` if no part stays the same.
+/// The part of a device-mapper uuid that does not depend on the mapping's name; `None` if there is
+/// no such part. A uuid that cryptsetup made ends with the mapping's name. The 32 digits before the
+/// name are the encrypted volume's own uuid, if the volume has one.
 fn of_mapping(uuid: &str) -> Option<&str> {
     if !uuid.starts_with("CRYPT-") {
         return Some(uuid);
@@ -63,13 +63,13 @@ fn of_mapping(uuid: &str) -> Option<&str> {
     None
 }
 
-/// The contents of a file, if it can be read and is not empty.
+/// The contents of a file; `None` if the file is empty or can't be read.
 fn read(path: &Path) -> Option<String> {
     let text = printable(&fs::read_to_string(path).ok()?);
     (!text.is_empty()).then_some(text)
 }
 
-/// Strips padding, because devices pad their names with blanks, or even with unprintable bytes.
+/// Strips padding. Devices pad their names with blanks, or even with unprintable bytes.
 fn printable(text: &str) -> String {
     let words = text.split(|c: char| !c.is_ascii_graphic()).filter(|word| !word.is_empty());
     words.collect::<Vec<_>>().join(" ")
@@ -83,8 +83,9 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory for the test");
         for (file, text) in files {
             let path = directory.path().join(file);
-            fs::create_dir_all(path.parent().expect("it is in the directory")).expect("it is ours");
-            fs::write(path, text).expect("it is ours");
+            fs::create_dir_all(path.parent().expect("the file is in the directory"))
+                .expect("the directory can be written to");
+            fs::write(path, text).expect("the directory can be written to");
         }
         directory
     }
@@ -119,7 +120,7 @@ mod tests {
         assert_eq!(opened(&format!("{luks}\n")), found);
         let another = "CRYPT-LUKS2-0123456789abcdef0123456789abcde0-data";
         assert_ne!(opened(another), found);
-        assert_eq!(opened("CRYPT-PLAIN-data"), None, "only its name is known");
+        assert_eq!(opened("CRYPT-PLAIN-data"), None, "such a volume has no uuid of its own");
     }
 
     #[test]

@@ -18,12 +18,12 @@ use crate::sys::Lock;
 use crate::target::DEALLOCATE;
 use crate::{Contents, DeviceError, LBA_SIZE, Lba, LbaRange, MappedFile, OpenError, sys};
 
-/// Limit of the bytes of zeros that are written at once.
+/// The largest number of zeros, in bytes, that is written at once.
 const ZEROS_MAX: u64 = 1 << 20;
 
-/// A file of blocks. Nobody else can open the file as long as this value or a piece of the file's
-/// mapping lives. All writes are system calls on this open file or stores to its mapping, so a
-/// killed process keeps the lock until its last write has ended.
+/// A file of blocks, which is locked as long as this value or a piece of the file's mapping lives.
+/// All writes are system calls on this open file, or stores to its mapping. So if the process is
+/// killed, the lock lasts until its last write has ended.
 pub struct ImageFile {
     lock: Arc<Lock>,
     path: PathBuf,
@@ -36,7 +36,7 @@ impl fmt::Debug for ImageFile {
     }
 }
 
-/// For attributes of the file. What the file holds is to be changed by nobody but this type.
+/// The descriptor is for attributes of the file. Only this type may change the file's contents.
 impl AsFd for ImageFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file().as_fd()
@@ -44,8 +44,8 @@ impl AsFd for ImageFile {
 }
 
 impl ImageFile {
-    /// Opens or makes the file of this name. Nothing is flushed, except by [`sync`](Self::sync):
-    /// the file's contents outlive the process, but not a power loss.
+    /// Opens the file at `path`, or makes it. Nothing but [`sync`](Self::sync) flushes, so what was
+    /// written outlives the process, but not a power loss.
     ///
     /// # Errors
     /// [`OpenError::InUse`] when another `ImageFile`, in any process, has the file open.
@@ -64,7 +64,7 @@ impl ImageFile {
     /// Makes a file without a name. When the process ends, the file is gone.
     ///
     /// # Errors
-    /// When no file can be made in the folder.
+    /// If no file can be made in the folder.
     pub fn temporary(folder: &Path) -> Result<Self, OpenError> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -93,13 +93,13 @@ impl ImageFile {
     /// The file's length in bytes.
     ///
     /// # Errors
-    /// When the kernel does not say.
+    /// The kernel's error.
     pub fn size(&self) -> Result<u64, OpenError> {
         let metadata = self.file().metadata();
         Ok(metadata.map_err(|error| OpenError::io("looking at", &self.path, &error))?.len())
     }
 
-    /// Sets the length of an empty file to `size` bytes. The file is then one hole.
+    /// Sets the length of an empty file to `size` bytes. The whole file is then a hole.
     ///
     /// # Errors
     /// When the file can't be that long.
@@ -107,7 +107,7 @@ impl ImageFile {
     /// # Panics
     /// When the file is not empty.
     pub fn set_size(&self, size: u64) -> Result<(), OpenError> {
-        assert_eq!(self.size()?, 0, "only an empty one has nothing to lose");
+        assert_eq!(self.size()?, 0, "only an empty file gets a size");
         self.file().set_len(size).map_err(|error| OpenError::io("making", &self.path, &error))
     }
 
@@ -120,11 +120,11 @@ impl ImageFile {
             .map_err(|error| OpenError::io("reading", &self.path, &error))
     }
 
-    /// The first range of blocks, at `at` or after it, that is not a hole, as far as the file
-    /// system tells. `None` if there is no such range.
+    /// The first range of blocks at or after `at` that is not a hole, as far as the file system
+    /// reports holes; `None` if there is no such range.
     ///
     /// # Errors
-    /// When the kernel does not say.
+    /// The kernel's error.
     pub fn next_written(&self, at: Lba) -> Result<Option<LbaRange>, OpenError> {
         let size = LBA_SIZE as u64;
         let found = sys::next_data(self.file(), at.0 * size)
@@ -157,22 +157,22 @@ impl ImageFile {
         self.file().write_all_at(bytes, lba.0 * LBA_SIZE as u64).map_err(|error| of_io(&error))
     }
 
-    /// Makes durable everything that was written to the file, stores to its mapping included.
+    /// Makes everything durable that was written to the file or stored to its mapping.
     ///
     /// # Errors
-    /// The kernel's error. Then it is not known what is durable.
+    /// The kernel's error. It is then unknown which writes are durable.
     pub fn sync(&self) -> Result<(), DeviceError> {
         self.file().sync_data().map_err(|error| of_io(&error))
     }
 
-    /// Gives back the space of blocks, but for those that are mapped. They read as zeros then:
-    /// where no hole can be made, for whatever reason, zeros are written instead. Some file systems
-    /// have no holes, XFS makes none when it is full, a quota may be used up, and a filter may
-    /// refuse the call.
+    /// Returns the space of blocks to the file system, except that of mapped blocks. The blocks
+    /// then read as zeros: if no hole can be made, for whatever reason, zeros are written instead.
+    /// Some file systems have no holes, and XFS makes none when it is full. A quota may be used up,
+    /// or a filter may refuse the call.
     ///
     /// # Errors
-    /// The kernel's error, if neither is possible. Then some of the blocks may have kept their
-    /// contents.
+    /// The kernel's error, if neither a hole can be made nor zeros can be written. Some of the
+    /// blocks may then still have their contents.
     pub fn deallocate(&self, range: LbaRange) -> Result<(), DeviceError> {
         let mapped = self.mapped.range();
         let parts = [
@@ -189,7 +189,7 @@ impl ImageFile {
         Ok(())
     }
 
-    /// Writes zeros to what is not a hole, so this needs no space.
+    /// Writes zeros, but not into holes, so that this needs no new space.
     fn write_zeros(&self, start: u64, size: u64) -> io::Result<()> {
         let end = start + size;
         let zeros = vec![0; size.min(ZEROS_MAX) as usize];
@@ -209,8 +209,8 @@ impl ImageFile {
     /// in bytes.
     ///
     /// # Errors
-    /// When there is no room for the range; [`OpenError::Unsuitable`] while another range is
-    /// mapped.
+    /// [`OpenError::Unsuitable`] while another range is mapped; another error if there is no room
+    /// for the range.
     ///
     /// # Panics
     /// When `offset` or `size` is not a whole number of blocks, or `size` is zero.
@@ -245,58 +245,58 @@ mod tests {
         let place = tempfile::tempdir().expect("a directory for the test");
         let path = place.path().join("image");
         let image = ImageFile::open(&path).expect("there is room");
-        image.set_size(4 * SIZE as u64).expect("it can be so long");
+        image.set_size(4 * SIZE as u64).expect("the file can be that long");
         image.write(Lba(8), &[1; LBA_SIZE]).expect("nothing is mapped");
-        let mut mapped = image.map(SIZE as u64, SIZE).expect("it is free");
+        let mut mapped = image.map(SIZE as u64, SIZE).expect("no range is mapped");
         let mut buffers = mapped.buffers(SIZE);
         let slice = &buffers[0][..];
         assert_eq!(image.write(Lba(8), &[2; LBA_SIZE]), Err(DeviceError::OutOfRange));
         assert_eq!(image.write(Lba(7), &[2; 2 * LBA_SIZE]), Err(DeviceError::OutOfRange));
         assert_eq!(image.write(Lba(15), &[2; 2 * LBA_SIZE]), Err(DeviceError::OutOfRange));
         assert!(image.is_mapped(range(15, 17)) && !image.is_mapped(range(16, 17)));
-        image.write(Lba(30), &[5; LBA_SIZE]).expect("that is beside it");
-        image.deallocate(range(0, 32)).expect("it can be given back");
+        image.write(Lba(30), &[5; LBA_SIZE]).expect("the block is outside the mapped range");
+        image.deallocate(range(0, 32)).expect("the space can be given back");
         let mut beside = [1; LBA_SIZE];
-        image.read(Lba(30), &mut beside).expect("it can be read");
+        image.read(Lba(30), &mut beside).expect("the block can be read");
         assert_eq!(beside, [0; LBA_SIZE]);
-        assert_eq!(slice[..LBA_SIZE], [1; LBA_SIZE], "what a slice says does not change");
+        assert_eq!(slice[..LBA_SIZE], [1; LBA_SIZE], "a slice of the mapping does not change");
         let second = image.map(0, SIZE).err();
         assert!(matches!(second, Some(OpenError::Unsuitable { .. })), "{second:?}");
         let other = ImageFile::open(&path).err();
         assert!(matches!(other, Some(OpenError::InUse { .. })), "{other:?}");
-        image.write(Lba(7), &[2; LBA_SIZE]).expect("that is beside it");
-        image.write(Lba(16), &[2; LBA_SIZE]).expect("that is beside it");
-        image.sync().expect("it can be made durable");
+        image.write(Lba(7), &[2; LBA_SIZE]).expect("the block is outside the mapped range");
+        image.write(Lba(16), &[2; LBA_SIZE]).expect("the block is outside the mapped range");
+        image.sync().expect("the file can be flushed");
         buffers[0].fill(3);
         drop(image);
         let other = ImageFile::open(&path).err();
         assert!(matches!(other, Some(OpenError::InUse { .. })), "buffers are left: {other:?}");
         drop((mapped, buffers));
-        let image = ImageFile::open(&path).expect("nobody has it");
+        let image = ImageFile::open(&path).expect("the file is not locked");
         let mut found = [0; LBA_SIZE];
-        image.read(Lba(8), &mut found).expect("it can be read");
+        image.read(Lba(8), &mut found).expect("the block can be read");
         assert_eq!(found, [3; LBA_SIZE]);
-        image.write(Lba(8), &[4; LBA_SIZE]).expect("it is not mapped any more");
+        image.write(Lba(8), &[4; LBA_SIZE]).expect("the block is not mapped any more");
     }
 
-    /// A filter, a quota or the disk refuses holes, but no writes.
+    /// A filter, a quota or the disk refuses to make holes, but allows writes.
     #[test]
     fn where_holes_are_refused_what_is_deallocated_is_zeros() {
         let place = tempfile::tempdir().expect("a directory for the test");
         for errno in [libc::EPERM, libc::EDQUOT, libc::EIO, libc::ENOSPC, libc::ENOSYS] {
-            let image = ImageFile::open(&place.path().join(errno.to_string())).expect("it is new");
-            image.set_size(SIZE as u64).expect("it can be so long");
+            let image = ImageFile::open(&place.path().join(errno.to_string())).expect("the file is new");
+            image.set_size(SIZE as u64).expect("the file can be that long");
             image.write(Lba(1), &[1; 3 * LBA_SIZE]).expect("nothing is mapped");
             let result = std::thread::scope(|scope| {
                 let thread = scope.spawn(|| {
                     refuse(libc::SYS_fallocate, errno);
                     image.deallocate(range(2, 7))
                 });
-                thread.join().expect("it does not panic")
+                thread.join().expect("the thread ends")
             });
             assert_eq!(result, Ok(()), "{errno}");
             let mut found = [0; 3 * LBA_SIZE];
-            image.read(Lba(1), &mut found).expect("it can be read");
+            image.read(Lba(1), &mut found).expect("the blocks can be read");
             let bytes = found.chunks(LBA_SIZE).map(|block| block[0]);
             assert_eq!(bytes.collect::<Vec<u8>>(), [1, 0, 0], "{errno}");
         }
@@ -313,10 +313,10 @@ mod tests {
         );
         let program: BpfProgram =
             filter.and_then(TryInto::try_into).expect("the filter can be compiled");
-        seccompiler::apply_filter(&program).expect("the kernel takes the filter");
+        seccompiler::apply_filter(&program).expect("the kernel accepts the filter");
     }
 
-    /// Such a file system can't make holes.
+    /// The file system in this test can't make holes.
     #[test]
     fn where_there_are_no_holes_what_is_deallocated_is_zeros() {
         let place = tempfile::tempdir().expect("a directory for the test");
@@ -330,14 +330,14 @@ mod tests {
         }
         let tried = std::panic::catch_unwind(|| {
             let image = ImageFile::open(&place.path().join("image")).expect("there is room");
-            image.set_size(4 * SIZE as u64).expect("it can be so long");
+            image.set_size(4 * SIZE as u64).expect("the file can be that long");
             image.write(Lba(2), &[1; 3 * LBA_SIZE]).expect("nothing is mapped");
             image.deallocate(range(3, 4)).expect("zeros can be written");
             let mut found = [0; 3 * LBA_SIZE];
-            image.read(Lba(2), &mut found).expect("it can be read");
+            image.read(Lba(2), &mut found).expect("the block can be read");
             [found[0], found[LBA_SIZE], found[2 * LBA_SIZE]]
         });
-        assert!(run("umount", &[]), "nobody uses it");
-        assert_eq!(tried.expect("it ends"), [1, 0, 1]);
+        assert!(run("umount", &[]), "the file system is not in use");
+        assert_eq!(tried.expect("the blocks were read"), [1, 0, 1]);
     }
 }

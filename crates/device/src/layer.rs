@@ -1,26 +1,27 @@
 //! Puts a layer in front of another path, which is called the path below. A layer implements only
-//! what it changes. Everything else is passed on to the path below.
+//! the methods whose behaviour it changes. All other calls are passed on to the path below.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::{Buffer, Completion, Device, DeviceError, FilledHoles, Geometry, LbaRange, Op, Token};
 
-/// What [`Layered`] changes about the path below. By default, no method changes anything.
+/// A change of the behaviour of the path below, for [`Layered`]. By default, no method changes
+/// anything.
 pub trait Layer {
-    /// What the path can do, given what the path below can do.
+    /// The geometry of this path, given that of the path below.
     fn geometry(&self, below: Geometry) -> Geometry {
         below
     }
 
-    /// The operation that the path below gets instead of this one.
+    /// Returns the operation that the path below gets instead of `op`.
     fn translate(&mut self, op: Op) -> Op {
         op
     }
 
-    /// Is called with the completions that were just reaped, which begin at index `from`. The layer
-    /// may hold back completions and return them later. [`kept`](Self::kept) must count the
-    /// completions that are held back.
+    /// Called when completions were reaped. The new ones begin at index `from`. The layer may
+    /// remove completions and add them again in a later call. Until then, [`kept`](Self::kept) must
+    /// count them.
     fn reaped(&mut self, completions: &mut Vec<Completion>, from: usize) {
         let _ = (completions, from);
     }

@@ -11,25 +11,26 @@ use crate::sys::check;
 /// `F_SETSIG`
 const F_SETSIG: libc::c_int = 10;
 
-/// A write lease on a file, which ends when this value is dropped. As long as the lease lasts,
-/// nobody else has the file open. A process that tries to open the file waits until the lease ends,
-/// but no longer than the seconds in `/proc/sys/fs/lease-break-time`. If the process does not want
-/// to wait, it gets `WouldBlock`. Either attempt sends SIGURG to the process with the lease, which
-/// ignores this signal by default.
+/// A write lease on a file, which ends when this value is dropped. As long as the lease lasts, no
+/// other process has the file open. A process that tries to open the file waits until the lease
+/// ends, but at most as many seconds as `/proc/sys/fs/lease-break-time` says. A process that opens
+/// the file without blocking gets `WouldBlock` at once. Both kinds of attempt send SIGURG to the
+/// process with the lease. By default, a process ignores this signal.
 #[derive(Debug)]
 pub struct WriteLease<F: AsFd>(F);
 
 impl<F: AsFd> WriteLease<F> {
-    /// Leases a file. Returns `None` if somebody else has the file open.
+    /// Leases a file. Returns `None` if the file is open elsewhere, too.
     ///
     /// # Errors
-    /// If the file belongs to somebody else (`PermissionDenied`), or its file system has no leases.
+    /// If the file belongs to another user (`PermissionDenied`), or if its file system has no
+    /// leases.
     pub fn take(file: F) -> io::Result<Option<Self>> {
         let fd = file.as_fd().as_raw_fd();
         // SAFETY: the call takes a number and touches no memory. Without this call, an attempt to
-        // open the file would send SIGIO, which ends a program that does not expect it.
+        // open the file would send SIGIO, which ends a program that has no handler for it.
         check(unsafe { libc::fcntl(fd, F_SETSIG, libc::SIGURG) })?;
-        // SAFETY: as above.
+        // SAFETY: the call takes a number and touches no memory.
         match check(unsafe { libc::fcntl(fd, libc::F_SETLEASE, libc::F_WRLCK) }) {
             Ok(_) => Ok(Some(Self(file))),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
@@ -37,9 +38,10 @@ impl<F: AsFd> WriteLease<F> {
         }
     }
 
-    /// Whether somebody has tried to open the file, with or without waiting for the lease to end.
+    /// Whether another process has tried to open the file, with or without waiting.
     pub fn is_wanted(&self) -> bool {
-        // SAFETY: as above. While somebody waits, the call returns what the lease is to become.
+        // SAFETY: the call touches no memory. After such an attempt, it returns the kind that the
+        // lease must be lowered to.
         let kind = unsafe { libc::fcntl(self.0.as_fd().as_raw_fd(), libc::F_GETLEASE) };
         kind != libc::F_WRLCK
     }
@@ -54,7 +56,7 @@ impl<F: AsFd> Drop for WriteLease<F> {
 /// Ends the lease on a file, if there is one. The lease belongs to the open file description, so
 /// every process that has this description can end the lease.
 pub fn end_lease(file: impl AsFd) {
-    // SAFETY: as above. The call fails only if there is no lease, or if the kernel has taken the
-    // lease away.
+    // SAFETY: the call takes a number and touches no memory. It fails only if there is no lease, or
+    // if the kernel has already ended the lease.
     let _ = unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
 }

@@ -1,14 +1,14 @@
 //! The boundary to block storage.
 //!
-//! A [`Device`] is one path to one linear space of logical blocks. Each operation that a path takes
-//! owns its buffer and comes back as a completion; completions come in any order. A volume opens
-//! one path per role; two paths share nothing above the kernel. This crate knows nothing of logs or
-//! snapshots.
+//! A [`Device`] is one path to one linear space of logical blocks. Each operation owns its buffer,
+//! and ends with a completion that returns the buffer. Completions come in any order. A volume
+//! opens one path per role, and two paths share nothing outside the kernel. This crate knows
+//! nothing of logs or snapshots.
 //!
-//! One process alone owns a [`Directory`] of files or a [`WholeDevice`], which is a [`BlockDevice`]
-//! or an [`NvmeDevice`]. Either of these opens paths. A path uses NVMe commands or direct I/O, both
-//! through io_uring. If neither is possible, the path uses the next best way. Each directory or
-//! device reports which way its paths use, and why.
+//! Paths are opened by a [`Directory`] of files or by a [`WholeDevice`], which is a [`BlockDevice`]
+//! or an [`NvmeDevice`]. Only one process at a time can own a directory or device. A path uses NVMe
+//! commands or direct I/O, both through io_uring. If neither is possible, the path uses the next
+//! best way. Each directory or device reports which way its paths use, and why.
 //!
 //! ```
 //! use slimio_device::{Buffer, Directory, Lba, Op, PathOptions, PlacementId, Token};
@@ -98,7 +98,7 @@ use std::time::Duration;
 
 /// Size in bytes of one logical block. Everything above this crate counts in such blocks.
 ///
-/// If a device has smaller physical blocks, each logical block is a group of them.
+/// If the device's own blocks are smaller, each logical block is a group of them.
 pub const LBA_SIZE: usize = 4096;
 
 /// Address of a logical block, relative to the start of the device or area.
@@ -119,11 +119,11 @@ pub struct LbaRange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct PlacementId(pub u16);
 
-/// The caller's name for an operation in flight. It comes back in the operation's [`Completion`].
+/// The caller's name for an operation in flight. The operation's [`Completion`] contains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
-/// How a write reaches stable media on this device.
+/// When a write to this device is on stable media.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteCache {
     /// A completed write is stable, because there is no volatile cache or because the cache is
@@ -132,10 +132,10 @@ pub enum WriteCache {
     /// A completed write may be lost until a flush. A durable write needs no extra flush, because
     /// the device supports FUA (force unit access).
     VolatileWithFua,
-    /// A completed write may be lost until a flush. A durable write is carried out as a write and a
-    /// flush.
+    /// A completed write may be lost until a flush. A durable write is performed as a write
+    /// followed by a flush.
     Volatile,
-    /// It is not known how a write reaches stable media. The device is treated as if it were
+    /// It is unknown whether there is a volatile cache. The device is treated as if it were
     /// `Volatile`.
     Unknown,
 }
@@ -151,16 +151,16 @@ impl fmt::Display for WriteCache {
     }
 }
 
-/// What a path can do.
+/// Size and limits of a path.
 #[derive(Clone, Copy, Debug)]
 pub struct Geometry {
-    /// Blocks that can be addressed now. A directory's area grows with [`Device::grow`].
+    /// Blocks that can be addressed now. [`Device::grow`] may add more.
     pub lba_count: u64,
     /// Longest transfer of one operation, in blocks.
     pub transfer_lbas_max: u32,
-    /// How many operations may be in flight at once on this path.
+    /// The largest number of operations in flight on this path.
     pub in_flight_max: u32,
-    /// Whether completed writes are stable.
+    /// Whether a completed write is on stable media.
     pub write_cache: WriteCache,
 }
 
@@ -171,14 +171,14 @@ pub enum Op {
     Read {
         /// First block to read.
         lba: Lba,
-        /// Filled to its whole length.
+        /// The buffer, which is filled to its whole length.
         buffer: Buffer,
     },
     /// Write the whole buffer at `lba`.
     Write {
         /// First block to write.
         lba: Lba,
-        /// Written in its whole length.
+        /// The buffer, which is written in its whole length.
         buffer: Buffer,
         /// Where the device should put the data.
         placement: PlacementId,
@@ -204,31 +204,31 @@ pub struct Completion {
     pub token: Token,
     /// The buffer of a read or write, returned on success and on failure.
     pub buffer: Option<Buffer>,
-    /// A transfer shorter than asked for is an error.
+    /// Success or failure. A transfer that is shorter than asked for is an error.
     pub result: Result<(), DeviceError>,
 }
 
-/// The ranges that [`Device::fill_holes`] has given space to, in bytes from the start of the file.
-/// The ranges hold zeros.
+/// The ranges for which [`Device::fill_holes`] has allocated space, in bytes from the start of the
+/// file. The ranges hold zeros.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FilledHoles(pub(crate) Vec<Range<u64>>);
 
 /// One path to one linear space of blocks.
 ///
 /// Nothing is ordered: completions come in any order, and two overlapping writes in flight are a
-/// bug of the caller. If a write is not durable, a power cut may lose, tear or reorder it. The
-/// write is safe once three things have happened in this order: its completion was reaped, an
-/// [`Op::Flush`] was submitted, and this flush has completed.
+/// bug of the caller. A power cut may lose, tear or reorder a write that was not submitted as
+/// durable. Such a write is safe only after a flush: first its completion is reaped, then an
+/// [`Op::Flush`] is submitted, and then this flush completes.
 pub trait Device {
-    /// What this path can do.
+    /// Size and limits of this path.
     fn geometry(&self) -> Geometry;
 
     /// A buffer of `lbas` blocks for transfers of this path, with arbitrary contents.
     ///
-    /// If the path has a free pooled buffer, this returns one, because the kernel transfers pooled
-    /// buffers at lower cost. The [bulk paths](WholeDevice::open_bulk_path) of a device share
-    /// [`POOLED_COUNT`] pooled buffers of up to [`POOLED_LBAS`] blocks each. Dropping a pooled
-    /// buffer gives it back.
+    /// If possible, this is a pooled buffer, because the kernel transfers pooled buffers at lower
+    /// cost. The [bulk paths](WholeDevice::open_bulk_path) of a device share [`POOLED_COUNT`]
+    /// pooled buffers of up to [`POOLED_LBAS`] blocks each. Dropping a pooled buffer returns it to
+    /// the pool.
     ///
     /// # Panics
     /// When `lbas` is zero.
@@ -243,7 +243,7 @@ pub trait Device {
     /// called.
     ///
     /// # Errors
-    /// The operation itself, when too many are in flight.
+    /// The operation itself, if too many operations are in flight.
     fn submit(&mut self, token: Token, op: Op) -> Result<(), Op>;
 
     /// Hands all queued operations to the device. Never blocks, and makes at most one system call.
@@ -257,10 +257,10 @@ pub trait Device {
     /// once.
     ///
     /// With a `timeout`, this returns once the timeout has passed, even if the device hangs.
-    /// Without a timeout, the calling thread may run an operation itself if the operation was not
-    /// kicked, or if the path's worker thread has not begun the operation. The operation is then a
-    /// system call that returns only when the device has answered. This saves the hand-off to
-    /// another thread.
+    /// Without a timeout, the calling thread may run an operation itself, which saves the hand-off
+    /// to another thread. It can do so if the operation was not kicked, or if the path's worker
+    /// thread has not begun it. The operation is then a system call that returns only when the
+    /// device has answered.
     fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>);
 
     /// Whether a [`wait`](Self::wait) without a timeout would run an operation on the calling
@@ -269,31 +269,30 @@ pub trait Device {
         false
     }
 
-    /// Whether a kicked operation still waits in the path because the kernel had no memory for it.
-    /// The next [`poll`](Self::poll) hands such an operation to the kernel. The caller must call
-    /// `poll` again after a while, because nothing signals when the kernel has memory.
+    /// Whether a kicked operation still waits in the path, because the kernel had no memory for it.
+    /// Each [`poll`](Self::poll) tries to hand such operations to the kernel. The caller must call
+    /// `poll` again after a while, because nothing signals that the kernel has memory.
     fn has_unsubmitted(&mut self) -> bool {
         false
     }
 
-    /// Number of operations that were submitted but whose completion was not reaped yet.
+    /// Number of submitted operations whose completion was not reaped yet.
     fn in_flight(&self) -> usize;
 
-    /// A descriptor that is readable while [`poll`](Self::poll) has something to return. `None` if
-    /// operations complete only inside `poll` or `wait`, as on a simulated device.
+    /// A descriptor that is readable while [`poll`](Self::poll) would return a completion. `None`
+    /// if operations complete only inside `poll` or `wait`, as on a simulated device.
     fn readiness(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Makes at least `lba_count` blocks addressable, and reserves their space. The caller is
-    /// blocked meanwhile, so the thread that runs the users' commands must not call this. New
-    /// blocks have undefined contents; the growth itself is stable when this returns.
+    /// Makes at least `lba_count` blocks addressable, and reserves their space. This blocks, so the
+    /// thread that runs the clients' commands must not call it. New blocks have undefined contents;
+    /// the growth itself is stable when this returns.
     ///
     /// # Errors
     /// [`DeviceError::NoSpace`] if there is no room for the new blocks; then nothing has changed.
     fn grow(&mut self, lba_count: u64) -> Result<(), DeviceError>;
 
-    /// Gives back the blocks from `lba_count` on (a file gets shorter). The caller is blocked
-    /// meanwhile. If the space can't be given back, nothing happens. No operation on these blocks
-    /// may be in flight.
+    /// Gives back the blocks from `lba_count` on: a file gets shorter. If the space can't be given
+    /// back, nothing happens. This blocks. No operation on these blocks may be in flight.
     ///
     /// # Errors
     /// When the kernel refuses; then nothing has changed.
@@ -311,11 +310,10 @@ pub trait Device {
         if self.geometry().lba_count >= range.end.0 { Ok(()) } else { self.grow(range.end.0) }
     }
 
-    /// Gives back the space of the blocks in `range`. The range may reach beyond the last
-    /// addressable block. If the space can be given back, other files may take it, and the blocks
-    /// are a hole until they are [reserved](Self::reserve) again. If the space of this path can't
-    /// have holes, nothing happens. The caller is blocked meanwhile. No operation on these blocks
-    /// may be in flight.
+    /// Gives back the space of the blocks in `range`, which may reach beyond the last addressable
+    /// block. The blocks are then a hole until they are [reserved](Self::reserve) again, and others
+    /// may use their space. If the space of this path can't have holes, nothing happens. This
+    /// blocks. No operation on these blocks may be in flight.
     ///
     /// # Errors
     /// The same as those of [`shrink`](Self::shrink).
@@ -324,15 +322,16 @@ pub trait Device {
         Ok(())
     }
 
-    /// Allocates space for the blocks of `range` that have no space. In a file, these are blocks
-    /// that a sparse copy left out, and blocks that were deallocated. The contents of the blocks do
-    /// not change: a block that was a hole still reads as zeros. The allocation is stable when this
-    /// returns. The caller is blocked meanwhile. No operation on these blocks may be in flight.
+    /// Allocates space for the holes in `range`. In a file, holes are blocks that a sparse copy
+    /// left out, and blocks that were deallocated. The contents of the blocks do not change: a
+    /// block that was a hole still reads as zeros. The allocation is stable when this returns. This
+    /// blocks. No operation on these blocks may be in flight.
     ///
-    /// If there are no holes, or if each write takes new space anyway, nothing happens.
+    /// Nothing happens if there are no holes, or if the file system allocates new space for each
+    /// write anyway.
     ///
-    /// Returns the ranges that were given space. If the caller later fails for another reason, it
-    /// can [give this space back](Self::empty_holes).
+    /// Returns the ranges that were filled, so that a caller that fails later can [undo
+    /// this](Self::empty_holes).
     ///
     /// # Errors
     /// [`DeviceError::NoSpace`] when there is no room for all the blocks; then the space that this
@@ -342,15 +341,15 @@ pub trait Device {
         Ok(FilledHoles::default())
     }
 
-    /// Number of bytes that are free in the file system of this path's file. `None` if the number
-    /// is unknown, or if space does not come from a file system.
+    /// Number of free bytes in the file system of this path's file. `None` if the number is
+    /// unknown, or if there is no file system.
     fn free_space(&self) -> Option<u64> {
         None
     }
 
-    /// Turns the ranges that were [filled](Self::fill_holes) into holes again, if possible. The
-    /// caller is blocked meanwhile. The ranges must not have been written to since they were
-    /// filled, and no operation on them may be in flight.
+    /// Turns the ranges that were [filled](Self::fill_holes) into holes again, if possible. This
+    /// blocks. The ranges must not have been written to since they were filled, and no operation on
+    /// them may be in flight.
     fn empty_holes(&mut self, filled: &FilledHoles) {
         let _ = filled;
     }

@@ -1,8 +1,8 @@
 //! Files that are mapped into memory and cut into buffers.
 //!
-//! Bytes stored in a mapped buffer belong to the kernel at once: they outlive the process, however
-//! it ends, but not a power loss. The same memory may be the source of a direct write to another
-//! file. It should not be the target of a direct read.
+//! A store to a mapped buffer is at once in the kernel's page cache: the bytes outlive the process,
+//! however it ends, but not a power loss. A mapped buffer may be the source of a direct write to
+//! another file. It should not be the target of a direct read.
 
 #![expect(unsafe_code, reason = "mapped memory is raw")]
 
@@ -23,15 +23,15 @@ use crate::{Buffer, LBA_SIZE, OpenError, sys};
 /// Number of blocks in each write when space is zeroed: 1 MiB.
 const ZEROES_LBAS: usize = 256;
 
-/// Number of blocks in each read when a check reads the whole file: 128 KiB, which fit into a
-/// core's cache.
+/// Number of blocks in each read when a whole file is checked: 128 KiB, which fit into a core's
+/// cache.
 const READ_LBAS: usize = 32;
 
-/// Suffix that the name of a file has while the file is being made.
+/// Suffix of a file's name while the file is being made.
 const NEW_SUFFIX: &str = ".new";
 
-/// The last block of a file starts with these bytes. After them comes, in little-endian order, the
-/// size of the file without this block. A truncated file is recognised because it lacks this block.
+/// The last block of a file starts with these bytes. The size of the file without this block
+/// follows, in little-endian order. A truncated file is recognised by the missing last block.
 const END_MAGIC: [u8; 8] = *b"SlimIOme";
 
 /// Memory that a file is mapped to.
@@ -49,13 +49,13 @@ pub(crate) struct Mapping {
     held: Option<Held>,
 }
 
-/// A lock or claim that keeps others from the mapped bytes until the lock or claim is dropped.
+/// A lock or claim that keeps other users from the mapped bytes until it is dropped.
 pub(crate) type Held = Box<dyn Any + Send + Sync>;
 
 // SAFETY: this type never dereferences the pointer. The buffers that share the memory own disjoint
 // ranges of it.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: a shared reference does not dereference the pointer, either.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -70,8 +70,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // The watch ends before the mapping does, because a later mapping at the same address must
-        // not be taken for this one.
+        // The watch must end before the mapping. Otherwise the watch could take a later mapping at
+        // the same address for this one.
         self.watch = None;
         if self.size > 0 {
             // SAFETY: the memory was mapped in `MappedFile::map` with this size. Every buffer that
@@ -84,13 +84,13 @@ impl Drop for Mapping {
 /// A file in a shared mapping: bytes written to its buffers outlive the process, but not a power
 /// loss.
 ///
-/// The file's space is allocated and written before the file is mapped. On a file system that
-/// overwrites blocks in place, a store can then never run out of space. The mapping survives any
-/// other fault: see [`Buffer::faults`].
+/// The file's space is allocated and written before the file is mapped. So on a file system that
+/// overwrites blocks in place, a store can never run out of space. Other faults do not end the
+/// process, either: see [`Buffer::faults`].
 ///
-/// A [`Directory`](crate::Directory), a [`WholeDevice`](crate::WholeDevice) or an
-/// [`ImageFile`](crate::ImageFile) makes this value, and keeps everybody else from the bytes as
-/// long as a piece of the mapping lives.
+/// This value is made by a [`Directory`](crate::Directory), a [`WholeDevice`](crate::WholeDevice)
+/// or an [`ImageFile`](crate::ImageFile), whose lock or claim protects the bytes as long as a piece
+/// of the mapping lives.
 #[derive(Debug)]
 pub struct MappedFile {
     mapping: Arc<Mapping>,
@@ -99,18 +99,18 @@ pub struct MappedFile {
 
 impl MappedFile {
     /// Makes a file of `size` bytes, all zero, and maps it. The file replaces an old file at
-    /// `path`. A power loss may lose bytes that are stored in the file later, but the file, its
-    /// length and its name are durable when this returns. Until then, an old file stays untouched.
+    /// `path`. The file, its length and its name are durable when this returns. Until then, the old
+    /// file is unchanged. A power loss may lose bytes that are stored in the mapping later.
     ///
-    /// If `size` is zero, nothing is mapped: the file only records that there are no bytes.
+    /// If `size` is zero, nothing is mapped, and the file has only its last block.
     ///
     /// # Safety
     /// As long as the returned value or one of its buffers lives, nothing else may change the
     /// file's bytes, because slices point at them. So the caller must hold a lock or claim that
-    /// keeps others away, and must pass this lock or claim to [`holding`](Self::holding).
+    /// prevents other changes, and must pass it to [`holding`](Self::holding).
     ///
     /// # Errors
-    /// [`OpenError::NoSpace`] when there is no room; then an old file stays as it was.
+    /// [`OpenError::NoSpace`] when there is no room; the old file is then unchanged.
     ///
     /// # Panics
     /// When `size` is not a whole number of blocks.
@@ -120,8 +120,8 @@ impl MappedFile {
         new.push(NEW_SUFFIX);
         let new = Path::new(&new);
         let failed = |doing| move |error: io::Error| OpenError::io(doing, new, &error);
-        // A process that died in this function may have left a file with another mode. If that file
-        // can't be removed, a later step fails as well.
+        // A process that died in this function may have left a file, perhaps with another mode. If
+        // the removal fails, the next step reports the problem.
         drop(std::fs::remove_file(new));
         let made = OpenOptions::new()
             .read(true)
@@ -137,7 +137,7 @@ impl MappedFile {
                     .and_then(|()| file.write_all_at(&end_block(size), size as u64))
                     .map_err(failed("filling"))?;
                 file.sync_all().map_err(failed("flushing"))?;
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller promises that nothing else changes the bytes.
                 unsafe { Self::map(file, 0, size, true, new) }
             })
             .and_then(|mapped| {
@@ -149,14 +149,14 @@ impl MappedFile {
                 Ok(mapped)
             });
         if made.is_err() {
-            // If the removal fails, too, the caller still gets the first error.
+            // Even if the removal fails, the caller gets the first error.
             drop(std::fs::remove_file(new));
         }
         made
     }
 
-    /// Maps a file that [`create`](Self::create) made, with its contents. A sparse copy can be read
-    /// like any other file, but must not be stored to:
+    /// Maps a file that [`create`](Self::create) made. The contents are kept. The file may be a
+    /// sparse copy, which can be read but must not be stored to.
     /// [`Directory::why_not_mapped`](crate::Directory::why_not_mapped) recognises such a copy.
     ///
     /// # Safety
@@ -186,13 +186,12 @@ impl MappedFile {
         if end != end_block(size) && !is_planted("buffers-end-unread") {
             return Err(incomplete("its end is missing"));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that nothing else changes the bytes.
         unsafe { Self::map(file, 0, size, true, path) }
     }
 
-    /// Maps `size` bytes of memory, all zero, that belong to no file on disk. The memory dies with
-    /// the process. This is for tests, and for volumes on which nothing that outlives the process
-    /// can be mapped.
+    /// Maps `size` bytes of memory, all zero, without a file on disk. The memory dies with the
+    /// process. This is for tests, and for volumes that have no file to map.
     ///
     /// # Errors
     /// When the kernel has no memory.
@@ -206,11 +205,11 @@ impl MappedFile {
             sys::memfd(c"slimio-buffers").map_err(|error| OpenError::io("making", path, &error))?;
         write_zeroes(&file, 0, size as u64)
             .map_err(|error| OpenError::io("filling", path, &error))?;
-        // SAFETY: nobody else has the file, which has no name.
+        // SAFETY: the file has no name, so nothing else can change its bytes.
         unsafe { Self::map(file, 0, size, false, path) }
     }
 
-    /// Maps a range of a block device (opened without direct I/O), with its contents.
+    /// Maps a range of a block device, which is opened without direct I/O. The contents are kept.
     ///
     /// # Safety
     /// The same conditions as for [`create`](Self::create).
@@ -246,12 +245,12 @@ impl MappedFile {
                 format!("it has {device_size} bytes, {} are wanted", offset + size as u64),
             ));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that nothing else changes the bytes.
         unsafe { Self::map(file, offset, size, true, path) }
     }
 
-    /// Reserves space for a range of a file that stands for a device, and maps the range with its
-    /// contents. Errors name `path`.
+    /// Reserves space for a range of a file that holds an emulated device, and maps the range. The
+    /// contents are kept. Errors name `path`.
     ///
     /// # Safety
     /// The same conditions as for [`create`](Self::create).
@@ -272,7 +271,7 @@ impl MappedFile {
         let file = file.try_clone().map_err(|error| OpenError::io("opening", path, &error))?;
         sys::allocate(&file, 0, offset, size as u64)
             .map_err(|error| OpenError::io("making room in", path, &error))?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that nothing else changes the bytes.
         unsafe { Self::map(file, offset, size, true, path) }
     }
 
@@ -294,7 +293,7 @@ impl MappedFile {
         let (watch, held) = (None, None);
         let mut mapping = Mapping { file, offset, size, memory, outlives_process, watch, held };
         if size > 0 {
-            // SAFETY: the memory was mapped just now. The memory and the file last as long as
+            // SAFETY: the memory was just mapped. The memory and the file live as long as
             // `mapping`.
             let watch = unsafe { Watch::begin(memory, size, &mapping.file, offset) };
             let Some(watch) = watch.map_err(failed)? else {
@@ -305,7 +304,7 @@ impl MappedFile {
         Ok(Self { mapping: Arc::new(mapping), is_cut: false })
     }
 
-    /// Keeps `held`, a lock or claim that keeps others away, until the last buffer is gone.
+    /// Keeps `held`, a lock or claim of the mapped bytes, until the last buffer is dropped.
     ///
     /// # Panics
     /// When the mapping was already cut into buffers.
@@ -320,12 +319,12 @@ impl MappedFile {
         self.mapping.size
     }
 
-    /// Cuts the whole file into buffers of `size` bytes, in order. The buffers keep the mapping
+    /// Cuts the whole mapping into buffers of `size` bytes, in order. The buffers keep the mapping
     /// alive.
     ///
     /// # Panics
-    /// When the file was cut before, or when `size` is not a whole number of blocks or does not
-    /// divide the file's length.
+    /// When the mapping was cut before, or when `size` is not a whole number of blocks or does not
+    /// divide the mapping's length.
     pub fn buffers(&mut self, size: usize) -> Vec<Buffer> {
         assert_whole_blocks(size);
         assert!(!self.is_cut, "a mapped file is cut once");
@@ -336,17 +335,17 @@ impl MappedFile {
             .map(|index| {
                 // SAFETY: `index * size` is below the mapping's size.
                 let memory = unsafe { self.mapping.memory.add(index * size) };
-                // SAFETY: `memory` is at the start of a block and has `size` bytes left in the
-                // mapping. No buffer has it yet, because this loop visits each piece once and runs
-                // once.
+                // SAFETY: `memory` is block-aligned, and the mapping has `size` bytes from there
+                // on. No other buffer has these bytes, because this loop visits each piece once and
+                // runs only once.
                 unsafe { Buffer::mapped(memory, size / LBA_SIZE, self.mapping.clone(), index) }
             })
             .collect()
     }
 
-    /// Reads the whole mapped range through the file's descriptor. If a part can't be read, this
-    /// function returns an ordinary error. Without this check, the part would cause a
-    /// [fault](Buffer::faults) later.
+    /// Checks that the whole mapped range can be read, by reading it through the file's descriptor.
+    /// A part that can't be read is an ordinary error here. Later, it would cause a
+    /// [fault](Buffer::faults).
     ///
     /// # Errors
     /// The kernel's error for a part that can't be read.
@@ -362,7 +361,7 @@ impl MappedFile {
         Ok(())
     }
 
-    /// Makes the whole mapped range zero, without reading the old contents.
+    /// Fills the whole mapped range with zeros, without reading the old contents.
     ///
     /// # Errors
     /// When the kernel can't write the range.
@@ -399,7 +398,7 @@ fn assert_whole_blocks(size: usize) {
     assert!(size > 0 && size.is_multiple_of(LBA_SIZE), "{size} bytes are not whole blocks");
 }
 
-/// Writes zeroes, so that the space is allocated and its blocks count as written, not as reserved.
+/// Writes zeroes, so that the space is allocated and the file system marks the blocks as written.
 /// Each write is a whole number of blocks from aligned memory, because the file may be open for
 /// direct I/O.
 pub(crate) fn write_zeroes(file: &File, offset: u64, size: u64) -> io::Result<()> {

@@ -1,5 +1,5 @@
-//! The part of a device that is mapped into memory. Paths to the same device must change nothing in
-//! that part, because a slice of the mapping must not change while somebody holds it.
+//! The range of a device that is mapped into memory. Paths to the same device must not change this
+//! range, because a slice of the mapping must not change as long as it lives.
 
 #![expect(unsafe_code, reason = "a caller that maps a range promises that nobody else writes it")]
 
@@ -14,7 +14,7 @@ use crate::sys::Lock;
 use crate::{DeviceError, LBA_SIZE, MappedFile, Op, OpenError};
 
 /// Makes and maps a file in a directory. `lock` keeps other processes out of the directory. No path
-/// to the file may be open now, or be opened while the file is mapped.
+/// to the file may be open now, and none may be opened while the file is mapped.
 ///
 /// # Errors
 /// The same as those of [`MappedFile::create`].
@@ -23,25 +23,26 @@ pub(crate) fn create_mapped(
     size: usize,
     lock: &Arc<Lock>,
 ) -> Result<MappedFile, OpenError> {
-    // SAFETY: the mapping holds the lock, which keeps other processes away, and the caller opens no
+    // SAFETY: the mapping keeps the lock, which keeps other processes away, and the caller opens no
     // path to the file.
     let mapped = unsafe { MappedFile::create(path, size) }?;
     Ok(mapped.holding(Box::new(lock.clone())))
 }
 
-/// Maps a file that [`create_mapped`] made. No path to the file may be open now, or be opened while
-/// the file is mapped.
+/// Maps a file that [`create_mapped`] made. No path to the file may be open now, and none may be
+/// opened while the file is mapped.
 ///
 /// # Errors
 /// The same as those of [`MappedFile::open`].
 pub(crate) fn open_mapped(path: &Path, lock: &Arc<Lock>) -> Result<MappedFile, OpenError> {
-    // SAFETY: as above.
+    // SAFETY: the mapping keeps the lock, which keeps other processes away, and the caller opens no
+    // path to the file.
     let mapped = unsafe { MappedFile::open(path) }?;
     Ok(mapped.holding(Box::new(lock.clone())))
 }
 
 /// Maps a range of a block device. `holder` has the device open exclusively. As long as a piece of
-/// the mapping lives, the paths of this process can't change the range either.
+/// the mapping lives, the paths of this process can't change the range, either.
 ///
 /// # Errors
 /// The same as those of [`MappedFile::device_range`], and [`OpenError::Unsuitable`] while another
@@ -56,7 +57,7 @@ pub(crate) fn map_device(
     let taken = range.take(offset, size).ok_or_else(|| is_mapped(path))?;
     let holder = holder.try_clone().map_err(|error| OpenError::io("opening", path, &error))?;
     // SAFETY: the holder keeps other processes away, and the taken range keeps our own paths away.
-    // The holder and the taken range last as long as the mapping.
+    // Both live as long as the mapping.
     let mapped = unsafe { MappedFile::device_range(path, offset, size) }?;
     Ok(mapped.holding(Box::new((holder, taken))))
 }
@@ -85,20 +86,20 @@ impl MappedRange {
         if self.is_taken.swap(true, Ordering::AcqRel) {
             return None;
         }
-        // The start is stored first. If the end came first, `check_range` could refuse a change
-        // outside the range.
+        // The start is stored first. If the end were stored first, `check_range` could refuse a
+        // change outside the range for a moment.
         self.start.store(start, Ordering::Release);
         self.end.store(end, Ordering::Release);
         Some(TakenRange(self.clone()))
     }
 
-    /// The range that is taken now; empty if none is.
+    /// The range that is taken now, in blocks; empty if none is taken.
     pub(crate) fn range(&self) -> std::ops::Range<u64> {
         let end = self.end.load(Ordering::Acquire);
         self.start.load(Ordering::Acquire).min(end)..end
     }
 
-    /// Refuses an operation that would change something in the range.
+    /// Returns an error if the operation would change a block of the range.
     pub(crate) fn check(&self, op: &Op) -> Result<(), DeviceError> {
         let (start, end) = match op {
             Op::Write { lba, buffer, .. } => {
@@ -110,7 +111,7 @@ impl MappedRange {
         self.check_range(start, end)
     }
 
-    /// Refuses a change of the blocks from `start` to `end`.
+    /// Returns an error if the blocks from `start` to `end` overlap the range.
     pub(crate) fn check_range(&self, start: u64, end: u64) -> Result<(), DeviceError> {
         let is_outside =
             self.end.load(Ordering::Acquire) <= start || end <= self.start.load(Ordering::Acquire);

@@ -1,14 +1,14 @@
-//! A path through plain system calls. Operations run on a worker thread. If the calling thread
-//! waits without a timeout, operations may also run on the calling thread.
+//! A path that uses plain system calls. Operations run on a worker thread. A thread that waits
+//! without a timeout may also run operations itself.
 //!
 //! ```text
 //!  submit ──► queued ──kick──► waiting ──► worker, or the thread in wait ──► finished ──poll──►
 //!             (ours)           └────────────────── shared ───────────────────────┘
 //! ```
 //!
-//! The event descriptor is raised whenever something is put into `finished`, and lowered when
-//! `finished` is emptied. Both happen under the lock, so the descriptor is readable exactly while
-//! `finished` has something.
+//! Adding to `finished` makes the event descriptor readable, and emptying `finished` makes it
+//! unreadable. Both happen under the lock, so the descriptor is readable exactly while `finished`
+//! is not empty.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -26,7 +26,7 @@ use crate::{
 /// A path to a file or block device that uses plain system calls.
 pub(crate) struct PlainPath {
     target: Target,
-    /// Operations that were submitted but not kicked.
+    /// Operations that were submitted, but were not kicked yet.
     queued: VecDeque<(Token, Op)>,
     in_flight: usize,
     shared: Arc<Shared>,
@@ -35,9 +35,9 @@ pub(crate) struct PlainPath {
 
 struct Shared {
     state: Mutex<State>,
-    /// Wakes the worker when there is something to do.
+    /// Wakes the worker when an operation is waiting.
     work: Condvar,
-    /// Wakes the waiting caller when something has finished.
+    /// Wakes the waiting caller when an operation has finished.
     done: Condvar,
     readiness: EventFd,
 }

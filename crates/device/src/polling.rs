@@ -1,23 +1,24 @@
-//! What a path may poll for. Polling replaces system calls or interrupts.
+//! The events that a path may poll for. Polling replaces system calls or interrupts.
 
 use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// What a path polls for. By default, it polls for nothing. Polling takes processor time, but also
-/// saves processor time if operations are short.
+/// The events that a path polls for; none by default. Polling costs processor time, but can also
+/// save processor time if operations are short.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Polling {
-    /// If set, a kernel thread takes kicked operations, so that a kick costs no system call. The
-    /// thread sleeps after it was idle for this long (in whole milliseconds, at least one).
+    /// If set, a kernel thread polls for kicked operations, so that a kick needs no system call.
+    /// The thread goes to sleep after it was idle for this long (in whole milliseconds, at least
+    /// one).
     pub submissions_idle: Option<Duration>,
     /// Whether a thread that waits for a completion polls the device, so that no interrupt is
-    /// needed. [`Device::readiness`](crate::Device::readiness) is then `None`. This is possible
-    /// only for a device whose driver has queues for polling. A ring that polls takes only reads,
-    /// writes and NVMe commands, so flushes and deallocations of a block device are plain calls:
-    /// [`Device::kick`](crate::Device::kick) and [`Device::wait`](crate::Device::wait) block until
-    /// these calls return. Writes may be in flight meanwhile.
+    /// needed. [`Device::readiness`](crate::Device::readiness) is then `None`. Polling is possible
+    /// only for a device whose driver has queues for it. A ring that polls accepts only reads,
+    /// writes and NVMe commands. So flushes and deallocations of a block device are plain system
+    /// calls: [`Device::kick`](crate::Device::kick) and [`Device::wait`](crate::Device::wait) block
+    /// until these calls return. Writes may be in flight meanwhile.
     pub completions: bool,
 }
 
@@ -26,7 +27,7 @@ impl Polling {
         self != Self::default()
     }
 
-    /// These settings in the form that a ring takes.
+    /// These settings, converted for a ring.
     pub(crate) fn for_ring(self) -> slimio_ring::Polling {
         let idle_ms = |idle: Duration| u32::try_from(idle.as_millis()).unwrap_or(u32::MAX).max(1);
         slimio_ring::Polling {
@@ -51,7 +52,7 @@ impl fmt::Display for Polling {
     }
 }
 
-/// Whether completions can be polled for, as a text for users.
+/// Whether the path can poll for completions, as a text for users.
 pub(crate) fn fact(queue: Option<&Path>) -> String {
     let has = queue.is_some_and(has_poll_queues);
     (if has { "yes (snapshot-iopoll)" } else { "no" }).into()

@@ -1,5 +1,6 @@
-//! Buffers for large transfers. They are reused, and all of them lie in one piece of memory. Rings
-//! register this memory, so that the kernel need not pin a buffer's pages for each transfer.
+//! A pool of buffers for large transfers. Buffers are reused, and all of them are in one piece of
+//! memory. Rings register this memory, so that the kernel need not pin a buffer's pages for each
+//! transfer.
 
 #![expect(unsafe_code, reason = "the kernel reads and writes this memory by its address")]
 
@@ -20,7 +21,7 @@ pub const POOLED_COUNT: usize = 4;
 const BUFFER_SIZE: usize = POOLED_LBAS * LBA_SIZE;
 const SIZE: usize = POOLED_COUNT * BUFFER_SIZE;
 
-/// The memory of some buffers, each of which is either free or taken.
+/// The memory of the pool's buffers, each of which is either free or taken.
 #[derive(Debug)]
 pub(crate) struct Pool {
     memory: NonNull<u8>,
@@ -30,7 +31,7 @@ pub(crate) struct Pool {
 
 // SAFETY: this type never dereferences the pointer. The buffers have disjoint ranges of the memory.
 unsafe impl Send for Pool {}
-// SAFETY: as above.
+// SAFETY: a shared reference does not dereference the pointer, either.
 unsafe impl Sync for Pool {}
 
 impl Pool {
@@ -46,8 +47,8 @@ impl Pool {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A buffer of `lbas` blocks with any contents; `None` if pooled buffers are shorter than that,
-    /// or if no pooled buffer is free.
+    /// A buffer of `lbas` blocks with arbitrary contents; `None` if pooled buffers are shorter than
+    /// that, or if no pooled buffer is free.
     pub(crate) fn take(self: &Arc<Self>, lbas: usize) -> Option<Buffer> {
         if lbas > POOLED_LBAS {
             return None;
@@ -63,7 +64,7 @@ impl Pool {
         Some(buffer)
     }
 
-    /// Takes back the memory of a buffer.
+    /// Marks the memory of a buffer as free.
     pub(crate) fn give_back(&self, index: usize) {
         self.free().push(index);
     }
@@ -76,12 +77,13 @@ impl Pool {
         self: &Arc<Self>,
         ring: &mut Ring<T, M, W>,
     ) -> Result<(), Errno> {
-        // SAFETY: the memory stays mapped as it is until the pool is dropped.
+        // SAFETY: the memory stays mapped at the same address until the pool is dropped.
         unsafe { ring.register(self.memory, SIZE, self.clone()) }
     }
 }
 
-/// A buffer of the pool, or private memory if the pool has none to spare.
+/// A buffer of the pool, or private memory if there is no pool or the pool can't provide the
+/// buffer.
 pub(crate) fn pooled_or_own(pool: Option<&Arc<Pool>>, lbas: usize) -> Buffer {
     let pooled = pool.and_then(|pool| pool.take(lbas));
     pooled.unwrap_or_else(|| Buffer::zeroed(lbas))
@@ -102,9 +104,9 @@ mod tests {
     #[test]
     fn no_two_buffers_overlap_and_each_is_reused() {
         let pool = Pool::new().expect("there is memory");
-        assert!(pool.take(POOLED_LBAS + 1).is_none(), "it would be too long");
+        assert!(pool.take(POOLED_LBAS + 1).is_none(), "no pooled buffer is that long");
         let mut buffers: Vec<_> = (1..=POOLED_COUNT).map_while(|lbas| pool.take(lbas)).collect();
-        assert!(pool.take(1).is_none(), "all are taken");
+        assert!(pool.take(1).is_none(), "all buffers are taken");
         for (index, buffer) in buffers.iter_mut().enumerate() {
             assert_eq!((buffer.len_lbas(), buffer.capacity_lbas()), (index + 1, POOLED_LBAS));
             assert_eq!(buffer.as_ptr().align_offset(LBA_SIZE), 0);
@@ -117,7 +119,7 @@ mod tests {
         }
         let address = buffers[2].as_ptr();
         drop(buffers.remove(2));
-        let again = pool.take(3).expect("one was given back");
+        let again = pool.take(3).expect("one buffer was given back");
         assert_eq!(again.as_ptr(), address);
         // A buffer must keep the memory alive after the pool's owner has dropped the pool.
         drop(pool);

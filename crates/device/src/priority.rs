@@ -1,48 +1,48 @@
-//! Threads that give way to others.
+//! Threads that give way to other threads.
 
 use std::time::Duration;
 
 use crate::sys;
 
-/// Longest time, in nanoseconds, that a thread in the background keeps a core when another thread
-/// wants the core. This is the least time that Linux accepts.
+/// Longest time, in nanoseconds, that a background thread keeps a core when another thread wants
+/// the core. Linux accepts no shorter time.
 ///
 /// From Linux 6.6 on, a thread that wakes does not preempt a running thread whose time slice has
 /// not ended, no matter how nice the running thread is. By default, a slice is 3 ms. A durable
-/// write is a chain of wake-ups, so it loses much time in this way. This was measured on two cores
-/// with one other thread computing. In three of four runs, `appendfsync always` reached only 0.5 to
-/// 0.6 of its usual rate. When the computing thread had the short slice, the server reached 0.9 to
-/// 1.0 of that rate.
+/// write is a chain of wake-ups, so it loses much time in this way. The effect was measured on two
+/// cores, with one other thread computing. In three of four runs, `appendfsync always` reached only
+/// 0.5 to 0.6 of its usual rate. With the short slice for the computing thread, the server reached
+/// 0.9 to 1.0 of its usual rate.
 const SLICE_NS: u64 = 100_000;
 
 /// The highest niceness, on the scale of nice(2).
 const NICENESS_MAX: i32 = 19;
 
 /// Makes the calling thread give way to others. The thread gets this `niceness`, on the scale of
-/// nice(2). From Linux 6.12 on, the thread also gives up its core within 0.1 ms if another thread
+/// nice(2). From Linux 6.12 on, the thread also gives up its core within 0.1 ms when another thread
 /// wants the core. On older kernels, only the niceness has an effect.
 ///
-/// If the kernel refuses, the thread stays as it is. It then disturbs other threads more, but does
-/// its work just as correctly.
+/// If the kernel refuses, nothing changes. The thread then disturbs other threads more, but its
+/// results are the same.
 pub fn give_way(niceness: i32) {
-    // A refusal does not matter: see above.
+    // A refusal is ignored, because the thread works correctly anyway.
     let _ = sys::set_schedule(libc::SCHED_OTHER, niceness, SLICE_NS);
 }
 
-/// Lets the calling thread run only while nobody else wants its core (`SCHED_IDLE`, sched(7)), so
-/// the thread may starve. Without CAP_SYS_NICE, a thread cannot undo this.
+/// Lets the calling thread run only while no other thread wants its core (`SCHED_IDLE`, sched(7)).
+/// So the thread may starve. Without CAP_SYS_NICE, a thread cannot undo this.
 ///
-/// If the kernel refuses, the thread stays as it is.
+/// If the kernel refuses, nothing changes.
 pub fn give_way_entirely() {
-    // A refusal does not matter here either. The slice stays in force in the new class.
+    // A refusal is ignored here, too. The slice is still in force in the new class.
     give_way(NICENESS_MAX);
     let _ = sys::set_schedule(libc::SCHED_IDLE, NICENESS_MAX, SLICE_NS);
 }
 
-/// How long the calling thread has been runnable without a core, in total since it started; `None`
-/// if the kernel keeps no such statistics.
+/// The total time that the calling thread has been runnable without getting a core; `None` if the
+/// kernel keeps no such statistics.
 pub fn waited_for_core() -> Option<Duration> {
-    // The numbers in this file are the time on a core, the time waiting for a core, and the number
+    // This file has three numbers: the time on a core, the time waiting for a core, and the number
     // of time slices (Documentation/scheduler/sched-stats).
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     let waited_ns = text.split_whitespace().nth(1)?.parse().ok()?;
@@ -82,8 +82,8 @@ mod tests {
             eprintln!("SKIPPED: the kernel does not tell");
             return;
         };
-        // Other threads compete for every core, so that sooner or later this thread has to wait for
-        // a core.
+        // Other threads compete for every core, so this thread has to wait for a core sooner or
+        // later.
         let is_over = std::sync::atomic::AtomicBool::new(false);
         let is_relaxed = std::sync::atomic::Ordering::Relaxed;
         std::thread::scope(|scope| {

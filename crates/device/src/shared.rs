@@ -1,10 +1,10 @@
-//! Memory that several processes share, with locks that can still be taken after their holder has
-//! died.
+//! Memory that several processes share, with locks that other processes can still take after the
+//! holder has died.
 //!
-//! The memory is mapped from a file. Its first block holds a lock for each part. Then come the
-//! parts, each of whole blocks. If the holder of a lock has died, the next thread takes the lock
-//! (`PTHREAD_MUTEX_ROBUST`), and finds the part as the dead holder has left it. So the contents of
-//! a part must make sense after every single store.
+//! The memory is mapped from a file. The file's first block holds a lock for each part. The parts
+//! follow, each of whole blocks. If the holder of a lock dies, the next thread can take the lock
+//! (`PTHREAD_MUTEX_ROBUST`), and finds the part as the dead holder left it. So the contents of a
+//! part must be valid after every single store.
 
 #![expect(unsafe_code, reason = "mapped memory and its locks are raw")]
 
@@ -22,21 +22,21 @@ use slimio_planted::is_planted;
 
 use crate::{LBA_SIZE, sys};
 
-/// Bytes from one lock to the next. Thus each lock has a cache line of its own.
+/// Bytes from one lock to the next. With this distance, each lock has a cache line of its own.
 const LOCK_STRIDE: usize = 64;
-/// Offsets behind the mutex of two counters: how often the mutex was unlocked, and how many threads
-/// wait for an unlock.
+/// Offsets of two counters, from the start of a lock. They count how often the mutex was unlocked,
+/// and how many threads wait for an unlock.
 const UNLOCKED: usize = 48;
 const WAITERS: usize = 52;
 const _: () = assert!(size_of::<libc::pthread_mutex_t>() <= UNLOCKED);
-/// A holder that dies wakes nobody. So a waiting thread looks again after this time.
+/// A holder that dies wakes no thread. So a waiting thread checks again after this time.
 static LOOK_AGAIN: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// Memory in several parts, which several processes share.
 #[derive(Debug)]
 pub struct SharedMemory {
     memory: NonNull<u8>,
-    /// Where each part is.
+    /// The byte range of each part.
     parts: Box<[Range<usize>]>,
     /// A bit for each part whose lock is [held](Self::hold).
     held: AtomicU32,
@@ -45,7 +45,7 @@ pub struct SharedMemory {
 // SAFETY: the memory is mapped until this value is dropped, and its contents are accessed only
 // under locks.
 unsafe impl Send for SharedMemory {}
-// SAFETY: as above.
+// SAFETY: the contents are accessed only under locks.
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
@@ -54,15 +54,15 @@ impl SharedMemory {
         ((1 + parts.iter().sum::<usize>()) * LBA_SIZE) as u64
     }
 
-    /// Makes the parts in a file, all zeros. The old contents of the file are lost. Nobody else may
-    /// use the file yet.
+    /// Makes the parts in a file, all zero. The old contents of the file are lost. No other process
+    /// may use the file yet.
     ///
     /// # Errors
     /// If the file can't get the needed length, or can't be mapped.
     pub fn create(file: &File, parts: &[usize]) -> io::Result<Self> {
         file.set_len(0)?;
-        // If there is no room, this call returns an error. Without it, a later store would end the
-        // process.
+        // Space is allocated now, so a lack of space is an error here. Otherwise a later store to
+        // the mapping would end the process.
         sys::allocate(file, 0, 0, Self::size(parts))?;
         let shared = Self::open(file, parts)?;
         for part in 0..parts.len() {
@@ -71,7 +71,7 @@ impl SharedMemory {
         Ok(shared)
     }
 
-    /// Makes memory that has no file which others could open.
+    /// Makes memory whose file has no name, so that no other process can open it.
     ///
     /// # Errors
     /// If the kernel has no memory for the parts.
@@ -112,12 +112,12 @@ impl SharedMemory {
         self.locked(part, result)
     }
 
-    /// Waits for the lock of a part, but no longer than `patience`. Returns `None` if somebody
-    /// still holds the lock after this time.
+    /// Waits for the lock of a part, but no longer than `patience`. Returns `None` if the lock is
+    /// still held after this time.
     pub fn lock_for(&self, part: usize, patience: Duration) -> Option<Part<'_>> {
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the calls store and read a time at the pointer, which points to one. The lock is
-        // valid, as in `lock`.
+        // SAFETY: the calls store and read a time at the pointer, which points to one. `create` has
+        // made the lock, in memory that is mapped.
         let result = unsafe {
             libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut now);
             let end = Duration::new(now.tv_sec as u64, now.tv_nsec as u32) + patience;
@@ -128,15 +128,15 @@ impl SharedMemory {
         self.locked(part, result).ok()
     }
 
-    /// Takes the lock of a part. Returns `None` if somebody holds the lock.
+    /// Takes the lock of a part. Returns `None` if the lock is held.
     pub fn try_lock(&self, part: usize) -> Option<Part<'_>> {
-        // SAFETY: as in `lock`.
+        // SAFETY: `create` has made this lock, in memory that is mapped.
         let result = unsafe { libc::pthread_mutex_trylock(self.mutex(part)) };
         self.locked(part, result).ok()
     }
 
-    /// Takes the lock of a part. If somebody holds the lock, waits until it is given up or some
-    /// time has passed, and then returns `None`.
+    /// Takes the lock of a part. If the lock is held, waits until it is unlocked or some time has
+    /// passed, and then returns `None`.
     pub fn lock_or_wait(&self, part: usize) -> Option<Part<'_>> {
         let [unlocked, waiters] = self.counters(part);
         let before = unlocked.load(Ordering::SeqCst);
@@ -151,7 +151,7 @@ impl SharedMemory {
         None
     }
 
-    /// Counts that the lock of a part was given up, and wakes the threads that wait for this.
+    /// Counts an unlock of a part, and wakes the threads that wait for it.
     fn unlocked(&self, part: usize) {
         let [unlocked, waiters] = self.counters(part);
         unlocked.fetch_add(1, Ordering::SeqCst);
@@ -164,13 +164,13 @@ impl SharedMemory {
 
     fn counters(&self, part: usize) -> [&AtomicU32; 2] {
         let lock = self.mutex(part).cast::<u8>();
-        // SAFETY: both counters are behind the mutex, in mapped memory, and are used only as these
+        // SAFETY: both counters are after the mutex, in mapped memory, and are accessed only as
         // atomics.
         [UNLOCKED, WAITERS].map(|offset| unsafe { AtomicU32::from_ptr(lock.add(offset).cast()) })
     }
 
-    /// Takes the lock of a part, and holds it until this value is dropped or this thread ends, in
-    /// whatever way.
+    /// Takes the lock of a part, and holds it until this value is dropped or this thread ends in
+    /// any way.
     ///
     /// # Errors
     /// If this thread holds the lock already (`EDEADLK`).
@@ -204,8 +204,8 @@ impl SharedMemory {
         };
         let mut kind = MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
         let kind = kind.as_mut_ptr();
-        // SAFETY: the attributes are made before they are changed and used, and destroyed after
-        // that. The lock's memory is mapped, and nobody uses it yet.
+        // SAFETY: the attributes are initialised before they are changed and used, and are
+        // destroyed last. The lock's memory is mapped, and nothing uses it yet.
         unsafe {
             check(libc::pthread_mutexattr_init(kind))?;
             let made = check(libc::pthread_mutexattr_settype(kind, libc::PTHREAD_MUTEX_ERRORCHECK))
@@ -234,8 +234,8 @@ impl Drop for SharedMemory {
         for part in (0..self.parts.len()).filter(|part| held & (1 << part) != 0) {
             // SAFETY: `create` has made this lock, in memory that is mapped.
             if unsafe { libc::pthread_mutex_unlock(self.mutex(part)) } != 0 {
-                // Another thread holds the lock. The C library keeps a list of the locks that a
-                // thread holds, and this list leads through this memory. So the memory must stay
+                // Another thread holds the lock. The C library keeps a linked list of the locks
+                // that a thread holds, and the links are in this memory. So the memory must stay
                 // mapped.
                 return;
             }
@@ -252,7 +252,7 @@ impl Drop for SharedMemory {
 pub struct Part<'a> {
     shared: &'a SharedMemory,
     number: usize,
-    /// Keeps this value on its thread, because only the thread that took the lock may give it up.
+    /// Keeps this value on its thread, because only the thread that took the lock may unlock it.
     _thread: PhantomData<*mut u8>,
 }
 
@@ -276,7 +276,8 @@ impl Deref for Part<'_> {
 
 impl DerefMut for Part<'_> {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above.
+        // SAFETY: the bytes are mapped while `shared` is borrowed. Only the holder of the lock
+        // accesses them.
         unsafe { self.bytes().as_mut() }
     }
 }
@@ -328,13 +329,13 @@ mod tests {
             });
             holder.join().unwrap();
         });
-        assert!(!shared.is_held(0), "nobody lives who holds it");
+        assert!(!shared.is_held(0), "the holder has died");
         assert_eq!(shared.lock(0).unwrap()[0], 7);
         assert!(!shared.is_held(2));
     }
 
-    /// The C library keeps a thread's locks in a list that leads through the locks' memory. The
-    /// list must stay valid when one of these memories is dropped.
+    /// The C library keeps a thread's locks in a linked list whose links are in the locks' memory.
+    /// The list must stay valid when the memory of one of the locks is dropped.
     #[test]
     fn memory_whose_lock_is_held_can_be_dropped() {
         for dropped in 0..3 {
@@ -355,7 +356,7 @@ mod tests {
                 assert!(shared.is_held(2));
             }
         }
-        // A thread that can't give up the lock must leave the memory mapped.
+        // A thread that can't unlock the lock must leave the memory mapped.
         let held = SharedMemory::private(c"shared", PARTS).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| held.hold(2).unwrap());

@@ -1,7 +1,7 @@
-//! Finds what lies below a file or block device: file system, mount, write cache.
+//! Finds out what a file or block device is on: file system, mount, write cache.
 //!
-//! All of this is read from `/proc` and `/sys`. What is missing there counts as unknown, and the
-//! careful choice is made.
+//! All facts are read from `/proc` and `/sys`. A fact that is missing there is treated as unknown,
+//! and the safe choice is made.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,16 +13,16 @@ use crate::{WriteCache, sys};
 /// The file system that a directory is on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileSystem {
-    /// The type of the file system as the kernel names it, for example `ext4`. "unknown" if the
-    /// type can't be found out.
+    /// The kernel's name for the type of the file system, for example `ext4`; "unknown" if the type
+    /// can't be found out.
     pub kind: String,
-    /// What is mounted: usually a device.
+    /// The source of the mount: usually a device.
     pub source: String,
     /// The options of the mount and those of the file system, separated by commas.
     pub options: String,
-    /// Whether changes of metadata are journaled, if that is known.
+    /// Whether the file system journals changes of metadata; `None` if unknown.
     pub has_journal: Option<bool>,
-    /// Whether completed writes are stable on the device below.
+    /// Whether a completed write is stable on the device that the file system is on.
     pub write_cache: WriteCache,
 }
 
@@ -46,7 +46,8 @@ impl FileSystem {
                 write_cache: WriteCache::Unknown,
             });
         };
-        // If a file system has a device number of its own, the source still names the device.
+        // Some file systems have a device number of their own. Then only the mount's source names
+        // the device.
         let queue = queue_of(device).or_else(|| queue_of(fs::metadata(&mount.source).ok()?.rdev()));
         let has_journal = match mount.kind.as_str() {
             "ext4" => journal_of_ext4(device),
@@ -68,13 +69,12 @@ impl FileSystem {
         self.options.split(',').any(|one| one == option)
     }
 
-    /// Whether the file system needs new space for each store to a mapped file, no matter which
-    /// attributes the file has.
+    /// Whether each store to a mapped file may need new space, whatever the file's attributes are.
     pub(crate) fn copies_on_write(&self) -> bool {
         matches!(self.kind.as_str(), "btrfs" | "bcachefs" | "zfs" | "nilfs2")
     }
 
-    /// Notes for the user: what could be better here, in sentences without a full stop.
+    /// Notes for the user about what could be better, in sentences without a full stop.
     pub(crate) fn notes(&self) -> Vec<String> {
         let kind = &self.kind;
         let mut notes = Vec::new();
@@ -147,7 +147,8 @@ impl Mount {
     }
 }
 
-/// The `queue` directory of a block device in `/sys`; for a partition, that of its whole disk.
+/// The directory `queue` of a block device in `/sys`. For a partition, the `queue` of its whole
+/// disk.
 fn queue_of(device: u64) -> Option<PathBuf> {
     let (major, minor) = (libc::major(device), libc::minor(device));
     let node = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
@@ -159,12 +160,12 @@ fn queue_of(device: u64) -> Option<PathBuf> {
     whole.is_dir().then_some(whole)
 }
 
-/// Like [`queue_of`], for an open block device.
+/// Like [`queue_of`], but for an open block device.
 pub(crate) fn queue_of_file(file: &File) -> Option<PathBuf> {
     queue_of(file.metadata().ok()?.rdev())
 }
 
-/// Whether completed writes are stable, according to a device's `queue` directory.
+/// Whether completed writes are stable, according to a device's directory `queue`.
 fn write_cache(queue: &Path) -> WriteCache {
     let read = |name| fs::read_to_string(queue.join(name)).unwrap_or_default();
     decide_write_cache(read("write_cache").trim(), read("fua").trim())
@@ -185,8 +186,8 @@ pub(crate) fn write_cache_of_block_device(file: &File) -> io::Result<WriteCache>
     Ok(queue.map_or(WriteCache::Unknown, |queue| write_cache(&queue)))
 }
 
-/// How many write streams a block device has (Linux 6.16 and later). With NVMe FDP, these are its
-/// placements.
+/// Number of write streams of a block device (Linux 6.16 and later). With NVMe FDP, these are the
+/// device's placements.
 pub(crate) fn write_streams(file: &File) -> io::Result<u8> {
     let queue = queue_of(file.metadata()?.rdev());
     let text = queue.and_then(|queue| fs::read_to_string(queue.join("max_write_streams")).ok());
@@ -198,8 +199,8 @@ fn parse_write_streams(text: Option<&str>) -> u8 {
     u8::try_from(count).unwrap_or(u8::MAX)
 }
 
-/// Whether the ext4 file system on a device has a journal. If so, `/sys` names the kernel thread
-/// that writes the journal.
+/// Whether the ext4 file system on a device has a journal. If it has one, `/sys` names the kernel
+/// thread that writes the journal.
 fn journal_of_ext4(device: u64) -> Option<bool> {
     let (major, minor) = (libc::major(device), libc::minor(device));
     let node = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
@@ -215,7 +216,7 @@ mod tests {
     fn mounts_are_read() {
         let line =
             "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 shared:7 - ext4 /dev/root rw,discard";
-        let mount = Mount::parse(line).expect("it is a mount");
+        let mount = Mount::parse(line).expect("the line is a mount");
         assert_eq!(mount.id, 36);
         assert_eq!((mount.kind.as_str(), mount.source.as_str()), ("ext4", "/dev/root"));
         assert_eq!(mount.options, "rw,noatime,rw,discard");
@@ -243,10 +244,10 @@ mod tests {
     #[test]
     fn the_present_file_system_has_a_name() {
         let directory = File::open(".").expect("there is a present directory");
-        let found = FileSystem::of(&directory).expect("it can be looked at");
+        let found = FileSystem::of(&directory).expect("the file system is found");
         assert!(!found.kind.is_empty());
-        let shared_memory = File::open("/dev/shm").expect("Linux has it");
-        let found = FileSystem::of(&shared_memory).expect("it can be looked at");
+        let shared_memory = File::open("/dev/shm").expect("Linux has /dev/shm");
+        let found = FileSystem::of(&shared_memory).expect("the file system is found");
         assert_eq!((found.kind.as_str(), found.write_cache), ("tmpfs", WriteCache::Unknown));
         assert!(found.notes()[0].contains("is memory"), "{found:?}");
     }

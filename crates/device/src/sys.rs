@@ -1,5 +1,4 @@
-//! The system calls of this crate that the standard library does not offer. Functions are safe to
-//! call where this is possible.
+//! System calls that the standard library does not offer. Most of these functions are safe to call.
 
 #![expect(unsafe_code, reason = "system calls are foreign functions")]
 
@@ -23,8 +22,8 @@ const FS_IOC_SETFLAGS: libc::Ioctl = 0x4008_6602;
 /// `FS_NOCOW_FL`: the attribute `C` of `chattr`.
 const FS_NOCOW_FL: libc::c_long = 0x0080_0000;
 
-/// Turns the return value of a system call into a `Result`. If such a call fails, it returns -1 and
-/// sets `errno`.
+/// Turns the return value of a system call into a `Result`. A call that fails returns -1 and sets
+/// `errno`.
 pub(crate) fn check(returned: libc::c_int) -> io::Result<libc::c_int> {
     if returned == -1 { Err(io::Error::last_os_error()) } else { Ok(returned) }
 }
@@ -33,7 +32,7 @@ pub(crate) fn check(returned: libc::c_int) -> io::Result<libc::c_int> {
 pub(crate) fn memfd(name: &CStr) -> io::Result<File> {
     // SAFETY: `name` is a C string that lives during the call.
     let fd = check(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) })?;
-    // SAFETY: the descriptor is new, and nobody else owns it.
+    // SAFETY: the descriptor is new, and nothing else owns it.
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
@@ -45,8 +44,9 @@ pub(crate) fn block_device_size(file: &File) -> io::Result<u64> {
     Ok(size)
 }
 
-/// Maps `size` bytes of `file` from `offset` on, shared with the page cache, and asks the kernel to
-/// read what is not cached yet. Pages count as this process's memory from their first use on.
+/// Maps `size` bytes of `file` from `offset` on, shared with the page cache. Asks the kernel to
+/// read the bytes that are not cached yet. A page counts as this process's memory from its first
+/// use on.
 pub(crate) fn map_shared(file: &File, offset: u64, size: usize) -> io::Result<NonNull<u8>> {
     // SAFETY: the kernel chooses the address, so no existing mapping is touched.
     let memory = unsafe {
@@ -68,13 +68,14 @@ pub(crate) fn map_shared(file: &File, offset: u64, size: usize) -> io::Result<No
     Ok(memory)
 }
 
-/// Makes the kernel provide the pages of a [shared mapping](map_shared) now, not at their first
-/// use, if the kernel can do so (5.14).
+/// Makes the kernel provide the pages of a [shared mapping](map_shared) now instead of at their
+/// first use. Has no effect before Linux 5.14.
 ///
 /// # Safety
 /// The `size` bytes from `memory` on are whole pages of one mapping that `map_shared` made.
 pub(crate) unsafe fn populate(memory: NonNull<u8>, size: usize) {
-    // SAFETY: the caller's promise. The call changes no byte. If it fails, only time is lost.
+    // SAFETY: the caller promises that the pages are mapped. The call changes no byte. If it fails,
+    // only time is lost.
     let _ = unsafe { libc::madvise(memory.as_ptr().cast(), size, libc::MADV_POPULATE_WRITE) };
 }
 
@@ -101,23 +102,24 @@ fn mapped(memory: *mut libc::c_void) -> io::Result<NonNull<u8>> {
     NonNull::new(memory.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
 }
 
-/// Takes pages of a [shared mapping](map_shared) out of the process. The kernel keeps the contents,
-/// and maps a page again when it is used.
+/// Unmaps pages of a [shared mapping](map_shared) until they are used again. The kernel keeps the
+/// contents.
 ///
 /// # Safety
 /// The `size` bytes from `memory` on are whole pages of one mapping that `map_shared` made. A
 /// mapping of another kind would lose its contents.
 pub(crate) unsafe fn let_go(memory: NonNull<u8>, size: usize) {
-    // SAFETY: the caller's promise. If the kernel refuses, the pages stay.
+    // SAFETY: the caller promises that the pages are in a shared mapping. If the kernel refuses,
+    // the pages stay mapped.
     let _ = unsafe { libc::madvise(memory.as_ptr().cast(), size, libc::MADV_DONTNEED) };
 }
 
 /// Ends a mapping that [`map_shared`] or [`map_private`] made.
 ///
 /// # Safety
-/// `memory` and `size` are those of one mapping, and nothing points into it any more.
+/// `memory` and `size` describe one whole mapping, and nothing points into it any more.
 pub(crate) unsafe fn unmap(memory: NonNull<u8>, size: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that nothing points into the mapping any more.
     let result = check(unsafe { libc::munmap(memory.as_ptr().cast(), size) });
     // If a filter (seccomp) refuses the call, the memory stays mapped.
     let is_refused = result
@@ -132,7 +134,7 @@ pub(crate) fn mount_id(file: &File) -> Option<u64> {
     (found.stx_mask & libc::STATX_MNT_ID != 0).then_some(found.stx_mnt_id)
 }
 
-/// Smallest unit in bytes that a block device reads and writes.
+/// The smallest unit, in bytes, that a block device can read and write.
 pub(crate) fn logical_block_size(file: &File) -> io::Result<u64> {
     let mut size: libc::c_int = 0;
     // SAFETY: BLKSSZGET stores one `int` at the pointer, which points to one.
@@ -140,13 +142,13 @@ pub(crate) fn logical_block_size(file: &File) -> io::Result<u64> {
     Ok(size.unsigned_abs().into())
 }
 
-/// The exclusive lock (`flock`) of a file. While the lock is held, nobody can take it through
-/// another opening of the file, in any process.
+/// The exclusive lock (`flock`) of a file. While the lock is held, no other open file description
+/// of the file can take it, in any process.
 #[derive(Debug)]
 pub(crate) struct Lock(File);
 
 impl Lock {
-    /// Takes the lock. Returns the file if the lock is taken already.
+    /// Takes the lock. Returns the file if the lock is held already.
     pub(crate) fn take(file: File) -> io::Result<Result<Self, File>> {
         // SAFETY: no pointer is passed.
         match check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }) {
@@ -161,7 +163,7 @@ impl Lock {
         &self.0
     }
 
-    /// The locked file, to be written to.
+    /// The locked file, for writing.
     pub(crate) fn file(&mut self) -> &mut File {
         &mut self.0
     }
@@ -169,15 +171,16 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // A child process that is just being started shares our descriptors for a moment. So
-        // closing our descriptor might not release the lock.
+        // Closing our descriptor might not release the lock, because a child process that is just
+        // being started shares our descriptors for a moment. So the lock is released explicitly.
         // SAFETY: no pointer is passed.
         unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_UN) };
     }
 }
 
-/// An argument of `fcntl` that is about a whole file. With `kind` `F_RDLCK`, `fcntl` can lock the
-/// file for reading. With `F_WRLCK`, `fcntl` can say which lock conflicts with a lock for writing.
+/// An argument of `fcntl` for a lock on a whole file. If `kind` is `F_RDLCK`, `F_OFD_SETLK` locks
+/// the file for reading. If `kind` is `F_WRLCK`, `F_OFD_GETLK` returns a lock that conflicts with a
+/// lock for writing.
 fn lock_whole(kind: libc::c_int) -> libc::flock {
     libc::flock {
         l_type: kind as libc::c_short,
@@ -188,15 +191,15 @@ fn lock_whole(kind: libc::c_int) -> libc::flock {
     }
 }
 
-/// Locks a file for reading, as long as the file is open. The lock conflicts only with locks for
-/// writing, and [`is_locked_for_reading`] sees it.
+/// Locks a file for reading until the file is closed. The lock conflicts only with locks for
+/// writing. [`is_locked_for_reading`] detects it.
 pub(crate) fn lock_for_reading(file: &File) -> io::Result<()> {
     let lock = lock_whole(libc::F_RDLCK);
     // SAFETY: the kernel reads a `flock`.
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) }).map(drop)
 }
 
-/// Whether another opening of a file has [locked the file](lock_for_reading).
+/// Whether the file is [locked](lock_for_reading) through another open file description.
 pub(crate) fn is_locked_for_reading(file: &File) -> io::Result<bool> {
     let mut lock = lock_whole(libc::F_WRLCK);
     // SAFETY: the kernel reads and stores a `flock`.
@@ -219,7 +222,7 @@ pub(crate) fn allocate(file: &File, mode: i32, offset: u64, size: u64) -> io::Re
 }
 
 /// Number of bytes that this process may still use on a file's file system; `None` if the file
-/// system does not count them.
+/// system does not report it.
 pub(crate) fn free_space(file: &File) -> io::Result<Option<u64>> {
     // SAFETY: a `statvfs` consists of integers, for which zero is a valid value.
     let mut found: libc::statvfs = unsafe { std::mem::zeroed() };
@@ -228,12 +231,11 @@ pub(crate) fn free_space(file: &File) -> io::Result<Option<u64>> {
     Ok((found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize)))
 }
 
-/// Start and end of the first range of a file, at `at` or after it, that is not a hole, as far as
-/// the file system tells. `None` if there is no such range.
+/// Start and end of the first range at or after `at` that is not a hole, as far as the file system
+/// reports holes; `None` if there is no such range.
 pub(crate) fn next_data(file: &File, at: u64) -> io::Result<Option<(u64, u64)>> {
     let seek = |at: u64, whence| {
-        // SAFETY: no pointer is passed. The call changes the file position, but nobody uses that
-        // position.
+        // SAFETY: no pointer is passed. The call changes the file position, which nothing uses.
         let found = unsafe { libc::lseek(file.as_raw_fd(), at as libc::off_t, whence) };
         if found < 0 { Err(io::Error::last_os_error()) } else { Ok(found as u64) }
     };
@@ -246,21 +248,21 @@ pub(crate) fn next_data(file: &File, at: u64) -> io::Result<Option<(u64, u64)>> 
     }
 }
 
-/// Whether a part of a file lacks space of its own, because the part is a hole or because its data
-/// is compressed. Space that is reserved but unwritten counts as a hole.
+/// Whether some part of a file has no blocks of its own, because it is a hole or because its data
+/// is compressed. Blocks that are reserved but unwritten count as a hole.
 pub(crate) fn has_holes(file: &File) -> io::Result<bool> {
     let metadata = file.metadata()?;
     if metadata.blocks() * 512 < metadata.len() {
         return Ok(true);
     }
-    // `blocks` also counts the file system's own blocks, and some blocks after the end of the file,
-    // so this count can hide a hole.
+    // `blocks` also counts the file system's own blocks, and perhaps blocks after the end of the
+    // file. So the count can be large enough although there is a hole.
     let first = next_data(file, 0)?;
     Ok(first.is_none_or(|(start, end)| start > 0 || end < metadata.len()))
 }
 
-/// Sets an attribute of a new, empty file on btrfs. With this attribute, writes overwrite blocks in
-/// place, and the file system keeps no checksums of them.
+/// Makes btrfs overwrite the blocks of a file in place, without checksums. The file must be new and
+/// empty.
 pub(crate) fn set_no_copy_on_write(file: &File) -> io::Result<()> {
     let flags = flags(file)? | FS_NOCOW_FL;
     // SAFETY: the call reads one `long` at the pointer, which points to one.
@@ -268,13 +270,13 @@ pub(crate) fn set_no_copy_on_write(file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes one read or write at an offset of a file. The return value is like `res` of an io_uring
+/// Reads or writes once at an offset of a file. The return value is like `res` of an io_uring
 /// completion: the number of bytes moved, or a negative error number.
 pub(crate) fn transfer(file: &File, buffer: &mut [u8], offset: u64, kind: Transfer) -> i32 {
     let vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let (fd, offset) = (file.as_raw_fd(), offset as libc::off_t);
     loop {
-        // SAFETY: the vector describes `buffer`, which is ours alone during the call.
+        // SAFETY: the vector describes `buffer`, which nothing else accesses during the call.
         let moved = unsafe {
             match kind {
                 Transfer::Read => libc::preadv(fd, &raw const vector, 1, offset),
@@ -294,7 +296,7 @@ pub(crate) fn transfer(file: &File, buffer: &mut [u8], offset: u64, kind: Transf
     }
 }
 
-/// What [`transfer`] does.
+/// The kind of a [`transfer`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Transfer {
     Read,
@@ -302,8 +304,8 @@ pub(crate) enum Transfer {
     DurableWrite,
 }
 
-/// Whether a file opened with `O_DIRECT` can be read with direct I/O. Some file systems accept the
-/// flag but then refuse to read; the error is then `EINVAL`.
+/// Checks that a file that was opened with `O_DIRECT` can be read with direct I/O. Some file
+/// systems accept the flag, but then refuse to read. The error is then `EINVAL`.
 pub(crate) fn try_direct_read(file: &File) -> io::Result<()> {
     let mut buffer = Buffer::zeroed(1);
     match transfer(file, &mut buffer, 0, Transfer::Read) {
@@ -320,7 +322,7 @@ pub fn is_readable(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
     loop {
         let left = deadline.saturating_duration_since(Instant::now()).as_millis();
         let left = i32::try_from(left).unwrap_or(i32::MAX);
-        // SAFETY: one entry is at the pointer.
+        // SAFETY: the pointer points to one entry.
         match check(unsafe { libc::poll(&raw mut entry, 1, left) }) {
             Ok(_) => return entry.revents & libc::POLLIN != 0,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -342,18 +344,18 @@ pub(crate) fn set_schedule(policy: libc::c_int, niceness: i32, slice_ns: u64) ->
         sched_deadline: 0,
         sched_period: 0,
     };
-    // SAFETY: 0 is the calling thread. The kernel reads `size` bytes.
+    // SAFETY: 0 means the calling thread. The kernel reads `size` bytes.
     let returned = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
     check(returned as libc::c_int).map(drop)
 }
 
-/// The slice that the calling thread has asked for, in nanoseconds.
+/// The time slice of the calling thread, in nanoseconds.
 #[cfg(test)]
 pub(crate) fn slice_ns() -> io::Result<u64> {
     // SAFETY: the structure consists of numbers, for which zero is a valid value.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     let size = size_of::<libc::sched_attr>();
-    // SAFETY: 0 is the calling thread. The kernel stores at most `size` bytes.
+    // SAFETY: 0 means the calling thread. The kernel stores at most `size` bytes.
     let returned =
         unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
     check(returned as libc::c_int).map(|_| attributes.sched_runtime)

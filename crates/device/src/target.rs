@@ -1,4 +1,4 @@
-//! The file or block device that a path leads to. All ways of running operations use this type.
+//! The file or block device that a path leads to. Every kind of path uses this type.
 
 use std::fs::File;
 use std::io;
@@ -26,25 +26,25 @@ pub(crate) const TRANSFER_LBAS_MAX: u32 = 2048;
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) file: File,
-    /// The claim that the ring of each path to the target holds; `None` if `file` is the claim
-    /// itself.
+    /// The claim, which the ring of each path to the target registers; `None` if `file` itself is
+    /// the claim.
     pub(crate) claim: Option<Claim>,
     pub(crate) path: PathBuf,
     pub(crate) kind: TargetKind,
     /// Number of blocks that can be addressed. All paths to the same file share this number.
     pub(crate) lba_count: Arc<AtomicU64>,
-    /// The range of the target that is mapped into memory. No operation may change anything in this
-    /// range.
+    /// The range of the target that is mapped into memory. No operation may change this range.
     pub(crate) mapped: Arc<MappedRange>,
     pub(crate) write_cache: WriteCache,
     pub(crate) in_flight_max: u32,
-    /// Number of write streams that a write may name. Streams are counted from one. Without
-    /// io_uring, the number is zero.
+    /// Number of write streams that a write may name, counted from one. Without io_uring, there are
+    /// none.
     pub(crate) write_streams: u8,
-    /// Whether a write to a block that has space overwrites this space. If not, each write takes
-    /// new space, so it makes no difference whether the block had space before.
+    /// Whether a write to an allocated block overwrites that block. If not, each write needs new
+    /// space, so allocating the block in advance is of no use.
     pub(crate) overwrites_in_place: bool,
-    /// Whether the kernel can make one write durable. If it can't, a flush follows the write.
+    /// Whether the kernel can make a single write durable. If it can't, a flush follows each
+    /// durable write.
     pub(crate) has_durable_writes: bool,
 }
 
@@ -56,7 +56,7 @@ pub(crate) enum TargetKind {
 }
 
 impl Target {
-    /// A second handle to the same target. Both handles share the open file.
+    /// A second `Target` for the same file or device. Both share the open file.
     pub(crate) fn duplicate(&self) -> io::Result<Self> {
         Ok(Self {
             file: self.file.try_clone()?,
@@ -77,12 +77,12 @@ impl Target {
         }
     }
 
-    /// The number of the write stream for a placement; 0 if the device does not have that stream.
+    /// The number of the write stream for a placement; 0 if the device has no such stream.
     pub(crate) fn stream(&self, placement: PlacementId) -> u8 {
         u8::try_from(placement.0).ok().filter(|stream| *stream <= self.write_streams).unwrap_or(0)
     }
 
-    /// Refuses an operation if it is out of range, if it is too long, or if it would change mapped
+    /// Returns an error if the operation is out of range or too long, or would change mapped
     /// blocks.
     pub(crate) fn check(&self, op: &Op) -> Result<(), DeviceError> {
         check_range(op, self.lba_count.load(Ordering::Relaxed))?;
@@ -155,12 +155,12 @@ impl Target {
         let old_size = old * LBA_SIZE as u64;
         let grown = reserve(&self.file, old_size, size).and_then(|()| self.file.sync_all());
         if let Err(error) = grown {
-            // A part of the space may have been added, so this part is given back. If that fails,
-            // the caller still gets the first error.
+            // The file may have grown by a part of the space, so its old length is restored. Even
+            // if that fails, the caller gets the first error.
             drop(self.file.set_len(old_size));
             return Err(match error.raw_os_error() {
                 // The file would be longer than the file system supports, or longer than this
-                // process may make a file.
+                // process's limit.
                 Some(libc::EFBIG) => DeviceError::NoSpace,
                 _ => of_io(&error),
             });
@@ -192,15 +192,14 @@ impl Target {
             return Ok(FilledHoles::default());
         }
         let holes = match self.holes(range) {
-            // The file system can't tell where holes are.
+            // The file system can't report holes.
             Err(error) if error.raw_os_error().is_some_and(is_unavailable) => Vec::new(),
             holes => holes.map_err(|error| of_io(&error))?,
         };
         let filled = self.reserve_holes(&holes).and_then(|()| self.zero_holes(&holes));
         let holes = FilledHoles(holes);
         if let Err(error) = filled {
-            // The caller needs all the space, so a part of it is useless to the caller. If the disk
-            // is full, others need that part.
+            // The caller can't use a part of the space. On a full disk, others need that part.
             self.empty_holes(&holes);
             return Err(of_io(&error));
         }
@@ -210,7 +209,7 @@ impl Target {
     /// See [`Device::empty_holes`](crate::Device::empty_holes).
     pub(crate) fn empty_holes(&self, FilledHoles(holes): &FilledHoles) {
         for hole in holes.iter().filter(|_| !is_planted("filled-holes-kept")) {
-            // The ranges hold zeros, with or without space, so nothing is lost if this fails.
+            // A failure is harmless, because the ranges read as zeros with or without space.
             drop(sys::allocate(&self.file, DEALLOCATE, hole.start, hole.end - hole.start));
         }
     }
@@ -231,13 +230,13 @@ impl Target {
         Ok(holes)
     }
 
-    /// Reserves the space of all holes, before the first hole is written to. Reserving is quick,
-    /// and tells whether there is enough space.
+    /// Reserves the space of all holes, before any hole is written to. Reserving is quick, and
+    /// shows whether there is enough space.
     fn reserve_holes(&self, holes: &[Range<u64>]) -> io::Result<()> {
         for hole in holes {
             let size = hole.end - hole.start;
             match sys::allocate(&self.file, libc::FALLOC_FL_KEEP_SIZE, hole.start, size) {
-                // If space can't be reserved, writing zeros allocates it later.
+                // The file system can't reserve space. Writing zeros will allocate it later.
                 Err(error) if error.raw_os_error().is_some_and(is_unavailable) => return Ok(()),
                 reserved => reserved?,
             }
@@ -262,11 +261,11 @@ impl Target {
     }
 }
 
-/// How many bytes of a hole may be filled before a flush.
+/// The largest number of bytes of a hole that are filled between two flushes.
 const FILL_SIZE_MAX: u64 = 1 << 20;
 
-/// Refuses an operation that reaches beyond `lba_count` blocks, or that is longer than a transfer
-/// may be.
+/// Returns an error if the operation reaches beyond `lba_count` blocks, or is longer than a
+/// transfer may be.
 pub(crate) fn check_range(op: &Op, lba_count: u64) -> Result<(), DeviceError> {
     let (start, lbas) = match op {
         Op::Read { lba, buffer } | Op::Write { lba, buffer, .. } => {
@@ -285,8 +284,9 @@ pub(crate) fn check_range(op: &Op, lba_count: u64) -> Result<(), DeviceError> {
     if end > lba_count { Err(DeviceError::OutOfRange) } else { Ok(()) }
 }
 
-/// How many bytes may be added at once if the file system neither reserves space nor tells how much
-/// is free. Such a file system may be in memory, and could use up all memory without this limit.
+/// The largest number of bytes by which a file grows at once if the file system can neither reserve
+/// space nor report how much is free. Such a file system may be in memory, and could use up all
+/// memory without this limit.
 const UNRESERVED_SIZE_MAX: u64 = 1 << 30;
 
 /// Makes a file longer, and reserves the new space.
@@ -303,7 +303,7 @@ pub(crate) fn reserve(file: &File, old_size: u64, size: u64) -> io::Result<()> {
     }
 }
 
-/// The mode in which `fallocate` gives blocks back.
+/// The mode of `fallocate` that gives blocks back to the file system.
 pub(crate) const DEALLOCATE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
 /// Turns "not supported" into a success. Giving blocks back is only a hint: without it, the blocks
@@ -312,18 +312,19 @@ pub(crate) fn forgive_unsupported(result: Result<(), DeviceError>) -> Result<(),
     if is_unsupported(&result) { Ok(()) } else { result }
 }
 
-/// Whether the kernel or the file system says that it does not have this operation.
+/// Whether the kernel or the file system does not support the operation.
 pub(crate) fn is_unsupported(result: &Result<(), DeviceError>) -> bool {
     matches!(result, Err(DeviceError::Io { errno }) if is_unavailable(*errno))
 }
 
-/// Whether an error means that this operation does not exist here: the file system lacks it, the
-/// kernel lacks it, or a filter refuses it. If `EPERM` has another cause, the fallback fails, too.
+/// Whether an error means that the operation is not available: the file system or the kernel lacks
+/// it, or a filter refuses it. `EPERM` may also have another cause. In that case, the fallback will
+/// fail, too.
 fn is_unavailable(errno: i32) -> bool {
     matches!(errno, libc::EOPNOTSUPP | libc::ENOSYS | libc::EPERM)
 }
 
-/// Where a block begins, in bytes.
+/// The offset of a block, in bytes.
 pub(crate) fn byte_offset(lba: Lba) -> u64 {
     lba.0 * LBA_SIZE as u64
 }
@@ -362,13 +363,13 @@ impl From<TransferError> for DeviceError {
 mod tests {
     use super::*;
 
-    /// A file that takes every write but can't be flushed, so that an error shows that a flush was
+    /// A file that accepts every write but can't be flushed. So an error shows that a flush was
     /// tried.
     const SINK: &str = "/dev/null";
 
     #[test]
     fn a_durable_write_is_flushed_where_the_kernel_makes_no_single_one_durable() {
-        let file = File::options().write(true).open(SINK).expect("every machine has it");
+        let file = File::options().write(true).open(SINK).expect("every machine has /dev/null");
         let mut target = Target {
             file,
             claim: None,

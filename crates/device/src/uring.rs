@@ -1,9 +1,9 @@
 //! A path through io_uring, with a ring of its own and no worker thread.
 //!
-//! Submitted operations stay in the path until they are kicked. If a caller waits for one
-//! operation, and nothing else is in flight, this operation runs as a plain system call. The reason
-//! is durable writes to files: through the ring, the kernel would finish such a write on another
-//! thread, which costs a time slice when all cores are busy.
+//! Submitted operations stay in the path until they are kicked. If a caller waits for a single
+//! operation and nothing else is in flight, the path runs this operation as a plain system call.
+//! The reason is durable writes to files: the kernel would finish such a write of the ring on
+//! another thread, which costs a time slice when all cores are busy.
 
 #![expect(unsafe_code, reason = "a promise about memory is an unsafe trait")]
 
@@ -33,11 +33,11 @@ pub(crate) struct UringPath {
     pool: Option<Arc<Pool>>,
     ring: Ring<Pending, Buffer>,
     fd: Fd,
-    /// Operations that were submitted but not kicked.
+    /// Operations that were submitted, but were not kicked yet.
     queued: VecDeque<(Token, Op)>,
     in_flight: usize,
-    /// Completions, each with the operation of the ring that carries it. A completion is reported
-    /// when its operation ends.
+    /// Completions that are already known, each with an operation of the ring. A completion is
+    /// reported when its operation of the ring ends.
     held: Vec<(OpId, Completion)>,
     /// Completions just reaped from the ring. The vector is kept so that its memory is reused.
     reaped: Vec<slimio_ring::Completion<Pending, Buffer>>,
@@ -64,7 +64,7 @@ enum Step {
     Held,
 }
 
-// SAFETY: a buffer's bytes are its own and are initialised, and they stay where they are when the
+// SAFETY: a buffer's bytes are initialised, belong to this buffer alone, and do not move when the
 // buffer moves.
 unsafe impl Memory for Buffer {
     fn address(&mut self) -> *mut u8 {
@@ -90,7 +90,7 @@ fn new_ring(target: &Target, extras: &Extras) -> Result<Ring<Pending, Buffer>, R
 
 impl UringPath {
     /// # Errors
-    /// The target, which is handed back, and the reason why there is no ring.
+    /// The reason why there is no ring, and the target, which is handed back.
     pub(crate) fn new(target: Target, extras: &Extras) -> Result<Self, (Target, Refusal)> {
         let made = new_ring(&target, extras).and_then(|ring| {
             let file = target.file.try_clone().map_err(|error| Refusal::of_file(&error));
@@ -128,8 +128,8 @@ impl UringPath {
             self.hold(Completion { token, buffer: None, result: Ok(()) });
             return;
         }
-        // A ring that polls for completions takes only reads and writes, so this thread runs all
-        // other operations.
+        // A ring that polls for completions accepts only reads and writes, so this thread runs all
+        // other operations itself.
         if self.polling.completions && matches!(op, Op::Flush | Op::Deallocate { .. }) {
             let (buffer, result) = self.target.run(op);
             self.hold(Completion { token, buffer, result });
@@ -162,9 +162,9 @@ impl UringPath {
         self.ring.write_to_stream(self.fd, buffer, offset, at_once, stream, pending);
     }
 
-    /// Completes an operation that is not handed to the kernel. An empty operation of the ring
-    /// carries the completion. So, like any other completion, it makes the ring's descriptor
-    /// readable and is returned by `poll`.
+    /// Completes an operation that is not handed to the kernel. For this, the ring gets an empty
+    /// operation. When it ends, the ring's descriptor is readable, as for any other completion, and
+    /// `poll` returns the completion.
     fn hold(&mut self, completion: Completion) {
         let pending = Pending { token: completion.token, step: Step::Held };
         let op = self.ring.nothing(self.fd, pending);
@@ -249,8 +249,8 @@ impl Device for UringPath {
             }
         }
         self.reaped = reaped;
-        // Hands over the next steps of operations, and the operations for which the kernel had no
-        // memory before.
+        // Hands the next steps of operations to the kernel, and also the operations for which the
+        // kernel had no memory before.
         if self.has_unsubmitted() && !is_planted("untaken-rests") {
             self.enter(0, None);
         }
@@ -321,21 +321,21 @@ impl Device for UringPath {
     }
 }
 
-/// How long a waiting path pauses before it looks for completions again, once the kernel takes no
-/// more operations.
+/// Once the kernel accepts no more operations, a waiting path pauses for this long before it looks
+/// for completions again.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
 
-/// Hands everything that a ring has queued to the kernel, and waits. All kinds of paths with a ring
-/// use this function.
+/// Hands all queued operations of a ring to the kernel, and waits. Every path with a ring uses this
+/// function.
 pub(crate) fn enter<T: Copy, M: Memory, W: Width>(
     ring: &mut Ring<T, M, W>,
     min: usize,
     timeout: Option<Duration>,
 ) {
     // If the kernel has no memory for an operation at the moment, the operation stays queued for
-    // the next call. If the kernel refuses to take operations at all, they come back as
-    // completions. From then on, the call below no longer waits for operations that are in the
-    // kernel. So this thread sleeps a moment.
+    // the next call. If the kernel accepts no operations at all any more, the queued ones end with
+    // an error. From then on, the call below no longer waits for operations that the kernel already
+    // has, so this thread sleeps a moment instead.
     if ring.submit_and_wait(min, timeout).is_err()
         && ring.refused().is_some()
         && min > 0
@@ -345,7 +345,7 @@ pub(crate) fn enter<T: Copy, M: Memory, W: Width>(
     }
 }
 
-/// Distinguishes an operation that the kernel did not take from an operation that failed.
+/// If the kernel did not accept the operation, replaces the error by [`DeviceError::Untaken`].
 pub(crate) fn untaken<T: Copy, M: Memory, W: Width>(
     ring: &Ring<T, M, W>,
     result: Result<(), DeviceError>,
@@ -358,21 +358,20 @@ pub(crate) fn untaken<T: Copy, M: Memory, W: Width>(
     }
 }
 
-/// Whether a lone operation costs less as a plain call than through the ring.
+/// Whether a single operation costs less as a plain system call than through the ring.
 fn costs_less_as_plain_call(target: &Target, op: &Op) -> bool {
     // A plain call can't name a write stream.
     if target.write_streams > 0 {
         return false;
     }
-    // Through the ring, the kernel makes a durable write to a block device with FUA alone. For a
-    // plain call, the kernel also flushes, which is a second command for the device and a second
-    // sleep.
+    // For a durable write of the ring to a block device, the kernel uses only FUA. For a plain
+    // call, the kernel also flushes, which is a second command for the device and a second sleep.
     let flushes_needlessly =
         target.kind == TargetKind::BlockDevice && target.write_cache != WriteCache::Stable;
     !(flushes_needlessly && matches!(op, Op::Write { durable: true, .. }))
 }
 
-/// Whether an operation has nothing to do. The kernel would reject its empty range.
+/// Whether an operation is empty. The kernel would reject its range.
 fn is_empty(op: &Op) -> bool {
     matches!(op, Op::Deallocate { range } if range.start == range.end)
 }
@@ -386,11 +385,11 @@ mod tests {
     use crate::claim::Claim;
     use crate::{CLAIM_FILE_NAME, PlacementId};
 
-    /// A path to a file of eight blocks. The path's target says that the kernel can't make a single
+    /// A path to a file of eight blocks. Its target claims that the kernel can't make a single
     /// write durable.
     fn path() -> Option<UringPath> {
         let file = tempfile::tempfile().expect("a file for the test");
-        file.set_len(8 * LBA_SIZE as u64).expect("it can be made longer");
+        file.set_len(8 * LBA_SIZE as u64).expect("the file can be made longer");
         let target = Target {
             write_streams: 0,
             file,
@@ -418,7 +417,7 @@ mod tests {
         buffer.fill(byte);
         let placement = PlacementId::default();
         let op = Op::Write { lba: Lba(lba), buffer, placement, durable: true };
-        path.submit(Token(lba), op).expect("fewer than may be in flight");
+        path.submit(Token(lba), op).expect("the queue is not full");
     }
 
     #[test]
@@ -426,11 +425,12 @@ mod tests {
         let Some(mut path) = path() else { return };
         let (mut completions, deadline) = (Vec::new(), Instant::now() + Duration::from_secs(5));
         write(&mut path, 1, 7);
-        // This is as if the operation had been kicked when the kernel had no memory for it.
-        let (token, op) = path.queued.pop_front().expect("it was submitted");
+        // Afterwards, the operation is in the state of a kicked operation for which the kernel had
+        // no memory.
+        let (token, op) = path.queued.pop_front().expect("the operation was submitted");
         path.begin(token, op);
         while completions.is_empty() {
-            assert!(Instant::now() < deadline, "it stays where it is");
+            assert!(Instant::now() < deadline, "the operation is never handed over");
             path.poll(&mut completions);
             std::thread::yield_now();
         }
@@ -440,29 +440,30 @@ mod tests {
     #[test]
     fn a_ring_alone_keeps_the_claim() {
         let place = tempfile::tempdir().expect("a directory for the test");
-        let other = File::create(place.path().join(CLAIM_FILE_NAME)).expect("it can be made");
+        let other = File::create(place.path().join(CLAIM_FILE_NAME)).expect("the file can be made");
         let is_held = || matches!(other.try_lock(), Err(TryLockError::WouldBlock));
         let idle = Some(Duration::from_millis(2));
         for submissions_idle in [None, idle] {
             let polling = Polling { submissions_idle, completions: false };
             let Some(UringPath { mut target, .. }) = path() else { return };
-            target.claim = Some(Claim::of_directory(place.path()).expect("nobody has it"));
+            target.claim = Some(Claim::of_directory(place.path()).expect("the claim is free"));
             let path = UringPath::new(target, &Extras { polling, pool: None });
-            let mut path = path.map_err(|(_, refusal)| refusal).expect("there was one");
-            // Without its claim, the path is like the path of a process that has ended while an
-            // operation was still in flight.
+            let mut path =
+                path.map_err(|(_, refusal)| refusal).expect("a ring could be made before");
+            // Now only the ring keeps the claim, as after the end of a process with an operation in
+            // flight.
             path.target.claim = None;
             assert!(is_held(), "with {polling}");
             drop(path);
             assert!(!is_held(), "nothing was in flight, with {polling}");
-            other.unlock().expect("we have locked it");
+            other.unlock().expect("this file holds the lock");
         }
     }
 
     #[test]
     fn a_placement_is_a_stream_if_the_device_has_that_many() {
         let Some(mut path) = path() else { return };
-        assert_eq!(path.target.stream(PlacementId(1)), 0, "there are none");
+        assert_eq!(path.target.stream(PlacementId(1)), 0, "the device has no streams");
         path.target.write_streams = 2;
         let streams = [0, 1, 2, 3, 256].map(|id| path.target.stream(PlacementId(id)));
         assert_eq!(streams, [0, 1, 2, 0, 0]);
@@ -475,10 +476,11 @@ mod tests {
         assert_eq!(completions[0].result, Ok(()));
     }
 
-    /// Whether a lone operation goes through the ring. Here, `/dev/null` replaces the path's file.
-    /// The ring still has the original file, but a plain call would use `/dev/null` and fail.
+    /// Whether a single operation goes through the ring. To find out, `/dev/null` replaces the
+    /// path's file: the ring still has the original file, but a plain call uses `/dev/null` and
+    /// fails.
     fn goes_through_the_ring(path: &mut UringPath, op: Op) -> bool {
-        path.target.file = std::fs::File::open("/dev/null").expect("Linux has it");
+        path.target.file = std::fs::File::open("/dev/null").expect("Linux has /dev/null");
         path.submit(Token(0), op).expect("nothing is in flight");
         let mut completions = Vec::new();
         while completions.is_empty() {
@@ -498,15 +500,15 @@ mod tests {
             placement: PlacementId::default(),
             durable,
         };
-        assert!(!goes_through_the_ring(path, write(true)), "it is a file");
+        assert!(!goes_through_the_ring(path, write(true)), "the target is a file");
         path.target.kind = TargetKind::BlockDevice;
         assert!(goes_through_the_ring(path, write(true)));
         assert!(!goes_through_the_ring(path, write(false)));
         assert!(!goes_through_the_ring(path, Op::Flush));
         path.target.write_cache = WriteCache::Stable;
-        assert!(!goes_through_the_ring(path, write(true)), "nothing would be flushed");
+        assert!(!goes_through_the_ring(path, write(true)), "there is no cache to flush");
         path.target.write_streams = 2;
-        assert!(goes_through_the_ring(path, write(false)), "it could not name its stream");
+        assert!(goes_through_the_ring(path, write(false)), "a plain call can't name a stream");
     }
 
     #[test]
@@ -527,7 +529,7 @@ mod tests {
         assert!(path.held.is_empty());
         for completion in completions {
             assert_eq!(completion.result, Ok(()));
-            assert_eq!(completion.buffer.expect("it comes home")[..], [1; LBA_SIZE]);
+            assert_eq!(completion.buffer.expect("a write returns its buffer")[..], [1; LBA_SIZE]);
         }
     }
 
@@ -545,7 +547,7 @@ mod tests {
         path.in_flight += 2;
         let step = Step::Write { lba: Lba(3), durable: true, stream: 0 };
         assert!(path.settle(path.held[0].0, step, refused).is_none(), "another step follows");
-        assert!(!path.target.has_durable_writes, "it is not tried again");
+        assert!(!path.target.has_durable_writes, "durable writes are not tried again");
         let mut completions = Vec::new();
         while path.in_flight() > 0 {
             path.wait(None, &mut completions);

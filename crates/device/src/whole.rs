@@ -1,4 +1,4 @@
-//! A device that one process has to itself. There are several ways to reach such a device.
+//! A device that one process owns alone. It may be opened as a block device or by NVMe passthrough.
 
 use std::path::Path;
 
@@ -7,13 +7,13 @@ use crate::{
     PathOptions, PlacementId, nvme,
 };
 
-/// A block device or an NVMe namespace: one linear space of blocks, which no other process uses as
-/// long as the value lives. The value opens paths to the device.
+/// A block device or an NVMe namespace: one linear space of blocks. No other process uses the
+/// device as long as this value lives.
 pub trait WholeDevice: Send {
-    /// The device's number of blocks; a partial block at the end does not count.
+    /// Number of whole blocks of the device.
     fn lba_count(&self) -> u64;
 
-    /// What seems to be on the device. This helps to decide whether it may be overwritten.
+    /// What seems to be on the device. This helps to decide whether the device may be overwritten.
     ///
     /// # Errors
     /// When the device can't be read.
@@ -25,10 +25,9 @@ pub trait WholeDevice: Send {
     /// When the path can't be opened.
     fn open_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError>;
 
-    /// Like [`open_path`](Self::open_path), for a path that carries much data and on which nothing
-    /// urgent depends. The path polls for what [`PathOptions::polling`] says, and its
-    /// [buffers](Device::buffer) are registered with the kernel, as far as polling and registering
-    /// are possible.
+    /// Like [`open_path`](Self::open_path), for a path that carries much data that nothing urgent
+    /// waits for. If possible, the path polls as [`PathOptions::polling`] says, and its
+    /// [buffers](Device::buffer) are registered with the kernel.
     ///
     /// # Errors
     /// The same as those of [`open_path`](Self::open_path).
@@ -44,29 +43,29 @@ pub trait WholeDevice: Send {
     fn map(&mut self, offset: u64, size: usize) -> Result<MappedFile, OpenError>;
 
     /// The placements that writes to the device may name, in the device's order; empty if the
-    /// device has only its default placement. The device assigns the placements, and may change
+    /// device has only its default placement. The device assigns the placement ids, and may change
     /// them when it restarts.
     fn placements(&self) -> &[PlacementId] {
         &[]
     }
 
-    /// The device's reports on data placement, or `None` if the device makes no such reports.
-    /// Asking for a report blocks the calling thread.
+    /// The device's reports on data placement; `None` if the device has no data placement. Asking
+    /// for a report blocks the calling thread.
     fn fdp(&self) -> Option<Box<dyn FdpAccount>> {
         None
     }
 
-    /// The device's identity, which stays the same when its name changes: for example, serial
+    /// The device's identity, which does not depend on the device's name: for example, serial
     /// number and namespace. `None` if the identity is unknown.
     fn identity(&self) -> Option<String> {
         None
     }
 
-    /// Whether this device is reached in the best way that was asked for. If it is not, the kernel
-    /// or missing permissions have forced a worse way.
+    /// Whether this device is opened in the best way that was asked for. If not, the kernel or
+    /// missing permissions did not allow that way.
     fn is_best(&self) -> bool;
 
-    /// Facts about the device, for people: pairs of a name and a value.
+    /// Facts about the device for people to read: pairs of a name and a value.
     fn facts(&self) -> Vec<(&'static str, String)>;
 
     /// How I/O is done, in one line for the startup banner and the command INFO. The line is final
@@ -78,10 +77,10 @@ pub trait WholeDevice: Send {
     fn notes(&self) -> Vec<String>;
 }
 
-/// Takes the device at a path in the best possible way. An NVMe namespace is taken by passthrough,
-/// whichever of its two device nodes `path` is. If passthrough is refused, or the device is not an
-/// NVMe namespace, the device is taken as a block device. The result says which of the two ways was
-/// taken, and why.
+/// Opens the device at a path in the best possible way. An NVMe namespace is opened by passthrough,
+/// whichever of its two device nodes `path` is. If passthrough is refused, or if the device is not
+/// an NVMe namespace, the device is opened as a block device. The result can say which way was
+/// chosen, and why.
 ///
 /// # Errors
 /// The same as those of [`NvmeDevice::open`] and [`BlockDevice::open`].
@@ -103,7 +102,7 @@ pub fn open_whole(path: &Path, options: PathOptions) -> Result<Box<dyn WholeDevi
         Ok(device) => Ok(Box::new(device)),
         Err(error @ (OpenError::InUse { .. } | OpenError::StillInFlight { .. })) => Err(error),
         Err(refused) => {
-            // If the block device can't be opened either, that error is returned, because it
+            // If the block device can't be opened, either, its error is returned, because it
             // explains why both ways fail.
             let device = BlockDevice::open(&nodes.block, options)?;
             Ok(Box::new(device.without_passthrough(refused.to_string(), true)))

@@ -1,4 +1,4 @@
-//! Tests that need a second process. To get one, this program starts itself again, in another role.
+//! Tests that need a second process. For this, the program starts itself again, in another role.
 
 #![expect(clippy::print_stdout, reason = "the processes talk through it")]
 #![expect(unsafe_code, reason = "changing user and limits takes system calls")]
@@ -43,20 +43,20 @@ fn main() {
 }
 
 fn start(role: &str, path: &Path) -> Child {
-    Command::new(std::env::current_exe().expect("we are a program"))
+    Command::new(std::env::current_exe().expect("the test's program has a path"))
         .arg(role)
         .arg(path)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .expect("it can be started")
+        .expect("the program can be started")
 }
 
-/// Holds a directory's lock until the standard input of this process ends or the process is killed.
+/// Holds a directory's lock until this process is killed or its standard input ends.
 fn hold(path: &Path) {
-    let _directory = Directory::open(path, PathOptions::default()).expect("nobody has it");
+    let _directory = Directory::open(path, PathOptions::default()).expect("the directory is free");
     println!("held");
-    std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).expect("it ends");
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).expect("the input ends");
 }
 
 fn a_second_process_is_refused_with_the_first_ones_id() {
@@ -64,36 +64,37 @@ fn a_second_process_is_refused_with_the_first_ones_id() {
     let options = PathOptions::default();
     let mut holder = start("hold", place.path());
     let mut said = String::new();
-    let output = holder.stdout.take().expect("it is piped");
-    BufReader::new(output).read_line(&mut said).expect("it says something");
+    let output = holder.stdout.take().expect("the output is piped");
+    BufReader::new(output).read_line(&mut said).expect("the holder prints a line");
     assert_eq!(said, "held\n");
 
-    let refused = Directory::open(place.path(), options).err().expect("it is in use");
+    let refused = Directory::open(place.path(), options).err().expect("the directory is in use");
     let OpenError::InUse { holder: named, .. } = &refused else { panic!("{refused}") };
     assert_eq!(*named, Some(holder.id()));
     assert!(refused.to_string().ends_with(&format!("is in use by process {}", holder.id())));
 
     // When the holder dies, its lock must become free, even if the holder was killed.
-    holder.kill().expect("it runs");
-    holder.wait().expect("it ends");
-    let directory = Directory::open(place.path(), options).expect("nobody has it any more");
-    let refused = Directory::open(place.path(), options).err().expect("we have it");
+    holder.kill().expect("the holder runs");
+    holder.wait().expect("the holder ends");
+    let directory = Directory::open(place.path(), options).expect("the directory is free again");
+    let refused = Directory::open(place.path(), options).err().expect("the directory is in use");
     let own = Some(std::process::id());
     assert!(matches!(refused, OpenError::InUse { holder, .. } if holder == own), "{refused}");
     drop(directory);
     assert!(place.path().join(LOCK_FILE_NAME).exists());
-    Directory::open(place.path(), options).expect("we have let go of it");
+    Directory::open(place.path(), options).expect("the directory is free again");
 }
 
 /// Checks that files keep the contract of devices.
 fn check_files(path: &Path) -> Directory {
-    let mut directory = Directory::open(path, PathOptions::default()).expect("nobody has it");
+    let mut directory =
+        Directory::open(path, PathOptions::default()).expect("the directory is free");
     let mut count = 0;
     check_all(|| {
         count += 1;
         let name = format!("file-{count}");
         directory.create_file(&name, CONTRACT_LBAS).expect("there is room");
-        directory.open_path(&name).expect("it was just made") as Box<dyn Device>
+        directory.open_path(&name).expect("the file was just made") as Box<dyn Device>
     });
     directory
 }
@@ -101,7 +102,7 @@ fn check_files(path: &Path) -> Directory {
 /// Checks that everything still works if io_uring is forbidden.
 fn confined(path: &Path) {
     without_io_uring::forbid_io_uring();
-    let refused = slimio_ring::probe().expect_err("it is forbidden");
+    let refused = slimio_ring::probe().expect_err("io_uring is forbidden");
     assert_eq!(
         (refused.cause, refused.errno.map(Errno::number)),
         (Cause::Seccomp, Some(libc::EPERM))
@@ -118,8 +119,8 @@ fn confined(path: &Path) {
     println!("as correct");
 }
 
-/// Checks that everything still works if io_uring is forbidden, and if the kernel can't make a
-/// write durable in one call.
+/// Checks that everything still works if io_uring is forbidden and the kernel can't make a write
+/// durable in one call.
 fn bare(path: &Path) {
     without_io_uring::forbid_io_uring();
     without_io_uring::fail(&[libc::SYS_pwritev2], libc::EOPNOTSUPP);
@@ -130,14 +131,15 @@ fn bare(path: &Path) {
 /// Checks that a path reports an error if io_uring is forbidden while the path is in use.
 fn barred(path: &Path) {
     const COUNT: u64 = 8;
-    let mut directory = Directory::open(path, PathOptions::default()).expect("nobody has it");
+    let mut directory =
+        Directory::open(path, PathOptions::default()).expect("the directory is free");
     if !directory.describe().contains("through io_uring") {
         eprintln!("SKIPPED: {}", directory.notes().join("; "));
         println!("as correct");
         return;
     }
     directory.create_file("file", COUNT).expect("there is room");
-    let mut path = directory.open_path("file").expect("it was just made");
+    let mut path = directory.open_path("file").expect("the file was just made");
     let write = |lba, byte| {
         let mut buffer = Buffer::zeroed(1);
         buffer.fill(byte);
@@ -146,7 +148,7 @@ fn barred(path: &Path) {
     let mut run = |ops: Vec<Op>, has_kick: bool| {
         let count = ops.len();
         for (token, op) in ops.into_iter().enumerate() {
-            path.submit(Token(token as u64), op).expect("fewer than may be in flight");
+            path.submit(Token(token as u64), op).expect("the queue is not full");
         }
         if has_kick {
             path.kick();
@@ -170,8 +172,8 @@ fn barred(path: &Path) {
     }
     let said = untaken.to_string();
     assert!(said.contains("allow io_uring_enter"), "{said}");
-    // Operations that the kernel did not take were not done.
-    let written = std::fs::read(directory.file_path("file")).expect("it is readable");
+    // The operations that the kernel refused were not executed.
+    let written = std::fs::read(directory.file_path("file")).expect("the file can be read");
     assert!(written.iter().all(|&byte| byte == 1));
     drop(path);
     println!("as correct");
@@ -181,40 +183,40 @@ fn a_path_that_is_refused_later_says_so() {
     run_to_the_end("barred");
 }
 
-/// The id of a user that has no other process.
+/// The id of a user who has no other process.
 const NOBODY_ELSE: u32 = 54_321;
 
 /// Counts the threads of this process, including the kernel's threads for its rings.
 fn threads() -> usize {
-    std::fs::read_dir("/proc/self/task").expect("Linux has it").count()
+    std::fs::read_dir("/proc/self/task").expect("Linux has /proc/self/task").count()
 }
 
-/// Checks the notes of a process if the kernel gives it a polling thread for its first path, but no
-/// such thread for the second path.
+/// Checks the notes if the kernel makes a polling thread for the first path, but refuses one for
+/// the second path.
 fn crowded(path: &Path) {
-    // SAFETY: the call takes a number only.
+    // SAFETY: the call takes only a number.
     assert_eq!(unsafe { libc::setuid(NOBODY_ELSE) }, 0, "it was root");
     let polling = Polling { submissions_idle: Some(Duration::from_millis(2)), completions: false };
     let options = PathOptions { polling, ..PathOptions::default() };
-    let mut directory = Directory::open(path, options).expect("nobody has it");
+    let mut directory = Directory::open(path, options).expect("the directory is free");
     if !directory.describe().contains("polls for") {
         eprintln!("SKIPPED: {}", directory.notes().join("; "));
         println!("as correct");
         return;
     }
     // Opening the directory has made a ring to probe for polling. The kernel's thread for that ring
-    // ends later than the ring, so the test waits for it.
+    // may outlive the ring, so the test waits for the thread's end.
     let deadline = Instant::now() + Duration::from_secs(60);
     while threads() > 1 {
         assert!(Instant::now() < deadline, "{} threads", threads());
         std::thread::yield_now();
     }
     let limit = libc::rlimit { rlim_cur: 2, rlim_max: 2 };
-    // SAFETY: the limit is read during the call.
+    // SAFETY: the kernel reads the limit only during the call.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NPROC, &raw const limit) }, 0);
     let paths = ["first", "second"].map(|name| {
         directory.create_file(name, CONTRACT_LBAS).expect("there is room");
-        directory.open_bulk_path(name).expect("it was just made")
+        directory.open_bulk_path(name).expect("the file was just made")
     });
     let (described, notes) = (directory.describe(), directory.notes().join("; "));
     assert!(described.ends_with("(SQPOLL, 2 ms) on 1 of 2 paths"), "{described}; {notes}");
@@ -224,7 +226,7 @@ fn crowded(path: &Path) {
 }
 
 fn a_path_that_could_not_be_polled_is_told_of() {
-    // SAFETY: the call takes nothing.
+    // SAFETY: the call takes no arguments.
     if unsafe { libc::geteuid() } != 0 || slimio_ring::probe().is_err() {
         eprintln!("SKIPPED: only root can become another user, and it takes io_uring");
         return;
@@ -242,7 +244,7 @@ fn run_to_the_end(role: &str) {
 
 /// Runs this program in a role, and checks that the program succeeds.
 fn run_role(role: &str, path: &Path) {
-    let output = start(role, path).wait_with_output().expect("it ends");
+    let output = start(role, path).wait_with_output().expect("the program ends");
     assert!(output.status.success(), "{role}: {:?}", output.status);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "as correct\n", "{role}");
 }

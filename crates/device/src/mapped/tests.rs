@@ -7,12 +7,12 @@ use super::*;
 const SIZE: usize = 8 * LBA_SIZE;
 
 fn create(path: &Path, size: usize) -> Result<MappedFile, OpenError> {
-    // SAFETY: the file is the test's own, and so is its directory.
+    // SAFETY: only this test uses the file and its directory.
     unsafe { MappedFile::create(path, size) }
 }
 
 fn open(path: &Path) -> Result<MappedFile, OpenError> {
-    // SAFETY: as above.
+    // SAFETY: only this test uses the file and its directory.
     unsafe { MappedFile::open(path) }
 }
 
@@ -33,22 +33,22 @@ fn what_is_stored_is_in_the_file_at_once() {
     assert_eq!(mapped.read_all().expect("readable"), expected);
     assert_eq!(std::fs::read(&path).expect("readable")[..SIZE], expected);
 
-    // The buffers keep the memory after the `MappedFile` is gone, and the next `open` finds the
-    // bytes that were stored in between.
+    // The buffers keep the mapping alive after the `MappedFile` is dropped. The next `open` finds
+    // the bytes that were stored after that.
     drop(mapped);
     buffers[3].fill(9);
-    assert!(matches!(open(&path), Err(OpenError::Unsuitable { .. })), "a slice has one owner");
+    assert!(matches!(open(&path), Err(OpenError::Unsuitable { .. })), "the file is mapped already");
     drop(buffers);
-    let second = open(&path).expect("it exists");
+    let second = open(&path).expect("the file exists");
     assert_eq!(second.size(), SIZE);
     assert_eq!(second.read_all().expect("readable")[7 * LBA_SIZE], 9);
 }
 
 /// How many bytes of a mapped file this process has in its memory.
 fn resident(path: &Path) -> usize {
-    let maps = std::fs::read_to_string("/proc/self/smaps").expect("Linux has it");
+    let maps = std::fs::read_to_string("/proc/self/smaps").expect("Linux has /proc/self/smaps");
     let mut lines = maps.lines().skip_while(|line| !line.ends_with(&*path.to_string_lossy()));
-    let rss = lines.find_map(|line| line.strip_prefix("Rss:")).expect("it is mapped");
+    let rss = lines.find_map(|line| line.strip_prefix("Rss:")).expect("the file is mapped");
     let kib: usize = rss.trim().trim_end_matches(" kB").parse().expect("a number");
     kib * 1024
 }
@@ -68,9 +68,9 @@ fn memory_is_taken_by_what_is_used_and_can_be_let_go() {
     for buffer in &mut buffers[1..] {
         buffer.let_go();
     }
-    assert_eq!(resident(&path), LARGE / 4, "one is kept");
+    assert_eq!(resident(&path), LARGE / 4, "one of four buffers was not let go");
     for buffer in &buffers {
-        assert!(buffer.iter().all(|&byte| byte == 3), "what was let go comes back");
+        assert!(buffer.iter().all(|&byte| byte == 3), "the contents come back");
     }
     assert_eq!(resident(&path), LARGE);
 }
@@ -82,7 +82,7 @@ fn nobody_else_may_read_it() {
     let left = directory.path().join("buffers.new");
     std::fs::write(&left, b"part of it").expect("there is room");
     drop(create(&path, SIZE).expect("there is room"));
-    let mode = std::fs::metadata(&path).expect("it is there").mode();
+    let mode = std::fs::metadata(&path).expect("the file exists").mode();
     assert_eq!(mode & 0o777, 0o600);
 }
 
@@ -103,12 +103,11 @@ fn a_file_that_can_not_be_made_leaves_the_old_one() {
     let unfinished = directory.path().join("buffers.new");
     std::fs::create_dir(&unfinished).expect("there is room");
     assert!(create(&path, 2 * SIZE).is_err());
-    let old = open(&path).expect("it is still there");
+    let old = open(&path).expect("the old file exists");
     assert_eq!(old.read_all().expect("readable"), vec![1; SIZE]);
 
-    // A process that dies while it makes the file leaves an unfinished file. This file must do no
-    // harm.
-    std::fs::remove_dir(&unfinished).expect("it is empty");
+    // A process that dies while it makes the file leaves an unfinished file, which must do no harm.
+    std::fs::remove_dir(&unfinished).expect("the directory is empty");
     std::fs::write(&unfinished, b"part of it").expect("there is room");
     let new = create(&path, 2 * SIZE).expect("there is room");
     assert_eq!(new.read_all().expect("readable"), vec![0; 2 * SIZE]);
@@ -120,7 +119,7 @@ fn one_that_holds_nothing_says_so() {
     let directory = tempfile::tempdir().expect("a directory for the test");
     let path = directory.path().join("buffers");
     drop(create(&path, 0).expect("there is room"));
-    let mut none = open(&path).expect("it is there");
+    let mut none = open(&path).expect("the file exists");
     assert_eq!(none.size(), 0);
     assert!(none.buffers(SIZE).is_empty());
 }
@@ -128,17 +127,17 @@ fn one_that_holds_nothing_says_so() {
 #[test]
 fn a_range_of_a_file_is_a_part_of_it() {
     let file = tempfile::tempfile().expect("a file for the test");
-    file.set_len(4 * SIZE as u64).expect("it can be made longer");
+    file.set_len(4 * SIZE as u64).expect("the file can be made longer");
     let path = Path::new("file");
     let map = || {
-        // SAFETY: the file is the test's own, and has no name.
+        // SAFETY: only this test uses the file, which has no name.
         unsafe { MappedFile::file_range(&file, path, SIZE as u64, SIZE) }.expect("there is room")
     };
     let mut mapped = map();
     mapped.buffers(SIZE)[0].fill(4);
     let mut byte = [0];
     for (offset, expected) in [(SIZE - 1, 0), (SIZE, 4), (2 * SIZE - 1, 4), (2 * SIZE, 0)] {
-        file.read_exact_at(&mut byte, offset as u64).expect("it is that long");
+        file.read_exact_at(&mut byte, offset as u64).expect("the file has this byte");
         assert_eq!(byte, [expected], "at {offset}");
     }
     drop(mapped);
@@ -160,21 +159,21 @@ fn a_file_that_is_not_as_it_was_made_is_refused() {
     let path = directory.path().join("buffers");
     assert!(matches!(open(&path), Err(OpenError::Incomplete { .. })));
     drop(create(&path, SIZE).expect("there is room"));
-    let whole = std::fs::read(&path).expect("it is there");
-    let file = OpenOptions::new().write(true).open(&path).expect("it is there");
+    let whole = std::fs::read(&path).expect("the file exists");
+    let file = OpenOptions::new().write(true).open(&path).expect("the file exists");
     for cut in (0..whole.len() as u64).step_by(LBA_SIZE / 2) {
         file.set_len(cut).expect("the length can be set");
         let refused = open(&path);
         assert!(matches!(refused, Err(OpenError::Incomplete { .. })), "{cut}: {refused:?}");
     }
     std::fs::write(&path, &whole).expect("there is room");
-    assert_eq!(open(&path).expect("it is whole again").size(), SIZE);
+    assert_eq!(open(&path).expect("the file is whole again").size(), SIZE);
     for longer in [1, LBA_SIZE as u64] {
         file.set_len(whole.len() as u64 + longer).expect("the length can be set");
         let refused = open(&path);
         assert!(matches!(refused, Err(OpenError::Incomplete { .. })), "{longer}: {refused:?}");
     }
-    // SAFETY: the file is the test's own.
+    // SAFETY: only this test uses the file.
     let refused = unsafe { MappedFile::device_range(&path, 0, SIZE) };
     assert!(matches!(refused, Err(OpenError::Unsuitable { .. })), "{refused:?}");
 }
@@ -183,10 +182,10 @@ fn a_file_that_is_not_as_it_was_made_is_refused() {
 fn a_copy_with_holes_can_be_read() {
     let directory = tempfile::tempdir().expect("a directory for the test");
     let path = directory.path().join("buffers");
-    let file = File::create(&path).expect("it can be made");
+    let file = File::create(&path).expect("the file can be made");
     file.write_all_at(&[7; LBA_SIZE], 2 * LBA_SIZE as u64).expect("there is room");
     file.write_all_at(&end_block(SIZE), SIZE as u64).expect("there is room");
-    let mut mapped = open(&path).expect("it is as it was made");
+    let mut mapped = open(&path).expect("the file has its length and its last block");
     assert_eq!(mapped.check_readable(&path), Ok(()));
     let buffers = mapped.buffers(LBA_SIZE);
     for (index, buffer) in buffers.iter().enumerate() {
@@ -201,7 +200,7 @@ fn what_can_not_be_read_is_an_error_in_words() {
     let path = directory.path().join("buffers");
     let mapped = create(&path, SIZE).expect("there is room");
     assert_eq!(mapped.check_readable(&path), Ok(()));
-    let file = OpenOptions::new().write(true).open(&path).expect("it is there");
+    let file = OpenOptions::new().write(true).open(&path).expect("the file exists");
     file.set_len(SIZE as u64 / 2).expect("the length can be set");
     let refused = mapped.check_readable(&path).expect_err("half of it is gone").to_string();
     assert!(refused.starts_with("reading /"), "{refused}");

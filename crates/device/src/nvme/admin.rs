@@ -44,14 +44,14 @@ struct Passthrough {
     result: u64,
 }
 
-/// The number of the namespace that a descriptor is open to.
+/// The id of the namespace that a descriptor refers to.
 pub(crate) fn namespace_id(file: &File) -> io::Result<u32> {
     // SAFETY: this request has no argument.
     let id = unsafe { libc::ioctl(file.as_raw_fd(), NVME_IOCTL_ID) };
     u32::try_from(id).map_err(|_| io::Error::last_os_error())
 }
 
-/// Runs a command whose data is all of `data`, and returns the device's result value.
+/// Runs a command that transfers all of `data`, and returns the device's result value.
 ///
 /// # Safety
 /// The command must move no more bytes than `data` has, because the driver does not check this.
@@ -94,10 +94,10 @@ pub(crate) fn identify(file: &File, cns: u8, nsid: u32) -> Result<Box<[u8; 4096]
 }
 
 /// Get Log Page: returns the first `size` bytes of page `page` of an endurance group. `specific` is
-/// the page's own parameter.
+/// the log-specific parameter.
 ///
 /// # Panics
-/// When `size` is no multiple of 4, or zero.
+/// When `size` is zero or not a multiple of 4.
 pub(crate) fn log_page(
     file: &File,
     page: u8,
@@ -145,7 +145,7 @@ fn handle_status_command(nsid: u32, size: usize) -> NvmeCommand {
     NvmeCommand { opcode: opcode::IO_MANAGEMENT_RECEIVE, nsid, cdw10_to_15 }
 }
 
-/// I/O Management Send: moves the handle of each of these placements to a fresh reclaim unit.
+/// I/O Management Send: makes the handle of each of these placements go on in a fresh reclaim unit.
 ///
 /// # Panics
 /// When there are no placements.

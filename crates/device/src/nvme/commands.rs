@@ -8,9 +8,9 @@ use super::wire::{self, IdentifyNamespace, opcode};
 use super::{Namespace, admin, status};
 use crate::{DeviceError, LbaRange, PlacementId, WriteCache};
 
-/// The result of a finished command. A deallocation counts as a success even if the device does not
-/// know the command or the kernel does not permit it. The reason is that a deallocation is only a
-/// hint: without it, blocks just stay allocated.
+/// The result of a finished command. A deallocation succeeds even if the device does not know the
+/// command or the kernel does not permit it, because a deallocation is only a hint: without it,
+/// blocks just stay allocated.
 pub(super) fn result_of(opcode: u8, result: Result<(), CommandError>) -> Result<(), DeviceError> {
     let is_hint = opcode == opcode::DATASET_MANAGEMENT;
     match result {
@@ -33,12 +33,12 @@ pub(super) fn result_of(opcode: u8, result: Result<(), CommandError>) -> Result<
 }
 
 impl Namespace {
-    /// If a command failed because the device is gone, returns [`DeviceError::Gone`]. The kernel
-    /// reports only that the command failed.
+    /// Returns [`DeviceError::Gone`] if a command failed because the device is gone. The kernel
+    /// itself reports only that the command failed.
     pub(super) fn explain(&self, result: Result<(), DeviceError>) -> Result<(), DeviceError> {
         match result {
             Err(DeviceError::Io { .. }) if !self.node.exists() => Err(DeviceError::Gone),
-            // The driver reports this error as long as it does not know that the namespace is gone.
+            // While the driver does not know yet that the namespace is gone, it reports this error.
             Err(DeviceError::Io { errno: libc::EINVAL }) if self.is_inactive() => {
                 Err(DeviceError::Gone)
             }
@@ -51,9 +51,9 @@ impl Namespace {
         }
     }
 
-    /// Whether the controller says that there is no such namespace. In this case, the fields that
-    /// describe the namespace are zeros (NVM Express Base Specification, Identify Namespace data
-    /// structure). A driver that is already removing the namespace no longer asks the controller:
+    /// Whether the controller says that there is no such namespace. In this case, it returns zeros
+    /// in all fields of the namespace (NVM Express Base Specification, Identify Namespace data
+    /// structure). A driver that is already removing the namespace no longer asks the controller.
     /// Linux 6.12 then returns `EAGAIN`.
     fn is_inactive(&self) -> bool {
         match admin::identify(&self.generic, 0, self.nsid) {
@@ -78,8 +78,8 @@ impl Namespace {
         durable: bool,
     ) -> NvmeCommand {
         let shift = self.blocks_shift;
-        // An unknown placement is not named in the command. Otherwise, the device would use its
-        // default placement and note an FDP event.
+        // The command does not name an unknown placement. If it did, the device would use its
+        // default placement and record an FDP event.
         let mut placement = self.placements.contains(&placement).then_some(placement.0);
         if is_planted("nvme-first-placement") {
             placement = self.placements.first().map(|first| first.0);
@@ -97,7 +97,7 @@ impl Namespace {
         (has_cache && !is_planted("nvme-flush-unsent")).then(|| wire::flush(self.nsid))
     }
 
-    /// Converts ranges to the form that the device takes.
+    /// Converts ranges to the format of the Dataset Management command.
     pub(super) fn ranges(&self, ranges: &[LbaRange]) -> Vec<[u8; 16]> {
         let mut found = Vec::new();
         for range in ranges {
@@ -113,7 +113,8 @@ impl Namespace {
     }
 }
 
-/// If a range is too long for the 32-bit field, it is cut into parts of this many device blocks.
+/// A range that is too long for the command's 32-bit field is cut into parts of this many device
+/// blocks.
 const RANGE_BLOCKS_MAX: u32 = 1 << 31;
 
 #[cfg(test)]
@@ -126,7 +127,7 @@ pub(super) mod tests {
     pub(in crate::nvme) fn namespace(blocks_shift: u32) -> Namespace {
         Namespace {
             node: "/sys".into(),
-            generic: std::fs::File::open("/dev/null").expect("every Linux has it"),
+            generic: std::fs::File::open("/dev/null").expect("every Linux has /dev/null"),
             nsid: 3,
             lba_count: 1 << 40,
             blocks_shift,

@@ -1,5 +1,4 @@
-//! The memory of the commands of one [`Device`](crate::Device), into which they read or from which
-//! they write. Each command has a whole buffer or a part of a buffer.
+//! The memory that a command reads into or writes from: a whole buffer, or a part of a buffer.
 
 #![expect(unsafe_code, reason = "a promise about memory is an unsafe trait")]
 
@@ -17,7 +16,7 @@ pub(crate) enum Data {
     Part(Part),
 }
 
-/// A part of a buffer. Several commands transfer the buffer, and each transfers one part.
+/// A part of a buffer that several commands transfer. Each command transfers one part.
 #[derive(Debug)]
 pub(crate) struct Part {
     whole: Arc<Buffer>,
@@ -25,7 +24,7 @@ pub(crate) struct Part {
     size: usize,
 }
 
-// SAFETY: parts do not overlap, and the buffer itself is touched only when the last part is gone.
+// SAFETY: parts do not overlap, and nothing touches the buffer itself until its last part is gone.
 unsafe impl Send for Part {}
 
 /// Cuts a buffer into parts of at most `lbas_max` blocks, in order.
@@ -50,14 +49,15 @@ pub(crate) fn cut(mut buffer: Buffer, lbas_max: usize) -> Vec<Part> {
 }
 
 impl Part {
-    /// Gives the part back. If this was the last part, returns the whole buffer.
+    /// Ends the use of the part. If this was the last part, returns the whole buffer.
     pub(crate) fn end(self) -> Option<Buffer> {
         Arc::into_inner(self.whole)
     }
 }
 
-// SAFETY: a buffer's bytes are its own and are initialised, and they stay where they are when the
-// buffer moves. A part's bytes belong to no other part, and its `Arc` keeps the buffer alive.
+// SAFETY: a buffer's bytes are initialised, belong to this buffer alone, and do not move when the
+// buffer moves. A part's bytes belong to no other part, and the part's `Arc` keeps the buffer
+// alive.
 unsafe impl Memory for Data {
     fn address(&mut self) -> *mut u8 {
         match self {

@@ -1,4 +1,4 @@
-//! Flexible Data Placement: the handles, and the device's counters.
+//! Flexible Data Placement (FDP): the reclaim unit handles, and the device's counters.
 
 use std::fmt;
 use std::fs::File;
@@ -17,16 +17,16 @@ const EVENTS: u8 = 0x23;
 /// Feature "Flexible Data Placement".
 const FDP_FEATURE: u8 = 0x1d;
 
-/// Number of bytes to read of a log page that contains the count of its entries.
+/// Number of bytes to read of a log page that says how many entries it has.
 const PAGE_SIZE: usize = 4096;
 
-/// One placement that writes may name, the handle that it leads to, and what is left of that
-/// handle's reclaim unit.
+/// One placement that writes may name, the placement's handle, and the space left in the handle's
+/// reclaim unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlacementHandle {
     /// The id that writes use for the placement.
     pub placement: u16,
-    /// The reclaim unit handle that the placement leads to.
+    /// The reclaim unit handle that the placement uses.
     pub handle: u16,
     /// Number of the device's own blocks that can still be written to the handle's present reclaim
     /// unit.
@@ -49,7 +49,8 @@ pub struct FdpConfiguration {
     pub handle_count: u16,
     /// Size of a reclaim unit in bytes.
     pub unit_size: u64,
-    /// Whether the device keeps the data of different handles apart even when it moves data.
+    /// Whether the device keeps the data of different handles apart even when it moves data in
+    /// garbage collection.
     pub is_persistently_isolated: bool,
 }
 
@@ -58,23 +59,23 @@ pub struct FdpConfiguration {
 pub struct FdpStatistics {
     /// Bytes that hosts have written.
     pub host_bytes: u128,
-    /// Bytes that were written to the media for these host bytes.
+    /// Bytes that the device wrote to its media, including the host bytes.
     pub media_bytes: u128,
     /// Bytes of media that were erased.
     pub erased_bytes: u128,
 }
 
-/// An event that the device has noted about a host's action.
+/// An event that the device has recorded because of a host's action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FdpEvent {
     /// The number that the specification gives to this kind of event.
     pub kind: u8,
-    /// The placement that the event is about, if it is about one.
+    /// The placement that the event is about; `None` if it is not about one.
     pub placement: Option<u16>,
 }
 
 impl FdpEvent {
-    /// The event's name.
+    /// Name of the event.
     pub fn name(&self) -> &'static str {
         match self.kind {
             0 => "reclaim unit not fully written",
@@ -88,22 +89,24 @@ impl FdpEvent {
     }
 }
 
-/// Reports on a device's data placement, and moves handles to fresh reclaim units. Each call sends
-/// the device a command and waits for it, so the thread that runs the users' commands must not make
-/// such a call.
+/// Reports on a device's data placement, and makes handles go on in fresh reclaim units. Each call
+/// sends the device a command and waits for it, so the thread that runs the clients' commands must
+/// not make such a call.
 pub trait FdpAccount: Send + Sync {
-    /// Number of the device's own blocks in a reclaim unit; `None` if the device does not say.
+    /// Number of the device's own blocks in a reclaim unit; `None` if the device does not report
+    /// it.
     fn unit_blocks(&self) -> Option<u64>;
 
-    /// The device's counters for the namespace's endurance group. They count the writes of all
-    /// hosts and programs.
+    /// The device's counters for the namespace's endurance group. The counters include the writes
+    /// of all hosts and programs.
     ///
     /// # Errors
-    /// When the device or the kernel refuses. The kernel gives the counters only to administrators.
+    /// When the device or the kernel refuses. The kernel lets only administrators read the
+    /// counters.
     fn statistics(&self) -> Result<FdpStatistics, DeviceError>;
 
-    /// Whether this process itself keeps the [`statistics`](Self::statistics), so that any thread
-    /// may ask for them at any time.
+    /// Whether this process itself keeps the [`statistics`](Self::statistics), as for an emulated
+    /// device. Any thread may then ask for them at any time.
     fn has_statistics_at_hand(&self) -> bool {
         false
     }
@@ -114,7 +117,7 @@ pub trait FdpAccount: Send + Sync {
     /// The same as those of [`statistics`](Self::statistics).
     fn host_events(&self) -> Result<Vec<FdpEvent>, DeviceError>;
 
-    /// How many handles of the endurance group are used by hosts.
+    /// Number of the endurance group's handles that hosts use.
     ///
     /// # Errors
     /// The same as those of [`statistics`](Self::statistics).
@@ -126,15 +129,15 @@ pub trait FdpAccount: Send + Sync {
     /// When the device or the kernel refuses.
     fn handles(&self) -> Result<Vec<PlacementHandle>, DeviceError>;
 
-    /// Moves a placement to a fresh reclaim unit, so that later writes to the placement do not
-    /// share a unit with earlier writes. The rest of the old unit stays empty.
+    /// Makes a placement go on in a fresh reclaim unit, so that later writes to the placement do
+    /// not share a unit with earlier writes. The rest of the old unit stays empty.
     ///
     /// # Errors
     /// When the device or the kernel refuses.
     fn start_fresh_unit(&self, placement: PlacementId) -> Result<(), DeviceError>;
 }
 
-/// The account of an NVMe namespace. The account asks the device through the generic device node.
+/// The account of an NVMe namespace. It sends its commands through the generic device node.
 #[derive(Debug)]
 pub(super) struct NvmeAccount {
     generic: File,
@@ -195,8 +198,8 @@ pub(crate) fn handles(file: &File, nsid: u32) -> Result<Vec<PlacementHandle>, De
     Ok(parse_handles(&admin::handle_status(file, nsid, size)?))
 }
 
-/// Takes the placements from the device's answer about a namespace in endurance group `group`. If
-/// there are none, returns the reason as a sentence without a full stop.
+/// Returns the placements in `told`, the device's answer about a namespace in endurance group
+/// `group`. If there are none, returns the reason as a sentence without a full stop.
 pub(crate) fn usable(
     told: Result<Vec<PlacementHandle>, DeviceError>,
     group: u16,
@@ -218,7 +221,7 @@ pub(crate) fn usable(
     }
 }
 
-/// Type and code of the status "FDP Disabled".
+/// Status code type and status code of "FDP Disabled".
 const FDP_DISABLED: (u8, u8) = (0, 0x29);
 
 fn parse_handles(data: &[u8]) -> Vec<PlacementHandle> {
@@ -321,7 +324,7 @@ mod tests {
         let handle = PlacementHandle { placement: 3, handle: 1, unit_blocks_left: 0 };
         assert_eq!(usable(Ok(vec![handle]), 1), Ok(vec![handle]));
         let status = |word| {
-            let status = NvmeStatus::new(word).expect("it is a failure");
+            let status = NvmeStatus::new(word).expect("the status is a failure");
             Err(DeviceError::Nvme { opcode: opcode::IO_MANAGEMENT_RECEIVE, status })
         };
         for (told, said) in [
@@ -359,10 +362,10 @@ mod tests {
             is_persistently_isolated: true,
         };
         assert_eq!(parse_configuration(&page, 1), Some(expected));
-        assert_eq!(parse_configuration(&page, 0), None, "it is not valid");
-        assert_eq!(parse_configuration(&page, 2), None, "it does not exist");
+        assert_eq!(parse_configuration(&page, 0), None, "this configuration is not valid");
+        assert_eq!(parse_configuration(&page, 2), None, "this configuration does not exist");
         page[16 + 72 + 64] = 1;
-        let found = parse_configuration(&page, 1).expect("it is valid");
+        let found = parse_configuration(&page, 1).expect("this configuration is valid");
         assert!(!found.is_persistently_isolated);
     }
 

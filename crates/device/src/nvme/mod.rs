@@ -1,6 +1,6 @@
-//! A whole NVMe namespace, reached by NVMe commands that the kernel's driver passes on as they are
-//! (passthrough). Commands pass through no file system and no block layer, and writes can use the
-//! device's own data placement.
+//! A whole NVMe namespace that is accessed by passthrough: the kernel's driver hands NVMe commands
+//! to the device unchanged. There is no file system and no block layer in between, and writes can
+//! use the device's own data placement.
 
 mod admin;
 mod commands;
@@ -36,22 +36,22 @@ use crate::{
 };
 use crate::{block, identity};
 
-/// Limit in bytes of a command's data, if neither the kernel nor the device gives a limit.
+/// Limit in bytes of a command's data, if neither the kernel nor the device states a limit.
 const COMMAND_SIZE_DEFAULT: u64 = 128 << 10;
 
 /// The properties of a namespace that its commands depend on.
 #[derive(Debug)]
 pub(crate) struct Namespace {
-    /// The namespace's directory in `/sys`, which disappears with the namespace.
+    /// The namespace's directory in `/sys`. It disappears when the namespace does.
     node: PathBuf,
-    /// The generic device, through which the controller is asked about the namespace.
+    /// The generic device. Questions about the namespace are sent to the controller through it.
     generic: File,
     nsid: u32,
     /// Length in blocks of [`LBA_SIZE`] bytes.
     lba_count: u64,
     /// One block of [`LBA_SIZE`] bytes consists of 2^n device blocks. This is the exponent n.
     blocks_shift: u32,
-    /// Limit of the blocks of [`LBA_SIZE`] bytes in one command.
+    /// The largest number of blocks of [`LBA_SIZE`] bytes in one command.
     command_lbas_max: u32,
     write_cache: WriteCache,
     has_deallocate: bool,
@@ -70,8 +70,8 @@ impl Namespace {
     }
 }
 
-/// An NVMe namespace. As long as this value lives, no other program can take the namespace, because
-/// this value holds its block device open exclusively. Commands go through the generic device.
+/// An NVMe namespace, whose block device is opened exclusively. So as long as this value lives, no
+/// other program can use the namespace. Commands are sent through the generic device.
 pub struct NvmeDevice {
     nodes: Nodes,
     generic: File,
@@ -80,7 +80,8 @@ pub struct NvmeDevice {
     namespace: Arc<Namespace>,
     identity: Option<String>,
     model: String,
-    /// A write of at most this many bytes is carried out whole or not at all if power fails.
+    /// If power fails, the device has executed a write of at most this many bytes whole or not at
+    /// all.
     atomic_size: u64,
     in_flight_max: u32,
     bulk: Bulk,
@@ -100,8 +101,9 @@ enum Fdp {
 }
 
 impl NvmeDevice {
-    /// Takes the namespace whose generic device or block device is at `path`. Nothing on the
-    /// namespace is changed. To check that commands work, one block is read and a flush is run.
+    /// Opens the namespace whose generic device or block device is at `path`, exclusively. Nothing
+    /// on the namespace is changed. To check that commands work, one block is read and a flush is
+    /// run.
     ///
     /// # Errors
     /// [`OpenError::InUse`] when a process has the namespace open; [`OpenError::StillInFlight`]
@@ -187,7 +189,7 @@ impl NvmeDevice {
         Ok(device)
     }
 
-    /// Reads a block and flushes, to check that commands reach the device and complete.
+    /// Reads a block and flushes. This checks that commands reach the device and complete.
     fn try_out(&self, extras: &Extras) -> Result<(), DeviceError> {
         let no_ring = |_| DeviceError::Io { errno: libc::ENOMEM };
         let mut path = self.path(extras).map_err(no_ring)?;
@@ -222,7 +224,7 @@ impl NvmeDevice {
         &self.nodes.block
     }
 
-    /// The model, as the controller names it.
+    /// The model name that the controller reports.
     pub fn model(&self) -> &str {
         &self.model
     }
@@ -240,7 +242,7 @@ impl NvmeDevice {
         LBA_SIZE as u64 >> self.namespace.blocks_shift
     }
 
-    /// Limit in bytes of a command's data. Longer transfers take several commands.
+    /// Limit in bytes of a command's data. A longer transfer takes several commands.
     pub fn command_size_max(&self) -> u64 {
         u64::from(self.namespace.command_lbas_max) * LBA_SIZE as u64
     }
@@ -421,13 +423,13 @@ fn check_format(about: &IdentifyNamespace) -> Result<u32, String> {
     Ok(ours - theirs)
 }
 
-/// Limit of the blocks of [`LBA_SIZE`] bytes in one command. It is computed from the kernel's limit
-/// for the device's queue or, if the kernel gives none, from the device's own limit.
+/// The largest number of blocks of [`LBA_SIZE`] bytes in one command. It comes from the kernel's
+/// limit for the device's queue or, if the kernel states none, from the device's own limit.
 fn command_lbas_max(kernel_size_max: Option<u64>, mdts: u8, blocks_shift: u32) -> u32 {
     let device_size_max = match mdts {
         0 => None,
-        // A command may have 2^`mdts` pages of the controller, and such a page has at least 4096
-        // bytes.
+        // A command's data may have 2^`mdts` pages of the controller, and such a page has at least
+        // 4096 bytes.
         mdts => 4096_u64.checked_shl(mdts.into()),
     };
     let size = kernel_size_max.or(device_size_max).unwrap_or(COMMAND_SIZE_DEFAULT);
@@ -450,8 +452,8 @@ fn find_placement(
         Ok(handles) => handles,
         Err(why) => return Fdp::Off(why),
     };
-    // Only administrators may read the configuration. If it can't be read, that does no harm,
-    // because only reports need it.
+    // Only administrators may read the configuration. A failure does no harm, because only reports
+    // need the configuration.
     let index = fdp::is_on(generic, group).map_or(0, |(_, index)| index);
     Fdp::On {
         group,

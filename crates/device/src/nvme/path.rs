@@ -1,5 +1,4 @@
-//! The path on which operations reach a namespace. It has a ring of its own, whose entries are NVMe
-//! commands for the driver.
+//! A path to a namespace. It has a ring of its own, whose entries are NVMe commands for the driver.
 //!
 //! Submitted operations stay in the path until they are kicked. Then one system call hands all of
 //! them to the driver. The driver does not split commands. So this path cuts a transfer that is too
@@ -30,7 +29,7 @@ use crate::target::buffer_of;
 use crate::uring::{enter, untaken};
 use crate::{Buffer, Completion, Device, DeviceError, Geometry, LbaRange, Op, Token};
 
-/// A path to a namespace that uses the driver's own commands.
+/// A path to a namespace, by NVMe passthrough.
 pub(crate) struct NvmePath {
     namespace: Arc<Namespace>,
     in_flight_max: u32,
@@ -38,13 +37,13 @@ pub(crate) struct NvmePath {
     pool: Option<Arc<Pool>>,
     ring: Ring<Command, Data, Wide>,
     fd: Fd,
-    /// Operations that were submitted but not kicked.
+    /// Operations that were submitted, but were not kicked yet.
     queued: VecDeque<(Token, Op)>,
-    /// Operations that were handed over but not reaped. With each command, the ring keeps the index
-    /// of the command's operation.
+    /// Operations that were kicked and not reaped yet. For each command, the ring keeps the index
+    /// of the command's operation in this list.
     operations: Vec<Option<Operation>>,
     free: Vec<usize>,
-    /// Number of operations that were submitted but not reaped.
+    /// Number of operations that were submitted and not reaped yet.
     in_flight: usize,
     /// Completions just reaped from the ring. The vector is kept so that its memory is reused.
     reaped: Vec<slimio_ring::Completion<Command, Data>>,
@@ -66,7 +65,7 @@ struct Operation {
     commands_left: u32,
     /// The first failure among the operation's commands.
     result: Result<(), DeviceError>,
-    /// The buffer, once it is back.
+    /// The buffer, once the last command has returned it.
     buffer: Option<Buffer>,
 }
 
@@ -133,9 +132,9 @@ impl NvmePath {
         }
     }
 
-    /// Turns a read or write into as many commands as it needs. `command` makes each of these
-    /// commands. Its arguments are the count of blocks that earlier commands cover, and the count
-    /// of blocks that the new command is to cover.
+    /// Turns a read or write into as many commands as it needs. `command` makes each command from
+    /// two numbers: the blocks that the earlier commands transfer, and the blocks that the new
+    /// command is to transfer.
     fn transfer(
         &mut self,
         token: Token,
@@ -192,9 +191,9 @@ impl NvmePath {
         }
     }
 
-    /// Completes an operation that is not handed to the device. The ring gets an entry that does
-    /// nothing. So, like any other completion, this one makes the ring's descriptor readable, and
-    /// `poll` returns it.
+    /// Completes an operation that is not handed to the device. For this, the ring gets an entry
+    /// that does nothing. Its completion makes the ring's descriptor readable, like any other
+    /// completion, and `poll` returns it.
     fn hold(&mut self, token: Token, buffer: Option<Buffer>, result: Result<(), DeviceError>) {
         let operation = self.operation(token, 1);
         let held = self.operations[operation].as_mut().expect("it was just made");
@@ -222,13 +221,12 @@ impl NvmePath {
     fn command(&mut self, operation: usize, command: NvmeCommand, data: Option<Data>) {
         let step = Command { operation, opcode: command.opcode };
         // SAFETY: a read or write command names as many blocks as its data has. The data of a
-        // deallocation is one block, which has room for all the ranges that the command names. A
-        // flush moves nothing.
+        // deallocation is one block, which has room for all ranges that the command names. A flush
+        // transfers no data.
         unsafe { self.ring.command(self.fd, command, data, step) };
     }
 
-    /// Notes the end of a command. If it was the last command of its operation, the operation ends,
-    /// too.
+    /// Notes the end of a command. The last command of an operation ends the operation.
     fn settle(
         &mut self,
         step: Command,
@@ -239,7 +237,7 @@ impl NvmePath {
         let place = &mut self.operations[step.operation];
         let operation = place.as_mut().expect("its commands have not all ended");
         match data {
-            // The buffer with a deallocation's ranges belongs to no caller.
+            // The buffer with a deallocation's ranges was made here, so no caller gets it.
             Some(Data::Whole(_)) if step.opcode == opcode::DATASET_MANAGEMENT => {}
             Some(Data::Whole(buffer)) => operation.buffer = Some(buffer),
             Some(Data::Part(part)) => operation.buffer = part.end(),
@@ -311,7 +309,7 @@ impl Device for NvmePath {
             }
         }
         self.reaped = reaped;
-        // Operations for which the kernel had no memory are handed over again.
+        // Operations for which the kernel had no memory are handed to the kernel again.
         if self.has_unsubmitted() {
             enter(&mut self.ring, 0, None);
         }
@@ -359,9 +357,10 @@ mod tests {
     #[test]
     fn its_ring_alone_keeps_the_claim() {
         let place = tempfile::tempdir().expect("a directory for the test");
-        let claim = Claim::of_directory(place.path()).expect("nobody has it");
-        let other = File::open(place.path().join(CLAIM_FILE_NAME)).expect("it was made");
-        let file = File::open("/dev/null").expect("every Linux has it").into();
+        let claim = Claim::of_directory(place.path()).expect("the claim is free");
+        let other =
+            File::open(place.path().join(CLAIM_FILE_NAME)).expect("the claim's file exists");
+        let file = File::open("/dev/null").expect("every Linux has /dev/null").into();
         let path = NvmePath::new(Arc::new(namespace(0)), file, &claim, 4, &Extras::default());
         let path = match path {
             Ok(path) => path,
@@ -373,8 +372,8 @@ mod tests {
         drop(claim);
         assert!(matches!(other.try_lock(), Err(TryLockError::WouldBlock)));
         drop(path);
-        // The claim may have to be waited for, because a child process that another test is just
-        // starting shares the descriptor for a moment.
-        Claim::of_directory(place.path()).expect("it is released");
+        // This may wait for a moment: if another test is just starting a child process, the child
+        // shares the descriptor briefly.
+        Claim::of_directory(place.path()).expect("the claim is released");
     }
 }

@@ -1,9 +1,9 @@
-//! Names of the statuses with which NVMe commands end.
+//! Names of the statuses that NVMe commands can end with.
 
 use slimio_ring::NvmeStatus;
 
-/// Codes and names of the generic, command specific, media and path statuses, in this order. The
-/// names are those of the specification.
+/// Codes and names of the generic, command specific, media and path statuses, in this order, as the
+/// specification names them.
 const NAMES: [&[(u8, &str)]; 4] = [
     &[
         (0x01, "Invalid Command Opcode"),
@@ -76,18 +76,18 @@ pub(crate) fn name(status: NvmeStatus) -> &'static str {
     }
 }
 
-/// Whether a controller may return this status when the namespace no longer exists. The
-/// specification names one of the two codes below, and some controllers use the other code.
+/// Whether a controller may return this status when the namespace no longer exists. One of the two
+/// codes below is the specification's. Some controllers use the other code.
 pub(crate) fn may_mean_no_namespace(status: NvmeStatus) -> bool {
     status.kind() == 0 && matches!(status.code(), 0x02 | 0x0b)
 }
 
-/// Whether the device says that it does not know the command.
+/// Whether the status means that the device does not know the command.
 pub(crate) fn is_unknown_command(status: NvmeStatus) -> bool {
     (status.kind(), status.code()) == (0, 0x01)
 }
 
-/// Whether the device says that it has no room left.
+/// Whether the status means that the device has no room left.
 pub(crate) fn is_no_space(status: NvmeStatus) -> bool {
     (status.kind(), status.code()) == (0, 0x81)
 }
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     fn named(word: u16) -> &'static str {
-        name(NvmeStatus::new(word).expect("it is a failure"))
+        name(NvmeStatus::new(word).expect("the status is a failure"))
     }
 
     #[test]

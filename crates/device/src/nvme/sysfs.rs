@@ -1,5 +1,5 @@
-//! Finds both device nodes of a namespace in `/sys` if one of them is given, even under another
-//! name.
+//! Finds both device nodes of a namespace in `/sys`, starting from either of them, even if that
+//! node has an unusual name.
 
 use std::fs;
 use std::io;
@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 
 use crate::OpenError;
 
-/// Both nodes of a namespace.
+/// Both device nodes of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Nodes {
     /// `/dev/ng0n1`
     pub(crate) generic: PathBuf,
     /// `/dev/nvme0n1`
     pub(crate) block: PathBuf,
-    /// The block device's `queue` directory.
+    /// The block device's directory `queue` in `/sys`.
     pub(crate) queue: PathBuf,
 }
 
@@ -87,8 +87,8 @@ fn namespaces(owner: &Path) -> Vec<String> {
         .collect()
 }
 
-/// The numbers after a prefix: `0n1` of `ng0n1`. `None` if the name is that of one path of a
-/// multipath device (`nvme0c0n1`).
+/// The numbers after a prefix: for `ng0n1` and the prefix `ng`, `0n1`. `None` if the name is that
+/// of one path of a multipath device (`nvme0c0n1`).
 fn instance(name: &str, prefix: &str) -> Option<String> {
     let numbers = name.strip_prefix(prefix)?;
     let (owner, namespace) = numbers.split_once('n')?;
@@ -100,8 +100,8 @@ fn name_of(node: &Path) -> Option<String> {
     Some(node.file_name()?.to_string_lossy().into_owned())
 }
 
-/// Limit in bytes of a passthrough command's data, as the kernel has set up the device's queue;
-/// `None` if the kernel does not say.
+/// The kernel's limit in bytes of a passthrough command's data, from the settings of the device's
+/// queue; `None` if the kernel does not report it.
 pub(crate) fn transfer_size_max(queue: &Path) -> Option<u64> {
     let read = |name| -> io::Result<u64> {
         let text = fs::read_to_string(queue.join(name))?;
@@ -120,24 +120,24 @@ const PAGE_SIZE: u64 = 4096;
 mod tests {
     use super::*;
 
-    /// A directory with a controller that has two namespaces, laid out as the kernel does it in
-    /// `/sys`.
+    /// A directory with a controller that has two namespaces, laid out as in `/sys`.
     fn controller() -> tempfile::TempDir {
         let directory = tempfile::tempdir().expect("a directory for the test");
         let owner = directory.path().join("nvme0");
         for name in ["nvme0n1", "nvme0n12", "nvme0c0n1", "ng0n1", "ng0n12", "hwmon1"] {
-            fs::create_dir_all(owner.join(name)).expect("it can be made");
+            fs::create_dir_all(owner.join(name)).expect("the directory can be written to");
             if name.starts_with("nvme") {
-                fs::create_dir(owner.join(name).join("queue")).expect("it can be made");
+                fs::create_dir(owner.join(name).join("queue"))
+                    .expect("the directory can be written to");
             }
             if name.starts_with("ng") {
                 let device = owner.join(name).join("device");
-                std::os::unix::fs::symlink("..", device).expect("it can be made");
+                std::os::unix::fs::symlink("..", device).expect("the directory can be written to");
             }
         }
         let part = owner.join("nvme0n1/nvme0n1p1");
-        fs::create_dir(&part).expect("it can be made");
-        fs::write(part.join("partition"), "1\n").expect("it can be written");
+        fs::create_dir(&part).expect("the directory can be written to");
+        fs::write(part.join("partition"), "1\n").expect("the file can be written");
         directory
     }
 
@@ -147,11 +147,13 @@ mod tests {
         let owner = directory.path().join("nvme0");
         let dev = Path::new("/dev");
         for number in ["0n1", "0n12"] {
-            let nodes = of_generic(&owner.join(format!("ng{number}")), dev).expect("it is one");
+            let nodes = of_generic(&owner.join(format!("ng{number}")), dev)
+                .expect("the node is that of a namespace");
             assert_eq!(nodes.block, dev.join(format!("nvme{number}")));
             assert_eq!(nodes.generic, dev.join(format!("ng{number}")));
             assert!(nodes.queue.is_dir());
-            let other = of_block(&owner.join(format!("nvme{number}")), dev).expect("it is one");
+            let other = of_block(&owner.join(format!("nvme{number}")), dev)
+                .expect("the node is that of a namespace");
             assert_eq!(other.generic, nodes.generic);
             assert_eq!(other.block, nodes.block);
         }
@@ -168,7 +170,7 @@ mod tests {
         assert!(refused.contains("no NVMe generic device"), "{refused}");
         let refused = of_block(&owner.join("hwmon1"), dev).expect_err("it is something else");
         assert!(refused.contains("no NVMe namespace"), "{refused}");
-        fs::remove_dir_all(owner.join("ng0n1")).expect("it can be removed");
+        fs::remove_dir_all(owner.join("ng0n1")).expect("the directory can be removed");
         let refused = of_block(&owner.join("nvme0n1"), dev).expect_err("it has none");
         assert!(refused.contains("no generic device beside it"), "{refused}");
         let refused = nodes(Path::new("/dev/null")).expect_err("it is something else");
@@ -178,7 +180,9 @@ mod tests {
     #[test]
     fn the_transfer_limit_is_the_least_of_two() {
         let directory = tempfile::tempdir().expect("a directory for the test");
-        let set = |name, value| fs::write(directory.path().join(name), value).expect("it is ours");
+        let set = |name, value| {
+            fs::write(directory.path().join(name), value).expect("the directory can be written to")
+        };
         assert_eq!(transfer_size_max(directory.path()), None);
         set("max_hw_sectors_kb", "512\n");
         set("max_segments", "127\n");

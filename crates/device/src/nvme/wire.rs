@@ -14,11 +14,11 @@ pub(crate) mod opcode {
     pub(crate) const IO_MANAGEMENT_SEND: u8 = 0x1d;
 }
 
-/// How many ranges one Dataset Management command may have.
+/// The largest number of ranges in one Dataset Management command.
 pub(crate) const RANGES_MAX: usize = 256;
 
-/// How many blocks one Read or Write may have. The field for this number has 16 bits, and zero in
-/// the field stands for one block.
+/// The largest number of blocks of one Read or Write. The command's field for this number has 16
+/// bits, and zero in the field means one block.
 pub(crate) const BLOCKS_MAX: u32 = 1 << 16;
 
 /// Force Unit Access, in command dword 12.
@@ -71,8 +71,8 @@ pub(crate) fn deallocate(nsid: u32, range_count: usize) -> NvmeCommand {
     NvmeCommand { opcode: opcode::DATASET_MANAGEMENT, nsid, cdw10_to_15 }
 }
 
-/// One range of a Dataset Management command. Its length field counts from one, unlike the length
-/// field of a Read or Write.
+/// One range of a Dataset Management command. Its length field holds the number of blocks, unlike
+/// the length field of a Read or Write, which holds one less.
 pub(crate) fn range(slba: u64, blocks: u32) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[4..8].copy_from_slice(&blocks.to_le_bytes());
@@ -80,14 +80,14 @@ pub(crate) fn range(slba: u64, blocks: u32) -> [u8; 16] {
     bytes
 }
 
-/// The fields of Identify Namespace (CNS 00h) that matter here.
+/// The fields of Identify Namespace (CNS 00h) that this crate uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IdentifyNamespace {
     /// Number of blocks of the namespace.
     pub(crate) block_count: u64,
     /// A block has 2^n bytes. This is the exponent n.
     pub(crate) block_shift: u8,
-    /// Number of bytes of metadata with each block.
+    /// Bytes of metadata with each block.
     pub(crate) metadata_size: u16,
     /// The endurance group that the namespace is in; zero if it is in none.
     pub(crate) endurance_group: u16,
@@ -107,15 +107,15 @@ impl IdentifyNamespace {
     }
 }
 
-/// The fields of Identify Controller (CNS 01h) that matter here.
+/// The fields of Identify Controller (CNS 01h) that this crate uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct IdentifyController {
     pub(crate) serial: String,
     pub(crate) model: String,
-    /// The longest transfer has 2^n pages. This is the exponent n; zero means that there is no
-    /// limit.
+    /// The longest transfer has 2^n pages of the controller. This is the exponent n; zero means
+    /// that there is no limit.
     pub(crate) mdts: u8,
-    /// If power fails, a write of at most this many blocks plus one is carried out either as a
+    /// If power fails, the device has executed a write of at most this many blocks plus one either
     /// whole or not at all.
     pub(crate) atomic_write_power_fail: u16,
     pub(crate) has_volatile_cache: bool,
@@ -197,7 +197,7 @@ mod tests {
         let mut data = [0; 4096];
         data[..8].copy_from_slice(&1000_u64.to_le_bytes());
         data[25] = 20;
-        data[26] = 0x21; // Format 17: the index has bits at both ends.
+        data[26] = 0x21; // Format 17: its index is split over both ends of the byte.
         data[128 + 4 * 17..][..4].copy_from_slice(&[8, 0, 12, 0]);
         data[102..104].copy_from_slice(&[5, 0]);
         let found = IdentifyNamespace::parse(&data);

@@ -1,4 +1,4 @@
-//! Tests block devices as volumes: their owner, their contents, and mapped ranges.
+//! Tests of block devices: exclusive use, contents, and mapped ranges.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -15,15 +15,15 @@ use crate::common::{TestDevice, engines, run};
 fn it_is_ours_alone() {
     let Some(device) = TestDevice::new(4096) else { return };
     let options = PathOptions::default();
-    let first = BlockDevice::open(&device.path, options).expect("nobody has it");
+    let first = BlockDevice::open(&device.path, options).expect("the device is free");
     assert_eq!(first.lba_count(), 4096);
-    let second = BlockDevice::open(&device.path, options).err().expect("we have it");
+    let second = BlockDevice::open(&device.path, options).err().expect("the device is in use");
     assert!(matches!(second, OpenError::InUse { .. }), "{second}");
     drop(first);
-    BlockDevice::open(&device.path, options).expect("we have let go of it");
+    BlockDevice::open(&device.path, options).expect("the device is free again");
 
     let file = tempfile::NamedTempFile::new().expect("a file for the test");
-    let refused = BlockDevice::open(file.path(), options).err().expect("it is a file");
+    let refused = BlockDevice::open(file.path(), options).err().expect("a file is no block device");
     assert!(matches!(refused, OpenError::Unsuitable { .. }), "{refused}");
 }
 
@@ -31,13 +31,14 @@ fn it_is_ours_alone() {
 fn what_is_on_it_is_seen() {
     let Some(device) = TestDevice::new(4096) else { return };
     let contents = || {
-        let device = BlockDevice::open(&device.path, PathOptions::default()).expect("it is free");
-        device.contents().expect("it can be read")
+        let device =
+            BlockDevice::open(&device.path, PathOptions::default()).expect("the device is free");
+        device.contents().expect("the device can be read")
     };
     assert_eq!(contents(), Contents::Nothing);
     let write_at = |offset, bytes: &[u8]| {
         let file = OpenOptions::new().write(true).open(&device.path).expect("we are root");
-        file.write_all_at(bytes, offset).expect("it can be written");
+        file.write_all_at(bytes, offset).expect("the device can be written");
     };
     write_at(1000, b"x");
     assert_eq!(contents(), Contents::Unknown);
@@ -55,8 +56,8 @@ fn what_is_on_it_is_seen() {
 fn it_does_not_grow() {
     let Some(device) = TestDevice::new(1000) else { return };
     for options in engines() {
-        let mut device = BlockDevice::open(&device.path, options).expect("nobody has it");
-        let mut path = device.open_path().expect("it can be opened");
+        let mut device = BlockDevice::open(&device.path, options).expect("the device is free");
+        let mut path = device.open_path().expect("a path can be opened");
         assert_eq!(path.grow(1000), Ok(()));
         assert_eq!(path.grow(1001), Err(DeviceError::NoSpace));
         assert_eq!(path.geometry().lba_count, 1000);
@@ -69,24 +70,24 @@ fn a_mapped_range_outlives_its_holder() {
     let Some(device) = TestDevice::new(1000) else { return };
     let offset = 100 * LBA_SIZE as u64;
     for options in engines() {
-        let mut held = BlockDevice::open(&device.path, options).expect("nobody has it");
-        let mut path = held.open_path().expect("it can be opened");
-        let mut mapped = held.map(offset, SIZE).expect("the range is within it");
+        let mut held = BlockDevice::open(&device.path, options).expect("the device is free");
+        let mut path = held.open_path().expect("a path can be opened");
+        let mut mapped = held.map(offset, SIZE).expect("the device has this range");
         let mut buffers = mapped.buffers(2 * LBA_SIZE);
         assert!(buffers[0].outlives_process());
         for (index, buffer) in buffers.iter_mut().enumerate() {
             buffer.fill(index as u8 + 1);
         }
         // Direct writes to the blocks before and after the mapped range must not change the range.
-        let buffer = buffers.pop().expect("there are four");
+        let buffer = buffers.pop().expect("the mapping has four buffers");
         let placement = PlacementId::default();
         let op = Op::Write { lba: Lba(108), buffer, placement, durable: true };
         assert_eq!(run(&mut *path, op).result, Ok(()));
         let op = Op::Write { lba: Lba(98), buffer: Buffer::zeroed(2), placement, durable: true };
         assert_eq!(run(&mut *path, op).result, Ok(()));
         let expected: Vec<u8> = (0..SIZE).map(|byte| (byte / (2 * LBA_SIZE)) as u8 + 1).collect();
-        assert_eq!(mapped.read_all().expect("it can be read"), expected);
-        // A mapped range has one owner, and no path can change anything in the range.
+        assert_eq!(mapped.read_all().expect("the device can be read"), expected);
+        // A range can be mapped only once, and no path can change a block in the range.
         let refused = held.map(200 * LBA_SIZE as u64, SIZE).err();
         assert!(matches!(refused, Some(OpenError::Unsuitable { .. })), "{refused:?}");
         for lba in [99, 100, 107] {
@@ -102,16 +103,16 @@ fn a_mapped_range_outlives_its_holder() {
         assert!(matches!(held, Some(OpenError::InUse { .. })), "buffers are left: {held:?}");
         drop((buffers, mapped, path));
 
-        let mut held = BlockDevice::open(&device.path, options).expect("nobody has it");
-        let again = held.map(offset, SIZE).expect("it is free");
-        assert_eq!(again.read_all().expect("it can be read"), expected);
+        let mut held = BlockDevice::open(&device.path, options).expect("the device is free");
+        let again = held.map(offset, SIZE).expect("the device is free");
+        assert_eq!(again.read_all().expect("the device can be read"), expected);
         drop(again);
         let refused = held.map(999 * LBA_SIZE as u64, SIZE).err();
         assert!(matches!(refused, Some(OpenError::Unsuitable { .. })), "{refused:?}");
         drop(held);
         let mut found = vec![0; 2 * LBA_SIZE];
         let file = File::open(&device.path).expect("we are root");
-        file.read_exact_at(&mut found, 108 * LBA_SIZE as u64).expect("it can be read");
+        file.read_exact_at(&mut found, 108 * LBA_SIZE as u64).expect("the device can be read");
         assert_eq!(found, [4; 2 * LBA_SIZE]);
     }
 }

@@ -1,5 +1,5 @@
-//! Tests the check that other tests use for the contract of devices: the check must fail for a
-//! device that breaks the contract.
+//! Tests the check of the device contract that other tests use. The check must fail for a device
+//! that breaks the contract.
 
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -123,15 +123,16 @@ impl Device for Broken {
 fn passes(bug: Bug) -> bool {
     let place = tempfile::tempdir_in("/dev/shm").expect("Linux has shared memory");
     let options = PathOptions { in_flight_max: 16, ..PathOptions::default() };
-    let mut directory = Directory::open(place.path(), options).expect("it is ours");
+    let mut directory = Directory::open(place.path(), options).expect("the directory is free");
     let mut count = 0;
     let check = || {
         check_all(|| {
             count += 1;
             let name = format!("file-{count}");
             directory.create_file(&name, CONTRACT_LBAS).expect("there is room");
-            let inner = directory.open_path(&name).expect("it was just made") as Box<dyn Device>;
-            let always_readable = std::fs::File::open("/dev/zero").expect("Linux has it");
+            let inner =
+                directory.open_path(&name).expect("the file was just made") as Box<dyn Device>;
+            let always_readable = std::fs::File::open("/dev/zero").expect("Linux has /dev/zero");
             Box::new(Broken { inner, bug, writes: 0, always_readable })
         });
     };
@@ -153,6 +154,6 @@ fn each_bug_is_caught() {
         Bug::GrowsWithoutRoom,
         Bug::IsAlwaysReadable,
     ] {
-        assert!(!passes(bug), "{bug:?} is passed over");
+        assert!(!passes(bug), "the check misses {bug:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! Tests that opening a volume waits for operations that are still in flight although their process
-//! has ended, and that it waits for nothing else.
+//! Opening a volume must wait for operations in flight whose process has ended, and for nothing
+//! else.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -16,7 +16,7 @@ use slimio_ring::{Ring, Setup};
 use crate::common::{TestDevice, alone, engines, run};
 use crate::words;
 
-/// Opens a volume on a thread of its own, and logs the result.
+/// Opens a volume on a thread of its own.
 fn open_beside<T: Send + 'static>(
     path: &Path,
     open: impl FnOnce(&Path) -> Result<T, OpenError> + Send + 'static,
@@ -47,23 +47,25 @@ fn a_directory_that_is_only_claimed_is_waited_for() {
     };
     let place = tempfile::tempdir().expect("a directory for the test");
     let options = PathOptions::default();
-    let claim = File::create(place.path().join(CLAIM_FILE_NAME)).expect("it can be made");
-    claim.lock().expect("nobody else has it");
-    // No process holds the claim, only the kernel does.
-    ring.hold(&claim).expect("it can be registered");
+    let claim = File::create(place.path().join(CLAIM_FILE_NAME)).expect("the file can be made");
+    claim.lock().expect("the claim is free");
+    // From here on, no process holds the claim. Only a ring in the kernel does.
+    ring.hold(&claim).expect("the ring registers the file");
     drop(claim);
     let opening = open_beside(place.path(), move |path| Directory::open(path, options));
     assert_waits(place.path());
 
-    // The process that waits has the directory's lock, so the error must name that process.
-    let refused = Directory::open(place.path(), options).err().expect("somebody waits for it");
+    // The waiting process has the directory's lock, so the error must name that process.
+    let refused =
+        Directory::open(place.path(), options).err().expect("a thread waits for the directory");
     let own = Some(std::process::id());
     assert!(matches!(refused, OpenError::InUse { holder, .. } if holder == own), "{refused}");
 
     drop(ring);
-    let directory = opening.join().expect("it does not panic").expect("it is free");
-    assert_eq!(directory.names(), Ok(Vec::new()), "lock and claim do not count");
-    let mode = place.path().join(CLAIM_FILE_NAME).metadata().expect("it is there").mode();
+    let directory = opening.join().expect("the thread ends").expect("the claim is free");
+    assert_eq!(directory.names(), Ok(Vec::new()), "lock and claim are not listed");
+    let mode =
+        place.path().join(CLAIM_FILE_NAME).metadata().expect("the claim's file exists").mode();
     assert_eq!(mode & 0o133, 0, "{mode:o}");
 }
 
@@ -72,13 +74,14 @@ fn who_lives_and_has_lost_its_lock_is_not_waited_for() {
     let _alone = alone();
     let place = tempfile::tempdir().expect("a directory for the test");
     let options = PathOptions::default();
-    let directory = Directory::open(place.path(), options).expect("nobody has it");
-    fs::remove_file(place.path().join("lock")).expect("it is there");
-    let refused = Directory::open(place.path(), options).err().expect("somebody has it");
+    let directory = Directory::open(place.path(), options).expect("the volume is free");
+    fs::remove_file(place.path().join("lock")).expect("the lock file exists");
+    let refused =
+        Directory::open(place.path(), options).err().expect("this process has the directory");
     let own = Some(std::process::id());
     assert!(matches!(refused, OpenError::InUse { holder, .. } if holder == own), "{refused}");
     drop(directory);
-    Directory::open(place.path(), options).expect("nobody has it");
+    Directory::open(place.path(), options).expect("the volume is free");
 }
 
 #[test]
@@ -86,14 +89,15 @@ fn a_path_keeps_the_claim_and_lets_go_of_it_at_once() {
     let _alone = alone();
     for options in engines() {
         let place = tempfile::tempdir().expect("a directory for the test");
-        let mut directory = Directory::open(place.path(), options).expect("nobody has it");
+        let mut directory = Directory::open(place.path(), options).expect("the volume is free");
         directory.create_file("wal", 8).expect("there is room");
         let mut paths = vec![
-            directory.open_path("wal").expect("it was just made"),
-            directory.open_bulk_path("wal").expect("it was just made"),
+            directory.open_path("wal").expect("the file was just made"),
+            directory.open_bulk_path("wal").expect("the file was just made"),
         ];
         drop(directory);
-        let claim = File::open(place.path().join(CLAIM_FILE_NAME)).expect("it was made");
+        let claim =
+            File::open(place.path().join(CLAIM_FILE_NAME)).expect("the claim's file exists");
         while let Some(mut path) = paths.pop() {
             let op = Op::Write {
                 lba: Lba(3),
@@ -117,9 +121,9 @@ fn a_device_that_nobody_has_who_lives_is_waited_for() {
     };
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(libc::O_EXCL);
-    let held = options.open(&device.path).expect("nobody has it");
+    let held = options.open(&device.path).expect("the volume is free");
 
-    // This living process holds the device, so the error must name it.
+    // This process lives and holds the device, so the error must name this process.
     let refused = BlockDevice::open(&device.path, PathOptions::default()).err();
     let own = Some(std::process::id());
     assert!(
@@ -127,15 +131,15 @@ fn a_device_that_nobody_has_who_lives_is_waited_for() {
         "{refused:?}"
     );
 
-    // No process holds the device, only the kernel does. A process that reads the device does not
-    // count.
-    ring.hold(&held).expect("it can be registered");
+    // From here on, no process holds the device. Only a ring in the kernel does. A process that
+    // only reads the device is no holder.
+    ring.hold(&held).expect("the ring registers the file");
     drop(held);
-    let reader = File::open(&device.path).expect("anybody may");
+    let reader = File::open(&device.path).expect("the device can be read");
     let opening = open_beside(&device.path, |path| open_whole(path, PathOptions::default()));
     assert_waits(&device.path);
     drop((ring, reader));
-    opening.join().expect("it does not panic").expect("it is free");
+    opening.join().expect("the thread ends").expect("the claim is free");
 }
 
 #[test]
@@ -160,8 +164,8 @@ fn a_mounted_device_is_refused_at_once() {
     assert_eq!(*why, expected);
 }
 
-/// A cgroup that this process is in. The kernel holds back the writes of the cgroup's processes to
-/// a device until [`let_go`](Self::let_go) is called.
+/// A cgroup of this process. The kernel holds back the cgroup's writes to a device until
+/// [`let_go`](Self::let_go) is called.
 struct HeldWrites {
     hierarchy: PathBuf,
     group: PathBuf,
@@ -171,7 +175,7 @@ struct HeldWrites {
 impl HeldWrites {
     /// `None`, with a message, if there is no such cgroup.
     fn new(device: &Path) -> Option<Self> {
-        let mounts = fs::read_to_string("/proc/self/mounts").expect("Linux has it");
+        let mounts = fs::read_to_string("/proc/self/mounts").expect("Linux has /proc/self/mounts");
         let hierarchy = mounts.lines().find_map(|line| {
             let words: Vec<&str> = line.split(' ').collect();
             let [_, place, "cgroup", options, ..] = words[..] else { return None };
@@ -182,7 +186,7 @@ impl HeldWrites {
             return None;
         };
         let group = hierarchy.join(format!("slimio-test-{}", std::process::id()));
-        let number = device.metadata().expect("it is there").rdev();
+        let number = device.metadata().expect("the device exists").rdev();
         let number = format!("{}:{}", libc::major(number), libc::minor(number));
         let held = Self { hierarchy, group, number };
         let made = fs::create_dir(&held.group).and_then(|()| held.limit(1)).and_then(|()| {
@@ -203,7 +207,7 @@ impl HeldWrites {
     }
 
     fn let_go(&self) {
-        self.limit(0).expect("it could be set before");
+        self.limit(0).expect("the limit can be changed");
     }
 }
 
@@ -217,7 +221,7 @@ impl Drop for HeldWrites {
 }
 
 /// A panic drops a path whose write the kernel holds back. The dropped ring waits for the write,
-/// but only for five seconds. After these five seconds, the next owner must wait for the write.
+/// but no longer than five seconds. After that, the next owner must wait for the write.
 #[test]
 fn what_a_dropped_path_has_in_flight_is_waited_for() {
     let Some(device) = TestDevice::new(4096) else { return };
@@ -225,26 +229,30 @@ fn what_a_dropped_path_has_in_flight_is_waited_for() {
     if !engines().iter().any(|options| options.engine == EngineChoice::Best) {
         return;
     }
-    let first = BlockDevice::open(&device.path, options).expect("nobody has it");
+    let first = BlockDevice::open(&device.path, options).expect("the volume is free");
     let Some(held) = HeldWrites::new(&device.path) else { return };
     let panicking = thread::spawn(move || {
         let mut first = first;
-        let mut path = first.open_path().expect("it can be opened");
+        let mut path = first.open_path().expect("a path can be opened");
         let mut buffer = Buffer::zeroed(1);
         buffer.fill(7);
         let op =
             Op::Write { lba: Lba(9), buffer, placement: PlacementId::default(), durable: false };
         path.submit(Token(1), op).expect("nothing is in flight");
         path.kick();
-        panic!("as a bug would");
+        panic!("the thread panics on purpose");
     });
     assert!(panicking.join().is_err());
     let opening = open_beside(&device.path, move |path| BlockDevice::open(path, options));
     assert_waits(&device.path);
     assert!(!opening.is_finished());
     held.let_go();
-    let mut device = opening.join().expect("it does not panic").expect("it is free");
-    let mut path = device.open_path().expect("it can be opened");
+    let mut device = opening.join().expect("the thread ends").expect("the claim is free");
+    let mut path = device.open_path().expect("a path can be opened");
     let read = run(&mut *path, Op::Read { lba: Lba(9), buffer: Buffer::zeroed(1) });
-    assert_eq!(read.buffer.expect("it comes home")[..], [7; LBA_SIZE], "it had landed before");
+    assert_eq!(
+        read.buffer.expect("a read returns its buffer")[..],
+        [7; LBA_SIZE],
+        "the write has ended before the next owner reads"
+    );
 }

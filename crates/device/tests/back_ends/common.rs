@@ -1,4 +1,4 @@
-//! What the tests of this crate share.
+//! Helpers for the tests of this crate.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use slimio_device::{Completion, Device, EngineChoice, LBA_SIZE, Op, PathOptions, Polling, Token};
 use slimio_testing::loops::LoopDevice;
 
-/// Options for each engine. Prints which engines are missing.
+/// Options for each available engine. Prints which engines are missing.
 pub(crate) fn engines() -> Vec<PathOptions> {
     let options = PathOptions { in_flight_max: 16, ..PathOptions::default() };
     let mut engines = vec![PathOptions { engine: EngineChoice::Plain, ..options }];
@@ -37,14 +37,13 @@ pub(crate) fn polling() -> Vec<PathOptions> {
     .into()
 }
 
-/// The environment variable that may name a block device whose contents the tests may destroy. If
-/// it is set, the tests run on pieces of that device, instead of on loop devices.
+/// Name of an environment variable. If it names a block device, the tests run on partitions of that
+/// device instead of loop devices, and destroy its contents.
 const BLOCK_DEVICE: &str = "SLIMIO_BLOCK_DEVICE";
 
-/// A block device of the given size, full of zeros. The device is removed when this value is
-/// dropped.
+/// A block device of the given size, full of zeros. Dropping this value removes the device.
 ///
-/// It is a loop device, or a partition of the device that [`BLOCK_DEVICE`] names.
+/// The device is a loop device, or a partition of the device that [`BLOCK_DEVICE`] names.
 pub(crate) struct TestDevice {
     pub(crate) path: PathBuf,
     kind: Kind,
@@ -56,21 +55,20 @@ enum Kind {
     Piece { whole: PathBuf },
 }
 
-/// A test takes this lock if it starts programs, or if it needs to be the last to have something
-/// open. While a child process is being started, it shares all open files with this process for a
-/// moment.
+/// The lock of a test that starts programs, or that relies on a file being closed. While a child
+/// process is being started, it shares all open files of this process for a moment.
 pub(crate) type Alone = MutexGuard<'static, ()>;
 
 pub(crate) fn alone() -> Alone {
     static ALONE: Mutex<()> = Mutex::new(());
-    // A poisoned mutex can still be used: the mutex protects nothing that a failed test could leave
-    // half done.
+    // A poisoned mutex can still be used, because it protects no data that a failed test could
+    // leave half changed.
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl TestDevice {
-    /// `None`, with a message, if no such device can be made, because this process is not root or
-    /// because it runs in a container.
+    /// Makes a device. Returns `None` and prints a message if this is impossible, because this
+    /// process is not root or runs in a container.
     pub(crate) fn new(lba_count: u64) -> Option<Self> {
         let alone = alone();
         if let Some(whole) = std::env::var_os(BLOCK_DEVICE) {
@@ -84,16 +82,16 @@ impl TestDevice {
         })
     }
 
-    /// The first blocks of `whole`, as a partition that only the kernel knows of.
+    /// Makes a partition of the first blocks of `whole`. Only the kernel knows of this partition.
     fn piece(whole: PathBuf, lba_count: u64, alone: Alone) -> Self {
         let device = File::options().write(true).open(&whole).expect("we are root");
         let zeros = vec![0; 1 << 20];
         let size = lba_count * LBA_SIZE as u64;
         for offset in (0..size).step_by(zeros.len()) {
             let count = zeros.len().min((size - offset) as usize);
-            device.write_all_at(&zeros[..count], offset).expect("it can be written");
+            device.write_all_at(&zeros[..count], offset).expect("the device can be written");
         }
-        device.sync_all().expect("it can be written");
+        device.sync_all().expect("the device can be written");
         drop(device);
         // `addpart` counts in sectors of 512 bytes.
         let sectors = (size / 512).to_string();
@@ -108,7 +106,11 @@ impl Drop for TestDevice {
     fn drop(&mut self) {
         if let Kind::Piece { whole } = &self.kind {
             let gone = Command::new("delpart").arg(whole).arg("1").status();
-            assert!(gone.is_ok_and(|status| status.success()), "{} stays", self.path.display());
+            assert!(
+                gone.is_ok_and(|status| status.success()),
+                "{} was not removed",
+                self.path.display()
+            );
         }
     }
 }

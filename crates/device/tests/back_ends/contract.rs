@@ -1,4 +1,4 @@
-//! Tests that every back end that works on this machine keeps the contract of devices.
+//! Tests that each back end keeps the contract of devices, if the back end works on this machine.
 
 use std::path::Path;
 
@@ -10,25 +10,25 @@ use slimio_sim::{Order, SimConfig, SimDisk};
 
 use crate::common::{TestDevice, engines, polling};
 
-/// How a path to a file is opened.
+/// A function that opens a path to a file.
 type Open = fn(&mut Directory, &str) -> Result<Box<dyn Device + Send>, OpenError>;
 
 /// Checks that files in a new directory below `place` keep the contract. Returns the description
 /// and the notes of the directory.
 fn check_files(place: &Path, options: PathOptions, open: Open) -> (String, String) {
     let directory = tempfile::tempdir_in(place).expect("a directory for the test");
-    let mut directory = Directory::open(directory.path(), options).expect("it is ours");
+    let mut directory = Directory::open(directory.path(), options).expect("the directory is free");
     let mut count = 0;
     check_all(|| {
         count += 1;
         let name = format!("file-{count}");
         directory.create_file(&name, CONTRACT_LBAS).expect("there is room");
-        open(&mut directory, &name).expect("it was just made") as Box<dyn Device>
+        open(&mut directory, &name).expect("the file was just made") as Box<dyn Device>
     });
     (directory.describe(), directory.notes().join("; "))
 }
 
-/// The build's directory, which is more likely to be on a disk than the temporary directory.
+/// The build's directory. It is more likely to be on a disk than the temporary directory is.
 fn on_disk() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
@@ -64,7 +64,7 @@ fn files_in_memory() {
 fn assert_registered(described: &str, notes: &str, options: PathOptions) {
     eprintln!("{described}; {notes}");
     let is_registered = described.contains("has registered buffers");
-    assert!(!described.contains("registered buffers on"), "not on all paths");
+    assert!(!described.contains("registered buffers on"), "some paths have no registered buffers");
     let is_wanted = options.registered && options.engine == EngineChoice::Best;
     if is_wanted && notes.contains("buffers are not registered") {
         eprintln!("SKIPPED registered buffers: {notes}");
@@ -89,25 +89,24 @@ fn files_by_bulk_paths() {
 fn a_block_device() {
     let Some(device) = TestDevice::new(CONTRACT_LBAS) else { return };
     for options in engines() {
-        let mut device = BlockDevice::open(&device.path, options).expect("nobody has it");
-        check_all(|| device.open_path().expect("it can be opened") as Box<dyn Device>);
+        let mut device = BlockDevice::open(&device.path, options).expect("the device is free");
+        check_all(|| device.open_path().expect("a path can be opened") as Box<dyn Device>);
         assert!(device.describe().starts_with("direct I/O on block device"));
     }
 }
 
-/// If the driver has no queues for polled completions, a note must say that completions are not
-/// polled for.
+/// If the driver has no queues for polling, a note must say that completions are not polled for.
 #[test]
 fn a_block_device_that_is_polled() {
     let Some(device) = TestDevice::new(CONTRACT_LBAS) else { return };
     for options in polling() {
-        let mut device = BlockDevice::open(&device.path, options).expect("nobody has it");
+        let mut device = BlockDevice::open(&device.path, options).expect("the device is free");
         let (described, notes) = (device.describe(), device.notes().join("; "));
         eprintln!("{described}; {notes}");
         let is_polled = described.contains("IOPOLL");
         assert_ne!(is_polled, !options.polling.completions || notes.contains("nvme.poll_queues"));
         assert_eq!(described.contains("SQPOLL, 2 ms"), options.polling.submissions_idle.is_some());
-        check_all(|| device.open_bulk_path().expect("it can be opened") as Box<dyn Device>);
+        check_all(|| device.open_bulk_path().expect("a path can be opened") as Box<dyn Device>);
     }
 }
 
@@ -115,8 +114,8 @@ fn a_block_device_that_is_polled() {
 fn a_block_device_by_bulk_paths() {
     let Some(device) = TestDevice::new(CONTRACT_LBAS) else { return };
     for options in engines() {
-        let mut device = BlockDevice::open(&device.path, options).expect("nobody has it");
-        check_all(|| device.open_bulk_path().expect("it can be opened") as Box<dyn Device>);
+        let mut device = BlockDevice::open(&device.path, options).expect("the device is free");
+        check_all(|| device.open_bulk_path().expect("a path can be opened") as Box<dyn Device>);
         assert_registered(&device.describe(), &device.notes().join("; "), options);
     }
 }

@@ -1,4 +1,4 @@
-//! Tests directories as volumes: names, locks, growth, mapped files, descriptions and notes.
+//! Tests of directories: names, locks, growth, mapped files, descriptions and notes.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -22,32 +22,32 @@ fn write(device: &mut dyn Device, lba: u64, byte: u8) -> Result<(), DeviceError>
 
 fn read(device: &mut dyn Device, lba: u64) -> Result<u8, DeviceError> {
     let completion = run(device, Op::Read { lba: Lba(lba), buffer: Buffer::zeroed(1) });
-    completion.result.map(|()| completion.buffer.expect("it comes home")[0])
+    completion.result.map(|()| completion.buffer.expect("the buffer is returned")[0])
 }
 
 #[test]
 fn paths_to_one_file_see_each_other() {
     for options in engines() {
         let place = tempfile::tempdir().expect("a directory for the test");
-        let mut directory = Directory::open(place.path(), options).expect("it is ours");
+        let mut directory = Directory::open(place.path(), options).expect("the directory is free");
         directory.create_file("wal", 10).expect("there is room");
-        let mut first = directory.open_path("wal").expect("it was just made");
-        let mut second = directory.open_path("wal").expect("as often as wanted");
+        let mut first = directory.open_path("wal").expect("the file was just made");
+        let mut second = directory.open_path("wal").expect("a second path can be opened");
         assert_eq!(write(&mut *first, 3, 7), Ok(()));
         assert_eq!(read(&mut *second, 3), Ok(7));
 
         assert_eq!(second.grow(20), Ok(()));
-        assert_eq!(first.geometry().lba_count, 20, "what one path adds, all can address");
+        assert_eq!(first.geometry().lba_count, 20, "all paths can address the new blocks");
         assert_eq!(write(&mut *first, 19, 8), Ok(()));
         assert_eq!(read(&mut *second, 19), Ok(8));
         assert_eq!(write(&mut *first, 20, 9), Err(DeviceError::OutOfRange));
-        let length = fs::metadata(directory.file_path("wal")).expect("it is there").len();
+        let length = fs::metadata(directory.file_path("wal")).expect("the file exists").len();
         assert_eq!(length, 20 * LBA_SIZE as u64);
         // A path keeps its file open when the directory is dropped, and the path can move to
         // another thread.
         drop(directory);
         let thread = std::thread::spawn(move || (write(&mut *first, 0, 1), first));
-        let (written, mut first) = thread.join().expect("it writes there too");
+        let (written, mut first) = thread.join().expect("the thread ends");
         assert_eq!(written, Ok(()));
         assert_eq!(read(&mut *first, 0), Ok(1));
     }
@@ -57,15 +57,17 @@ fn paths_to_one_file_see_each_other() {
 fn a_file_cut_off_from_outside_is_a_short_transfer() {
     for options in engines() {
         let place = tempfile::tempdir().expect("a directory for the test");
-        let mut directory = Directory::open(place.path(), options).expect("it is ours");
+        let mut directory = Directory::open(place.path(), options).expect("the directory is free");
         directory.create_file("wal", 10).expect("there is room");
-        let mut path = directory.open_path("wal").expect("it was just made");
+        let mut path = directory.open_path("wal").expect("the file was just made");
         let file = fs::OpenOptions::new().write(true).open(directory.file_path("wal"));
-        file.expect("it is there").set_len(2 * LBA_SIZE as u64).expect("it can be cut");
+        file.expect("the file exists")
+            .set_len(2 * LBA_SIZE as u64)
+            .expect("the file can be truncated");
         let completion = run(&mut *path, Op::Read { lba: Lba(0), buffer: Buffer::zeroed(4) });
         let short = DeviceError::Short { moved: 2 * LBA_SIZE, asked: 4 * LBA_SIZE };
         assert_eq!(completion.result, Err(short));
-        assert_eq!(completion.buffer.expect("it comes home").len_lbas(), 4);
+        assert_eq!(completion.buffer.expect("the buffer is returned").len_lbas(), 4);
     }
 }
 
@@ -75,58 +77,60 @@ fn names_are_made_once_and_removed() {
     let below = place.path().join("a/b/volume");
     let options = PathOptions::default();
     assert!(matches!(Directory::open(&below, options), Err(OpenError::Missing { .. })));
-    let mut directory = Directory::open_or_create(&below, options).expect("it can be made");
-    assert_eq!(directory.path(), below.canonicalize().expect("it exists"));
-    assert_eq!(directory.names().expect("it can be read"), Vec::<String>::new());
+    let mut directory =
+        Directory::open_or_create(&below, options).expect("the directory can be written to");
+    assert_eq!(directory.path(), below.canonicalize().expect("the directory exists"));
+    assert_eq!(directory.names().expect("it is readable"), Vec::<String>::new());
     assert!(matches!(directory.open_path("wal"), Err(OpenError::Missing { .. })));
     directory.create_file("wal", 1).expect("there is room");
-    directory.create_file("super", 0).expect("empty is fine");
-    assert!(directory.create_file("wal", 1).is_err(), "it exists");
+    directory.create_file("super", 0).expect("a file may be empty");
+    assert!(directory.create_file("wal", 1).is_err(), "the file exists already");
     assert!(directory.has_file("wal"));
-    assert_eq!(directory.names().expect("it can be read"), ["super", "wal"]);
-    directory.remove_file("wal").expect("nobody has it open");
-    assert_eq!(directory.names().expect("it can be read"), ["super"]);
+    assert_eq!(directory.names().expect("it is readable"), ["super", "wal"]);
+    directory.remove_file("wal").expect("no path is open to the file");
+    assert_eq!(directory.names().expect("it is readable"), ["super"]);
 
-    fs::write(place.path().join("file"), "").expect("it can be made");
+    fs::write(place.path().join("file"), "").expect("the directory can be written to");
     let refused = Directory::open_or_create(&place.path().join("file"), options).err();
     assert!(matches!(refused, Some(OpenError::Io { .. } | OpenError::Unsuitable { .. })));
-    fs::create_dir(directory.file_path("folder")).expect("it can be made");
+    fs::create_dir(directory.file_path("folder")).expect("the directory can be written to");
     assert!(directory.open_path("folder").is_err());
 }
 
 #[test]
 fn mapped_files_are_found_again() {
     let place = tempfile::tempdir().expect("a directory for the test");
-    let mut directory = Directory::open(place.path(), PathOptions::default()).expect("it is ours");
+    let mut directory =
+        Directory::open(place.path(), PathOptions::default()).expect("the directory is free");
     let mut mapped = directory.create_mapped("buffers", 4 * LBA_SIZE).expect("there is room");
     let mut buffers = mapped.buffers(LBA_SIZE);
     buffers[2].fill(3);
     // A mapped buffer can be written to a file without a copy.
     directory.create_file("wal", 4).expect("there is room");
-    let mut path = directory.open_path("wal").expect("it was just made");
+    let mut path = directory.open_path("wal").expect("the file was just made");
     let placement = PlacementId::default();
     let buffer = buffers.remove(2);
     let completion = run(&mut *path, Op::Write { lba: Lba(1), buffer, placement, durable: true });
     assert_eq!(completion.result, Ok(()));
-    assert_eq!(completion.buffer.expect("it comes home").index(), Some(2));
+    assert_eq!(completion.buffer.expect("the buffer is returned").index(), Some(2));
     assert_eq!(read(&mut *path, 1), Ok(3));
     drop((mapped, buffers));
-    let mut again = directory.open_mapped("buffers").expect("it is there");
+    let mut again = directory.open_mapped("buffers").expect("the file exists");
     assert_eq!(again.buffers(LBA_SIZE)[2][..], [3; LBA_SIZE]);
 }
 
-/// Turns blocks into a hole, as in a sparse copy.
+/// Turns blocks into a hole, like a sparse copy.
 fn make_hole(device: &mut dyn Device, lba: u64, lbas: u64) {
     let range = LbaRange { start: Lba(lba), end: Lba(lba + lbas) };
     assert_eq!(run(device, Op::Deallocate { range }).result, Ok(()));
 }
 
 fn blocks(path: &Path) -> u64 {
-    fs::metadata(path).expect("it is there").blocks() * 512 / LBA_SIZE as u64
+    fs::metadata(path).expect("the file exists").blocks() * 512 / LBA_SIZE as u64
 }
 
-/// Whether a file takes `count` blocks, or one block more. In that block, the file system may note
-/// where the other blocks are.
+/// Whether a file has `count` blocks, or one more. The file system may need one block of its own to
+/// store where the other blocks are.
 fn has_blocks(path: &Path, count: u64) -> bool {
     (count..=count + 1).contains(&blocks(path))
 }
@@ -135,9 +139,9 @@ fn has_blocks(path: &Path, count: u64) -> bool {
 fn holes_get_their_space_and_nothing_else_changes() {
     for options in engines() {
         let place = tempfile::tempdir().expect("a directory for the test");
-        let mut directory = Directory::open(place.path(), options).expect("it is ours");
+        let mut directory = Directory::open(place.path(), options).expect("the directory is free");
         directory.create_file("wal", 600).expect("there is room");
-        let mut path = directory.open_path("wal").expect("it was just made");
+        let mut path = directory.open_path("wal").expect("the file was just made");
         for lba in 0..600 {
             assert_eq!(write(&mut *path, lba, lba as u8 | 1), Ok(()));
         }
@@ -145,37 +149,38 @@ fn holes_get_their_space_and_nothing_else_changes() {
         for (lba, lbas) in [(0, 3), (10, 300), (500, 1), (590, 10)] {
             make_hole(&mut *path, lba, lbas);
         }
-        let before = fs::read(&file).expect("it can be read");
+        let before = fs::read(&file).expect("it is readable");
         assert!(has_blocks(&file, 600 - 314));
         let range = |start, end| LbaRange { start: Lba(start), end: Lba(end) };
         let mut fill = |start, end| path.fill_holes(range(start, end)).map(drop);
         assert_eq!(fill(2, 310), Ok(()));
-        assert!(has_blocks(&file, 600 - 13), "those in the range, and no others");
+        assert!(has_blocks(&file, 600 - 13), "only the holes in the range are filled");
         assert_eq!(fill(0, 500), Ok(()));
         assert!(has_blocks(&file, 600 - 11));
-        assert_eq!(fill(0, u64::MAX >> 12), Ok(()), "the end of the file is the end");
+        assert_eq!(fill(0, u64::MAX >> 12), Ok(()), "a range may reach beyond the end of the file");
         assert!(has_blocks(&file, 600));
-        assert!(fs::read(&file).expect("it can be read") == before, "something else was read");
+        assert!(fs::read(&file).expect("it is readable") == before, "the contents have changed");
         for (lba, lbas) in [(3, 1), (40, 20)] {
             make_hole(&mut *path, lba, lbas);
         }
-        let before = fs::read(&file).expect("it can be read");
+        let before = fs::read(&file).expect("it is readable");
         let filled = path.fill_holes(range(0, 50)).expect("there is room");
         assert!(has_blocks(&file, 600 - 10));
         path.empty_holes(&filled);
-        assert!(has_blocks(&file, 600 - 21), "what was filled is holes again");
-        assert!(fs::read(&file).expect("it can be read") == before, "something else was read");
+        assert!(has_blocks(&file, 600 - 21), "the filled ranges are holes again");
+        assert!(fs::read(&file).expect("it is readable") == before, "the contents have changed");
     }
 }
 
 #[test]
 fn blocks_of_which_only_the_space_was_reserved_are_written() {
     let place = tempfile::tempdir().expect("a directory for the test");
-    let mut directory = Directory::open(place.path(), PathOptions::default()).expect("it is ours");
+    let mut directory =
+        Directory::open(place.path(), PathOptions::default()).expect("the directory is free");
     directory.create_file("wal", 64).expect("there is room");
-    let mut path = directory.open_path("wal").expect("it was just made");
+    let mut path = directory.open_path("wal").expect("the file was just made");
     // Space that is only reserved counts as a hole.
-    assert!(directory.why_not_mapped("wal").is_some(), "it was made so");
+    assert!(directory.why_not_mapped("wal").is_some(), "the new file has only reserved space");
     let all = LbaRange { start: Lba(0), end: Lba(64) };
     assert!(path.fill_holes(all).is_ok());
     assert_eq!(directory.why_not_mapped("wal"), None);
@@ -184,18 +189,22 @@ fn blocks_of_which_only_the_space_was_reserved_are_written() {
 #[test]
 fn a_mapped_file_with_holes_is_not_stored_to() {
     let place = tempfile::tempdir().expect("a directory for the test");
-    let mut directory = Directory::open(place.path(), PathOptions::default()).expect("it is ours");
+    let mut directory =
+        Directory::open(place.path(), PathOptions::default()).expect("the directory is free");
     let whole = |directory: &Directory| directory.why_not_mapped("buffers");
     drop(directory.create_mapped("buffers", 64 * LBA_SIZE).expect("there is room"));
     assert_eq!(whole(&directory), None);
-    // The check must notice even one missing block, although the file system may count a block of
-    // its own among the file's blocks.
+    // The check must notice even a single hole, although the file system may count a block of its
+    // own among the file's blocks.
     for (lba, lbas) in [(63, 1), (0, 1), (7, 50)] {
         drop(directory.create_mapped("buffers", 64 * LBA_SIZE).expect("there is room"));
-        make_hole(&mut *directory.open_path("buffers").expect("it is there"), lba, lbas);
-        let why = whole(&directory).expect("it has a hole");
+        make_hole(&mut *directory.open_path("buffers").expect("the file exists"), lba, lbas);
+        let why = whole(&directory).expect("the file has a hole");
         assert!(why.contains("no space"), "{why}");
-        assert!(directory.open_mapped("buffers").is_ok(), "it can be read");
+        assert!(
+            directory.open_mapped("buffers").is_ok(),
+            "a file with holes can be mapped for reading"
+        );
     }
 }
 
@@ -203,9 +212,9 @@ fn a_mapped_file_with_holes_is_not_stored_to() {
 fn what_is_in_force_is_said() {
     let place = tempfile::tempdir().expect("a directory for the test");
     let plain = PathOptions { engine: EngineChoice::Plain, ..PathOptions::default() };
-    let mut directory = Directory::open(place.path(), plain).expect("it is ours");
+    let mut directory = Directory::open(place.path(), plain).expect("the directory is free");
     directory.create_file("wal", 1).expect("there is room");
-    directory.open_path("wal").expect("it was just made");
+    directory.open_path("wal").expect("the file was just made");
     let described = directory.describe();
     assert!(described.contains("I/O on files through plain system calls; "), "{described}");
     let kind = &directory.file_system().kind;
@@ -213,11 +222,11 @@ fn what_is_in_force_is_said() {
     let notes = directory.notes();
     assert!(notes.iter().any(|note| note.starts_with("no NVMe passthrough")), "{notes:?}");
     assert!(notes.iter().any(|note| note.starts_with("no io_uring: plain")), "{notes:?}");
-    assert_ne!(directory.write_cache(), WriteCache::Stable, "a file system may hold things back");
+    assert_ne!(directory.write_cache(), WriteCache::Stable, "a file system may hold back metadata");
     drop(directory);
 
     let buffered = PathOptions { direct: false, ..PathOptions::default() };
-    let directory = Directory::open(place.path(), buffered).expect("it is ours");
+    let directory = Directory::open(place.path(), buffered).expect("the directory is free");
     assert!(directory.describe().starts_with("buffered I/O on files"));
     assert_eq!(directory.write_cache(), WriteCache::Volatile);
     let notes = directory.notes();
@@ -225,7 +234,8 @@ fn what_is_in_force_is_said() {
     drop(directory);
 
     let memory = tempfile::tempdir_in("/dev/shm").expect("Linux has shared memory");
-    let directory = Directory::open(memory.path(), PathOptions::default()).expect("it is ours");
+    let directory =
+        Directory::open(memory.path(), PathOptions::default()).expect("the directory is free");
     let notes = directory.notes();
     assert!(notes.iter().any(|note| note.contains("tmpfs is memory")), "{notes:?}");
 }
@@ -237,8 +247,8 @@ struct Mounted {
 }
 
 impl Mounted {
-    /// A file system that `mkfs` makes on a loop device. `None`, with a message, if no file system
-    /// can be made.
+    /// Makes a file system on a test device with the command `mkfs`, and mounts it. Returns `None`
+    /// and prints a message if this is impossible.
     fn made_by(mkfs: &[&str], size_mib: u64) -> Option<Self> {
         let device = TestDevice::new(size_mib << 8)?;
         let made = Command::new(mkfs[0]).args(&mkfs[1..]).arg(&device.path).output();
@@ -265,7 +275,7 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         let unmounted = Command::new("umount").arg(self.directory.path()).status();
-        assert!(unmounted.is_ok_and(|status| status.success()), "it stays mounted");
+        assert!(unmounted.is_ok_and(|status| status.success()), "the file system stays mounted");
     }
 }
 
@@ -276,19 +286,19 @@ fn a_full_file_system_takes_nothing_and_loses_nothing() {
     };
     for options in engines() {
         let volume = mounted.directory.path().join("volume");
-        let mut directory = Directory::open_or_create(&volume, options).expect("it can be made");
+        let mut directory =
+            Directory::open_or_create(&volume, options).expect("the directory can be written to");
         assert_eq!(directory.file_system().kind, "ext4");
         assert_eq!(directory.file_system().has_journal, Some(false));
         directory.create_file("wal", 1000).expect("there is room");
-        let mut path = directory.open_path("wal").expect("it was just made");
+        let mut path = directory.open_path("wal").expect("the file was just made");
         assert_eq!(write(&mut *path, 999, 5), Ok(()));
         assert_eq!(path.grow(10_000), Err(DeviceError::NoSpace));
         assert_eq!(path.geometry().lba_count, 1000);
-        let length = fs::metadata(directory.file_path("wal")).expect("it is there").len();
+        let length = fs::metadata(directory.file_path("wal")).expect("the file exists").len();
         assert_eq!(length, 1000 * LBA_SIZE as u64);
         assert_eq!(read(&mut *path, 999), Ok(5));
-        // This call succeeds only if the earlier call, which failed, has given back the space that
-        // it took.
+        // This call succeeds only if the failed call before it has given back its space.
         assert_eq!(path.grow(2000), Ok(()));
 
         let refused = directory.create_file("more", 10_000);
@@ -298,7 +308,7 @@ fn a_full_file_system_takes_nothing_and_loses_nothing() {
         assert!(matches!(refused, Some(OpenError::NoSpace { .. })), "{refused:?}");
         assert!(!directory.has_file("buffers"));
 
-        // Even if not a byte is left, the directory can be opened and its files can be written to.
+        // Even with no byte left, the directory can be opened and its files can be overwritten.
         for step in [200, 20, 1] {
             while path.grow(path.geometry().lba_count + step).is_ok() {}
         }
@@ -309,11 +319,11 @@ fn a_full_file_system_takes_nothing_and_loses_nothing() {
         }
         drop((path, directory));
         let mut directory = Directory::open(&volume, options).expect("a lock needs no room");
-        let mut path = directory.open_path("wal").expect("it is there");
+        let mut path = directory.open_path("wal").expect("the file exists");
         assert_eq!(write(&mut *path, 0, 6), Ok(()));
         assert_eq!(read(&mut *path, 0), Ok(6));
         drop((path, directory));
-        fs::remove_dir_all(&volume).expect("it can be removed");
+        fs::remove_dir_all(&volume).expect("the directory can be removed");
     }
 }
 
@@ -322,8 +332,8 @@ fn a_journal_is_seen() {
     let Some(mounted) = Mounted::made_by(&["mkfs.ext4", "-q", "-O", "has_journal"], 16) else {
         return;
     };
-    let directory =
-        Directory::open(mounted.directory.path(), PathOptions::default()).expect("it is ours");
+    let directory = Directory::open(mounted.directory.path(), PathOptions::default())
+        .expect("the directory is free");
     assert_eq!(directory.file_system().has_journal, Some(true));
     assert!(directory.describe().contains("(journal"), "{}", directory.describe());
 }
@@ -333,15 +343,16 @@ fn btrfs_is_used_and_said_to_be_slow() {
     let Some(mounted) = Mounted::made_by(&["mkfs.btrfs", "-q"], 128) else { return };
     for options in engines() {
         let volume = mounted.directory.path().join("volume");
-        let mut directory = Directory::open_or_create(&volume, options).expect("it can be made");
+        let mut directory =
+            Directory::open_or_create(&volume, options).expect("the directory can be written to");
         directory.create_file("wal", 100).expect("there is room");
-        let mut path = directory.open_path("wal").expect("it was just made");
+        let mut path = directory.open_path("wal").expect("the file was just made");
         assert_eq!(write(&mut *path, 1, 6), Ok(()));
         assert_eq!(read(&mut *path, 1), Ok(6));
         let notes = directory.notes();
         assert!(notes.iter().any(|note| note.starts_with("btrfs writes metadata")), "{notes:?}");
         drop((path, directory));
-        fs::remove_dir_all(&volume).expect("it can be removed");
+        fs::remove_dir_all(&volume).expect("the directory can be removed");
     }
 }
 
@@ -349,9 +360,10 @@ fn btrfs_is_used_and_said_to_be_slow() {
 fn a_reflinked_file_is_told_of() {
     let Some(mounted) = Mounted::made_by(&["mkfs.xfs", "-q"], 400) else { return };
     let volume = mounted.directory.path();
-    let mut directory = Directory::open(volume, PathOptions::default()).expect("it is ours");
+    let mut directory =
+        Directory::open(volume, PathOptions::default()).expect("the directory is free");
     directory.create_file("wal", 100).expect("there is room");
-    let mut path = directory.open_path("wal").expect("it was just made");
+    let mut path = directory.open_path("wal").expect("the file was just made");
     assert_eq!(write(&mut *path, 50, 1), Ok(()));
     let sharing = |directory: &Directory| {
         directory.notes().iter().any(|note| note.starts_with("wal shares blocks"))
@@ -361,8 +373,8 @@ fn a_reflinked_file_is_told_of() {
         .arg("--reflink=always")
         .args([volume.join("wal"), volume.join("copy")])
         .status();
-    assert!(copied.is_ok_and(|status| status.success()), "XFS can do that");
-    directory.open_path("wal").expect("it is there");
+    assert!(copied.is_ok_and(|status| status.success()), "XFS can copy with --reflink");
+    directory.open_path("wal").expect("the file exists");
     assert!(sharing(&directory), "{:?}", directory.notes());
 }
 
@@ -373,13 +385,14 @@ fn a_file_system_without_anything_will_do() {
     let Some(mounted) = Mounted::mount("ramfs", Path::new("ramfs"), None) else { return };
     for options in engines() {
         let volume = mounted.directory.path().join("volume");
-        let mut directory = Directory::open_or_create(&volume, options).expect("it can be made");
+        let mut directory =
+            Directory::open_or_create(&volume, options).expect("the directory can be written to");
         let mut count = 0;
         check_all(|| {
             count += 1;
             let name = format!("file-{count}");
             directory.create_file(&name, CONTRACT_LBAS).expect("there is room");
-            directory.open_path(&name).expect("it was just made") as Box<dyn Device>
+            directory.open_path(&name).expect("the file was just made") as Box<dyn Device>
         });
         assert!(directory.describe().starts_with("buffered I/O on files"));
         assert_eq!(directory.write_cache(), WriteCache::Volatile);
@@ -387,6 +400,6 @@ fn a_file_system_without_anything_will_do() {
         let wanted = "no direct I/O: ramfs has no direct I/O here";
         assert!(notes.iter().any(|note| note.starts_with(wanted)), "{notes:?}");
         drop(directory);
-        fs::remove_dir_all(&volume).expect("it can be removed");
+        fs::remove_dir_all(&volume).expect("the directory can be removed");
     }
 }

@@ -1,4 +1,4 @@
-//! The back ends of this crate over the real kernel.
+//! Tests of this crate's back ends on the real kernel.
 
 mod block;
 mod canary;

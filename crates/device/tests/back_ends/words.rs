@@ -27,7 +27,7 @@ impl log::Log for Words {
 pub(crate) fn listen() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        log::set_logger(&Words).expect("no other test has one");
+        log::set_logger(&Words).expect("no other logger is set");
         log::set_max_level(log::LevelFilter::Info);
     });
 }
@@ -46,7 +46,7 @@ pub(crate) fn forget(subject: &str) {
 /// Waits until there is a message about `subject`, and returns the first such message.
 ///
 /// # Panics
-/// When no such message comes in time.
+/// If no such message comes in time.
 pub(crate) fn first_about(subject: &str) -> String {
     let deadline = Instant::now() + PATIENCE;
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
@@ -55,7 +55,7 @@ pub(crate) fn first_about(subject: &str) -> String {
             return found.clone();
         }
         let left = deadline.saturating_duration_since(Instant::now());
-        assert!(!left.is_zero(), "nothing was said about {subject}: {said:?}");
+        assert!(!left.is_zero(), "no message about {subject}: {said:?}");
         said = MORE.wait_timeout(said, left).unwrap_or_else(PoisonError::into_inner).0;
     }
 }

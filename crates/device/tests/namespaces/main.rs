@@ -1,8 +1,8 @@
 //! Tests on namespaces of NVMe devices, which `cargo x lab` provides. The contents of the
 //! namespaces are lost.
 //!
-//! Environment variables name the namespaces. Each test runs on each of the namespaces that it
-//! needs, and prints a message if one of them is missing.
+//! Environment variables name the namespaces. Each test runs on namespaces of several kinds, and
+//! prints a message if a kind is missing.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -13,11 +13,10 @@ use slimio_device::{
 };
 use slimio_sim::contract::check_all;
 
-/// Kinds of namespaces. The name of an environment variable is `SLIMIO_NVME_` followed by a kind.
+/// Kinds of namespaces. The environment variable for a kind is `SLIMIO_NVME_` followed by the kind.
 const KINDS: [&str; 5] = ["FDP", "PLAIN", "B512", "SMALL_MDTS", "ONE_HANDLE"];
 
-/// Runs the tests one after the other, because only one process, and only one test in this process,
-/// can use a namespace at a time.
+/// Makes the tests run one after the other, because only one test at a time can use a namespace.
 static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 /// Runs a test on each available namespace of these kinds.
@@ -36,7 +35,7 @@ fn with_each(kinds: &[&str], mut test: impl FnMut(&str, PathBuf)) {
 
 fn open(path: &std::path::Path) -> NvmeDevice {
     let options = PathOptions { in_flight_max: 16, ..PathOptions::default() };
-    NvmeDevice::open(path, options).expect("nobody has it")
+    NvmeDevice::open(path, options).expect("the namespace is free")
 }
 
 fn run(device: &mut dyn Device, op: Op) -> Completion {
@@ -64,45 +63,46 @@ fn write(lba: u64, buffer: Buffer, placement: PlacementId) -> Op {
 fn it_keeps_the_contract_of_devices() {
     with_each(&KINDS, |_, path| {
         let mut device = open(&path);
-        check_all(|| device.open_path().expect("it can be opened") as Box<dyn Device>);
+        check_all(|| device.open_path().expect("a path can be opened") as Box<dyn Device>);
     });
 }
 
-/// On a `SMALL_MDTS` namespace, transfers are cut into parts. On a `B512` namespace, the device's
-/// blocks are smaller than [`LBA_SIZE`].
+/// On a `SMALL_MDTS` namespace, a transfer takes several commands. On a `B512` namespace, the
+/// device's blocks are smaller than [`LBA_SIZE`].
 #[test]
 fn it_keeps_the_contract_with_registered_buffers() {
     with_each(&["SMALL_MDTS", "B512"], |_, path| {
         let options = PathOptions { in_flight_max: 16, ..PathOptions::default() };
-        let mut device = NvmeDevice::open(&path, options).expect("nobody has it");
-        check_all(|| device.open_bulk_path().expect("it can be opened") as Box<dyn Device>);
+        let mut device = NvmeDevice::open(&path, options).expect("the namespace is free");
+        check_all(|| device.open_bulk_path().expect("a path can be opened") as Box<dyn Device>);
         let described = device.describe();
         let is_said = described.ends_with("; for snapshots it has registered buffers");
         assert!(is_said, "{described}; {:?}", device.notes());
         drop(device);
         let options = PathOptions { registered: false, ..options };
-        let device = NvmeDevice::open(&path, options).expect("nobody has it");
+        let device = NvmeDevice::open(&path, options).expect("the namespace is free");
         assert!(!device.describe().contains("registered"), "{}", device.describe());
     });
 }
 
 /// Processor time that this thread has used, in ticks of 10 ms.
 fn ticks() -> u64 {
-    let stat = std::fs::read_to_string("/proc/thread-self/stat").expect("Linux has it");
+    let stat = std::fs::read_to_string("/proc/thread-self/stat")
+        .expect("Linux has /proc/thread-self/stat");
     let behind_name = stat.rsplit(')').next().expect("the name is in parentheses");
     let fields = behind_name.split_whitespace().skip(11).take(2);
-    fields.map(|ticks| ticks.parse::<u64>().expect("it is a number")).sum()
+    fields.map(|ticks| ticks.parse::<u64>().expect("the field is a number")).sum()
 }
 
-/// A wait in a ring that polls for completions spins, past any time limit. So a dropped ring must
-/// not wait for the write in this way, and must use little processor time.
+/// A wait in a ring that polls for completions spins, and ignores time limits. So when a ring is
+/// dropped with a write in flight, it must wait in another way, which uses little processor time.
 #[test]
 fn a_path_that_is_polled_does_not_spin_when_it_is_dropped_in_flight() {
     with_each(&["PLAIN"], |kind, path| {
         let polling = Polling { submissions_idle: None, completions: true };
         let options = PathOptions { in_flight_max: 16, polling, ..PathOptions::default() };
-        let mut device = NvmeDevice::open(&path, options).expect("nobody has it");
-        let mut io = device.open_bulk_path().expect("it can be opened");
+        let mut device = NvmeDevice::open(&path, options).expect("the namespace is free");
+        let mut io = device.open_bulk_path().expect("a path can be opened");
         assert!(device.describe().contains("(IOPOLL)"), "{}", device.describe());
         if !lab(&["hold", kind, "write"]) {
             return;
@@ -116,12 +116,11 @@ fn a_path_that_is_polled_does_not_spin_when_it_is_dropped_in_flight() {
         assert!(lab(&["resume", kind]));
         assert!(lab(&["heal", kind]));
         eprintln!("{used} ticks");
-        assert!(used < 250, "{used} ticks, where five seconds have 500");
+        assert!(used < 250, "{used} ticks of 10 ms in five seconds");
     });
 }
 
-/// The test requires that the paths poll, because the lab's kernel has queues for polled
-/// completions.
+/// The paths must really poll, because the lab's kernel has queues for polling.
 #[test]
 fn it_keeps_the_contract_when_it_is_polled() {
     let idle = Some(std::time::Duration::from_millis(2));
@@ -131,10 +130,10 @@ fn it_keeps_the_contract_when_it_is_polled() {
         for (submissions_idle, completions) in each.into_iter().take(count) {
             let polling = Polling { submissions_idle, completions };
             let options = PathOptions { in_flight_max: 16, polling, ..PathOptions::default() };
-            let mut device = NvmeDevice::open(&path, options).expect("nobody has it");
+            let mut device = NvmeDevice::open(&path, options).expect("the namespace is free");
             let described = device.describe();
             assert!(described.ends_with(&format!(" polls for {polling}")), "{described}");
-            check_all(|| device.open_bulk_path().expect("it can be opened") as Box<dyn Device>);
+            check_all(|| device.open_bulk_path().expect("a path can be opened") as Box<dyn Device>);
         }
     });
 }
@@ -155,7 +154,7 @@ fn it_is_what_it_was_made_as() {
                 assert!(described.contains("no FDP"), "{described}");
             }
         }
-        let identity = device.identity().expect("it has a serial number");
+        let identity = device.identity().expect("the device has a serial number");
         assert!(identity.starts_with("nvme serial "), "{identity}");
         // The block device node opens the same namespace as the generic device node.
         let block = device.block().to_path_buf();
@@ -170,7 +169,8 @@ fn it_is_what_it_was_made_as() {
 fn it_is_ours_alone() {
     with_each(&KINDS, |_, path| {
         let device = open(&path);
-        let second = NvmeDevice::open(&path, PathOptions::default()).err().expect("we have it");
+        let second =
+            NvmeDevice::open(&path, PathOptions::default()).err().expect("the namespace is in use");
         assert!(matches!(second, OpenError::InUse { .. }), "{second}");
         drop(device);
         open(&path);
@@ -186,16 +186,16 @@ fn long_transfers_are_cut_to_what_a_command_may_be() {
         if kind == "SMALL_MDTS" {
             assert!(limit <= 64 << 10, "{limit}");
         }
-        let mut path = device.open_path().expect("it can be opened");
+        let mut path = device.open_path().expect("a path can be opened");
         let long = path.geometry().transfer_lbas_max as usize;
-        assert!((long * LBA_SIZE) as u64 > limit, "nothing is cut");
+        assert!((long * LBA_SIZE) as u64 > limit, "the transfer fits into one command");
         let placement = PlacementId::default();
         let written = run(&mut *path, write(3, pattern(long, 5), placement));
         assert_eq!(written.result, Ok(()));
         let read = run(&mut *path, Op::Read { lba: Lba(3), buffer: Buffer::zeroed(long) });
         assert_eq!(read.result, Ok(()));
-        let found = read.buffer.expect("it comes home");
-        assert!(found[..] == pattern(long, 5)[..], "it reads as it was written");
+        let found = read.buffer.expect("a read returns its buffer");
+        assert!(found[..] == pattern(long, 5)[..], "the data is as it was written");
     });
 }
 
@@ -205,8 +205,8 @@ fn many_deallocations_go_down_as_one() {
         let mut device = open(&path);
         let options = PathOptions { in_flight_max: 1000, ..PathOptions::default() };
         drop(device);
-        device = NvmeDevice::open(&path, options).expect("nobody has it");
-        let mut path = device.open_path().expect("it can be opened");
+        device = NvmeDevice::open(&path, options).expect("the namespace is free");
+        let mut path = device.open_path().expect("a path can be opened");
         let placement = PlacementId::default();
         run(&mut *path, write(0, pattern(1400, 1), placement));
         let range = |index: u64| LbaRange { start: Lba(2 * index), end: Lba(2 * index + 1) };
@@ -221,13 +221,13 @@ fn many_deallocations_go_down_as_one() {
         completions.sort_by_key(|completion| completion.token);
         assert!(completions.iter().zip(0..).all(|(one, index)| one.token == Token(index)));
         assert!(completions.iter().all(|completion| completion.result == Ok(())));
-        // The blocks between the deallocated blocks must be untouched.
+        // The blocks between the deallocated blocks must be unchanged.
         let read = run(&mut *path, Op::Read { lba: Lba(0), buffer: Buffer::zeroed(1400) });
-        let found = read.buffer.expect("it comes home");
+        let found = read.buffer.expect("a read returns its buffer");
         let expected = pattern(1400, 1);
         for lba in (1..1400).step_by(2) {
             let place = lba * LBA_SIZE..(lba + 1) * LBA_SIZE;
-            assert!(found[place.clone()] == expected[place], "block {lba} was given back");
+            assert!(found[place.clone()] == expected[place], "block {lba} was deallocated");
         }
     });
 }
@@ -237,20 +237,20 @@ fn what_is_on_it_is_seen() {
     with_each(&KINDS, |_, path| {
         let mut device = open(&path);
         let last = device.lba_count() - 64;
-        let mut io = device.open_path().expect("it can be opened");
+        let mut io = device.open_path().expect("a path can be opened");
         for lba in [0, last] {
             run(&mut *io, write(lba, Buffer::zeroed(64), PlacementId::default()));
         }
-        assert_eq!(device.contents().expect("it can be read"), Contents::Nothing);
+        assert_eq!(device.contents().expect("the namespace can be read"), Contents::Nothing);
         // New contents must be seen at once, even by a device that has read the old contents.
         let mut magic = Buffer::zeroed(1);
         magic[0x438..0x43a].copy_from_slice(&[0x53, 0xef]);
         run(&mut *io, write(0, magic, PlacementId::default()));
         let ext4 = Contents::Known("an ext2, ext3 or ext4 file system");
-        assert_eq!(device.contents().expect("it can be read"), ext4);
+        assert_eq!(device.contents().expect("the namespace can be read"), ext4);
         run(&mut *io, write(0, Buffer::zeroed(1), PlacementId::default()));
         run(&mut *io, write(last + 63, pattern(1, 1), PlacementId::default()));
-        assert_eq!(device.contents().expect("it can be read"), Contents::Unknown);
+        assert_eq!(device.contents().expect("the namespace can be read"), Contents::Unknown);
     });
 }
 
@@ -264,13 +264,13 @@ fn a_mounted_namespace_is_refused_by_the_name_of_its_place() {
             return;
         }
         let place = std::env::temp_dir().join("slimio-mounted");
-        std::fs::create_dir_all(&place).expect("it can be made");
+        std::fs::create_dir_all(&place).expect("the directory can be made");
         let mounted = Command::new("mount").arg(&block).arg(&place).status();
-        assert!(mounted.is_ok_and(|status| status.success()), "it can be mounted");
+        assert!(mounted.is_ok_and(|status| status.success()), "the namespace can be mounted");
         let refused = NvmeDevice::open(&path, PathOptions::default()).err();
         let unmounted = Command::new("umount").arg(&place).status();
-        assert!(unmounted.is_ok_and(|status| status.success()), "it can be unmounted");
-        let refused = refused.expect("it is mounted").to_string();
+        assert!(unmounted.is_ok_and(|status| status.success()), "the namespace can be unmounted");
+        let refused = refused.expect("the namespace is mounted").to_string();
         let wanted = format!("{} is mounted at {}", block.display(), place.display());
         assert!(refused.contains(&wanted), "{refused}");
     });
@@ -280,34 +280,35 @@ fn a_mounted_namespace_is_refused_by_the_name_of_its_place() {
 fn placements_lead_to_handles_of_their_own() {
     with_each(&["FDP"], |_, path| {
         let mut device = open(&path);
-        let account = device.fdp().expect("it is on");
+        let account = device.fdp().expect("FDP is on");
         let configuration = device.fdp_configuration().expect("we are root");
         assert!(configuration.unit_size > 0 && configuration.handle_count >= 4);
         let placements = device.placements().to_vec();
-        let before = account.handles().expect("it tells");
+        let before = account.handles().expect("the device reports");
         assert_eq!(before.len(), placements.len());
-        assert!(account.handles_used().expect("it tells") >= placements.len());
-        let counted = account.statistics().expect("it tells");
-        let mut io = device.open_path().expect("it can be opened");
+        assert!(account.handles_used().expect("the device reports") >= placements.len());
+        let counted = account.statistics().expect("the device reports");
+        let mut io = device.open_path().expect("a path can be opened");
         let block_size = device.block_size();
         for (index, &placement) in placements.iter().enumerate() {
             let lbas = 8 * (index + 1);
             let written = run(&mut *io, write(256 * index as u64, pattern(lbas, 3), placement));
             assert_eq!(written.result, Ok(()));
         }
-        let after = account.handles().expect("it tells");
+        let after = account.handles().expect("the device reports");
         let unit_blocks = configuration.unit_size / block_size;
         for (index, (old, new)) in before.iter().zip(&after).enumerate() {
             let blocks = (8 * (index + 1) * LBA_SIZE) as u64 / block_size;
             let used = (old.unit_blocks_left + unit_blocks - new.unit_blocks_left) % unit_blocks;
-            assert_eq!(used, blocks, "placement {} leads elsewhere", old.placement);
+            assert_eq!(used, blocks, "placement {} uses another handle", old.placement);
         }
         let written: usize = (1..=placements.len()).map(|count| 8 * count * LBA_SIZE).sum();
-        let host_bytes = account.statistics().expect("it tells").host_bytes - counted.host_bytes;
+        let host_bytes =
+            account.statistics().expect("the device reports").host_bytes - counted.host_bytes;
         assert_eq!(host_bytes, written as u128);
         // A handle gets a fresh reclaim unit on request.
-        account.start_fresh_unit(placements[1]).expect("it does");
-        let fresh = account.handles().expect("it tells");
+        account.start_fresh_unit(placements[1]).expect("the handle can be updated");
+        let fresh = account.handles().expect("the device reports");
         assert_eq!(fresh[1].unit_blocks_left, unit_blocks);
         assert_eq!(fresh[2].unit_blocks_left, after[2].unit_blocks_left);
     });
@@ -317,13 +318,13 @@ fn placements_lead_to_handles_of_their_own() {
 fn a_placement_that_is_not_the_devices_is_never_named() {
     with_each(&["FDP", "ONE_HANDLE"], |_, path| {
         let mut device = open(&path);
-        let account = device.fdp().expect("it is on");
+        let account = device.fdp().expect("FDP is on");
         let invalid = || {
-            let events = account.host_events().expect("it tells");
+            let events = account.host_events().expect("the device reports");
             events.iter().filter(|event| event.name() == "invalid placement id").count()
         };
         let before = invalid();
-        let mut io = device.open_path().expect("it can be opened");
+        let mut io = device.open_path().expect("a path can be opened");
         let written = run(&mut *io, write(0, pattern(1, 1), PlacementId(0x7fff)));
         assert_eq!(written.result, Ok(()));
         assert_eq!(invalid(), before);
@@ -334,7 +335,7 @@ fn a_placement_that_is_not_the_devices_is_never_named() {
 fn a_durable_write_costs_one_command_where_there_is_a_cache() {
     with_each(&KINDS, |_, path| {
         let mut device = open(&path);
-        let io = device.open_path().expect("it can be opened");
+        let io = device.open_path().expect("a path can be opened");
         let cache = io.geometry().write_cache;
         assert!(matches!(cache, WriteCache::VolatileWithFua | WriteCache::Stable), "{cache}");
     });
@@ -348,7 +349,7 @@ fn what_is_no_whole_namespace_is_refused_with_a_sentence() {
         ("/dev/ng99n99", "does not exist"),
     ] {
         let refused = NvmeDevice::open(path.as_ref(), PathOptions::default()).err();
-        let refused = refused.expect("it is none").to_string();
+        let refused = refused.expect("this is no whole namespace").to_string();
         assert!(refused.contains(said), "{refused}");
     }
 }
@@ -358,27 +359,28 @@ fn a_mapped_range_and_commands_do_not_disturb_each_other() {
     with_each(&["FDP", "B512"], |_, path| {
         const SIZE: usize = 8 * LBA_SIZE;
         let mut device = open(&path);
-        let mut io = device.open_path().expect("it can be opened");
-        let mut mapped = device.map(100 * LBA_SIZE as u64, SIZE).expect("it is within it");
+        let mut io = device.open_path().expect("a path can be opened");
+        let mut mapped =
+            device.map(100 * LBA_SIZE as u64, SIZE).expect("the namespace has this range");
         let mut buffers = mapped.buffers(2 * LBA_SIZE);
         for (index, buffer) in buffers.iter_mut().enumerate() {
             buffer.fill(index as u8 + 1);
         }
-        let last = buffers.pop().expect("there are four");
+        let last = buffers.pop().expect("the mapping has four buffers");
         for (lba, buffer) in [(108, last), (98, pattern(2, 9))] {
             let written = run(&mut *io, write(lba, buffer, PlacementId::default()));
             assert_eq!(written.result, Ok(()));
         }
         let expected: Vec<u8> = (0..SIZE).map(|byte| (byte / (2 * LBA_SIZE)) as u8 + 1).collect();
-        assert_eq!(mapped.read_all().expect("it can be read"), expected);
+        assert_eq!(mapped.read_all().expect("the namespace can be read"), expected);
         let read = run(&mut *io, Op::Read { lba: Lba(108), buffer: Buffer::zeroed(2) });
-        assert_eq!(read.buffer.expect("it comes home")[..], [4; 2 * LBA_SIZE]);
+        assert_eq!(read.buffer.expect("a read returns its buffer")[..], [4; 2 * LBA_SIZE]);
         let error = run(&mut *io, Op::Read { lba: Lba(u64::MAX), buffer: Buffer::zeroed(1) });
         assert_eq!(error.result, Err(DeviceError::OutOfRange));
     });
 }
 
-/// Sends a command to the lab's host. Returns whether there is a lab.
+/// Sends a command to the lab's host. Returns false if there is no lab.
 fn lab(words: &[&str]) -> bool {
     match Command::new("lab").args(words).status() {
         Ok(status) => {
@@ -396,9 +398,9 @@ fn lab(words: &[&str]) -> bool {
 fn each_kind_of_failure_has_its_name_and_brings_its_buffer_back() {
     with_each(&["PLAIN"], |kind, path| {
         let mut device = open(&path);
-        let mut io = device.open_path().expect("it can be opened");
+        let mut io = device.open_path().expect("a path can be opened");
         let placement = PlacementId::default();
-        // The lab's device reports no failed deallocation, because a deallocation is a hint.
+        // Deallocations are left out: they are hints, so the lab's device never fails them.
         for (word, op, said) in [
             ("write", write(7, pattern(1, 1), placement), "a write: Write Fault (2:80h)"),
             (
@@ -408,8 +410,8 @@ fn each_kind_of_failure_has_its_name_and_brings_its_buffer_back() {
             ),
             ("flush", Op::Flush, "a flush: "),
         ] {
-            // If there is nothing to make stable, a flush does not run into the fault. So `before`
-            // is written first.
+            // A flush without anything to make stable does not meet the fault. So `before` is
+            // written first.
             let before =
                 Op::Write { lba: Lba(9), buffer: pattern(1, 2), placement, durable: false };
             let has_buffer = matches!(op, Op::Read { .. } | Op::Write { .. });
@@ -434,15 +436,14 @@ fn each_kind_of_failure_has_its_name_and_brings_its_buffer_back() {
 
 #[test]
 fn everything_in_flight_comes_home_when_the_device_goes_away() {
-    // The namespace does not come back after this test, so the test runs only if the variable
-    // allows it.
+    // The namespace is gone after this test, so the test runs only if the variable allows it.
     if std::env::var_os("SLIMIO_NVME_UNPLUG").is_none() {
         eprintln!("SKIPPED: SLIMIO_NVME_UNPLUG does not say that a namespace may go away");
         return;
     }
     with_each(&["SMALL_MDTS"], |kind, path| {
         let mut device = open(&path);
-        let mut io = device.open_path().expect("it can be opened");
+        let mut io = device.open_path().expect("a path can be opened");
         let placement = PlacementId::default();
         let submit_some = |io: &mut dyn Device| {
             for index in 0..8 {
@@ -467,7 +468,7 @@ fn everything_in_flight_comes_home_when_the_device_goes_away() {
             let errors: Vec<_> =
                 completions.iter().filter_map(|one| one.result.clone().err()).collect();
             if errors.len() == 8 {
-                let last = errors.last().expect("there are eight");
+                let last = errors.last().expect("all eight operations failed");
                 eprintln!("{last}");
                 if matches!(last, DeviceError::Gone) {
                     break;
