@@ -8,7 +8,7 @@ use std::io;
 pub struct Errno(i32);
 
 impl Errno {
-    /// The operation was cancelled before it was done.
+    /// The operation was cancelled before it had completed.
     pub const CANCELED: Self = Self(libc::ECANCELED);
     /// No provided buffer was left.
     pub(crate) const NO_BUFFERS: Self = Self(libc::ENOBUFS);
@@ -25,7 +25,7 @@ impl Errno {
         Self(number)
     }
 
-    /// The number, positive, as `<errno.h>` names it.
+    /// The positive number, as in `<errno.h>`.
     pub fn number(self) -> i32 {
         self.0
     }
@@ -35,7 +35,7 @@ impl Errno {
         Self(error.raw_os_error().filter(|&number| number > 0).unwrap_or(libc::EIO))
     }
 
-    /// The error number that the last failed call on this thread has left.
+    /// The error number of the last failed call on this thread.
     pub(crate) fn last() -> Self {
         Self::of(&io::Error::last_os_error())
     }
@@ -61,10 +61,10 @@ impl fmt::Debug for Errno {
 
 impl std::error::Error for Errno {}
 
-/// Why a transfer of a known length did not do what was asked.
+/// Why a transfer did not move all bytes that were asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferError {
-    /// Fewer bytes than asked for were moved, but there was no error. For example, the file has
+    /// Fewer bytes than asked for were moved, without an error: for example, because the file
     /// ended.
     Short {
         /// Bytes that were moved.
@@ -87,15 +87,16 @@ impl fmt::Display for TransferError {
 
 impl std::error::Error for TransferError {}
 
-/// Reads a completion's `res`, which is a count or a negative error number.
+/// Converts a completion's `res`, which is a count or a negative error number.
 pub fn returned(res: i32) -> Result<usize, Errno> {
     usize::try_from(res).map_err(|_| Errno(-res))
 }
 
-/// Reads the `res` of a transfer that is to move exactly `asked` bytes.
+/// Converts the `res` of a transfer that should have moved exactly `asked` bytes.
 ///
 /// # Errors
-/// [`TransferError::Short`] when fewer bytes were moved.
+/// [`TransferError::Short`] when fewer bytes were moved; [`TransferError::Os`] when the transfer
+/// failed.
 pub fn transferred(res: i32, asked: usize) -> Result<(), TransferError> {
     match returned(res) {
         Ok(moved) if moved == asked => Ok(()),

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use crate::Errno;
 
-/// Wakes a thread that waits in a ring (or in `poll`). Any thread can [`raise`](Self::raise) the
-/// counter. The waiting thread polls the counter for reading, and [`lower`](Self::lower)s it.
-/// Clones share one counter.
+/// Wakes a thread that waits in a ring (or in `poll`). The waiting thread polls the counter for
+/// reading. Any other thread can [`raise`](Self::raise) the counter. The woken thread then
+/// [`lower`](Self::lower)s it. Clones share one counter.
 #[derive(Clone, Debug)]
 pub struct EventFd(Arc<OwnedFd>);
 
@@ -24,7 +24,7 @@ impl EventFd {
         if fd < 0 {
             return Err(Errno::last());
         }
-        // SAFETY: the descriptor is new, and nobody else owns it.
+        // SAFETY: the descriptor is new, and nothing else owns it.
         Ok(Self(Arc::new(unsafe { OwnedFd::from_raw_fd(fd) })))
     }
 
@@ -32,15 +32,15 @@ impl EventFd {
     /// lowered, nothing changes.
     pub fn raise(&self) {
         let one = 1_u64;
-        // SAFETY: eight bytes are read from `one`. The only failure is a full counter, which is
-        // readable already.
+        // SAFETY: the call reads eight bytes from `one`. It fails only if the counter is full, and
+        // a full counter is already readable.
         unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), size_of::<u64>()) };
     }
 
     /// Makes the counter unreadable until it is raised again. Returns whether it was raised.
     pub fn lower(&self) -> bool {
         let mut count = 0_u64;
-        // SAFETY: eight bytes are written to `count`. The only failure is a counter of zero.
+        // SAFETY: the call writes eight bytes to `count`. It fails only if the counter is zero.
         let moved =
             unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
         moved > 0

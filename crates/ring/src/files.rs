@@ -1,12 +1,13 @@
 //! Descriptors that a ring owns. A descriptor is closed only when no operation on it is in flight.
-//! Otherwise, another file could get the same number, and an operation that the kernel has not seen
-//! yet would use that file.
+//! If it were closed earlier, another file could get the same number, and a queued operation would
+//! use that other file.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use crate::table::{Name, Table};
 
-/// A descriptor that a [`Ring`](crate::Ring) owns. The name of a closed descriptor is never reused.
+/// The name of a descriptor that a [`Ring`](crate::Ring) owns. Names of closed descriptors are
+/// never reused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fd(Name);
 
@@ -18,7 +19,7 @@ impl std::fmt::Debug for Fd {
 
 struct File {
     descriptor: OwnedFd,
-    /// Number of operations on the descriptor that have not ended.
+    /// Number of operations in flight on the descriptor.
     operations: u32,
     is_closing: bool,
 }
@@ -39,7 +40,7 @@ impl Files {
         self.0.get(fd.0).map(|file| file.descriptor.as_fd())
     }
 
-    /// Notes that an operation begins.
+    /// Notes the beginning of an operation on the descriptor. Returns the descriptor's number.
     pub(crate) fn begin(&mut self, fd: Fd) -> RawFd {
         let file = self.0.get_mut(fd.0).filter(|file| !file.is_closing);
         let file = file.unwrap_or_else(|| panic!("{fd:?} is closed"));
@@ -47,13 +48,13 @@ impl Files {
         file.descriptor.as_raw_fd()
     }
 
-    /// The number of a descriptor that has an operation in flight.
+    /// The number of a descriptor, which must have an operation in flight.
     pub(crate) fn number(&self, fd: Fd) -> RawFd {
         self.0.get(fd.0).expect("an operation keeps its descriptor open").descriptor.as_raw_fd()
     }
 
-    /// Notes that an operation has ended. If the descriptor is to be closed and this was its last
-    /// operation, closes it.
+    /// Notes the end of an operation on the descriptor. If the descriptor is to be closed and this
+    /// was its last operation, closes it.
     pub(crate) fn end(&mut self, fd: Fd) {
         let file = self.0.get_mut(fd.0).expect("an operation keeps its descriptor open");
         file.operations -= 1;
@@ -66,8 +67,8 @@ impl Files {
         self.0.get(fd.0).is_some_and(|file| file.is_closing)
     }
 
-    /// Closes the descriptor as soon as its last operation has ended, which may be now. Returns
-    /// whether operations on it are in flight.
+    /// Closes the descriptor at once, or when its last operation ends. Returns whether operations
+    /// on it are in flight.
     pub(crate) fn close(&mut self, fd: Fd) -> bool {
         let file = self.0.get_mut(fd.0).filter(|file| !file.is_closing);
         let file = file.unwrap_or_else(|| panic!("{fd:?} is closed"));

@@ -1,4 +1,4 @@
-//! An open file that a ring keeps open, even if the process ends.
+//! An open file that a ring keeps open, even after the process has ended.
 
 use std::os::fd::{AsFd, AsRawFd as _};
 
@@ -7,7 +7,7 @@ use crate::{Errno, Memory, Ring, Width};
 impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// Registers an open file description with the kernel. The kernel then keeps the description
     /// open until the last operation of this ring has ended, even if the process is killed or the
-    /// ring is dropped earlier. If nothing is in flight when the ring is dropped, the file is
+    /// ring is dropped earlier. If no operation is in flight when the ring is dropped, the file is
     /// released at once.
     ///
     /// # Errors

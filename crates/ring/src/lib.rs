@@ -1,9 +1,9 @@
 //! A safe io_uring: an operation owns its memory until its completion is reaped.
 //!
-//! A [`Ring`] takes operations, each with a payload of the caller, and returns [`Completion`]s.
-//! Everything that an operation needs (bytes to send, a buffer to fill, the open descriptor)
-//! belongs to the ring while the operation is in flight. The operation's memory comes back with its
-//! last completion, even if the operation fails. So nothing that the kernel may still touch can be
+//! The caller gives a [`Ring`] operations, each with a payload, and gets [`Completion`]s with these
+//! payloads. While an operation is in flight, the ring owns everything that the operation needs:
+//! bytes to send, a buffer to fill, the open descriptor. The operation's last completion returns
+//! its memory, even if the operation failed. So memory that the kernel may still access can't be
 //! freed.
 //!
 //! ```text
@@ -11,9 +11,9 @@
 //!   caller ◄── reap() ◄── list of completions ◄── completion queue ◄────┘
 //! ```
 //!
-//! A ring sleeps when there is nothing to do, and allocates nothing per operation once it has
-//! reached its highest load. If the kernel lacks a feature ([`Features`]), the ring does the same
-//! with more system calls, and the caller sees no difference.
+//! A ring sleeps when there is nothing to do. Once a ring has reached its highest load, operations
+//! allocate no memory. If the kernel lacks a feature ([`Features`]), the ring makes more system
+//! calls, but the caller sees no difference.
 //!
 //! ```
 //! use slimio_ring::{Outcome, Ring, Setup};

@@ -1,17 +1,17 @@
-//! Memory to which a read moves bytes, or from which a write moves bytes.
+//! Memory of reads and writes.
 
 #![expect(unsafe_code, reason = "the kernel is told of memory by address")]
 
-/// Memory that a file operation may read or fill while the ring owns it.
+/// Memory that a file operation writes from or reads into. The ring owns the memory meanwhile.
 ///
 /// # Safety
 /// [`address`](Self::address) points at [`size`](Self::size) initialised bytes that belong to the
 /// value alone. Until the value is dropped, the address stays the same, even if the value moves.
 pub unsafe trait Memory: 'static {
-    /// Where the bytes are.
+    /// Address of the bytes.
     fn address(&mut self) -> *mut u8;
 
-    /// How many bytes there are.
+    /// Number of bytes.
     fn size(&self) -> usize;
 }
 

@@ -1,5 +1,4 @@
-//! Commands that are handed to the NVMe driver, which passes them to the device unchanged
-//! (`linux/nvme_ioctl.h`).
+//! Commands for the NVMe driver, which passes them to the device unchanged (`linux/nvme_ioctl.h`).
 
 use std::fmt;
 
@@ -11,14 +10,14 @@ pub(crate) const NVME_URING_CMD_IO: u32 = 0xc048_4e80;
 pub struct NvmeCommand {
     /// Opcode of the NVM command set.
     pub opcode: u8,
-    /// The id of the namespace that the descriptor is open to. The driver refuses any other id.
+    /// The namespace id. The driver refuses an id other than that of the descriptor's namespace.
     pub nsid: u32,
     /// Command dwords 10 to 15.
     pub cdw10_to_15: [u32; 6],
 }
 
 impl NvmeCommand {
-    /// The command as a `struct nvme_uring_cmd`, with zeros after it up to the end of the queue's
+    /// The command as a `struct nvme_uring_cmd`, followed by zeros up to the end of the queue's
     /// entry.
     pub(crate) fn encode(&self, address: u64, size: u32) -> [u8; 80] {
         let mut bytes = [0; 80];
@@ -33,7 +32,7 @@ impl NvmeCommand {
     }
 }
 
-/// A status other than success, as the device gave it: the 15 bits after the phase tag.
+/// A status of the device other than success: the 15 bits after the phase tag.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct NvmeStatus(u16);
 
@@ -53,7 +52,7 @@ impl NvmeStatus {
         self.0 as u8
     }
 
-    /// Whether the same command is expected to fail again.
+    /// Whether the device expects the same command to fail again.
     pub fn do_not_retry(self) -> bool {
         self.0 & 0x4000 != 0
     }
@@ -91,12 +90,11 @@ mod tests {
     #[test]
     fn a_status_is_a_type_and_a_code() {
         assert_eq!(NvmeStatus::new(0), None);
-        // The bits outside type and code (more information in the log, retry delay) do not make the
-        // word a failure.
+        // The other bits of the word ("more" and the retry delay) do not make it a failure.
         assert_eq!(NvmeStatus::new(0x2000), None);
-        let status = NvmeStatus::new(0x4281).expect("it is a failure");
+        let status = NvmeStatus::new(0x4281).expect("the word is a failure");
         assert_eq!((status.kind(), status.code(), status.do_not_retry()), (2, 0x81, true));
-        let status = NvmeStatus::new(0x0002).expect("it is a failure");
+        let status = NvmeStatus::new(0x0002).expect("the word is a failure");
         assert_eq!((status.kind(), status.code(), status.do_not_retry()), (0, 2, false));
         assert_eq!(format!("{status:?}"), "NvmeStatus(0:02h)");
     }

@@ -13,11 +13,10 @@ use crate::ring::{OpId, Ring};
 use crate::table::Name;
 use crate::{Errno, Memory, NvmeCommand, Segments, Wide, Width, pool, registered};
 
-/// Limit of the bytes that one transfer moves (the kernel's own limit, rounded down to a block).
+/// The largest number of bytes of one transfer: the kernel's own limit, rounded down to a block.
 pub(crate) const TRANSFER_SIZE_MAX: usize = 0x7fff_f000;
 
-/// User data of entries whose completion nobody waits for. The value is all ones, and no [`Name`]
-/// is all ones.
+/// User data of entries whose completion is ignored. The value is all ones, which no [`Name`] is.
 pub(crate) const NOBODY: u64 = u64::MAX;
 
 /// An operation that has not ended, with everything that it owns.
@@ -25,12 +24,13 @@ pub(crate) struct InFlight<T, M> {
     pub(crate) payload: T,
     pub(crate) fd: Fd,
     pub(crate) is_cancelled: bool,
-    /// The number of the operation's entry, if all queued entries are counted in order.
+    /// The number of the operation's entry, counting all entries in the order in which they were
+    /// queued.
     pub(crate) queued_as: u64,
     pub(crate) kind: Kind<M>,
 }
 
-/// What an operation does.
+/// The kind of an operation, with the memory that it needs.
 pub(crate) enum Kind<M> {
     Accept,
     Receive,
@@ -47,26 +47,26 @@ pub(crate) enum Kind<M> {
     Nothing,
 }
 
-/// What a [`Ring::poll`] waits for.
+/// The event that a [`Ring::poll`] waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// There is something to read, or the stream has ended.
+    /// Data can be read, or the stream has ended.
     Readable,
-    /// There is room to write, or nothing can be written any more.
+    /// Data can be written, or a write would fail.
     Writable,
-    /// The other end of a socket sends nothing more, or the socket is broken. It does not matter
-    /// whether there is something to read.
+    /// The other end of a socket sends nothing more, or the socket is broken. There may still be
+    /// data to read.
     HungUp,
 }
 
 impl<T: Copy, M: Memory> Ring<T, M, Wide> {
     /// Hands an I/O command to the NVMe driver; `namespace` is a generic device (`/dev/ng0n1`).
     /// Completes with [`Outcome::Commanded`](crate::Outcome::Commanded). If the operation is
-    /// cancelled, the device may still carry out the command.
+    /// cancelled, the device may still execute the command.
     ///
     /// # Safety
-    /// The command must move no more bytes to or from its data than `memory` has. Without memory,
-    /// it must move no bytes. The driver does not check this.
+    /// The command must transfer no more bytes than `memory` has; without memory, none. The driver
+    /// does not check this.
     pub unsafe fn command(
         &mut self,
         namespace: Fd,
@@ -79,16 +79,17 @@ impl<T: Copy, M: Memory> Ring<T, M, Wide> {
 }
 
 impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
-    /// Accepts connections until the accept fails or is cancelled. Each connection is a completion
-    /// with [`Outcome::Accepted`](crate::Outcome::Accepted); the last completion has an error. The
-    /// accept also ends when no descriptor is left (`EMFILE`).
+    /// Accepts connections until the accept fails or is cancelled. For each connection there is a
+    /// completion with [`Outcome::Accepted`](crate::Outcome::Accepted). The last completion has an
+    /// error. For example, the accept fails when the process is out of descriptors (`EMFILE`).
     pub fn accept(&mut self, listener: Fd, payload: T) -> OpId {
         self.begin(listener, payload, Kind::Accept)
     }
 
-    /// Receives until the end of the stream, an error or a cancel. Each time data arrives, a
-    /// completion with [`Outcome::Received`](crate::Outcome::Received) has the data in a buffer of
-    /// the ring. While all buffers are handed out, the receive waits until a buffer is given back.
+    /// Receives until the end of the stream, an error or a cancel. Each time data arrives, there is
+    /// a completion with [`Outcome::Received`](crate::Outcome::Received), and the data is in a
+    /// buffer of the ring. While all buffers are handed out, the receive waits until a buffer is
+    /// given back.
     ///
     /// # Panics
     /// When [`provide_buffers`](Self::provide_buffers) was not called.
@@ -97,13 +98,12 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.begin(socket, payload, Kind::Receive)
     }
 
-    /// Receives once, and appends the received bytes to `bytes`: at most `limit` bytes, and never
-    /// more than fit into the capacity of `bytes`. Completes with
-    /// [`Outcome::ReceivedInto`](crate::Outcome::ReceivedInto) as soon as there is anything to
-    /// receive.
+    /// Receives once, as soon as data has arrived, and appends it to `bytes`: at most `limit`
+    /// bytes, and never more than fit into the capacity of `bytes`. Completes with
+    /// [`Outcome::ReceivedInto`](crate::Outcome::ReceivedInto).
     ///
     /// # Panics
-    /// When there is no room for a byte.
+    /// When there is no room for even one byte.
     pub fn receive_into(&mut self, socket: Fd, bytes: Vec<u8>, limit: usize, payload: T) -> OpId {
         let limit = limit.min(bytes.capacity() - bytes.len()).min(TRANSFER_SIZE_MAX);
         assert!(limit > 0, "there is no room to receive into");
@@ -130,15 +130,14 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.begin(socket, payload, Kind::SendSegments { segments })
     }
 
-    /// Completes a single time, with [`Outcome::Polled`](crate::Outcome::Polled), when the
-    /// descriptor is ready. That is at once if the descriptor is ready already.
+    /// Completes once, with [`Outcome::Polled`](crate::Outcome::Polled), when the descriptor is
+    /// ready. If it is ready already, completes at once.
     pub fn poll(&mut self, fd: Fd, interest: Interest, payload: T) -> OpId {
         self.begin(fd, payload, Kind::Poll { events: interest.events(), is_multishot: false })
     }
 
     /// Completes with [`Outcome::Polled`](crate::Outcome::Polled) each time the descriptor becomes
-    /// ready. After a completion that [is the last](crate::Completion::is_last), no further
-    /// completion follows.
+    /// ready. Ends with a completion that [is the last](crate::Completion::is_last).
     pub fn poll_repeatedly(&mut self, fd: Fd, interest: Interest, payload: T) -> OpId {
         self.begin(fd, payload, Kind::Poll { events: interest.events(), is_multishot: true })
     }
@@ -150,8 +149,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.begin(file, payload, Kind::Read { memory, offset })
     }
 
-    /// Writes all of `memory` to the file, from byte `offset` on. If `is_durable` (`RWF_DSYNC`),
-    /// the write completes only when these bytes are on stable media. Completes with
+    /// Writes all of `memory` to the file, from byte `offset` on. If `is_durable` is set
+    /// (`RWF_DSYNC`), the write completes only when these bytes are on stable media. Completes with
     /// [`Outcome::Transferred`](crate::Outcome::Transferred).
     pub fn write(
         &mut self,
@@ -165,8 +164,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     }
 
     /// Like [`write`](Self::write), but to one of a block device's write streams (kernel 6.16).
-    /// Streams are counted from one; zero means none. A stream that the device does not have is
-    /// refused (`EINVAL`).
+    /// Streams are counted from one; zero means no stream. If the device does not have the stream,
+    /// the write fails (`EINVAL`).
     pub fn write_to_stream(
         &mut self,
         file: Fd,
@@ -180,8 +179,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.begin(file, payload, Kind::Write { memory, offset, is_durable, stream })
     }
 
-    /// Makes stable every write to the file that has completed (`fdatasync`, or `fsync` if
-    /// `with_metadata`). Completes with [`Outcome::Done`](crate::Outcome::Done).
+    /// Makes stable all writes to the file that have completed (`fdatasync`, or `fsync` if
+    /// `with_metadata` is set). Completes with [`Outcome::Done`](crate::Outcome::Done).
     pub fn flush(&mut self, file: Fd, with_metadata: bool, payload: T) -> OpId {
         self.begin(file, payload, Kind::Flush { with_metadata })
     }
@@ -191,8 +190,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.begin(file, payload, Kind::Allocate { offset, size, mode })
     }
 
-    /// Ends both directions of a connection; bytes already sent are still delivered. Completes with
-    /// [`Outcome::Done`](crate::Outcome::Done).
+    /// Ends both directions of a connection. Bytes that were already sent are still delivered.
+    /// Completes with [`Outcome::Done`](crate::Outcome::Done).
     pub fn shutdown(&mut self, socket: Fd, payload: T) -> OpId {
         self.begin(socket, payload, Kind::Shutdown)
     }
@@ -203,9 +202,9 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.begin(fd, payload, Kind::Nothing)
     }
 
-    /// Asks to cancel an operation. The operation's last completion comes in any case. If the
-    /// operation ended before the cancel, that completion has the operation's result. Otherwise, it
-    /// has the error [`Errno::CANCELED`].
+    /// Asks the kernel to cancel an operation. The operation always has a last completion. If the
+    /// operation ended before the cancel, the last completion has the operation's result.
+    /// Otherwise, it has the error [`Errno::CANCELED`].
     pub fn cancel(&mut self, op: OpId) {
         let Some(in_flight) = self.in_flight.get_mut(op.0) else { return };
         in_flight.is_cancelled = true;
@@ -219,9 +218,9 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         unsafe { self.push(entry.into()) };
     }
 
-    /// Cancels every operation on the descriptor and closes it when the last operation has ended.
-    /// The completions of these operations still come. After this, no operation may be begun on the
-    /// descriptor.
+    /// Cancels every operation on the descriptor, and closes the descriptor when the last operation
+    /// has ended. These operations still have their completions. After this, no operation may be
+    /// begun on the descriptor.
     ///
     /// # Panics
     /// When the descriptor was closed before.
@@ -253,7 +252,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         }
     }
 
-    /// Cancels everything that is in flight.
+    /// Cancels all operations in flight.
     pub(crate) fn cancel_all(&mut self) {
         let names = self.in_flight.iter_mut().map(|(name, _)| name);
         for name in names.collect::<Vec<_>>() {
@@ -261,12 +260,12 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         }
     }
 
-    /// Ends a cancelled operation that the kernel does not have.
+    /// Ends a cancelled operation that was not handed to the kernel.
     fn end_cancelled(&mut self, name: Name) {
         self.end_made(name, Errno::CANCELED);
     }
 
-    /// Ends, with an error, an operation that the kernel does not have.
+    /// Ends an operation that was not handed to the kernel, with an error.
     pub(crate) fn end_made(&mut self, name: Name, errno: Errno) {
         let op = self.in_flight.remove(name).expect("it is in flight");
         self.files.end(op.fd);
@@ -305,9 +304,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             Kind::Receive if is_multishot.multishot_receive => {
                 opcode::RecvMulti::new(fd, pool::GROUP).build()
             }
-            // This entry only polls. A receive would need a buffer now, and would hold the buffer
-            // while the connection is idle. So the receive is made once the poll says that there is
-            // something to read.
+            // This entry only polls. A receive would need a buffer now, and would keep it while the
+            // connection is idle. So the receive follows when the poll reports data to read.
             Kind::Receive => opcode::PollAdd::new(fd, Interest::Readable.events()).build(),
             Kind::ReceiveInto { bytes, limit } => {
                 let address = bytes.spare_capacity_mut().as_mut_ptr().cast();
@@ -374,15 +372,16 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
                     .cmd(command)
                     .build()
                     .user_data(name.to_u64());
-                // SAFETY: as below.
+                // SAFETY: the entry points only to memory of this operation, which keeps it
+                // unchanged until the completion is reaped.
                 unsafe { self.push(W::command(entry)) };
                 return;
             }
             Kind::Nothing => opcode::Nop::new().build(),
         };
         let entry: Entry = entry.user_data(name.to_u64());
-        // SAFETY: everything that the entry points to is owned by the operation that the entry's
-        // user data names. The operation keeps it unchanged until the completion is reaped.
+        // SAFETY: the entry points only to memory of the operation that its user data names. The
+        // operation keeps this memory unchanged until the completion is reaped.
         unsafe { self.push(entry.into()) };
     }
 }
@@ -403,8 +402,8 @@ mod tests {
     use super::*;
     use crate::table::Table;
 
-    /// Moves the operations to another place, then reads and writes their memory as the kernel
-    /// does. The addresses that the kernel was given must still be right.
+    /// Moves the operations, then reads and writes their memory at the addresses that the kernel
+    /// was given. The addresses must still be valid.
     #[test]
     fn what_the_kernel_was_told_of_stays_when_operations_move() {
         let mut table: Table<Kind<Vec<u8>>> = Table::new();
@@ -421,7 +420,7 @@ mod tests {
         let mut written = Vec::new();
         let mut read = Vec::new();
         for name in names {
-            match table.get_mut(name).expect("it was just put there") {
+            match table.get_mut(name).expect("the operation was just inserted") {
                 Kind::Read { memory, .. } => written.push(memory.address()),
                 Kind::ReceiveInto { bytes, .. } => {
                     written.push(bytes.spare_capacity_mut().as_mut_ptr().cast());
@@ -430,8 +429,8 @@ mod tests {
                 Kind::SendSegments { segments } => {
                     let header = segments.describe();
                     for index in 0..2 {
-                        // SAFETY: the header and its vectors stay where they are as long as the
-                        // segments live.
+                        // SAFETY: the header and its vectors do not move as long as the segments
+                        // live.
                         let vector = unsafe { *(*header).msg_iov.add(index) };
                         read.push((vector.iov_base.cast_const().cast(), vector.iov_len));
                     }
@@ -442,17 +441,20 @@ mod tests {
         for _ in 0..100 {
             table.insert(Kind::Accept);
         }
-        let mut moved = names.map(|name| table.remove(name).expect("it is still there"));
+        let mut moved =
+            names.map(|name| table.remove(name).expect("the operation is in the table"));
         for address in written {
             // SAFETY: the four bytes at `address` belong to the operation.
             unsafe { std::ptr::copy_nonoverlapping(b"wxyz".as_ptr(), address, 4) };
         }
-        // SAFETY: the operation keeps the `size` bytes at `at`.
+        // SAFETY: the `size` bytes at `at` belong to the operation.
         let seen = read.iter().map(|&(at, size)| unsafe { std::slice::from_raw_parts(at, size) });
         assert_eq!(seen.collect::<Vec<_>>().concat(), b"abcdabcd");
-        let Kind::Read { memory, .. } = &moved[0] else { panic!("the first is a read") };
+        let Kind::Read { memory, .. } = &moved[0] else { panic!("the first operation is a read") };
         assert_eq!(memory, b"wxyz");
-        let Kind::ReceiveInto { bytes, .. } = &mut moved[1] else { panic!("then a receive") };
+        let Kind::ReceiveInto { bytes, .. } = &mut moved[1] else {
+            panic!("the second operation is a receive")
+        };
         // SAFETY: the four bytes were written above.
         unsafe { bytes.set_len(4) };
         assert_eq!(bytes, b"wxyz");

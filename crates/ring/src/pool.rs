@@ -1,10 +1,10 @@
 //! Buffers for received data. The kernel picks a buffer only when data arrives, so an idle
 //! connection holds no buffer.
 //!
-//! Each buffer is either free or handed out as a [`Provided`]. A free buffer belongs to the kernel
-//! and is in a ring of buffers. If the kernel has no such rings, a free buffer is in a list of
-//! ours. `is_out` says whether a buffer is handed out. We read the bytes of a buffer only while it
-//! is handed out.
+//! Each buffer is either free or handed out as a [`Provided`]. Free buffers belong to the kernel
+//! and are in a ring of buffers. If the kernel does not support such rings, free buffers are in a
+//! list of our own. `is_out` says whether a buffer is handed out. We read the bytes of a buffer
+//! only while it is handed out.
 
 #![expect(unsafe_code, reason = "the kernel writes to this memory")]
 
@@ -17,17 +17,17 @@ use io_uring::types::BufRingEntry;
 
 use crate::Errno;
 
-/// How many buffers a pool may have (the kernel's own limit).
+/// The largest number of buffers in a pool (the kernel's own limit).
 pub const PROVIDED_BUFFERS_MAX: u16 = 32_768;
 
-/// The number of the only group of buffers that a ring has.
+/// The id of a ring's only group of buffers.
 pub(crate) const GROUP: u16 = 0;
 
 /// Alignment of the buffers, and of the ring of buffers that is shared with the kernel.
 const PAGE_SIZE: usize = 4096;
 
-/// A buffer with received bytes. Give it back to its ring when the bytes are used up, because the
-/// ring has one buffer less until then.
+/// A buffer with received bytes. Give the buffer back to its ring as soon as the bytes are not
+/// needed any more, because until then the ring has one buffer less.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a buffer that is not given back is lost to the ring"]
 pub struct Provided {
@@ -51,19 +51,19 @@ pub(crate) struct Pool {
     source: Source,
 }
 
-/// Where buffers are while they are not handed out.
+/// Where the free buffers are.
 enum Source {
-    /// In a ring that is shared with the kernel. The kernel takes buffers from the head of the
-    /// ring.
+    /// The free buffers are in a ring that is shared with the kernel. The kernel takes buffers from
+    /// the head of this ring.
     Kernel { entries: NonNull<BufRingEntry>, tail: u16 },
-    /// In a list of ours.
+    /// The free buffers are in a list of our own.
     List(Vec<u16>),
 }
 
-// SAFETY: the pool owns the memory it points to.
+// SAFETY: the pool owns the memory that it points to.
 unsafe impl Send for Pool {}
-// SAFETY: through a shared reference, only buffers that are handed out are read, and nobody writes
-// to those.
+// SAFETY: through a shared reference, only buffers that are handed out are read, and nothing writes
+// to such buffers.
 unsafe impl Sync for Pool {}
 
 fn layout(count: usize, item_size: usize) -> Layout {
@@ -71,13 +71,13 @@ fn layout(count: usize, item_size: usize) -> Layout {
 }
 
 fn allocate(layout: Layout) -> NonNull<u8> {
-    // SAFETY: the caller's counts and sizes are not zero.
+    // SAFETY: the layout's size is not zero, because the callers' counts and sizes are not zero.
     NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout))
 }
 
 impl Pool {
-    /// Makes `count` buffers of `buffer_size` bytes. If a `submitter` is given, the buffers are in
-    /// a ring that is shared with the kernel.
+    /// Makes `count` buffers of `buffer_size` bytes. With a `submitter`, the buffers are in a ring
+    /// that is shared with the kernel.
     pub(crate) fn new(
         count: u16,
         buffer_size: u32,
@@ -97,7 +97,7 @@ impl Pool {
         if let Some(submitter) = submitter {
             let entries = allocate(layout(count.into(), size_of::<BufRingEntry>()));
             pool.source = Source::Kernel { entries: entries.cast(), tail: 0 };
-            // SAFETY: there are `count` entries, which are freed only after they were unregistered,
+            // SAFETY: there are `count` entries. They are freed only after they were unregistered,
             // or never.
             let registered = unsafe {
                 let address = entries.as_ptr() as u64;
@@ -111,7 +111,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Whether some buffer is not handed out.
+    /// Whether a buffer is free.
     pub(crate) fn has_some(&self) -> bool {
         self.out_count < self.is_out.len()
     }
@@ -126,9 +126,9 @@ impl Pool {
         Provided { index, size: size as u32 }
     }
 
-    /// Takes a buffer, and calls `fill` with the buffer's address and length. `fill` returns how
-    /// many bytes it has put into the buffer. The result is `None` if no buffer is left. This is
-    /// only for a pool whose buffers are in a list of ours.
+    /// Takes a free buffer, and calls `fill` with its address and length. `fill` returns the number
+    /// of bytes that it has put into the buffer. Returns `None` if no buffer is free. This is only
+    /// for a pool with a list of its own.
     pub(crate) fn fill(
         &mut self,
         fill: impl FnOnce(*mut u8, usize) -> Result<usize, Errno>,
@@ -151,8 +151,7 @@ impl Pool {
     /// The bytes that were received into a buffer.
     pub(crate) fn bytes(&self, provided: &Provided) -> &[u8] {
         let index = usize::from(provided.index);
-        // A caller could pass a buffer of another ring, so the index and the size are checked, not
-        // trusted.
+        // The index and the size are checked, because a caller could pass a buffer of another ring.
         assert!(self.is_out[index], "buffer {index} is not out");
         assert!(provided.size() <= self.buffer_size, "buffer {index} is shorter");
         // SAFETY: the buffer is within the memory, initialised, and handed out. Neither the kernel
@@ -171,15 +170,15 @@ impl Pool {
         self.put(provided.index);
     }
 
-    /// Lets a buffer be filled again.
+    /// Adds a buffer to the free buffers.
     fn put(&mut self, index: u16) {
         match &mut self.source {
             Source::List(list) => list.push(index),
             Source::Kernel { entries, tail } => {
                 let mask = self.is_out.len() - 1;
-                // SAFETY: the masked index is within the entries; the kernel does not read the
-                // entry before the tail has passed it. The tail is a part of the first entry, but
-                // the setters do not write to the tail.
+                // SAFETY: the masked index is within the entries. The kernel reads the entry only
+                // after the tail has passed it. The tail is a part of the first entry, but the
+                // setters do not change the tail.
                 unsafe {
                     let entry = &mut *entries.as_ptr().add(usize::from(*tail) & mask);
                     let address = self.memory.as_ptr().add(usize::from(index) * self.buffer_size);
@@ -197,13 +196,12 @@ impl Pool {
         }
     }
 
-    /// Ends the kernel's use of the buffers. No operation that could pick a buffer may be in
-    /// flight.
+    /// Ends the kernel's use of the buffers. No operation that can take a buffer may be in flight.
     pub(crate) fn unregister(&mut self, submitter: &Submitter<'_>) {
         if matches!(self.source, Source::Kernel { .. })
             && submitter.unregister_buf_ring(GROUP).is_err()
         {
-            // The kernel still knows where the entries are, so they are never freed.
+            // The kernel may still access the entries, so they are never freed.
             self.source = Source::List(Vec::new());
         }
     }
@@ -217,8 +215,8 @@ impl Drop for Pool {
             // SAFETY: allocated in `new` with this layout.
             unsafe { dealloc(entries.as_ptr().cast(), layout) };
         }
-        // SAFETY: allocated in `new` with this layout. No operation that could write here is in
-        // flight; otherwise, the ring would have leaked the pool.
+        // SAFETY: allocated in `new` with this layout. No operation that could write to the buffers
+        // is in flight, because otherwise the ring leaks the pool.
         unsafe { dealloc(self.memory.as_ptr(), layout(count, self.buffer_size)) };
     }
 }

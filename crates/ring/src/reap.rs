@@ -13,7 +13,7 @@ use crate::ring::{OpId, Ring};
 use crate::table::Name;
 use crate::{Errno, Memory, NvmeStatus, Provided, Segments, TransferError, Width};
 
-/// The result of an operation that has ended, or one of the results of an operation that continues.
+/// A result of an operation. An operation may have several results before it ends.
 #[derive(Debug)]
 #[must_use = "it may hold a connection or a buffer of the ring's"]
 pub struct Completion<T, M = Vec<u8>> {
@@ -21,75 +21,74 @@ pub struct Completion<T, M = Vec<u8>> {
     pub op: OpId,
     /// The caller's payload.
     pub payload: T,
-    /// Whether the operation has ended. If so, `outcome` contains what the operation owned.
+    /// Whether the operation has ended. If so, `outcome` contains the memory that the operation
+    /// owned.
     pub is_last: bool,
     /// The operation's result.
     pub outcome: Outcome<M>,
 }
 
-/// The result of an operation. Each kind of operation has its own kind of result.
+/// The result of an operation. Each kind of operation has its own variant.
 #[derive(Debug)]
 pub enum Outcome<M = Vec<u8>> {
     /// A connection, which the ring owns. Close it with [`Ring::close`].
     Accepted(Result<Fd, Errno>),
-    /// Bytes in a buffer of the ring. Give the buffer back with [`Ring::give_back`]. `None` at the
-    /// end of the stream.
+    /// Received bytes, in a buffer of the ring. Give the buffer back with [`Ring::give_back`].
+    /// `None` at the end of the stream.
     Received(Result<Option<Provided>, Errno>),
-    /// Bytes were appended. `result` is the number of these bytes. It is zero at the end of the
-    /// stream.
+    /// A single receive has ended.
     ReceivedInto {
         /// The vector that was given to the operation, with the received bytes appended.
         bytes: Vec<u8>,
-        /// Number of bytes that were appended.
+        /// Number of bytes that were appended; zero at the end of the stream.
         result: Result<usize, Errno>,
     },
-    /// Everything was sent, unless `result` says otherwise.
+    /// A send has ended.
     Sent {
-        /// What was given to the operation.
+        /// The memory that was given to the operation.
         bytes: Vec<u8>,
-        /// An error does not say how many bytes were sent before it.
+        /// Whether everything was sent. After an error, it is unknown how many bytes were sent.
         result: Result<(), Errno>,
     },
-    /// Everything was sent, unless `result` says otherwise.
+    /// A send has ended.
     SentSegments {
-        /// The segments that were given to the operation, without the bytes at their front that
-        /// have been sent.
+        /// The segments that were given to the operation. The bytes that were sent are removed.
         segments: Segments,
-        /// An error says why the rest was not sent.
+        /// Whether everything was sent. An error says why the rest was not sent.
         result: Result<(), Errno>,
     },
     /// The descriptor is ready.
     Polled(Result<(), Errno>),
     /// A read or write of a file has ended.
     Transferred {
-        /// What was given to the operation.
+        /// The memory that was given to the operation.
         memory: M,
         /// Whether all bytes of the memory were moved.
         result: Result<(), TransferError>,
     },
     /// A driver's command has ended.
     Commanded {
-        /// What was given to the operation.
+        /// The memory that was given to the operation.
         memory: Option<M>,
-        /// Whether the command was done. An error says why it was not done.
+        /// Whether the command succeeded. An error says why it did not.
         result: Result<(), CommandError>,
     },
     /// An operation without memory has ended.
     Done(Result<(), Errno>),
 }
 
-/// Why a driver's command was not done.
+/// Why a driver's command failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandError {
     /// The device failed the command, with this status.
     Status(NvmeStatus),
     /// The kernel or the driver failed the command. `EINTR` means that the driver aborted the
-    /// command (at a reset, at a timeout, or because the device is gone). It is then not known how
-    /// much of the command the device has carried out.
+    /// command (at a reset, at a timeout, or because the device is gone). It is then unknown how
+    /// much of the command the device has executed.
     Os(Errno),
 }
 
-/// A completion as the kernel gives it.
+/// A completion from the kernel's queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrived {
     pub(crate) name: u64,
@@ -97,7 +96,7 @@ pub(crate) struct Arrived {
     pub(crate) flags: u32,
 }
 
-/// What a completion means for its operation.
+/// The consequence of a completion for its operation.
 enum Verdict<M> {
     /// The operation has a result, and continues.
     Yield(Outcome<M>),
@@ -110,7 +109,7 @@ enum Verdict<M> {
 }
 
 impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
-    /// Moves everything that has finished into `completions`, oldest first. Never waits. Call
+    /// Moves all results that are available into `completions`, oldest first. Never waits. Call
     /// [`submit`](Self::submit) or [`submit_and_wait`](Self::submit_and_wait) afterwards, because
     /// this call may have queued the next parts of operations that continue.
     pub fn reap(&mut self, completions: &mut Vec<Completion<T, M>>) {
@@ -165,7 +164,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         op
     }
 
-    /// Decides what a completion means, and notes the progress that it reports.
+    /// Decides what follows from a completion, and notes the progress that it reports.
     fn judge(&mut self, name: Name, arrived: Arrived) -> Verdict<M> {
         let Arrived { res, flags, .. } = arrived;
         let op = self.in_flight.get_mut(name).expect("it is in flight");
@@ -173,7 +172,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         match &mut op.kind {
             Kind::Accept => match result {
                 Ok(number) => {
-                    // SAFETY: the kernel has just made the descriptor, for this completion.
+                    // SAFETY: the kernel has made the descriptor for this completion, so nothing
+                    // else owns it.
                     let descriptor = unsafe { OwnedFd::from_raw_fd(number as i32) };
                     Verdict::Yield(Outcome::Accepted(Ok(self.files.adopt(descriptor))))
                 }
@@ -244,7 +244,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         }
     }
 
-    /// If a buffer is free now, every receive that waits for a buffer is queued again.
+    /// If a buffer is free, queues every receive again that waits for a buffer.
     pub(crate) fn feed_starved(&mut self) {
         if self.pool.as_ref().is_some_and(crate::pool::Pool::has_some) {
             for name in std::mem::take(&mut self.starved) {
@@ -284,7 +284,7 @@ pub(crate) fn ending<T, M: Memory>(op: InFlight<T, M>, res: i32) -> Outcome<M> {
     }
 }
 
-/// Reads the `res` of a driver's command: zero, the device's status, or a negative error number.
+/// Converts the `res` of a driver's command: zero, the device's status, or a negative error number.
 fn commanded(res: i32) -> Result<(), CommandError> {
     match u16::try_from(res) {
         Ok(word) => {
@@ -297,9 +297,9 @@ fn commanded(res: i32) -> Result<(), CommandError> {
     }
 }
 
-/// Receives what has arrived, without waiting.
+/// Receives data that has arrived, without waiting for more.
 fn receive_now(fd: std::os::fd::RawFd, address: *mut u8, size: usize) -> Result<usize, Errno> {
-    // SAFETY: the caller gives `size` bytes at `address`, which nothing else refers to.
+    // SAFETY: the caller provides `size` bytes at `address`, to which nothing else refers.
     let count = unsafe { libc::recv(fd, address.cast(), size, libc::MSG_DONTWAIT) };
     usize::try_from(count).map_err(|_| Errno::last())
 }
@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn a_command_ends_in_success_a_status_or_an_error_number() {
         assert_eq!(commanded(0), Ok(()));
-        let status = NvmeStatus::new(0x4002).expect("it is a failure");
+        let status = NvmeStatus::new(0x4002).expect("the word is a failure");
         assert_eq!(commanded(0x4002), Err(CommandError::Status(status)));
         let gone = CommandError::Os(Errno::new(libc::ENODEV));
         assert_eq!(commanded(-libc::ENODEV), Err(gone));

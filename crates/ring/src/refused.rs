@@ -1,4 +1,4 @@
-//! Explains why the kernel does not let this process use a ring, in words that name a remedy.
+//! Explains why this process can't use a ring, and what would help.
 
 use std::fmt;
 use std::fs;
@@ -10,8 +10,7 @@ use crate::Errno;
 pub struct Refused {
     /// The cause, as far as it is known.
     pub cause: Cause,
-    /// The error that the kernel returned. `None` if this crate, not the kernel, refuses to use the
-    /// ring.
+    /// The error that the kernel returned; `None` if this crate refuses to use the ring.
     pub errno: Option<Errno>,
 }
 
@@ -22,23 +21,23 @@ pub enum Cause {
     Absent,
     /// A seccomp filter forbids io_uring, as Docker's default filter does.
     Seccomp,
-    /// `kernel.io_uring_disabled` is 2: nobody may use io_uring.
+    /// `kernel.io_uring_disabled` is 2: no process may use io_uring.
     Disabled,
     /// `kernel.io_uring_disabled` is 1, and this process is neither privileged nor in the group
     /// that may use io_uring.
     Unprivileged,
-    /// io_uring is not permitted, and the reason could not be found.
+    /// io_uring is not permitted, for an unknown reason.
     Forbidden,
-    /// The kernel has no memory, or this process may lock no more memory.
+    /// The kernel has too little memory, or this process may not lock more memory.
     Memory,
-    /// Out of file descriptors.
+    /// The process is out of file descriptors.
     Descriptors,
-    /// The kernel's io_uring lacks something that every ring needs.
+    /// The kernel's io_uring lacks a feature that every ring needs.
     TooOld {
         /// What is missing.
         missing: &'static str,
     },
-    /// The kernel takes an operation, but never completes it.
+    /// The kernel accepts an operation, but never completes it.
     Silent,
     /// Anything else.
     Other,
@@ -56,8 +55,8 @@ impl Refused {
     }
 }
 
-/// Finds the cause from the error number, from the value of `kernel.io_uring_disabled`, and from
-/// whether a seccomp filter checks this thread's calls.
+/// Finds the cause. `number` is the error number, `filtered` says whether a seccomp filter checks
+/// this thread's calls, and `disabled` is the value of `kernel.io_uring_disabled`.
 fn cause(number: i32, filtered: bool, disabled: Option<u8>) -> Cause {
     match (number, disabled) {
         (libc::EPERM | libc::EACCES, Some(2)) => Cause::Disabled,

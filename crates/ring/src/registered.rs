@@ -1,5 +1,5 @@
-//! Memory whose pages the kernel keeps pinned for a ring, so that it need not pin them for each
-//! transfer.
+//! Memory whose pages the kernel keeps pinned for a ring, so that the kernel need not pin them for
+//! each transfer.
 
 #![expect(unsafe_code, reason = "the kernel is told of memory by address")]
 
@@ -11,7 +11,7 @@ use slimio_planted::is_planted;
 
 use crate::{Errno, Memory, Ring, Width};
 
-/// The index of the only entry in a ring's table of registered buffers.
+/// Index of the only entry in a ring's table of registered buffers.
 pub(crate) const INDEX: u16 = 0;
 
 /// The memory that a ring has registered.
@@ -23,8 +23,8 @@ pub(crate) struct Registered {
 }
 
 impl Registered {
-    /// The address, within the registered memory, of a transfer of `size` bytes from or to
-    /// `address`; `None` if the transfer is not within that memory.
+    /// If the `size` bytes at `address` lie within the registered memory, returns their address as
+    /// a part of that memory.
     pub(crate) fn find(&self, address: *mut u8, size: usize) -> Option<*mut u8> {
         let offset = address.addr().checked_sub(self.start)?;
         let is_within = size <= self.size.checked_sub(offset)?;
@@ -35,19 +35,20 @@ impl Registered {
 }
 
 impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
-    /// Registers memory with the kernel. For a file transfer or a command whose memory lies within
-    /// the registered memory, the kernel need not pin pages. A ring can register only one range,
-    /// which stays registered until the ring is dropped.
+    /// Registers memory with the kernel. For file transfers and commands within this memory, the
+    /// kernel then need not pin pages. A ring can register only one range, which stays registered
+    /// until the ring is dropped.
     ///
     /// # Errors
     /// The kernel's error: `ENOMEM` when no more memory may be locked (`ulimit -l`), `EFAULT` for
-    /// memory that a file is mapped to. After an error, transfers work as before.
+    /// memory that a file is mapped to. After an error, transfers still work, but without this
+    /// advantage.
     ///
     /// # Safety
-    /// The `size` bytes at `start` stay mapped, to the same pages, until `keeper` is dropped.
+    /// The `size` bytes at `start` stay mapped to the same pages until `keeper` is dropped.
     ///
     /// # Panics
-    /// When this ring has registered memory before.
+    /// When this ring has already registered memory.
     pub unsafe fn register(
         &mut self,
         start: NonNull<u8>,
@@ -56,8 +57,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     ) -> Result<(), Errno> {
         assert!(self.registered.is_none(), "a ring registers one range");
         let range = libc::iovec { iov_base: start.as_ptr().cast(), iov_len: size };
-        // SAFETY: the bytes stay where they are until the keeper is dropped. The keeper is dropped
-        // after the ring is closed, or never.
+        // SAFETY: the bytes stay mapped until the keeper is dropped. The keeper is dropped after
+        // the ring is closed, or never.
         let registered = unsafe { self.uring.submitter().register_buffers(&[range]) };
         registered.map_err(|error| Errno::of(&error))?;
         self.registered = Some(Registered { start: start.addr().get(), size, _keeper: keeper });

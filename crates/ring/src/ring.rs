@@ -20,21 +20,22 @@ use crate::registered::Registered;
 use crate::table::{Name, Table};
 use crate::{Cause, Errno, Features, Memory, Narrow, Polling, Refused, Setup, Width, setup};
 
-/// How long a dropped ring waits for its operations to end before it leaks their memory.
+/// The longest time that a dropped ring waits for its operations to end. After that, it leaks their
+/// memory.
 const DROP_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Pause between two polls of the device while a ring that polls for completions is dropped.
 const DROP_ASK_PAUSE: Duration = Duration::from_millis(1);
 
-/// Limit of the time for a ring's first operation, which does nothing and usually takes
-/// microseconds.
+/// The longest time that a ring's first operation may take. This operation does nothing and usually
+/// takes microseconds.
 const TRIAL_MAX: Duration = Duration::from_secs(5);
 
-/// How often a submission is tried at most while the kernel has no memory for it. The tries are a
+/// The largest number of tries of a submission for which the kernel has no memory. The tries are a
 /// millisecond apart.
 const SUBMIT_TRIES_MAX: u32 = 1000;
 
-/// Names an operation in flight, for [`Ring::cancel`]. Names are never reused.
+/// The name of an operation in flight, for [`Ring::cancel`]. Names are never reused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OpId(pub(crate) Name);
 
@@ -44,19 +45,20 @@ impl std::fmt::Debug for OpId {
     }
 }
 
-/// An io_uring and everything in flight on it.
+/// An io_uring and all operations in flight on it.
 ///
-/// `T` is the caller's name for an operation and comes back with each of its completions; `M` is
-/// the memory of file reads and writes.
+/// `T` is the caller's payload of an operation, which each of the operation's completions contains.
+/// `M` is the memory of file reads and writes.
 ///
 /// With [`Features::deferred`], a ring belongs to the thread that first submits to it, and every
-/// submission on another thread fails. Without this feature, the ring may be handed from thread to
+/// submission on another thread fails. Without this feature, the ring may be moved from thread to
 /// thread.
 ///
 /// Dropping a ring cancels all operations in flight and waits for them to end, for at most five
-/// seconds. If the kernel may still write to some memory after that, this memory is leaked.
+/// seconds. If operations are still in flight after that, the memory that the kernel may still
+/// access is leaked.
 pub struct Ring<T: Copy, M: Memory = Vec<u8>, W: Width = Narrow> {
-    /// `ManuallyDrop`, because the io_uring is closed only after everything in flight has ended.
+    /// This is `ManuallyDrop`, because the io_uring is closed only after all operations have ended.
     pub(crate) uring: ManuallyDrop<IoUring<W::Submission, W::Completion>>,
     pub(crate) features: Features,
     polling: Polling,
@@ -66,27 +68,27 @@ pub struct Ring<T: Copy, M: Memory = Vec<u8>, W: Width = Narrow> {
     pub(crate) registered: Option<Registered>,
     /// Entries that found no room in the submission queue, oldest first.
     backlog: VecDeque<W::Submission>,
-    /// Completions that were taken from the queue but not looked at yet.
+    /// Completions that were taken from the kernel's queue, but not handled yet.
     pub(crate) arrived: VecDeque<Arrived>,
-    /// Completions that this ring has made itself. The kernel knows nothing of them.
+    /// Completions that this ring has made itself, without the kernel.
     pub(crate) made: Vec<Completion<T, M>>,
     /// Receives that wait until a buffer is given back.
     pub(crate) starved: Vec<Name>,
-    /// Number of entries that were queued so far, including those in the backlog. The entries reach
-    /// the kernel in the order in which they were queued.
+    /// Number of entries that were queued so far, including those in the backlog. The kernel gets
+    /// the entries in this order.
     pub(crate) queued: u64,
     is_enabled: bool,
     /// Whether an open file is registered: see [`Ring::hold`].
     pub(crate) is_holding: bool,
-    /// Why the kernel takes nothing any more.
+    /// Why the kernel accepts no more entries; `None` if it does accept them.
     refused: Option<Errno>,
 }
 
 impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
-    /// A ring with the best setup that the kernel allows.
+    /// Makes a ring with the best setup that the kernel allows.
     ///
     /// # Errors
-    /// Why there is no such ring; see [`probe`](crate::probe).
+    /// Why no ring can be made; see [`probe`](crate::probe).
     pub fn new(setup: Setup) -> Result<Self, Refused> {
         let (uring, features) = setup::build::<W>(setup)?;
         Ok(Self {
@@ -113,14 +115,14 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.features
     }
 
-    /// Makes `count` buffers of `buffer_size` bytes each, into which [`receive`](Self::receive)
-    /// receives. `count` is a power of two.
+    /// Makes `count` buffers of `buffer_size` bytes each for [`receive`](Self::receive). `count` is
+    /// a power of two.
     ///
     /// # Errors
-    /// When the kernel has no memory for them.
+    /// When the kernel has no memory for the buffers.
     ///
     /// # Panics
-    /// When this ring has such buffers already.
+    /// When this ring already has such buffers.
     pub fn provide_buffers(&mut self, count: u16, buffer_size: u32) -> Result<(), Errno> {
         assert!(self.pool.is_none(), "a ring has one pool of buffers");
         let submitter = self.features.multishot_receive.then(|| self.uring.submitter());
@@ -137,7 +139,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.pool.as_ref().expect("a buffer comes from a pool").bytes(provided)
     }
 
-    /// Lets the buffer be filled again.
+    /// Gives a buffer back to the ring, so that the ring can receive into it again.
     ///
     /// # Panics
     /// When this ring has not handed out a buffer of that number.
@@ -149,22 +151,22 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         }
     }
 
-    /// Takes over a descriptor. The descriptor must be in blocking mode. Otherwise, if an operation
-    /// on it would block, the kernel ends the operation with an error instead of waiting.
+    /// Takes over a descriptor, which must be in blocking mode. In non-blocking mode, an operation
+    /// that has to wait would end with an error.
     pub fn adopt(&mut self, descriptor: OwnedFd) -> Fd {
         self.files.adopt(descriptor)
     }
 
-    /// The descriptor, for calls that need it (socket options, names); `None` when it was closed
+    /// The descriptor, for calls that need it (socket options, names); `None` after it was closed
     /// and its last operation has ended.
     pub fn descriptor(&self, fd: Fd) -> Option<BorrowedFd<'_>> {
         self.files.borrow(fd)
     }
 
-    /// Gives back a descriptor that has no operation in flight; `None` when it was closed.
+    /// Returns a descriptor to the caller; `None` when it was closed.
     ///
     /// # Panics
-    /// When an operation on it is in flight.
+    /// When an operation on the descriptor is in flight.
     pub fn release(&mut self, fd: Fd) -> Option<OwnedFd> {
         self.files.release(fd)
     }
@@ -174,14 +176,15 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.in_flight.len()
     }
 
-    /// A descriptor that is readable while [`reap`](Self::reap) has something to return. If another
-    /// ring polls this descriptor, the poll may complete although there is nothing to return.
+    /// A descriptor that is readable while [`reap`](Self::reap) would return a completion. If
+    /// another ring polls this descriptor, the poll may also complete without a completion to reap.
     ///
     /// `None` for a ring with [`Features::deferred`]. The completions of such a ring appear only
-    /// when its thread waits in the ring, so a poll of its descriptor would not end. Also `None` if
-    /// completions are polled for.
+    /// when its thread waits in the ring, so a poll of its descriptor would never complete. Also
+    /// `None` if the ring polls for completions.
     pub fn readiness(&self) -> Option<BorrowedFd<'_>> {
-        // SAFETY: the ring's descriptor is open as long as `self`, which the result borrows.
+        // SAFETY: the ring's descriptor is open as long as `self` lives, and the result borrows
+        // `self`.
         let fd = unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) };
         (!self.features.deferred && !self.polling.completions).then_some(fd)
     }
@@ -189,15 +192,15 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// Queues an entry for the next submission.
     ///
     /// # Safety
-    /// Everything that the entry points to belongs to the operation that the entry's user data
-    /// names, and stays as it is until the completion of this operation was reaped.
+    /// The memory that the entry points to belongs to the operation that the entry's user data
+    /// names, and stays unchanged until this operation's completion is reaped.
     pub(crate) unsafe fn push(&mut self, entry: W::Submission) {
         if self.refused.is_some() {
-            // The entry is a cancel, because no other entry gets here after a refusal. It is
-            // dropped, because the kernel would not take it.
+            // After a refusal, only cancels get here. The entry is dropped, because the kernel
+            // would not accept it.
             return;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the memory that the entry points to stays unchanged.
         let pushed =
             self.backlog.is_empty() && unsafe { self.uring.submission().push(&entry) }.is_ok();
         if !pushed {
@@ -209,7 +212,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     fn refill(&mut self) {
         let mut submission = self.uring.submission();
         while let Some(entry) = self.backlog.front() {
-            // SAFETY: the caller of `push` promised that everything that the entry points to stays.
+            // SAFETY: the caller of `push` promised that the memory that the entry points to stays
+            // unchanged.
             if unsafe { submission.push(entry) }.is_err() {
                 return;
             }
@@ -217,19 +221,18 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         }
     }
 
-    /// Hands everything that is queued to the kernel. Never waits.
+    /// Hands all queued entries to the kernel. Never waits.
     ///
     /// # Errors
-    /// When the kernel takes nothing. If the reason is that the ring belongs to another thread
-    /// (`EEXIST`) or that memory is lacking (`EAGAIN`, `EBUSY`), everything that is queued stays
-    /// queued. After any other error, the kernel never takes anything from this ring again: see
-    /// [`refused`](Self::refused).
+    /// When the kernel accepts no entries. If the ring belongs to another thread (`EEXIST`) or
+    /// memory is lacking (`EAGAIN`, `EBUSY`), the entries stay queued. After any other error, the
+    /// kernel never accepts entries of this ring again: see [`refused`](Self::refused).
     pub fn submit(&mut self) -> Result<(), Errno> {
         self.enter(0, None)
     }
 
-    /// Hands everything that is queued to the kernel and sleeps until `min` completions can be
-    /// reaped or `timeout` has passed. May return earlier, for example because of a signal.
+    /// Hands all queued entries to the kernel, and sleeps until `min` completions can be reaped or
+    /// `timeout` has passed. May return earlier, for example because of a signal.
     ///
     /// # Errors
     /// The same errors as of [`submit`](Self::submit).
@@ -238,16 +241,16 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.enter(min.saturating_sub(waiting), timeout)
     }
 
-    /// Whether entries are queued that a later [`submit`](Self::submit) may hand over. They were
-    /// queued after the last submission, or the kernel had no memory for them at that submission.
+    /// Whether entries are queued for a later [`submit`](Self::submit), because they were queued
+    /// after the last submission or because the kernel had no memory for them then.
     pub fn has_unsubmitted(&mut self) -> bool {
         self.refused.is_none() && (!self.backlog.is_empty() || !self.uring.submission().is_empty())
     }
 
-    /// Why the kernel takes nothing from this ring any more, for example because a filter was put
-    /// on the running process. Operations that the kernel has not taken, and all later operations,
-    /// end with this error at the next [`reap`](Self::reap). Operations that the kernel has taken
-    /// continue, and can be reaped when they end, but no call waits for them.
+    /// Why the kernel accepts no more entries of this ring; `None` if it does accept them. For
+    /// example, a filter was put on the running process. Operations that are not in the kernel, and
+    /// all later operations, end with this error at the next [`reap`](Self::reap). Operations that
+    /// are in the kernel continue and can be reaped when they end, but no call waits for them.
     pub fn refused(&self) -> Option<Errno> {
         self.refused
     }
@@ -290,21 +293,22 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             }
             let entered = self.enter_once(queued, if is_rest { 0 } else { min }, timeout, must_run);
             match entered.map_err(|error| Errno::of(&error).number()) {
-                // A filter (seccomp) may skip the call and pretend that it was made, so the call is
-                // tried again.
+                // A filter (seccomp) may skip the call and report success, so the call is tried
+                // again.
                 Ok(0) if queued > 0 && tries < SUBMIT_TRIES_MAX => tries += 1,
                 Ok(0) if queued > 0 => return Err(Errno::new(libc::EPROTO)),
-                // If an entry fails at once, the kernel takes no more entries in the same call. The
-                // next call hands over the rest.
+                // When an entry fails at once, the kernel accepts no more entries in the same call.
+                // The next call hands over the rest.
                 Ok(count) if is_rest || count < queued => {}
                 Ok(_) | Err(libc::ETIME | libc::EINTR) => return Ok(()),
-                // The completion queue is full: the kernel takes nothing until there is room again.
+                // The completion queue is full, and the kernel accepts no entries until there is
+                // room again.
                 Err(libc::EBUSY) if tries < SUBMIT_TRIES_MAX => {
                     tries += 1;
                     self.collect();
                 }
-                // The kernel has no memory for requests, but requests in flight may give memory
-                // back when they end.
+                // The kernel has no memory for requests. Requests in flight may free memory when
+                // they end.
                 Err(libc::EAGAIN) if min > 0 && tries < SUBMIT_TRIES_MAX => {
                     let since: Instant = *short_since.get_or_insert_with(Instant::now);
                     if timeout.is_some_and(|timeout| since.elapsed() >= timeout) {
@@ -319,16 +323,16 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         }
     }
 
-    /// Ends the operations that the kernel has not taken and will not take. No later call on this
-    /// ring can hand them over, so entries left in the submission queue stay there unread.
+    /// Ends the operations that are not in the kernel, because no later call can hand them over.
+    /// Their entries in the submission queue are never read.
     fn give_up(&mut self, errno: Errno) {
         if self.refused.replace(errno).is_some() {
             return;
         }
         let may_be_taken = self.polling.submissions_idle_ms.is_some() && self.is_enabled;
         if may_be_taken && !is_planted("refused-ends-polled") {
-            // A kernel thread may take entries at any moment, without a call, and only that thread
-            // knows which entries it has taken. So no operation is ended here.
+            // A kernel thread may take entries from the queue at any moment, without a call, and
+            // only that thread knows which ones it has taken. So no operation is ended here.
             return;
         }
         let untaken = self.uring.submission().len() + self.backlog.len();
@@ -344,8 +348,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.starved.clear();
     }
 
-    /// Like [`enter`](Self::enter), for a ring with a kernel thread that takes the queued entries.
-    /// If the thread sleeps, a call wakes it. Otherwise, a call is made only to wait for something.
+    /// Like [`enter`](Self::enter), for a ring whose queued entries are taken by a kernel thread. A
+    /// system call is needed only to wake the thread if it sleeps, or to wait for completions.
     fn enter_polled(&mut self, min: usize, timeout: Option<Duration>) -> Result<(), Errno> {
         loop {
             self.refill();
@@ -362,8 +366,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             }
             let mut flags = EnterFlags::empty();
             flags.set(EnterFlags::SQ_WAKEUP, must_wake);
-            // With this flag, the call waits until the thread has taken some entries. From then on,
-            // there is room for the rest.
+            // With this flag, the call waits until the thread has taken some entries, so that there
+            // is room for the rest.
             flags.set(EnterFlags::SQ_WAIT, is_rest);
             match self.enter_with(flags, 0, min, timeout, must_run) {
                 Ok(_) if is_rest => {}
@@ -405,20 +409,20 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         if let Some(timespec) = &timespec {
             arguments = arguments.timespec(timespec);
         }
-        // SAFETY: the flags say that the argument is a `SubmitArgs`. The `SubmitArgs` and the time
-        // that it points to live during the call.
+        // SAFETY: the flags say that the argument is a `SubmitArgs`. It lives during the call, and
+        // so does the time that it points to.
         unsafe { submitter.enter(queued as u32, min as u32, flags.bits(), Some(&arguments)) }
     }
 
-    /// Makes the kernel run an operation that does nothing. This is a test, because the kernel may
-    /// refuse the use of a ring that it has made. With [`Features::deferred`], the ring belongs to
-    /// this thread from then on.
+    /// Tests the ring with an operation that does nothing, because a ring that could be made may
+    /// still be unusable. With [`Features::deferred`], the ring belongs to this thread from then
+    /// on.
     ///
     /// # Errors
     /// Why the ring can't be used. After an error, the ring is useless.
     ///
     /// # Panics
-    /// When something is in flight.
+    /// When an operation is in flight.
     pub fn try_out(&mut self) -> Result<(), Refused> {
         assert!(self.in_flight.len() == 0, "a ring is tried out before it is used");
         let nothing: Entry = opcode::Nop::new().build().user_data(NOBODY);
@@ -430,8 +434,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             self.submit_and_wait(1, Some(left)).map_err(Refused::diagnose)?;
             self.collect_all();
             if self.arrived.pop_front().is_some() {
-                // A kernel thread may have run the operation without a call. The next time, the
-                // thread may be asleep, and a call must wake it. So a call is tried out here.
+                // A kernel thread may have run the operation without a call. Later, the thread may
+                // sleep, and a call must wake it. So a call is tested here, too.
                 let entered = self.enter_once(0, 0, None, true);
                 return entered.map(drop).map_err(|error| Refused::diagnose(Errno::of(&error)));
             }
@@ -441,22 +445,24 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         }
     }
 
-    /// Lets the kernel finish completions, and takes them from the queue. Never waits.
+    /// Lets the kernel finish completions, and takes all completions from the kernel's queue. Never
+    /// waits.
     pub(crate) fn collect_all(&mut self) {
         let submission = self.uring.submission();
         let mut must_run = submission.taskrun() || submission.cq_overflow();
         drop(submission);
-        // If no kernel thread polls the device, only a call polls it.
+        // If the ring polls for completions without a kernel thread, the device is polled only
+        // during a call.
         must_run |= self.polling.is_ours_to_ask() && self.in_flight.len() > 0;
         if must_run && self.is_enabled && self.refused.is_none() {
-            // If the kernel can't finish completions now, because memory is lacking, it does so at
-            // the next call. That call will be made, because the descriptor stays readable.
+            // If the kernel lacks memory to finish completions now, it finishes them at the next
+            // call. The caller will make that call, because the descriptor stays readable.
             drop(self.enter_once(0, 0, None, true));
         }
         self.collect();
     }
 
-    /// Takes the entries of the completion queue.
+    /// Takes all entries from the completion queue.
     fn collect(&mut self) {
         let completions = self.uring.completion();
         self.arrived.extend(completions.map(|entry| {
@@ -465,11 +471,11 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         }));
     }
 
-    /// Cancels all operations and waits until they have ended, but not forever. Returns whether all
-    /// of them have ended.
+    /// Cancels all operations, and waits a limited time until they have ended. Returns whether all
+    /// have ended.
     fn finish(&mut self) -> bool {
         if !self.is_enabled {
-            // The kernel has not seen anything yet, and never will.
+            // No operation was ever handed to the kernel.
             return true;
         }
         let deadline = Instant::now() + DROP_WAIT_MAX;
@@ -479,13 +485,13 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             let ended = if left.is_zero() {
                 return false;
             } else if self.refused.is_some() && !self.features.deferred {
-                // Operations that the kernel has taken end by themselves. No call is needed to see
-                // their end.
+                // Operations in the kernel end by themselves, and their completions can be seen
+                // without a call.
                 std::thread::sleep(DROP_ASK_PAUSE);
                 Ok(())
             } else if self.polling.is_ours_to_ask() {
-                // A wait would spin, even past a timeout, and a ring that polls for completions
-                // can't cancel anything.
+                // This ring polls for completions. A wait would spin, even past its timeout, and
+                // operations can't be cancelled.
                 self.submit()
             } else {
                 self.cancel_all();
@@ -506,11 +512,12 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
 
 impl<T: Copy, M: Memory, W: Width> Drop for Ring<T, M, W> {
     fn drop(&mut self) {
-        // If not everything has ended, memory that the kernel may touch is leaked, and a file that
-        // the ring holds stays held.
+        // If operations are still in flight, the memory that the kernel may access is leaked, and
+        // the file that the ring holds stays held.
         let is_over = self.finish();
         if self.is_holding && (is_over || is_planted("claim-dropped-in-flight")) {
-            // Releases the file at once, because the kernel closes a ring only some 30 ms later.
+            // Releases the held file at once, because the kernel finishes closing a ring only about
+            // 30 ms later.
             drop(self.uring.submitter().unregister_files());
         }
         if is_over {
@@ -518,12 +525,12 @@ impl<T: Copy, M: Memory, W: Width> Drop for Ring<T, M, W> {
                 pool.unregister(&self.uring.submitter());
             }
             if self.registered.is_some() {
-                // Unlocks the memory at once, because others may want to lock memory, and closing
-                // the ring takes time. If this call is refused, closing the ring unlocks the
-                // memory.
+                // Unlocks the registered memory at once, because closing the ring takes time, and
+                // other rings may need to lock memory. If this call is refused, closing the ring
+                // unlocks the memory.
                 drop(self.uring.submitter().unregister_buffers());
             }
-            // SAFETY: neither of the two is used again.
+            // SAFETY: neither of the two fields is used again.
             unsafe {
                 ManuallyDrop::drop(&mut self.in_flight);
                 ManuallyDrop::drop(&mut self.pool);

@@ -1,4 +1,4 @@
-//! A list of owned pieces of memory, which are sent as if they were one piece.
+//! A list of owned pieces of memory that are sent as if they were one piece.
 
 #![expect(unsafe_code, reason = "the kernel is told of memory by address")]
 
@@ -6,15 +6,14 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// How many pieces one system call takes at most (the kernel's `UIO_MAXIOV`). A longer list needs
+/// The largest number of pieces of one system call (the kernel's `UIO_MAXIOV`). A longer list needs
 /// several calls.
 pub(crate) const IOVECS_MAX: usize = 1024;
 
-/// Bytes in several places, to be sent in order. The list owns all of them, by value or through an
-/// [`Arc`].
+/// Pieces of bytes that are sent in order. The list owns the bytes, by value or through an [`Arc`].
 ///
-/// [`clear`](Self::clear) keeps the memory of the list itself, so that one list can be used for
-/// many sends.
+/// [`clear`](Self::clear) keeps the memory of the list itself, so one list can be used for many
+/// sends.
 #[derive(Default)]
 pub struct Segments {
     owned: Vec<Vec<u8>>,
@@ -33,20 +32,21 @@ enum Piece {
     Shared { bytes: Arc<Vec<u8>>, range: Range<usize> },
 }
 
-/// What the kernel reads while a send is in flight.
+/// The description that the kernel reads while a send is in flight.
 struct Vectors {
     header: libc::msghdr,
     iovecs: Vec<libc::iovec>,
 }
 
-/// Owns [`Vectors`] at one address. This is not a `Box`, because moving a `Box` asserts that nobody
-/// else points to its contents, but `Segments` may move while the kernel points to the vectors.
+/// Owns [`Vectors`] at a fixed address. This is not a `Box`, because a `Box` must have the only
+/// pointer to its contents when it moves, and `Segments` may move while the kernel has a pointer to
+/// the vectors.
 struct Kept(NonNull<Vectors>);
 
 // SAFETY: only the kernel reads the pointers in `vectors`, while a send is in flight. They point
 // into memory that this value owns or shares immutably.
 unsafe impl Send for Segments {}
-// SAFETY: as above; a shared reference gives no access to the pointers.
+// SAFETY: a shared reference gives no access to the pointers in `vectors`.
 unsafe impl Sync for Segments {}
 
 impl Default for Kept {
@@ -59,10 +59,10 @@ impl Default for Kept {
 }
 
 impl Kept {
-    /// Gives access to the vectors, to change them while no send is in flight.
+    /// The vectors, to be changed while no send is in flight.
     fn get(&mut self) -> &mut Vectors {
-        // SAFETY: the pointer came from a box, and only the drop frees it. Once the vectors may be
-        // changed, addresses that were handed out before are not used any more.
+        // SAFETY: the pointer came from a box, which only `drop` frees. No send is in flight, so
+        // addresses that were returned before are not used any more.
         unsafe { self.0.as_mut() }
     }
 }
@@ -87,17 +87,17 @@ impl Segments {
         self.push_range(index, range);
     }
 
-    /// Takes `bytes` without appending any of them. Returns the index with which
-    /// [`push_range`](Self::push_range) appends a range of them.
+    /// Takes ownership of `bytes`, without appending any of them. Returns an index for
+    /// [`push_range`](Self::push_range), which appends a range of these bytes.
     pub fn own(&mut self, bytes: Vec<u8>) -> usize {
         self.owned.push(bytes);
         self.owned.len() - 1
     }
 
-    /// Appends a range of bytes that [`own`](Self::own) took.
+    /// Appends a range of the bytes that [`own`](Self::own) took.
     ///
     /// # Panics
-    /// When `index` was not returned by `own` or `range` is not within the bytes.
+    /// When `index` was not returned by `own`, or when `range` is not within the bytes.
     pub fn push_range(&mut self, index: usize, range: Range<usize>) {
         self.size += self.owned[index][range.clone()].len();
         self.pieces.push(Piece::Owned { index, range });
@@ -122,9 +122,8 @@ impl Segments {
         self.size == 0
     }
 
-    /// Gives up everything in the list. The vectors that [`own`](Self::own) and
-    /// [`push`](Self::push) took are emptied and put into `spare`, so that their memory can be used
-    /// again.
+    /// Empties the list. The vectors that [`own`](Self::own) and [`push`](Self::push) took are
+    /// emptied and put into `spare`, so that their memory can be reused.
     pub fn clear(&mut self, spare: &mut Vec<Vec<u8>>) {
         self.pieces.clear();
         self.vectors.get().iovecs.clear();
@@ -144,8 +143,7 @@ impl Segments {
         })
     }
 
-    /// Removes `sent` bytes from the front, because a send has moved them. The send need not have
-    /// moved all bytes of the list.
+    /// Removes `sent` bytes from the front of the list, after a send of these bytes.
     ///
     /// # Panics
     /// When `sent` is more than [`size`](Self::size).
@@ -171,9 +169,9 @@ impl Segments {
         }
     }
 
-    /// Describes what is left to send, for `sendmsg`. Returns the description's address. It stays
-    /// valid, even if `self` moves, until the next call of this function or of
-    /// [`clear`](Self::clear), or until the list is dropped.
+    /// Describes the bytes that are left to send, for `sendmsg`, and returns the description's
+    /// address. The address stays valid even if `self` moves. It becomes invalid at the next call
+    /// of this function or of [`clear`](Self::clear), or when the list is dropped.
     pub(crate) fn describe(&mut self) -> *const libc::msghdr {
         let mut iovecs = std::mem::take(&mut self.vectors.get().iovecs);
         iovecs.clear();
@@ -185,8 +183,8 @@ impl Segments {
         vectors.iovecs = iovecs;
         vectors.header.msg_iov = vectors.iovecs.as_mut_ptr();
         vectors.header.msg_iovlen = vectors.iovecs.len();
-        // SAFETY: the pointer points at `Vectors`. No reference is made, because a reference would
-        // end with the next move.
+        // SAFETY: the pointer points at `Vectors`. No reference is made, because the address must
+        // stay valid when `self` moves.
         unsafe { &raw const (*self.vectors.0.as_ptr()).header }
     }
 }
@@ -241,7 +239,7 @@ mod tests {
         segments.advance(4);
         let header = segments.describe();
         let moved = Box::new(segments);
-        // SAFETY: the description and the bytes stay where they are when the list moves.
+        // SAFETY: the description and the bytes do not move when the list moves.
         let described: Vec<u8> = unsafe {
             let header = &*header;
             let iovecs = std::slice::from_raw_parts(header.msg_iov, header.msg_iovlen);
@@ -264,7 +262,7 @@ mod tests {
             segments.push_shared(shared.clone(), 0..3);
         }
         let header = segments.describe();
-        // SAFETY: the list is alive and was not changed after `describe`.
+        // SAFETY: the list lives, and was not changed after `describe`.
         assert_eq!(unsafe { (*header).msg_iovlen }, IOVECS_MAX);
         segments.advance(IOVECS_MAX * 3);
         assert_eq!(left(&segments), [1, 2, 3].repeat(5));

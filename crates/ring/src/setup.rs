@@ -1,5 +1,5 @@
-//! Makes rings with the best setup that the kernel supports. An older kernel gets a poorer setup,
-//! and a kernel that is too old gets none.
+//! Makes rings with the best setup that the kernel supports. On an older kernel, the setup has
+//! fewer features. On a kernel that is too old, no ring is made.
 
 use io_uring::{IoUring, Probe, opcode};
 
@@ -7,37 +7,37 @@ use slimio_planted::is_planted;
 
 use crate::{Errno, EventFd, Narrow, Refused, Ring, Wide, Width};
 
-/// How many entries a submission queue may have (the kernel's own limit).
+/// The largest number of entries in a submission queue (the kernel's own limit).
 pub const SUBMISSIONS_MAX: u32 = 32_768;
 
-/// How large a ring is to be, and what it may use.
+/// Size of a ring, and which features it may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
-    /// How many operations can be handed over with one system call. More operations may be queued
-    /// at any time, and wait in memory. The number is rounded up to a power of two.
+    /// How many operations can be handed to the kernel with one system call, rounded up to a power
+    /// of two. Further operations can be queued at any time. They wait in memory.
     pub submissions: u32,
-    /// How many completions can wait in the ring. Further completions wait in the kernel, which
-    /// costs more time.
+    /// How many completions fit into the ring's queue. Further completions wait in the kernel,
+    /// which costs more time.
     pub completions: u32,
     /// Features that the ring does not use even if the kernel has them.
     pub avoid: Features,
-    /// What the ring polls for, instead of waiting for it.
+    /// The events that the ring polls for.
     pub polling: Polling,
 }
 
-/// What a ring polls for. Polling replaces system calls or interrupts, but costs processor time.
-/// With either kind of polling, a ring has neither [`Features::deferred`] nor
+/// The events that a ring polls for. Polling replaces system calls or interrupts, but costs
+/// processor time. With either kind of polling, a ring has neither [`Features::deferred`] nor
 /// [`Features::cooperative`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Polling {
-    /// If set, a kernel thread takes submissions (`IORING_SETUP_SQPOLL`). If there is no submission
-    /// for this many milliseconds, the thread sleeps.
+    /// If set, a kernel thread polls for submissions (`IORING_SETUP_SQPOLL`). If there is no
+    /// submission for this many milliseconds, the thread sleeps.
     pub submissions_idle_ms: Option<u32>,
-    /// Whether completions are fetched from the device when a call asks for them
-    /// (`IORING_SETUP_IOPOLL`). Such a ring takes only direct reads and writes and a driver's
-    /// commands, all to devices whose driver has queues for polling. Without a kernel thread that
-    /// takes submissions, a wait ends with a completion, never with its timeout. With such a
-    /// thread, a wait sleeps, because the thread polls the device.
+    /// Whether the ring polls the device for completions instead of using interrupts
+    /// (`IORING_SETUP_IOPOLL`). Such a ring accepts only direct reads and writes and a driver's
+    /// commands, and only for devices whose driver has queues for polling. If a kernel thread polls
+    /// for submissions, it also polls the device, and a wait sleeps. Without such a thread, a wait
+    /// spins until there is a completion, and ignores its timeout.
     pub completions: bool,
 }
 
@@ -46,7 +46,7 @@ impl Polling {
         self.completions || self.submissions_idle_ms.is_some()
     }
 
-    /// Whether a completion comes only when a call of ours polls the device for it.
+    /// Whether the device is polled only during our own calls.
     pub(crate) fn is_ours_to_ask(self) -> bool {
         self.completions && self.submissions_idle_ms.is_none()
     }
@@ -63,19 +63,19 @@ impl Default for Setup {
     }
 }
 
-/// Features of the kernel's io_uring beyond what every ring needs. If a feature is missing, the
-/// ring does the same with more system calls.
+/// Optional features of the kernel's io_uring. If a feature is missing, the ring does the same work
+/// with more system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is probed on its own")]
 pub struct Features {
     /// The kernel handles completions when the ring's thread waits, instead of interrupting that
     /// thread (kernel 6.1).
     pub deferred: bool,
-    /// Completions do not interrupt a running thread (5.19).
+    /// The kernel does not interrupt a running thread to handle completions (5.19).
     pub cooperative: bool,
-    /// One accept yields connection after connection; a cancel can name a descriptor (5.19).
+    /// One accept operation yields many connections, and a cancel can name a descriptor (5.19).
     pub multishot_accept: bool,
-    /// One receive yields buffer after buffer, taken from a pool when data arrives (6.0).
+    /// One receive operation yields many buffers, each taken from a pool when data arrives (6.0).
     pub multishot_receive: bool,
 }
 
@@ -102,8 +102,8 @@ impl Features {
     }
 }
 
-/// Finds out whether io_uring works here, and with which features, by running an operation through
-/// a ring.
+/// Finds out whether io_uring works here, and with which features. For this, it runs an operation
+/// through a ring.
 ///
 /// ```
 /// match slimio_ring::probe() {
@@ -119,13 +119,13 @@ pub fn probe() -> Result<Features, Refused> {
     Ok(ring.features())
 }
 
-/// Makes a ring and runs an operation on it, because a filter may allow a ring to be made but
-/// refuse its use.
+/// Makes a ring and runs an operation on it, because a filter may allow making a ring but refuse
+/// its use.
 fn trial<W: Width>(polling: Polling) -> Result<Ring<(), Vec<u8>, W>, Refused> {
     let setup = Setup { submissions: 4, completions: 8, polling, ..Setup::default() };
     let mut ring = Ring::new(setup)?;
     if !is_planted("probe-runs-nothing") {
-        // Paths to a volume let their rings hold a file, so this is tried, too.
+        // The rings of a volume's paths hold a file, so this is tested, too.
         let file = EventFd::new().map_err(Refused::diagnose)?;
         ring.hold(&file).map_err(Refused::diagnose)?;
         ring.try_out()?;
@@ -133,10 +133,10 @@ fn trial<W: Width>(polling: Polling) -> Result<Ring<(), Vec<u8>, W>, Refused> {
     Ok(ring)
 }
 
-/// Finds out whether the kernel makes rings that take commands of the NVMe driver (kernel 5.19).
+/// Finds out whether rings for commands of the NVMe driver can be made (kernel 5.19).
 ///
 /// # Errors
-/// Why there are none.
+/// Why no such ring can be made.
 pub fn probe_wide() -> Result<Features, Refused> {
     let ring = trial::<Wide>(Polling::default())?;
     let mut probe = Probe::new();
@@ -148,10 +148,10 @@ pub fn probe_wide() -> Result<Features, Refused> {
     Ok(ring.features())
 }
 
-/// Finds out whether the kernel makes rings with this kind of polling.
+/// Finds out whether rings with this kind of polling can be made.
 ///
 /// # Errors
-/// Why there are none.
+/// Why no such ring can be made.
 pub fn probe_polling(polling: Polling) -> Result<(), Refused> {
     trial::<Narrow>(polling).map(drop)
 }
@@ -159,15 +159,15 @@ pub fn probe_polling(polling: Polling) -> Result<(), Refused> {
 /// A ring whose entries have the width `W`.
 type Uring<W> = IoUring<<W as Width>::Submission, <W as Width>::Completion>;
 
-/// Makes a ring. It is disabled at first, because it belongs to the thread that enables it.
+/// Makes a ring. The ring is disabled at first, because the thread that enables a ring owns it.
 pub(crate) fn build<W: Width>(setup: Setup) -> Result<(Uring<W>, Features), Refused> {
     if cfg!(miri) {
-        // Miri has no io_uring, and stops at a call that it does not know.
+        // Miri does not support io_uring, and stops at an unknown system call.
         return Err(Refused::diagnose(Errno::new(libc::ENOSYS)));
     }
     let wanted = Features::ALL.without(setup.avoid);
-    // If a kernel does not know a flag, it returns `EINVAL`. In this case, the next poorer set of
-    // flags is tried.
+    // If the kernel does not know a flag, it returns `EINVAL`. Then the next smaller set of flags
+    // is tried.
     let mut last = Errno::new(libc::EINVAL);
     for (deferred, cooperative) in [(true, true), (false, true), (false, false)] {
         let is_polled = setup.polling.is_any();
@@ -207,7 +207,7 @@ pub(crate) fn build<W: Width>(setup: Setup) -> Result<(Uring<W>, Features), Refu
     Err(Refused::diagnose(last))
 }
 
-/// Checks that a ring has what every ring needs, and finds the kernel's other features.
+/// Checks that a ring has the features that every ring needs, and finds the optional ones.
 fn examine<W: Width>(uring: &Uring<W>) -> Result<Features, Refused> {
     let parameters = uring.params();
     if !parameters.is_feature_nodrop() {
@@ -235,8 +235,8 @@ fn examine<W: Width>(uring: &Uring<W>) -> Result<Features, Refused> {
             return Err(Refused::too_old(missing));
         }
     }
-    // No feature bit stands for multishot operations. They are there if the opcodes that are probed
-    // here are there, because both came in the same kernel versions.
+    // There is no feature bit for multishot operations. So opcodes are probed that were added in
+    // the same kernel versions.
     Ok(Features {
         deferred: true,
         cooperative: true,
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn each_setup_can_be_had_alone() {
         let Ok(all) = probe() else {
-            // Other tests provoke a refusal, and check it.
+            // Refusals are checked by other tests.
             eprintln!("SKIPPED: no io_uring here");
             return;
         };
@@ -263,7 +263,7 @@ mod tests {
             Features::ALL,
         ] {
             let (_, features) = build::<Narrow>(Setup { avoid, ..Setup::default() })
-                .expect("the poorer setups work too");
+                .expect("a setup with fewer features works, too");
             assert_eq!(features, all.without(avoid));
         }
     }

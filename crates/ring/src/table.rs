@@ -1,6 +1,7 @@
-//! Tables whose entries have names that are never reused. A name is an index and a generation.
+//! Tables whose entries have names that are never reused. A name consists of an index and a
+//! generation.
 
-/// The name of an entry. Once the entry is removed, the name is recognised as stale.
+/// The name of an entry. After the entry was removed, a look-up recognises the name as stale.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Name {
     pub(crate) index: u32,
@@ -17,7 +18,7 @@ impl Name {
     }
 }
 
-/// A table that allocates only when it is fuller than ever before.
+/// A table that allocates memory only when it has more entries than ever before.
 pub(crate) struct Table<V> {
     entries: Vec<Place<V>>,
     free: Vec<u32>,
@@ -28,7 +29,7 @@ struct Place<V> {
     value: Option<V>,
 }
 
-/// How many entries one table may have.
+/// The largest number of entries in a table.
 const ENTRIES_MAX: usize = 1 << 24;
 
 impl<V> Table<V> {
@@ -46,7 +47,7 @@ impl<V> Table<V> {
             place.value = Some(value);
             return Name { index, generation: place.generation };
         }
-        assert!(self.entries.len() < ENTRIES_MAX, "too many at once");
+        assert!(self.entries.len() < ENTRIES_MAX, "a table has a limit");
         self.entries.push(Place { generation: 0, value: Some(value) });
         Name { index: (self.entries.len() - 1) as u32, generation: 0 }
     }
@@ -94,7 +95,7 @@ mod tests {
         assert_eq!(table.remove(first), Some('a'));
         assert_eq!(table.remove(first), None);
         let third = table.insert('c');
-        assert_eq!(third.index, first.index, "places are used again");
+        assert_eq!(third.index, first.index, "indexes are reused");
         assert_eq!(table.get(first), None);
         assert_eq!(table.get_mut(third), Some(&mut 'c'));
         assert_eq!(table.len(), 2);

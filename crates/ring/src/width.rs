@@ -1,9 +1,9 @@
-//! How large the entries of a ring's queues are.
+//! The sizes of the entries in a ring's queues.
 
 use io_uring::{cqueue, squeue};
 
-/// The sizes of a ring's entries. [`Narrow`] entries are large enough for all ordinary operations,
-/// and [`Wide`] entries also for a driver's commands.
+/// The sizes of a ring's entries. [`Narrow`] entries are large enough for ordinary operations, and
+/// [`Wide`] entries also for commands of a driver.
 pub trait Width: sealed::Sealed + 'static {
     /// An entry of the submission queue.
     #[doc(hidden)]
@@ -18,11 +18,12 @@ pub trait Width: sealed::Sealed + 'static {
     fn command(entry: squeue::Entry128) -> Self::Submission;
 }
 
-/// Entries of 64 and 16 bytes.
+/// Submission entries of 64 bytes, and completion entries of 16 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Narrow;
 
-/// Entries of 128 and 32 bytes (kernel 5.19), as commands of the NVMe driver need them.
+/// Submission entries of 128 bytes, and completion entries of 32 bytes (kernel 5.19). Commands of
+/// the NVMe driver need these sizes.
 #[derive(Clone, Copy, Debug)]
 pub struct Wide;
 

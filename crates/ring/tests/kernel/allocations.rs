@@ -19,12 +19,12 @@ fn operations_allocate_nothing() {
         let mut spare = vec![vec![2; 500]];
         let mut received = [0; 1500];
         let mut round = || {
-            far.write_all(&received).expect("it is connected");
-            let mut segments_now = segments.take().expect("they came home");
-            let mut more = spare.pop().expect("it came home");
+            far.write_all(&received).expect("the connection is open");
+            let mut segments_now = segments.take().expect("the send has ended");
+            let mut more = spare.pop().expect("the receive has ended");
             more.resize(500, 2);
             segments_now.push(more);
-            ring.send(near, bytes.take().expect("they came home"), 1);
+            ring.send(near, bytes.take().expect("the send has ended"), 1);
             ring.submit().expect("the ring works");
             ring.send_segments(near, segments_now, 2);
             let mut waiting = 1500 + 2;
@@ -50,7 +50,7 @@ fn operations_allocate_nothing() {
                     }
                 }
             }
-            far.read_exact(&mut received).expect("it was sent");
+            far.read_exact(&mut received).expect("everything arrives");
         };
         (0..20).for_each(|_| round());
         let counted = allocation_counter::measure(|| (0..200).for_each(|_| round()));

@@ -1,4 +1,4 @@
-//! Tests of commands to a driver, with files that every kernel has.
+//! Tests of commands to a driver, with files that exist on every machine.
 
 #![expect(unsafe_code, reason = "nothing checks that a command fits its memory")]
 
@@ -19,7 +19,7 @@ fn ring() -> Option<WideRing> {
     let avoid = Features { deferred: true, ..Features::NONE };
     Some(
         Ring::new(Setup { submissions: 8, completions: 16, avoid, ..Setup::default() })
-            .expect("it was probed"),
+            .expect("the probe was successful"),
     )
 }
 
@@ -35,16 +35,16 @@ fn run(ring: &mut WideRing) -> Outcome {
 #[test]
 fn a_command_brings_its_memory_back() {
     let Some(mut ring) = ring() else { return };
-    // From kernel 6.1 on, `/dev/null` takes any command and does nothing. Before, it supports no
-    // command.
-    let null = ring.adopt(OwnedFd::from(File::open("/dev/null").expect("Linux has it")));
+    // From kernel 6.1 on, `/dev/null` accepts any command and does nothing. On older kernels, it
+    // supports no commands.
+    let null = ring.adopt(OwnedFd::from(File::open("/dev/null").expect("Linux has /dev/null")));
     let file = ring.adopt(OwnedFd::from(tempfile::tempfile().expect("a file for the test")));
     for fd in [null, file] {
         for memory in [Some(vec![7; 64]), None] {
-            // SAFETY: neither file does anything with the memory.
+            // SAFETY: neither file accesses the memory.
             unsafe { ring.command(fd, NvmeCommand::default(), memory.clone(), 1) };
             let Outcome::Commanded { memory: back, result } = run(&mut ring) else {
-                panic!("it was a command")
+                panic!("the operation was a command")
             };
             assert_eq!(back, memory);
             let unknown = Err(CommandError::Os(Errno::new(libc::EOPNOTSUPP)));
@@ -59,10 +59,12 @@ fn a_wide_ring_does_what_a_narrow_one_does() {
     let file = ring.adopt(OwnedFd::from(tempfile::tempfile().expect("a file for the test")));
     ring.write(file, vec![3; 100], 0, true, 1);
     let Outcome::Transferred { result: Ok(()), .. } = run(&mut ring) else {
-        panic!("the file takes it")
+        panic!("the file can be written")
     };
     ring.read(file, vec![0; 200], 0, 2);
-    let Outcome::Transferred { memory, result } = run(&mut ring) else { panic!("it was a read") };
+    let Outcome::Transferred { memory, result } = run(&mut ring) else {
+        panic!("the operation was a read")
+    };
     assert_eq!(result, Err(TransferError::Short { moved: 100, asked: 200 }));
     assert_eq!(memory[..100], [3; 100]);
     ring.nothing(file, 3);

@@ -1,4 +1,4 @@
-//! What the tests of this crate share.
+//! Helpers for the tests of this crate.
 
 use std::fmt::Debug;
 use std::os::fd::OwnedFd;
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use slimio_ring::{Completion, Fd, Features, Polling, Ring, Setup};
 
-/// How long a test waits at most for something that must happen.
+/// The longest time that a test waits for an event that must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Runs a test with every set of features that matters; the test makes the rings.
+/// Runs a test with each relevant set of features. The test makes the rings.
 pub(crate) fn with_each_setup(mut test: impl FnMut(Setup)) {
     if let Err(refused) = slimio_ring::probe() {
         eprintln!("SKIPPED: {refused}");
@@ -32,15 +32,15 @@ pub(crate) fn ring<T: Copy>(setup: Setup) -> Ring<T> {
     Ring::new(setup).expect("the probe was successful")
 }
 
-/// A connection, one end of which the ring has adopted.
+/// A connection. The ring has adopted the end `Fd`.
 pub(crate) fn connection<T: Copy>(ring: &mut Ring<T>) -> (Fd, UnixStream) {
     let (near, far) = UnixStream::pair().expect("sockets can be made");
     far.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
     (ring.adopt(OwnedFd::from(near)), far)
 }
 
-/// Waits for `count` more completions. The ring may wake without a completion, because only a part
-/// of an operation has ended.
+/// Waits for `count` completions. A wait may end without a completion, when only a part of an
+/// operation has ended.
 pub(crate) fn wait_for<T: Copy + Debug>(ring: &mut Ring<T>, count: usize) -> Vec<Completion<T>> {
     let deadline = Instant::now() + PATIENCE;
     let mut completions = Vec::new();

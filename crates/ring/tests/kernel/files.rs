@@ -1,4 +1,4 @@
-//! Tests of file operations through a ring, and of rings that wait for other rings.
+//! Tests of file operations, and of rings that wait for other rings.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -17,7 +17,7 @@ fn writes_then_reads() {
     with_each_setup(|setup| {
         let mut ring = ring::<u32>(setup);
         let file = ring.adopt(temporary_file());
-        // These are more operations than the queues hold at once.
+        // The queues can't hold this many operations at once.
         for index in 0..40_u32 {
             let bytes = vec![index as u8; 100];
             ring.write(file, bytes, u64::from(index) * 100, index % 2 == 0, index);
@@ -54,7 +54,8 @@ fn a_short_transfer_and_an_error_are_told_apart() {
         assert_eq!(result, Err(TransferError::Short { moved: 50, asked: 200 }));
         assert_eq!(memory.len(), 200);
 
-        let read_only = File::open("/proc/self/exe").expect("it runs").into();
+        let read_only =
+            File::open("/proc/self/exe").expect("the test's program can be opened").into();
         let read_only = ring.adopt(read_only);
         ring.write(read_only, vec![1; 100], 0, false, ());
         let completion = wait_for_one(&mut ring);
@@ -72,14 +73,14 @@ fn allocates() {
         let fd = ring.adopt(file.try_clone().expect("descriptors are left").into());
         ring.allocate(fd, 0, 0, 1 << 20, ());
         assert!(matches!(wait_for_one(&mut ring).outcome, Outcome::Done(Ok(()))));
-        assert_eq!(file.metadata().expect("it is open").len(), 1 << 20);
+        assert_eq!(file.metadata().expect("the file is open").len(), 1 << 20);
         ring.allocate(fd, 0, 0, 1 << 62, ());
         let Outcome::Done(Err(errno)) = wait_for_one(&mut ring).outcome else { panic!() };
         assert!([libc::EFBIG, libc::ENOSPC].contains(&errno.number()), "{errno}");
     });
 }
 
-/// One ring sleeps. A completion in another ring of the same thread must wake it.
+/// A completion in one ring must wake another ring of the same thread that sleeps.
 #[test]
 fn a_ring_wakes_for_another_ring() {
     with_each_setup(|setup| {
@@ -87,7 +88,7 @@ fn a_ring_wakes_for_another_ring() {
         let avoid = Features { deferred: true, ..setup.avoid };
         let mut worker: Ring<u64> = ring(Setup { avoid, ..setup });
         let file = worker.adopt(temporary_file());
-        let readiness = worker.readiness().expect("it is not deferred");
+        let readiness = worker.readiness().expect("the worker is not deferred");
         let readiness = readiness.try_clone_to_owned().expect("descriptors are left");
         let readiness = sleeper.adopt(readiness);
         let mut completions = Vec::new();
@@ -95,8 +96,8 @@ fn a_ring_wakes_for_another_ring() {
             worker.write(file, vec![1; 65536], round * 65536, true, round);
             worker.submit().expect("the ring works");
             while completions.len() as u64 <= round {
-                // The kernel may wake the sleeper twice for one completion. The second time, there
-                // is nothing to reap.
+                // The kernel may wake the sleeper twice for one completion. There is nothing to
+                // reap the second time.
                 sleeper.poll(readiness, Interest::Readable, "worker");
                 let completion = wait_for_one(&mut sleeper);
                 assert!(matches!(completion.outcome, Outcome::Polled(Ok(()))));
@@ -130,12 +131,12 @@ fn a_ring_that_is_not_deferred_goes_from_thread_to_thread() {
         let thread = std::thread::spawn(move || {
             ring.write(file, vec![2; 10], 0, true, ());
             assert_eq!(wait_for(&mut ring, 1).len(), 1);
-            // The next thread reaps the write that this thread has submitted.
+            // This thread submits the write, and the next thread reaps it.
             ring.write(file, vec![3; 10], 0, true, ());
             ring.submit().expect("the ring works");
             ring
         });
-        let mut ring = thread.join().expect("the ring works there too");
+        let mut ring = thread.join().expect("the thread ends");
         assert_eq!(wait_for(&mut ring, 1).len(), 1);
         ring.read(file, vec![0; 10], 0, ());
         let Outcome::Transferred { memory, .. } = wait_for_one(&mut ring).outcome else { panic!() };
@@ -156,10 +157,11 @@ fn a_deferred_ring_belongs_to_one_thread() {
         let thread = std::thread::spawn(move || {
             let refused = ring.submit_and_wait(1, Some(PATIENCE)).expect_err("not its thread");
             assert_eq!(refused.number(), libc::EEXIST);
-            // This thread can't wait for operations in flight, so the drop leaks them at once.
+            // This thread can't wait in the ring, so dropping the ring leaks its operations at
+            // once.
             drop(ring);
         });
-        thread.join().expect("dropping it is safe");
+        thread.join().expect("dropping the ring is safe");
         drop(far);
     });
 }
@@ -185,9 +187,11 @@ fn dropping_a_ring_ends_what_is_in_flight() {
         ring.submit().expect("the ring works");
         let begin = std::time::Instant::now();
         drop(ring);
-        assert!(begin.elapsed() < Duration::from_secs(4), "it ends by itself, not by giving up");
-        // Each reader sees the end of the stream only if the ring has closed its ends of the
-        // connections.
+        assert!(
+            begin.elapsed() < Duration::from_secs(4),
+            "the operations have ended before the limit"
+        );
+        // A reader sees the end of its stream only if the ring has closed the other end.
         for mut far in fars {
             std::io::copy(&mut far, &mut std::io::sink()).expect("the end of the stream");
         }

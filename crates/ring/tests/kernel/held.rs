@@ -1,4 +1,4 @@
-//! Open files that a ring holds.
+//! Tests of open files that a ring holds.
 
 use std::fs::{File, TryLockError};
 
@@ -16,27 +16,27 @@ fn a_ring_holds_a_file_until_it_is_dropped() {
     with_each_setup(|setup| {
         for has_operations in [false, true] {
             let place = tempfile::NamedTempFile::new().expect("a file for the test");
-            let other = place.reopen().expect("it is there");
+            let other = place.reopen().expect("the file exists");
             let mut ring = ring(setup);
-            let held = place.reopen().expect("it is there");
-            held.lock().expect("nobody has it");
-            ring.hold(&held).expect("it can be registered");
+            let held = place.reopen().expect("the file exists");
+            held.lock().expect("the file is not locked");
+            ring.hold(&held).expect("the ring registers the file");
             drop(held);
-            assert!(is_locked(&other), "only the ring has it");
+            assert!(is_locked(&other), "the ring keeps the lock");
             let (fd, _far) = connection(&mut ring);
             if has_operations {
                 ring.receive_into(fd, Vec::with_capacity(16), 16, "nothing comes");
             }
             ring.submit().expect("the ring works");
-            assert!(is_locked(&other), "only the ring has it");
+            assert!(is_locked(&other), "the ring keeps the lock");
             drop(ring);
-            assert!(!is_locked(&other), "it is released at once");
+            assert!(!is_locked(&other), "the dropped ring has released the file");
         }
     });
 }
 
-/// The kernel refuses calls while the ring is dropped, so the drop can't see that operations end.
-/// The file must then stay held.
+/// While the ring is dropped, the kernel refuses its calls, so the ring can't find out that its
+/// operations have ended. The file must then stay held.
 #[test]
 fn what_is_in_flight_holds_the_file_of_a_dropped_ring() {
     if let Err(refused) = slimio_ring::probe() {
@@ -47,21 +47,21 @@ fn what_is_in_flight_holds_the_file_of_a_dropped_ring() {
         let avoid = Features { deferred: true, ..Features::NONE };
         let mut ring = ring(Setup { avoid, ..Setup::default() });
         let place = tempfile::NamedTempFile::new().expect("a file for the test");
-        let other = place.reopen().expect("it is there");
-        let held = place.reopen().expect("it is there");
-        held.lock().expect("nobody has it");
-        ring.hold(&held).expect("it can be registered");
+        let other = place.reopen().expect("the file exists");
+        let held = place.reopen().expect("the file exists");
+        held.lock().expect("the file is not locked");
+        ring.hold(&held).expect("the ring registers the file");
         drop(held);
         let (fd, _far) = connection(&mut ring);
         ring.receive_into(fd, Vec::with_capacity(16), 16, "nothing comes");
         ring.submit().expect("the ring works");
-        // The kernel closes the ring, and ends its operations, when the ring's last descriptor is
-        // closed. So the test keeps a second descriptor of the ring.
-        let readiness = ring.readiness().expect("this ring has it");
-        let descriptor = readiness.try_clone_to_owned().expect("there is room for one");
+        // When the ring's last descriptor is closed, the kernel closes the ring and ends its
+        // operations. To prevent this, the test keeps a second descriptor of the ring.
+        let readiness = ring.readiness().expect("this ring has a readable descriptor");
+        let descriptor = readiness.try_clone_to_owned().expect("descriptors are left");
         refuse((libc::SYS_io_uring_enter, None), libc::EBUSY);
         drop(ring);
-        assert!(is_locked(&other), "something is in flight");
+        assert!(is_locked(&other), "the operation in flight keeps the lock");
         drop(descriptor);
     });
 }
@@ -73,6 +73,6 @@ fn a_second_one_is_a_bug() {
     let Ok(mut ring) = slimio_ring::Ring::<()>::new(slimio_ring::Setup::default()) else {
         panic!("SKIPPED: a ring holds one file, and there is no io_uring here");
     };
-    ring.hold(&file).expect("it can be registered");
+    ring.hold(&file).expect("the ring registers the file");
     let _ = ring.hold(&file);
 }

@@ -1,4 +1,4 @@
-//! Tests of rings over the real kernel, with each set of features that a kernel may have.
+//! Tests of rings on the real kernel, with each set of features that a kernel may have.
 
 mod allocations;
 mod commands;

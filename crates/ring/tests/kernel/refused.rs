@@ -1,8 +1,8 @@
-//! Tests of rings whose system calls a filter refuses. The filter refuses all calls, one kind of
-//! call, or all calls from some moment on.
+//! Tests of rings whose system calls are refused by a filter: all calls, one kind of call, or all
+//! calls from some moment on.
 //!
-//! A filter is for one thread, and can't be removed again. So each test starts a thread and puts
-//! the filter on it.
+//! A filter applies to one thread, and can't be removed. So each test starts a thread of its own
+//! for the filter.
 
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
@@ -21,16 +21,16 @@ use crate::common::{PATIENCE, connection, ring};
 const PROBE: u64 = 8;
 const ENABLE_RINGS: u64 = 12;
 
-/// The number of a system call. If the second field is set, only calls whose second argument has
-/// this value are refused.
+/// The number of a system call. If the second field is set, the filter refuses only calls whose
+/// second argument has this value.
 pub(crate) type Call = (i64, Option<u64>);
 
-/// Makes a call fail with an error number on this thread. If the number is zero, the call does
-/// nothing but seems to succeed.
+/// Makes a call fail with this error number on this thread. If the number is zero, the call does
+/// nothing and reports success.
 pub(crate) fn refuse((number, second): Call, errno: i32) {
     let rules = second.map(|value| {
         let is_that = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value);
-        SeccompRule::new(vec![is_that.expect("there is such an argument")])
+        SeccompRule::new(vec![is_that.expect("a call has a second argument")])
             .expect("the rule has a condition")
     });
     let filter = SeccompFilter::new(
@@ -41,11 +41,11 @@ pub(crate) fn refuse((number, second): Call, errno: i32) {
     );
     let program: BpfProgram =
         filter.and_then(TryInto::try_into).expect("the filter can be compiled");
-    seccompiler::apply_filter(&program).expect("the kernel takes the filter");
+    seccompiler::apply_filter(&program).expect("the kernel accepts the filter");
 }
 
 pub(crate) fn on_a_thread<R: Send>(run: impl FnOnce() -> R + Send) -> R {
-    std::thread::scope(|scope| scope.spawn(run).join().expect("it does not panic"))
+    std::thread::scope(|scope| scope.spawn(run).join().expect("the thread ends"))
 }
 
 #[test]
@@ -83,8 +83,8 @@ fn a_ring_that_could_be_made_and_not_used_is_none() {
     assert_eq!(refused.errno, Some(Errno::new(libc::EPROTO)), "{refused}");
 }
 
-/// If the kernel is out of memory, a wait retries its call for at most a second. If the limit of
-/// the wait is shorter, the wait must end at its limit.
+/// If the kernel is out of memory, a wait repeats its call for up to a second. But if the wait's
+/// timeout is shorter, the wait must end at its timeout.
 #[test]
 fn a_wait_ends_at_its_limit_though_the_kernel_has_no_memory() {
     if let Err(refused) = slimio_ring::probe() {
@@ -109,20 +109,20 @@ fn a_wait_ends_at_its_limit_though_the_kernel_has_no_memory() {
     });
 }
 
-/// Reaps until there are `count` completions, on a ring that can't be waited on any more.
+/// Reaps `count` completions from a ring whose waits are refused.
 fn reap(ring: &mut slimio_ring::Ring<usize>, count: usize) -> Vec<Completion<usize>> {
     let deadline = Instant::now() + PATIENCE;
     let mut completions = Vec::new();
     while completions.len() < count {
-        assert!(Instant::now() < deadline, "only these came: {completions:?}");
+        assert!(Instant::now() < deadline, "only these arrived: {completions:?}");
         ring.reap(&mut completions);
         std::thread::yield_now();
     }
     completions
 }
 
-/// The kernel takes a receive, and then no further operation. The further operations must end with
-/// an error, but the receive must still receive.
+/// The kernel accepts a receive, and no operation after it. The later operations must end with an
+/// error, but the receive must still work.
 fn end_what_was_not_taken(setup: Setup) {
     const RECEIVE: usize = 1000;
     let mut ring = ring::<usize>(setup);
@@ -133,7 +133,7 @@ fn end_what_was_not_taken(setup: Setup) {
     ring.submit().expect("the ring works");
 
     refuse((libc::SYS_io_uring_enter, None), libc::EPERM);
-    // These are more operations than the submission queue has room for.
+    // The submission queue has no room for this many operations.
     let count = 3 * setup.submissions as usize;
     for index in 0..count {
         ring.send(near, b"never".to_vec(), index);
@@ -143,7 +143,7 @@ fn end_what_was_not_taken(setup: Setup) {
     assert_eq!(ring.refused(), Some(not_permitted));
     let is_untaken = |completion: &Completion<usize>| {
         let Outcome::Sent { bytes, result } = &completion.outcome else {
-            panic!("the kernel has it: {completion:?}");
+            panic!("the receive is in the kernel: {completion:?}");
         };
         completion.is_last && *result == Err(not_permitted) && bytes == b"never"
     };
@@ -151,18 +151,17 @@ fn end_what_was_not_taken(setup: Setup) {
     assert!(ended.iter().all(is_untaken), "{ended:?}");
     let mut payloads: Vec<_> = ended.iter().map(|completion| completion.payload).collect();
     payloads.sort_unstable();
-    assert_eq!(payloads, (0..count).collect::<Vec<_>>(), "each once");
-    assert_eq!(ring.in_flight(), 1, "the kernel has it");
+    assert_eq!(payloads, (0..count).collect::<Vec<_>>(), "each send has ended once");
+    assert_eq!(ring.in_flight(), 1, "the receive is in the kernel");
 
-    // Later operations are not taken either, and waiting is refused.
+    // Later operations also end with the error, and waiting is refused.
     ring.send(near, b"never".to_vec(), count);
     let late = reap(&mut ring, 1);
     assert!(late.iter().all(is_untaken), "{late:?}");
     assert_eq!(ring.submit_and_wait(1, None), Err(not_permitted));
 
     if ring.features().deferred {
-        // Such a ring gets no completions if its system call is refused, so the kernel keeps the
-        // memory of the receive.
+        // Without its system call, such a ring gets no completions. So the receive can't be reaped.
         return;
     }
     far.write_all(b"late").expect("the connection is open");
@@ -175,7 +174,7 @@ fn end_what_was_not_taken(setup: Setup) {
     assert_eq!(ring.in_flight(), 0);
     let began = Instant::now();
     drop(ring);
-    assert!(began.elapsed() < Duration::from_secs(4), "there was nothing to wait for");
+    assert!(began.elapsed() < Duration::from_secs(4), "dropping the ring did not wait");
 }
 
 #[test]
@@ -191,9 +190,9 @@ fn what_the_kernel_has_not_taken_ends_and_what_it_has_goes_on() {
     }
 }
 
-/// The kernel's polling thread sleeps, and the filter refuses the call that wakes the thread. If
-/// something else wakes the thread later, it takes the queued operations. So the ring must not end
-/// them.
+/// The kernel's polling thread sleeps, and the filter refuses the call that would wake the thread.
+/// But if something else wakes the thread later, it takes the queued operations. So the ring must
+/// not end these operations.
 #[test]
 fn what_a_thread_of_the_kernels_may_take_does_not_end() {
     let polling = Polling { submissions_idle_ms: Some(1), completions: false };
@@ -211,8 +210,8 @@ fn what_a_thread_of_the_kernels_may_take_does_not_end() {
         let mut completions = Vec::new();
         let mut count = 0;
         while ring.refused().is_none() {
-            assert!(Instant::now() < deadline, "it never sleeps");
-            // If the polling thread is still awake, it takes the following send without a call.
+            assert!(Instant::now() < deadline, "the polling thread never sleeps");
+            // If the polling thread is still awake, it takes this send without a call.
             std::thread::sleep(Duration::from_millis(10));
             ring.send(near, b"taken".to_vec(), count);
             count += 1;
@@ -225,7 +224,7 @@ fn what_a_thread_of_the_kernels_may_take_does_not_end() {
         };
         assert!(completions.iter().all(is_sent), "{completions:?}");
         assert_eq!(ring.in_flight(), count - completions.len());
-        // Dropping the ring would wait for what is in flight.
+        // Dropping the ring would wait for the operations in flight.
         std::mem::forget(ring);
     });
 }

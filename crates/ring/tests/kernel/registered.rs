@@ -17,11 +17,11 @@ struct Mapped(NonNull<u8>);
 
 // SAFETY: the memory is read and written through raw pointers, by one thread.
 unsafe impl Send for Mapped {}
-// SAFETY: as above.
+// SAFETY: the memory is read and written through raw pointers, by one thread.
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    /// Private memory, or a mapping of `file`.
+    /// Maps private memory, or `file`.
     fn new(file: Option<&std::fs::File>) -> Arc<Self> {
         let flags = match file {
             Some(_) => libc::MAP_SHARED,
@@ -43,7 +43,7 @@ impl Mapped {
     /// Gives the process new pages, full of zeros, at these addresses. The old pages stay
     /// registered.
     fn change_pages(&self) {
-        // SAFETY: this is our own private mapping.
+        // SAFETY: the pages are our own private mapping.
         let advised = unsafe { libc::madvise(self.0.as_ptr().cast(), SIZE, libc::MADV_DONTNEED) };
         assert_eq!(advised, 0, "{}", std::io::Error::last_os_error());
     }
@@ -62,11 +62,11 @@ impl Drop for Mapped {
     }
 }
 
-/// A part of a [`Mapped`]; no two pieces of a test overlap.
+/// A part of a [`Mapped`]. Within a test, pieces do not overlap.
 #[derive(Clone)]
 struct Piece(Arc<Mapped>, Range<usize>);
 
-// SAFETY: the tests have one piece in flight at a time, and its `Arc` keeps the memory mapped.
+// SAFETY: only one piece is in flight at a time, and its `Arc` keeps the memory mapped.
 unsafe impl Memory for Piece {
     fn address(&mut self) -> *mut u8 {
         self.0.0.as_ptr().wrapping_add(self.1.start)
@@ -94,19 +94,19 @@ fn transferred(ring: &mut Ring<(), Piece>) -> Result<(), TransferError> {
         ring.reap(&mut completions);
     }
     let Outcome::Transferred { result, .. } = completions.remove(0).outcome else {
-        panic!("it was a transfer")
+        panic!("the operation was a transfer")
     };
     result
 }
 
-/// Registered pages stay registered, even if the process gets other pages at the same addresses
-/// later. So the test changes the pages after registering. If a transfer looked up the pages at its
-/// addresses, it would use the new pages, and the test would fail.
+/// Registered pages stay registered, even if the process later gets other pages at the same
+/// addresses. So the test changes the pages after registering them. A transfer that looked up the
+/// pages at its addresses would use the new pages, and the test would fail.
 #[test]
 fn transfers_within_registered_memory_use_the_pages_that_were_registered() {
     let Some(mut ring) = ring() else { return };
     let file = tempfile::tempfile().expect("a file for the test");
-    let fd = ring.adopt(file.try_clone().expect("it can be").into());
+    let fd = ring.adopt(file.try_clone().expect("descriptors are left").into());
     let mapped = Mapped::new(None);
     mapped.fill(7);
     if let Err(errno) = mapped.register(&mut ring) {
@@ -118,19 +118,19 @@ fn transfers_within_registered_memory_use_the_pages_that_were_registered() {
     ring.write(fd, within.clone(), 0, false, ());
     assert_eq!(transferred(&mut ring), Ok(()));
     let mut found = vec![0; 2 * 4096];
-    std::os::unix::fs::FileExt::read_exact_at(&file, &mut found, 0).expect("it was written");
-    assert!(found.iter().all(|&byte| byte == 7), "its pages were looked up");
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut found, 0).expect("the file was written");
+    assert!(found.iter().all(|&byte| byte == 7), "the transfer has used the new pages");
     ring.read(fd, within.clone(), 0, ());
     assert_eq!(transferred(&mut ring), Ok(()));
     // SAFETY: the byte is within the mapped memory, and nothing is in flight.
-    assert_eq!(unsafe { *mapped.0.as_ptr().add(4096) }, 0, "its pages were looked up");
+    assert_eq!(unsafe { *mapped.0.as_ptr().add(4096) }, 0, "the transfer has used the new pages");
 }
 
 #[test]
 fn transfers_of_other_memory_go_on_as_before() {
     let Some(mut ring) = ring() else { return };
     let file = tempfile::tempfile().expect("a file for the test");
-    let fd = ring.adopt(file.try_clone().expect("it can be").into());
+    let fd = ring.adopt(file.try_clone().expect("descriptors are left").into());
     let (mapped, other) = (Mapped::new(None), Mapped::new(None));
     if mapped.register(&mut ring).is_err() {
         eprintln!("SKIPPED: no more memory can be locked");
@@ -150,11 +150,10 @@ fn transfers_of_other_memory_go_on_as_before() {
 fn memory_that_a_file_is_mapped_to_is_refused() {
     let Some(mut ring) = ring() else { return };
     let place = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).expect("a file for the test");
-    place.set_len(SIZE as u64).expect("it can be made longer");
+    place.set_len(SIZE as u64).expect("the file can be made longer");
     let mapped = Mapped::new(Some(&place));
     mapped.fill(5);
-    // Registering may be allowed if the file system is in memory. Transfers must work whether or
-    // not registering is allowed.
+    // If the file system is in memory, registering may succeed. Transfers must work in either case.
     if let Err(errno) = mapped.register(&mut ring) {
         assert!([libc::EFAULT, libc::EOPNOTSUPP].contains(&errno.number()), "{errno}");
     }

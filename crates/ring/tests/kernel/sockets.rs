@@ -1,4 +1,4 @@
-//! Tests of socket operations through a ring, with each set of features that a kernel may have.
+//! Tests of socket operations, with each set of features that a kernel may have.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use slimio_ring::{Errno, EventFd, Interest, Outcome, Segments};
 
 use crate::common::{PATIENCE, connection, ring, wait_for, wait_for_one, with_each_setup};
 
-/// Bytes that differ at every place.
+/// Bytes with a pattern that shows a missing or moved part.
 fn pattern(size: usize) -> Vec<u8> {
     (0..size).map(|index| (index ^ (index >> 8) ^ (index >> 16)) as u8).collect()
 }
@@ -19,13 +19,13 @@ fn accepts_until_cancelled() {
     with_each_setup(|setup| {
         let mut ring = ring::<u8>(setup);
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("the listener has an address");
         let listener = ring.adopt(OwnedFd::from(listener));
         let accept = ring.accept(listener, 7);
         let mut clients = Vec::new();
         let mut accepted = Vec::new();
         for _ in 0..20 {
-            clients.push(TcpStream::connect(address).expect("it listens"));
+            clients.push(TcpStream::connect(address).expect("the listener accepts connections"));
             let completion = wait_for_one(&mut ring);
             assert_eq!((completion.op, completion.payload, completion.is_last), (accept, 7, false));
             let Outcome::Accepted(Ok(fd)) = completion.outcome else { panic!("{completion:?}") };
@@ -38,8 +38,8 @@ fn accepts_until_cancelled() {
         assert_eq!(errno, Errno::CANCELED);
         assert_eq!(ring.in_flight(), 0);
 
-        // The connections must work, and must be in the order in which the clients connected.
-        let last = accepted.pop().expect("twenty were accepted");
+        // The connections must work, and must come in the order in which the clients connected.
+        let last = accepted.pop().expect("twenty connections were accepted");
         ring.send(last, b"hi".to_vec(), 0);
         let completion = wait_for_one(&mut ring);
         assert!(matches!(completion.outcome, Outcome::Sent { result: Ok(()), .. }));
@@ -80,8 +80,8 @@ fn receives_everything_through_few_buffers() {
                     other => panic!("{other:?}"),
                 }
             }
-            // No buffer is given back before all are held, so the receive runs out of buffers each
-            // time.
+            // Buffers are given back only when all four are handed out, so the receive runs out of
+            // buffers each time.
             if held.len() == 4 || is_over {
                 held.drain(..).for_each(|provided| ring.give_back(provided));
             }
@@ -89,8 +89,8 @@ fn receives_everything_through_few_buffers() {
                 break;
             }
         }
-        sender.join().expect("it has sent");
-        assert!(received == sent, "what was received differs");
+        sender.join().expect("the sender ends");
+        assert!(received == sent, "other bytes were received than sent");
         assert_eq!(ring.in_flight(), 0);
     });
 }
@@ -103,14 +103,14 @@ fn a_starved_receive_can_be_cancelled_and_closed() {
         let (near, mut far) = connection(&mut ring);
         let (other, mut other_far) = connection(&mut ring);
         let receive = ring.receive(near, 1);
-        far.write_all(b"takes the only buffer").expect("it is connected");
+        far.write_all(b"takes the only buffer").expect("the connection is open");
         let completion = wait_for_one(&mut ring);
         let Outcome::Received(Ok(Some(provided))) = completion.outcome else { panic!() };
         assert_eq!(ring.bytes(&provided), b"takes the only b");
-        // The second receive finds no buffer, and the first receive finds none for the rest of its
-        // bytes.
+        // The second receive finds no free buffer, and neither does the first receive for the rest
+        // of its bytes.
         ring.receive(other, 2);
-        other_far.write_all(b"more").expect("it is connected");
+        other_far.write_all(b"more").expect("the connection is open");
         let mut completions = Vec::new();
         let timeout = std::time::Duration::from_millis(20);
         ring.submit_and_wait(1, Some(timeout)).expect("the ring works");
@@ -127,9 +127,9 @@ fn a_starved_receive_can_be_cancelled_and_closed() {
             assert!(matches!(completion.outcome, Outcome::Received(Err(Errno::CANCELED))));
         }
         assert_eq!(ring.in_flight(), 0);
-        assert!(ring.descriptor(other).is_none(), "it is closed");
+        assert!(ring.descriptor(other).is_none(), "the socket is closed");
 
-        // The buffer and the socket must still work, and no byte may be lost.
+        // The buffer and the socket must still be usable, and no byte may be lost.
         ring.give_back(provided);
         ring.receive(near, 3);
         let completion = wait_for_one(&mut ring);
@@ -148,12 +148,12 @@ fn receives_behind_what_is_there() {
         bytes.extend_from_slice(b"head ");
         let address = bytes.as_ptr();
         ring.receive_into(near, bytes, 4, ());
-        far.write_all(b"body and more").expect("it is connected");
+        far.write_all(b"body and more").expect("the connection is open");
         let completion = wait_for_one(&mut ring);
         assert!(completion.is_last);
         let Outcome::ReceivedInto { bytes, result } = completion.outcome else { panic!() };
         assert_eq!((bytes.as_slice(), result), (&b"head body"[..], Ok(4)));
-        assert_eq!(bytes.as_ptr(), address, "it was received in place");
+        assert_eq!(bytes.as_ptr(), address, "the bytes were appended in place");
 
         ring.receive_into(near, bytes, usize::MAX, ());
         drop(far);
@@ -194,8 +194,8 @@ fn sends_more_than_the_socket_holds() {
         let completion = wait_for_one(&mut ring);
         let Outcome::Sent { bytes, result: Ok(()) } = completion.outcome else { panic!() };
         assert_eq!(bytes.len(), 1_000_000);
-        let (received, far) = receiver.join().expect("it has received");
-        assert!(received == expected, "what was received differs");
+        let (received, far) = receiver.join().expect("the receiver ends");
+        assert!(received == expected, "other bytes were received than sent");
 
         drop(far);
         ring.send(near, b"nobody is there".to_vec(), ());
@@ -212,7 +212,7 @@ fn closing_ends_what_is_in_flight() {
         ring.provide_buffers(4, 16).expect("there is memory");
         let (near, mut far) = connection(&mut ring);
         ring.receive(near, "receive");
-        // These are more bytes than the socket takes while its peer does not read.
+        // The socket can't take this many bytes while its peer does not read.
         ring.send(near, vec![1; 10_000_000], "send");
         ring.submit().expect("the ring works");
         assert_eq!(ring.in_flight(), 2);
@@ -228,7 +228,7 @@ fn closing_ends_what_is_in_flight() {
         assert_eq!(ring.in_flight(), 0);
         assert!(ring.descriptor(near).is_none());
         let mut rest = Vec::new();
-        far.read_to_end(&mut rest).expect("what was sent, then the end");
+        far.read_to_end(&mut rest).expect("the stream ends");
         assert!(rest.len() < 10_000_000);
     });
 }
@@ -251,7 +251,7 @@ fn shutting_down_ends_a_receive() {
                 _ => assert!(matches!(completion.outcome, Outcome::Done(Ok(())))),
             }
         }
-        assert_eq!(far.read(&mut [0; 1]).expect("the end"), 0);
+        assert_eq!(far.read(&mut [0; 1]).expect("the stream ends"), 0);
         assert!(ring.release(near).is_some());
         assert!(ring.release(near).is_none());
     });
@@ -276,7 +276,7 @@ fn another_thread_wakes_a_sleeping_ring() {
             let completion = wait_for_one(&mut ring);
             assert!(matches!(completion.outcome, Outcome::Polled(Ok(()))));
             assert!(event.lower());
-            thread.join().expect("it has raised the event");
+            thread.join().expect("the thread has raised the event");
             if !completion.is_last {
                 ring.cancel(completion.op);
                 assert!(wait_for_one(&mut ring).is_last);
@@ -294,7 +294,7 @@ fn a_timeout_ends_the_wait() {
         let begin = std::time::Instant::now();
         let timeout = std::time::Duration::from_millis(30);
         ring.submit_and_wait(1, Some(timeout)).expect("the ring works");
-        assert!(begin.elapsed() >= timeout, "it did not wait");
+        assert!(begin.elapsed() >= timeout, "the wait has ended early");
         let mut completions = Vec::new();
         ring.reap(&mut completions);
         assert!(completions.is_empty());
@@ -307,13 +307,13 @@ fn many_connections_on_small_queues() {
         let mut ring = ring::<usize>(setup);
         ring.provide_buffers(8, 64).expect("there is memory");
         let (nears, mut fars): (Vec<_>, Vec<_>) = (0..100).map(|_| connection(&mut ring)).unzip();
-        // The queues have 8 and 16 entries, so they can't hold a hundred receives at once.
+        // The queues have 8 and 16 entries, so they can't hold all hundred receives at once.
         for (index, near) in nears.iter().enumerate() {
             ring.receive(*near, index);
         }
         for round in 0..5_u8 {
             for (index, far) in fars.iter_mut().enumerate() {
-                far.write_all(&[index as u8, round]).expect("it is connected");
+                far.write_all(&[index as u8, round]).expect("the connection is open");
             }
             let mut echoed = 0;
             while echoed < 100 {
@@ -332,7 +332,7 @@ fn many_connections_on_small_queues() {
             }
             for (index, far) in fars.iter_mut().enumerate() {
                 let mut bytes = [0; 2];
-                far.read_exact(&mut bytes).expect("it is echoed");
+                far.read_exact(&mut bytes).expect("the bytes are echoed");
                 assert_eq!(bytes, [index as u8, round]);
             }
         }
