@@ -39,7 +39,7 @@ pub struct Attributes {
     pub is_compressed: bool,
     /// Whether the content is protected by checksums, so that it can't be changed (fs-verity).
     pub is_sealed: bool,
-    /// Whether nobody may change the file.
+    /// Whether the file may not be changed.
     pub is_immutable: bool,
     /// Whether the file can only grow, so that nothing in it may be overwritten.
     pub is_append_only: bool,

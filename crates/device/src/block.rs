@@ -235,9 +235,9 @@ pub(crate) fn claim(path: &Path, flags: i32) -> Result<Claim, OpenError> {
         }
         Err(error) => Err(refused(path, &error)),
     })?;
-    // The exclusive open keeps other programs out. The lock of `show` only tells other processes
-    // that a living process has the device, for those that may not look at our descriptors. Without
-    // this lock, their error messages say less, so a failure is ignored.
+    // The exclusive open keeps other programs out. The lock of `show` is for processes that may not
+    // look at our descriptors: by this lock, they see that a living process has the device. Without
+    // it, only their error messages say less, so a failure is ignored.
     Ok(Claim::of(file, holders::show(path).ok()))
 }
 

@@ -3,7 +3,7 @@
 //! too.
 //!
 //! If a process is killed, a write that the kernel has already given to a device stays in flight
-//! until the device has carried it out. Meanwhile, a new owner may write to the same place, and the
+//! until the device has executed it. Meanwhile, a new owner may write to the same place, and the
 //! old write then overwrites the new data. No system call of another process waits for such a
 //! write, not even `fsync`. But the kernel keeps an open file description as long as an operation
 //! uses it, or is in flight on a ring where it is registered. So the owner of a volume has a
@@ -34,8 +34,8 @@ use slimio_ring::{Errno, Memory, Ring, Width};
 
 use crate::{OpenError, holders};
 
-/// The file whose lock is the claim of a directory. The kernel keeps the lock until the last
-/// operation of the process that used the directory has ended.
+/// Name of the file whose lock is the claim of a directory. The kernel keeps the lock until the
+/// last operation of the process that used the directory has ended.
 pub const CLAIM_FILE_NAME: &str = "claim";
 
 /// An open file description that no other process can have. The claim is released when nothing uses
@@ -53,8 +53,8 @@ struct Claimed {
 }
 
 impl Claim {
-    /// The claim that `file` is, because it was opened or locked exclusively. `shown` is a lock by
-    /// which other processes see that a living process has the claim.
+    /// Makes a claim of `file`, which was opened or locked exclusively. `shown` is a lock by which
+    /// other processes see that a living process has the claim.
     pub(crate) fn of(file: File, shown: Option<File>) -> Self {
         Self(Arc::new(Claimed { file, _shown: shown }))
     }

@@ -22,7 +22,8 @@ use crate::{
     extents, faults, holders, sys,
 };
 
-/// The file that the process locks that uses the directory. The file contains this process's id.
+/// Name of a directory's lock file. A process that uses the directory locks this file, and writes
+/// its process id to it.
 pub const LOCK_FILE_NAME: &str = "lock";
 
 /// A directory that is locked: no other process uses it as long as this value lives. This value
@@ -302,7 +303,7 @@ impl Directory {
     /// name. The file, its length and its name are durable when this returns. Until then, the old
     /// file is unchanged.
     ///
-    /// If `size` is zero, nothing is mapped, and the file is empty.
+    /// If `size` is zero, nothing is mapped, and the file holds no data.
     ///
     /// # Errors
     /// [`OpenError::NoSpace`] when there is no room; the old file is then unchanged.

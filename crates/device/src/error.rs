@@ -26,7 +26,7 @@ pub enum DeviceError {
     Nvme {
         /// The command's opcode.
         opcode: u8,
-        /// The device's error.
+        /// The device's status.
         status: NvmeStatus,
     },
     /// The NVMe driver aborted a command. The device may have executed all, some or none of it.

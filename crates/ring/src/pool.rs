@@ -128,7 +128,7 @@ impl Pool {
 
     /// Takes a free buffer, and calls `fill` with its address and length. `fill` returns the number
     /// of bytes that it has put into the buffer. Returns `None` if no buffer is free. This is only
-    /// for a pool with a list of its own.
+    /// for a pool whose free buffers are in a list of our own.
     pub(crate) fn fill(
         &mut self,
         fill: impl FnOnce(*mut u8, usize) -> Result<usize, Errno>,

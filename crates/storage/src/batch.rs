@@ -224,7 +224,7 @@ pub(crate) struct RecordView<'a> {
 /// The records of a batch, up to the first that is not whole.
 pub(crate) struct Records<'a> {
     bytes: &'a [u8],
-    /// Where in `bytes` the next record starts.
+    /// Offset in `bytes` of the next record.
     pub(crate) at: usize,
     salt: Salt,
     lsn: Lsn,

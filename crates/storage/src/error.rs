@@ -57,7 +57,7 @@ pub enum Error {
     },
     /// The log can't be read to its end. The log may be salvaged up to `lsn`.
     Damaged {
-        /// The log is whole up to here.
+        /// The log is whole up to this LSN.
         lsn: Lsn,
         /// Where the damage is and what is wrong, as a sentence.
         what: String,
@@ -65,7 +65,7 @@ pub enum Error {
     /// A snapshot can't be read. The other snapshots can be read, and so can the intact chunks of
     /// this one.
     SnapshotDamaged {
-        /// The slot that it is in.
+        /// The slot of the snapshot.
         slot: SlotName,
         /// Where the damage is and what is wrong, as a sentence.
         what: String,
@@ -78,7 +78,7 @@ pub enum Error {
         /// The chunk's place among the snapshot's chunks, counted from 0; `None` if no single chunk
         /// is the reason.
         index: Option<u64>,
-        /// Why, as the end of a sentence.
+        /// The reason, as the end of a sentence.
         why: String,
     },
     /// A record is whole, but could not be applied, because another version wrote it or because
@@ -86,7 +86,7 @@ pub enum Error {
     Refused {
         /// LSN of the record.
         lsn: Lsn,
-        /// Why, as the end of a sentence.
+        /// The reason, as the end of a sentence.
         why: String,
     },
     /// The device failed while `doing` something. Such a failure says nothing about what is on the

@@ -14,7 +14,7 @@ use crate::{
 /// What is on a volume.
 #[derive(Clone, Debug)]
 pub struct Inspection {
-    /// What was found in the places of the superblock's copies.
+    /// The state of each copy of the superblock.
     pub copies: Vec<SuperblockCopy>,
     /// The superblock in force, if there is one.
     pub superblock: Option<Superblock>,

@@ -53,7 +53,7 @@ impl std::fmt::Debug for KeeperPaths {
     }
 }
 
-/// What the log asks of the keeper, one job at a time.
+/// A job that the log gives to the keeper. Only one job runs at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Job {
     /// Prepare one more segment. If areas are files, `leave` bytes of the file system must still be
@@ -67,7 +67,7 @@ pub enum Job {
     Release(LogStart),
     /// Take a complete snapshot into its role.
     Adopt(Adoption),
-    /// End the log here, so that no record after this LSN counts.
+    /// End the log at this LSN, so that recovery ignores all later records.
     EndLog(Lsn),
     /// A snapshot lacks space, so give back the space of the log's unused slots.
     GiveBack,
@@ -133,8 +133,8 @@ pub enum Outcome {
 impl Keeper {
     /// `superblock` must be on the device already; `checksum` is its checksum.
     pub(crate) fn new(superblock: Superblock, checksum: u64, media: &dyn Media) -> Self {
-        // Every slot counts as written at first. If an earlier process gave back the blocks of a
-        // slot, the keeper finds the holes when it uses the slot.
+        // At first, every slot is treated as written. If an earlier process gave back the blocks of
+        // a slot, the keeper finds the holes when it uses the slot.
         let written_slots = vec![true; superblock.wal_slots.len()];
         let (needs_zeroing, pool) = (media.fresh_blocks_need_zeroing(), media.pool().cloned());
         Self { superblock, checksum, needs_zeroing, pool, written_slots }
@@ -345,8 +345,8 @@ impl Keeper {
             free.filter(|&slot| self.written_slots[slot as usize]).collect()
         };
         if self.pool.is_none() {
-            // The log will need the number of slots that it had before. Free slots beyond this
-            // number are given back.
+            // The log will need as many slots as it had before. Free slots beyond this number are
+            // given back.
             let used = slots.iter().flatten().count();
             let kept =
                 used.max((FREE_SIZE_KEPT / self.superblock.geometry.segment_size()) as usize);

@@ -28,10 +28,10 @@ pub enum SlotName {
 }
 
 impl SlotName {
-    /// All of them, in order.
+    /// All values, in order.
     pub const ALL: [Self; SLOT_COUNT] = [Self::A, Self::B, Self::C];
 
-    /// Its index, counted from zero.
+    /// The index, counted from zero.
     pub fn index(self) -> usize {
         self as usize
     }
@@ -64,10 +64,10 @@ pub enum Lifetime {
 }
 
 impl Lifetime {
-    /// All of them, in order.
+    /// All values, in order.
     pub const ALL: [Self; 4] = [Self::Superblock, Self::Wal, Self::WalSnapshot, Self::Snapshot];
 
-    /// Its index, counted from zero.
+    /// The index, counted from zero.
     pub fn index(self) -> usize {
         self as usize
     }
@@ -139,7 +139,7 @@ impl DeviceCounts {
 /// Reports where a device puts writes. Never blocks. If asking the device takes time, another
 /// thread asks it.
 pub trait PlacementMonitor: Send {
-    /// What is known at present.
+    /// The present report.
     fn report(&self) -> PlacementReport;
 }
 

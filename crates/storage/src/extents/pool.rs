@@ -272,8 +272,8 @@ impl Pool {
 
     /// Gives an area all extents that it lacks from block `start` to `end`, or none of them.
     ///
-    /// The extents belong to the area from the next superblock on. Nothing in them may count before
-    /// that.
+    /// The extents belong to the area from the next superblock on. Until then, recovery must ignore
+    /// what is in them.
     pub(super) fn take(&self, area: Area, start: u64, end: u64) -> Result<(), DeviceError> {
         let Some(index) = index_of(area) else { return Err(DeviceError::NoSpace) };
         let mut state = self.state();
@@ -332,8 +332,8 @@ impl Pool {
             .collect()
     }
 
-    /// Frees pieces of an area. Nothing in them may count any more, and their deallocation must be
-    /// complete.
+    /// Frees pieces of an area. Recovery must no longer need what is in them, and their
+    /// deallocation must be complete.
     pub(super) fn free(&self, area: Area, pieces: impl IntoIterator<Item = u32>) {
         let Some(index) = index_of(area) else { return };
         let mut state = self.state();

@@ -7,9 +7,9 @@
 //!        durable ≤ written ≤ kept ≤ appended
 //! ```
 //!
-//! A device does not order its writes, so only batches in the longest unbroken prefix of completed
-//! batches are durable. A buffer is reused only once its batch is in that prefix. If the process
-//! dies earlier, the log may have a hole that only the mapped buffers can fill.
+//! A device does not order its writes. So a completed batch counts as written only when all batches
+//! before it are complete, too. A buffer is reused only once its batch counts as written. If the
+//! process dies before that, the log may have a hole that only the mapped buffers can fill.
 
 mod check;
 mod drive;
@@ -412,8 +412,8 @@ impl Log {
         self.appended
     }
 
-    /// Records up to here are not needed: the root holds their effects or, if there is no root, the
-    /// data set was empty after them.
+    /// Recovery does not need the records up to this LSN: the root holds their effects or, if there
+    /// is no root, the data set was empty at this LSN.
     pub fn start_lsn(&self) -> Lsn {
         self.segments.start_lsn()
     }
@@ -423,7 +423,7 @@ impl Log {
         self.durable
     }
 
-    /// Under the policy in force, replies that depend only on records up to here may be sent.
+    /// Under the policy in force, replies that depend only on records up to this LSN may be sent.
     pub fn releasable(&self, now: Instant) -> Lsn {
         let is_late = || {
             self.oldest_undurable()

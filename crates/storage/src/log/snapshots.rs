@@ -75,8 +75,8 @@ impl SnapshotStage {
         }
     }
 
-    /// The log must be durable up to here before it can end, and before the finished snapshot can
-    /// be adopted.
+    /// The log must be durable up to this LSN before it can end, and before the finished snapshot
+    /// can be adopted.
     pub(super) fn needs_durable(&self) -> Lsn {
         let finished = self.finished.map_or(Lsn(0), |finished| {
             if is_planted("needed-unasked") { finished.lsn } else { finished.consistent_lsn }
@@ -285,8 +285,8 @@ impl Log {
     }
 
     /// Resumes the log, for `appendonly yes`. As soon as the state is [`LogState::Resuming`],
-    /// records may be appended again. These records count once a WAL-snapshot that was begun in
-    /// this state is adopted, and the state is then [`LogState::On`]. If the snapshot fails,
+    /// records may be appended again. Once a WAL-snapshot that was begun in this state is adopted,
+    /// the state is [`LogState::On`], and recovery will apply these records. If the snapshot fails,
     /// another one may be begun.
     pub fn resume(&mut self) {
         self.snapshots.is_log_wanted = true;

@@ -34,7 +34,7 @@ pub(crate) struct Examined {
 pub(crate) struct Wanted {
     /// Accept damage. Damage in the log counts as the log's end.
     pub(crate) salvage: bool,
-    /// What to start from.
+    /// The root that recovery starts from.
     pub(crate) root: RootChoice,
     /// Accept a volume that was last written on another device.
     pub(crate) accept_device: bool,

@@ -10,7 +10,7 @@
 //! 5. It writes a superblock with a new epoch and the cut. This superblock has the newest format
 //!    version, even if the volume had an older one.
 //! 6. It appends, in the new epoch, the records that only the mapped buffers held.
-//! 7. It notes in the superblock that the old buffers no longer count.
+//! 7. It notes in the superblock that the old buffers are no longer needed.
 //!
 //! If recovery is interrupted anywhere, the next recovery finds the same records.
 

@@ -1,7 +1,7 @@
 //! Records that only the mapped buffers hold.
 //!
 //! If a process dies, its buffers may hold batches that never reached the log. The open halves of
-//! these batches say where the batches belong. A record in such a batch counts only if its own
+//! these batches say where the batches belong. A record in such a batch is used only if its own
 //! checksum is right.
 
 use slimio_device::{Buffer, DeviceError};

@@ -179,7 +179,7 @@ impl SlotPaths {
         Ok(())
     }
 
-    /// The path to a slot. If the slot is missing, the snapshot that it held counts as damaged.
+    /// The path to a slot. If the slot is missing, the snapshot that it held is treated as damaged.
     ///
     /// # Errors
     /// [`Error::SnapshotDamaged`] if the slot is missing.

@@ -89,7 +89,7 @@ fn every_set_of_damaged_superblock_copies() {
     }
 }
 
-/// One flush made the whole log durable, and nothing was appended after the flush. So no batch says
+/// One flush made the whole log durable, and nothing was appended after the flush. No batch says
 /// that the log is durable, but a mapped buffer does, even if the process was killed. So a damaged
 /// log must be refused.
 #[test]

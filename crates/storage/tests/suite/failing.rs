@@ -297,7 +297,7 @@ fn a_full_volume_and_the_way_out_of_it() {
     let acknowledged = client.acknowledged;
     drop(client);
 
-    // After a restart the log is still full, and nobody waits forever.
+    // After a restart the log is still full, and no append waits forever.
     let (volume, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
     assert!(recovered.len() >= acknowledged);
     let mut client = Client::new(volume, media.disk.clone(), recovered.len());

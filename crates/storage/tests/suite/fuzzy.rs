@@ -129,7 +129,7 @@ fn a_log_that_ends_makes_it_useless() {
     client.volume.log.adopt(summary);
     assert!(matches!(adopt(&mut client), SnapshotEvent::Obsolete(_)));
     assert!(client.volume.log.snapshots().root().is_none());
-    // A snapshot that is taken without a log, or on demand, is complete without the log.
+    // A snapshot that is taken while the log is off, or on demand, does not need the log.
     for kind in [SnapshotKind::Wal, SnapshotKind::OnDemand] {
         let plan = client.begin(kind).expect("nothing else is under way");
         assert!(!plan.is_fuzzy, "{kind:?}");

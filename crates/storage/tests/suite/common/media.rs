@@ -32,7 +32,7 @@ pub(crate) struct SimMedia {
     pub(crate) kind: Kind,
     pub(crate) can_map: bool,
     /// Whether the buffers are private memory that only claims to be mapped. This is cheaper, and
-    /// it is enough for a test that does not kill the process.
+    /// it is enough for a test that does not depend on what outlives the process.
     pub(crate) is_feigned: bool,
     /// Number of extents of the device. A segment has two extents.
     pub(crate) extent_count: u64,
