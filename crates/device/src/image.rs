@@ -284,7 +284,8 @@ mod tests {
     fn where_holes_are_refused_what_is_deallocated_is_zeros() {
         let place = tempfile::tempdir().expect("a directory for the test");
         for errno in [libc::EPERM, libc::EDQUOT, libc::EIO, libc::ENOSPC, libc::ENOSYS] {
-            let image = ImageFile::open(&place.path().join(errno.to_string())).expect("the file is new");
+            let image =
+                ImageFile::open(&place.path().join(errno.to_string())).expect("the file is new");
             image.set_size(SIZE as u64).expect("the file can be that long");
             image.write(Lba(1), &[1; 3 * LBA_SIZE]).expect("nothing is mapped");
             let result = std::thread::scope(|scope| {
