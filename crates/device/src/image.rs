@@ -107,7 +107,7 @@ impl ImageFile {
     /// # Panics
     /// When the file is not empty.
     pub fn set_size(&self, size: u64) -> Result<(), OpenError> {
-        assert_eq!(self.size()?, 0, "only an empty file gets a size");
+        assert_eq!(self.size()?, 0, "only an empty one has nothing to lose");
         self.file().set_len(size).map_err(|error| OpenError::io("making", &self.path, &error))
     }
 

@@ -47,7 +47,7 @@ impl<V> Table<V> {
             place.value = Some(value);
             return Name { index, generation: place.generation };
         }
-        assert!(self.entries.len() < ENTRIES_MAX, "a table has a limit");
+        assert!(self.entries.len() < ENTRIES_MAX, "too many at once");
         self.entries.push(Place { generation: 0, value: Some(value) });
         Name { index: (self.entries.len() - 1) as u32, generation: 0 }
     }
