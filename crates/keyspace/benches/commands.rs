@@ -3,7 +3,7 @@
 //!
 //! `cargo bench -p slimio-keyspace [KEYS]` runs commands on random keys out of KEYS.
 
-#![expect(clippy::print_stdout, reason = "what it measures is printed")]
+#![expect(clippy::print_stdout, reason = "prints its measurements")]
 
 use std::hint::black_box;
 
@@ -62,7 +62,7 @@ impl Machine {
     }
 }
 
-/// Replays commands as from a log: one command per index, with the key of that index. Prints
+/// Replays commands as from a log: one command per index, on the key of that index. Prints
 /// nanoseconds and allocations per command.
 fn measure_replay(machine: &mut Machine, name: &str, indices: &[usize], args: &[&[u8]]) {
     let mut payload = Payload::default();
@@ -77,7 +77,7 @@ fn measure_replay(machine: &mut Machine, name: &str, indices: &[usize], args: &[
         let start_ns = cpu_ns();
         for &index in indices {
             record[at..at + 16].copy_from_slice(&key(index));
-            machine.keyspace.apply(DbIndex(0), &record).expect("it was logged");
+            machine.keyspace.apply(DbIndex(0), &record).expect("a record that was just logged");
         }
         elapsed_ns = cpu_ns() - start_ns;
     });
@@ -116,9 +116,9 @@ fn key(index: usize) -> [u8; 16] {
     key
 }
 
-/// Runs one command per index, with the key of that index if it has a key of index 0. Prints
-/// nanoseconds and allocations per command. The request's bytes are in the cache, as if they had
-/// just been received.
+/// Runs one command per index. If `args` contain the key of index 0, each command gets the key of
+/// its own index instead. Prints nanoseconds and allocations per command. The request's bytes are
+/// in the cache, as if they had just been received.
 fn measure(machine: &mut Machine, name: &str, indices: &[usize], args: &[&[u8]]) {
     let mut request = encode(args);
     let at = request.windows(16).position(|bytes| bytes == key(0));

@@ -6,7 +6,7 @@
 //! 16 bytes with values of SIZE bytes. By default, one run has 250,000 values of 4096 bytes, and
 //! another run has 10 million values of 16 bytes.
 
-#![expect(clippy::print_stdout, reason = "what it measures is printed")]
+#![expect(clippy::print_stdout, reason = "prints its measurements")]
 
 use std::time::Duration;
 
@@ -96,13 +96,13 @@ impl Machine {
             let start = cpu_time();
             self.keyspace.capture_step(BUDGET, &mut out);
             let step = cpu_time().saturating_sub(start);
-            sender.send(out).expect("the consumer lives");
+            sender.send(out).expect("the consumer is running");
             (total, longest) = (total + step, longest.max(step));
             steps += 1;
         }
         drop(sender);
-        let taken: usize = consumer.join().expect("it counts");
-        assert_eq!(taken, keys, "each exactly once");
+        let taken: usize = consumer.join().expect("the consumer does not panic");
+        assert_eq!(taken, keys, "each key is captured once");
         self.keyspace.end_capture();
         let each = total.as_nanos() / keys as u128;
         println!("  begin {begin:?}, {each} ns an entry, {steps} steps, the longest {longest:?}");

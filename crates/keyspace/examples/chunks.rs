@@ -3,11 +3,11 @@
 //!
 //! `cargo run --release -p slimio-keyspace --example chunks [COUNT SIZE]` measures COUNT keys of 16
 //! bytes with values of SIZE bytes. The second half of each value is compressible. By default there
-//! are runs with several sizes, and a run with one hash of 5 million fields. The step that joins
-//! has work only for values that come in parts. In the server, other threads decode and join, and
-//! the command thread only loads.
+//! are runs with several sizes, and a run with one hash of 5 million fields. Joining takes time
+//! only for values that come in parts. In the server, other threads decode and join, and the
+//! command thread only loads.
 
-#![expect(clippy::print_stdout, reason = "what it measures is printed")]
+#![expect(clippy::print_stdout, reason = "prints its measurements")]
 
 use std::time::Duration;
 
@@ -123,9 +123,9 @@ fn encode(
         Ok(())
     };
     for captured in captured {
-        encoder.encode(captured, &mut emit).expect("it takes everything");
+        encoder.encode(captured, &mut emit).expect("`emit` never fails");
     }
-    encoder.finish(&mut emit).expect("it takes everything");
+    encoder.finish(&mut emit).expect("`emit` never fails");
     (chunks, cpu_time().saturating_sub(start))
 }
 
@@ -136,16 +136,16 @@ fn load(chunks: &[Vec<u8>], keys: usize, size: usize) -> Keyspace {
     let [mut decoding, mut joining, mut loading] = [Duration::ZERO; 3];
     for chunk in chunks {
         let start = cpu_time();
-        let decoded = decode_chunk(chunk, &context).expect("what was written");
+        let decoded = decode_chunk(chunk, &context).expect("a chunk that was just encoded");
         let is_decoded = cpu_time();
-        let joined = loader.join(decoded, &context).expect("what was written");
+        let joined = loader.join(decoded, &context).expect("a chunk that was just encoded");
         let is_joined = cpu_time();
-        keyspace.load(joined).expect("what was written");
+        keyspace.load(joined).expect("a chunk that was just encoded");
         decoding += is_decoded.saturating_sub(start);
         joining += is_joined.saturating_sub(is_decoded);
         loading += cpu_time().saturating_sub(is_joined);
     }
-    loader.finish().expect("all of it");
+    loader.finish().expect("all values are complete");
     report("decode", decoding, keys, size);
     report("join", joining, keys, size);
     report("load", loading, keys, size);

@@ -1,10 +1,11 @@
 //! Prints the hit rates of this keyspace and of stock `redis-server` under the same memory limit.
 //!
 //! `cargo run --release -p slimio-keyspace --example eviction [READS]` reads keys at random. The
-//! frequency of a key is proportional to 1 / rank. A key that is missing is set. The stock server
-//! runs first. The keyspace's simulated clock then advances by the time that the stock server took.
+//! frequency of a key is about proportional to 1 / its rank. If a read does not find its key, the
+//! key is set. The stock server runs first. The keyspace's simulated clock then advances by the
+//! time that the stock server took.
 
-#![expect(clippy::print_stdout, reason = "what it measures is printed")]
+#![expect(clippy::print_stdout, reason = "prints its measurements")]
 
 mod stock;
 

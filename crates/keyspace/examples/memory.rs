@@ -5,7 +5,7 @@
 //! inserted in a process of its own; the processes run one after the other. Counted bytes are those
 //! that `maxmemory` limits. The allocator and the kernel should report the same number of bytes.
 
-#![expect(clippy::print_stdout, reason = "what it measures is printed")]
+#![expect(clippy::print_stdout, reason = "prints its measurements")]
 
 mod stock;
 

@@ -18,7 +18,7 @@
 //! The time of a command includes the kernel's time to hand out memory, but not the time of other
 //! processes.
 
-#![expect(clippy::print_stdout, reason = "what it measures is printed")]
+#![expect(clippy::print_stdout, reason = "prints its measurements")]
 
 use std::ops::Range;
 

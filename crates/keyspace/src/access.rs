@@ -68,7 +68,7 @@ impl Access {
         }
         let count = self.count(now_ms, rules);
         let above_new = u64::from(count.saturating_sub(COUNT_NEW));
-        // Raised with a probability of 1 / (above_new * log_factor + 1).
+        // The count is raised with a probability of 1 / (above_new * log_factor + 1).
         let odds = above_new.saturating_mul(u64::from(rules.log_factor)) + 1;
         let is_more = count < u8::MAX && random <= u64::MAX / odds;
         Self::counted(now_ms, count + u8::from(is_more))

@@ -27,12 +27,12 @@ pub struct ElementAhead<'a> {
 }
 
 impl Db {
-    /// Prefetches the entries of these keys. Then, for entries that are large collections,
-    /// prefetches the leaves of the elements. Within each pass, no read waits for another.
+    /// Prefetches the entries of the keys. Then, if an entry is a large collection, prefetches the
+    /// leaf of its element. Within each of these two passes, no read waits for another.
     pub(crate) fn bring_in(&self, hasher: &KeyHasher, elements: &[ElementAhead<'_>]) {
         let table = self.table();
-        // `black_box` uses a result that depends on everything that is read. So the compiler cannot
-        // leave out the reads.
+        // The result depends on everything that is read, and `black_box` counts as a use of the
+        // result. So the compiler cannot leave out the reads.
         std::hint::black_box(table.bring_in_entries(elements));
         let mut searches = [const { None }; AHEAD_MAX];
         for (search, ahead) in searches.iter_mut().zip(elements) {

@@ -15,7 +15,8 @@ pub struct Weight {
     pub log_size: u64,
 }
 
-/// Weighs a request before it runs, in constant time for each key. Expired keys count.
+/// Weighs a request before it runs, in constant time for each key. A key that has expired counts,
+/// too.
 pub type WeighFn = fn(&Keyspace, DbIndex, Args<'_>) -> Weight;
 
 /// Runs a data command. The count of its arguments has been checked against the command's row.
@@ -331,8 +332,7 @@ impl KeySpec {
         is_valid.then_some(KeyRange { first: self.begin + 1, last, step: 1 })
     }
 
-    /// Which arguments these keys are, unless an argument counts them. No command here has a
-    /// `limit`.
+    /// Which arguments these keys are, if no argument counts them. No command here has a `limit`.
     const fn range(&self) -> KeyRange {
         let last = if self.last < 0 { self.last } else { self.begin + self.last };
         KeyRange { first: self.begin, last, step: self.step }

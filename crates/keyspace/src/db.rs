@@ -209,8 +209,8 @@ impl Db {
         self.table.change(spot, |slot| slot.update(change));
     }
 
-    /// Changes a collection. Old strings that take noticeable time to free go into the list that
-    /// `change` gets.
+    /// Changes a collection. `change` gets a list, to which it adds the old strings that take
+    /// noticeable time to free.
     ///
     /// Panics if the value is a string.
     pub(crate) fn update_collection<R>(

@@ -34,11 +34,11 @@ pub struct Effects {
     bytes: Vec<u8>,
     touched: Vec<TouchedItem>,
     reads: Reads,
-    /// How many bytes deletions by expiry or eviction may still take in the log.
+    /// Bytes of the log that deletions by expiry or eviction may still take.
     room: u64,
     lacked_room: bool,
-    /// How many bytes are left for the part of effects that
-    /// [`Command::log_size_max`](crate::Command) does not include.
+    /// Bytes that are left for the part of effects that [`Command::log_size_max`](crate::Command)
+    /// does not include.
     value_room: u64,
 }
 

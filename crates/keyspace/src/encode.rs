@@ -29,7 +29,7 @@ impl ValueSink for Encoder {
     }
 }
 
-/// The RDB type that [`encode_value`] writes a value as.
+/// The RDB type in which [`encode_value`] writes a value.
 pub fn rdb_type(value: ValueRef<'_>, version: Version) -> RdbType {
     let packed = value.as_collection().and_then(CollectionRef::packed);
     packed

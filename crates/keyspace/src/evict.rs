@@ -1,10 +1,10 @@
 //! Evicts keys when memory is short, and chooses them as Redis does.
 //!
-//! A few keys are drawn at random. Of two keys, the worse one is the one to be evicted first. The
-//! worst of the drawn keys join a pool, which keeps the worst keys found so far. Then the worst key
-//! of the pool is evicted. A draw takes all keys of one bucket. So all keys are equally likely, and
-//! a draw reads only one place in memory. A policy that evicts only keys with an expiry draws from
-//! the buckets that hold such keys.
+//! A few keys are drawn at random. Of two keys, the worse one is evicted first. The worst of the
+//! drawn keys join a pool, which keeps the worst keys found so far. Then the worst key of the pool
+//! is evicted. A draw takes all keys of one bucket. So all keys are equally likely, and a draw
+//! reads only one place in memory. A policy that evicts only keys with an expiry draws from the
+//! buckets that hold such keys.
 
 use slimio_planted::is_planted;
 

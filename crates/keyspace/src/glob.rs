@@ -32,8 +32,8 @@ pub struct Glob {
     /// What the text must end with: the part of the pattern after its last star. `None` if the
     /// pattern has no star.
     tail: Option<Stretch>,
-    /// For each byte of a text, the search for a stretch updates some words of bits. This is the
-    /// largest count of these words, over all stretches.
+    /// For each byte of a text, the search for a stretch updates a bit set of one or more words.
+    /// This is the count of words in the largest of these bit sets.
     words_max: usize,
     is_empty: bool,
 }
@@ -105,8 +105,8 @@ impl Glob {
         Ok(Self { head, middle, literals, tail, words_max, is_empty: pattern.is_empty() })
     }
 
-    /// Whether `text` matches the pattern. An empty text matches only the empty pattern, not even
-    /// `*`. A lone `*` means all keys; callers handle this pattern themselves.
+    /// Whether `text` matches the pattern. An empty text matches only the empty pattern; it does
+    /// not match `*`. A lone `*` means all keys; callers handle this pattern themselves.
     pub fn matches(&self, text: &[u8]) -> bool {
         if text.is_empty() {
             return self.is_empty;

@@ -15,7 +15,7 @@ use crate::kinds::Builder;
 use crate::table::BucketSlot;
 use crate::value::Value;
 
-/// How many bytes of an element a message shows at most.
+/// Limit of the bytes of an element that a message shows.
 const SHOWN_SIZE_MAX: usize = 64;
 
 /// The part of a value that was read so far.

@@ -305,8 +305,8 @@ impl Keyspace {
         Some(db.value(spot))
     }
 
-    /// Prefetches what requests will look for. Reading everything together takes less time than one
-    /// read after the other.
+    /// Prefetches what requests will look for. Reading everything together takes less time than
+    /// reading one thing after the other.
     ///
     /// Panics if there are more than [`AHEAD_MAX`](crate::AHEAD_MAX) elements.
     pub fn bring_in(&self, db: DbIndex, elements: &[ElementAhead<'_>]) {
@@ -443,7 +443,7 @@ impl Keyspace {
         self.dbs.len()
     }
 
-    /// Changes a collection. Old strings that take noticeable time to free go into the list of the
+    /// Changes a collection. Old strings that take noticeable time to free are added to the
     /// garbage.
     ///
     /// Panics if the value is a string.

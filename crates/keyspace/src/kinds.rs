@@ -56,7 +56,7 @@ pub(crate) enum AnyTree {
 /// The largest count of strings per element, over all types.
 pub(crate) const STRINGS_MAX: usize = 2;
 
-/// Evaluates the same expression with the tree, whatever its type.
+/// Evaluates an expression that uses the tree, whatever the type of the tree is.
 macro_rules! with_tree {
     ($any:expr, $tree:ident => $what:expr) => {
         match $any {
@@ -331,7 +331,7 @@ impl AnyTree {
         with_tree!(self, tree => Box::new(tree.elements().flatten()))
     }
 
-    /// Passes the elements of one leaf from a position on to `each`. Returns the position at which
+    /// Passes to `each` the elements of one leaf, from a position on. Returns the position at which
     /// the next leaf begins.
     ///
     /// Panics if the elements are not in the order of hashes.

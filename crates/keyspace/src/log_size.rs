@@ -62,8 +62,9 @@ impl<F> Command<F> {
         self.with_computed(request, over)
     }
 
-    /// The sum of the sizes of the request, of the deletions of its keys if they have expired
-    /// (`over` in each database), and of a number that the command may compute.
+    /// The sum of three sizes: that of the request, that of the deletions of its keys if all of
+    /// them have expired (`over` in each database), and that of a number that the command may
+    /// compute.
     #[inline]
     fn with_computed(&self, request: u64, over: u64) -> u64 {
         let finds = if self.flags.has(Flags::TWO_DBS) { 2 } else { 1 };

@@ -312,7 +312,7 @@ fn without_a_capture_a_value_is_replaced_in_place() {
     nothing(&mut driver.keyspace);
     let info =
         allocation_counter::measure(|| driver.keyspace.begin_capture(CaptureKind::PointInTime));
-    assert_eq!(info.count_total, 0, "to begin");
+    assert_eq!(info.count_total, 0, "allocations to begin a capture");
     // The first write moves the old value to the capture. The capture does not share the new value,
     // so later writes are in place again.
     assert!(allocated(&mut driver.keyspace, &large).count_total <= 4);
@@ -393,7 +393,7 @@ fn a_flushed_database_is_captured_in_steps() {
     assert!(captured(&out) == expected);
     assert!(
         driver.keyspace.take_garbage().is_some(),
-        "the second flush, of which nothing is captured"
+        "the entries of the second flush are garbage"
     );
 }
 

@@ -39,10 +39,10 @@ fn snapshot(keyspace: &mut Keyspace, compresses: bool) -> Vec<Vec<u8>> {
         let mut out = Vec::new();
         keyspace.capture_step(CaptureBudget { size: 100_000, entries: 100 }, &mut out);
         for captured in &out {
-            encoder.encode(captured, &mut emit).expect("it takes everything");
+            encoder.encode(captured, &mut emit).expect("`emit` never fails");
         }
     }
-    encoder.finish(&mut emit).expect("it takes everything");
+    encoder.finish(&mut emit).expect("`emit` never fails");
     assert_eq!(keys, keyspace.capture_stats().total);
     keyspace.end_capture();
     chunks
@@ -61,7 +61,7 @@ fn load(chunks: &[Vec<u8>], eviction: EvictionConfig) -> Result<Keyspace, ChunkE
     let decoded = std::thread::scope(|scope| {
         let second = scope.spawn(|| decode(&chunks[half..]));
         let mut decoded = decode(&chunks[..half]);
-        decoded.extend(second.join().expect("it decodes"));
+        decoded.extend(second.join().expect("the thread does not panic"));
         decoded
     });
     let mut loader = Loader::new();
@@ -87,7 +87,8 @@ fn what_is_loaded_is_what_was_captured() {
             driver.check();
         }
         let chunks = snapshot(&mut driver.keyspace, generator.rng.usize(..2) == 0);
-        let loaded = load(&chunks, EvictionConfig::default()).expect("what was written");
+        let loaded =
+            load(&chunks, EvictionConfig::default()).expect("chunks that were just encoded");
         let (expected, found) = (contents(&driver.keyspace), contents(&loaded));
         assert!(found == expected, "round {round}: {found:?}\n{expected:?}");
         loaded.check();
@@ -124,10 +125,11 @@ fn large_values_come_in_parts() {
     driver.run(&[&b"HSET"[..], b"wide", b"", &noise(100_000), &noise(100_000), b""]);
     for compresses in [true, false] {
         let chunks = snapshot(&mut driver.keyspace, compresses);
-        let longest = chunks.iter().map(Vec::len).max().expect("many");
+        let longest = chunks.iter().map(Vec::len).max().expect("there are chunks");
         assert!(longest < CHUNK_SIZE + 2 * WHOLE_SIZE_MAX + 1000, "{longest} bytes in a chunk");
         assert!(chunks.len() > 30, "{} chunks", chunks.len());
-        let loaded = load(&chunks, EvictionConfig::default()).expect("what was written");
+        let loaded =
+            load(&chunks, EvictionConfig::default()).expect("chunks that were just encoded");
         assert!(contents(&loaded) == contents(&driver.keyspace));
         // If a missing chunk holds a part of a value, the load fails.
         let noticed = (0..chunks.len()).filter(|missing| {
@@ -160,7 +162,7 @@ fn the_last_use_of_keys_is_kept() {
         }
         let mut expected = last_uses(&mut driver.keyspace, ask);
         let chunks = snapshot(&mut driver.keyspace, true);
-        let mut loaded = load(&chunks, eviction).expect("what was written");
+        let mut loaded = load(&chunks, eviction).expect("chunks that were just encoded");
         assert_eq!(last_uses(&mut loaded, ask), expected);
         expected.dedup();
         assert!(expected.len() > 5, "{expected:?}");
@@ -260,7 +262,7 @@ fn chunks_with_damage_are_survived() {
     assert!(refused > 100 && taken > 100, "{refused} refused, {taken} taken");
 }
 
-/// Volumes of format 5 and before have another form for hashes in parts. This form can still be
+/// In volumes of format 5 and before, a hash in parts has another form. This form can still be
 /// read.
 #[test]
 fn large_hashes_of_older_volumes_are_read() {
@@ -270,8 +272,8 @@ fn large_hashes_of_older_volumes_are_read() {
     chunk.extend([b"\xe0", &text("field")[..], b"\xe1\xe0", &text("value"), b"\xe3"].concat());
     chunk.extend([b"\xe2", &text("g")[..], &text("w")].concat());
     chunk.extend([b"\xe9", &text("key")[..], b"\x03"].concat());
-    let keyspace = load(&[chunk], EvictionConfig::default()).expect("it is read");
-    let hash = keyspace.get(DbIndex(0), b"key", NOW_MS).expect("it is there");
+    let keyspace = load(&[chunk], EvictionConfig::default()).expect("a valid chunk");
+    let hash = keyspace.get(DbIndex(0), b"key", NOW_MS).expect("the key exists");
     let words = contents::words(hash);
     assert_eq!(words, ["hash", "f", "v", "field", "value", "g", "w"].map(str::as_bytes));
 }

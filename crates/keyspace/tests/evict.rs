@@ -53,14 +53,16 @@ impl Pair {
         let mut payload = Payload::default();
         payload.begin(self.live.db);
         payload.add(&effects, no_args());
-        self.replayed.apply(self.live.db, payload.bytes()).expect("deletes");
+        self.replayed.apply(self.live.db, payload.bytes()).expect("deletions can be replayed");
         is_enough
     }
 
     fn run<T: AsRef<[u8]>>(&mut self, args: &[T]) -> Vec<u8> {
         let db = self.live.db;
         let reply = self.live.run(args);
-        self.replayed.apply(db, self.live.payload.bytes()).expect("what was logged");
+        self.replayed
+            .apply(db, self.live.payload.bytes())
+            .expect("a logged command can be replayed");
         reply
     }
 }
@@ -171,7 +173,7 @@ fn few_keys_that_expire_are_found_among_many() {
         }
         let mut effects = Effects::new();
         for index in 0..expiring {
-            pair.live.keyspace.evict(NOW_MS, &mut effects).expect("one that expires");
+            pair.live.keyspace.evict(NOW_MS, &mut effects).expect("a key with an expiry");
             if index == 0 {
                 let Some(Touched::Key { key, .. }) = effects.touched(no_args()).next() else {
                     panic!("a key was evicted")
@@ -205,7 +207,7 @@ fn what_was_used_since_it_was_drawn_stays() {
     let evict = |pair: &mut Pair| {
         pair.used_max = pair.live.keyspace.used_bytes() - 1;
         assert!(pair.make_room());
-        let (_, key) = pair.evicted.pop().expect("one goes");
+        let (_, key) = pair.evicted.pop().expect("a key was evicted");
         String::from_utf8_lossy(&key).parse::<usize>().expect("a number") < OLD
     };
     pair.live.now_ms += 10_000;
@@ -266,8 +268,8 @@ fn hit_rate(policy: EvictionPolicy, now_step_ms: i64) -> f64 {
     f64::from(hits as u32) / f64::from(reads)
 }
 
-/// A random number below `count`. The frequency of a number is proportional to 1 / rank (inversion,
-/// by Devroye).
+/// A random number below `count`. The frequency of number `n` is about proportional to 1 / (n + 1)
+/// (inversion, by Devroye).
 fn zipf(rng: &mut Rng, count: usize) -> usize {
     let uniform = rng.u64(..) as f64 / u64::MAX as f64;
     ((count as f64 + 1.0).powf(uniform) - 1.0) as usize

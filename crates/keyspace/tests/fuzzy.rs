@@ -101,9 +101,9 @@ fn encode(batches: &[Captured], keyspace: &Keyspace, now_ms: i64) -> Vec<Vec<u8>
         Ok(())
     };
     for batch in batches {
-        encoder.encode(batch, &mut emit).expect("it takes everything");
+        encoder.encode(batch, &mut emit).expect("`emit` never fails");
     }
-    encoder.finish(&mut emit).expect("it takes everything");
+    encoder.finish(&mut emit).expect("`emit` never fails");
     chunks
 }
 
@@ -113,10 +113,12 @@ fn load(chunks: &[Vec<u8>], now_ms: i64) -> Keyspace {
     let context = keyspace.decode_context(now_ms);
     let mut loader = Loader::new();
     for chunk in chunks {
-        let decoded = decode_chunk(chunk, &context).expect("it was encoded");
-        keyspace.load(loader.join(decoded, &context).expect("it fits")).expect("it is new");
+        let decoded = decode_chunk(chunk, &context).expect("a chunk that was just encoded");
+        keyspace
+            .load(loader.join(decoded, &context).expect("the parts come in order"))
+            .expect("each key occurs once");
     }
-    loader.finish().expect("nothing is missing");
+    loader.finish().expect("all values are complete");
     keyspace
 }
 

@@ -146,7 +146,7 @@ fn keys_in_steps_finds_what_stays_exactly_once() {
             mode: Mode::Client,
         };
         outcome = Some(match outcome.take() {
-            None => (command_table().lookup(b"keys").expect("it is one").run)(&mut context),
+            None => (command_table().lookup(b"keys").expect("a command").run)(&mut context),
             Some(Outcome::Yield(yielded)) => yielded.resume(&mut context),
             Some(other) => panic!("unexpected outcome: {other:?}"),
         });

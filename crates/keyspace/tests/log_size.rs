@@ -89,7 +89,7 @@ fn every_command_logs_at_most_what_it_asks_for() {
         }
         let asked = row.log_size_max(request.args()) + weigh(&driver, &words);
         let Some((reply, size)) = run(&mut driver, &words, u64::MAX) else { continue };
-        assert!(!reply.starts_with(b"-MISCONF"), "{words:?} lacks what it asked for");
+        assert!(!reply.starts_with(b"-MISCONF"), "{words:?} lacks the room that it asked for");
         driver.check();
         let Some(count) = reached.get_mut(row.name) else { continue };
         assert!(size <= asked, "{words:?} takes {size} bytes, and asked for {asked}");
@@ -100,7 +100,8 @@ fn every_command_logs_at_most_what_it_asks_for() {
 }
 
 /// Payloads with absolute times, computed numbers, or expired keys in other databases exceed the
-/// sizes of their requests by the most bytes. They must still fit into the room.
+/// sizes of their requests by the most bytes. They must still fit into the room that the request
+/// asked for.
 #[test]
 fn what_is_longer_than_its_request_is_within_what_it_asks_for() {
     let cases: [(&[&str], &str); 9] = [
@@ -282,7 +283,7 @@ fn what_nobody_asked_for_keeps_to_its_room() {
             payload.add(&effects, slimio_keyspace::no_args());
             assert!(payload.bytes().len() <= 5000, "{}", payload.bytes().len());
             let is_fewer = driver.keyspace.dbsize(driver.db) < before;
-            assert!(is_fewer || has_ended, "there was room for one");
+            assert!(is_fewer || has_ended, "there was room for another deletion");
             rounds += 1;
         }
         assert!(rounds > 100, "{rounds}");

@@ -4,7 +4,7 @@
 //! A damaged payload gives an error or another valid value, and never a panic. It takes no more
 //! memory than an undamaged payload of the same size can take. `RESTORE` and an import agree on the
 //! result.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "an error fails the test")]
 
 #[expect(dead_code, reason = "other tests use the rest")]
 mod common;
@@ -24,7 +24,7 @@ const PLACES: usize = 150;
 const MEMORY_BESIDE: usize = 1 << 20;
 
 /// One byte of a payload becomes at most this many bytes of memory: three bytes of LZF become at
-/// most 264, and each member may take its share of a tree.
+/// most 264 bytes, and a member takes more bytes in a tree than in a payload.
 const GROWTH_MAX: usize = 88 * 16;
 
 /// A value, without its version and checksum.
@@ -186,7 +186,7 @@ fn check(value: &[u8]) -> bool {
     assert!(is_accepted || reply == b"-ERR Bad data format\r\n", "{}", reply.escape_ascii());
     match import(value) {
         // RESTORE does not read what follows the value. In a file, the end of the file follows. An
-        // import can take this end for a part of a value that was cut.
+        // import can mistake this end for a part of the truncated value.
         Some(Ok(imported)) => assert!(imported == is_accepted || !is_accepted, "{value:?}"),
         Some(Err(why)) => assert!(!is_accepted && !why.is_empty(), "{why}: {value:?}"),
         None => {}
@@ -234,7 +234,7 @@ fn every_changed_byte_is_survived() {
             value[at] = before;
         }
     }
-    assert!(refused > 5000, "much of it is found: {refused}");
+    assert!(refused > 5000, "much of the damage is found: {refused}");
 }
 
 #[test]

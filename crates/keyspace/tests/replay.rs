@@ -82,7 +82,7 @@ fn expire(live: &mut Driver, replayed: &mut Keyspace) -> usize {
     let mut payload = Payload::default();
     payload.begin(live.db);
     payload.add(&effects, no_args());
-    replayed.apply(live.db, payload.bytes()).expect("deletes");
+    replayed.apply(live.db, payload.bytes()).expect("deletions can be replayed");
     step.expired
 }
 

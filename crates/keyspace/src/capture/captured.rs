@@ -1,10 +1,10 @@
 //! Batches of entries that a capture has taken.
 //!
-//! A small entry is copied, because fetching its bytes costs more than copying them. Because of the
-//! copy, commands can write to the entry in the keyspace again at once. If a command replaced or
-//! deleted a large entry, the old entry is moved into the batch. Otherwise the batch and the
-//! keyspace share the large entry's value. The keyspace copies a shared piece of the value before
-//! it changes that piece.
+//! A small entry is copied. The copy adds little to the cost of fetching the entry's bytes from
+//! memory. After the copy, commands can change the entry in the keyspace at once. If a command
+//! replaced or deleted a large entry, the old entry is moved into the batch. Otherwise the batch
+//! and the keyspace share the large entry's value. The keyspace copies a shared piece of the value
+//! before it changes that piece.
 //!
 //! ```text
 //! small: | meta: u32 | database: u16 | size: u16 | bytes of the entry ... | and so on

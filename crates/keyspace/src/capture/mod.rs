@@ -141,7 +141,8 @@ pub(crate) struct Capture {
     open: Captured,
     /// Databases as they were before they were flushed.
     flushed: VecDeque<Flushed>,
-    /// The databases that were flushed since the point in time, by the numbers that they had then.
+    /// The databases that were flushed since the point in time, each by its number at the point in
+    /// time.
     flushed_dbs: Vec<DbIndex>,
     /// The database of the walk, by its number at the point in time; `walk` is the position in that
     /// database.

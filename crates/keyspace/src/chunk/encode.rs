@@ -12,8 +12,8 @@ use crate::evict::EvictionConfig;
 use crate::keyspace::DbIndex;
 use crate::value::{StringRef, ValueRef};
 
-/// If a collection is written in parts, a string of an element of up to this size in bytes is
-/// written whole. A longer string is itself split into parts.
+/// In a collection that is written in parts, a string of at most this many bytes is written whole.
+/// A longer string is itself split into parts.
 const ELEMENT_SIZE_MAX: usize = 64 * 1024;
 
 const _: () = assert!(PACKED_SIZE_MAX <= WHOLE_SIZE_MAX, "what is packed is written whole");

@@ -6,7 +6,8 @@ use slimio_rdb::ValueType as RdbType;
 
 use super::VERSION;
 
-/// This program does not write such a chunk, or the chunk does not fit the other chunks.
+/// An error in a chunk: this program would not have written the chunk, or the chunk does not fit
+/// the other chunks.
 #[derive(Debug)]
 pub enum ChunkError {
     /// The chunk is not a sequence of RDB opcodes. Offsets count bytes from the start of the chunk.

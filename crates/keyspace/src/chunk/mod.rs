@@ -18,7 +18,7 @@
 //!
 //! ```text
 //! E0 string             the pending string grows by a piece
-//! E4                    the pending string is the pending key now
+//! E4                    the pending string becomes the pending key
 //! E5                    the next entry's key is the pending key; its own key field is empty
 //! E8 key, size          in place of a type: an entry whose value is the pending string
 //! EA kind, string...    the pending collection, of this kind, gets an element
@@ -49,7 +49,7 @@ pub use load::Loader;
 
 use slimio_rdb::Version;
 
-/// The version of RDB whose types a chunk has.
+/// The version of RDB that defines the types of the values in a chunk.
 const VERSION: Version = Version::PACKED_SETS;
 
 /// Size in bytes at which a chunk is complete. The last value can make the chunk larger than this

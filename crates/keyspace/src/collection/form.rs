@@ -132,7 +132,7 @@ impl<'a> CollectionRef<'a> {
         self.tree().is_some_and(|tree| tree.memory() >= HUGE_SIZE_MIN)
     }
 
-    /// The cost of changing one element, as the count of lookups that take the same time.
+    /// The cost of changing one element, as the number of lookups that take the same time.
     pub(crate) fn change_cost(self) -> usize {
         if self.is_huge() { CHANGE_OF_HUGE_COST } else { 1 }
     }
@@ -172,7 +172,7 @@ pub(crate) enum EditForm<'a> {
 }
 
 impl EditForm<'static> {
-    /// The form in which to change a value that is in no keyspace; `None` if the value is no
+    /// The form in which to change a value that is not in a keyspace; `None` if the value is not a
     /// collection. If a tree is shared, the other holders of the tree do not see the changes.
     pub(crate) fn of_value(value: Value) -> Option<Self> {
         match value {
@@ -219,7 +219,7 @@ impl EditForm<'_> {
         }
     }
 
-    /// The cost of changing one element, as the count of lookups that take the same time.
+    /// The cost of changing one element, as the number of lookups that take the same time.
     pub(crate) fn change_cost(&self) -> usize {
         match self {
             EditForm::Packed { .. } => 1,

@@ -14,7 +14,7 @@ use crate::table::worth_deferring;
 use crate::value::{Value, ValueRef};
 
 /// If a collection has more than this many elements for each wanted element, the wanted elements
-/// are drawn one by one. Otherwise all elements are walked over.
+/// are drawn one by one. Otherwise, the draw walks over all elements.
 const SPARSE: usize = 16;
 
 impl Context<'_> {
@@ -134,8 +134,8 @@ impl Draw {
         Self { source, choice, left }
     }
 
-    /// Roughly how many elements a draw of `count` out of `len` elements, without repetitions,
-    /// looks at.
+    /// Roughly how many elements have to be looked at to draw `count` out of `len` elements without
+    /// repetitions.
     pub(crate) fn cost(len: usize, count: usize) -> usize {
         if count.saturating_mul(SPARSE) < len { 2 * count } else { len }
     }
@@ -144,9 +144,9 @@ impl Draw {
         self.source.as_ref().as_collection().expect("the draw is from a collection")
     }
 
-    /// Draws some more elements, and passes each to `take`, which returns whether the step may go
-    /// on. If not, and elements are drawn one by one, the step ends at once. In a walk, the step
-    /// ends with the leaf.
+    /// Draws some more elements, and passes each of them to `take`. If `take` returns false, the
+    /// step ends: at once if elements are drawn one by one, or at the end of the current leaf if
+    /// the draw walks over all elements.
     pub(crate) fn step(
         &mut self,
         keyspace: &mut Keyspace,

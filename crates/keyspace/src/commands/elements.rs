@@ -118,8 +118,8 @@ impl Context<'_> {
 }
 
 /// Runs `HSCAN` or `SSCAN`, which reply with all strings of some elements. The scan of a large
-/// collection continues at the cursor. A whole scan returns every element that was there the whole
-/// time.
+/// collection continues at the cursor. A whole scan returns every element that was present during
+/// the whole scan.
 pub(crate) fn scan_elements(context: &mut Context<'_>, value_type: ValueType) -> Outcome {
     let Some(cursor) = parse_cursor(&context.args.bytes(2)) else {
         return context.error(text::INVALID_CURSOR);
@@ -181,7 +181,7 @@ pub(crate) struct ElementsWalk {
 }
 
 impl ElementsWalk {
-    /// A walk over a collection, for a reply like `reply`.
+    /// A walk over a collection. The elements will be appended to `reply`.
     ///
     /// Panics if the value is no collection.
     pub(crate) fn new(source: Value, wanted: Wanted, head: Head, reply: &ReplyBuf) -> Self {

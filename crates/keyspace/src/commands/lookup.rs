@@ -240,8 +240,8 @@ impl<'a> Context<'a> {
     }
 
     /// Inserts a key with a value, the way in which the value was written, an expiry, and a last
-    /// use. The key must not exist. `found` tells whether the key counts as new. It may not be new,
-    /// because a command can replace a whole value by deleting and inserting the key.
+    /// use. The key must not exist. `found` tells whether the key counts as new. A key does not
+    /// count as new if the command has just deleted it in order to replace its value.
     pub(crate) fn insert_value(
         &mut self,
         found: &Found<'_>,

@@ -31,8 +31,8 @@ struct Populate {
 }
 
 /// `DEBUG POPULATE count [prefix [size]]`: creates the keys `prefix:0`, `prefix:1` and so on, with
-/// the values `value:0`, `value:1` and so on. Each value is truncated or padded with zero bytes to
-/// the size. Existing keys stay as they are. Unlike in Redis, the keys are logged.
+/// the values `value:0`, `value:1` and so on. If a size is given, each value is cut or padded with
+/// zero bytes to this size. Existing keys stay as they are. Unlike in Redis, the keys are logged.
 pub fn debug_populate(context: &mut Context<'_>) -> Outcome {
     let Some(count) = positive(context, 2) else { return Outcome::Reply };
     let args = context.args;

@@ -12,7 +12,8 @@ use crate::table::{Position, Spot};
 /// the client has asked for.
 const STEP_KEYS_MAX: usize = 10_000;
 
-/// Limit of the [cost](Glob::cost) of matching in one step. The last bucket may exceed it.
+/// Limit of the [cost](Glob::cost) of matching in one step. The last bucket of a step may exceed
+/// this limit.
 pub(crate) const STEP_COST_MAX: usize = 1 << 20;
 
 /// Limit of buckets that `SCAN` looks at for each key that the client has asked for.
@@ -251,7 +252,7 @@ pub(crate) fn randomkey(context: &mut Context<'_>) -> Outcome {
     Outcome::Reply
 }
 
-/// `RANDOMKEY`, which has found only expired keys so far.
+/// A running `RANDOMKEY` that has found only expired keys so far.
 #[derive(Debug)]
 struct RandomKey;
 
@@ -313,7 +314,8 @@ impl Step {
     }
 }
 
-/// Deletes a key if it has expired. Returns whether the key has expired or is already gone.
+/// Deletes a key if it has expired. Returns true if the key has expired, or does not exist any
+/// more.
 fn delete_if_expired(context: &mut Context<'_>, key: &[u8]) -> bool {
     let hash = context.keyspace.hash(key);
     let Some(spot) = context.keyspace.db(context.db).find(hash, key) else { return true };

@@ -1,5 +1,5 @@
 //! Commands that wait until a list exists. Once there is something to take, such a command is
-//! logged as the command that does not wait.
+//! logged as a command that does not wait: for example, `BLPOP` as `LPOP`.
 
 use slimio_planted::is_planted;
 

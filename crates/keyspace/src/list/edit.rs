@@ -82,7 +82,8 @@ impl ListEdit<'_, '_> {
         true
     }
 
-    /// Adds an element before the one at an index, or at the end.
+    /// Inserts an element at an index, before the element that is there. If the index is the count
+    /// of elements, adds the element at the end.
     pub(super) fn insert(&mut self, index: usize, arg: Arg<'_>) {
         self.reserve(std::iter::once(arg.size()));
         if !self.add_packed(arg, |listpack| offset(listpack, index)) {
@@ -90,7 +91,7 @@ impl ListEdit<'_, '_> {
         }
     }
 
-    /// Replaces the element at an index, which must be there.
+    /// Replaces the element at an index. There must be such an element.
     pub(super) fn set(&mut self, index: usize, arg: Arg<'_>) {
         self.reserve(std::iter::once(arg.size()));
         if let EditForm::Packed { bytes, base, .. } = &mut *self.form

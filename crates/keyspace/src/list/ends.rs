@@ -19,7 +19,7 @@ use crate::kinds::ValueType;
 
 const NOT_POSITIVE: &str = "ERR value is out of range, must be positive";
 
-/// The number of an end. Types take it as a parameter.
+/// The two ends of a list, as numbers that types can take as parameters.
 pub(super) const FIRST: u8 = 0;
 pub(super) const LAST: u8 = 1;
 

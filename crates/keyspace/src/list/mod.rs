@@ -153,7 +153,7 @@ impl<'a> ListRef<'a> {
         self.tree().is_some_and(|tree| tree.leaf_at(index).1.listpack_size() > STEP_SIZE_MAX)
     }
 
-    /// Replies with `count` elements. Starts with the element at `index`, and goes away from the
+    /// Replies with `count` elements. Starts with the element at `index`, and moves away from the
     /// end `from`. There must be that many elements.
     fn reply(self, index: usize, count: usize, from: End, reply: &mut ReplyBuf) {
         let (mut next, mut left) = (index, count);
@@ -167,7 +167,7 @@ impl<'a> ListRef<'a> {
         }
     }
 
-    /// Passes up to `count` elements to `each`. Starts with the element at `index`, goes away from
+    /// Passes up to `count` elements to `each`. Starts with the element at `index`, moves away from
     /// the end `from`, and stops at the end of the leaf or listpack. Returns the count of the
     /// passed elements. There must be an element at the index.
     fn run(

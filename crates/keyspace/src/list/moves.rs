@@ -29,10 +29,10 @@ pub(crate) fn end_arg(arg: Arg<'_>) -> Option<End> {
 /// How many elements are popped, and in which form the reply contains them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pop {
-    /// One element. The reply is an array of the key and the element, as that of `BLPOP`.
+    /// One element. The reply is an array of the key and the element, like the reply to `BLPOP`.
     One,
-    /// Up to this many elements. The reply is an array of the key and an array of the elements, as
-    /// that of `LMPOP`.
+    /// Up to this many elements. The reply is an array of the key and an array of the elements,
+    /// like the reply to `LMPOP`.
     Many(usize),
 }
 

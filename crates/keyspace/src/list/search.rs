@@ -17,7 +17,8 @@ use crate::keyspace::{DbIndex, Keyspace};
 use crate::kinds::ValueType;
 use crate::value::Value;
 
-/// While a command handles one element, this many elements could be compared with a string.
+/// In the time that a command needs to handle one element, this many elements could be compared
+/// with a string.
 const COMPARED_PER_ELEMENT: usize = 16;
 
 /// Limit of elements that one step compares.
@@ -74,9 +75,9 @@ impl Search {
     }
 
     /// Looks at the elements of one more leaf, or at all elements of a listpack. If the wanted
-    /// string is long, looks at a part of one element. Passes the index of each element that is
-    /// equal to the string to `each`, until `each` returns `false`. Returns the cost of the step,
-    /// in comparisons with a short string. The search must not be over.
+    /// string is long, looks at a part of one element. Passes to `each` the index of each element
+    /// that is equal to the string, until `each` returns `false`. Returns the cost of the step, in
+    /// comparisons with a short string. The search must not be over.
     pub(super) fn step(
         &mut self,
         list: ListRef<'_>,
@@ -141,7 +142,7 @@ impl Search {
         let (first, leaf) = tree.leaf_at(index_of(self.seen));
         let within = leaf.next_outside(index_of(self.seen) - first, self.from, size);
         // How many elements the search passes before the next element of this size. If the leaf has
-        // none, before the next leaf.
+        // no such element, how many it passes before the next leaf.
         let before = match (within, self.from) {
             (Some(within), _) => index_of(first + within),
             (None, End::First) => first + leaf.len(),

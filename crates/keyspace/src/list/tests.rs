@@ -24,7 +24,7 @@ fn encoding(form: &EditForm<'_>) -> &'static str {
     view(form).0.encoding_name()
 }
 
-/// An element out of so few that the same one often comes again.
+/// A random element. There are so few different elements that the same element often comes again.
 fn element(rng: &mut Rng) -> Vec<u8> {
     let size = match rng.usize(..40) {
         0 => 60 + rng.usize(..10),

@@ -18,7 +18,7 @@ pub(super) struct Walk {
     next: usize,
     /// Count of elements that are still to come.
     left: usize,
-    /// The walk goes away from this end of the list.
+    /// The walk moves away from this end of the list.
     from: End,
     /// If the reply contains the list's key, the index of the argument that names it.
     key: Option<usize>,
@@ -45,7 +45,7 @@ pub(super) fn list_of(value: &Value) -> ListRef<'_> {
 }
 
 impl Walk {
-    /// Replies with `count` elements. Starts with the element at index `next`, and goes away from
+    /// Replies with `count` elements. Starts with the element at index `next`, and moves away from
     /// the end `from`.
     pub(super) fn run(
         context: &mut Context<'_>,

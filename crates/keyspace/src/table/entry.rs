@@ -314,7 +314,7 @@ impl BucketSlot {
         }
     }
 
-    /// Replaces a tree that has become small. The new value is its packed bytes.
+    /// Replaces a tree that has become small by the packed bytes of its elements.
     fn pack(&mut self, packing: Packing, bytes: Vec<u8>, expires_at_ms: Option<i64>) {
         let value = Value::Packed(packing, Arc::new(bytes));
         let new = BucketSlot::with_value(self.hash, self.key(), value, expires_at_ms);

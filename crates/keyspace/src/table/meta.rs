@@ -105,7 +105,7 @@ impl Meta {
 
 /// How a string was written. Redis encodes the same bytes differently depending on how they were
 /// written, and `OBJECT ENCODING` shows the encoding. For types other than strings, this value has
-/// no meaning. As in Redis, a restart forgets it.
+/// no meaning. As in Redis, it is lost at a restart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Written {
     /// The string was set as a whole.

@@ -6,11 +6,11 @@
 //!
 //! This is linear hashing. With 2^L + S buckets, the low L bits of a hash select its bucket. The
 //! first S buckets have been split. If the selected bucket is one of these, the low L + 1 bits
-//! select either this bucket or the new bucket with its other half. An insertion that makes the
-//! buckets too full on average splits the next bucket in turn. A deletion that makes the buckets
-//! too empty undoes the last split. No other entry moves, so no step takes longer if there are more
-//! keys. A bucket is a list of any length, so equal hashes make the list longer, but cause no
-//! further splits.
+//! select either this bucket or the new bucket that holds its other half. An insertion that makes
+//! the buckets too full on average splits the next bucket in turn. A deletion that makes the
+//! buckets too empty undoes the last split. No other entry moves, so no step takes longer if there
+//! are more keys. A bucket is a list of any length, so equal hashes make the list longer, but cause
+//! no further splits.
 //!
 //! Hash order is the order of the hashes with their bits reversed. In this order, a bucket that is
 //! split is followed by its other half, so a position means the same before and after the split.
@@ -232,8 +232,8 @@ impl Table {
     }
 
     /// Prefetches the buckets that these entries will be added to. Reading all buckets together
-    /// takes less time than one read after the other. The result depends on all of these reads. So
-    /// if the caller uses the result, the compiler keeps the reads.
+    /// takes less time than reading one bucket after the other. The result depends on all of these
+    /// reads. So if the caller uses the result, the compiler keeps the reads.
     pub(crate) fn bring_in(&self, slots: &[BucketSlot]) -> usize {
         slots.iter().map(|slot| self.bucket(self.index(slot.hash)).len()).sum()
     }

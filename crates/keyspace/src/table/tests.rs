@@ -35,7 +35,7 @@ impl Model {
 
     fn remove(&mut self, key: u32) {
         if let Some(hash) = self.keys.remove(&key) {
-            let spot = self.table.find(hash, &key.to_le_bytes()).expect("it is there");
+            let spot = self.table.find(hash, &key.to_le_bytes()).expect("a key of the model");
             assert_eq!(self.table.remove(spot).key(), key.to_le_bytes());
         }
     }
@@ -51,7 +51,7 @@ impl Model {
     /// Changes either the expiry of an entry or its value.
     fn change(&mut self, key: u32) {
         let Some(hash) = self.keys.get(&key) else { return };
-        let spot = self.table.find(*hash, &key.to_le_bytes()).expect("it is there");
+        let spot = self.table.find(*hash, &key.to_le_bytes()).expect("a key of the model");
         self.table.change(spot, |slot| {
             let expiry = if slot.expires() { None } else { Some(1) };
             slot.set(Arg::Bytes(&vec![b'v'; key as usize % 2_000]), expiry);

@@ -46,8 +46,8 @@ fn a_large_value_is_dumped_and_restored_in_steps() {
         let request = OwnedRequest::from_args(["DUMP", key]);
         let mut changes = 0;
         let (reply, steps) = run_in_steps(&mut driver, &request, |driver| {
-            // The changes must not affect the dump, which is that of the value when the command
-            // began.
+            // The changes must not affect the dump, which contains the value as it was when the
+            // command began.
             if changes < 3 {
                 driver.run(change);
             }

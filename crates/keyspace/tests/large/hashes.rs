@@ -23,7 +23,7 @@ fn step(
     reply: &mut ReplyBuf,
 ) -> Outcome {
     let (outcome, effects) = steps::step(driver, steps::command(request), request, before, reply);
-    assert!(effects.is_empty(), "it only reads");
+    assert!(effects.is_empty(), "a read has no effects");
     outcome
 }
 
@@ -37,7 +37,7 @@ fn run_in_steps(
     let request = OwnedRequest::from_args(args);
     let run = steps::command(&request);
     let (reply, steps, has_effects) = steps::run_in_steps(driver, run, &request, between);
-    assert!(!has_effects, "it only reads");
+    assert!(!has_effects, "a read has no effects");
     (String::from_utf8(reply).expect("text"), steps)
 }
 
@@ -170,8 +170,8 @@ fn what_is_large_is_handed_out_to_be_freed() {
     }
 }
 
-/// A scan finds all fields that exist the whole time, whatever is added and deleted between its
-/// calls.
+/// A scan finds all fields that exist during the whole scan, whatever is added and deleted between
+/// its calls.
 #[test]
 fn a_scan_of_a_hash_survives_splits_and_merges() {
     for grows in [true, false] {
@@ -257,9 +257,9 @@ fn elements_say_what_they_are() {
     let hash = hash.expect("a hash");
     assert_eq!((hash.len(), hash.as_collection().encoding_name()), (3, "hashtable"));
     let find = |name: &[u8]| hash.iter().find(|(field, _)| *field.to_bytes() == *name);
-    let (field, value) = find(b"12").expect("it is there");
+    let (field, value) = find(b"12").expect("the field exists");
     assert_eq!((field.to_i64(), value.to_i64(), value.size()), (Some(12), Some(-7), 2));
-    let (_, value) = find(b"long").expect("it is there");
+    let (_, value) = find(b"long").expect("the field exists");
     assert!(matches!(value, Element::Piece(piece) if piece.len() == 700));
     driver.run(&["HSET", "small", "12", "-7"]);
     let small = driver.keyspace.get(DbIndex(0), b"small", 1).and_then(ValueRef::as_hash);

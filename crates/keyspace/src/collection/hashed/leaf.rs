@@ -211,8 +211,8 @@ impl<const STRINGS: usize> HashedLeaf<STRINGS> {
         &self.bytes
     }
 
-    /// The elements with hashes of at least `from`, in the order of their hashes, with these
-    /// hashes.
+    /// The elements with hashes of at least `from`, in the order of their hashes. Each element
+    /// comes with its hash.
     pub(super) fn elements(
         &self,
         from: u32,
@@ -285,8 +285,9 @@ impl<const STRINGS: usize> HashedLeaf<STRINGS> {
         self.element(self.head(place.start), place.outside)
     }
 
-    /// Puts an element at the place that `find` has found. If an element is there already, only its
-    /// stored key stays as it is. Adds to `old` the old strings that take noticeable time to free.
+    /// Puts an element at the place that `find` has found. If an element is there already, its
+    /// stored key is kept and its other strings are replaced. Adds to `old` the old strings that
+    /// take noticeable time to free.
     pub(super) fn put(
         &mut self,
         place: Place,

@@ -19,7 +19,7 @@ use slimio_resp::Arg;
 use super::element::{Element, LargeString};
 use super::tree::{ByIndex, Child, Descent, Found, Leaf, Seek, Summary, Tree};
 
-/// A tree of elements of `STRINGS` strings.
+/// A tree whose elements have `STRINGS` strings each.
 pub(crate) type HashedTree<const STRINGS: usize> = Tree<HashedLeaf<STRINGS>>;
 
 /// A position in the order of hashes; `END` is after all hashes. Cursors of scans are positions,
@@ -65,7 +65,7 @@ impl Summary for Hashed {
         }
         self.key_size_max = self.key_size_max.max(now.key_size_max);
         // If the changed child is empty now, the lowest hash is that of another child. Then the
-        // summary has to be made of all children.
+        // summary has to be computed from those of all children.
         now.len > 0
     }
 
@@ -80,7 +80,7 @@ fn key_size(size: usize) -> u32 {
     u32::try_from(size).unwrap_or(u32::MAX)
 }
 
-/// Leads to the leaf where a hash is, or would be.
+/// A seek that leads to the leaf where a hash is, or would be.
 #[derive(Clone, Copy, Debug)]
 struct ByHash(u32);
 
@@ -134,8 +134,8 @@ impl<const STRINGS: usize> HashedTree<STRINGS> {
         self.leaves().flat_map(|leaf| leaf.elements(0)).map(|(_, element)| element)
     }
 
-    /// The elements of the leaf in which position `from` is, without those before `from`, and the
-    /// position at which the next leaf begins.
+    /// Finds the leaf in which position `from` is. Returns the leaf's elements from this position
+    /// on, and the position at which the next leaf begins.
     pub(crate) fn walk(
         &self,
         from: Position,

@@ -6,9 +6,9 @@
 //! ```
 //!
 //! Both stretches have room at both ends, so an element can be added or removed at either end
-//! without moving the others. To find an element, a leaf adds up the sizes that the codes before it
-//! stand for. A long element is outside: it is the next string in the leaf's list of outside
-//! strings, and takes none of the leaf's own bytes.
+//! without moving the others. To find an element, a leaf adds up the sizes of the elements before
+//! it, as their codes state them. A long element is outside: it is the next string in the leaf's
+//! list of outside strings, and takes none of the leaf's own bytes.
 
 use std::ops::Range;
 
@@ -288,7 +288,7 @@ impl PositionalLeaf {
         }
     }
 
-    /// The index of the next outside string of this size. The search starts at `index` and goes
+    /// The index of the next outside string of this size. The search starts at `index` and moves
     /// away from the end `from`.
     pub(crate) fn next_outside(&self, index: usize, from: End, size: usize) -> Option<usize> {
         let outside = self.outside.as_deref()?;
@@ -309,7 +309,8 @@ impl PositionalLeaf {
         self.at(self.place(index)).is_in(wanted, range)
     }
 
-    /// Adds an element before the one at an index, or at the end.
+    /// Inserts an element at an index, before the element that is there. If the index is the count
+    /// of elements, adds the element at the end.
     pub(super) fn insert(&mut self, index: usize, arg: Arg<'_>) {
         self.grown = match index {
             _ if index == self.len() => Some(End::Last),

@@ -25,7 +25,7 @@ pub(crate) enum End {
     Last,
 }
 
-/// Leads to the leaf at an end.
+/// A seek that leads to the leaf at an end of the list.
 #[derive(Clone, Copy, Debug)]
 struct AtEnd(End);
 
@@ -84,8 +84,8 @@ impl PositionalTree {
         });
     }
 
-    /// Removes the element at an end. There must be one. This function and those below add removed
-    /// strings to `old` if they take noticeable time to free.
+    /// Removes the element at an end. There must be such an element. This function and the
+    /// functions below add removed strings to `old` if freeing them takes noticeable time.
     pub(crate) fn pop(&mut self, end: End, old: &mut Vec<LargeString>) {
         self.edit(AtEnd(end), |leaf, summary, _| {
             let index = index_at(end, leaf.len());
@@ -94,7 +94,8 @@ impl PositionalTree {
         });
     }
 
-    /// Adds an element before the one at an index, or at the end.
+    /// Inserts an element at an index, before the element that is there. If the index is the count
+    /// of elements, adds the element at the end.
     pub(crate) fn insert(&mut self, index: usize, arg: Arg<'_>) {
         self.edit(ByIndex(index), |leaf, summary, ByIndex(within)| {
             leaf.insert(within, arg);
@@ -102,7 +103,7 @@ impl PositionalTree {
         });
     }
 
-    /// Replaces the element at an index, which must be there.
+    /// Replaces the element at an index. There must be such an element.
     pub(crate) fn set(&mut self, index: usize, arg: Arg<'_>, old: &mut Vec<LargeString>) {
         self.edit(ByIndex(index), |leaf, _, ByIndex(within)| leaf.set(within, arg, old));
     }

@@ -12,7 +12,7 @@ const DOUBLED_SIZE_MAX: usize = 4096;
 /// Smallest size in bytes of the memory of a stretch that holds something.
 const SIZE_MIN: usize = 32;
 
-/// A stretch whose memory is larger than this, in bytes, gives memory back when it is less than a
+/// A stretch with more memory than this, in bytes, frees a part of it when it is less than a
 /// quarter full.
 const KEPT_SIZE_MAX: usize = 512;
 
@@ -53,7 +53,8 @@ impl Stretch {
     }
 
     /// Makes room for `size` bytes at offset `at`, and returns this room. The bytes in the room are
-    /// not defined. Of the contents before and behind `at`, moves the smaller part.
+    /// not defined. Moves either the contents before `at` or the contents behind it, whichever are
+    /// shorter.
     pub(super) fn open(&mut self, at: usize, size: usize) -> &mut [u8] {
         let len = self.len();
         if at * 2 < len {
@@ -116,7 +117,7 @@ impl Stretch {
     }
 
     /// Gets at least `size` bytes of room before or behind the contents. If the memory has that
-    /// much room in all, only moves the contents. The room that is not needed is then halved
+    /// much room in all, only moves the contents. The room that is not needed is then split evenly
     /// between the two sides.
     fn make_room(&mut self, size: usize, is_before: bool) {
         let (len, capacity) = (self.len(), self.memory.capacity());
@@ -138,7 +139,8 @@ impl Stretch {
         self.start = to;
     }
 
-    /// Moves the contents to memory of another size, with all room before or behind them.
+    /// Moves the contents to memory of another size. All room is then on one side: before or behind
+    /// the contents.
     fn move_to(&mut self, capacity: usize, is_before: bool) {
         if !is_before && self.start == 0 {
             // The allocator may be able to grow the memory in place.

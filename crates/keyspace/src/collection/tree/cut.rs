@@ -63,7 +63,7 @@ impl<L: Leaf> Part<L> {
         Self { level, root: tree.root }
     }
 
-    /// Makes a part of children that were below a branch of this level; `None` if there are no
+    /// Makes a part out of children that were below a branch of this level; `None` if there are no
     /// children.
     fn of_children(mut children: Vec<Child<L>>, level: usize) -> Option<Self> {
         match children.len() {
@@ -115,8 +115,8 @@ impl<L: Leaf> Part<L> {
         }
     }
 
-    /// Joins two parts to one node, or to two nodes that can be neighbours. The nodes are of the
-    /// higher part's level.
+    /// Joins two parts to one node, or to two nodes that can be neighbours. The result is at the
+    /// level of the higher part.
     fn join_both(first: Self, second: Self) -> (Child<L>, Option<Child<L>>) {
         let level = first.level.max(second.level);
         if level == 0 {

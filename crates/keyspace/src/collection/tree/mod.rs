@@ -135,8 +135,8 @@ enum Node<L: Leaf> {
 #[derive(Clone, Debug)]
 struct Branch<L: Leaf> {
     children: Vec<Child<L>>,
-    /// Bytes of memory of all nodes below. This is one sum for all children, because every change
-    /// below has to update the sum.
+    /// Bytes of memory of all nodes below. There is one sum for all children, instead of one for
+    /// each child, because every change below has to update it.
     below: usize,
 }
 
@@ -334,9 +334,9 @@ fn sum<L: Leaf>(children: &[Child<L>]) -> L::Summary {
     sum
 }
 
-/// Leads to the element at an index, counted from 0. Once the leaf is found, the number that
-/// remains is the element's index within the leaf. An index beyond the last element leads to the
-/// end of the last leaf.
+/// A seek that leads to the element at an index, counted from 0. Once the leaf is found, the number
+/// that remains is the element's index within the leaf. An index beyond the last element leads to
+/// the end of the last leaf.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ByIndex(pub(crate) usize);
 

@@ -31,7 +31,7 @@ pub(super) struct Filter {
     /// The members taken so far, if there are later groups. In the walk with the last group,
     /// members go to the result instead.
     taken: EditForm<'static>,
-    /// If the result is stored, the form in which it begins.
+    /// The form in which a stored result begins.
     pub(super) packing: Packing,
     pub(super) result: Sink,
 }
@@ -164,7 +164,7 @@ impl Sink {
         }
     }
 
-    /// Whether further members cannot change the result.
+    /// Whether the result stays the same, whatever members follow.
     fn is_full(&self) -> bool {
         match self {
             Sink::Reply { out, .. } => out.is_cut(),

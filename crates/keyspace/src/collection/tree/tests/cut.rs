@@ -109,8 +109,8 @@ fn cuts_and_joins_leave_no_small_leaf() {
     assert!(numbers.into_iter().eq(0..20_000));
 }
 
-/// If these leaves were copied, the time of a cut would grow with the count of elements, and the
-/// memory would double while a capture is alive.
+/// If a cut or a seam copied other leaves, the time of a cut would grow with the count of elements,
+/// and the memory would double while a capture is alive.
 #[test]
 fn leaves_away_from_the_cut_stay_shared() {
     let mut tree = of_numbers(0..100_000);
