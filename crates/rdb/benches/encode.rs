@@ -3,7 +3,7 @@
 //!
 //! `cargo bench -p slimio-rdb`
 
-#![expect(clippy::print_stdout, reason = "what it measures is printed")]
+#![expect(clippy::print_stdout, reason = "prints its measurements")]
 
 use std::hint::black_box;
 use std::io;
@@ -36,8 +36,8 @@ fn main() {
     }
     let bytes = pool(4096, 1.0);
     let checksum = best(|| {
-        let mut writer = FileWriter::new(io::sink(), Version::DEFAULT).expect("a sink takes all");
-        writer.encoded(black_box(&bytes)).expect("a sink takes all");
+        let mut writer = FileWriter::new(io::sink(), Version::DEFAULT).expect("a sink never fails");
+        writer.encoded(black_box(&bytes)).expect("a sink never fails");
         bytes.len()
     });
     println!("\nchecksum: {checksum:.0} MB/s");
@@ -69,7 +69,8 @@ fn measure(name: &str, size: usize, pool: &[u8]) {
     let decode = best(|| {
         let mut decoder = Decoder::new(encoder.bytes());
         while !decoder.is_at_end() {
-            black_box(decoder.string().and_then(|text| text.to_vec())).expect("it was encoded");
+            black_box(decoder.string().and_then(|text| text.to_vec()))
+                .expect("a string that was just encoded");
         }
         sample.len() * size
     });
@@ -79,7 +80,7 @@ fn measure(name: &str, size: usize, pool: &[u8]) {
     let back = best(|| {
         for bytes in &compressed {
             out.clear();
-            decompress(bytes, size, &mut out).expect("it was compressed");
+            decompress(bytes, size, &mut out).expect("a string that was just compressed");
         }
         compressed.len() * size
     });
@@ -94,20 +95,20 @@ fn measure_files(size: usize, pool: &[u8]) {
     let mut file = Vec::new();
     let written = best(|| {
         file.clear();
-        let mut writer = FileWriter::new(&mut file, Version::DEFAULT).expect("memory takes all");
+        let mut writer = FileWriter::new(&mut file, Version::DEFAULT).expect("memory never fails");
         for (index, value) in pool.chunks_exact(size).enumerate() {
-            let encoder = writer.encoder().expect("memory takes all");
+            let encoder = writer.encoder().expect("memory never fails");
             encoder.key(&key(index), ValueType::String, Attributes::default());
             encoder.string(value);
         }
-        writer.finish().expect("memory takes all");
+        writer.finish().expect("memory never fails");
         pool.len()
     });
     let read = best(|| {
-        let mut reader = FileReader::open(&file[..]).expect("it was written");
-        while let Some(item) = reader.next_item().expect("it was written") {
+        let mut reader = FileReader::open(&file[..]).expect("a file that was just written");
+        while let Some(item) = reader.next_item().expect("a file that was just written") {
             black_box(item);
-            black_box(reader.next_part().expect("it was written"));
+            black_box(reader.next_part().expect("a file that was just written"));
         }
         pool.len()
     });

@@ -49,7 +49,7 @@ impl Cursor {
     }
 }
 
-/// Checks bytes that may be anything. The functions below rely on their bytes being a valid intset.
+/// Checks untrusted bytes. The functions below need a valid intset.
 pub fn check(bytes: &[u8]) -> Result<(), Malformed> {
     Cursor::open(bytes)?;
     let is_ascending = integers(bytes).is_sorted_by(|a, b| a < b);

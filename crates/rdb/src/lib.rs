@@ -38,10 +38,11 @@
 //!   values are encoded in parts: first their size or count, then the parts.
 //! * [`Compressor`] and [`decompress`] for LZF alone.
 //!
-//! Of the format's versions, 1 to 12 of Redis (12 is that of Redis 7.4 and 8.0) and 80 of Valkey
-//! (9.0) can be read, and 9 to 12 can be written. A value that only a module understands is
-//! skipped. Three things cannot be skipped: a module's value in the form of a release candidate, a
-//! function in such a form, and a value of an unknown type. The error names the one that was found.
+//! This crate reads versions 1 to 12 of the format, which are those of Redis (Redis 7.4 and 8.0
+//! write version 12), and version 80, which is that of Valkey 9.0. It writes versions 9 to 12. A
+//! value that only a module understands is skipped. Three things cannot be skipped: a module's
+//! value in the form of a release candidate, a function in such a form, and a value of an unknown
+//! type. If the reader finds one of them, the error names it.
 
 mod checksum;
 mod cursor;

@@ -37,7 +37,7 @@ impl Version {
         self.0
     }
 
-    /// Whether this version is one of Valkey's own numbering.
+    /// Whether this is a version of Valkey, which has its own numbers.
     pub fn is_valkey(self) -> bool {
         self.0 >= VALKEY
     }
@@ -149,11 +149,11 @@ pub enum ValueType {
     SortedSetListpack,
     /// 18: a length, and that many nodes, each a listpack or a single element.
     ListQuicklist2,
-    /// 19: a stream that knows its first entry and its largest deleted entry.
+    /// 19: a stream that states its first entry and its largest deleted entry.
     Stream2,
     /// 20: a listpack of members.
     SetListpack,
-    /// 21: a stream whose consumers know when they were last active.
+    /// 21: a stream that states when each consumer was last active.
     Stream3,
     /// 22 in Redis: a hash whose fields expire, in the form of a release candidate.
     HashExpiryPreGa,

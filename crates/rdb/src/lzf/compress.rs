@@ -2,10 +2,10 @@
 //!
 //! The compressor looks up earlier occurrences of four bytes in a small hash table. The longer it
 //! finds no occurrence, the larger its steps become, so that it skips most of a run of random
-//! bytes. It copies no byte before the first match. It gives up a string that would not shrink by
-//! at least a sixteenth, because decompressing such a string would cost the reader more than the
-//! smaller size saves. After it has given up many strings in a row, it tries only some of the
-//! following strings, until one shrinks.
+//! bytes. It copies nothing to the output before it has found the first match. It gives up a string
+//! that would not shrink by at least a sixteenth, because decompressing such a string would cost
+//! the reader more than the smaller size saves. After it has given up many strings in a row, it
+//! tries only some of the following strings, until one shrinks.
 
 use super::{LITERALS_MAX, LONG, MATCH_MAX, WINDOW};
 
@@ -68,8 +68,8 @@ impl Compressor {
             return None;
         }
         // The table is cleared for each string, so a short string uses only a part of the table.
-        // Every place in a cleared table lies before the current place. So this need not be
-        // checked, which would take an unpredictable branch.
+        // Every place in a cleared table lies before the current place. So the compressor need not
+        // check this, and saves an unpredictable branch.
         let bits = input.len().ilog2().clamp(TABLE_BITS_MIN, TABLE_BITS_MAX);
         self.table[..1 << bits].fill(0);
         let size_max = input.len() - (input.len() / 16).max(4);
@@ -263,7 +263,7 @@ mod tests {
         let mut compressor = Compressor::new();
         let first: Vec<u8> = (0..200).collect();
         assert_eq!(round_trip(&mut compressor, &first), None);
-        assert_eq!(round_trip(&mut compressor, &first), None, "the same again is no repetition");
+        assert_eq!(round_trip(&mut compressor, &first), None, "each string is compressed alone");
         assert!(round_trip(&mut compressor, &first.repeat(2)).is_some());
     }
 

@@ -144,7 +144,7 @@ mod tests {
             let mut out = b"before".to_vec();
             assert!(decompress(compressed, size, &mut out).is_err(), "{compressed:?} {size}");
             assert_eq!(out, b"before");
-            assert!(out.capacity() < 1000, "nothing is allocated for a mere claim");
+            assert!(out.capacity() < 1000, "the claimed size is not allocated");
         }
     }
 

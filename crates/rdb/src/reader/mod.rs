@@ -179,8 +179,8 @@ impl<R: Read> FileReader<R> {
         self.guarded(Self::read_part)
     }
 
-    /// The whole value of the last key, however large it is. If parts were read already, the rest
-    /// of the value.
+    /// The whole value of the last key, however large it is. If some parts were read already,
+    /// returns the rest of the value.
     pub fn value(&mut self) -> Result<Value, Error> {
         let mut value = Value::empty(self.open.kind());
         while let Some(part) = self.next_part()? {
@@ -232,7 +232,7 @@ impl<R: Read> FileReader<R> {
                     return Err(Error::Unsupported { offset, what });
                 }
                 opcode::MODULE_AUX => return self.module_aux().map(Some),
-                // Sizes of a cluster's hash slot: a hint that nobody needs.
+                // Sizes of a cluster's hash slot: a hint that this reader does not need.
                 opcode::SLOT_INFO => {
                     for _ in 0..3 {
                         self.source.length()?;

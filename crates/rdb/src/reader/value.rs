@@ -397,9 +397,10 @@ fn packed_part(packed: &mut Packed, shape: Shape) -> Result<Option<Part>, Malfor
     }))
 }
 
-/// A node that is one large element.
+/// A node of a list of type [`ValueType::ListQuicklist2`] begins with this number if the node is
+/// one large element.
 const NODE_PLAIN: u64 = 1;
-/// What a node of a list in the form of [`ValueType::ListQuicklist2`] begins with if it is a
+/// A node of a list of type [`ValueType::ListQuicklist2`] begins with this number if the node is a
 /// listpack.
 pub const NODE_PACKED: u64 = 2;
 

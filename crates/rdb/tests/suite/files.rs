@@ -64,7 +64,7 @@ fn what_is_not_read_of_a_value_is_passed_over() {
         assert_eq!(names, expected);
         assert_eq!(reader.checksum(), Some(Checksum::Matches));
         assert_eq!(reader.offset(), file.len() as u64);
-        assert_eq!(reader.next_item().unwrap(), None, "the end stays the end");
+        assert_eq!(reader.next_item().unwrap(), None, "no item follows the end");
     }
 }
 

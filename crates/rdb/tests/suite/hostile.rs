@@ -94,7 +94,7 @@ fn without_a_checksum_damage_is_survived() {
             }
             file[at] = before;
         }
-        assert!(refused > 10_000, "much of it is found even so: {refused}");
+        assert!(refused > 10_000, "much damage is found even without a checksum: {refused}");
     }
 }
 
