@@ -295,7 +295,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory for the test");
         let set = |value| {
             fs::write(directory.path().join("io_poll"), value)
-                .expect("the test's directory can be written to")
+                .expect("the test's directory can be written to");
         };
         let both = PathOptions { polling: BOTH, ..PathOptions::default() };
         let notes_of_completions = |bulk: &Bulk| {

@@ -181,7 +181,7 @@ mod tests {
     fn the_transfer_limit_is_the_least_of_two() {
         let directory = tempfile::tempdir().expect("a directory for the test");
         let set = |name, value| {
-            fs::write(directory.path().join(name), value).expect("the directory can be written to")
+            fs::write(directory.path().join(name), value).expect("the directory can be written to");
         };
         assert_eq!(transfer_size_max(directory.path()), None);
         set("max_hw_sectors_kb", "512\n");
