@@ -74,7 +74,8 @@ struct Since(u64);
 impl Syncs {
     /// The present moment. Ask for it after writing everything that a sync has to cover.
     fn now(&self) -> Since {
-        // The count must not be read before the writes have reached the page cache.
+        // Without the fence, the number could be read before the writes have reached the page
+        // cache.
         fence(Ordering::SeqCst);
         Since(self.begun.load(Ordering::SeqCst))
     }

@@ -22,8 +22,9 @@ const SEED: &str = "SLIMIO_SSD_KILLED_SEED";
 const NAME: &str = "killed::what_was_acknowledged_is_there_whenever_it_is_killed";
 
 const ROUNDS: u64 = 40;
-/// Requests that are done before the time to the kill begins, except in one round of four. On a
-/// busy machine, it takes a while until a process has started.
+/// In three of four rounds, the wait before the kill begins only after this many requests were
+/// acknowledged. Otherwise, on a busy machine, a process could be killed before it has done
+/// anything.
 const DONE_MIN: u64 = 150;
 
 fn options(file: &Path) -> DriveOptions {
@@ -109,16 +110,17 @@ fn run_and_kill(file: &Path, seed: u64, least: u64, after: Duration) -> (u64, u6
     let mut pipe = child.stderr.take().expect("it is piped");
     let (enough, has_enough) = channel();
     let reader = std::thread::spawn(move || {
-        // Two letters for each request.
+        // The child writes two letters for each request.
         let mut told = vec![0; 2 * least as usize];
         if pipe.read_exact(&mut told).is_ok() {
-            // Nobody waits any more if the test has failed.
+            // If the test has failed, nobody receives this any more.
             let _ = enough.send(());
         }
         pipe.read_to_end(&mut told).expect("it can be read");
         told
     });
-    // If the process ends early, what it said is shown below.
+    // This also returns if the process ends early. Then the assertion below shows what the process
+    // wrote.
     let _ = has_enough.recv();
     std::thread::sleep(after);
     child.kill().expect("it runs until it is killed");
