@@ -204,7 +204,7 @@ mod tests {
             tries += 1;
             Ok(None::<()>)
         });
-        let refused = refused.expect_err("it was never taken");
+        let refused = refused.expect_err("the claim never becomes free");
         assert!(matches!(refused, OpenError::StillInFlight { .. }), "{refused}");
         assert!(refused.to_string().starts_with("/data/claim is not free after 0 s"), "{refused}");
         assert!(tries > 1, "the claim was tried only once");

@@ -195,7 +195,7 @@ fn threads() -> usize {
 /// the second path.
 fn crowded(path: &Path) {
     // SAFETY: the call takes only a number.
-    assert_eq!(unsafe { libc::setuid(NOBODY_ELSE) }, 0, "it was root");
+    assert_eq!(unsafe { libc::setuid(NOBODY_ELSE) }, 0, "root may become another user");
     let polling = Polling { submissions_idle: Some(Duration::from_millis(2)), completions: false };
     let options = PathOptions { polling, ..PathOptions::default() };
     let mut directory = Directory::open(path, options).expect("the directory is free");

@@ -205,14 +205,14 @@ pub(super) mod tests {
             ),
             (opcode::WRITE, 0x4081, "no space left"),
         ] {
-            let error = result_of(opcode, status(word)).expect_err("it is a failure");
+            let error = result_of(opcode, status(word)).expect_err("the status is a failure");
             assert_eq!(error.to_string(), said);
         }
         let unknown = status(0x4001);
         assert_eq!(result_of(opcode::DATASET_MANAGEMENT, unknown), Ok(()));
         assert!(result_of(opcode::WRITE, unknown).is_err());
         let given_up = Err(CommandError::Os(Errno::new(libc::EINTR)));
-        let error = result_of(opcode::WRITE, given_up).expect_err("nobody knows");
+        let error = result_of(opcode::WRITE, given_up).expect_err("the driver aborted the command");
         assert_eq!(
             error.to_string(),
             "the driver aborted a write: the device was reset, did not answer, or is gone"

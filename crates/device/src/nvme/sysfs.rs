@@ -166,14 +166,15 @@ mod tests {
         let dev = Path::new("/dev");
         let refused = of_block(&owner.join("nvme0n1/nvme0n1p1"), dev).expect_err("a partition");
         assert!(refused.contains("it is a partition"), "{refused}");
-        let refused = of_generic(&owner.join("hwmon1"), dev).expect_err("it is something else");
+        let refused = of_generic(&owner.join("hwmon1"), dev).expect_err("this is no namespace");
         assert!(refused.contains("no NVMe generic device"), "{refused}");
-        let refused = of_block(&owner.join("hwmon1"), dev).expect_err("it is something else");
+        let refused = of_block(&owner.join("hwmon1"), dev).expect_err("this is no namespace");
         assert!(refused.contains("no NVMe namespace"), "{refused}");
         fs::remove_dir_all(owner.join("ng0n1")).expect("the directory can be removed");
-        let refused = of_block(&owner.join("nvme0n1"), dev).expect_err("it has none");
+        let refused =
+            of_block(&owner.join("nvme0n1"), dev).expect_err("the generic device is missing");
         assert!(refused.contains("no generic device beside it"), "{refused}");
-        let refused = nodes(Path::new("/dev/null")).expect_err("it is something else");
+        let refused = nodes(Path::new("/dev/null")).expect_err("this is no namespace");
         assert!(refused.to_string().contains("no NVMe generic device"), "{refused}");
     }
 

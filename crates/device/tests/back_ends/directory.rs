@@ -80,15 +80,15 @@ fn names_are_made_once_and_removed() {
     let mut directory =
         Directory::open_or_create(&below, options).expect("the directory can be written to");
     assert_eq!(directory.path(), below.canonicalize().expect("the directory exists"));
-    assert_eq!(directory.names().expect("it is readable"), Vec::<String>::new());
+    assert_eq!(directory.names().expect("reading works"), Vec::<String>::new());
     assert!(matches!(directory.open_path("wal"), Err(OpenError::Missing { .. })));
     directory.create_file("wal", 1).expect("there is room");
     directory.create_file("super", 0).expect("a file may be empty");
     assert!(directory.create_file("wal", 1).is_err(), "the file exists already");
     assert!(directory.has_file("wal"));
-    assert_eq!(directory.names().expect("it is readable"), ["super", "wal"]);
+    assert_eq!(directory.names().expect("reading works"), ["super", "wal"]);
     directory.remove_file("wal").expect("no path is open to the file");
-    assert_eq!(directory.names().expect("it is readable"), ["super"]);
+    assert_eq!(directory.names().expect("reading works"), ["super"]);
 
     fs::write(place.path().join("file"), "").expect("the directory can be written to");
     let refused = Directory::open_or_create(&place.path().join("file"), options).err();
@@ -149,7 +149,7 @@ fn holes_get_their_space_and_nothing_else_changes() {
         for (lba, lbas) in [(0, 3), (10, 300), (500, 1), (590, 10)] {
             make_hole(&mut *path, lba, lbas);
         }
-        let before = fs::read(&file).expect("it is readable");
+        let before = fs::read(&file).expect("reading works");
         assert!(has_blocks(&file, 600 - 314));
         let range = |start, end| LbaRange { start: Lba(start), end: Lba(end) };
         let mut fill = |start, end| path.fill_holes(range(start, end)).map(drop);
@@ -159,16 +159,16 @@ fn holes_get_their_space_and_nothing_else_changes() {
         assert!(has_blocks(&file, 600 - 11));
         assert_eq!(fill(0, u64::MAX >> 12), Ok(()), "a range may reach beyond the end of the file");
         assert!(has_blocks(&file, 600));
-        assert!(fs::read(&file).expect("it is readable") == before, "the contents have changed");
+        assert!(fs::read(&file).expect("reading works") == before, "the contents have changed");
         for (lba, lbas) in [(3, 1), (40, 20)] {
             make_hole(&mut *path, lba, lbas);
         }
-        let before = fs::read(&file).expect("it is readable");
+        let before = fs::read(&file).expect("reading works");
         let filled = path.fill_holes(range(0, 50)).expect("there is room");
         assert!(has_blocks(&file, 600 - 10));
         path.empty_holes(&filled);
         assert!(has_blocks(&file, 600 - 21), "the filled ranges are holes again");
-        assert!(fs::read(&file).expect("it is readable") == before, "the contents have changed");
+        assert!(fs::read(&file).expect("reading works") == before, "the contents have changed");
     }
 }
 

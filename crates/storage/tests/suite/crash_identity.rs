@@ -105,7 +105,7 @@ fn explore(image: &Image, moved: Move, before: &Promise, lives: &[Limits]) -> us
 /// of each superblock copy.
 fn check(image: &Image, moved: Move, promise: &Promise, context: &str) -> Vec<Copy> {
     let mut media = open_image(moved.kind, image, moved.to);
-    let found = inspect(&mut media).expect("it can be read");
+    let found = inspect(&mut media).expect("the volume can be inspected");
     let superblock = found.superblock.unwrap_or_else(|| panic!("no superblock: {context}"));
     let is_there = |identity: Option<&str>| superblock.identity == identity.unwrap_or_default();
     assert!(is_there(moved.to) || !promise.has_moved && is_there(moved.from), "{context}");

@@ -82,7 +82,7 @@ fn explore(
         disk.crash_after(crash_point);
         let made = go_on(&mut media, layout);
         let Some(crash) = disk.crashed() else {
-            made.unwrap_or_else(|error| panic!("it can't be resumed: {error}"));
+            made.unwrap_or_else(|error| panic!("the making can't be resumed: {error}"));
             let mut media = start();
             go_on(&mut media, layout).expect("resuming has just succeeded");
             let (volume, found) = reopen(&mut media, &options(Policy::Always)).expect("it opens");

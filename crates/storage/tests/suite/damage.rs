@@ -168,7 +168,7 @@ fn lose_what_gives_the_log_its_newest_segment(kind: Kind) {
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
     let image = media.disk.crash_now().power_images(&limits).swap_remove(0);
     let media_of = || SimMedia::from_image(SimConfig::default(), kind, &image);
-    let newest = inspect(&mut media_of()).expect("it can be read");
+    let newest = inspect(&mut media_of()).expect("the volume can be inspected");
     let sequence = newest.superblock.expect("a valid copy is left").sequence;
     let mut media = media_of();
     let lbas = Device::geometry(&media.disk.open_path(SUPER)).lba_count;
@@ -313,7 +313,8 @@ fn the_superblock_of_another_volume_is_refused() {
     for lba in 0..lbas {
         media.disk.poke(SUPER, lba, &other.disk.peek(SUPER, lba));
     }
-    let refused = reopen(media, &options(Policy::Always)).expect_err("it is not its own");
+    let refused =
+        reopen(media, &options(Policy::Always)).expect_err("the superblock is another volume's");
     assert!(refused.to_string().contains("another volume's"), "{refused}");
     for (lba, bytes) in (0..).zip(&ours) {
         media.disk.poke(SUPER, lba, bytes);

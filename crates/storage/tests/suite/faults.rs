@@ -97,7 +97,7 @@ fn cut(place: &PathBuf, size: u64) {
 fn next_life(client: &Client, place: &PathBuf) -> SimMedia {
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
     let mut image = client.disk.crash_now().process_images(&limits).swap_remove(0);
-    image.mapped = std::fs::read(place).expect("it can be read");
+    image.mapped = std::fs::read(place).expect("the file can be read");
     image.mapped.resize(BUFFER_COUNT * BATCH_SIZE, 0);
     SimMedia::from_image(SimConfig::default(), Kind::Files, &image)
 }
@@ -248,7 +248,7 @@ fn buffers_that_can_not_be_read_at_a_start_are_no_end_of_the_log() {
         let image = client.disk.crash_now().process_images(&limits).swap_remove(0);
         drop(client);
         media.sim = SimMedia::from_image(SimConfig::default(), Kind::Files, &image);
-        let held = std::fs::read(&media.place).expect("it can be read");
+        let held = std::fs::read(&media.place).expect("the file can be read");
 
         (media.loses, media.is_mapped) = (loses, false);
         let refused = reopen(&mut media, &options(Policy::EverySec)).err();
@@ -256,7 +256,7 @@ fn buffers_that_can_not_be_read_at_a_start_are_no_end_of_the_log() {
         assert!(said.contains("reading the log's buffers"), "{said}");
 
         media.loses = Loses::Never;
-        std::fs::write(&media.place, held).expect("it can be written");
+        std::fs::write(&media.place, held).expect("the file can be written");
         let (_, recovered) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
         assert_eq!(recovered, script(3));
     }

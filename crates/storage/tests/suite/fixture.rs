@@ -204,7 +204,7 @@ fn a_volume_of_version_2_on_a_device_is_refused() {
 #[test]
 fn a_superblock_of_files_on_a_device_is_refused() {
     let files = formatted(SimConfig::default(), Kind::Files);
-    let refused = with_superblock_of(&files).expect_err("it is of another medium");
+    let refused = with_superblock_of(&files).expect_err("the superblock is of another medium");
     assert!(refused.to_string().contains("but the superblock is that of a volume in files"));
 }
 
@@ -227,7 +227,8 @@ fn a_device_that_has_lost_its_end_is_refused() {
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
     let image = media.disk.crash_now().power_images(&limits).swap_remove(0);
     let mut media = SimMedia::from_image(SimConfig::default(), Kind::Device, &image);
-    let refused = reopen(&mut media, &options(Policy::EverySec)).expect_err("it is shorter");
+    let refused =
+        reopen(&mut media, &options(Policy::EverySec)).expect_err("the device is shorter");
     let expected = Error::OtherSize { found_lbas: device_lbas - 5, made_lbas: device_lbas };
     assert_eq!(refused, expected);
 }
@@ -250,7 +251,7 @@ fn a_volume_of_version_4_can_be_read() {
 #[test]
 fn a_volume_of_version_5_can_be_read() {
     can_be_read_and_goes_on(5);
-    let superblock = inspect(&mut open(5)).expect("it can be read").superblock;
+    let superblock = inspect(&mut open(5)).expect("the volume can be inspected").superblock;
     let superblock = superblock.expect("a superblock is in force");
     let root = superblock.snapshots.root().expect("the fixture has a root");
     assert!(root.is_fuzzy(), "{root:?}");
@@ -275,7 +276,7 @@ fn can_be_read_and_goes_on(version: u32) {
     assert_eq!(recovered, records()[..3]);
     let (volume, recovered) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
     assert_eq!(recovered, records());
-    for copy in inspect(&mut media).expect("it can be read").copies {
+    for copy in inspect(&mut media).expect("the volume can be inspected").copies {
         let SuperblockCopy::Valid(superblock, _) = copy else { panic!("{copy:?}") };
         assert_eq!(
             superblock.version(),

@@ -26,7 +26,7 @@ fn made() -> SimMedia {
 }
 
 fn pool(client: &Client) -> Pool {
-    client.volume.log.pool().expect("it is a device").clone()
+    client.volume.log.pool().expect("the volume is on a device").clone()
 }
 
 /// Appends records until there is no room, and returns how many were appended. The data set grows
@@ -60,7 +60,7 @@ fn take(client: &mut Client, kind: SnapshotKind) -> bool {
 fn give_back(client: &mut Client) {
     for slot in SlotName::ALL {
         if client.volume.log.snapshots().get(slot).is_none() {
-            while client.volume.slot_paths.give_back(slot, 0).expect("it can be shortened") {}
+            while client.volume.slot_paths.give_back(slot, 0).expect("the slot can be shortened") {}
         }
     }
 }

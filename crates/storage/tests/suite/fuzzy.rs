@@ -43,7 +43,7 @@ fn adopt(client: &mut Client) -> SnapshotEvent {
 }
 
 fn root(client: &Client) -> SlotSummary {
-    *client.volume.log.snapshots().root().expect("it was adopted")
+    *client.volume.log.snapshots().root().expect("the snapshot was adopted")
 }
 
 #[test]
@@ -94,7 +94,8 @@ fn a_log_that_ends_before_is_damaged() {
     for lba in start.lba..SMALL.segment_lbas {
         media.disk.poke(WAL, lba, &[0; LBA_SIZE]);
     }
-    let refused = reopen(&mut media, &options(Policy::Always)).expect_err("it needs more");
+    let refused =
+        reopen(&mut media, &options(Policy::Always)).expect_err("the root needs more of the log");
     let Error::Damaged { what, .. } = &refused else { panic!("{refused}") };
     let needed = format!("it was known to be whole up to LSN {}", held.consistent_lsn);
     assert!(what.contains(&needed), "{what}");

@@ -21,7 +21,10 @@ fn made_on(identity: Option<&str>) -> SimMedia {
 }
 
 fn superblock(media: &mut SimMedia) -> Superblock {
-    inspect(media).expect("it can be read").superblock.expect("a superblock is in force")
+    inspect(media)
+        .expect("the volume can be inspected")
+        .superblock
+        .expect("a superblock is in force")
 }
 
 fn opens(media: &mut SimMedia, options: &RecoverOptions) -> Result<Option<String>, Error> {
@@ -40,7 +43,8 @@ fn a_copy_on_another_device_is_refused_and_unchanged() {
         (None, "this one reports no identity"),
     ] {
         media.identity = identity.map(str::to_owned);
-        let refused = opens(&mut media, &options(Policy::Always)).expect_err("it is a copy");
+        let refused =
+            opens(&mut media, &options(Policy::Always)).expect_err("the volume is a copy");
         let wanted = format!("the volume is on another device ({THIS}); {said}");
         assert_eq!(refused.to_string(), wanted);
         assert_eq!(superblock(&mut media), before);
@@ -84,7 +88,7 @@ fn no_copy_of_the_version_before_is_left_when_an_identity_is_taken() {
     let mut media = SimMedia::from_image(SimConfig::default(), Kind::Device, &image);
     media.identity = Some(THIS.into());
     reopen(&mut media, &options(Policy::Always)).expect("it opens");
-    for copy in inspect(&mut media).expect("it can be read").copies {
+    for copy in inspect(&mut media).expect("the volume can be inspected").copies {
         let SuperblockCopy::Valid(superblock, _) = copy else { panic!("{copy:?}") };
         assert_eq!(superblock.identity, THIS);
     }

@@ -14,7 +14,7 @@ use slimio_storage::{
 
 /// Damages a block of the log. Returns false if there is no such block.
 fn rot(media: &mut SimMedia, lba: u64) -> bool {
-    superblock(media).expect("it can be read");
+    superblock(media).expect("the superblock can be read");
     let place = media.place(Area::Wal, lba);
     if let Some((space, lba)) = place {
         media.disk.poke(space, lba, &[0x33; slimio_device::LBA_SIZE]);

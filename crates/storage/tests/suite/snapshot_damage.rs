@@ -65,7 +65,7 @@ fn every_block_of_a_snapshot_is_checked() {
                 rot(media, held.slot, lba, offset);
                 let context = format!("{held:?}, block {lba}, byte {offset}");
                 assert!(is_damaged(&verify(media, &mut |_| {}), &held), "{context}");
-                let inspection = inspect(media).expect("it can be inspected");
+                let inspection = inspect(media).expect("the volume can be inspected");
                 let seen = inspection.slots.iter().find(|(seen, _)| *seen == held);
                 assert!(
                     is_damaged(&seen.expect("the inspection shows the snapshot").1, &held),
@@ -113,7 +113,7 @@ fn what_is_wrong_is_a_sentence_with_a_place() {
     ] {
         let media = &mut media_of(&image);
         rot(media, root.slot, lba, offset);
-        let refused = reopen(media, &options(Policy::Always)).expect_err("it is damaged");
+        let refused = reopen(media, &options(Policy::Always)).expect_err("the snapshot is damaged");
         assert_eq!(refused.to_string(), what);
     }
 }
@@ -199,7 +199,7 @@ fn a_volume_in_use_is_checked_piece_by_piece() {
     assert_eq!(client.volume.log.snapshots().get(root.slot), None);
     let history = client.history.clone();
     drop(client);
-    let (_, recovered) = reopen(media, &options(Policy::Always)).expect("it opens again");
+    let (_, recovered) = reopen(media, &options(Policy::Always)).expect("the volume opens again");
     assert_eq!(recovered, history);
 }
 
@@ -225,7 +225,7 @@ fn a_slot_that_is_missing_is_damage_of_what_it_held_and_only_opening_makes_it_ag
         let what = held.map(|_| format!("the snapshot in {name} is damaged: its file is missing"));
         let media = &mut media_of(&image);
         media.remove(gone);
-        let inspection = inspect(media).expect("it can be inspected");
+        let inspection = inspect(media).expect("the volume can be inspected");
         assert_eq!(inspection.missing_slots, [gone]);
         for (held, checked) in &inspection.slots {
             assert_eq!(checked.is_err(), held.slot == gone, "{held:?}");
@@ -273,7 +273,7 @@ fn a_snapshot_of_another_slot_or_volume_is_refused() {
 }
 
 fn volume_id(media: &mut SimMedia) -> slimio_storage::VolumeId {
-    let found = inspect(media).expect("it can be inspected").superblock;
+    let found = inspect(media).expect("the volume can be inspected").superblock;
     found.map_or_else(Default::default, |found: Superblock| found.volume_id)
 }
 
@@ -374,7 +374,8 @@ fn a_superblock_that_fell_back_is_recognised_by_a_slot() {
         bytes[100] ^= 1;
         media.disk.poke(SUPER, lba, &bytes);
     }
-    let refused = reopen(&mut media, &options(Policy::Always)).expect_err("it fell back");
+    let refused =
+        reopen(&mut media, &options(Policy::Always)).expect_err("the newest superblock is lost");
     assert!(refused.to_string().contains("newest copies are lost"), "{refused}");
 }
 

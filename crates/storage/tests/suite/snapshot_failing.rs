@@ -119,7 +119,7 @@ fn errors_of_a_writer_say_what_failed() {
                 return error;
             }
         }
-        writer.finish(device).expect_err("it fails")
+        writer.finish(device).expect_err("the writer fails")
     };
     media.disk.faults(|faults| faults.full = true);
     let (doing, error) = ("making room for a snapshot", DeviceError::NoSpace);
