@@ -73,7 +73,7 @@ struct Shape {
 
 impl Shape {
     fn to_args(self) -> [String; 6] {
-        let verb = VERBS.iter().position(|verb| *verb == self.verb).expect("one of them");
+        let verb = VERBS.iter().position(|verb| *verb == self.verb).expect("one of `VERBS`");
         let expiring = usize::from(self.expiring);
         [verb, self.keys, self.elements, self.element_size, self.value_size, expiring]
             .map(|n| n.to_string())
@@ -225,7 +225,7 @@ fn allocated_size() -> usize {
 
 fn resident_size() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
-    let line = status.lines().find(|line| line.starts_with("VmRSS")).expect("a line of it");
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).expect("a line with VmRSS");
     let digits: String = line.chars().filter(char::is_ascii_digit).collect();
     digits.parse::<usize>().expect("a number") * 1024
 }

@@ -209,7 +209,7 @@ fn capture(keyspace: &mut Keyspace) -> Vec<Captured> {
     captured
 }
 
-/// Lets the last key expire. Then frees everything.
+/// Lets the only key that is left expire. Then frees everything.
 fn expire(keyspace: &mut Keyspace, key: &str, captured: Vec<Captured>) {
     let expire = |_| OwnedRequest::from_args(["PEXPIREAT", key, "1000"]);
     show("PEXPIREAT", &measure(keyspace, 1, 0..1, expire));

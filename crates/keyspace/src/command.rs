@@ -184,8 +184,8 @@ pub(crate) const fn row(
 }
 
 impl Command {
-    /// The row with these key specs. If there are several specs, the keys of each spec follow
-    /// directly on the keys of the spec before.
+    /// The row with these key specs. If there are several specs, the keys of each spec come
+    /// directly after the keys of the previous spec.
     pub(crate) const fn keys(self, key_specs: &'static [KeySpec]) -> Self {
         if key_specs[0].is_counted {
             return Self { key_specs, ..self };

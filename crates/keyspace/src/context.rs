@@ -81,7 +81,8 @@ pub enum Outcome {
 pub struct Block {
     /// The first argument of the request that names a key, and how many such arguments there are.
     pub keys: (usize, usize),
-    /// Index of the argument that names the key to which the request moves what it takes.
+    /// If the request moves an element to another key, the index of the argument that names this
+    /// key.
     pub destination: Option<usize>,
     /// The type of value that ends the wait.
     pub wanted: ValueType,

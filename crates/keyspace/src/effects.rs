@@ -515,7 +515,7 @@ mod tests {
                 break;
             }
         }
-        assert!(bytes == whole.bytes(), "other bytes");
+        assert!(bytes == whole.bytes(), "the bytes differ");
         assert!(steps > 20, "{steps} steps");
     }
 }

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     fn matches(pattern: &[u8], text: &[u8]) -> bool {
-        Glob::new(pattern).expect("it is short").matches(text)
+        Glob::new(pattern).expect("a short pattern").matches(text)
     }
 
     #[test]

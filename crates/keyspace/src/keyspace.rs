@@ -160,8 +160,8 @@ pub fn command_table() -> &'static CommandTable {
 }
 
 impl Keyspace {
-    /// An empty keyspace. `seed` must be a random secret. The seed keys the hash that spreads the
-    /// keys over buckets. So clients that knew the seed could choose keys that collide.
+    /// An empty keyspace. `seed` must be a random secret. The hash function that spreads keys over
+    /// buckets depends on the seed. So clients that knew the seed could choose keys that collide.
     ///
     /// Panics if the count of databases is out of range.
     pub fn new(config: Config, seed: u128) -> Self {

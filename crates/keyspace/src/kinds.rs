@@ -425,8 +425,8 @@ impl Builder {
     }
 
     /// Like [`new`](Self::new), for the elements of a value that has this RDB type. As in Redis, a
-    /// value that comes packed stays packed unless it has too many elements. The size of the
-    /// elements does not matter then.
+    /// value that is packed in RDB stays packed unless it has too many elements. In this case, the
+    /// size of the elements does not matter.
     pub(crate) fn of_rdb_type(
         rdb_type: RdbType,
         hasher: KeyHasher,

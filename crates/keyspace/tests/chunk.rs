@@ -290,7 +290,8 @@ fn a_type_of_a_later_version_is_refused_by_its_name() {
         (b"\xfe\x00\xea\x07\x01m", "a value (type 7)"),
         (b"\xfe\x00\x11\x01k\x00", "a zset (RDB type 17)"),
     ] {
-        let refused = load(&[chunk.to_vec()], EvictionConfig::default()).expect_err("it is not");
+        let refused =
+            load(&[chunk.to_vec()], EvictionConfig::default()).expect_err("an unsupported type");
         let why = refused.to_string();
         assert!(why.contains(name) && why.contains("this version cannot read"), "{why}");
     }

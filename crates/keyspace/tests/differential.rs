@@ -35,12 +35,13 @@ impl Stock {
     /// Starts a stock server. Returns `None` if no stock server is installed.
     fn start() -> Option<Self> {
         let (folder, config) = stock(&["--enable-debug-command", "yes"])?;
-        let server = Server::start(&config).expect("it starts");
+        let server = Server::start(&config).expect("the server starts");
         Some(Self { server, _folder: folder })
     }
 
     fn connect(&self, protocol: Protocol) -> RawConnection {
-        let mut connection = RawConnection::connect(self.server.address()).expect("it listens");
+        let mut connection =
+            RawConnection::connect(self.server.address()).expect("the server listens");
         if protocol == Protocol::Resp3 {
             connection.run(&["HELLO", "3"]);
         }

@@ -211,12 +211,12 @@ fn what_was_used_since_it_was_drawn_stays() {
         String::from_utf8_lossy(&key).parse::<usize>().expect("a number") < OLD
     };
     pair.live.now_ms += 10_000;
-    assert!(evict(&mut pair), "the oldest were drawn, too");
+    assert!(evict(&mut pair), "an old key is evicted first");
     for key in 0..OLD {
         pair.run(&["GET".to_owned(), key.to_string()]);
     }
     for _ in 0..10 {
-        assert!(!evict(&mut pair), "it was used just now");
+        assert!(!evict(&mut pair), "a key that was just used stays");
     }
 }
 

@@ -165,7 +165,7 @@ fn with_the_log_it_is_the_data_set() {
         let alone = contents(&again);
         assert!(
             alone.iter().all(|entry| before.contains(entry)),
-            "round {round}: no entry is newer than the beginning"
+            "round {round}: no entry is newer than the capture's beginning"
         );
         replay(&mut again, &server.log);
         let (ours, theirs) = (contents(&server.driver.keyspace), contents(&again));

@@ -35,7 +35,7 @@ fn parts_of_a_string_of_512_mb_touch_only_their_pieces() {
     let limit = 4 * BLOB_PIECE_SIZE;
     let (reply, cost) = allocated(&mut driver, &[b"SETRANGE", b"k", b"536870910", b"x"]);
     assert_eq!(reply, b":536870911\r\n");
-    assert!(cost < limit, "{cost} bytes to make it");
+    assert!(cost < limit, "{cost} bytes to make the string");
     let (reply, cost) = allocated(&mut driver, &[b"APPEND", b"k", b"y"]);
     assert_eq!(reply, b":536870912\r\n");
     assert!(cost < limit, "{cost} bytes to append");

@@ -16,8 +16,8 @@ impl Stock {
     /// Starts a stock server. Returns `None` if no stock server is installed.
     pub(crate) fn start() -> Option<Self> {
         let (folder, config) = stock(&[])?;
-        let server = Server::start(&config).expect("it starts");
-        let connection = RawConnection::connect(server.address()).expect("it listens");
+        let server = Server::start(&config).expect("the server starts");
+        let connection = RawConnection::connect(server.address()).expect("the server listens");
         Some(Self { connection, _server: server, _folder: folder })
     }
 

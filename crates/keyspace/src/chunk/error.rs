@@ -40,8 +40,8 @@ impl fmt::Display for ChunkError {
                 None => write!(f, "the chunk holds an unknown type or opcode {code}"),
             },
             Self::UnknownKind(number) => {
-                // Below 5, the number of a type is also the code that its values had in the first
-                // versions of RDB. Streams had no such code.
+                // A type whose number is below 5 had the same number as its code in the first
+                // versions of RDB. The number of streams, 5, is not such a code.
                 let known = if *number < 5 { RdbType::from_code(*number, VERSION) } else { None };
                 match (known, number) {
                     (Some(rdb_type), _) => write!(f, "the chunk holds a {}", rdb_type.kind())?,

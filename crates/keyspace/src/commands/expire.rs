@@ -58,8 +58,8 @@ fn set_expiry(context: &mut Context<'_>, unit: Unit, command: &str) -> Outcome {
     let Some(value) = context.integer_arg(2) else { return Outcome::Reply };
     let now_ms = if unit.absolute { 0 } else { context.now_ms };
     let at_ms = if unit.seconds { value.checked_mul(1000) } else { Some(value) };
-    // As in Redis, a sum above the upper bound is an error. The sum cannot be below the lower
-    // bound.
+    // As in Redis, a sum that is too large is an error. The sum cannot be too small, because
+    // `now_ms` is not negative.
     let Some(at_ms) = at_ms.and_then(|at_ms| at_ms.checked_add(now_ms)) else {
         context.invalid_expiry(command);
         return Outcome::Reply;

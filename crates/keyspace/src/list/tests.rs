@@ -40,7 +40,7 @@ fn compare(form: &EditForm<'_>, model: &Model) {
     list.0.check();
     assert_eq!(list.len(), model.len());
     let listed: Model = list.0.strings().map(|it| it.to_bytes().into_owned()).collect();
-    assert!(listed == *model, "other elements");
+    assert!(listed == *model, "the elements differ");
     for from in [End::First, End::Last] {
         let (mut index, mut left) = (if from == End::First { 0 } else { model.len() }, model.len());
         let mut met = Model::new();
@@ -53,7 +53,7 @@ fn compare(form: &EditForm<'_>, model: &Model) {
         if from == End::Last {
             met.make_contiguous().reverse();
         }
-        assert!(met == *model, "other elements");
+        assert!(met == *model, "the elements differ");
     }
 }
 

@@ -24,8 +24,8 @@ use crate::value::{Value, ValueRef};
 /// A place in a bucket.
 #[derive(Debug)]
 pub(crate) struct BucketSlot {
-    /// The low bits of the key's hash. These bits select the bucket, and differ for most keys of a
-    /// bucket.
+    /// The low bits of the key's hash. These bits select the bucket. Most keys of one bucket still
+    /// differ in them.
     pub(crate) hash: u32,
     meta: Meta,
     entry: Entry,

@@ -78,7 +78,10 @@ fn elements_of_one_are_drawn_in_short_steps() {
     let garbage = driver.keyspace.take_garbage();
     let freed = -allocation_counter::measure(|| drop(garbage)).bytes_current;
     let list = (wanted * size_of::<usize>()) as i64;
-    assert!(freed >= list, "{freed} bytes are freed elsewhere, the command freed the list itself");
+    assert!(
+        freed >= list,
+        "only {freed} bytes are garbage: the command freed the list of drawn elements"
+    );
     let value = driver.keyspace.get(DbIndex(0), b"set", 1);
     assert_eq!(value.and_then(ValueRef::as_collection).map(CollectionRef::len), Some(COUNT));
 }

@@ -23,7 +23,7 @@ use super::tree::{ByIndex, Child, Descent, Found, Leaf, Seek, Summary, Tree};
 pub(crate) type HashedTree<const STRINGS: usize> = Tree<HashedLeaf<STRINGS>>;
 
 /// A position in the order of hashes; `END` is after all hashes. Cursors of scans are positions,
-/// because a position stays valid whatever changes.
+/// because a position stays valid whatever changes in the tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Position(pub(crate) u64);
 

@@ -5,10 +5,10 @@
 //! bytes | string | string | ...         the strings, without anything between them
 //! ```
 //!
-//! Both stretches have room at both ends, so an element can be added or removed at either end
-//! without moving the others. To find an element, a leaf adds up the sizes of the elements before
-//! it, as their codes state them. A long element is outside: it is the next string in the leaf's
-//! list of outside strings, and takes none of the leaf's own bytes.
+//! The codes and the bytes each have room at both ends, so an element can be added or removed at
+//! either end without moving the others. To find an element, a leaf adds up the sizes of the
+//! elements before it, as their codes state them. A long element is outside: it is the next string
+//! in the leaf's list of outside strings, and takes none of the leaf's own bytes.
 
 use std::ops::Range;
 
@@ -40,7 +40,8 @@ pub(crate) struct PositionalLeaf {
     outside: Option<Box<Outside>>,
     /// Whether each code is two bytes instead of one.
     is_wide: bool,
-    /// The end at which the last element was added; `None` if it was added elsewhere.
+    /// The end at which the newest element was added; `None` if it was added between other
+    /// elements.
     grown: Option<End>,
 }
 

@@ -98,7 +98,7 @@ impl Stretch {
         }
     }
 
-    /// Removes the contents from offset `at` on, and returns them. Both parts give back their room,
+    /// Removes the contents from offset `at` on, and returns them. Both parts free their room,
     /// except what the allocator's rounding adds.
     pub(super) fn split_off(&mut self, at: usize) -> Self {
         let mut second = Vec::with_capacity(allocated(self.len() - at));
@@ -108,7 +108,7 @@ impl Stretch {
         Self { memory: second, start: 0 }
     }
 
-    /// Gives back the room, except what the allocator's rounding adds.
+    /// Frees the room, except what the allocator's rounding adds.
     pub(super) fn fit(&mut self) {
         let wanted = allocated(self.len());
         if self.memory.capacity() > wanted {

@@ -29,7 +29,7 @@ fn contents(tree: &PositionalTree) -> Model {
 fn compare(tree: &PositionalTree, model: &Model) {
     tree.check();
     assert_eq!(tree.len(), model.len());
-    assert!(contents(tree) == *model, "other elements");
+    assert!(contents(tree) == *model, "the elements differ");
     let mut end = tree.len();
     let mut backwards = Vec::new();
     while end > 0 {
@@ -37,7 +37,7 @@ fn compare(tree: &PositionalTree, model: &Model) {
         backwards.extend(leaf.elements(0..end - first).rev().map(|it| it.to_bytes().into_owned()));
         end = first;
     }
-    assert!(backwards.iter().eq(model.iter().rev()), "other elements from the end");
+    assert!(backwards.iter().eq(model.iter().rev()), "the elements differ when read from the end");
 }
 
 /// Whether a string takes noticeable time to free.
@@ -192,7 +192,7 @@ fn pops_allocate_nothing_and_writes_copy_little() {
     }
     let mut old = Vec::new();
     let info = allocation_counter::measure(|| {
-        // A leaf gives memory back only when less than a quarter of it is left.
+        // A leaf frees memory only when less than a quarter of the memory is in use.
         for _ in 0..80 {
             tree.pop(End::First, &mut old);
             tree.pop(End::Last, &mut old);

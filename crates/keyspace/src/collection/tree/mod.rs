@@ -104,7 +104,8 @@ impl Summary for Count {
     }
 }
 
-/// Which end of the collection a node is at. Neither field is set unless [`Leaf::GROWS_AT_ENDS`].
+/// Which end of the collection a node is at. If [`Leaf::GROWS_AT_ENDS`] is false, both fields are
+/// false.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Edge {
     pub(crate) is_first: bool,
