@@ -291,7 +291,7 @@ mod tests {
         }
         let mut wrong = bytes.clone();
         wrong[HEADER_SIZE + 7] ^= 1;
-        assert!(read(&wrong).is_err(), "the size of the one before");
+        assert!(read(&wrong).is_err(), "a wrong size of the element before");
     }
 
     proptest! {

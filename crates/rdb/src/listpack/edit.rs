@@ -151,7 +151,7 @@ pub fn end(listpack: &[u8]) -> usize {
     listpack.len() - 1
 }
 
-/// Replaces a range of the listpack that begins at offset `base` of `bytes` with `elements`. The
+/// In the listpack that begins at offset `base` of `bytes`, replaces a range with `elements`. The
 /// range is relative to `base` and covers whole elements. `removed` is the count of the elements in
 /// the range.
 ///

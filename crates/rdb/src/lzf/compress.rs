@@ -188,7 +188,7 @@ fn literals(
     out[written] = rest.len() as u8 - 1;
     let rest_start = end - rest.len();
     let room = &mut out[written + 1..written + 1 + LITERALS_MAX];
-    // Copying more than is needed takes less time than finding the exact size.
+    // Copying the largest possible run takes less time than copying exactly the rest.
     match input.get(rest_start..rest_start + LITERALS_MAX) {
         Some(run) => room.copy_from_slice(run),
         None => room[..rest.len()].copy_from_slice(rest),

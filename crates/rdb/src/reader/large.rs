@@ -64,7 +64,7 @@ impl LargeLzf {
         Ok(piece)
     }
 
-    /// Decompresses some more, or fails.
+    /// Decompresses some more of the string. Fails if no more of the input can be read.
     fn go_on<R: Read>(&mut self, source: &mut Source<R>) -> Result<(), Error> {
         // Bytes are fetched only if few are left, because one fetch may be enough for several
         // pieces.

@@ -326,9 +326,9 @@ mod tests {
     fn entries_with_shared_and_own_fields_and_deleted_ones() {
         let node = packed(&[
             "2", "1", "2", "a", "b", "0", // the node
-            "2", "0", "0", "1", "2", "5", // the fields of the node
-            "3", "1", "0", "3", "4", "5", // the same, deleted
-            "0", "2", "-5", "1", "c", "x", "6", // a field of its own
+            "2", "0", "0", "1", "2", "5", // an entry with the node's fields
+            "3", "1", "0", "3", "4", "5", // a deleted entry with the node's fields
+            "0", "2", "-5", "1", "c", "x", "6", // an entry with a field of its own
         ]);
         let entry = |ms, sequence, fields: &[(&str, &str)]| StreamEntry {
             id: StreamId { ms, sequence },

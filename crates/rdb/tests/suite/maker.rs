@@ -216,9 +216,9 @@ impl Maker {
         let id = |ms, sequence| StreamId { ms, sequence };
         let node = listpack(&[
             b"2", b"1", b"1", b"f", b"0", // the node
-            b"2", b"0", b"0", b"v", b"4", // the node's fields
-            b"3", b"0", b"1", b"w", b"4", // the same, deleted
-            b"0", b"5", b"0", b"1", b"g", b"7", b"6", // fields of its own
+            b"2", b"0", b"0", b"v", b"4", // an entry with the node's fields
+            b"3", b"0", b"1", b"w", b"4", // a deleted entry with the node's fields
+            b"0", b"5", b"0", b"1", b"g", b"7", b"6", // an entry with a field of its own
         ]);
         for &value_type in value_types {
             let has_counts = value_type != ValueType::Stream;
