@@ -6,7 +6,7 @@ use fastrand::Rng;
 use crate::mix::Op;
 use crate::values::ValuePool;
 
-/// Digits of a key number; `key:000000000042` as `redis-benchmark` writes it.
+/// Number of digits in a key. Keys look like those of `redis-benchmark`: `key:000000000042`.
 const KEY_DIGIT_COUNT: usize = 12;
 const KEY_PREFIX: &[u8] = b"key:";
 /// Length of a key, in bytes.

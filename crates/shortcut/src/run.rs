@@ -161,7 +161,7 @@ struct Signals {
 
 impl Signals {
     /// Notes signals from now on. Signals that are ignored, for example because of nohup, stay
-    /// ignored, and the program inherits that.
+    /// ignored, and the program ignores them, too.
     fn watched() -> io::Result<Self> {
         let (wake, waker) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
