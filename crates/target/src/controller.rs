@@ -224,8 +224,9 @@ impl Controller {
         }
     }
 
-    /// Takes the next asynchronous event that is not masked. From then on, its kind is masked, until
-    /// the host reads the log page that the event names. Source: base specification 2.1, 5.1.2.
+    /// Takes the next asynchronous event that is not masked. From then on, its kind is masked,
+    /// until the host reads the log page that the event names. Source: base specification 2.1,
+    /// 5.1.2.
     pub(crate) fn take_event(&self) -> Option<u64> {
         let mut state = self.lock();
         let is_masked =

@@ -1,6 +1,6 @@
 //! What tests, examples and the lab share: servers to start (stock ones and SlimIO's), random
-//! commands, random damage, loop devices, and volumes whose completions can be held. This crate is no
-//! part of the server, so the server's crates may have it only as a dev-dependency.
+//! commands, random damage, loop devices, and volumes whose completions can be held. This crate is
+//! no part of the server, so the server's crates may have it only as a dev-dependency.
 
 pub mod address;
 pub mod client;

@@ -13,8 +13,8 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// A device of `size` bytes. Prints a message and returns `None` if loop devices can't be made, for
-    /// example without root or in most containers.
+    /// A device of `size` bytes. Prints a message and returns `None` if loop devices can't be made,
+    /// for example without root or in most containers.
     pub fn new(size: u64) -> Option<Self> {
         let directory = tempfile::tempdir().expect("a directory for the test");
         let backing = directory.path().join("backing");

@@ -40,8 +40,9 @@ const COMMANDS: &str = "\
     smembers smismember smove smove spop spop srandmember srem srem sscan strlen substr sunion \
     sunionstore swapdb touch ttl type unlink";
 
-/// Replies of `DUMP`, as Redis 7.0 writes them: for a string, an integer, a packed hash, a hash that
-/// is not packed, a list of one node and a list of two nodes. The last reply is for a string again, but its checksum is wrong.
+/// Replies of `DUMP`, as Redis 7.0 writes them: for a string, an integer, a packed hash, a hash
+/// that is not packed, a list of one node and a list of two nodes. The last reply is for a string
+/// again, but its checksum is wrong.
 const DUMPS: &[&[u8]] = &[
     b"\0\x04text\x0a\0\x7c\xf3\x26\x6d\xca\xb5\xa5\x31",
     b"\0\xc0\x7b\x0a\0\x48\xe2\x53\xe1\0\x7a\x67\xb9",

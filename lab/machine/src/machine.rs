@@ -308,8 +308,8 @@ fn follow_output(stdout: impl Read + Send + 'static, sender: Sender<Event>) {
     });
 }
 
-/// Paths of QEMU's sockets. They are not in the target folder, because a socket's path may have only
-/// about a hundred bytes. Removed on drop.
+/// Paths of QEMU's sockets. They are not in the target folder, because a socket's path may have
+/// only about a hundred bytes. Removed on drop.
 struct Sockets {
     folder: PathBuf,
     control: PathBuf,

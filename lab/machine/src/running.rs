@@ -32,7 +32,8 @@ const PLANTED: [&str; 2] = ["slimio", "libslimio_preload.so"];
 /// with planted bugs replaces the ordinary server for a while.
 #[derive(Debug)]
 pub(super) struct Built {
-    /// The folder of the programs with all planted bugs built in but inactive, if a session needs them.
+    /// The folder of the programs with all planted bugs built in but inactive, if a session needs
+    /// them.
     planted: Option<PathBuf>,
     /// Test programs, by package and target.
     tests: BTreeMap<(String, String), PathBuf>,

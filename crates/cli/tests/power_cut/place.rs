@@ -97,8 +97,8 @@ impl Place {
         self.profile.is_some()
     }
 
-    /// The command that runs `program` as `user`: under `slimio shortcut run` if there is a profile,
-    /// and directly if there is none.
+    /// The command that runs `program` as `user`: under `slimio shortcut run` if there is a
+    /// profile, and directly if there is none.
     pub(crate) fn run(&self, user: Option<&str>, program: &Path) -> Command {
         let Some(profile) = self.profile else { return self.stock(user, program) };
         let mut command = self.stock(user, &self.slimio());

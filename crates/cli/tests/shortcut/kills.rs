@@ -35,7 +35,8 @@ pub(crate) const ORDERS: [&[Killed]; 6] = [
     &[Keeper, Program, Guard],
 ];
 
-/// Kills a program, its keeper and the keeper's guard in an order, with a pause of this many milliseconds.
+/// Kills a program, its keeper and the keeper's guard in an order, with a pause of this many
+/// milliseconds.
 pub(crate) fn kill_in_order(order: &[Killed], keeper: Pid, program: Pid, pause: u64) {
     let guard = guard_of(keeper);
     for (number, killed) in order.iter().enumerate() {

@@ -22,7 +22,8 @@ impl Session {
         self.record(slot, &TraceEvent::WriteZeros { range: trace::range_of(lba, lbas) });
         let rest = range_of(lba, lbas);
         let durable = self.is_durable(flags);
-        // A deallocation can't be made durable by itself, so zeros that must be durable are written.
+        // A deallocation can't be made durable by itself, so zeros that must be durable are
+        // written.
         let is_volatile = durable && self.subsystem.has_cache;
         if flags.deallocate && self.subsystem.reads_zeros() && !is_volatile {
             self.begin_deallocations(slot, vec![rest]);
