@@ -130,7 +130,7 @@ mod tests {
             let error = parse(line).expect_err(line).to_string();
             assert!(error.contains(named), "{error}");
         }
-        let given = parse("slimio-lab map --out a --volume=b --out c").expect("it is right");
+        let given = parse("slimio-lab map --out a --volume=b --out c").expect("valid flags");
         assert!(format!("{given:?}").contains("out: \"c\""), "{given:?}");
     }
 }

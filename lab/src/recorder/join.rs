@@ -154,7 +154,7 @@ mod tests {
         trace(&server, &sent, "a, b");
         let joined = join(&device, &server, &out).expect("the traces are from one run");
         assert_eq!(joined, Joined { events: 7, named_blocks: 7, other_blocks: 1 });
-        let reader = open(&out).expect("it is a trace");
+        let reader = open(&out).expect("a trace");
         assert!(reader.header().about.contains(&("streams".into(), "a, b".into())));
         let events: Vec<TraceEvent> =
             reader.map(|record| record.expect("a record").event).collect();
@@ -173,10 +173,10 @@ mod tests {
         let error = join(&device, &server, &out).map(drop);
         assert!(error.is_ok(), "two of eight: {error:?}");
         trace(&server, &[write(2, 0, 1)], "a, b");
-        let error = join(&device, &server, &out).expect_err("they do not").to_string();
+        let error = join(&device, &server, &out).expect_err("the traces differ").to_string();
         assert!(error.contains("of 8 blocks that arrived at the device"), "{error}");
         trace(&server, &[write(1, 100, 3)], "a, b");
-        let error = join(&device, &server, &out).expect_err("they do not").to_string();
+        let error = join(&device, &server, &out).expect_err("the traces differ").to_string();
         assert!(error.starts_with("3 blocks that the server says"), "{error}");
         std::fs::remove_dir_all(&folder).expect("the folder is ours");
     }

@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn a_point_that_can_not_be_read_is_an_error() {
         let line = "8,1.5,4096,8192,0.25,3";
-        let read = points(&format!("{POINT_FIELDS}\n{line}\n")).expect("it is as printed");
+        let read = points(&format!("{POINT_FIELDS}\n{line}\n")).expect("the line is as printed");
         assert_eq!(
             read,
             [Point {
