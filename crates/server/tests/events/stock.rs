@@ -11,9 +11,9 @@ use crate::info;
 
 /// Requests whose events are compared one by one. Each line begins with an empty data set; requests
 /// are separated by `|`. A word `*text*count` stands for `count` words, `@size` for a word of this
-/// size, and `$string` for what `DUMP` replies with. A time for `PEXPIRE` is so long that it does
-/// not pass between the two looks that Redis takes at its clock, because Redis then deletes the key
-/// at once.
+/// size, and `$string` for what `DUMP` replies with. Each time in a `PEXPIRE` is so long that it
+/// does not pass between Redis's two readings of the clock. If it passed, Redis would delete the
+/// key at once.
 const LINES: &[&str] = &[
     "SET k 1|SET k 2|SET k 3 EX 100|SET k 4 KEEPTTL|SET k 5 NX|SET k 6 XX|SET k 7 GET|GET k",
     "SET k 1 EXAT 1|GET k|SETEX k 100 v|PSETEX k 100000 v|SETNX k v|SETNX l v|GETSET k w|GETSET m w",

@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::engine::Facts;
 use crate::net::Peer;
 
-/// How far the clock of the turns is ahead.
+/// How far the turns' clock is ahead of the system's clock.
 const AHEAD: Duration = Duration::from_secs(3600);
 
 /// An engine without a volume, and its clients. The test itself runs the turns.
@@ -26,7 +26,7 @@ impl Served {
         Self { engine, connections: Connections::default(), count: 0 }
     }
 
-    /// Begins a turn. However slow the machine is, its time for requests is not used up.
+    /// Begins a turn whose time for requests is not used up, however slow the machine is.
     fn begin_turn(&mut self) {
         self.engine.clock.begin_turn();
         self.engine.clock.now += AHEAD;
