@@ -6,7 +6,7 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 use slimio_shortcut::{LogFile, Mended, Stage};
@@ -129,14 +129,26 @@ fn a_later_file_with_the_same_inode_is_not_mended() {
     let inode = std::os::unix::fs::MetadataExt::ino(&log.file().metadata().unwrap());
     drop(log);
     fs::remove_file(&path).unwrap();
-    // One of the next files gets the inode number.
-    let later = (0..200).find_map(|number| {
-        let path = folder.path().join(format!("later-{number}"));
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).unwrap();
-        let is_same = std::os::unix::fs::MetadataExt::ino(&file.metadata().unwrap()) == inode;
-        is_same.then_some(file)
-    });
-    let later = later.expect("the inode is used again");
+    // One of the next files gets the inode number. But a process that another test starts has the
+    // removed file open, too, from its fork to its exec.
+    let begin = Instant::now();
+    let paths: Vec<_> =
+        (0..200).map(|number| folder.path().join(format!("later-{number}"))).collect();
+    let later = loop {
+        let found = paths.iter().find_map(|path| {
+            let file =
+                OpenOptions::new().read(true).write(true).create_new(true).open(path).unwrap();
+            let is_same = std::os::unix::fs::MetadataExt::ino(&file.metadata().unwrap()) == inode;
+            is_same.then_some(file)
+        });
+        if let Some(found) = found {
+            break found;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(20), "the inode is not used again");
+        for path in &paths {
+            fs::remove_file(path).unwrap();
+        }
+    };
     assert!(stage(folder.path()).mend(&later).is_err());
     assert_eq!(later.metadata().unwrap().len(), 0);
 }
