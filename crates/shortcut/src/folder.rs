@@ -7,17 +7,21 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, OFlags};
+use rustix::fs::{AtFlags, CWD, FlockOperation, OFlags, linkat};
 use rustix::process::geteuid;
 use slimio_device::{FileSystem, WriteLease};
+use slimio_planted::is_planted;
 
 use crate::{Identity, Mended, Stage, Totals, ending, tables};
 
 const NAME: &str = "slimio-shortcut";
 const SUFFIX: &str = "stage";
+/// Makes a file without a name when a folder is opened.
+const TMPFILE: i32 = OFlags::TMPFILE.bits().cast_signed();
 /// Permissions of the folder. Other users may not even see the names in it.
 const MODE: u32 = 0o700;
 
@@ -111,13 +115,37 @@ impl Folder {
     /// If there is no room for it.
     pub(crate) fn create(&self, name: &str) -> io::Result<(PathBuf, File, Stage)> {
         let path = self.path.join(name).with_extension(SUFFIX);
-        let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-        lock_stage(&file)?;
-        let stage = Stage::create(&file).inspect_err(|_| {
-            let _ = fs::remove_file(&path);
-        })?;
+        let (file, stage) = self.create_locked(&path, Stage::create)?;
         Ok((path, file, stage))
+    }
+
+    /// Makes a file at `path`, which is in this folder, fills it by `fill`, and locks it. The file
+    /// gets its name only after that. If other processes could find it before it was locked, they
+    /// would take it for left over and remove it.
+    ///
+    /// # Errors
+    /// If there is no room for it, if the name is taken, or if `fill` fails. Then there is no file.
+    pub(crate) fn create_locked<T>(
+        &self,
+        path: &Path,
+        fill: impl FnOnce(&File) -> io::Result<T>,
+    ) -> io::Result<(File, T)> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).mode(0o600).custom_flags(TMPFILE);
+        let file = options.open(&self.path)?;
+        let give_name = || {
+            let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
+            linkat(CWD, unnamed, CWD, path, AtFlags::SYMLINK_FOLLOW)
+        };
+        if is_planted("stage-named-early") {
+            give_name()?;
+        }
+        lock_stage(&file)?;
+        let filled = fill(&file)?;
+        if !is_planted("stage-named-early") {
+            give_name()?;
+        }
+        Ok((file, filled))
     }
 
     /// The stages that have a log. Stages without a log are removed if nobody uses them.
@@ -261,4 +289,45 @@ fn find(path: &Path, of: Identity, is_hasty: bool) -> io::Result<(PathBuf, File)
         }
     }
     Err(io::Error::new(io::ErrorKind::NotFound, "the file is gone"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    /// Every `status`, and every `run` before its program starts, looks at all stages.
+    #[test]
+    fn a_stage_is_whole_and_locked_whenever_others_find_it() {
+        let place = tempfile::tempdir_in("/dev/shm").expect("there is memory");
+        let folder = Folder::at(&place.path().join("stages")).expect("it is in memory");
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let looker = scope.spawn(|| {
+                let mut cut = Vec::new();
+                while !is_over.load(Ordering::Relaxed) {
+                    for entry in fs::read_dir(folder.path()).expect("it is there") {
+                        let path = entry.expect("it can be read").path();
+                        // The locks of this process are no obstacle to itself, so the test looks at
+                        // the contents, which come last.
+                        if fs::metadata(&path).is_ok_and(|metadata| metadata.len() == 0) {
+                            cut.push(path);
+                        }
+                    }
+                }
+                cut
+            });
+            for number in 0..2000 {
+                let made = folder.create(&number.to_string()).expect("there is room");
+                fs::remove_file(made.0).expect("it has its name");
+            }
+            is_over.store(true, Ordering::Relaxed);
+            let cut = looker.join().expect("it only looks");
+            assert!(cut.is_empty(), "{cut:?}");
+        });
+        folder.create("one").expect("there is room");
+        let again = folder.create("one").map_err(|error| error.kind());
+        assert_eq!(again.err(), Some(io::ErrorKind::AlreadyExists));
+    }
 }

@@ -5,14 +5,12 @@ use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, MemfdFlags, OFlags};
 
 use crate::debts::{Debts, Totals};
 use crate::fill::fill;
-use crate::folder::lock_stage;
 use crate::{Folder, Probe, Space};
 
 const SUFFIX: &str = "debts";
@@ -41,12 +39,8 @@ impl Table {
         };
         remove_left_over(folder.path());
         let path = folder.path().join(name).with_extension(SUFFIX);
-        let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-        let table = Self { file, path: Some(path), said: HashSet::new() };
-        lock_stage(&table.file)?;
-        Debts::create(&table.file)?;
-        Ok(table)
+        let (file, _) = folder.create_locked(&path, Debts::create)?;
+        Ok(Self { file, path: Some(path), said: HashSet::new() })
     }
 
     /// The file that the table is in.

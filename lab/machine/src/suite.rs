@@ -312,6 +312,11 @@ mod tests {
     }
 
     #[test]
+    fn each_session_can_be_read() {
+        assert!(sessions().unwrap().len() > 10);
+    }
+
+    #[test]
     fn what_would_not_be_heeded_is_refused() {
         let misspelt = refused("# recorded: PLAIN\n");
         assert!(misspelt.contains("`# recorded: PLAIN` has none of the keys"), "{misspelt}");
