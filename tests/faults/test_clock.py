@@ -38,7 +38,7 @@ class ClockJumps(TestCase):
     def test_clients_are_not_disconnected(self):
         for shift in (HOUR, -HOUR, 10 * HOUR, 0):
             self.server.spoil(clock_shift=shift)
-            # This leaves time for several rounds of the server's background work.
+            # During five PINGs, the server does several rounds of background work.
             for _ in range(5):
                 self.assertEqual(self.client("PING"), b"PONG")
 
@@ -48,7 +48,8 @@ class ClockJumps(TestCase):
         for number, shift in enumerate((0, HOUR, -HOUR, 0)):
             self.server.spoil(clock_shift=shift)
             client("SET", "k", number)
-            # Under everysec, writes become durable although nothing asks for it.
+            # Under everysec, a timer makes writes durable, and WAITAOF only waits for that. So this
+            # fails if the timer has stopped.
             self.assertEqual(client("WAITAOF", 1, 0, 10_000), [1, 0])
 
     def test_data_survive_a_restart_with_another_clock(self):

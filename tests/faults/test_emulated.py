@@ -12,7 +12,7 @@ from harness.tool import tool
 from harness.wait import until
 
 SIZE = 144 << 20
-# At least this many times the drive's size is written to the drive.
+# The test writes at least `ROUNDS * SIZE` bytes to the drive.
 ROUNDS = 4
 KEYS = 250
 VALUE_SIZE = 64 << 10

@@ -33,7 +33,7 @@ enum Verb {
     /// Guard the logs of another process, whose socket is the standard input
     #[command(hide = true)]
     Guard,
-    /// Cut zeros off the end of a log of Redis or Valkey that a power cut has left there
+    /// Cut off the zeros that a power cut has left at the end of a log of Redis or Valkey
     Repair {
         /// The log file; nobody may have it open
         file: PathBuf,
@@ -50,7 +50,7 @@ struct RunArgs {
     patterns: Vec<String>,
     #[command(flatten)]
     place: Place,
-    /// Folder on a disk that notes which logs are taken, to repair them after a power cut
+    /// Folder on a disk for notes of which logs go the short way, to repair them after a power cut
     #[arg(long, value_name = "FOLDER")]
     notes: Option<PathBuf>,
     /// The program and its arguments, after `--`
@@ -60,7 +60,7 @@ struct RunArgs {
 
 #[derive(Debug, Args)]
 struct Place {
-    /// Folder in memory (tmpfs) of what is not in its file yet
+    /// Folder in memory (tmpfs) for log data that is not in the log file yet
     #[arg(long, value_name = "FOLDER")]
     stages: Option<PathBuf>,
 }
@@ -69,7 +69,7 @@ impl Shortcut {
     /// Runs the verb.
     ///
     /// # Errors
-    /// When the file can't be looked at.
+    /// If the verb fails. The error is a sentence for the user.
     pub(crate) fn run(&self) -> Result<(), String> {
         match &self.verb {
             Verb::Run(args) => args.run(),
@@ -103,7 +103,8 @@ impl RunArgs {
         let program = self.program[0].display();
         let status = run.run(say_of_run);
         let status = status.map_err(|error| format!("{program}: {error}"))?;
-        // A shell reports the end of a program by a signal with the same number.
+        // Shells use the same exit status when a signal has ended a program: 128 and the signal's
+        // number.
         let by_signal = status.signal().map(|signal| 128 + signal);
         std::process::exit(status.code().or(by_signal).unwrap_or(1));
     }
@@ -132,7 +133,8 @@ impl RunArgs {
 
 /// The command that starts a guard: this program with other arguments.
 fn guard() -> Result<Vec<OsString>, String> {
-    let program = std::env::current_exe().map_err(|error| format!("where is slimio? {error}"))?;
+    let program = std::env::current_exe()
+        .map_err(|error| format!("the path of this program is not known: {error}"))?;
     Ok(vec![program.into(), "shortcut".into(), "guard".into()])
 }
 
@@ -146,7 +148,8 @@ fn library() -> Result<PathBuf, String> {
         // The path is made absolute, because the program may start others in other folders.
         return std::path::absolute(path).map_err(|error| format!("{LIBRARY_VARIABLE}: {error}"));
     }
-    let program = std::env::current_exe().map_err(|error| format!("where is slimio? {error}"))?;
+    let program = std::env::current_exe()
+        .map_err(|error| format!("the path of this program is not known: {error}"))?;
     let folder = program.parent().unwrap_or(Path::new("/"));
     let places = [folder.join(LIBRARY), folder.join("../lib/slimio").join(LIBRARY)];
     places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
@@ -166,8 +169,8 @@ fn status(place: &Place) -> Result<(), String> {
     let Totals { files, writes, syncs } = folder.totals();
     if files > 0 {
         say(&format!(
-            "{files} files that are overwritten: {writes} writes went the short way, {syncs} syncs had \
-             nothing to do"
+            "{files} files whose blocks are overwritten in place: {writes} writes went the short way, \
+             {syncs} syncs had nothing to do"
         ));
     }
     if staged.is_empty() && files == 0 {
@@ -205,8 +208,8 @@ fn probe(path: &Path) -> Result<(), String> {
         say("short way: yes: a durable write can be one direct overwrite");
         if !probe.may_lease {
             say(
-                "but: only the file's owner can hold a write lease on it; a log that ends where its \
-                 last byte that is not zero ends needs one",
+                "but: only the file's owner can hold a write lease on it, and a log without a length of \
+                 its own needs one (such a log ends at its last byte that is not zero)",
             );
         }
     } else {

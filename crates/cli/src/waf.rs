@@ -32,7 +32,7 @@ pub(crate) struct Waf {
 
 #[derive(Debug, Subcommand)]
 enum Experiment {
-    /// What SlimIO's storage writes in the paper's run, on a drive of any size, as a trace
+    /// Write a trace of what SlimIO's storage writes in the SlimIO paper's benchmark, scaled to a drive of any size
     Generate(generate::Generate),
 }
 
@@ -42,7 +42,7 @@ impl Waf {
             Some(Experiment::Generate(generate)) => generate.run(),
             None if self.model => self.drive.run(self.spare),
             None if self.traces.is_empty() => Err("name a trace to replay (cargo x trace \
-                 records one), or use --model or a command of slimio waf --help"
+                 records one), or use --model, or one of the commands that slimio waf --help lists"
                 .into()),
             None => self.traces.run(self.spare),
         }
@@ -52,10 +52,10 @@ impl Waf {
 /// How large a drive is simulated.
 #[derive(Clone, Copy, Debug, Args)]
 struct SizeArgs {
-    /// Units of the simulated drive that data may lie in
+    /// Number of reclaim units that can hold data
     #[arg(long, default_value_t = Size::DEFAULT.unit_count)]
     units: u32,
-    /// Pages of each unit
+    /// Number of pages of each unit
     #[arg(long, default_value_t = Size::DEFAULT.unit_pages)]
     unit_pages: u32,
     /// Seed of the random numbers: the same seed gives the same results

@@ -181,7 +181,8 @@ impl Bulk {
         self.poll_for_nothing(why);
     }
 
-    /// Removes registered memory, without a note, because it would save nothing here.
+    /// Makes later paths register no memory. There is no note about that, because registering would
+    /// save nothing here.
     pub(crate) fn without_pool(&mut self) {
         self.extras.pool = None;
     }
@@ -316,7 +317,7 @@ mod tests {
         let submissions = PathOptions { polling: SUBMISSIONS, ..both };
         let asked_for = Bulk::of_device(&submissions, None);
         let notes: Vec<String> = notes_of_completions(&asked_for);
-        assert!(notes.is_empty(), "an extra that was not asked for is not missed");
+        assert!(notes.is_empty(), "there is no note about polling that was not asked for");
     }
 
     #[test]
@@ -373,12 +374,12 @@ mod tests {
         assert_eq!(bulk.describe(), all);
         let no_ring = || Refusal::Ring(Refused { cause: Cause::Memory, errno: None });
         bulk.open(|extras| if extras.polling.is_any() { Err(no_ring()) } else { Ok(()) })
-            .expect("a path without extras can be opened");
+            .expect("a path without the refused extra can be opened");
         assert_eq!(bulk.describe(), format!("{all} on 1 of 2 paths"));
         assert!(bulk.why_not()[0].starts_with("nothing is polled for: there is not enough memory"));
         let locked = || Refusal::Memory(Errno::new(libc::ENOMEM));
         bulk.open(|extras| if extras.pool.is_some() { Err(locked()) } else { Ok(()) })
-            .expect("a path without extras can be opened");
+            .expect("a path without the refused extra can be opened");
         let described = bulk.describe();
         assert!(
             described.contains("has registered buffers on 2 of 3 paths and polls"),

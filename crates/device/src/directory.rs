@@ -39,7 +39,7 @@ pub struct Directory {
     engine: Engine,
     options: PathOptions,
     bulk: Bulk,
-    /// Why files are not opened for direct I/O; `None` if they are, as far as is known.
+    /// Why files are not opened for direct I/O; `None` until a reason is found.
     not_direct: Option<String>,
     /// Names of files that share blocks with other files.
     reflinked: BTreeSet<String>,
@@ -174,8 +174,8 @@ impl Directory {
                 .map_err(failed("making"))?;
             let fill = || -> io::Result<()> {
                 if self.file_system.kind == "btrfs" {
-                    // If the attribute is refused, writes to the file are slow, and the notes tell
-                    // the user.
+                    // If btrfs refuses to turn copy-on-write off for the file, writes to it are
+                    // slow, and the notes tell the user.
                     drop(sys::set_no_copy_on_write(&file));
                 }
                 if lba_count > 0 {
@@ -338,9 +338,9 @@ impl Directory {
     }
 
     /// Why stores to the mapped file of this name are not allowed; `None` if they are allowed.
-    /// Either no file in this directory may be stored to, or the volume was copied by `cp
-    /// --reflink` or `cp --sparse=always`. After such a copy, the file has holes or shares blocks
-    /// with another file, and a store to them needs new space.
+    /// There are two possible reasons: that of [`why_never_mapped`](Self::why_never_mapped), or that
+    /// the volume was copied by `cp --reflink` or `cp --sparse=always`. After such a copy, the file
+    /// has holes or shares blocks with another file, and a store to them needs new space.
     pub fn why_not_mapped(&self, name: &str) -> Option<String> {
         let never = self.why_never_mapped();
         never.or_else(|| {
@@ -488,7 +488,10 @@ mod tests {
         // `/dev/null` can't be flushed, so an error shows that a flush was tried.
         directory.handle = File::open("/dev/null").expect("every machine has /dev/null");
         assert!(directory.create_file("other", 0).is_err());
-        assert!(!place.path().join("other").exists(), "a file that may not last is removed");
+        assert!(
+            !place.path().join("other").exists(),
+            "a file whose name could not be flushed is removed"
+        );
         assert!(directory.remove_file("kept").is_err());
     }
 }

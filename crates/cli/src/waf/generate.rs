@@ -1,5 +1,5 @@
-//! `slimio waf generate`: a trace of what SlimIO's storage writes in the paper's run, on a drive of
-//! any size and in virtual time.
+//! `slimio waf generate`: makes a trace of what SlimIO's storage would write in the SlimIO paper's
+//! benchmark, scaled to a drive of any size. Nothing waits, because time is simulated.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub(super) struct Generate {
     /// appendfsync
     #[arg(long, value_enum, default_value_t = PolicyName::Everysec)]
     policy: PolicyName,
-    /// On-demand snapshots, each with its SETs
+    /// Number of repetitions: each takes one on-demand snapshot and runs the paper's number of SETs
     #[arg(long, default_value_t = 5)]
     repetitions: u32,
     /// Number of keys, as a multiple of the paper's; decides how full the drive is
@@ -67,7 +67,7 @@ impl Generate {
     /// Writes the trace.
     ///
     /// # Errors
-    /// A sentence.
+    /// If the trace can't be written. The error is a sentence for the user.
     pub(super) fn run(&self) -> Result<(), String> {
         let paper = PaperRun::scaled(self.size);
         let run = PaperRun {
@@ -131,7 +131,8 @@ impl Generate {
             (
                 "snapshots",
                 format!(
-                    "WAL-snapshots at {} bytes of log, one on demand at the beginning of each repetition",
+                    "a WAL-snapshot whenever the log has {} bytes, and an on-demand snapshot at the beginning of each \
+                     repetition",
                     run.log_bytes
                 ),
             ),
@@ -235,9 +236,9 @@ mod tests {
 
     /// The drive is full and has little spare NAND. If the collector is told to keep more units
     /// free than there can be, it copies from every unit that holds some dead data. With data
-    /// placement, dead data shares a unit only with live data of the same lifetime. There is one
-    /// such unit for each snapshot that replaces another, and one whenever the log's start moves.
-    /// If the collector need not keep more units free than the spare NAND provides, it must copy
+    /// placement, dead data shares a unit only with live data of the same lifetime. Units with both
+    /// exist only where one snapshot follows another, and where the log begins. Only these units may
+    /// be copied. If the collector need not keep more units free than the spare NAND provides, it must copy
     /// nothing.
     #[test]
     fn with_data_placement_only_units_in_which_a_lifetime_goes_on_are_copied() {
@@ -255,9 +256,9 @@ mod tests {
             (last.media_bytes - last.host_bytes, joints * unit_size)
         };
         let (copied, joints) = on(4, 0.25);
-        assert!((1..=joints).contains(&copied), "{copied} bytes, the joints have {joints}");
+        assert!((1..=joints).contains(&copied), "{copied} bytes were copied, and {joints} may be");
         let (copied, _) = on(1, 0.25);
-        assert!(copied > joints, "{copied} bytes without data placement, the joints have {joints}");
+        assert!(copied > joints, "{copied} bytes without data placement, {joints} with");
         assert_eq!(on(4, 0.15).0, 0);
     }
 }

@@ -174,8 +174,8 @@ def changes():
 
 def direct():
     os.close(os.open(PATH, os.O_RDWR))
-    # Counted after the first log was closed, because the library keeps its connection to the
-    # keeper.
+    # Opening a log connects the library to the keeper, and this connection stays open. So the
+    # descriptors are counted only now.
     count = len(os.listdir("/proc/self/fd"))
     for flags in (0, os.O_DSYNC):
         fd = os.open(PATH, os.O_RDWR | flags)
@@ -193,7 +193,8 @@ def direct():
         # The position and flags of the program's descriptor have not changed.
         assert os.lseek(fd, 0, os.SEEK_CUR) == 0
         assert fcntl.fcntl(fd, fcntl.F_GETFL) & (os.O_DIRECT | os.O_DSYNC) == flags
-        # After the program has set O_DIRECT itself, its writes go through the kernel.
+        # If the program sets O_DIRECT itself, the library passes its writes on unchanged, so they
+        # need a sync again.
         fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT)
         os.pwrite(fd, aligned(8), 0)
         if not flags:
@@ -212,7 +213,7 @@ def direct():
         assert os.fstat(fd).st_size == SIZE + BLOCK
         os.ftruncate(fd, SIZE)
         os.close(fd)
-        assert len(os.listdir("/proc/self/fd")) == count, "it is closed, too"
+        assert len(os.listdir("/proc/self/fd")) == count, "the library closes its own descriptor, too"
     for flags in (os.O_RDONLY, os.O_RDWR | os.O_APPEND, os.O_RDWR | os.O_DIRECT):
         fd = os.open(PATH, flags)
         assert not direct_is_open()
@@ -262,7 +263,7 @@ def orphan():
     assert quiet(fd, os.fdatasync)
     before = flushes()
     python("os.pwrite(os.open(sys.argv[1], os.O_WRONLY), b'other', 33)")
-    assert flushes() > before, "who has no table syncs what it has written"
+    assert flushes() > before, "a process without a keeper syncs its own writes"
     print("done", flush=True)
 
 

@@ -44,15 +44,15 @@ pub(crate) const STEP_TIME: Duration = Duration::from_micros(500);
 /// arguments are copied to the log.
 const SIZE_AT_ONCE_MAX: usize = 1 << 20;
 
-/// With at most this many arguments, a request can exceed [`SIZE_AT_ONCE_MAX`] only through large
-/// arguments.
+/// A request with at most this many arguments is measured by its large strings alone. Its small ones
+/// can't add up to [`SIZE_AT_ONCE_MAX`].
 const FEW_ARGS: usize = 32;
 
 /// Between two readings of the clock, this many arguments are measured, or this many changes are
 /// noted.
 const STEP_ITEMS: usize = 128;
 
-/// A record whose payload may have at least this many bytes is first built outside the log's
+/// If a record's payload can reach this number of bytes, the record is first built outside the log's
 /// buffers.
 const STAGED_SIZE_MIN: u64 = 256 << 10;
 
@@ -376,7 +376,8 @@ impl Data {
         if row.flags.has(Flags::EXPANDS) && args.large_size() > 0 {
             return true;
         }
-        // A command that may wait for keys has few arguments, and its effect contains no values.
+        // Commands that may wait for keys are left out: they have few arguments, and the record of
+        // their effect contains no values.
         let is_of_keys = row.flags.has(Flags::WRITE)
             && !row.flags.has(Flags::BLOCKING)
             && !row.flags.has(Flags::WHOLE_DB)

@@ -109,8 +109,9 @@ fn cuts_and_joins_leave_no_small_leaf() {
     assert!(numbers.into_iter().eq(0..20_000));
 }
 
-/// If a cut or a seam copied other leaves, the time of a cut would grow with the count of elements,
-/// and the memory would double while a capture is alive.
+/// A cut or a join may copy only the leaves where the trees are cut or joined. If it copied all
+/// leaves, its time would grow with the number of elements, and the memory would double while a
+/// capture is alive.
 #[test]
 fn leaves_away_from_the_cut_stay_shared() {
     let mut tree = of_numbers(0..100_000);
