@@ -229,6 +229,23 @@ mod tests {
     }
 
     #[test]
+    fn idle_connections_keep_at_most_half_of_the_budget() {
+        let budget = Arc::new(Budget::default());
+        let mut all: Vec<Buffers> = (0..40).map(|_| Buffers::new(budget.clone())).collect();
+        let mut taken: Vec<Vec<Buffer>> = all.iter().map(|_| Vec::new()).collect();
+        for _ in 0..DATA_SIZE_MAX / TRANSFER_SIZE_MAX {
+            for (buffers, taken) in all.iter_mut().zip(&mut taken) {
+                taken.extend(buffers.take(LBAS_MAX));
+            }
+        }
+        assert!(budget.is_short());
+        for (buffers, taken) in all.iter_mut().zip(taken) {
+            give_all(buffers, taken);
+        }
+        assert!(!budget.is_short());
+    }
+
+    #[test]
     fn in_capsule_data_is_in_no_budget_and_is_not_kept_beyond_it() {
         let budget = Arc::new(Budget::default());
         assert!(budget.borrow(BUDGET_LBAS));
@@ -240,5 +257,9 @@ mod tests {
         assert_eq!(buffers.held_lbas(), OWN_LBAS);
         give_all(&mut buffers, taken);
         assert_eq!(buffers.held_lbas(), OWN_LBAS);
+        let small: Vec<Buffer> = (0..128).map(|_| buffers.take_in_capsule(2)).collect();
+        assert!(buffers.take(1).is_none(), "in-capsule data fills the connection's own share");
+        give_all(&mut buffers, small);
+        assert!(buffers.take(1).is_some());
     }
 }

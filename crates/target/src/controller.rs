@@ -296,6 +296,7 @@ fn close(queues: &[Queue]) {
 
 #[cfg(test)]
 mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use slimio_nvme::feature::event;
     use slimio_nvme::log::lid;
     use slimio_ssd::Canceller;
@@ -374,6 +375,20 @@ mod tests {
             });
             assert!(link.enter().is_none());
         }
+    }
+
+    #[test]
+    fn the_connection_of_the_admin_queue_is_woken_at_the_end() {
+        let mut controller = controller(0);
+        let waker = Arc::new(Waker::new().expect("there are descriptors"));
+        controller.admin = Some(Arc::new(Link::new(waker.clone(), Canceller::default())));
+        let is_woken = || {
+            let mut fds = [PollFd::new(&*waker, PollFlags::IN)];
+            poll(&mut fds, Some(&Timespec::default())) == Ok(1)
+        };
+        assert!(!is_woken());
+        controller.end();
+        assert!(is_woken());
     }
 
     #[test]

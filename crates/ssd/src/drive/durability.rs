@@ -126,9 +126,9 @@ impl Durability {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
-    use slimio_device::{Buffer, Completion, Lba, Op, PlacementId, Token, WholeDevice};
+    use slimio_device::{Buffer, Completion, Lba, LbaRange, Op, PlacementId, Token, WholeDevice};
 
     use super::*;
     use crate::{Clock, Config, DataPlace, DriveOptions, EmulatedDrive};
@@ -196,6 +196,27 @@ mod tests {
         }
         assert!(completions.iter().all(|completion| completion.result == Ok(())));
         assert_eq!((syncs(), completions.len()), (1, 20));
+    }
+
+    /// A pending deallocation takes effect only when it can be stored.
+    #[test]
+    fn a_pending_deallocation_fails_if_the_journal_fails_before_it_takes_effect() {
+        let folder = tempfile::tempdir().expect("a directory for the test");
+        let data = DataPlace::File(folder.path().join("drive"));
+        let options = DriveOptions::new(Config::scaled(12 << 20), Clock::Real);
+        let deallocate_latency = Duration::from_millis(5);
+        let drive = EmulatedDrive::open(DriveOptions { data, deallocate_latency, ..options });
+        let drive = drive.expect("it can be made");
+        let mut queue = drive.open_queue();
+        let range = LbaRange { start: Lba(0), end: Lba(1) };
+        queue.begin(Token(0), Op::Deallocate { range }, Instant::now());
+        let latch = drive.core.lock().journal.as_ref().expect("it has a file").latch();
+        let failure = latch.close(DeviceError::Io { errno: 5 });
+        let mut found = Vec::new();
+        while found.is_empty() {
+            queue.poll(&mut found);
+        }
+        assert_eq!(found[0].result, Err(failure));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 use slimio_device::{
     Buffer, Completion, DeviceError, LBA_SIZE, Lba, Op, PlacementId, Token, WholeDevice,
 };
-use slimio_ssd::{Clock, DriveOptions, DriveQueue, EventKind, FtlError, Timing};
+use slimio_ssd::{Clock, DataPlace, DriveOptions, DriveQueue, EventKind, FtlError, Timing};
 
 use crate::drive::{byte_at, do_all, drive, options, range, write};
 
@@ -76,6 +76,26 @@ fn a_deallocation_of_a_queue_that_is_gone_takes_nothing_away() {
         let read = run(&mut queue, Op::Read { lba: Lba(5), buffer: Buffer::zeroed(1) });
         assert_eq!(read.buffer.expect("it comes home")[0], 2);
         drop(left);
+    }
+}
+
+/// A deallocation has its room in the journal from its beginning on.
+#[test]
+fn cancelled_deallocations_leave_their_room_in_the_journal() {
+    let folder = tempfile::tempdir().expect("a directory for the test");
+    let data = DataPlace::File(folder.path().join("drive"));
+    let latency = Duration::from_millis(5);
+    let drive = drive(&DriveOptions { data, deallocate_latency: latency, ..real() });
+    // The journal of such a drive has room for some thousand entries.
+    for _ in 0..10 {
+        let mut gone = drive.open_queue();
+        for _ in 0..1000 {
+            gone.begin(Token(1), Op::Deallocate { range: range(5, 6) }, Instant::now());
+        }
+        drop(gone);
+        std::thread::sleep(latency * 2);
+        let mut queue = drive.open_queue();
+        assert_eq!(run(&mut queue, write(5, 1, 1, true)).result, Ok(()));
     }
 }
 

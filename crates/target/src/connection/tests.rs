@@ -2,9 +2,12 @@
 
 use std::net::TcpListener;
 
+use slimio_device::{Buffer, Lba, Op, PlacementId, Token};
+use slimio_nvme::command::{DSM_DEALLOCATE, DsmRange};
 use slimio_nvme::fabrics::{
     CNTLID_ANY, Configuration, Connect, ConnectData, Property, PropertyAccess,
 };
+use slimio_nvme::fdp::IoManagement;
 use slimio_nvme::pdu::{self, DataHead, Digests, Head, IcReq, IcResp};
 use slimio_nvme::{Command, Name, Sgl, opcode};
 use slimio_ssd::{Clock, DriveOptions, EmulatedDrive};
@@ -14,7 +17,11 @@ use crate::limits::TRANSFER_SIZE_MAX;
 use crate::subsystem::SubsystemOptions;
 
 fn subsystem() -> Arc<Subsystem> {
-    let options = DriveOptions::parse("64M,timing=none", Clock::Real).expect("it is a drive");
+    subsystem_of("64M,timing=none")
+}
+
+fn subsystem_of(spec: &str) -> Arc<Subsystem> {
+    let options = DriveOptions::parse(spec, Clock::Real).expect("it is a drive");
     let drive = EmulatedDrive::open(options).expect("there is room for a drive");
     Subsystem::new(drive, SubsystemOptions::default(), None).expect("the names are right")
 }
@@ -44,6 +51,13 @@ impl Pair {
             assert!(self.connection.receive().expect("it is connected"), "the host is there");
         }
         self.connection.turn().expect("the host takes it");
+    }
+
+    /// Sends a command with in-capsule data, and makes one turn.
+    fn push(&mut self, command: &Command, data: &[u8]) {
+        let mut bytes = Vec::new();
+        pdu::push_command(&mut bytes, command, data, Digests::default(), 4);
+        self.send(&bytes);
     }
 
     /// Connects a queue, and returns its controller.
@@ -101,6 +115,45 @@ fn a_command_of_many_operations_takes_many_turns() {
     let mut reply = [0; 24];
     io.host.read_exact(&mut reply).expect("the reply comes");
     assert!(Head::completion(&reply).status.is_success());
+}
+
+/// A reset may come while a connection takes a command.
+#[test]
+fn a_closed_link_lets_nothing_begin() {
+    let subsystem = subsystem();
+    let (_admin, mut io) = queues(&subsystem);
+    io.connection.link.close();
+    io.push(&Command::new(opcode::nvm::FLUSH, 2).nsid(1), &[]);
+    assert_eq!(io.connection.queue.in_flight(), 0);
+    assert!(io.connection.has_news, "the session shall look at its controller");
+    let update = IoManagement::update(3, 1).nsid(1).sgl(Sgl::in_capsule(2));
+    io.push(&update, &[1, 0]);
+    assert!(io.connection.session.is_over());
+}
+
+/// The connection of the old queue may be slow to end.
+#[test]
+fn a_pending_deallocation_takes_nothing_away_after_a_reset() {
+    let subsystem = subsystem_of("64M,timing=none,deallocate=30");
+    let (mut admin, mut old) = queues(&subsystem);
+    let range = DsmRange { cattr: 0, nlb: 1, slba: 5 };
+    let free = Command::new(opcode::nvm::DATASET_MANAGEMENT, 2).nsid(1).cdw(11, DSM_DEALLOCATE);
+    old.push(&free.sgl(Sgl::in_capsule(16)), &range.encode());
+    assert_eq!(old.connection.queue.in_flight(), 1);
+    for value in [Configuration::default(), Configuration::ENABLED] {
+        admin.push(&PropertyAccess::set(Property::Cc, value.0.into(), 2), &[]);
+    }
+    let mut new = subsystem.open_queue();
+    let mut buffer = Buffer::zeroed(1);
+    buffer.fill(7);
+    let write = Op::Write { lba: Lba(5), buffer, placement: PlacementId(0), durable: true };
+    new.begin(Token(1), write, Instant::now());
+    std::thread::sleep(Duration::from_millis(60));
+    new.begin(Token(2), Op::Read { lba: Lba(5), buffer: Buffer::zeroed(1) }, Instant::now());
+    let mut found = Vec::new();
+    new.poll(&mut found);
+    let read = found.pop().and_then(|completion| completion.buffer).expect("both have completed");
+    assert_eq!(read[0], 7);
 }
 
 /// A sync of the drive's disk may take longer than the time that a host has to send its data. The
